@@ -1,0 +1,195 @@
+//! One pass over an image with several threads: read and decode in order, work on the chunks side by side.
+//!
+//! The threads share one source behind a lock. A thread takes the next piece into its own buffer under the lock, and
+//! works on it (digest, compare, write) outside. So reading and decoding go on while other threads digest and write,
+//! memory is one buffer a thread whatever the image's size, and there is no queue to bound.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::digest::CHUNK_LEN;
+use crate::error::Result;
+use crate::sys::buffer::Buffer;
+
+/// What a source delivers next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// This many bytes were put into the buffer: all of it, except at the end of the image.
+    Data(usize),
+    /// This many zero bytes follow, known without reading them. A multiple of [`CHUNK`](super::digest::CHUNK) unless
+    /// the image ends with them.
+    Zero(u64),
+    /// The image has ended.
+    End,
+}
+
+/// Delivers an uncompressed image from front to back.
+pub trait Source: Send {
+    /// The next piece. `buf` has [`CHUNK_LEN`] bytes.
+    ///
+    /// # Errors
+    /// Reading or decoding failed; the source must not be used again.
+    fn next(&mut self, buf: &mut [u8]) -> Result<Piece>;
+}
+
+/// A piece with its place in the image.
+#[derive(Debug)]
+pub enum Extent<'a> {
+    /// Bytes of one chunk; `offset` is a multiple of the chunk size.
+    Data {
+        /// Bytes from the start of the image.
+        offset: u64,
+        /// At most one chunk, less only at the end of the image.
+        bytes: &'a [u8],
+    },
+    /// Zeroes that were not read; whole chunks except at the end of the image.
+    Zero {
+        /// Bytes from the start of the image.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+}
+
+/// Number of threads for a pass: one may block in a write, one digests, one decodes, and more where there are more
+/// processors. Each costs one or two chunks of memory.
+#[must_use]
+pub fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4) + 1
+}
+
+/// Runs one pass from the start of `source` and returns the image's size in bytes.
+///
+/// `in_order` sees every piece in the order of the image, one at a time (whole-image digests, headers). `each` sees
+/// every piece too, on any thread, in any order, with that thread's own state from `state`.
+///
+/// # Errors
+/// The first error of the source, of `in_order` or of `each`; the pass ends as soon as the pieces in work are done.
+pub fn pass<S>(
+    source: &mut dyn Source,
+    workers: usize,
+    in_order: &mut (dyn FnMut(&Extent<'_>) -> Result<()> + Send),
+    state: &(dyn Fn() -> S + Sync),
+    each: &(dyn Fn(&mut S, &Extent<'_>) -> Result<()> + Sync),
+) -> Result<u64> {
+    struct Shared<'a> {
+        source: &'a mut dyn Source,
+        in_order: &'a mut (dyn FnMut(&Extent<'_>) -> Result<()> + Send),
+        position: u64,
+        ended: bool,
+    }
+    let shared = Mutex::new(Shared { source, in_order, position: 0, ended: false });
+    let failed = AtomicBool::new(false);
+
+    let work = || -> Result<()> {
+        let mut buffer = Buffer::zeroed(CHUNK_LEN);
+        let mut state = state();
+        loop {
+            let mut s = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if s.ended || failed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            let offset = s.position;
+            let piece = s.source.next(&mut buffer)?;
+            let extent = match piece {
+                Piece::End => {
+                    s.ended = true;
+                    return Ok(());
+                }
+                Piece::Zero(len) => Extent::Zero { offset, len },
+                Piece::Data(n) => Extent::Data { offset, bytes: buffer.get(..n).unwrap_or_default() },
+            };
+            (s.in_order)(&extent)?;
+            s.position += match extent {
+                Extent::Data { bytes, .. } => bytes.len() as u64,
+                Extent::Zero { len, .. } => len,
+            };
+            drop(s);
+            each(&mut state, &extent)?;
+        }
+    };
+
+    let first_error = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..workers.max(1) {
+            scope.spawn(|| {
+                if let Err(e) = work() {
+                    failed.store(true, Ordering::Release);
+                    first_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(e);
+                }
+            });
+        }
+    });
+    let shared = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        Some(e) => Err(e),
+        None => Ok(shared.position),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Code, Error};
+    use std::sync::atomic::AtomicU64;
+
+    struct Count(u8, u8);
+    impl Source for Count {
+        fn next(&mut self, buf: &mut [u8]) -> Result<Piece> {
+            if self.0 == self.1 {
+                return Ok(Piece::End);
+            }
+            self.0 += 1;
+            if self.0.is_multiple_of(3) {
+                return Ok(Piece::Zero(2 * CHUNK_LEN as u64));
+            }
+            buf.fill(self.0);
+            Ok(Piece::Data(if self.0 == self.1 { 10 } else { buf.len() }))
+        }
+    }
+
+    #[test]
+    fn every_piece_is_seen_once_and_in_order() {
+        let seen = AtomicU64::new(0);
+        let mut order = Vec::new();
+        let size = pass(
+            &mut Count(0, 50),
+            4,
+            &mut |e| {
+                order.push(match e {
+                    Extent::Data { offset, .. } | Extent::Zero { offset, .. } => *offset,
+                });
+                Ok(())
+            },
+            &|| (),
+            &|(), e| {
+                let n = match e {
+                    Extent::Data { bytes, .. } => {
+                        assert!(bytes.iter().all(|b| *b == bytes[0]));
+                        bytes.len() as u64
+                    }
+                    Extent::Zero { len, .. } => *len,
+                };
+                seen.fetch_add(n, Ordering::Relaxed);
+                Ok(())
+            },
+        )
+        .unwrap();
+        assert_eq!(size, seen.into_inner());
+        assert_eq!(size, (33 + 32) * CHUNK_LEN as u64 + 10);
+        assert!(order.is_sorted());
+        assert_eq!(order.len(), 50);
+    }
+
+    #[test]
+    fn the_first_error_ends_the_pass() {
+        let e = pass(&mut Count(0, 50), 3, &mut |_| Ok(()), &|| (), &|(), e| match e {
+            Extent::Data { offset, .. } if *offset > 0 => Err(Error::new(Code::Io, "boom")),
+            _ => Ok(()),
+        })
+        .unwrap_err();
+        assert_eq!(e.code(), Code::Io);
+    }
+}

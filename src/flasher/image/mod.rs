@@ -1,0 +1,105 @@
+//! The image: where it is, how it is stored, what is in it.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::digest::Digest256;
+
+/// How an image is stored. Taken from its first bytes, never from its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// As it will be on the disk.
+    Raw,
+    /// One or several gzip members.
+    Gzip,
+    /// One or several xz streams.
+    Xz,
+    /// One or several zstd frames.
+    Zstd,
+}
+
+/// An image file that exists, is regular and not empty.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The file.
+    pub path: PathBuf,
+    /// How it is stored.
+    pub format: Format,
+    /// Bytes as stored.
+    pub stored_size: u64,
+}
+
+/// Size of the uncompressed image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Size {
+    /// Known.
+    Exact(u64),
+    /// Not known without a full pass; at least this much (what the partition table spans).
+    AtLeast(u64),
+}
+
+/// Kind of a partition table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableKind {
+    /// GUID partition table.
+    Gpt,
+    /// Master boot record, with extended partitions followed.
+    Mbr,
+}
+
+/// One partition of the image.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Partition {
+    /// Number as Linux counts (logical partitions from 5).
+    pub index: u32,
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// GPT partition name.
+    pub name: Option<String>,
+    /// File-system label (FAT, ext2/3/4).
+    pub label: Option<String>,
+}
+
+/// The image's partition table.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Table {
+    /// Kind.
+    pub kind: TableKind,
+    /// Bytes per sector that the table counts in.
+    pub sector_size: u32,
+    /// In the order of their numbers.
+    pub partitions: Vec<Partition>,
+    /// Bytes of the backup GPT in the image: entry array and header.
+    pub backup: Option<Range<u64>>,
+}
+
+/// What is known about an image before it is written.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// Uncompressed size.
+    pub size: Size,
+    /// The partition table; `None` only where the caller did not insist on one.
+    pub table: Option<Table>,
+    /// One digest per chunk, where the whole image was read.
+    pub digests: Option<Vec<Digest256>>,
+    /// SHA-256 of the whole uncompressed image, where it was asked for.
+    pub sha256: Option<Digest256>,
+}
+
+/// What to look at before writing.
+#[derive(Debug, Clone, Default)]
+pub struct Checks {
+    /// Accept an image without a valid partition table or without `resin-boot`.
+    pub force_raw: bool,
+    /// Do not decode a compressed image ahead of the write: only its beginning is checked.
+    pub single_pass: bool,
+    /// Compute the SHA-256 of the whole uncompressed image.
+    pub sha256: bool,
+    /// Fail unless the whole uncompressed image has this SHA-256.
+    pub expect_sha256: Option<Digest256>,
+}

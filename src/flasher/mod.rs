@@ -1,0 +1,10 @@
+//! The flasher: read the board's configuration, choose the target, write the image, prove that it is there.
+
+pub mod chunks;
+pub mod digest;
+pub mod image;
+pub mod plan;
+pub mod progress;
+pub mod receipt;
+pub mod target;
+pub mod write;
