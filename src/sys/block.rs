@@ -1,1 +1,379 @@
-//! placeholder
+//! Reading, writing, zeroing and flushing a disk or a plain file past the page cache.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
+
+use super::buffer::ALIGN;
+
+/// What the write engine needs of a disk. One implementation for the real thing, others in tests that fail on purpose.
+///
+/// Calls come from several threads. They follow `pread(2)`/`pwrite(2)`: they may do less than asked.
+pub trait Medium: Sync {
+    /// Bytes. 0 once a device has gone.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Offsets and lengths of reads and writes must be multiples of this; 1 where anything goes.
+    fn block_size(&self) -> usize;
+
+    /// Extends a plain file to `len` bytes of zeroes; a longer file and a disk keep their size.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn extend(&self, len: u64) -> io::Result<()>;
+
+    /// Reads at `offset`; returns 0 only at the end.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at `offset`.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Makes a range, aligned to [`ALIGN`], read as zeroes, guaranteed, without writing them.
+    ///
+    /// # Errors
+    /// Any error means that this medium cannot; nothing may be assumed about the range then.
+    fn zero_range(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Returns when everything written is on the medium: the device's own cache is flushed too.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn flush(&self) -> io::Result<()>;
+
+    /// After [`Medium::flush`]: the next reads come from the medium, not from the page cache.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    fn drop_cache(&self) -> io::Result<()>;
+
+    /// Whether reads and writes bypass the page cache.
+    fn is_direct(&self) -> bool;
+}
+
+#[allow(unsafe_code)]
+mod ioctl {
+    //! Numbers from `include/uapi/linux/fs.h`.
+    nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
+    nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
+    nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
+    nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), nix::libc::c_int);
+    nix::ioctl_read_bad!(blkroget, nix::request_code_none!(0x12, 94), nix::libc::c_int);
+}
+
+/// How a [`Device`] is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only, shared.
+    Read,
+    /// Reading and writing, nobody else: `O_EXCL` (for block devices) and `flock`.
+    Exclusive,
+}
+
+/// An open block device or plain file.
+#[derive(Debug)]
+pub struct Device {
+    /// Direct where the medium takes it.
+    file: File,
+    /// A second, buffered description of a plain file, for its unaligned tail.
+    buffered: Option<File>,
+    is_block: bool,
+    block_size: usize,
+    direct: AtomicBool,
+    can_zero: bool,
+    dev: Option<(u32, u32)>,
+}
+
+impl Device {
+    /// Opens `path`, a block device or a regular file. With [`Access::Exclusive`] a missing plain file is made.
+    ///
+    /// # Errors
+    /// Of `open(2)`; `EBUSY` when the device is mounted or claimed; `EWOULDBLOCK` when somebody holds the lock;
+    /// `InvalidInput` when it is neither a block device nor a regular file.
+    pub fn open(path: &Path, access: Access) -> io::Result<Device> {
+        let is_block = match std::fs::metadata(path) {
+            Ok(m) if m.file_type().is_block_device() => true,
+            Ok(m) if m.is_file() => false,
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a disk nor a plain file"));
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Exclusive => false,
+            Err(e) => return Err(e),
+        };
+        let (file, direct) = open_direct(path, access, is_block)?;
+        let meta = file.metadata()?;
+        if meta.file_type().is_block_device() != is_block {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "changed while it was opened"));
+        }
+        if access == Access::Exclusive {
+            // The lock keeps udev from probing (and holding) a device that is being written.
+            #[allow(deprecated)] // the owning type of nix takes the file away from us
+            nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?;
+        }
+        let buffered = if is_block {
+            None
+        } else {
+            Some(OpenOptions::new().read(true).write(access == Access::Exclusive).open(path)?)
+        };
+        let block_size = if is_block { logical_block_size(&file)? } else { 1 };
+        let rdev = meta.rdev();
+        let dev = is_block.then(|| major_minor(rdev));
+        // Before 4.12 punching a hole into a block device could end in a discard, which guarantees nothing.
+        let can_zero = access == Access::Exclusive && (!is_block || kernel_at_least(4, 12));
+        Ok(Device { file, buffered, is_block, block_size, direct: AtomicBool::new(direct), can_zero, dev })
+    }
+
+    /// `(major, minor)` of a block device.
+    #[must_use]
+    pub fn dev(&self) -> Option<(u32, u32)> {
+        self.dev
+    }
+
+    /// Whether the device refuses writes; a plain file that could be opened does not.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    #[allow(unsafe_code)]
+    pub fn is_read_only(&self) -> io::Result<bool> {
+        if !self.is_block {
+            return Ok(false);
+        }
+        let mut ro: nix::libc::c_int = 0;
+        // SAFETY: BLKROGET stores one int where the pointer leads, which lives through the call.
+        unsafe { ioctl::blkroget(self.file.as_raw_fd(), &raw mut ro) }?;
+        Ok(ro != 0)
+    }
+
+    /// Makes the kernel read the partition table again, trying for `patience` while something keeps the disk busy.
+    ///
+    /// # Errors
+    /// `EBUSY` after `patience`; `EINVAL` for a device without partitions.
+    #[allow(unsafe_code)]
+    pub fn reread_partitions(&self, patience: Duration) -> io::Result<()> {
+        let end = std::time::Instant::now() + patience;
+        loop {
+            // SAFETY: BLKRRPART takes no argument.
+            match unsafe { ioctl::blkrrpart(self.file.as_raw_fd()) } {
+                Ok(_) => return Ok(()),
+                Err(Errno::EBUSY | Errno::EINTR) if std::time::Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Direct I/O turned out not to work: go on through the page cache.
+    fn leave_direct(&self) -> io::Result<()> {
+        if self.direct.swap(false, Ordering::AcqRel) {
+            let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(&self.file, FcntlArg::F_GETFL)?);
+            nix::fcntl::fcntl(&self.file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
+            tracing::info!("direct I/O is refused here; going through the page cache");
+        }
+        Ok(())
+    }
+
+    /// Splits a request: how many of its first bytes can go direct, and the description for them.
+    fn route(&self, ptr: *const u8, len: usize, offset: u64) -> (usize, &File) {
+        let (true, Some(buffered)) = (self.is_direct(), &self.buffered) else { return (len, &self.file) };
+        let aligned = offset.is_multiple_of(ALIGN as u64) && (ptr as usize).is_multiple_of(ALIGN);
+        let whole = len - len % ALIGN;
+        if aligned && whole > 0 { (whole, &self.file) } else { (len, buffered) }
+    }
+
+    /// Runs `io`; once more through the cache when the medium refuses direct I/O of an aligned request after all.
+    fn falling_back(&self, io: impl Fn() -> io::Result<usize>) -> io::Result<usize> {
+        match io() {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) && self.is_direct() => {
+                self.leave_direct()?;
+                io()
+            }
+            other => other,
+        }
+    }
+}
+
+impl Medium for Device {
+    #[allow(unsafe_code)]
+    fn size(&self) -> io::Result<u64> {
+        if !self.is_block {
+            return Ok(self.file.metadata()?.len());
+        }
+        let mut size = 0u64;
+        // SAFETY: BLKGETSIZE64 stores one u64 where the pointer leads, which lives through the call.
+        unsafe { ioctl::blkgetsize64(self.file.as_raw_fd(), &raw mut size) }?;
+        Ok(size)
+    }
+
+    fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    fn extend(&self, len: u64) -> io::Result<()> {
+        if !self.is_block && self.file.metadata()?.len() < len {
+            self.file.set_len(len)?;
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let (ptr, len) = (buf.as_ptr(), buf.len());
+        let buf = std::cell::RefCell::new(buf);
+        self.falling_back(|| {
+            let (n, file) = self.route(ptr, len, offset);
+            let mut buf = buf.borrow_mut();
+            file.read_at(buf.get_mut(..n).unwrap_or_default(), offset)
+        })
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.falling_back(|| {
+            let (n, file) = self.route(buf.as_ptr(), buf.len(), offset);
+            file.write_at(buf.get(..n).unwrap_or_default(), offset)
+        })
+    }
+
+    fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.can_zero {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // On a block device this is the zeroing that the driver guarantees, or EOPNOTSUPP; never a plain discard
+        // (`blkdev_fallocate`, kernels from 4.12).
+        let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        Ok(nix::fcntl::fallocate(&self.file, how, offset, len)?)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        // fsync of a block device writes its pages back and sends the drive a cache flush.
+        self.file.sync_all()
+    }
+
+    #[allow(unsafe_code)]
+    fn drop_cache(&self) -> io::Result<()> {
+        if self.is_block && !self.is_direct() {
+            // SAFETY: BLKFLSBUF takes no argument.
+            unsafe { ioctl::blkflsbuf(self.file.as_raw_fd()) }?;
+        }
+        for file in std::iter::once(&self.file).chain(&self.buffered) {
+            nix::fcntl::posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+        }
+        Ok(())
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Acquire)
+    }
+}
+
+fn open_direct(path: &Path, access: Access, is_block: bool) -> io::Result<(File, bool)> {
+    let exclusive = access == Access::Exclusive;
+    let flags = if is_block && exclusive { OFlag::O_EXCL } else { OFlag::empty() };
+    let open = |flags: OFlag| {
+        OpenOptions::new()
+            .read(true)
+            .write(exclusive)
+            .create(exclusive && !is_block)
+            .truncate(false)
+            .custom_flags((flags | OFlag::O_CLOEXEC).bits())
+            .open(path)
+    };
+    match open(flags | OFlag::O_DIRECT) {
+        Ok(file) => Ok((file, true)),
+        Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
+            tracing::info!(path = %path.display(), "no direct I/O here; going through the page cache");
+            Ok((open(flags)?, false))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+#[allow(unsafe_code)]
+fn logical_block_size(file: &File) -> io::Result<usize> {
+    let mut size: nix::libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores one int where the pointer leads, which lives through the call.
+    unsafe { ioctl::blksszget(file.as_raw_fd(), &raw mut size) }?;
+    usize::try_from(size)
+        .ok()
+        .filter(|s| s.is_power_of_two() && (512..=65536).contains(s))
+        .ok_or_else(|| io::Error::other(format!("impossible logical block size {size}")))
+}
+
+/// `(major, minor)` of a device number.
+#[must_use]
+pub fn major_minor(rdev: u64) -> (u32, u32) {
+    let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    (narrow(nix::sys::stat::major(rdev)), narrow(nix::sys::stat::minor(rdev)))
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let Ok(name) = nix::sys::utsname::uname() else { return false };
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::buffer::Buffer;
+
+    fn file(len: u64) -> (tempfile::TempDir, std::path::PathBuf) {
+        // Not in /tmp, which may be a tmpfs: direct I/O needs a disk.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("disk");
+        File::create(&path).unwrap().set_len(len).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_plain_file_takes_any_length_and_keeps_its_size() {
+        let (_dir, path) = file(3 * 4096 + 5);
+        let d = Device::open(&path, Access::Exclusive).unwrap();
+        let mut data = Buffer::zeroed(2 * 4096 + 5);
+        data.fill(9);
+        let mut done = 0;
+        while done < data.len() {
+            done += d.write_at(&data[done..], 4096 + done as u64).unwrap();
+        }
+        d.flush().unwrap();
+        d.drop_cache().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [vec![0; 4096], vec![9; 2 * 4096 + 5]].concat());
+        d.zero_range(8192, 4096).unwrap();
+        let mut back = Buffer::zeroed(4096);
+        assert_eq!(d.read_at(&mut back, 8192).unwrap(), 4096);
+        assert!(back.iter().all(|&b| b == 0));
+        d.extend(10).unwrap();
+        assert_eq!(d.size().unwrap(), 3 * 4096 + 5);
+        d.extend(1 << 20).unwrap();
+        assert_eq!(d.size().unwrap(), 1 << 20);
+    }
+
+    #[test]
+    fn is_locked_and_refuses_what_is_no_medium() {
+        let (dir, path) = file(4096);
+        let _held = Device::open(&path, Access::Exclusive).unwrap();
+        let again = Device::open(&path, Access::Exclusive).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
+        Device::open(&path, Access::Read).unwrap();
+        assert!(Device::open(dir.path(), Access::Read).is_err());
+        assert!(Device::open(&dir.path().join("none"), Access::Read).is_err());
+    }
+}

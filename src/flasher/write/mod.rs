@@ -1,1 +1,259 @@
-//! placeholder
+//! The write engine: executes a [`Plan`] on a [`Medium`].
+//!
+//! When it succeeds, the first image-size bytes of the target equal the image, on the medium, whatever was there
+//! before. When it fails, the error names operation, offset and cause, and the disk holds no partition table. Power may
+//! fail between any two instructions: boot sector and table are cleared first and written last, each step is flushed
+//! before the next begins, and nothing that was not read back is ever made bootable.
+
+mod body;
+pub mod io;
+mod verify;
+mod zero;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::chunks::Source;
+use super::digest::{CHUNK, Digest256, chunk_digest, root};
+use super::image::Size;
+use super::plan::{Plan, Step};
+use super::progress::{Progress, Stage};
+use crate::error::{Code, Error, Result};
+use crate::sys::block::Medium;
+use io::{Retries, flush, write_merged};
+use zero::Zeroer;
+
+/// Opens the image from its beginning; called again where a chunk must be rewritten.
+pub type Open<'a> = &'a (dyn Fn() -> Result<Box<dyn Source>> + Sync);
+
+/// What a flash did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Bytes of the image.
+    pub size: u64,
+    /// SHA-256 over the list of chunk digests.
+    pub chunk_digest: Digest256,
+    /// Bytes of data written.
+    pub written: u64,
+    /// Bytes zeroed by the medium itself or by writing zeroes.
+    pub zeroed: u64,
+    /// Bytes that were there already.
+    pub skipped: u64,
+    /// Bytes read back and found right.
+    pub verified: u64,
+    /// Chunks that had to be written a second time.
+    pub rewritten_chunks: u64,
+    /// Operations repeated after an input/output error.
+    pub io_retries: u64,
+    /// The page cache was bypassed from beginning to end.
+    pub direct_io: bool,
+    /// Clearing, writing, zeroing and flushing the body.
+    pub write_time: Duration,
+    /// Reading back, and the first MiB and backup GPT.
+    pub verify_time: Duration,
+}
+
+/// Executes `plan`. The medium must be open for nobody else.
+///
+/// # Errors
+/// Of the image, the medium, or a mismatch that one rewrite did not mend; marked [`Error::after_write`].
+pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
+    if let Size::Exact(n) = plan.image.size {
+        medium.extend(n).map_err(|e| io::classify(medium, Code::TargetWriteFailed, "extend", n, e))?;
+    }
+    let mut engine = Engine::new(plan, open, medium, progress);
+    engine.run().map_err(|e| {
+        engine.disarm();
+        e.after_write()
+    })
+}
+
+/// State of one run.
+struct Engine<'a> {
+    plan: &'a Plan,
+    open: Open<'a>,
+    medium: &'a dyn Medium,
+    progress: &'a dyn Progress,
+    head: Range<u64>,
+    backup: Option<Range<u64>>,
+    /// Image size, once it is known.
+    size: u64,
+    /// Digests of the image's chunks, once they are known.
+    chunks: Vec<Digest256>,
+    /// Content of the chunks that hold the first MiB or the backup GPT, by their offset.
+    edges: BTreeMap<u64, Vec<u8>>,
+    /// First MiB or backup GPT may be on the medium.
+    armed: bool,
+    retries: Retries,
+    zeroer: Zeroer,
+    written: AtomicU64,
+    skipped: AtomicU64,
+    verified: AtomicU64,
+    rewritten: AtomicU64,
+}
+
+impl<'a> Engine<'a> {
+    fn new(plan: &'a Plan, open: Open<'a>, medium: &'a dyn Medium, progress: &'a dyn Progress) -> Self {
+        Engine {
+            plan,
+            open,
+            medium,
+            progress,
+            head: plan.head(),
+            backup: plan.backup(),
+            size: 0,
+            chunks: plan.image.chunks.clone().unwrap_or_default(),
+            edges: BTreeMap::new(),
+            armed: false,
+            retries: Retries::default(),
+            zeroer: Zeroer::default(),
+            written: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
+            rewritten: AtomicU64::new(0),
+        }
+    }
+
+    fn run(&mut self) -> Result<Outcome> {
+        let direct_at_first = self.medium.is_direct();
+        let began = Instant::now();
+        let mut written_by = began;
+        for step in &self.plan.steps {
+            match step {
+                Step::Clear { range, .. } => self.clear(range)?,
+                Step::WriteBody { end, .. } => {
+                    self.progress.begin(Stage::Write, *end);
+                    self.write_body()?;
+                    self.progress.finish();
+                    written_by = Instant::now();
+                    self.progress.begin(Stage::Verify, Some(self.size));
+                }
+                Step::VerifyBody => self.verify_body()?,
+                Step::WriteBackupGpt { range } => self.write_edge(range)?,
+                Step::WriteHead { range } => self.write_head(range)?,
+            }
+        }
+        self.progress.finish();
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Ok(Outcome {
+            size: self.size,
+            chunk_digest: root(&self.chunks),
+            written: load(&self.written),
+            zeroed: load(&self.zeroer.zeroed),
+            skipped: load(&self.skipped) + load(&self.zeroer.skipped),
+            verified: load(&self.verified),
+            rewritten_chunks: load(&self.rewritten),
+            io_retries: self.retries.count(),
+            direct_io: direct_at_first && self.medium.is_direct(),
+            write_time: written_by - began,
+            verify_time: written_by.elapsed(),
+        })
+    }
+
+    fn clear(&self, range: &Range<u64>) -> Result<()> {
+        let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
+        // Written, not punched: these are the bytes that must be gone before anything else happens.
+        write_merged(self.medium, &zeroes, range.start, &self.retries)?;
+        flush(self.medium)
+    }
+
+    /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
+    fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
+        // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
+        let first = (2 * self.medium.block_size() as u64).max(4096).min(range.end);
+        self.write_edge(&(first..range.end))?;
+        self.write_edge(&(0..first))
+    }
+
+    /// Writes a part of the image that is kept in memory, flushes it, and reads it back from the medium.
+    fn write_edge(&mut self, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.armed = true;
+        let bytes = self.edge_bytes(range)?;
+        for last_try in [false, true] {
+            write_merged(self.medium, &bytes, range.start, &self.retries)?;
+            flush(self.medium)?;
+            self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let Some(bad) = self.first_difference(range.start, &bytes)? else { break };
+            if last_try {
+                return Err(self.mismatch(bad));
+            }
+            self.warn_mismatch(bad);
+            self.rewritten.fetch_add(1, Ordering::Relaxed);
+        }
+        self.verified.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.progress.advance(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn edge_bytes(&self, range: &Range<u64>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for (&start, bytes) in &self.edges {
+            let from =
+                usize::try_from(range.start.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            let to = usize::try_from(range.end.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            out.extend_from_slice(bytes.get(from..to).unwrap_or_default());
+        }
+        if out.len() as u64 == range.end - range.start {
+            Ok(out)
+        } else {
+            Err(self.image_changed("it ended before its partition table said"))
+        }
+    }
+
+    /// After a failure: whatever of table and boot sector was written goes again. The error that is being reported
+    /// matters more than one here, which is only logged.
+    fn disarm(&mut self) {
+        if !self.armed {
+            return;
+        }
+        for range in [Some(self.head.clone()), self.backup.clone()].into_iter().flatten() {
+            if let Err(e) = self.clear(&range) {
+                tracing::error!("the disk may hold a partition table of an incomplete installation: {e}");
+            }
+        }
+        self.armed = false;
+    }
+
+    /// Offsets of the chunks that hold a part of the first MiB or of the backup GPT.
+    fn is_edge(&self, chunk: u64) -> bool {
+        let touches = |r: &Range<u64>| r.start < chunk + CHUNK && chunk < r.end;
+        touches(&self.head) || self.backup.as_ref().is_some_and(touches)
+    }
+
+    /// What a chunk looks like as long as first MiB and backup GPT are not written.
+    fn masked(&self, chunk: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut masked = bytes.to_vec();
+        for range in std::iter::once(&self.head).chain(&self.backup) {
+            let at = |n: u64| usize::try_from(n.saturating_sub(chunk)).unwrap_or(usize::MAX).min(bytes.len());
+            if let Some(part) = masked.get_mut(at(range.start)..at(range.end)) {
+                part.fill(0);
+            }
+        }
+        masked
+    }
+
+    /// Digest that a chunk of the body must have on the medium now.
+    fn expected(&self, chunk: u64) -> Option<Digest256> {
+        match self.edges.get(&chunk) {
+            Some(bytes) => Some(chunk_digest(&self.masked(chunk, bytes))),
+            None => usize::try_from(chunk / CHUNK).ok().and_then(|i| self.chunks.get(i).copied()),
+        }
+    }
+
+    fn image_changed(&self, how: &str) -> Error {
+        let path = self.plan.image.path.display();
+        Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
+            .object(path)
+    }
+}
+
+/// Collects results that threads find.
+fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}

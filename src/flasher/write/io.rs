@@ -1,0 +1,301 @@
+//! Whole reads and writes on a medium: short transfers are continued, `EINTR` is repeated, an `EIO` gets one more try,
+//! and what remains becomes an error that names the operation, the offset and the errno.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::libc;
+
+use crate::error::{Code, Error, Result};
+use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
+
+/// Repeated operations so far, for the receipt.
+#[derive(Debug, Default)]
+pub struct Retries(AtomicU64);
+
+impl Retries {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Interruptions in a row after which even `EINTR` is an error: nothing may spin for ever.
+const MAX_INTERRUPTIONS: u32 = 1000;
+
+/// Runs `op` until it succeeds, with one repetition after an `EIO` and any reasonable number after `EINTR`.
+fn retrying<T>(retries: &Retries, mut op: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let (mut interruptions, mut eio) = (0, false);
+    loop {
+        match op() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
+                interruptions += 1;
+            }
+            Err(e) if e.raw_os_error() == Some(libc::EIO) && !eio => {
+                eio = true;
+                retries.0.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!("input/output error, trying once more");
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Fills `buf`, whose length and offset are multiples of the block size.
+///
+/// # Errors
+/// [`Code::TargetReadFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
+pub fn read_exact(medium: &dyn Medium, buf: &mut [u8], offset: u64, retries: &Retries) -> Result<()> {
+    let len = buf.len();
+    transfer(medium, Code::TargetReadFailed, "read", len, offset, retries, |done, at| {
+        medium.read_at(buf.get_mut(done..).unwrap_or_default(), at)
+    })
+}
+
+/// Writes `buf`, whose length and offset are multiples of the block size.
+///
+/// # Errors
+/// [`Code::TargetWriteFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
+pub fn write_all(medium: &dyn Medium, buf: &[u8], offset: u64, retries: &Retries) -> Result<()> {
+    transfer(medium, Code::TargetWriteFailed, "write", buf.len(), offset, retries, |done, at| {
+        medium.write_at(buf.get(done..).unwrap_or_default(), at)
+    })
+}
+
+/// Transfers in a row that may end within the block they began in.
+const MAX_STALLS: u8 = 8;
+
+/// Repeats `op(done, offset)` until `len` bytes are done.
+fn transfer(
+    medium: &dyn Medium,
+    code: Code,
+    what: &str,
+    len: usize,
+    offset: u64,
+    retries: &Retries,
+    mut op: impl FnMut(usize, u64) -> io::Result<usize>,
+) -> Result<()> {
+    let (mut done, mut stalls) = (0usize, 0u8);
+    while done < len {
+        let at = offset + done as u64;
+        let before = done;
+        match retrying(retries, || op(done, at)) {
+            Ok(0) => return Err(ended(medium, what, at)),
+            Ok(n) => done = continue_at(medium, done, n, len),
+            Err(e) => return Err(classify(medium, code, what, at, e)),
+        }
+        stalls = if done == before { stalls + 1 } else { 0 };
+        if stalls == MAX_STALLS {
+            let cause = io::Error::other("the device transfers less than one block at a time");
+            return Err(classify(medium, code, what, at, cause));
+        }
+    }
+    Ok(())
+}
+
+/// Where a transfer of `n` more bytes goes on: direct I/O continues at a block boundary.
+fn continue_at(medium: &dyn Medium, done: usize, n: usize, len: usize) -> usize {
+    let now = done.saturating_add(n).min(len);
+    if now == len { now } else { now - now % medium.block_size().max(1) }
+}
+
+/// Writes `bytes` at any offset: the blocks that are only partly covered are read, merged and written.
+///
+/// # Errors
+/// As [`read_exact`] and [`write_all`].
+pub fn write_merged(medium: &dyn Medium, bytes: &[u8], offset: u64, retries: &Retries) -> Result<()> {
+    let block = medium.block_size().max(1);
+    let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
+    let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
+    let skip = usize::try_from(offset - outer.start).unwrap_or(0);
+    let last = buf.len().saturating_sub(block);
+    // Only the first and the last block can be partly covered.
+    let partial_last = skip + bytes.len() < buf.len();
+    if skip > 0 || (partial_last && last == 0) {
+        read_exact(medium, buf.get_mut(..block).unwrap_or_default(), outer.start, retries)?;
+    }
+    if partial_last && last > 0 {
+        read_exact(medium, buf.get_mut(last..).unwrap_or_default(), outer.start + last as u64, retries)?;
+    }
+    if let Some(place) = buf.get_mut(skip..skip + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+    write_all(medium, &buf, outer.start, retries)
+}
+
+/// Flushes to the medium.
+///
+/// # Errors
+/// [`Code::TargetFlushFailed`]: what was written since the last flush may be lost.
+pub fn flush(medium: &dyn Medium) -> Result<()> {
+    // No second try: after a failed flush the kernel forgets which pages were not written.
+    medium.flush().map_err(|e| classify(medium, Code::TargetFlushFailed, "flush", 0, e))
+}
+
+/// `range` out to the next multiples of `block`.
+#[must_use]
+pub fn outward(range: &Range<u64>, block: u64) -> Range<u64> {
+    let block = block.max(1);
+    range.start - range.start % block..range.end.next_multiple_of(block)
+}
+
+fn ended(medium: &dyn Medium, what: &str, at: u64) -> Error {
+    let size = medium.size().unwrap_or(0);
+    Error::new(
+        Code::TargetVanished,
+        format!("cannot {what} the target at byte {at}: it ends there now, at {size} bytes"),
+    )
+}
+
+/// The error of an operation on the medium.
+pub(super) fn classify(medium: &dyn Medium, code: Code, what: &str, at: u64, cause: io::Error) -> Error {
+    let gone = matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
+        // A pulled stick or card answers EIO, and has no size any more.
+        || (cause.raw_os_error() == Some(libc::EIO) && medium.size().is_ok_and(|s| s == 0));
+    if gone {
+        return Error::new(
+            Code::TargetVanished,
+            format!("cannot {what} the target at byte {at}: it has gone"),
+        )
+        .because(cause);
+    }
+    let message = if what == "flush" {
+        "cannot flush the target".to_owned()
+    } else {
+        format!("cannot {what} the target at byte {at}")
+    };
+    let full = matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+    let e = Error::new(code, message).because(cause);
+    if full { e.with_hint("make room on the file system of the target") } else { e }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    /// Memory with 512-byte blocks that answers from a script first.
+    struct Scripted {
+        data: Mutex<Vec<u8>>,
+        answers: Mutex<Vec<Result<usize, i32>>>,
+    }
+
+    impl Scripted {
+        fn new(len: usize, mut answers: Vec<Result<usize, i32>>) -> Self {
+            answers.reverse();
+            Scripted { data: Mutex::new(vec![7; len]), answers: Mutex::new(answers) }
+        }
+
+        fn limit(&self, len: usize) -> io::Result<usize> {
+            match self.answers.lock().unwrap().pop() {
+                Some(Ok(n)) => Ok(n.min(len)),
+                Some(Err(e)) => Err(io::Error::from_raw_os_error(e)),
+                None => Ok(len),
+            }
+        }
+    }
+
+    impl Medium for Scripted {
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.data.lock().unwrap().len() as u64)
+        }
+        fn block_size(&self) -> usize {
+            512
+        }
+        fn extend(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            assert!(offset.is_multiple_of(512) && buf.len().is_multiple_of(512));
+            let data = self.data.lock().unwrap();
+            let at = usize::try_from(offset).unwrap().min(data.len());
+            let n = self.limit(buf.len().min(data.len() - at))?;
+            buf[..n].copy_from_slice(&data[at..at + n]);
+            Ok(n)
+        }
+        fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+            assert!(offset.is_multiple_of(512) && buf.len().is_multiple_of(512));
+            let mut data = self.data.lock().unwrap();
+            let at = usize::try_from(offset).unwrap().min(data.len());
+            let n = self.limit(buf.len().min(data.len() - at))?;
+            data[at..at + n].copy_from_slice(&buf[..n]);
+            Ok(n)
+        }
+        fn zero_range(&self, _: u64, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn drop_cache(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn is_direct(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn short_and_interrupted_transfers_are_continued_on_block_boundaries() {
+        let script = || vec![Err(libc::EINTR), Ok(700), Ok(512), Err(libc::EINTR), Ok(100), Ok(1024)];
+        let m = Scripted::new(4096, script());
+        let mut buf = vec![0; 4096];
+        read_exact(&m, &mut buf, 0, &Retries::default()).unwrap();
+        assert_eq!(buf, vec![7; 4096]);
+        let m = Scripted::new(4096, script());
+        write_all(&m, &vec![9; 4096], 0, &Retries::default()).unwrap();
+        assert_eq!(*m.data.lock().unwrap(), vec![9; 4096]);
+    }
+
+    #[test]
+    fn one_eio_is_repeated_a_second_one_is_not() {
+        let retries = Retries::default();
+        let m = Scripted::new(1024, vec![Err(libc::EIO)]);
+        write_all(&m, &[1; 512], 512, &retries).unwrap();
+        assert_eq!(retries.count(), 1);
+        let m = Scripted::new(1024, vec![Err(libc::EIO), Err(libc::EIO)]);
+        let e = write_all(&m, &[1; 512], 512, &retries).unwrap_err();
+        assert_eq!(e.code(), Code::TargetWriteFailed);
+        assert!(e.message().contains("byte 512"), "{e}");
+        assert!(e.message().contains("os error 5"), "{e}");
+    }
+
+    #[test]
+    fn a_medium_that_ends_early_or_goes_is_named_as_such() {
+        let m = Scripted::new(1024, vec![]);
+        assert_eq!(
+            read_exact(&m, &mut [0; 2048], 0, &Retries::default()).unwrap_err().code(),
+            Code::TargetVanished
+        );
+        let m = Scripted::new(1024, vec![Err(libc::ENXIO)]);
+        let e = write_all(&m, &[0; 512], 0, &Retries::default()).unwrap_err();
+        assert_eq!(e.code(), Code::TargetVanished);
+        let m = Scripted::new(0, vec![Err(libc::EIO), Err(libc::EIO)]);
+        let e = write_all(&m, &[0; 512], 0, &Retries::default()).unwrap_err();
+        assert_eq!(e.code(), Code::TargetVanished);
+    }
+
+    #[test]
+    fn no_answer_makes_it_spin_for_ever() {
+        let m = Scripted::new(1024, vec![Err(libc::EINTR); 2000]);
+        assert!(write_all(&m, &[0; 512], 0, &Retries::default()).is_err());
+        let m = Scripted::new(4096, vec![Ok(100); 100]);
+        assert!(write_all(&m, &[0; 1024], 0, &Retries::default()).is_err());
+    }
+
+    #[test]
+    fn merging_keeps_every_byte_around() {
+        for (offset, len) in
+            [(0usize, 10usize), (5, 10), (500, 30), (511, 1026), (512, 512), (100, 412), (1000, 1)]
+        {
+            let m = Scripted::new(4096, vec![]);
+            let mut want = vec![7; 4096];
+            want[offset..offset + len].fill(3);
+            write_merged(&m, &vec![3; len], offset as u64, &Retries::default()).unwrap();
+            assert_eq!(*m.data.lock().unwrap(), want, "{offset} {len}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Reading back: the medium, past the page cache, against the image's digests, zero ranges included.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::body::chunks_of;
+use super::io::{flush, outward, read_exact};
+use super::{Engine, locked};
+use crate::error::{Code, Error, Result};
+use crate::flasher::chunks::{Extent, pass, workers};
+use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
+use crate::sys::buffer::Buffer;
+
+impl Engine<'_> {
+    /// Reads the whole body back. Chunks that differ are written once more and read again.
+    pub(super) fn verify_body(&mut self) -> Result<()> {
+        self.drop_cache()?;
+        let bad = self.differing_chunks()?;
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let first_bad = self.rewrite(&bad)?;
+        flush(self.medium)?;
+        self.drop_cache()?;
+        let mut buffer = Buffer::zeroed(CHUNK_LEN);
+        for chunk in bad {
+            if !self.chunk_is_right(&mut buffer, chunk)? {
+                return Err(self.mismatch(first_bad.get(&chunk).copied().unwrap_or(chunk)));
+            }
+            self.count_verified(chunk);
+        }
+        Ok(())
+    }
+
+    /// All chunks, several at a time; those that differ twice are returned.
+    fn differing_chunks(&self) -> Result<BTreeSet<u64>> {
+        let next = AtomicU64::new(0);
+        let failed = AtomicBool::new(false);
+        let bad = Mutex::new(BTreeSet::new());
+        let error = Mutex::new(None);
+        let work = || -> Result<()> {
+            let mut buffer = Buffer::zeroed(CHUNK_LEN);
+            loop {
+                let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
+                if chunk >= self.size || failed.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                if self.chunk_is_right(&mut buffer, chunk)? {
+                    self.count_verified(chunk);
+                    continue;
+                }
+                // Once more: a bit may have flipped on its way here rather than on the medium.
+                self.drop_cache()?;
+                if self.chunk_is_right(&mut buffer, chunk)? {
+                    tracing::warn!("bytes from {chunk} on read differently the second time");
+                    self.count_verified(chunk);
+                } else {
+                    locked(&bad).insert(chunk);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..workers() {
+                scope.spawn(|| {
+                    if let Err(e) = work() {
+                        failed.store(true, Ordering::Relaxed);
+                        locked(&error).get_or_insert(e);
+                    }
+                });
+            }
+        });
+        match locked(&error).take() {
+            Some(e) => Err(e),
+            None => Ok(std::mem::take(&mut *locked(&bad))),
+        }
+    }
+
+    /// Counts a chunk as read back, without what is not written yet: first MiB and backup GPT count when they are.
+    fn count_verified(&self, chunk: u64) {
+        let end = self.size.min(chunk + CHUNK);
+        let overlap = |r: &std::ops::Range<u64>| r.end.min(end).saturating_sub(r.start.max(chunk));
+        let later: u64 = std::iter::once(&self.head).chain(&self.backup).map(overlap).sum();
+        let now = (end - chunk).saturating_sub(later);
+        self.verified.fetch_add(now, Ordering::Relaxed);
+        self.progress.advance(now);
+    }
+
+    fn chunk_is_right(&self, buffer: &mut Buffer, chunk: u64) -> Result<bool> {
+        let Some(expected) = self.expected(chunk) else {
+            return Err(self.image_changed("it has more chunks than were digested"));
+        };
+        let seen = self.read(buffer, chunk, CHUNK.min(self.size - chunk))?;
+        Ok(digest_matches(seen, expected))
+    }
+
+    /// Reads `len` bytes, at most a chunk, of which the last block may be only partly wanted.
+    fn read<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
+        let outer = outward(&(offset..offset + len), self.medium.block_size() as u64);
+        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
+        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
+        if buffer.len() < whole {
+            *buffer = Buffer::zeroed(whole);
+        }
+        read_exact(self.medium, buffer.get_mut(..whole).unwrap_or_default(), outer.start, &self.retries)?;
+        Ok(buffer.get(skip..skip + usize::try_from(len).unwrap_or(0)).unwrap_or_default())
+    }
+
+    /// Writes the chunks `bad` again from the image; returns the first wrong byte of each.
+    fn rewrite(&self, bad: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>> {
+        let first_bad = Mutex::new(BTreeMap::new());
+        let each = |buffer: &mut Buffer, chunk: u64, bytes: &[u8]| -> Result<()> {
+            if self.chunks.get(usize::try_from(chunk / CHUNK).unwrap_or(usize::MAX))
+                != Some(&chunk_digest(bytes))
+            {
+                return Err(self.image_changed(&format!("its bytes from {chunk} on differ")));
+            }
+            let masked = self.masked(chunk, bytes);
+            let seen = self.read(buffer, chunk, masked.len() as u64)?;
+            let at = chunk + seen.iter().zip(&masked).position(|(a, b)| a != b).unwrap_or(0) as u64;
+            locked(&first_bad).insert(chunk, at);
+            self.warn_mismatch(at);
+            self.rewritten.fetch_add(1, Ordering::Relaxed);
+            // Plain writes, for zeroes too: a device that did not zero when asked gets no second chance to say so.
+            self.write_bytes(&masked, chunk)
+        };
+        let state = || Buffer::zeroed(CHUNK_LEN);
+        pass(&mut *(self.open)()?, workers(), &mut |_| Ok(()), &state, &|buffer, extent| match extent {
+            Extent::Data { offset, bytes } if bad.contains(offset) => each(buffer, *offset, bytes),
+            Extent::Data { .. } => Ok(()),
+            Extent::Zero { offset, len } => chunks_of(&(*offset..offset + len))
+                .filter(|(chunk, _)| bad.contains(chunk))
+                .try_for_each(|(chunk, len)| each(buffer, chunk, &vec![0; len])),
+        })?;
+        Ok(std::mem::take(&mut *locked(&first_bad)))
+    }
+
+    /// First byte at which the medium differs from `bytes`, read past the cache, twice if need be.
+    pub(super) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Result<Option<u64>> {
+        let mut buffer = Buffer::zeroed(0);
+        let mut bad = None;
+        for _ in 0..2 {
+            self.drop_cache()?;
+            let seen = self.read(&mut buffer, offset, bytes.len() as u64)?;
+            bad = seen.iter().zip(bytes).position(|(a, b)| a != b).map(|i| offset + i as u64);
+            if bad.is_none() {
+                break;
+            }
+        }
+        Ok(bad)
+    }
+
+    fn drop_cache(&self) -> Result<()> {
+        self.medium
+            .drop_cache()
+            .map_err(|e| super::io::classify(self.medium, Code::Io, "drop the cache of", 0, e))
+    }
+
+    /// Where a byte is, in the words of the people who look for it.
+    fn place(&self, at: u64) -> String {
+        let sector = u64::from(self.plan.target.block_size.max(1));
+        let table = self.plan.image.table.as_ref();
+        let partition =
+            table.and_then(|t| t.partitions.iter().find(|p| (p.start..p.start + p.size).contains(&at)));
+        let inside = match partition {
+            Some(p) => {
+                let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("no label");
+                format!("partition {} ({name})", p.index)
+            }
+            None => "no partition".to_owned(),
+        };
+        format!("byte {at}, sector {}, in {inside}", at / sector)
+    }
+
+    pub(super) fn warn_mismatch(&self, at: u64) {
+        tracing::warn!(
+            "{} differs from the image at {}; writing it once more",
+            self.target(),
+            self.place(at)
+        );
+    }
+
+    pub(super) fn mismatch(&self, at: u64) -> Error {
+        let message = format!("{} does not keep the image: it differs at {}", self.target(), self.place(at));
+        Error::new(Code::VerifyMismatch, message).object(self.target())
+    }
+
+    fn target(&self) -> std::path::Display<'_> {
+        self.plan.target.name.display()
+    }
+}
+
+/// Compares without digesting where zeroes are expected.
+fn digest_matches(seen: &[u8], expected: Digest256) -> bool {
+    if seen.len() == CHUNK_LEN && expected == zero_chunk() {
+        is_zero(seen)
+    } else {
+        Digest256::of(seen) == expected
+    }
+}
