@@ -172,7 +172,7 @@ fn stale_backup(disk: &dyn Medium) -> Result<Option<Range<u64>>> {
         .size()
         .map_err(|e| Error::new(Code::TargetReadFailed, "cannot read the size of the target").because(e))?;
     for sector in [512u64, 4096] {
-        let Some(at) = size.checked_sub(sector).map(|at| at - at % sector) else { continue };
+        let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
         let mut header = [0u8; 92];
         read_bytes(disk, at, &mut header)?;
         let Some(b"EFI PART") = header.get(..8) else { continue };

@@ -156,12 +156,7 @@ impl Engine<'_> {
                     record(digests, *offset, if whole { zero_chunk() } else { Digest256::of(bytes) });
                 }
                 if self.is_edge(*offset) {
-                    let masked = self.masked(*offset, bytes);
-                    let begin =
-                        usize::try_from(self.head.end.saturating_sub(*offset)).unwrap_or(0).min(masked.len());
-                    self.progress.advance(begin as u64);
-                    let rest = masked.get(begin..).unwrap_or_default();
-                    return self.write_data(body, scratch, offset + begin as u64, rest, is_zero(rest));
+                    return self.write_around_edges(body, scratch, *offset, bytes);
                 }
                 self.write_data(body, scratch, *offset, bytes, zero)
             }
@@ -179,6 +174,19 @@ impl Engine<'_> {
                 self.add_zeroes(body, start..range.end)
             }
         }
+    }
+
+    /// Writes what first MiB and backup GPT leave of a chunk.
+    fn write_around_edges(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut at = 0;
+        for edge in self.edge_ranges(offset, bytes.len()) {
+            let between = part(bytes, &(at..edge.start));
+            self.write_data(body, scratch, offset + at as u64, between, is_zero(between))?;
+            self.progress.advance(edge.len() as u64);
+            at = edge.end;
+        }
+        let rest = part(bytes, &(at..bytes.len()));
+        self.write_data(body, scratch, offset + at as u64, rest, is_zero(rest))
     }
 
     /// Notes a range for zeroing, or zeroes it at once where too many are noted.

@@ -226,12 +226,18 @@ impl<'a> Engine<'a> {
         touches(&self.head) || self.backup.as_ref().is_some_and(touches)
     }
 
+    /// The parts of `len` bytes at `chunk` that belong to the first MiB or the backup GPT, in order.
+    fn edge_ranges(&self, chunk: u64, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let at = move |n: u64| usize::try_from(n.saturating_sub(chunk)).unwrap_or(usize::MAX).min(len);
+        let ranges = [Some(self.head.clone()), self.backup.clone()];
+        ranges.into_iter().flatten().map(move |r| at(r.start)..at(r.end)).filter(|r| !r.is_empty())
+    }
+
     /// What a chunk looks like as long as first MiB and backup GPT are not written.
     fn masked(&self, chunk: u64, bytes: &[u8]) -> Vec<u8> {
         let mut masked = bytes.to_vec();
-        for range in std::iter::once(&self.head).chain(&self.backup) {
-            let at = |n: u64| usize::try_from(n.saturating_sub(chunk)).unwrap_or(usize::MAX).min(bytes.len());
-            if let Some(part) = masked.get_mut(at(range.start)..at(range.end)) {
+        for range in self.edge_ranges(chunk, bytes.len()) {
+            if let Some(part) = masked.get_mut(range) {
                 part.fill(0);
             }
         }

@@ -10,6 +10,7 @@ use super::{Engine, locked};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Extent, pass, workers};
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
+use crate::flasher::image::Table;
 use crate::sys::buffer::Buffer;
 
 impl Engine<'_> {
@@ -156,20 +157,8 @@ impl Engine<'_> {
             .map_err(|e| super::io::classify(self.medium, Code::Io, "drop the cache of", 0, e))
     }
 
-    /// Where a byte is, in the words of the people who look for it.
     fn place(&self, at: u64) -> String {
-        let sector = u64::from(self.plan.target.block_size.max(1));
-        let table = self.plan.image.table.as_ref();
-        let partition =
-            table.and_then(|t| t.partitions.iter().find(|p| (p.start..p.start + p.size).contains(&at)));
-        let inside = match partition {
-            Some(p) => {
-                let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("no label");
-                format!("partition {} ({name})", p.index)
-            }
-            None => "no partition".to_owned(),
-        };
-        format!("byte {at}, sector {}, in {inside}", at / sector)
+        place(self.plan.image.table.as_ref(), self.plan.target.block_size, at)
     }
 
     pub(super) fn warn_mismatch(&self, at: u64) {
@@ -197,4 +186,19 @@ fn digest_matches(seen: &[u8], expected: Digest256) -> bool {
     } else {
         Digest256::of(seen) == expected
     }
+}
+
+/// Where a byte is, in the words of the people who look for it.
+pub(in crate::flasher) fn place(table: Option<&Table>, sector_size: u32, at: u64) -> String {
+    let sector = at / u64::from(sector_size.max(1));
+    let partition =
+        table.and_then(|t| t.partitions.iter().find(|p| (p.start..p.start + p.size).contains(&at)));
+    let inside = match partition {
+        Some(p) => {
+            let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("no label");
+            format!("partition {} ({name})", p.index)
+        }
+        None => "no partition".to_owned(),
+    };
+    format!("byte {at}, sector {sector}, in {inside}")
 }

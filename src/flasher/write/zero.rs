@@ -19,11 +19,11 @@ const MAX_RANGES: usize = 1 << 16;
 
 /// Ranges collected during the write and zeroed after it, neighbours joined, so that a device gets few large requests.
 #[derive(Debug, Default)]
-pub struct ZeroMap(Mutex<BTreeMap<u64, u64>>);
+pub(super) struct ZeroMap(Mutex<BTreeMap<u64, u64>>);
 
 impl ZeroMap {
     /// Adds a range that does not overlap any other. `false`: there are too many already; write the zeroes instead.
-    pub fn add(&self, range: Range<u64>) -> bool {
+    pub(super) fn add(&self, range: Range<u64>) -> bool {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Range { mut start, mut end } = range;
         if let Some((&s, &e)) = map.range(..start).next_back().filter(|(_, e)| **e == start) {
@@ -42,7 +42,7 @@ impl ZeroMap {
     }
 
     /// Takes all ranges out, in order.
-    pub fn take(&self) -> Vec<Range<u64>> {
+    pub(super) fn take(&self) -> Vec<Range<u64>> {
         let map = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         map.into_iter().map(|(s, e)| s..e).collect()
     }
@@ -50,13 +50,13 @@ impl ZeroMap {
 
 /// Zeroes ranges of one medium, in the cheapest way that it guarantees.
 #[derive(Debug)]
-pub struct Zeroer {
+pub(super) struct Zeroer {
     /// The medium can zero without writing, as far as is known.
     native: AtomicBool,
     /// Bytes that now read as zero, by either way.
-    pub zeroed: AtomicU64,
+    pub(super) zeroed: AtomicU64,
     /// Bytes that already read as zero and were left alone.
-    pub skipped: AtomicU64,
+    pub(super) skipped: AtomicU64,
 }
 
 impl Default for Zeroer {
@@ -67,7 +67,7 @@ impl Default for Zeroer {
 
 impl Zeroer {
     /// Whether zeroes still are cheaper than data.
-    pub fn is_native(&self) -> bool {
+    pub(super) fn is_native(&self) -> bool {
         self.native.load(Ordering::Relaxed)
     }
 
@@ -75,7 +75,7 @@ impl Zeroer {
     ///
     /// # Errors
     /// Those of reading and writing.
-    pub fn zero(
+    pub(super) fn zero(
         &self,
         medium: &dyn Medium,
         range: Range<u64>,

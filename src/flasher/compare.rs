@@ -1,0 +1,81 @@
+//! Comparing a target with an image without writing: `copal verify`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::chunks::{Extent, pass, workers};
+use super::digest::{CHUNK, CHUNK_LEN, is_zero};
+use super::progress::{Progress, Stage};
+use super::write::Open;
+use super::write::io::{Retries, outward, read_exact};
+use crate::error::Result;
+use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
+
+/// What a comparison found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comparison {
+    /// Bytes of the image.
+    pub size: u64,
+    /// First byte that differs.
+    pub first_difference: Option<u64>,
+    /// Chunks of 1 MiB in which something differs.
+    pub differing_chunks: u64,
+}
+
+/// Compares all of the image with the medium, past the page cache where it can be bypassed.
+///
+/// # Errors
+/// The image or the medium could not be read; the medium is shorter than the image.
+pub fn compare(
+    open: Open<'_>,
+    size: Option<u64>,
+    medium: &dyn Medium,
+    progress: &dyn Progress,
+) -> Result<Comparison> {
+    let retries = Retries::default();
+    let first = AtomicU64::new(u64::MAX);
+    let differing = AtomicU64::new(0);
+    progress.begin(Stage::Verify, size);
+
+    let check = |seen: &mut Buffer, offset: u64, len: u64, want: Option<&[u8]>| -> Result<()> {
+        let outer = outward(&(offset..offset + len), medium.block_size() as u64);
+        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
+        if seen.len() < whole {
+            *seen = Buffer::zeroed(whole);
+        }
+        read_exact(medium, seen.get_mut(..whole).unwrap_or_default(), outer.start, &retries)?;
+        let seen = seen.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+        let bad = match want {
+            Some(want) if seen == want => None,
+            Some(want) => seen.iter().zip(want).position(|(a, b)| a != b),
+            None if is_zero(seen) => None,
+            None => seen.iter().position(|b| *b != 0),
+        };
+        if let Some(i) = bad {
+            first.fetch_min(offset + i as u64, Ordering::Relaxed);
+            differing.fetch_add(1, Ordering::Relaxed);
+        }
+        progress.advance(len);
+        Ok(())
+    };
+    let size =
+        pass(&mut *open()?, workers(), &mut |_| Ok(()), &|| Buffer::zeroed(CHUNK_LEN), &|seen, extent| {
+            match extent {
+                Extent::Data { offset, bytes } => check(seen, *offset, bytes.len() as u64, Some(bytes)),
+                Extent::Zero { offset, len } => {
+                    let end = offset + len;
+                    let mut at = *offset;
+                    while at < end {
+                        let n = CHUNK.min(end - at);
+                        check(seen, at, n, None)?;
+                        at += n;
+                    }
+                    Ok(())
+                }
+            }
+        })?;
+    progress.finish();
+    let first = first.into_inner();
+    let first_difference = (first != u64::MAX).then_some(first);
+    Ok(Comparison { size, first_difference, differing_chunks: differing.into_inner() })
+}

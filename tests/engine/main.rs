@@ -1,0 +1,118 @@
+//! The write engine on a medium in memory that can do everything a bad disk does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation)]
+
+mod faults;
+mod medium;
+mod promise;
+
+use copal::error::Result;
+use copal::flasher::chunks::{Piece, Source};
+use copal::flasher::digest::{CHUNK, CHUNK_LEN, chunk_digest};
+use copal::flasher::image::{Format, Image, Inspection, Size, Table, TableKind};
+use copal::flasher::plan::Plan;
+use copal::flasher::progress::Silent;
+use copal::flasher::target::{Kind, Target};
+use copal::flasher::write::{Outcome, execute};
+use medium::Disk;
+
+/// An image in memory.
+pub struct Bytes<'a> {
+    image: &'a [u8],
+    at: usize,
+    /// Tell holes (whole chunks of zeroes) as such.
+    sparse: bool,
+}
+
+impl Source for Bytes<'_> {
+    fn next(&mut self, buf: &mut [u8]) -> Result<Piece> {
+        let rest = &self.image[self.at..];
+        if rest.is_empty() {
+            return Ok(Piece::End);
+        }
+        let zero =
+            rest.chunks(CHUNK_LEN).take_while(|c| c.iter().all(|b| *b == 0)).map(<[u8]>::len).sum::<usize>();
+        if self.sparse && zero > 0 {
+            self.at += zero;
+            return Ok(Piece::Zero(zero as u64));
+        }
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        self.at += n;
+        Ok(Piece::Data(n))
+    }
+}
+
+/// Everything about one flash that a test may change.
+#[derive(Clone)]
+pub struct Job {
+    pub image: Vec<u8>,
+    /// Length of the backup GPT at the end of the image.
+    pub backup: usize,
+    /// Digests known before, as for a compressed image.
+    pub digested: bool,
+    pub sparse: bool,
+    pub size_known: bool,
+}
+
+impl Job {
+    pub fn new(image: Vec<u8>) -> Self {
+        Job { image, backup: 33 * 512, digested: false, sparse: true, size_known: true }
+    }
+
+    pub fn plan(&self, disk: &Disk) -> Plan {
+        let size = self.image.len() as u64;
+        let backup = (self.backup > 0).then(|| size - self.backup as u64..size);
+        let partitions = Vec::new();
+        let table = Table { kind: TableKind::Gpt, sector_size: 512, partitions, backup };
+        let digests = self.digested.then(|| self.image.chunks(CHUNK_LEN).map(chunk_digest).collect());
+        let seen = Inspection {
+            size: if self.size_known { Size::Exact(size) } else { Size::AtLeast(size.min(2 * CHUNK)) },
+            table: Some(table),
+            digests,
+            sha256: None,
+        };
+        let image = Image { path: "/image".into(), format: Format::Raw, stored_size: size };
+        let target = Target {
+            name: "/dev/disk".into(),
+            node: "/dev/disk".into(),
+            kind: Kind::Block,
+            dev: None,
+            size: disk.len(),
+            block_size: disk.block as u32,
+            by_id: None,
+            model: None,
+            serial: None,
+        };
+        Plan::new(&image, seen, target, Some(disk)).unwrap()
+    }
+
+    pub fn run(&self, disk: &Disk) -> Result<Outcome> {
+        self.run_plan(&self.plan(disk), disk)
+    }
+
+    pub fn run_plan(&self, plan: &Plan, disk: &Disk) -> Result<Outcome> {
+        let image: &'static [u8] = Box::leak(self.image.clone().into_boxed_slice());
+        let sparse = self.sparse;
+        let open = move || Ok(Box::new(Bytes { image, at: 0, sparse }) as Box<dyn Source>);
+        execute(plan, &open, disk, &Silent)
+    }
+}
+
+/// An image of `len` bytes: a boot sector, a GPT header, data, zero runs of all lengths, a backup GPT.
+pub fn image(len: usize, seed: u64) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut data = vec![0u8; len];
+    let mut at = 0;
+    while at < len {
+        let n = rng.usize(1..=3 * CHUNK_LEN / 2).min(len - at);
+        if rng.bool() {
+            rng.fill(&mut data[at..at + n]);
+        }
+        at += n;
+    }
+    data[510..512].copy_from_slice(&[0x55, 0xaa]);
+    data[512..520].copy_from_slice(b"EFI PART");
+    data[len - 512..len - 504].copy_from_slice(b"EFI PART");
+    data
+}
