@@ -111,6 +111,9 @@ pub fn image(len: usize, seed: u64) -> Vec<u8> {
         }
         at += n;
     }
+    if len >= 4 * CHUNK_LEN {
+        data[2 * CHUNK_LEN..3 * CHUNK_LEN].fill(0);
+    }
     data[510..512].copy_from_slice(&[0x55, 0xaa]);
     data[512..520].copy_from_slice(b"EFI PART");
     data[len - 512..len - 504].copy_from_slice(b"EFI PART");

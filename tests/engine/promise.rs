@@ -182,7 +182,7 @@ fn a_cut_at_any_call_leaves_no_table_or_the_whole_image() {
             }
         }
     }
-    assert!(blank > 20 && bootable > 0, "{blank} {bootable}");
+    assert!(blank > 10 && bootable > 0, "{blank} {bootable}");
 }
 
 #[test]
