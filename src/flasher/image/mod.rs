@@ -1,9 +1,36 @@
 //! The image: where it is, how it is stored, what is in it.
 
+mod analyse;
+pub mod bmap;
+mod bmap_check;
+mod checksum_file;
+mod companions;
+mod decode;
+mod gpt;
+mod inspect;
+pub mod label;
+mod locate;
+mod mbr;
+mod open;
+mod pass;
+mod raw;
+mod sparse;
+mod stored;
+mod zstd;
+
+use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use inspect::{check_sector_size, inspect};
+pub use locate::locate;
+pub use pass::{FileDigest, digest_file};
 
 use super::digest::Digest256;
+
+/// The file-system label of the partition that a balenaOS device boots from.
+pub const BOOT_LABEL: &str = "resin-boot";
 
 /// How an image is stored. Taken from its first bytes, never from its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -28,6 +55,8 @@ pub struct Image {
     pub format: Format,
     /// Bytes as stored.
     pub stored_size: u64,
+    /// Kept open, so that every pass reads the file that was checked, whatever happens to its name.
+    file: Arc<File>,
 }
 
 /// Size of the uncompressed image.

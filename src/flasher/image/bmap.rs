@@ -1,0 +1,302 @@
+//! Block maps as `bmaptool create` writes them: which blocks of an image hold data, and their checksums.
+//!
+//! Versions, from bmaptool's `BmapCreate.py`: up to 1.2 without checksums; 1.3 with SHA-1 in attributes and elements of
+//! that name; 1.4 (a mistake, the same as 2.0) and 2.x with a `ChecksumType`.
+
+use std::fmt::Write as _;
+
+use roxmltree::{Document, Node};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+/// A block map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bmap {
+    /// Major and minor version of the format.
+    pub version: (u32, u32),
+    /// Bytes of the image.
+    pub image_size: u64,
+    /// Bytes per block.
+    pub block_size: u64,
+    /// Checksum of the ranges and of the map itself; `None` in versions below 1.3.
+    pub checksum: Option<Checksum>,
+    /// Blocks with data, ascending, without overlap. All others are zero.
+    pub ranges: Vec<Range>,
+}
+
+/// Kind of checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksum {
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+}
+
+/// Blocks with data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Range {
+    /// First block.
+    pub first: u64,
+    /// Last block, included.
+    pub last: u64,
+    /// Checksum of their bytes (of the image's last block only what it has), in lower-case hex.
+    pub checksum: Option<String>,
+}
+
+/// A running checksum.
+pub enum Hasher {
+    /// SHA-1.
+    Sha1(Sha1),
+    /// SHA-256.
+    Sha256(Sha256),
+}
+
+impl Checksum {
+    /// Starts a checksum.
+    #[must_use]
+    pub fn hasher(self) -> Hasher {
+        match self {
+            Checksum::Sha1 => Hasher::Sha1(Sha1::new()),
+            Checksum::Sha256 => Hasher::Sha256(Sha256::new()),
+        }
+    }
+
+    fn of(self, bytes: &[u8]) -> String {
+        let mut hasher = self.hasher();
+        hasher.update(bytes);
+        hasher.hex()
+    }
+
+    /// Hex digits of one.
+    fn digits(self) -> usize {
+        match self {
+            Checksum::Sha1 => 40,
+            Checksum::Sha256 => 64,
+        }
+    }
+}
+
+impl Hasher {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Hasher::Sha1(h) => h.update(bytes),
+            Hasher::Sha256(h) => h.update(bytes),
+        }
+    }
+
+    /// The checksum in lower-case hex.
+    #[must_use]
+    pub fn hex(self) -> String {
+        let bytes = match self {
+            Hasher::Sha1(h) => h.finalize().to_vec(),
+            Hasher::Sha256(h) => h.finalize().to_vec(),
+        };
+        bytes.iter().fold(String::new(), |mut text, byte| {
+            // Writing into a string does not fail.
+            write!(text, "{byte:02x}").unwrap_or_default();
+            text
+        })
+    }
+}
+
+impl Bmap {
+    /// Reads a block map and checks it in itself: its own checksum, counts, order of ranges.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<Bmap, String> {
+        let text = std::str::from_utf8(bytes).map_err(|e| format!("it is not text: {e}"))?;
+        let document = Document::parse(text).map_err(|e| format!("it is not well-formed XML: {e}"))?;
+        let root = document.root_element();
+        if !root.has_tag_name("bmap") {
+            return Err(format!("it holds <{}>, not <bmap>", root.tag_name().name()));
+        }
+        let version = version(root.attribute("version").unwrap_or_default())?;
+        let (checksum, attribute, element) = checksum_names(version, root)?;
+        if let Some(kind) = checksum {
+            verify_own(text, root, kind, element)?;
+        }
+        let bmap = Bmap {
+            version,
+            image_size: number(root, "ImageSize")?,
+            block_size: number(root, "BlockSize")?,
+            checksum,
+            ranges: ranges(child(root, "BlockMap")?, checksum, attribute)?,
+        };
+        bmap.check(number(root, "BlocksCount")?, number(root, "MappedBlocksCount")?)?;
+        Ok(bmap)
+    }
+
+    /// Blocks of the image, the last one perhaps not whole.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.image_size.div_ceil(self.block_size.max(1))
+    }
+
+    /// Blocks with data.
+    #[must_use]
+    pub fn mapped(&self) -> u64 {
+        self.ranges.iter().map(|r| r.last - r.first + 1).sum()
+    }
+
+    fn check(&self, blocks: u64, mapped: u64) -> Result<(), String> {
+        if self.block_size == 0 || self.image_size == 0 || self.image_size > 1 << 62 {
+            return Err("image size or block size cannot be".into());
+        }
+        if blocks != self.blocks() {
+            return Err(format!("it counts {blocks} blocks where the sizes give {}", self.blocks()));
+        }
+        let mut next = 0;
+        for range in &self.ranges {
+            let (first, last) = (range.first, range.last);
+            if first > last || last >= blocks || first < next {
+                return Err(format!("block range {first}-{last} is out of order or behind the image's end"));
+            }
+            next = last + 1;
+        }
+        if mapped != self.mapped() {
+            return Err(format!("it counts {mapped} mapped blocks, its ranges have {}", self.mapped()));
+        }
+        Ok(())
+    }
+
+    /// The map as a file, with its own checksum.
+    #[must_use]
+    pub fn print(&self) -> String {
+        let (type_line, element, attribute) = match self.checksum {
+            None => (String::new(), "", ""),
+            Some(Checksum::Sha1) if self.version == (1, 3) => (String::new(), "BmapFileSHA1", "sha1"),
+            Some(kind) => {
+                let name = if kind == Checksum::Sha1 { "sha1" } else { "sha256" };
+                (format!("    <ChecksumType> {name} </ChecksumType>\n"), "BmapFileChecksum", "chksum")
+            }
+        };
+        let zeroes = "0".repeat(self.checksum.map_or(0, Checksum::digits));
+        let own = match element {
+            "" => String::new(),
+            name => format!("    <{name}> {zeroes} </{name}>\n"),
+        };
+        let head = format!(
+            "<?xml version=\"1.0\" ?>\n<bmap version=\"{}.{}\">\n    <ImageSize> {} </ImageSize>\n    <BlockSize> {} \
+             </BlockSize>\n    <BlocksCount> {} </BlocksCount>\n    <MappedBlocksCount> {} </MappedBlocksCount>\n",
+            self.version.0,
+            self.version.1,
+            self.image_size,
+            self.block_size,
+            self.blocks(),
+            self.mapped()
+        );
+        let mut list = String::from("    <BlockMap>\n");
+        for range in &self.ranges {
+            let sum = range.checksum.as_ref().map_or(String::new(), |sum| format!(" {attribute}=\"{sum}\""));
+            let blocks = if range.first == range.last {
+                range.first.to_string()
+            } else {
+                format!("{}-{}", range.first, range.last)
+            };
+            list.push_str(&format!("        <Range{sum}> {blocks} </Range>\n"));
+        }
+        list.push_str("    </BlockMap>\n</bmap>\n");
+        let text = [head.as_str(), &type_line, &own, &list].concat();
+        match self.checksum {
+            None => text,
+            Some(kind) => {
+                let sum = kind.of(text.as_bytes());
+                [head.as_str(), &type_line, &own.replace(&zeroes, &sum), &list].concat()
+            }
+        }
+    }
+}
+
+fn version(text: &str) -> Result<(u32, u32), String> {
+    let parts = text.trim().split_once('.');
+    let parsed = parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    match parsed {
+        Some((major @ 1..=2, minor)) => Ok((major, minor)),
+        Some((major, minor)) => Err(format!("its format version is {major}.{minor}; 1.x and 2.x are known")),
+        None => Err(format!("its format version `{text}` cannot be read")),
+    }
+}
+
+/// The checksum in use, and the names of the attribute and the element that hold it.
+fn checksum_names(
+    version: (u32, u32),
+    root: Node<'_, '_>,
+) -> Result<(Option<Checksum>, &'static str, &'static str), String> {
+    match version {
+        (1, 0..=2) => Ok((None, "", "")),
+        (1, 3) => Ok((Some(Checksum::Sha1), "sha1", "BmapFileSHA1")),
+        _ => {
+            let kind = match text(child(root, "ChecksumType")?) {
+                "sha1" => Checksum::Sha1,
+                "sha256" => Checksum::Sha256,
+                other => return Err(format!("its checksums are of type {other}; sha256 and sha1 are known")),
+            };
+            Ok((Some(kind), "chksum", "BmapFileChecksum"))
+        }
+    }
+}
+
+/// The map's own checksum is that of the file with zeroes in its place.
+fn verify_own(text_of_file: &str, root: Node<'_, '_>, kind: Checksum, element: &str) -> Result<(), String> {
+    let node = child(root, element)?;
+    let stated = text(node);
+    // Its first place in the file, as bmaptool has it: no range before it could have the same digits.
+    let cut = text_of_file.split_once(stated);
+    let Some((before, after)) = cut.filter(|_| is_sum(stated, kind)) else {
+        return Err(format!("its {element} is no checksum"));
+    };
+    let mut hasher = kind.hasher();
+    hasher.update(before.as_bytes());
+    hasher.update("0".repeat(stated.len()).as_bytes());
+    hasher.update(after.as_bytes());
+    if hasher.hex() == stated.to_ascii_lowercase() {
+        Ok(())
+    } else {
+        Err("its own checksum does not match: it was damaged or edited".into())
+    }
+}
+
+fn is_sum(text: &str, kind: Checksum) -> bool {
+    text.len() == kind.digits() && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+fn ranges(map: Node<'_, '_>, kind: Option<Checksum>, attribute: &str) -> Result<Vec<Range>, String> {
+    let mut all = Vec::new();
+    for node in map.children().filter(|n| n.has_tag_name("Range")) {
+        let blocks = text(node);
+        let (first, last) = blocks.split_once('-').unwrap_or((blocks, blocks));
+        let bad = || format!("`{blocks}` is no range of blocks");
+        let first = decimal(first.trim()).ok_or_else(bad)?;
+        let last = decimal(last.trim()).ok_or_else(bad)?;
+        let checksum = match kind.and_then(|kind| Some((kind, node.attribute(attribute)?))) {
+            Some((kind, sum)) if !is_sum(sum.trim(), kind) => {
+                return Err(format!("range {blocks} has the checksum `{sum}`, which is none"));
+            }
+            Some((_, sum)) => Some(sum.trim().to_ascii_lowercase()),
+            None => None,
+        };
+        all.push(Range { first, last, checksum });
+    }
+    Ok(all)
+}
+
+fn child<'a, 'i>(parent: Node<'a, 'i>, name: &str) -> Result<Node<'a, 'i>, String> {
+    parent.children().find(|n| n.has_tag_name(name)).ok_or_else(|| format!("it has no <{name}>"))
+}
+
+fn text<'a>(node: Node<'a, '_>) -> &'a str {
+    node.text().unwrap_or_default().trim()
+}
+
+fn number(root: Node<'_, '_>, name: &str) -> Result<u64, String> {
+    let text = text(child(root, name)?);
+    decimal(text).ok_or_else(|| format!("its {name} `{text}` is no number"))
+}
+
+/// Digits only: `parse` would take a sign.
+fn decimal(text: &str) -> Option<u64> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}

@@ -1,0 +1,159 @@
+//! The image file as stored: read from front to back without keeping it in memory.
+
+use std::fs::File;
+use std::io::{self, BufRead, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+/// Bytes read at once.
+const READ: usize = 256 << 10;
+
+/// Pages are given back in steps of this many bytes, one step behind the reader: often enough to stay small, rarely
+/// enough to cost nothing.
+const STEP: u64 = 4 << 20;
+
+/// Gives the page cache back what the reader has passed.
+///
+/// A device with 256 MiB of memory would otherwise push its running programs out in favour of an image that is read
+/// once. A file that fits in a quarter of the memory stays: a compressed image is read twice, and the second time then
+/// costs no reading from a slow stick.
+pub(super) struct DropBehind {
+    file: Arc<File>,
+    given_back: u64,
+    active: bool,
+}
+
+impl DropBehind {
+    pub(super) fn new(file: Arc<File>, size: u64) -> Self {
+        // Only advice: a kernel that does not take it changes nothing but speed.
+        if let Err(e) = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL) {
+            tracing::debug!("no sequential read-ahead: {e}");
+        }
+        let memory = nix::sys::sysinfo::sysinfo().map_or(0, |s| s.ram_total());
+        DropBehind { file, given_back: 0, active: size > memory / 4 }
+    }
+
+    /// The reader has come to `position`.
+    pub(super) fn passed(&mut self, position: u64) {
+        let until = position.saturating_sub(STEP);
+        if !self.active || until < self.given_back.saturating_add(STEP) {
+            return;
+        }
+        let range = (self.given_back.try_into(), (until - self.given_back).try_into());
+        if let (Ok(from), Ok(len)) = range {
+            let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+            self.active = posix_fadvise(&self.file, from, len, advice).is_ok();
+        }
+        self.given_back = until;
+    }
+}
+
+/// What others may know about a [`Stored`] that a decoder has swallowed.
+#[derive(Default)]
+pub(super) struct Watch {
+    position: AtomicU64,
+    errno: AtomicI32,
+}
+
+impl Watch {
+    /// Bytes of the stored file that were consumed.
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// The error of the operating system that ended the reading. Decoders wrap or replace it.
+    pub(super) fn os_error(&self) -> Option<io::Error> {
+        match self.errno.load(Ordering::Relaxed) {
+            0 => None,
+            e => Some(io::Error::from_raw_os_error(e)),
+        }
+    }
+}
+
+/// Buffered reader of the stored file that knows its position and looks ahead.
+pub(super) struct Stored {
+    file: Arc<File>,
+    size: u64,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// File offset behind the buffer's end.
+    offset: u64,
+    behind: DropBehind,
+    watch: Arc<Watch>,
+}
+
+impl Stored {
+    /// Reads `file` up to `size` bytes: what is appended later is not looked at.
+    pub(super) fn new(file: Arc<File>, size: u64) -> Self {
+        Stored {
+            behind: DropBehind::new(Arc::clone(&file), size),
+            file,
+            size,
+            buffer: vec![0; READ],
+            start: 0,
+            end: 0,
+            offset: 0,
+            watch: Arc::default(),
+        }
+    }
+
+    /// For the one who sees position and errors from outside.
+    pub(super) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// At least `n` bytes (at most [`READ`]) without consuming them; fewer only at the end of the file.
+    pub(super) fn peek(&mut self, n: usize) -> io::Result<&[u8]> {
+        if self.end - self.start < n {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            while self.end < n && self.refill()? > 0 {}
+        }
+        Ok(self.buffer.get(self.start..self.end).unwrap_or_default())
+    }
+
+    /// Reads behind the bytes at hand; 0 at the end.
+    fn refill(&mut self) -> io::Result<usize> {
+        let left = usize::try_from(self.size - self.offset).unwrap_or(usize::MAX);
+        let space = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let len = space.len().min(left);
+        let n = loop {
+            match self.file.read_at(space.get_mut(..len).unwrap_or_default(), self.offset) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    self.watch.errno.store(e.raw_os_error().unwrap_or(nix::libc::EIO), Ordering::Relaxed);
+                    return Err(e);
+                }
+                Ok(n) => break n,
+            }
+        };
+        self.end += n;
+        self.offset += n as u64;
+        self.behind.passed(self.offset);
+        Ok(n)
+    }
+}
+
+impl BufRead for Stored {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.peek(1)
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.end);
+        self.watch.position.store(self.offset - (self.end - self.start) as u64, Ordering::Relaxed);
+    }
+}
+
+impl Read for Stored {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.fill_buf()?.read(buf)?;
+        self.consume(n);
+        Ok(n)
+    }
+}
