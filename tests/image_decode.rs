@@ -19,13 +19,21 @@ const PACKERS: &[(&str, Format, &str)] = &[
     ("c.gz", Format::Gzip, "sh -c 'gzip; head -c 1000 /dev/zero'"),
     ("a.xz", Format::Xz, "xz -T1 -3"),
     ("b.xz", Format::Xz, "xz -T2 --block-size=300000 --check=sha256"),
-    ("c.xz", Format::Xz, "sh -c 'head -c 1500000 | xz --check=crc32; head -c 8 /dev/zero; xz --check=none; head -c 4 /dev/zero'"),
+    (
+        "c.xz",
+        Format::Xz,
+        "sh -c 'head -c 1500000 | xz --check=crc32; head -c 8 /dev/zero; xz --check=none; head -c 4 /dev/zero'",
+    ),
     ("d.xz", Format::Xz, "xz --x86 --lzma2=preset=3"),
     ("e.xz", Format::Xz, "xz --arm64 --lzma2=preset=3"),
     ("f.xz", Format::Xz, "xz --delta=dist=4 --arm --lzma2=dict=64MiB"),
     ("a.zst", Format::Zstd, "zstd -3"),
     ("b.zst", Format::Zstd, "zstd -19 --long=26 --no-check"),
-    ("c.zst", Format::Zstd, "sh -c \"printf '\\\\120\\\\052\\\\115\\\\030\\\\003\\\\000\\\\000\\\\000abc'; head -c 1500000 | zstd -1; printf '' | zstd; zstd -5; printf '\\\\137\\\\052\\\\115\\\\030\\\\000\\\\000\\\\000\\\\000'\""),
+    (
+        "c.zst",
+        Format::Zstd,
+        "sh -c \"printf '\\\\120\\\\052\\\\115\\\\030\\\\003\\\\000\\\\000\\\\000abc'; head -c 1500000 | zstd -1; printf '' | zstd; zstd -5; printf '\\\\137\\\\052\\\\115\\\\030\\\\000\\\\000\\\\000\\\\000'\"",
+    ),
 ];
 
 fn payload() -> Vec<u8> {
@@ -127,7 +135,11 @@ fn zstd_dictionary_is_not_supported() {
         bench.write(&format!("s{i}"), format!("sample {i} of some text {}", i * 7919).repeat(9).as_bytes());
     }
     let dir = image_support::text(bench.dir.path()).to_owned();
-    image_support::run("sh", &["-c", &format!("cd {dir} && zstd -q --train s* -o dict --maxdict=4096")], None);
+    image_support::run(
+        "sh",
+        &["-c", &format!("cd {dir} && zstd -q --train s* -o dict --maxdict=4096")],
+        None,
+    );
     let raw = bench.write("raw", &noise(1000, 1));
     let path = bench.pack(&raw, "d.zst", &format!("zstd -D {dir}/dict"));
     refused(content(&Image::open(&path).unwrap()), Code::UnsupportedCompression, &path, &["dictionary"]);
@@ -143,7 +155,11 @@ fn zstd_checksum_and_size_are_compared() {
     let path = bench.write("b.zst", &bad);
     refused(content(&Image::open(&path).unwrap()), Code::ImageDamaged, &path, &["checksum"]);
     let sized = bench.at("sized.zst");
-    image_support::run("zstd", &["-q", "--no-check", image_support::text(&raw), "-o", image_support::text(&sized)], None);
+    image_support::run(
+        "zstd",
+        &["-q", "--no-check", image_support::text(&raw), "-o", image_support::text(&sized)],
+        None,
+    );
     let mut bad = fs::read(&sized).unwrap();
     // Descriptor: single segment, four bytes of size behind it.
     assert_eq!(bad[4], 0xa0);
@@ -178,7 +194,10 @@ fn mutated_files_give_the_same_bytes_or_an_error() {
                 }
                 Ok(_) => {}
                 Err(e) => assert!(
-                    matches!(e.code(), Code::ImageDamaged | Code::WindowTooLarge | Code::UnsupportedCompression),
+                    matches!(
+                        e.code(),
+                        Code::ImageDamaged | Code::WindowTooLarge | Code::UnsupportedCompression
+                    ),
                     "{e}"
                 ),
             }
