@@ -1,0 +1,96 @@
+# shellcheck shell=sh
+# Lint and tests, for ./dev. Sourced after lib.sh.
+
+LOG=target/test.log
+PASSED=0
+FAILED=0
+FAILURES=
+
+# check NAME COMMAND…: one check of the summary.
+check() {
+    name=$1
+    shift
+    if "$@"; then
+        PASSED=$((PASSED + 1))
+    else
+        FAILED=$((FAILED + 1))
+        FAILURES="$FAILURES
+  $name"
+        echo "dev: failed: $name" >&2
+    fi
+}
+
+lint() {
+    say "format"
+    check "cargo fmt" run 120 cargo fmt --check
+    say "clippy"
+    check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
+    say "licences, bans and sources of dependencies"
+    check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+    say "shell scripts"
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh
+}
+
+# One run of all tests, with the coverage measured in it.
+tests() {
+    say "tests"
+    mkdir -p target
+    # Folder of the binaries that tests/static_build.rs looks at; absolute, for any working directory.
+    export COPAL_DIST="$TOP/$DIST"
+    echo 101 >"$TMP/status"
+    # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.
+    {
+        status=0
+        run 2400 cargo llvm-cov --no-report --locked --no-fail-fast -- --show-output || status=$?
+        echo "$status" >"$TMP/status"
+    } 2>&1 | tee "$LOG"
+    count_tests
+    # llvm-cov leaves documentation's examples out; they are built only where there are any.
+    if grep -rqE '^ *//[/!] *```' src; then
+        say "examples in the documentation"
+        check "examples in the documentation" run 900 cargo test --doc --locked
+    fi
+    say "coverage"
+    run 300 cargo llvm-cov report --summary-only --ignore-filename-regex '(^|/)(tests|benches)/' >"$TMP/coverage" 2>"$TMP/coverage.err" ||
+        cat "$TMP/coverage.err"
+    cat "$TMP/coverage"
+    COVERAGE=$(awk '$1 == "TOTAL" { print $10 }' "$TMP/coverage")
+    check "coverage report" [ -n "$COVERAGE" ]
+}
+
+# total passed|failed: over all test programs.
+total() { sed -n "s/^test result:.* \([0-9]*\) $1;.*/\1/p" "$LOG" | awk '{ n += $1 } END { print n + 0 }'; }
+
+# Adds up cargo's `test result:` lines. A run that broke off (a crash, the time limit, code that does not compile)
+# has fewer failures counted than there are.
+count_tests() {
+    passed=$(total passed) failed=$(total failed)
+    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
+    FAILURES=$FAILURES$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\n  \1/p' "$LOG")
+    if [ "$passed" -eq 0 ] || { [ "$(cat "$TMP/status")" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
+        check "test run (see $LOG)" false
+    fi
+    NOT_RUN=$({
+        sed -n 's/^\(test .* \.\.\. \)\{0,1\}\(not run: .*\)/\2/p' "$LOG"
+        sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/not run: \1: ignored\2/p' "$LOG"
+    } | sort -u)
+}
+
+# summary COMMAND: the counts and the verdict; ends the script.
+summary() {
+    say "summary"
+    [ -z "${NOT_BUILT:-}" ] || echo "$NOT_BUILT"
+    [ -z "${COVERAGE:-}" ] || echo "line coverage: $COVERAGE"
+    [ -z "$FAILURES" ] || printf 'failed:%s\n' "$FAILURES"
+    if [ -n "${NOT_RUN:-}" ]; then
+        echo "$NOT_RUN"
+        # A machine that is meant to test everything must not become one that tests less.
+        if [ "${CI:-}" = true ]; then
+            echo "not run tests count as failed where CI=true"
+            FAILED=$((FAILED + $(echo "$NOT_RUN" | wc -l)))
+        fi
+    fi
+    echo "$PASSED passed, $FAILED failed"
+    [ "$FAILED" -eq 0 ] || fail "$1 failed"
+    verdict "$1: ok"
+}

@@ -1,0 +1,208 @@
+# shellcheck shell=sh
+# What the commands of ./dev share: bounded steps, packages, Rust, the static build. Sourced in the checkout's root.
+
+# Newest releases that build with the pinned Rust. Used in ./dev.
+# shellcheck disable=SC2034
+CARGO_LLVM_COV=0.9.1 CARGO_DENY=0.20.2
+RUST=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
+TOP=$(pwd)
+DIST=target/dist
+CACHE=${XDG_CACHE_HOME:-${HOME:-$TOP/.cache}/.cache}/copal
+
+# Not every user has the administrators' folders in the path, and rustup may have been installed a moment ago.
+export CARGO_HOME="${CARGO_HOME:-${HOME:?}/.cargo}"
+PATH=$CARGO_HOME/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin
+export PATH CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
+export RUSTUP_TOOLCHAIN="$RUST"
+
+say() { printf '\n== %s\n' "$*"; }
+verdict() { printf '\n%s\n' "$*"; }
+fail() {
+    printf '\n%s\n' "dev: $*" >&2
+    exit 1
+}
+
+# --- bounded steps ----------------------------------------------------------------------------------------------------
+
+# deadline MINUTES: for the whole command. Every step ends by then, however long it may take by itself.
+deadline() { DEADLINE=$(($(date +%s) + $1 * 60)); }
+
+# On a terminal the steps stay in its foreground, so that Ctrl-C reaches them; elsewhere a step that takes too long is
+# ended together with everything it started.
+if [ -t 0 ]; then FOREGROUND=--foreground; else FOREGROUND=; fi
+
+# run SECONDS COMMAND…: fails when the command fails, or after that time.
+run() {
+    limit=$1
+    shift
+    left=$((DEADLINE - $(date +%s)))
+    [ "$left" -gt 0 ] || { echo "dev: no time left for: $*" >&2; return 124; }
+    [ "$limit" -le "$left" ] || limit=$left
+    status=0
+    timeout $FOREGROUND -k 20 "$limit" "$@" || status=$?
+    [ "$status" -ne 124 ] || echo "dev: ended after $limit s: $*" >&2
+    return "$status"
+}
+
+# --- Debian packages --------------------------------------------------------------------------------------------------
+
+# there NAME: whether a command (by its name) or a file (by its path) is there.
+there() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
+
+# tools_of GROUP: `command:package` for each command the group needs.
+tools_of() {
+    case $1 in
+        rust) echo curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates cc:gcc /usr/include/stdio.h:libc6-dev ;;
+        lint) echo shellcheck:shellcheck ;;
+        test)
+            echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
+                gzip:gzip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
+                qemu-aarch64-static:qemu-user-static
+            ;;
+        demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
+        rustup) echo rustup:rustup ;;
+        bench) echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip ;;
+    esac
+}
+
+# need_tools GROUP…: installs the packages of missing commands, and leaves whatever is there as it is.
+need_tools() {
+    packages='' commands=''
+    for group in "$@"; do
+        for pair in $(tools_of "$group"); do
+            command=${pair%%:*} package=${pair#*:}
+            ! there "$command" || continue
+            case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
+            commands="$commands $command"
+        done
+    done
+    [ -n "$packages" ] || return 0
+    say "installing$packages (missing:$commands)"
+    command -v apt-get >/dev/null || fail "no apt-get here: install what provides$commands, then run this again"
+    sudo=''
+    if [ "$(id -u)" -ne 0 ]; then
+        { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; } ||
+            fail "no rights to install: run as root: apt-get install$packages"
+        sudo=sudo
+    fi
+    # shellcheck disable=SC2086 # lists of words
+    set -- $sudo env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3
+    # --no-upgrade and no --allow-downgrades: what is installed keeps its version.
+    # shellcheck disable=SC2086
+    if ! run 900 "$@" install --no-install-recommends --no-upgrade $packages; then
+        run 300 "$@" update || echo "dev: apt-get update failed; trying with the lists there are" >&2
+        run 900 "$@" install --no-install-recommends --no-upgrade $packages || fail "cannot install$packages"
+    fi
+    hash -r
+    for command in $commands; do
+        there "$command" || fail "$command is still missing after installing$packages"
+    done
+}
+
+# --- Rust -------------------------------------------------------------------------------------------------------------
+
+TARGETS='x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf'
+
+# Targets without which there is no release. The others are built where rustup has them.
+REQUIRED='x86_64-unknown-linux-musl aarch64-unknown-linux-musl'
+
+install_rustup() {
+    host=$(uname -m)-unknown-linux-gnu
+    base=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}/dist/$host
+    say "installing rustup from $base"
+    mkdir -p "$CACHE"
+    # The file that the script at https://sh.rustup.rs fetches and starts, checked against its published digest.
+    if run 300 curl -fsSL --proto '=https' --retry 3 -o "$CACHE/rustup-init" "$base/rustup-init" &&
+        sum=$(run 60 curl -fsSL --proto '=https' --retry 3 "$base/rustup-init.sha256") &&
+        echo "${sum%% *}  $CACHE/rustup-init" | sha256sum -c - >/dev/null; then
+        chmod +x "$CACHE/rustup-init"
+        RUSTUP_INIT_SKIP_PATH_CHECK=yes run 300 "$CACHE/rustup-init" -y -q --no-modify-path \
+            --default-toolchain none --profile minimal && hash -r && return 0
+    fi
+    echo "dev: that did not work; trying Debian's package" >&2
+    need_tools rustup
+}
+
+need_rust() {
+    need_tools rust
+    command -v rustup >/dev/null || install_rustup
+    # RUSTUP_AUTO_INSTALL=0 may be set: nothing is left to be installed on the side.
+    if ! rustup toolchain list | grep -q "^$RUST-"; then
+        say "installing Rust $RUST"
+        run 900 rustup toolchain install "$RUST" --profile minimal || fail "cannot install Rust $RUST"
+    fi
+    for component in clippy rustfmt llvm-tools; do
+        rustup component list --toolchain "$RUST" --installed | grep -q "^$component" ||
+            run 600 rustup component add --toolchain "$RUST" "$component" || fail "cannot install $component"
+    done
+    BUILD_TARGETS='' NOT_BUILT=''
+    for target in $TARGETS; do
+        if rustup target list --toolchain "$RUST" --installed | grep -qx "$target" ||
+            run 600 rustup target add --toolchain "$RUST" "$target" >"$TMP/target" 2>&1; then
+            BUILD_TARGETS="$BUILD_TARGETS $target"
+        else
+            case " $REQUIRED " in *" $target "*)
+                cat "$TMP/target" >&2
+                fail "cannot install Rust's target $target"
+                ;;
+            esac
+            NOT_BUILT="${target%%-*}: not built: rustup has no such target here"
+        fi
+    done
+}
+
+# need_cargo_tool NAME VERSION: from the path, or built once into the cache.
+need_cargo_tool() {
+    command -v "$1" >/dev/null && return 0
+    root=$CACHE/$1-$2
+    PATH=$root/bin:$PATH
+    [ -x "$root/bin/$1" ] && return 0
+    say "building $1 $2 (some minutes, once)"
+    # The copal checkout's configuration is not the tool's.
+    mkdir -p "$CACHE"
+    (cd "$CACHE" && run 1500 cargo install --quiet --locked --root "$root" "$1@$2") || fail "cannot build $1 $2"
+}
+
+# --- static binaries --------------------------------------------------------------------------------------------------
+
+# static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of whoever called.
+static_cargo() {
+    # shellcheck disable=SC2046 # two words for each
+    set -- $(for target in "$@"; do echo "--target $target"; done)
+    run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
+        -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
+        cargo build --release --locked --bin copal "$@"
+}
+
+# publish TARGET: puts its binary in place, and prints it with its size.
+publish() {
+    mkdir -p "$DIST"
+    to=$DIST/copal-${1%%-*}
+    cp "target/$1/release/copal" "$to.new" && mv "$to.new" "$to"
+    printf '%s  %s bytes\n' "$to" "$(wc -c <"$to")"
+}
+
+build_static() {
+    say "static release binaries"
+    # shellcheck disable=SC2086 # a list of words
+    static_cargo $BUILD_TARGETS || return 1
+    for target in $BUILD_TARGETS; do
+        publish "$target" || return 1
+    done
+    [ -z "$NOT_BUILT" ] || echo "$NOT_BUILT"
+}
+
+# build_native: the static binary for this machine; sets COPAL to its path.
+build_native() {
+    native=$(uname -m)-unknown-linux-musl
+    say "static release binary for this machine"
+    static_cargo "$native" || fail "the build failed"
+    publish "$native"
+    # shellcheck disable=SC2034 # used in ./dev
+    COPAL=$TOP/$DIST/copal-$(uname -m)
+}
+
+TMP=$(mktemp -d "${TMPDIR:-/tmp}/copal-dev.XXXXXX")
+trap 'rm -rf "$TMP"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
