@@ -2,4 +2,6 @@
 
 pub mod block;
 pub mod buffer;
+pub mod log;
 pub mod mount;
+pub mod terminal;
