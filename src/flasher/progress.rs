@@ -1,4 +1,16 @@
 //! Progress: what stage a job is in and how far it has come.
+//!
+//! The job tells a [`Progress`]; a [`meter::Meter`] makes numbers of it, and one of three sinks shows them: a bar on a
+//! terminal, lines anywhere else, JSON for programs. None of them can fail or end the job.
+
+use std::fmt;
+
+use crate::sys::{log, terminal};
+
+pub mod bar;
+pub mod json;
+pub mod lines;
+pub mod meter;
 
 /// A part of a job that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -12,6 +24,16 @@ pub enum Stage {
     Verify,
 }
 
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Stage::Check => "check",
+            Stage::Write => "write",
+            Stage::Verify => "verify",
+        })
+    }
+}
+
 /// Where progress goes. Called from several threads.
 pub trait Progress: Sync {
     /// A stage begins; `total` is its amount of work in bytes where it is known.
@@ -20,6 +42,8 @@ pub trait Progress: Sync {
     fn advance(&self, bytes: u64);
     /// The current stage has succeeded.
     fn finish(&self);
+    /// The job is over, well or not: whatever is on the screen goes, and nothing is shown any more.
+    fn close(&self) {}
 }
 
 /// Shows nothing.
@@ -29,4 +53,72 @@ impl Progress for Silent {
     fn begin(&self, _: Stage, _: Option<u64>) {}
     fn advance(&self, _: u64) {}
     fn finish(&self) {}
+}
+
+/// Progress for whoever is watching stderr: a bar on a terminal that can show one, lines otherwise. `prefix` stands
+/// before each line.
+#[must_use]
+pub fn for_stderr(prefix: &str) -> Box<dyn Progress + Send> {
+    if Surroundings::of_stderr().can_show_a_bar() {
+        Box::new(meter::Meter::new(bar::Bar::new(prefix)))
+    } else {
+        Box::new(meter::Meter::new(lines::Lines::new(prefix, log::stderr)))
+    }
+}
+
+/// Progress as JSON lines on stdout.
+#[must_use]
+pub fn for_programs() -> Box<dyn Progress + Send> {
+    Box::new(meter::Meter::new(json::Json::new(std::io::stdout())))
+}
+
+/// Columns that a bar with its numbers needs.
+const BAR_COLUMNS: u16 = 76;
+
+/// What decides between bar and lines.
+#[derive(Debug, Clone, Copy)]
+struct Surroundings {
+    terminal: bool,
+    /// Columns, where the terminal knows them.
+    width: Option<u16>,
+    /// `TERM` is missing, empty or `dumb`.
+    dumb: bool,
+    /// `NO_COLOR` is set and not empty (no-color.org): taken as "no control codes".
+    plain: bool,
+}
+
+impl Surroundings {
+    fn of_stderr() -> Self {
+        let term = std::env::var_os("TERM").unwrap_or_default();
+        Surroundings {
+            terminal: terminal::stderr_is_terminal(),
+            width: terminal::stderr_width(),
+            dumb: term.is_empty() || term == "dumb",
+            plain: std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()),
+        }
+    }
+
+    fn can_show_a_bar(self) -> bool {
+        self.terminal && !self.dumb && !self.plain && self.width.is_none_or(|w| w >= BAR_COLUMNS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_needs_a_terminal_that_can_show_it() {
+        let good = Surroundings { terminal: true, width: Some(80), dumb: false, plain: false };
+        assert!(good.can_show_a_bar());
+        assert!(Surroundings { width: None, ..good }.can_show_a_bar());
+        for bad in [
+            Surroundings { terminal: false, ..good },
+            Surroundings { width: Some(40), ..good },
+            Surroundings { dumb: true, ..good },
+            Surroundings { plain: true, ..good },
+        ] {
+            assert!(!bad.can_show_a_bar(), "{bad:?}");
+        }
+    }
 }

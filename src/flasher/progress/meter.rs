@@ -1,0 +1,380 @@
+//! Counts what a job reports and makes the numbers that are shown: percent, rate, time left.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+use std::time::{Duration, Instant};
+
+use super::{Progress, Stage};
+
+/// Where in a stage a [`Snapshot`] was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// It has just begun.
+    Begin,
+    /// It is under way.
+    Underway,
+    /// It has succeeded.
+    End,
+}
+
+/// A stage at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The stage.
+    pub stage: Stage,
+    /// Where in it.
+    pub moment: Moment,
+    /// Bytes done.
+    pub done: u64,
+    /// Bytes to do, where known.
+    pub total: Option<u64>,
+    /// Whole percent, rounded down; never less than in an earlier snapshot of the stage, and 100 at its end only.
+    /// `None` while the total is unknown.
+    pub percent: Option<u8>,
+    /// Bytes a second: a moving average, at the end the average of the stage. `None` while there is none.
+    pub rate: Option<u64>,
+    /// Seconds left at this rate, rounded up.
+    pub eta: Option<u64>,
+    /// Time since the stage began.
+    pub elapsed: Duration,
+}
+
+/// When a sink wants to be called again: at whichever of the two comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// At this many bytes done.
+    pub bytes: u64,
+    /// After this time.
+    pub after: Duration,
+}
+
+impl Due {
+    /// After `time`, however much is done.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        Due { bytes: u64::MAX, after: time }
+    }
+}
+
+/// Shows snapshots. Must not fail, and must not log: it may be what the log steps around.
+pub trait Sink: Send {
+    /// Shows one snapshot and says when the next one is wanted.
+    fn show(&mut self, snapshot: &Snapshot) -> Due;
+    /// Nothing comes any more.
+    fn close(&mut self) {}
+}
+
+/// A [`Progress`] that shows itself through a [`Sink`].
+///
+/// `advance` is two atomic operations unless the sink is due; then one thread shows, and no other waits for it.
+pub struct Meter<S> {
+    origin: Instant,
+    done: AtomicU64,
+    due_bytes: AtomicU64,
+    due_ms: AtomicU64,
+    state: Mutex<State<S>>,
+}
+
+struct State<S> {
+    sink: S,
+    running: Option<Running>,
+    closed: bool,
+}
+
+impl<S: Sink> Meter<S> {
+    /// A meter with no stage yet.
+    pub fn new(sink: S) -> Self {
+        Meter {
+            origin: Instant::now(),
+            done: AtomicU64::new(0),
+            due_bytes: AtomicU64::new(u64::MAX),
+            due_ms: AtomicU64::new(u64::MAX),
+            state: Mutex::new(State { sink, running: None, closed: false }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_due(&self, done: u64) -> bool {
+        done >= self.due_bytes.load(Ordering::Relaxed)
+            || millis(self.origin.elapsed()) >= self.due_ms.load(Ordering::Relaxed)
+    }
+
+    fn show(&self, state: &mut State<S>, moment: Moment) {
+        let State { sink, running: Some(running), closed: false } = state else { return };
+        let now = self.origin.elapsed();
+        let due = sink.show(&running.snapshot(moment, self.done.load(Ordering::Relaxed), now));
+        self.due_bytes.store(due.bytes, Ordering::Relaxed);
+        self.due_ms.store(millis(self.origin.elapsed().saturating_add(due.after)), Ordering::Relaxed);
+    }
+
+    fn rest(&self) {
+        self.due_bytes.store(u64::MAX, Ordering::Relaxed);
+        self.due_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl<S: Sink> Progress for Meter<S> {
+    fn begin(&self, stage: Stage, total: Option<u64>) {
+        let mut state = self.lock();
+        self.done.store(0, Ordering::Relaxed);
+        state.running = Some(Running::new(stage, total, self.origin.elapsed()));
+        self.show(&mut state, Moment::Begin);
+    }
+
+    fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if !self.is_due(done) {
+            return;
+        }
+        // Whoever holds the lock is showing something newer than what this thread knows.
+        if let Ok(mut state) = self.state.try_lock()
+            && self.is_due(done)
+        {
+            self.show(&mut state, Moment::Underway);
+        }
+    }
+
+    fn finish(&self) {
+        let mut state = self.lock();
+        self.show(&mut state, Moment::End);
+        state.running = None;
+        self.rest();
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.closed = true;
+            state.sink.close();
+        }
+        self.rest();
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A stage under way.
+struct Running {
+    stage: Stage,
+    total: Option<u64>,
+    started: Duration,
+    /// Highest percentage shown so far.
+    percent: u8,
+    rate: Rate,
+}
+
+impl Running {
+    fn new(stage: Stage, total: Option<u64>, started: Duration) -> Self {
+        Running { stage, total, started, percent: 0, rate: Rate::new(started) }
+    }
+
+    fn snapshot(&mut self, moment: Moment, done: u64, now: Duration) -> Snapshot {
+        let elapsed = now.saturating_sub(self.started);
+        self.rate.sample(done, now);
+        let (percent, rate, eta) = match moment {
+            Moment::Begin => (self.total.map(|_| 0), None, None),
+            Moment::Underway => {
+                let rate = self.rate.get();
+                (self.total.map(|t| self.climb(done, t)), rate, eta(self.total, done, rate))
+            }
+            Moment::End => (Some(100), per_second(done, elapsed), Some(0)),
+        };
+        Snapshot { stage: self.stage, moment, done, total: self.total, percent, rate, eta, elapsed }
+    }
+
+    /// Percent of `total`, but 99 at most: the last one belongs to success alone.
+    fn climb(&mut self, done: u64, total: u64) -> u8 {
+        let exact = u128::from(done) * 100 / u128::from(total.max(1));
+        self.percent = self.percent.max(u8::try_from(exact.min(99)).unwrap_or(99));
+        self.percent
+    }
+}
+
+fn eta(total: Option<u64>, done: u64, rate: Option<u64>) -> Option<u64> {
+    match (total, rate) {
+        (Some(total), Some(rate @ 1..)) => Some(total.saturating_sub(done).div_ceil(rate)),
+        _ => None,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `as` saturates; a rate is shown, never computed with
+fn per_second(bytes: u64, time: Duration) -> Option<u64> {
+    (!time.is_zero()).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
+}
+
+/// Exponentially weighted moving average of bytes a second.
+struct Rate {
+    average: Option<f64>,
+    at: Duration,
+    done: u64,
+}
+
+impl Rate {
+    /// A change of speed has two thirds of its weight after this time: slow enough to read, fast enough to see a
+    /// stick run out of its cache.
+    const MEMORY: Duration = Duration::from_secs(5);
+    /// Samples closer together say more about buffers than about the medium.
+    const SHORTEST: Duration = Duration::from_millis(100);
+
+    fn new(at: Duration) -> Self {
+        Rate { average: None, at, done: 0 }
+    }
+
+    fn sample(&mut self, done: u64, now: Duration) {
+        let span = now.saturating_sub(self.at);
+        if span < Self::SHORTEST {
+            return;
+        }
+        let recent = done.saturating_sub(self.done) as f64 / span.as_secs_f64();
+        let weight = 1.0 - (-span.as_secs_f64() / Self::MEMORY.as_secs_f64()).exp();
+        self.average = Some(self.average.map_or(recent, |a| a + weight * (recent - a)));
+        (self.at, self.done) = (now, done);
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // as in `per_second`
+    fn get(&self) -> Option<u64> {
+        self.average.map(|a| a as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Keeps what it is shown.
+    #[derive(Clone)]
+    struct Keep(Arc<Mutex<Vec<Snapshot>>>, Due);
+
+    impl Keep {
+        fn new(due: Due) -> Self {
+            Keep(Arc::default(), due)
+        }
+        fn seen(&self) -> Vec<Snapshot> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    impl Sink for Keep {
+        fn show(&mut self, snapshot: &Snapshot) -> Due {
+            self.0.lock().unwrap().push(*snapshot);
+            self.1
+        }
+    }
+
+    #[test]
+    fn percent_only_climbs_and_100_is_success() {
+        let keep = Keep::new(Due { bytes: 0, after: Duration::ZERO });
+        let meter = Meter::new(keep.clone());
+        meter.begin(Stage::Write, Some(10 * MIB));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                // 12 MiB in all: more than announced.
+                s.spawn(|| (0..3 * 256).for_each(|_| meter.advance(MIB / 256)));
+            }
+        });
+        let before = keep.seen();
+        assert!(before.iter().all(|s| s.percent.is_some_and(|p| p < 100)), "{before:?}");
+        meter.finish();
+        let seen = keep.seen();
+        assert!(seen.is_sorted_by_key(|s| s.percent), "{seen:?}");
+        assert_eq!(seen[0].moment, Moment::Begin);
+        let last = seen.last().unwrap();
+        assert_eq!((last.moment, last.percent, last.done), (Moment::End, Some(100), 12 * MIB));
+        assert_eq!(seen.iter().filter(|s| s.percent == Some(100)).count(), 1);
+    }
+
+    #[test]
+    fn unknown_total_has_no_percent_until_the_end() {
+        let keep = Keep::new(Due { bytes: 0, after: Duration::ZERO });
+        let meter = Meter::new(keep.clone());
+        meter.begin(Stage::Check, None);
+        meter.advance(5);
+        meter.finish();
+        let percents: Vec<_> = keep.seen().iter().map(|s| s.percent).collect();
+        assert_eq!(percents, [None, None, Some(100)]);
+        assert_eq!(keep.seen()[1].eta, None);
+    }
+
+    #[test]
+    fn sink_is_called_when_due_and_not_sooner() {
+        let keep = Keep::new(Due::after(Duration::from_secs(3600)));
+        let meter = Meter::new(keep.clone());
+        meter.advance(1);
+        meter.begin(Stage::Write, Some(MIB));
+        (0..1000).for_each(|_| meter.advance(1));
+        assert_eq!(keep.seen().len(), 1);
+        meter.finish();
+        meter.advance(1);
+        assert_eq!(keep.seen().len(), 2);
+
+        let keep = Keep::new(Due { bytes: 500, after: Duration::MAX });
+        let meter = Meter::new(keep.clone());
+        meter.begin(Stage::Write, Some(MIB));
+        (0..499).for_each(|_| meter.advance(1));
+        assert_eq!(keep.seen().len(), 1);
+        meter.advance(1);
+        assert_eq!(keep.seen()[1].done, 500);
+    }
+
+    #[test]
+    fn a_second_stage_starts_over_and_nothing_follows_the_close() {
+        let keep = Keep::new(Due { bytes: 0, after: Duration::ZERO });
+        let meter = Meter::new(keep.clone());
+        meter.begin(Stage::Write, Some(4));
+        meter.advance(4);
+        meter.finish();
+        meter.begin(Stage::Verify, Some(4));
+        assert_eq!(
+            keep.seen().last().map(|s| (s.stage, s.done, s.percent)),
+            Some((Stage::Verify, 0, Some(0)))
+        );
+        let shown = keep.seen().len();
+        meter.close();
+        meter.advance(4);
+        meter.finish();
+        assert_eq!(keep.seen().len(), shown);
+    }
+
+    #[test]
+    fn rate_follows_a_change_of_speed_and_gives_the_time_left() {
+        let at = |s: u64| Duration::from_millis(s * 250);
+        let mut running = Running::new(Stage::Write, Some(4000 * MIB), at(0));
+        let mut done = 0;
+        for i in 1..=40 {
+            done += 25 * MIB;
+            running.snapshot(Moment::Underway, done, at(i));
+        }
+        let fast = running.snapshot(Moment::Underway, done, at(40));
+        assert_eq!(fast.rate, Some(100 * MIB));
+        assert_eq!((fast.percent, fast.eta), (Some(25), Some(30)));
+        for i in 41..=60 {
+            done += MIB;
+            running.snapshot(Moment::Underway, done, at(i));
+        }
+        // Five seconds at 4 MiB/s: 4 + 96/e.
+        let rate = running.rate.get().unwrap() / MIB;
+        assert!((38..=40).contains(&rate), "{rate}");
+        let end = running.snapshot(Moment::End, done, at(60));
+        assert_eq!((end.rate, end.eta), (Some(1020 * MIB / 15), Some(0)));
+    }
+
+    #[test]
+    fn no_bytes_and_no_time_are_no_division_by_zero() {
+        let mut running = Running::new(Stage::Check, Some(0), Duration::ZERO);
+        let s = running.snapshot(Moment::Underway, 0, Duration::ZERO);
+        assert_eq!((s.percent, s.rate, s.eta), (Some(0), None, None));
+        let s = running.snapshot(Moment::Underway, 0, Duration::from_secs(1));
+        assert_eq!((s.rate, s.eta), (Some(0), None));
+        assert_eq!(running.snapshot(Moment::End, 0, Duration::ZERO).rate, None);
+    }
+}
