@@ -1,2 +1,9 @@
-//! Entry point.
-fn main() {}
+//! Entry point: who is called, log, run, exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let call = copal::applet::Call::of(std::env::args_os());
+    copal::sys::log::start(call.voice());
+    call.run()
+}

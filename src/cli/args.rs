@@ -1,0 +1,373 @@
+//! The command line of `copal`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+
+use crate::error::{Code, Error, Result};
+use crate::flasher::digest::Digest256;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed, or the comparison found a difference
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun: the target holds no partition table
+  5  busy: another program holds the target; nothing was written";
+
+const MAIN_HELP: &str = "\
+Not in this build yet:
+  update, hooks, rollback, bootloader, status, doctor, daemon, man
+
+Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program does what the
+script of that name did, with the same arguments; exit codes are 0, 1 and, for wrong arguments, 2.
+
+Environment:
+  COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
+  NO_COLOR   when set: lines instead of a progress bar";
+
+const FLASH_EXAMPLES: &str = "\
+Examples:
+  copal flash                     flash what the board's configuration names
+  copal flash --plan              show what would be written, and why nothing else
+  copal flash --image os.img.zst --target /dev/mmcblk0
+  copal flash --image os.img.gz --target disk.img
+                                  make a disk image: no root needed";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  copal verify --image os.img.zst --target /dev/mmcblk0
+  copal verify --image os.img --target disk.img --json";
+
+const DIGEST_EXAMPLES: &str = "\
+Examples:
+  copal digest os.img.zst
+  copal digest os.img --json";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  copal completions bash > /usr/share/bash-completion/completions/copal
+  copal completions zsh > /usr/share/zsh/site-functions/_copal
+  copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
+
+/// Verbs that are to come; known, so that nobody takes them for a typing error.
+const LATER: &[&str] = &["update", "hooks", "rollback", "bootloader", "status", "doctor", "daemon", "man"];
+
+/// On-device flasher and host OS update agent for balenaOS
+#[derive(Debug, Parser)]
+#[command(name = "copal", version, after_help = format!("{MAIN_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
+pub(super) struct Cli {
+    /// List the legacy names, one a line
+    #[arg(long)]
+    pub(super) list: bool,
+
+    /// Tell more in the log; twice for debugging
+    #[arg(short, long, global = true, display_order = 900, action = ArgAction::Count)]
+    pub(super) verbose: u8,
+
+    #[command(subcommand)]
+    pub(super) verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Write an OS image to a disk, and prove that it is there
+    #[command(after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Flash(FlashArgs),
+    /// Compare a disk with an image, without writing
+    #[command(after_help = format!("{VERIFY_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Verify(VerifyArgs),
+    /// Print the chunk digest of an image, as receipts have it
+    ///
+    /// The image is cut into chunks of 1 MiB, the last one shorter; the chunk digest is
+    /// the SHA-256 over the SHA-256 digests of the chunks. A compressed image has the
+    /// digest of what is in it.
+    #[command(verbatim_doc_comment, after_help = format!("{DIGEST_EXAMPLES}\n\n{EXIT_CODES}"))]
+    Digest(DigestArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// What `copal flash` was asked.
+#[derive(Debug, Clone, Default, Args)]
+pub struct FlashArgs {
+    /// The board's configuration [default: /etc/resin-init-flasher.conf]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub conf: Option<PathBuf>,
+
+    /// The image: raw, gzip, xz or zstd [default: BALENA_IMAGE of the configuration]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image: Option<PathBuf>,
+
+    /// A whole disk, or a plain file, made where missing [default: the configuration's patterns]
+    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
+    pub target: Option<PathBuf>,
+
+    /// Check everything and show what would be written; write nothing
+    #[arg(long)]
+    pub plan: bool,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    pub json: bool,
+
+    /// Accept an image without a valid partition table or without a boot partition
+    #[arg(long)]
+    pub force_raw: bool,
+
+    /// Do not decode a compressed image before writing: faster, but damage shows too late
+    #[arg(long)]
+    pub single_pass: bool,
+
+    /// Compute the SHA-256 of the whole uncompressed image; with HEX, refuse any other image
+    #[arg(long, value_name = "HEX", num_args = 0..=1, require_equals = true, value_parser = sha256)]
+    #[allow(clippy::option_option)] // not asked, asked, asked with a value
+    pub sha256: Option<Option<Digest256>>,
+
+    /// Where the receipt goes besides its usual place
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
+    pub receipt: Option<PathBuf>,
+
+    /// Write and verify the image only: no boot files, no board programs, no power-off
+    #[arg(long)]
+    pub image_only: bool,
+
+    /// Stay on when done
+    #[arg(long)]
+    pub no_power_off: bool,
+
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub root: PathBuf,
+}
+
+/// What `copal verify` was asked.
+#[derive(Debug, Clone, Args)]
+pub struct VerifyArgs {
+    /// The image: raw, gzip, xz or zstd
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub image: PathBuf,
+
+    /// The disk or plain file to read
+    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
+    pub target: PathBuf,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `copal digest` was asked.
+#[derive(Debug, Clone, Args)]
+pub struct DigestArgs {
+    /// The image: raw, gzip, xz or zstd
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A command line that was understood.
+pub(super) enum Request {
+    /// A verb to run.
+    Run(Box<Cli>),
+    /// Help or version: the text.
+    Text(String),
+}
+
+/// Every verb, those to come too.
+#[must_use]
+pub fn verbs() -> Vec<String> {
+    let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    all.extend(LATER.iter().map(|&n| n.to_owned()));
+    all.push("help".to_owned());
+    all
+}
+
+/// The command line without the verbs to come.
+pub(super) fn command() -> Command {
+    Cli::command()
+}
+
+/// Whether JSON was asked for, decided before parsing: a wrong command line is answered as it would have been.
+pub(super) fn wants_json(args: &[OsString]) -> bool {
+    args.iter().take_while(|a| *a != "--").any(|a| a == "--json")
+}
+
+/// Understands `copal args…`.
+pub(super) fn parse(args: &[OsString]) -> Result<Request> {
+    let mut whole = command();
+    for &name in LATER {
+        whole = whole.subcommand(later(name));
+    }
+    let argv = std::iter::once(OsString::from("copal")).chain(args.iter().cloned());
+    let parsed = whole.try_get_matches_from(argv).and_then(|matches| match matches.subcommand_name() {
+        Some(name) if LATER.contains(&name) => Ok(Err(not_yet(name))),
+        _ => Cli::from_arg_matches(&matches).map(|cli| Ok(Request::Run(Box::new(cli)))),
+    });
+    match parsed {
+        Ok(request) => request,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(Request::Text(e.render().to_string()))
+        }
+        Err(e) => Err(usage(&e, args)),
+    }
+}
+
+/// A verb to come, with whatever arguments.
+fn later(name: &'static str) -> Command {
+    let rest = Arg::new("rest").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
+    Command::new(name)
+        .hide(true)
+        .disable_help_flag(true)
+        .arg(rest.value_parser(clap::value_parser!(OsString)))
+}
+
+fn not_yet(name: &str) -> Error {
+    Error::new(Code::NotInThisBuild, format!("cannot run `copal {name}`: it is not in this build yet"))
+        .object(name)
+        .with_hint("use a newer release of copal; `copal help` lists what this one can do")
+}
+
+/// clap's message as one line: its first paragraph, and the suggestion as the remedy.
+fn usage(e: &clap::Error, args: &[OsString]) -> Error {
+    let text = e.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let message =
+        first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut error = Error::new(Code::Usage, message);
+    if let Some(ContextValue::String(object)) =
+        e.get(ContextKind::InvalidArg).or(e.get(ContextKind::InvalidSubcommand))
+    {
+        error = error.object(object);
+    }
+    let verb = args.first().and_then(|a| a.to_str()).filter(|a| verbs().iter().any(|v| v == a));
+    let help = verb.filter(|&v| v != "help").map_or("copal help".to_owned(), |v| format!("copal help {v}"));
+    let tip = text.lines().find_map(|l| l.trim_start().strip_prefix("tip: "));
+    error.with_hint(match tip {
+        Some(tip) => format!("{tip}; run `{help}`"),
+        None => format!("run `{help}`"),
+    })
+}
+
+fn sha256(text: &str) -> Result<Digest256, &'static str> {
+    Digest256::from_hex(text).ok_or("64 hex digits are wanted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    fn flash(line: &str) -> FlashArgs {
+        match parse(&args(line)) {
+            Ok(Request::Run(cli)) => match cli.verb {
+                Some(Verb::Flash(a)) => a,
+                other => panic!("{other:?}"),
+            },
+            Ok(Request::Text(t)) => panic!("{t}"),
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn error(line: &str) -> Error {
+        parse(&args(line)).err().unwrap_or_else(|| panic!("accepted: {line}"))
+    }
+
+    #[test]
+    fn definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn flash_takes_every_flag() {
+        let hex = Digest256::of(b"abc");
+        let a = flash(&format!(
+            "flash --conf c --image i --target t --plan --json --force-raw --single-pass --sha256={hex} --image-only \
+             --no-power-off --root r"
+        ));
+        let paths = [&a.conf, &a.image, &a.target].map(|p| p.as_ref().unwrap().to_str().unwrap());
+        assert_eq!(paths, ["c", "i", "t"]);
+        assert!(a.plan && a.json && a.force_raw && a.single_pass && a.image_only && a.no_power_off);
+        assert_eq!(a.sha256, Some(Some(hex)));
+        assert_eq!(a.root, PathBuf::from("r"));
+        assert_eq!(flash("flash --receipt x").receipt, Some("x".into()));
+    }
+
+    #[test]
+    fn nothing_is_asked_by_default() {
+        let a = flash("flash");
+        assert!(a.conf.is_none() && a.image.is_none() && a.target.is_none() && a.receipt.is_none());
+        assert!(!(a.plan || a.json || a.force_raw || a.single_pass || a.image_only || a.no_power_off));
+        assert_eq!((a.sha256, a.root), (None, PathBuf::from("/")));
+        assert_eq!(flash("flash --sha256").sha256, Some(None));
+    }
+
+    #[test]
+    fn usage_errors_are_one_line_with_a_way_out() {
+        let e = error("flash --imagee x");
+        assert_eq!(e.code(), Code::Usage);
+        assert_eq!(
+            e.to_string(),
+            "unexpected argument '--imagee' found [usage]; a similar argument exists: '--image'; run `copal help flash`"
+        );
+        assert_eq!(e.subject(), Some("--imagee"));
+        let e = error("verify");
+        assert!(e.message().contains("--image <FILE> --target <DEV|FILE>"), "{e}");
+        let e = error("flsh");
+        assert!(e.hint().contains("'flash'"), "{e}");
+        assert!(
+            error("flash --sha256=12").message().contains("64 hex digits"),
+            "{}",
+            error("flash --sha256=12")
+        );
+        for line in [
+            "flash x",
+            "digest",
+            "digest a b",
+            "completions tcsh",
+            "--list flash",
+            "flash --plan --receipt x",
+        ] {
+            let e = error(line);
+            assert_eq!(e.code(), Code::Usage, "{line}");
+            assert!(!e.to_string().contains('\n'), "{e}");
+        }
+    }
+
+    #[test]
+    fn verbs_to_come_are_known_whatever_their_arguments() {
+        for name in LATER {
+            for rest in ["", " --help", " -f x --json y", " sub -x=3 -- z"] {
+                let e = error(&format!("{name}{rest}"));
+                assert_eq!((e.code(), e.subject()), (Code::NotInThisBuild, Some(*name)), "{name}{rest}");
+            }
+            assert!(MAIN_HELP.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn json_is_seen_before_parsing() {
+        assert!(wants_json(&args("flash --bad --json")));
+        assert!(!wants_json(&args("digest -- --json")));
+    }
+}

@@ -1,0 +1,63 @@
+//! Exit codes. They are part of the interface; `copal --help` lists them.
+
+use crate::error::{Code, Effect, Error};
+
+/// Something failed.
+pub const FAILURE: u8 = 1;
+/// Wrong arguments.
+pub const USAGE: u8 = 2;
+/// Refused; nothing was written.
+pub const REFUSED: u8 = 3;
+/// Failed after writing had begun.
+pub const AFTER_WRITE: u8 = 4;
+/// Another program holds what is needed; nothing was written.
+pub const BUSY: u8 = 5;
+
+/// The exit code of a verb that failed with `error`.
+#[must_use]
+pub fn of_verb(error: &Error) -> u8 {
+    match (error.code(), error.effect()) {
+        (Code::Usage, _) => USAGE,
+        // Before all others: whoever reads 3 or 5 relies on an untouched target.
+        (_, Effect::Written) => AFTER_WRITE,
+        (Code::Busy, _) => BUSY,
+        // The answer of a comparison, and the absence of a verb, refuse nothing.
+        (Code::TargetDiffers | Code::NotInThisBuild, _) => FAILURE,
+        _ => REFUSED,
+    }
+}
+
+/// The exit code of a legacy name that failed with `error`: its callers know 0, 1 and 2 only.
+#[must_use]
+pub fn of_legacy(error: &Error) -> u8 {
+    match error.code() {
+        Code::Usage => USAGE,
+        _ => FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_tell_refused_from_written() {
+        let code = |c| of_verb(&Error::new(c, "x"));
+        assert_eq!(code(Code::Usage), 2);
+        assert_eq!(code(Code::Busy), 5);
+        assert_eq!(code(Code::TargetDiffers), 1);
+        assert_eq!(code(Code::NotInThisBuild), 1);
+        assert_eq!(code(Code::TargetTooSmall), 3);
+        assert_eq!(of_verb(&Error::new(Code::TargetWriteFailed, "x").after_write()), 4);
+        assert_eq!(of_verb(&Error::new(Code::Busy, "x").after_write()), 4);
+    }
+
+    #[test]
+    fn legacy_names_use_one_and_two_only() {
+        for &c in Code::ALL {
+            let expected = if c == Code::Usage { 2 } else { 1 };
+            assert_eq!(of_legacy(&Error::new(c, "x")), expected, "{c}");
+            assert_eq!(of_legacy(&Error::new(c, "x").after_write()), expected, "{c}");
+        }
+    }
+}

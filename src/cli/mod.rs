@@ -1,0 +1,60 @@
+//! The verbs of `copal`: arguments, what is shown, exit codes. The jobs themselves are elsewhere.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::error::{Code, Error, Result};
+use crate::sys::log;
+
+mod args;
+mod completions;
+mod digest;
+pub mod exit;
+mod flash;
+mod ui;
+mod verify;
+
+use args::{Cli, Request, Verb};
+pub use args::{DigestArgs, FlashArgs, VerifyArgs, verbs};
+pub use ui::Ui;
+
+/// Runs `copal args…`; `legacy` are the names of `--list`.
+pub fn run(args: &[OsString], legacy: &[&str]) -> ExitCode {
+    let ui = Ui::new(args::wants_json(args));
+    let result = match args::parse(args) {
+        Ok(Request::Text(text)) => {
+            ui.text(&text);
+            return ui.end_text();
+        }
+        Ok(Request::Run(cli)) => {
+            raise_log_level(cli.verbose);
+            dispatch(&cli, legacy, &ui)
+        }
+        Err(e) => Err(e),
+    };
+    ui.end(result)
+}
+
+fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
+    match &cli.verb {
+        None if cli.list => list(legacy, ui),
+        None => Err(Error::new(Code::Usage, "no command was given")),
+        Some(Verb::Flash(a)) => flash::run_flash(a, ui),
+        Some(Verb::Verify(a)) => verify::run_verify(a, ui),
+        Some(Verb::Digest(a)) => digest::run_digest(a, ui),
+        Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
+    }
+}
+
+fn list(legacy: &[&str], ui: &Ui) -> Result<()> {
+    ui.text(&legacy.iter().map(|name| format!("{name}\n")).collect::<String>());
+    Ok(())
+}
+
+fn raise_log_level(verbose: u8) {
+    match verbose {
+        0 => {}
+        1 => log::at_least(tracing::Level::INFO),
+        _ => log::at_least(tracing::Level::DEBUG),
+    }
+}

@@ -1,0 +1,179 @@
+//! What a verb shows: progress, results, and in the end its error.
+//!
+//! stdout carries results (text, or JSON lines with `--json`), stderr everything else. A reader of stdout who has left
+//! (`copal --list | head -1`) has had enough, which is no failure; a stdout that cannot take the output (a full disk)
+//! is one, and is reported in the end, without ever stopping a job under way.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use serde_json::{Map, Value};
+
+use super::exit;
+use crate::error::{Code, Effect, Error, Result};
+use crate::flasher::progress::{self, Progress, json};
+use crate::sys::log::{self, Voice};
+
+/// Where a verb shows itself.
+pub struct Ui {
+    json: bool,
+    progress: Box<dyn Progress + Send>,
+    answered: Cell<bool>,
+    failure: RefCell<Option<io::Error>>,
+}
+
+impl Ui {
+    /// Shows JSON lines on stdout, or text.
+    #[must_use]
+    pub fn new(json: bool) -> Self {
+        let progress = if json { progress::for_programs() } else { progress::for_stderr("") };
+        Ui { json, progress, answered: Cell::new(false), failure: RefCell::new(None) }
+    }
+
+    /// Whether JSON was asked for.
+    #[must_use]
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Where the job reports how far it is.
+    #[must_use]
+    pub fn progress(&self) -> &dyn Progress {
+        &*self.progress
+    }
+
+    /// Text on stdout as it is, with `--json` too: for verbs whose output has a form of its own.
+    pub fn text(&self, text: &str) {
+        self.answered.set(true);
+        self.write(text);
+    }
+
+    /// The verb's result, once, at its end: `text` on stdout, a newline is added; or with `--json` the last line, with
+    /// `value` under `key`.
+    pub fn result(&self, key: &str, value: &impl serde::Serialize, text: &str) {
+        self.progress.close();
+        self.answered.set(true);
+        if !self.json {
+            return self.write(&format!("{text}\n"));
+        }
+        match serde_json::to_value(value) {
+            Ok(value) => self.line(&result_line(true, [(key, value)])),
+            Err(e) => self.keep(e.into()),
+        }
+    }
+
+    /// Ends the verb: shows its error, if any, and gives the exit code.
+    #[must_use]
+    pub fn end(self, result: Result<()>) -> ExitCode {
+        self.progress.close();
+        match result {
+            Ok(()) => {
+                if self.json && !self.answered.get() {
+                    self.line(&result_line(true, []));
+                }
+                self.end_text()
+            }
+            Err(e) => {
+                self.error(&e);
+                ExitCode::from(exit::of_verb(&e))
+            }
+        }
+    }
+
+    /// Ends a verb that only printed text.
+    #[must_use]
+    pub fn end_text(self) -> ExitCode {
+        match self.failure.into_inner() {
+            None => ExitCode::SUCCESS,
+            Some(e) => {
+                let e = Error::new(Code::OutputFailed, "cannot write to stdout").object("stdout").because(e);
+                say(&e);
+                ExitCode::from(exit::FAILURE)
+            }
+        }
+    }
+
+    /// Once: as the last JSON line, or else, or when nobody reads that, on stderr.
+    fn error(&self, e: &Error) {
+        if !self.json || self.write_or(&with_newline(&error_line(e))).is_err() {
+            say(e);
+        }
+    }
+
+    fn line(&self, line: &Value) {
+        self.write(&with_newline(line));
+    }
+
+    fn write(&self, text: &str) {
+        if let Err(e) = self.write_or(text)
+            && e.kind() != ErrorKind::BrokenPipe
+        {
+            self.keep(e);
+        }
+    }
+
+    fn write_or(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    fn keep(&self, e: io::Error) {
+        self.failure.borrow_mut().get_or_insert(e);
+    }
+}
+
+fn say(e: &Error) {
+    log::stderr(&Voice::Verb.failure(&e.to_string()));
+}
+
+fn with_newline(line: &Value) -> String {
+    format!("{line}\n")
+}
+
+fn result_line<'a>(ok: bool, rest: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
+    let head = [("event", "result".into()), ("version", json::VERSION.into()), ("ok", ok.into())];
+    Value::Object(head.into_iter().chain(rest).map(|(k, v)| (k.to_owned(), v)).collect::<Map<_, _>>())
+}
+
+fn error_line(e: &Error) -> Value {
+    let effect = match e.effect() {
+        Effect::Refused => "refused",
+        Effect::Written => "written",
+    };
+    result_line(
+        false,
+        [
+            ("code", e.code().as_str().into()),
+            ("message", e.message().into()),
+            ("object", e.subject().map(str::to_owned).into()),
+            ("hint", e.hint().into()),
+            ("effect", effect.into()),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_line_has_every_key() {
+        let e = Error::new(Code::TargetMounted, "cannot flash \"x\"").object("/dev/sda").after_write();
+        assert_eq!(
+            error_line(&e).to_string(),
+            r#"{"event":"result","version":1,"ok":false,"code":"target-mounted","message":"cannot flash \"x\"","object":"/dev/sda","hint":"unmount it first","effect":"written"}"#
+        );
+        let e = error_line(&Error::new(Code::NotRoot, "x"));
+        assert_eq!((&e["object"], &e["effect"]), (&Value::Null, &"refused".into()));
+    }
+
+    #[test]
+    fn result_line_holds_the_value_under_its_key() {
+        assert_eq!(
+            result_line(true, [("digest", 5.into())]).to_string(),
+            r#"{"event":"result","version":1,"ok":true,"digest":5}"#
+        );
+    }
+}
