@@ -1,0 +1,116 @@
+//! The documentation says what the program does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use copal::error::Code;
+use serde_json::Value;
+
+fn doc(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+}
+
+/// The cells of every table row of `text` whose first cell is in backticks, that one without them.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    text.lines()
+        .filter_map(|l| l.strip_prefix("| `")?.strip_suffix(" |"))
+        .map(|l| {
+            let mut cells: Vec<String> =
+                l.replace("\\|", "\0").split(" | ").map(|c| c.replace('\0', "|")).collect();
+            cells[0] = cells[0].trim_end_matches('`').to_owned();
+            cells
+        })
+        .collect()
+}
+
+fn help(verb: &str) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_copal"))
+        .args(["help", verb].iter().filter(|a| !a.is_empty()))
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "help {verb}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Every `--flag` in `text`.
+fn flags(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+        .filter(|w| w.starts_with("--") && w.len() > 2)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_code_has_its_row_and_every_row_its_code() {
+    let text = doc("errors.md");
+    let rows = rows(&text);
+    let documented: Vec<&str> = rows.iter().map(|r| r[0].as_str()).collect();
+    let codes: Vec<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
+    assert_eq!(documented, codes, "docs/errors.md and Code::ALL, in this order");
+    for (row, code) in rows.iter().zip(Code::ALL) {
+        assert_eq!(row.len(), 3, "{code}");
+        assert!(row[1].len() > 20, "{code} has no cause");
+        assert_eq!(row[2], code.remedy(), "{code}");
+    }
+}
+
+#[test]
+fn every_json_example_is_valid_and_every_key_of_it_documented() {
+    let text = doc("json.md");
+    let keys: BTreeSet<String> = rows(&text).into_iter().map(|r| r[0].clone()).collect();
+    let mut used = BTreeSet::new();
+    for block in text.split("```json\n").skip(1) {
+        for line in block.split("```").next().unwrap().lines() {
+            let value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            used.extend(value.as_object().unwrap().keys().cloned());
+            assert_eq!(value["version"], 1, "{line}");
+        }
+    }
+    assert_eq!(keys, used, "documented and used in examples");
+}
+
+#[test]
+fn json_of_the_program_has_documented_keys_only() {
+    let keys: BTreeSet<String> = rows(&doc("json.md")).into_iter().map(|r| r[0].clone()).collect();
+    let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(["flash", "--json", "--what"]).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let found: BTreeSet<String> = last.as_object().unwrap().keys().cloned().collect();
+    assert!(found.len() == 8 && found.is_subset(&keys), "{text}");
+}
+
+#[test]
+fn flash_flags_are_the_same_in_help_and_documentation() {
+    let text = doc("cli.md");
+    let documented: BTreeSet<String> = rows(&text)
+        .into_iter()
+        .filter_map(|r| Some(r[0].split([' ', '[']).next().filter(|f| f.starts_with("--"))?.to_owned()))
+        .collect();
+    let mut offered = flags(help("flash").split("Examples:").next().unwrap());
+    for common in ["--verbose", "--help"] {
+        assert!(offered.remove(common), "{common}");
+        assert!(text.contains(common), "{common}");
+    }
+    assert!(documented.len() >= 11, "{documented:?}");
+    assert_eq!(documented, offered);
+}
+
+#[test]
+fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
+    let (text, main) = (doc("cli.md"), help(""));
+    for verb in copal::cli::verbs() {
+        assert!(text.contains(&verb), "{verb} in cli.md");
+        assert!(main.contains(&verb), "{verb} in help");
+    }
+    for verb in ["flash", "verify", "digest"] {
+        for code in 0..=5 {
+            let line =
+                help(verb).lines().find_map(|l| l.strip_prefix(&format!("  {code}  ")).map(str::to_owned));
+            let line = line.unwrap_or_else(|| panic!("{code} in help {verb}"));
+            assert!(text.contains(&format!("| {code} | {line} |")), "{code} in cli.md");
+        }
+        assert!(help(verb).contains("Examples:"), "{verb}");
+    }
+}
