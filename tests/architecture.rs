@@ -1,0 +1,355 @@
+//! The order of the modules: who may use whom, where `unsafe` may be, how long a file may be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Top-level modules from top to bottom; those of one line stand side by side, and may use each other in one direction.
+const LAYERS: &[&[&str]] = &[
+    &["main"],
+    &["applet"],
+    &["cli"],
+    &["flasher", "hostapp", "rollback", "daemon"],
+    &["bootloader", "config", "device", "flash_device", "slot", "version"],
+    &["sys"],
+    &["error"],
+];
+
+/// Uses nothing of ours, not even what is below it.
+const ALONE: &[&str] = &["sys", "error"];
+
+const LONGEST: usize = 500;
+
+fn rank(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|l| l.contains(&module))
+}
+
+/// A source file: its module path below the crate, and its text without comments and literals.
+struct Source {
+    path: PathBuf,
+    module: Vec<String>,
+    text: String,
+    code: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+        .into_iter()
+        .map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let mut module: Vec<String> = path
+                .strip_prefix(&root)
+                .unwrap()
+                .with_extension("")
+                .iter()
+                .map(|c| c.to_str().unwrap().to_owned())
+                .collect();
+            if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
+                module.pop();
+            }
+            Source { code: strip(&text), path, module, text }
+        })
+        .collect()
+}
+
+/// `text` with comments and the contents of string and character literals blanked, lines kept.
+fn strip(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
+    let mut out = String::with_capacity(text.len());
+    let mut i = 0;
+    let keep_lines =
+        |out: &mut String, part: &[char]| part.iter().filter(|c| **c == '\n').for_each(|c| out.push(*c));
+    while i < chars.len() {
+        let start = i;
+        let word_before = i > 0 && (at(i - 1).is_alphanumeric() || at(i - 1) == '_');
+        let hashes = (i + 1..chars.len()).take_while(|&j| at(j) == '#').count();
+        match at(i) {
+            '/' if at(i + 1) == '/' => {
+                while i < chars.len() && at(i) != '\n' {
+                    i += 1;
+                }
+            }
+            '/' if at(i + 1) == '*' => {
+                let mut depth = 0;
+                loop {
+                    match (at(i), at(i + 1)) {
+                        ('/', '*') => (depth, i) = (depth + 1, i + 2),
+                        ('*', '/') => (depth, i) = (depth - 1, i + 2),
+                        _ => i += 1,
+                    }
+                    if depth == 0 || i >= chars.len() {
+                        break;
+                    }
+                }
+            }
+            'r' if at(i + 1 + hashes) == '"' && (!word_before || at(i - 1) == 'b') => {
+                i += 2 + hashes;
+                while i < chars.len() && !(at(i) == '"' && (0..hashes).all(|h| at(i + 1 + h) == '#')) {
+                    i += 1;
+                }
+                i += 1 + hashes;
+                out.push_str("\"\"");
+            }
+            '"' => {
+                i += 1;
+                while i < chars.len() && at(i) != '"' {
+                    i += if at(i) == '\\' { 2 } else { 1 };
+                }
+                i += 1;
+                out.push_str("\"\"");
+            }
+            // A character, not a lifetime: '\…' or 'x'.
+            '\'' if at(i + 1) == '\\' || at(i + 2) == '\'' => {
+                i += if at(i + 1) == '\\' { 3 } else { 2 };
+                while i < chars.len() && at(i) != '\'' {
+                    i += 1;
+                }
+                i += 1;
+                out.push_str("' '");
+            }
+            c => {
+                out.push(c);
+                i += 1;
+                continue;
+            }
+        }
+        keep_lines(&mut out, &chars[start..i.min(chars.len())]);
+    }
+    out
+}
+
+/// Words and single signs, `::` as one.
+fn tokens(code: &str) -> Vec<&str> {
+    let mut out = Vec::new();
+    let mut rest = code.trim_start();
+    while let Some(c) = rest.chars().next() {
+        let len = if c.is_alphanumeric() || c == '_' {
+            rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            c.len_utf8()
+        };
+        let (token, tail) = rest.split_at(len);
+        out.push(token);
+        rest = tail.trim_start();
+    }
+    out
+}
+
+/// Walks the tokens with the module each one stands in (inline `mod name { … }` included).
+fn walk<'a>(module: &[String], tokens: &[&'a str], mut see: impl FnMut(&[String], usize, &'a str)) {
+    let mut here = module.to_vec();
+    let mut inline = Vec::new();
+    let mut depth = 0;
+    for (i, &token) in tokens.iter().enumerate() {
+        match token {
+            "{" => {
+                depth += 1;
+                if i >= 2 && tokens[i - 2] == "mod" {
+                    here.push(tokens[i - 1].to_owned());
+                    inline.push(depth);
+                }
+            }
+            "}" => {
+                if inline.last() == Some(&depth) {
+                    inline.pop();
+                    here.pop();
+                }
+                depth -= 1;
+            }
+            _ => {}
+        }
+        see(&here, i, token);
+    }
+}
+
+/// The top-level modules that `code`, in `module`, names by `crate::`, `copal::` or `super::`.
+fn uses(module: &[String], code: &str) -> BTreeSet<String> {
+    let tokens = tokens(code);
+    let mut found = BTreeSet::new();
+    walk(module, &tokens, |here, i, token| {
+        let follows = |j: usize| tokens.get(j + 1) == Some(&"::");
+        let begins = i == 0 || tokens[i - 1] != "::";
+        let (base, mut next) = match token {
+            "crate" if follows(i) => (Vec::new(), i + 2),
+            // Only `main.rs` and macros reach the library by its name.
+            "copal" if follows(i) && begins => (Vec::new(), i + 2),
+            "super" if follows(i) && begins => {
+                let mut base = here.to_vec();
+                base.pop();
+                let mut next = i + 2;
+                while tokens.get(next) == Some(&"super") {
+                    base.pop();
+                    next += 2;
+                }
+                (base, next)
+            }
+            _ => return,
+        };
+        if let Some(top) = base.first() {
+            found.insert(top.clone());
+            return;
+        }
+        if tokens.get(next) != Some(&"{") {
+            found.extend(tokens.get(next).map(|&t| t.to_owned()));
+            return;
+        }
+        // The first names of a group, not those of groups in it.
+        let mut depth = 0;
+        while let Some(&token) = tokens.get(next) {
+            match token {
+                "{" => depth += 1,
+                "}" => depth -= 1,
+                _ if depth == 1 && matches!(tokens[next - 1], "{" | ",") => {
+                    found.insert(token.to_owned());
+                }
+                _ => {}
+            }
+            next += 1;
+            if depth == 0 {
+                break;
+            }
+        }
+    });
+    found
+}
+
+/// What is wrong with `from` using `to`, if anything.
+fn objection(from: &str, to: &str) -> Option<String> {
+    let (Some(f), Some(t)) = (rank(from), rank(to)) else { return None };
+    if from == to {
+        None
+    } else if ALONE.contains(&from) {
+        Some(format!("{from} uses {to}, and must use nothing of ours"))
+    } else if t < f {
+        Some(format!("{from} uses {to}, which is above it"))
+    } else {
+        None
+    }
+}
+
+fn edges(sources: &[Source]) -> BTreeSet<(String, String, PathBuf)> {
+    let mut out = BTreeSet::new();
+    for s in sources.iter().filter(|s| !s.module.is_empty()) {
+        for to in uses(&s.module, &s.code) {
+            out.insert((s.module[0].clone(), to, s.path.clone()));
+        }
+    }
+    out
+}
+
+#[test]
+fn nothing_uses_what_is_above_it() {
+    let sources = sources();
+    let edges = edges(&sources);
+    let mut wrong: Vec<String> = edges
+        .iter()
+        .filter_map(|(from, to, path)| Some(format!("{}: {}", path.display(), objection(from, to)?)))
+        .collect();
+    for (from, to, path) in &edges {
+        let back = edges.iter().any(|(f, t, _)| f == to && t == from);
+        if from != to && rank(from) == rank(to) && rank(from).is_some() && back {
+            wrong.push(format!("{}: {from} and {to} use each other", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // The scan does see the edges that are there.
+    for (from, to) in [("main", "applet"), ("applet", "cli"), ("cli", "flasher"), ("flasher", "sys")] {
+        assert!(edges.iter().any(|(f, t, _)| f == from && t == to), "{from} -> {to} not seen");
+    }
+}
+
+#[test]
+fn every_module_has_its_place() {
+    for s in sources().iter().filter(|s| !s.module.is_empty()) {
+        assert!(rank(&s.module[0]).is_some(), "{}: put `{}` into LAYERS", s.path.display(), s.module[0]);
+    }
+}
+
+#[test]
+fn an_upward_edge_would_be_found() {
+    let module = |m: &str| m.split("::").map(str::to_owned).collect::<Vec<_>>();
+    let seen = |m: &str, code: &str| uses(&module(m), &strip(code)).into_iter().collect::<Vec<_>>();
+
+    assert_eq!(seen("sys::log", "use crate::error::Result;"), ["error"]);
+    assert_eq!(
+        seen("config", "use crate::{error::{Code, Error}, cli, sys::log::{self}};"),
+        ["cli", "error", "sys"]
+    );
+    assert_eq!(seen("config::paths", "use super::super::flasher::plan;"), ["flasher"]);
+    assert_eq!(seen("config::paths", "use super::{pattern};"), ["config"]);
+    assert_eq!(seen("config", "mod tests { use super::*; use super::super::cli; }"), ["cli", "config"]);
+    assert_eq!(
+        seen("device", "fn f() { let x: &'static str = \"'\"; crate::flasher::g::<'_'>(x) }"),
+        ["flasher"]
+    );
+    assert_eq!(seen("main", "fn main() { copal::applet::run() }"), ["applet"]);
+    // Words that are no code.
+    let none = "// use crate::cli;\n/* crate::cli /* */ crate::cli */ const S: &str = r#\"\"crate::cli\"#; const T: &[u8] = b\"\\\"crate::cli\";";
+    assert_eq!(seen("sys", none), Vec::<String>::new());
+
+    assert!(objection("sys", "error").is_some());
+    assert!(objection("error", "sys").is_some());
+    assert!(objection("config", "flasher").is_some());
+    assert!(objection("flasher", "cli").is_some());
+    assert!(objection("cli", "applet").is_some());
+    assert!(objection("flasher", "config").is_none());
+    assert!(objection("config", "error").is_none());
+    assert!(objection("device", "config").is_none());
+}
+
+#[test]
+fn unsafe_is_in_sys_only() {
+    let mut in_sys = 0;
+    for s in sources() {
+        let tokens = tokens(&s.code);
+        let found = tokens.iter().filter(|t| matches!(**t, "unsafe" | "unsafe_code")).count();
+        if s.module.first().is_some_and(|m| m == "sys") {
+            in_sys += found;
+        } else {
+            assert_eq!(found, 0, "{}: unsafe belongs into src/sys", s.path.display());
+        }
+    }
+    assert!(in_sys > 0, "the scan sees none at all");
+}
+
+/// They panic when nobody reads the output any more, which with `panic = "abort"` ends a flash half way.
+#[test]
+fn nothing_prints_by_macro() {
+    let mut looked_at = 0;
+    for s in sources() {
+        let tokens = tokens(&s.code);
+        walk(&s.module, &tokens, |here, i, token| {
+            looked_at += 1;
+            let prints = matches!(token, "print" | "println" | "eprint" | "eprintln")
+                && tokens.get(i + 1) == Some(&"!");
+            let test = here.iter().any(|m| m == "tests");
+            assert!(!prints || test, "{}: {token}! panics on a closed pipe", s.path.display());
+        });
+    }
+    assert!(looked_at > 1000);
+}
+
+#[test]
+fn files_are_short() {
+    for s in sources() {
+        let lines = s.text.lines().count();
+        assert!(lines <= LONGEST, "{} has {lines} lines, more than {LONGEST}", s.path.display());
+    }
+}
