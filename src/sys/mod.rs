@@ -3,5 +3,6 @@
 pub mod block;
 pub mod buffer;
 pub mod log;
+pub mod loopdev;
 pub mod mount;
 pub mod terminal;

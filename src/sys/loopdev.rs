@@ -1,0 +1,77 @@
+//! What the loop driver says about its devices.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// The file behind a loop device, as the driver holds it, wherever that file is visible now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backing {
+    /// Device number of the file system that holds the file.
+    pub file_system: (u32, u32),
+    /// Inode number of the file.
+    pub inode: u64,
+    /// The block device behind the loop device, where it is not a file.
+    pub device: Option<(u32, u32)>,
+}
+
+/// `struct loop_info64` of `linux/loop.h`; the two strings and the key are of no interest here.
+#[repr(C)]
+struct LoopInfo64 {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    rest: [u8; 208],
+}
+
+/// `linux/loop.h`: `LOOP_GET_STATUS64`, older than the numbering of ioctls by size and direction.
+const LOOP_GET_STATUS64: u64 = 0x4c05;
+
+mod ioctl {
+    #![allow(unsafe_code, missing_docs)]
+    use super::{LOOP_GET_STATUS64, LoopInfo64};
+    nix::ioctl_read_bad!(loop_get_status64, LOOP_GET_STATUS64, LoopInfo64);
+}
+
+/// Asks the loop device at `node` what is behind it.
+///
+/// # Errors
+/// `ENXIO` where nothing is attached; whatever opening the node gives.
+#[allow(unsafe_code)]
+pub fn backing(node: &Path) -> io::Result<Backing> {
+    let file = File::open(node)?;
+    let mut info = LoopInfo64 { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
+    // SAFETY: the kernel fills at most `sizeof(struct loop_info64)` bytes, which `LoopInfo64` has (tested below).
+    unsafe { ioctl::loop_get_status64(file.as_raw_fd(), &raw mut info) }?;
+    let device = (info.rdevice != 0).then(|| split(info.rdevice));
+    Ok(Backing { file_system: split(info.device), inode: info.inode, device })
+}
+
+/// Major and minor of a device number as user space has it.
+#[must_use]
+pub fn split(dev: u64) -> (u32, u32) {
+    // Both halves have at most 32 bits by definition of the encoding.
+    let half = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    (half(nix::sys::stat::major(dev)), half(nix::sys::stat::minor(dev)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_has_the_size_of_the_kernels() {
+        assert_eq!(size_of::<LoopInfo64>(), 232);
+    }
+
+    #[test]
+    fn other_nodes_are_an_error() {
+        assert!(backing(Path::new("/dev/null")).is_err());
+    }
+
+    #[test]
+    fn device_numbers_are_split() {
+        assert_eq!(split(0x0010_0302), (3, 0x102));
+    }
+}
