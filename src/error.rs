@@ -66,6 +66,7 @@ codes! {
     TargetNotDisk = "target-not-disk", "name the whole disk, not a partition of it or anything else";
     TargetNoMedium = "target-no-medium", "insert a medium";
     TargetIsMedium = "target-is-medium", "name another disk: this one holds the running system";
+    TargetIsImage = "target-is-image", "name another target: this one is the image itself";
     TargetTooSmall = "target-too-small", "use a larger disk or a smaller image";
     TargetReadOnly = "target-read-only", "lift the write protection";
     TargetMounted = "target-mounted", "unmount it first";
