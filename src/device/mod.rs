@@ -9,7 +9,6 @@ mod node;
 mod origin;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 pub use node::{claimed, resolve};
@@ -214,14 +213,7 @@ impl Facts {
     /// comes over the network.
     #[must_use]
     pub fn medium(&self) -> BTreeSet<Dev> {
-        let mut origins = self.mount_of(Path::new("/")).map(|(_, o)| o.clone()).unwrap_or_default();
-        // In a chroot the mount table need not show what `/` is on.
-        if self.paths.root() == Path::new("/")
-            && let Ok(meta) = std::fs::metadata("/")
-        {
-            origins.insert(crate::sys::loopdev::split(meta.dev()));
-        }
-        origins.retain(|dev| self.devices.contains_key(dev));
+        let origins = self.mount_of(Path::new("/")).map(|(_, o)| o.clone()).unwrap_or_default();
         self.all_below(origins)
     }
 

@@ -1,0 +1,120 @@
+//! Loop devices, mounts and swap areas that are gone when a test ends.
+#![allow(unreachable_pub)]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+pub const MIB: u64 = 1 << 20;
+
+/// Runs a program with bounded patience for devices that another process looks at.
+pub fn run(program: &str, args: &[&str]) -> Result<Output, String> {
+    for _ in 0..20 {
+        let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        if out.status.success() {
+            return Ok(out);
+        }
+        if !text.contains("busy") {
+            return Err(format!("{program} {args:?}: {text}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Err(format!("{program} {args:?}: still busy"))
+}
+
+/// Undoes something when the test ends, also by a failure.
+pub struct Undo(pub &'static str, pub Vec<String>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let args: Vec<&str> = self.1.iter().map(String::as_str).collect();
+        if let Err(e) = run(self.0, &args) {
+            eprintln!("cannot clean up: {e}");
+        }
+    }
+}
+
+/// A loop device over a file of a temporary folder.
+pub struct Loop {
+    pub node: PathBuf,
+    pub file: PathBuf,
+    _detach: Undo,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Loop {
+    pub fn new(size: u64) -> Loop {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("disk");
+        File::create(&file).unwrap().set_len(size).unwrap();
+        Loop { _dir: Some(dir), ..Loop::over(&file, &[]) }
+    }
+
+    pub fn over(file: &Path, options: &[&str]) -> Loop {
+        let mut args = vec!["-f", "--show"];
+        args.extend(options);
+        args.push(file.to_str().unwrap());
+        let out = run("losetup", &args).unwrap();
+        let node = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim());
+        let detach = Undo("losetup", vec!["-d".into(), node.display().to_string()]);
+        Loop { node, file: file.to_owned(), _detach: detach, _dir: None }
+    }
+
+    pub fn name(&self) -> &str {
+        self.node.to_str().unwrap()
+    }
+
+    /// A partition from 1 MiB on, told to the kernel by hand.
+    pub fn partition(&self, number: u32, size: u64) -> (PathBuf, Undo) {
+        let start = (u64::from(number) * 32 * MIB / 512).to_string();
+        run("addpart", &[self.name(), &number.to_string(), &start, &(size / 512).to_string()]).unwrap();
+        let node = PathBuf::from(format!("{}p{number}", self.name()));
+        (node, Undo("delpart", vec![self.name().into(), number.to_string()]))
+    }
+}
+
+pub struct Mounted {
+    pub point: PathBuf,
+    _unmount: Undo,
+    _dir: tempfile::TempDir,
+}
+
+pub fn mount(what: &Path, options: &[&str]) -> Mounted {
+    let dir = tempfile::tempdir().unwrap();
+    let point = dir.path().canonicalize().unwrap();
+    let (what, at) = (what.to_str().unwrap(), point.to_str().unwrap());
+    let mut args = options.to_vec();
+    args.extend([what, at]);
+    run("mount", &args).unwrap();
+    let unmount = Undo("umount", vec![at.into()]);
+    Mounted { point, _unmount: unmount, _dir: dir }
+}
+
+/// Whether this process may make loop devices; says so where it may not.
+pub fn can_run(test: &str) -> bool {
+    let why = if !nix::unistd::geteuid().is_root() {
+        "needs root"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "needs loop devices"
+    } else {
+        return true;
+    };
+    eprintln!("not run: {test}: {why}");
+    false
+}
+
+/// Whether a program is installed; says so where it is not.
+pub fn has(test: &str, program: &str) -> bool {
+    let found =
+        std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()));
+    if !found {
+        eprintln!("not run: {test}: needs {program}");
+    }
+    found
+}
+
+pub fn ext4(node: &Path) {
+    run("mke2fs", &["-q", "-F", "-t", "ext4", node.to_str().unwrap()]).unwrap();
+}
