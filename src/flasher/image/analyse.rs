@@ -77,14 +77,15 @@ pub(super) struct Analysis {
 
 /// Reads table and labels as far as `read_at` has the bytes. `size`: the image's, once it is known.
 pub(super) fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
-    if size.is_some_and(|s| s < 512) {
-        return Err(Flaw::Missing("it is smaller than a sector".into()));
-    }
-    let first = get(read_at, 0, 512, "the master boot record")?;
+    let first = get(read_at, 0, 512, "the master boot record").map_err(|flaw| match flaw {
+        Flaw::Cut(_) => Flaw::Missing("it is smaller than a sector".into()),
+        other => other,
+    })?;
     let mut found = if mbr::is_protective(&first) {
         from_gpt(read_at, size)?
     } else {
         let mbr::Found { partitions, complete, span } = mbr::read(read_at, &first)?;
+        overlaps(&partitions)?;
         let table = Table { kind: TableKind::Mbr, sector_size: 512, partitions, backup: None };
         Analysis { table, span, labelled: complete, complete }
     };
@@ -95,7 +96,6 @@ pub(super) fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Ana
             return Err(Flaw::Cut(text));
         }
     }
-    overlaps(&found.table.partitions)?;
     for partition in &mut found.table.partitions {
         match read_label(read_at, partition) {
             Ok(label) => partition.label = label,
@@ -118,6 +118,7 @@ fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Fla
             size.unwrap_or_default()
         )));
     }
+    overlaps(&primary.partitions)?;
     let backup = match gpt::backup(read_at, &primary) {
         Err(Flaw::Pending) => None,
         other => Some(other?),

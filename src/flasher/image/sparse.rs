@@ -40,8 +40,12 @@ impl Sparse {
                 continue;
             };
             let base = block * BLOCK;
-            let (from, until) = (offset.max(base), end.min(base + data.len() as u64));
-            let source = slice(data, from - base, until.saturating_sub(base));
+            let (from, until) = (offset.max(base), end.min(base + BLOCK));
+            // Only the last block of an image is short.
+            if until > base + data.len() as u64 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let source = slice(data, from - base, until - base);
             let target =
                 usize::try_from(from - offset).ok().and_then(|at| buf.get_mut(at..)?.get_mut(..source.len()));
             if let Some(target) = target {
