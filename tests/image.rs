@@ -1,5 +1,6 @@
 //! Finding, opening and inspecting images.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation)]
 
 mod image_support;
 

@@ -1,5 +1,6 @@
 //! Block maps: those of bmaptool, those of ours, and those that do not fit.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation)]
 
 mod image_support;
 

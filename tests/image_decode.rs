@@ -1,5 +1,6 @@
 //! Compressed and raw images: what comes out, and that nothing but an error comes out of damaged ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::cast_possible_truncation)]
 
 mod image_support;
 

@@ -1,6 +1,6 @@
 //! Images made with the real tools.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, dead_code)]
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::cast_possible_truncation)]
 
 use std::fs;
 use std::io::Write;
@@ -109,7 +109,7 @@ pub fn content(image: &Image) -> Result<Vec<u8>> {
             Piece::End => return Ok(all),
             Piece::Zero(len) => all.resize(all.len() + len as usize, 0),
             Piece::Data(n) => {
-                assert!(all.len() as u64 % MIB == 0, "a short piece in the middle");
+                assert!((all.len() as u64).is_multiple_of(MIB), "a short piece in the middle");
                 all.extend_from_slice(&buffer[..n]);
             }
         }
