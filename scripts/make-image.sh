@@ -118,7 +118,7 @@ take "$scratch/bootfiles" $((boot * 1024 * fill / 200))
 # Kind and cluster size are given because mkfs.vfat would derive them from the size of the whole image.
 if [ "$boot" -ge 16 ]; then fat="-F 16 -s 4"; else fat="-F 12 -s 8"; fi
 # shellcheck disable=SC2086 # four words
-mkfs.vfat $fat -n resin-boot -i c09a1001 --invariant --offset $((p1 * 2048)) "$out" $((boot * 1024)) >"$scratch/log" 2>&1 ||
+mkfs.vfat $fat -n resin-boot --invariant --offset $((p1 * 2048)) "$out" $((boot * 1024)) >"$scratch/log" 2>&1 ||
     { cat "$scratch/log" >&2; die "mkfs.vfat failed"; }
 # FAT has no links and its own idea of names: the kernel and its modules stand in as one archive.
 tar -cf "$b/bzImage" -C "$scratch/bootfiles" .
