@@ -56,8 +56,12 @@ tools_of() {
         lint) echo shellcheck:shellcheck ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
-                gzip:gzip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
-                qemu-aarch64-static:qemu-user-static
+                mkswap:util-linux unshare:util-linux script:bsdutils \
+                gzip:gzip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3
+            ;;
+        # Each for a few tests, which say `not run:` without them.
+        test-more)
+            echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish
             ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         rustup) echo rustup:rustup ;;
@@ -98,6 +102,9 @@ need_tools() {
         there "$command" || fail "$command is still missing after installing$packages"
     done
 }
+
+# want_tools GROUP…: the same, but goes on without them.
+want_tools() { (need_tools "$@") || echo "dev: going on without: some tests will say so" >&2; }
 
 # --- Rust -------------------------------------------------------------------------------------------------------------
 
