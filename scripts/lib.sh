@@ -136,7 +136,7 @@ need_rust() {
     # RUSTUP_AUTO_INSTALL=0 may be set: nothing is left to be installed on the side.
     if ! rustup toolchain list | grep -q "^$RUST-"; then
         say "installing Rust $RUST"
-        run 900 rustup toolchain install "$RUST" --profile minimal || fail "cannot install Rust $RUST"
+        run 900 rustup toolchain install "$RUST" --profile minimal --no-self-update || fail "cannot install Rust $RUST"
     fi
     for component in clippy rustfmt llvm-tools; do
         rustup component list --toolchain "$RUST" --installed | grep -q "^$component" ||
