@@ -1,6 +1,9 @@
 //! What boards and owners configure, as values.
 
+mod braces;
 pub mod config_json;
 pub mod flasher_conf;
 pub mod paths;
 pub mod pattern;
+mod read;
+pub mod shell_conf;

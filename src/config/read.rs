@@ -1,0 +1,108 @@
+//! Reading a small text file that somebody else wrote: never a hang, never more memory than the limit.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+
+/// Why a file could not be read.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// There is no such file.
+    Missing(io::Error),
+    /// A folder, FIFO, socket or device.
+    NotRegular,
+    /// Larger than the limit, in bytes.
+    TooLarge(u64),
+    /// Somebody wrote to it while it was read.
+    Changed,
+    /// Any other refusal of the kernel.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Fault {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::NotFound => Fault::Missing(e),
+            _ => Fault::Io(e),
+        }
+    }
+}
+
+/// The whole file, if it is a regular one of at most `limit` bytes that did not change meanwhile.
+pub(super) fn bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Fault> {
+    // O_NONBLOCK: a FIFO in the file's place would block the open until somebody writes to it.
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let before = file.metadata()?;
+    if !before.is_file() {
+        return Err(Fault::NotRegular);
+    }
+    let bytes = read_at_most(&mut file, limit)?;
+    let after = file.metadata()?;
+    if stamp(&before) != stamp(&after) || after.size() != u64::try_from(bytes.len()).unwrap_or(u64::MAX) {
+        return Err(Fault::Changed);
+    }
+    Ok(bytes)
+}
+
+fn read_at_most(file: &mut File, limit: u64) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
+        return Err(Fault::TooLarge(limit));
+    }
+    Ok(bytes)
+}
+
+fn stamp(meta: &Metadata) -> (u64, i64, i64) {
+    (meta.size(), meta.mtime(), meta.mtime_nsec())
+}
+
+/// Line and column, both from 1, columns in characters; a byte that is not UTF-8 counts as one.
+pub(super) fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
+    let before = bytes.get(..offset).unwrap_or(bytes);
+    let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
+    let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
+    let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
+    (line, column)
+}
+
+/// Text from outside for a message: without control characters, and not longer than a reader needs.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_folder_and_fifo_are_faults_not_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, b"12345").unwrap();
+        assert_eq!(bounded(&file, 5).unwrap(), b"12345");
+        assert!(matches!(bounded(&file, 4), Err(Fault::TooLarge(4))));
+        assert!(matches!(bounded(dir.path(), 4), Err(Fault::NotRegular)));
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(matches!(bounded(&fifo, 4), Err(Fault::NotRegular)));
+        assert!(matches!(bounded(&dir.path().join("none"), 4), Err(Fault::Missing(_))));
+    }
+
+    #[test]
+    fn positions_count_characters_from_one() {
+        let text = "ä=1\nüü\0x".as_bytes();
+        assert_eq!(position(text, 0), (1, 1));
+        assert_eq!(position(text, 2), (1, 2));
+        let nul = text.iter().position(|&b| b == 0).unwrap();
+        assert_eq!(position(text, nul), (2, 3));
+    }
+}
