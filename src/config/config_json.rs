@@ -1,1 +1,226 @@
-//! placeholder
+//! The owner's `config.json`.
+//!
+//! The device registers itself while the flasher works, and other programs rewrite the file meanwhile: it is loaded at the
+//! start, to find out whether it is any good, and again right before it is copied. What is not understood here is not
+//! touched: [`ConfigJson::for_internal_disk`] hands on every other member as it stands in the text.
+//!
+//! A key that is there twice counts with its last value, as for `jq` and JavaScript; both are handed on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::paths::Paths;
+use super::read;
+use crate::error::{Code, Error, Result};
+
+/// Largest file accepted, in bytes. A rich one, with certificates, SSH keys and network settings, stays below 100 kB; it
+/// is held in memory, twice, on devices with 256 MiB, and has to fit the boot partition.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+/// A file that is being rewritten is whole again after some milliseconds.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(50);
+
+const INSTALLER: &str = "installer";
+
+/// Where `config.json` is: `CONFIG_PATH` of the environment (an empty one counts as none), the copy in memory when a flasher
+/// medium is mounted, or the boot partition. All below the root of `paths`.
+#[must_use]
+pub fn locate(config_path: Option<&Path>, paths: &Paths) -> PathBuf {
+    match config_path {
+        Some(path) if !path.as_os_str().is_empty() => paths.at(path),
+        _ if paths.flasher_flag().exists() => paths.flasher_config_json(),
+        _ => paths.config_json(),
+    }
+}
+
+/// A JSON object, with what concerns an installation.
+#[derive(Debug, Clone)]
+pub struct ConfigJson {
+    path: PathBuf,
+    object: serde_json::Map<String, Value>,
+    members: Members,
+}
+
+/// The members of an object in their order, repeated keys included, values as they stand in the text.
+#[derive(Debug, Clone)]
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl ConfigJson {
+    /// Reads and parses a file. One that is missing, damaged or being written to is read again for a quarter of a second.
+    /// `ConfigJsonMissing`, `ConfigJsonInvalid` with line and column, or `Io`.
+    pub fn load(path: &Path) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let fault = match read::bounded(path, MAX_BYTES) {
+                Ok(bytes) => match Self::parse(&bytes, path) {
+                    Ok(config) => return Ok(config),
+                    Err(e) => e,
+                },
+                Err(fault @ (read::Fault::NotRegular | read::Fault::TooLarge(_))) => {
+                    return Err(unreadable(path, fault));
+                }
+                Err(fault) => unreadable(path, fault),
+            };
+            if attempt == ATTEMPTS {
+                return Err(fault);
+            }
+            tracing::debug!("attempt {attempt} of {ATTEMPTS}: {fault}");
+            attempt += 1;
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Parses text; `path` is for messages only. `ConfigJsonInvalid` with line and column.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        let wrong = |offset, what: &str| Err(invalid(path, read::position(bytes, offset), what));
+        if let Some(nul) = bytes.iter().position(|&b| b == 0) {
+            return wrong(nul, "a NUL byte");
+        }
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(e) => return wrong(e.valid_up_to(), "this is not UTF-8 text"),
+        };
+        // Refuses what is nested more than 128 levels deep, which would take the stack.
+        let value = serde_json::from_str(text).map_err(|e| syntax(path, bytes, &e))?;
+        let Value::Object(object) = value else {
+            return wrong(bytes.len() - text.trim_start().len(), "this is not a JSON object");
+        };
+        let members = serde_json::from_str(text).map_err(|e| syntax(path, bytes, &e))?;
+        Ok(ConfigJson { path: path.to_owned(), object, members })
+    }
+
+    /// Where it was read from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Device patterns that replace the board's. `ConfigJsonInvalid` when there is something else than a text with at least
+    /// one word.
+    pub fn installer_target_devices(&self) -> Result<Option<&str>> {
+        match self.installer("target_devices")? {
+            None => Ok(None),
+            Some(Value::String(list)) if !list.trim().is_empty() => Ok(Some(list)),
+            Some(_) => Err(self.wrong("installer.target_devices", "a text that names at least one device")),
+        }
+    }
+
+    /// Whether the owner asked for secure boot. `ConfigJsonInvalid` when it is neither true nor false: the scripts were not
+    /// of one mind whether 1, or a text, means yes, and the answer can lock a device for good.
+    pub fn installer_secureboot(&self) -> Result<bool> {
+        self.installer_flag("secureboot")
+    }
+
+    /// Whether PCR 2 is to be left out of what the disk's key is bound to. Errors as for
+    /// [`installer_secureboot`](Self::installer_secureboot).
+    pub fn installer_whitelist_pcr2(&self) -> Result<bool> {
+        self.installer_flag("whitelist_pcr2")
+    }
+
+    /// Address of the API, where the device belongs to a fleet; never empty.
+    #[must_use]
+    pub fn api_endpoint(&self) -> Option<&str> {
+        self.object.get("apiEndpoint").and_then(Value::as_str).filter(|s| !s.is_empty())
+    }
+
+    /// Whether the device belongs to a fleet, so that somebody wants to hear of its progress.
+    #[must_use]
+    pub fn is_provisioned(&self) -> bool {
+        self.api_endpoint().is_some()
+    }
+
+    /// The text for the internal disk: all members but `installer`, each value byte by byte as it was.
+    #[must_use]
+    pub fn for_internal_disk(&self) -> Vec<u8> {
+        let kept = self.members.0.iter().filter(|(key, _)| key != INSTALLER);
+        let lines: Vec<String> =
+            kept.map(|(key, value)| format!("  {}: {}", Value::from(key.as_str()), value.get())).collect();
+        match lines.as_slice() {
+            [] => b"{}\n".to_vec(),
+            lines => format!("{{\n{}\n}}\n", lines.join(",\n")).into_bytes(),
+        }
+    }
+
+    fn installer(&self, key: &str) -> Result<Option<&Value>> {
+        match self.object.get(INSTALLER) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Object(installer)) => Ok(installer.get(key).filter(|v| !v.is_null())),
+            Some(_) => Err(self.wrong(INSTALLER, "an object")),
+        }
+    }
+
+    fn installer_flag(&self, key: &str) -> Result<bool> {
+        match self.installer(key)? {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(self.wrong(&format!("{INSTALLER}.{key}"), "true or false")),
+        }
+    }
+
+    fn wrong(&self, key: &str, wanted: &str) -> Error {
+        Error::new(Code::ConfigJsonInvalid, format!("{}: {key} has to be {wanted}", self.path.display()))
+            .object(key)
+            .with_hint("correct it in config.json; nothing was changed")
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+/// The parser's complaint without its own place, which counts bytes.
+fn syntax(path: &Path, bytes: &[u8], e: &serde_json::Error) -> Error {
+    let line_start = bytes
+        .split_inclusive(|&b| b == b'\n')
+        .take(e.line().saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum::<usize>();
+    let text = e.to_string();
+    let what = text.split(" at line ").next().unwrap_or(&text);
+    invalid(path, read::position(bytes, line_start + e.column().saturating_sub(1)), what)
+}
+
+fn invalid(path: &Path, (line, column): (usize, usize), what: &str) -> Error {
+    let file = path.display();
+    Error::new(Code::ConfigJsonInvalid, format!("{file}:{line}:{column}: {what}")).object(file)
+}
+
+fn unreadable(path: &Path, fault: read::Fault) -> Error {
+    let file = path.display();
+    let error = |code, what: String| Error::new(code, what).object(path.display());
+    match fault {
+        read::Fault::Missing(e) => error(Code::ConfigJsonMissing, format!("cannot read {file}")).because(e),
+        read::Fault::Io(e) => error(Code::Io, format!("cannot read {file}")).because(e),
+        read::Fault::NotRegular => error(Code::ConfigJsonInvalid, format!("{file} is not a regular file")),
+        read::Fault::TooLarge(limit) => {
+            error(Code::ConfigJsonInvalid, format!("{file} has more than {limit} bytes"))
+        }
+        read::Fault::Changed => error(Code::Busy, format!("{file} is being written to"))
+            .with_hint("run again once the other program is done"),
+    }
+}

@@ -32,6 +32,30 @@ impl Paths {
     pub fn flasher_conf(&self) -> PathBuf {
         self.at("/etc/resin-init-flasher.conf")
     }
+
+    /// The mounted boot partition of the medium.
+    #[must_use]
+    pub fn boot(&self) -> PathBuf {
+        self.at("/mnt/boot")
+    }
+
+    /// The file whose presence says that `boot` belongs to a flasher medium.
+    #[must_use]
+    pub fn flasher_flag(&self) -> PathBuf {
+        self.at("/mnt/boot/balena-image-flasher")
+    }
+
+    /// `config.json` of a running system.
+    #[must_use]
+    pub fn config_json(&self) -> PathBuf {
+        self.at("/mnt/boot/config.json")
+    }
+
+    /// `config.json` while a flasher medium runs: a copy in memory, since the medium itself is not written to.
+    #[must_use]
+    pub fn flasher_config_json(&self) -> PathBuf {
+        self.at("/mnt/boottmp/config.json")
+    }
 }
 
 impl Default for Paths {
