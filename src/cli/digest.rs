@@ -1,10 +1,12 @@
 //! `copal digest`.
 
 use super::{DigestArgs, Ui};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
+use crate::flasher::image::digest_file;
 
 /// Computes the chunk digest of `args.file`, and hands it to `ui`.
-pub(super) fn run_digest(_args: &DigestArgs, _ui: &Ui) -> Result<()> {
-    Err(Error::new(Code::NotInThisBuild, "cannot run `copal digest`: it is not in this build yet")
-        .object("digest"))
+pub(super) fn run_digest(args: &DigestArgs, ui: &Ui) -> Result<()> {
+    let digest = digest_file(&args.file, ui.progress())?;
+    ui.result("digest", &digest, &format!("{}  {}", digest.chunks, args.file.display()));
+    Ok(())
 }

@@ -4,6 +4,7 @@ pub mod chunks;
 pub mod compare;
 pub mod digest;
 pub mod image;
+pub mod job;
 pub mod plan;
 pub mod progress;
 pub mod receipt;

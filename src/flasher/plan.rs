@@ -63,15 +63,29 @@ pub enum Step {
     },
 }
 
-/// The image as the plan sees it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PlannedImage {
+/// The image's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stored {
     /// File.
     pub path: PathBuf,
     /// How it is stored.
     pub format: Format,
     /// Bytes as stored.
     pub stored_size: u64,
+}
+
+impl From<&Image> for Stored {
+    fn from(image: &Image) -> Self {
+        Stored { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
+    }
+}
+
+/// The image as the plan sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlannedImage {
+    /// Its file.
+    #[serde(flatten)]
+    pub stored: Stored,
     /// Bytes on the target.
     pub size: Size,
     /// Its partition table, unless raw data was forced.
@@ -104,7 +118,7 @@ impl Plan {
     ///
     /// # Errors
     /// The target's end could not be read.
-    pub fn new(image: &Image, seen: Inspection, target: Target, old: Option<&dyn Medium>) -> Result<Plan> {
+    pub fn new(stored: Stored, seen: Inspection, target: Target, old: Option<&dyn Medium>) -> Result<Plan> {
         let end = match seen.size {
             Size::Exact(n) => Some(n),
             Size::AtLeast(_) => None,
@@ -129,9 +143,7 @@ impl Plan {
         steps.push(Step::WriteHead { range: head });
 
         let image = PlannedImage {
-            path: image.path.clone(),
-            format: image.format,
-            stored_size: image.stored_size,
+            stored,
             size: seen.size,
             table: seen.table,
             chunk_digest: seen.digests.as_deref().map(super::digest::root),
@@ -209,9 +221,9 @@ impl fmt::Display for Plan {
             Size::Exact(n) => mib(n),
             Size::AtLeast(n) => format!("at least {}", mib(n)),
         };
-        let stored = mib(self.image.stored_size);
-        writeln!(f, "image   {}", self.image.path.display())?;
-        writeln!(f, "        {size}, stored as {stored} {:?}", self.image.format)?;
+        let stored = mib(self.image.stored.stored_size);
+        writeln!(f, "image   {}", self.image.stored.path.display())?;
+        writeln!(f, "        {size}, stored as {stored} {:?}", self.image.stored.format)?;
         if let Some(t) = &self.image.table {
             writeln!(f, "        {:?}, {}-byte sectors", t.kind, t.sector_size)?;
             for p in &t.partitions {

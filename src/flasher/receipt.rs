@@ -105,7 +105,7 @@ impl Receipt {
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome, started: SystemTime) -> Self {
         let time = |t| humantime::format_rfc3339_seconds(t).to_string();
-        let name = plan.image.path.file_name().unwrap_or(plan.image.path.as_os_str());
+        let name = plan.image.stored.path.file_name().unwrap_or(plan.image.stored.path.as_os_str());
         let size = outcome.size;
         Receipt {
             version: VERSION,
@@ -114,8 +114,8 @@ impl Receipt {
             finished: time(SystemTime::now()),
             image: ImageRecord {
                 name: name.to_string_lossy().into_owned(),
-                format: plan.image.format,
-                stored_size: plan.image.stored_size,
+                format: plan.image.stored.format,
+                stored_size: plan.image.stored.stored_size,
                 size,
                 chunk_digest: outcome.chunk_digest,
                 sha256: plan.image.sha256,

@@ -1,5 +1,12 @@
 //! The write engine on a medium in memory that can do everything a bad disk does.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
 #![allow(clippy::cast_possible_truncation)]
 
 mod faults;
@@ -9,8 +16,8 @@ mod promise;
 use copal::error::Result;
 use copal::flasher::chunks::{Piece, Source};
 use copal::flasher::digest::{CHUNK, CHUNK_LEN, chunk_digest};
-use copal::flasher::image::{Format, Image, Inspection, Size, Table, TableKind};
-use copal::flasher::plan::Plan;
+use copal::flasher::image::{Format, Inspection, Size, Table, TableKind};
+use copal::flasher::plan::{Plan, Stored};
 use copal::flasher::progress::Silent;
 use copal::flasher::target::{Kind, Target};
 use copal::flasher::write::{Outcome, execute};
@@ -72,7 +79,7 @@ impl Job {
             digests,
             sha256: None,
         };
-        let image = Image { path: "/image".into(), format: Format::Raw, stored_size: size };
+        let stored = Stored { path: "/image".into(), format: Format::Raw, stored_size: size };
         let target = Target {
             name: "/dev/disk".into(),
             node: "/dev/disk".into(),
@@ -84,7 +91,7 @@ impl Job {
             model: None,
             serial: None,
         };
-        Plan::new(&image, seen, target, Some(disk)).unwrap()
+        Plan::new(stored, seen, target, Some(disk)).unwrap()
     }
 
     pub fn run(&self, disk: &Disk) -> Result<Outcome> {

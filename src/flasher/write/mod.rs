@@ -24,6 +24,7 @@ use super::progress::{Progress, Stage};
 use crate::error::{Code, Error, Result};
 use crate::sys::block::Medium;
 use io::{Retries, flush, write_merged};
+pub(super) use verify::place;
 use zero::Zeroer;
 
 /// Opens the image from its beginning; called again where a chunk must be rewritten.
@@ -253,7 +254,7 @@ impl<'a> Engine<'a> {
     }
 
     fn image_changed(&self, how: &str) -> Error {
-        let path = self.plan.image.path.display();
+        let path = self.plan.image.stored.path.display();
         Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
             .object(path)
     }

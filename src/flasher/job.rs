@@ -1,0 +1,236 @@
+//! From what was asked to a plan, and from a plan to a receipt.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::image::{self, Checks, Image, Size};
+use super::plan::Plan;
+use super::progress::Progress;
+use super::receipt::Receipt;
+use super::target::{self, Identity, Kind, Target};
+use super::write;
+use crate::config::config_json::{self, ConfigJson};
+use crate::config::flasher_conf::FlasherConf;
+use crate::config::paths::Paths;
+use crate::config::pattern;
+use crate::device::{self, Facts};
+use crate::error::{Code, Error, Result};
+use crate::sys::block::{Access, Device, Medium};
+
+/// What was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Where well-known paths are.
+    pub paths: Paths,
+    /// The board's configuration, where it is not in its usual place.
+    pub conf: Option<PathBuf>,
+    /// `CONFIG_PATH` of the environment.
+    pub config_json: Option<PathBuf>,
+    /// The image, instead of the configured one.
+    pub image: Option<PathBuf>,
+    /// The target, instead of the configured patterns.
+    pub target: Option<PathBuf>,
+    /// What is checked before.
+    pub checks: Checks,
+    /// Only the image is wanted, whatever else the configuration asks for.
+    pub image_only: bool,
+}
+
+/// A plan with the image it is about.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Everything that will be written.
+    pub plan: Plan,
+    image: Image,
+    /// What the configuration asks for besides, and this build does not do.
+    missing: Option<Error>,
+}
+
+/// How long something may keep the disk busy before the kernel has read its new partition table.
+const REREAD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the target comes from.
+enum Wanted {
+    Named(PathBuf),
+    Patterns(String),
+}
+
+impl Wanted {
+    fn choose(&self, request: &Request, facts: &Facts, image: &Path, size: Option<Size>) -> Result<Target> {
+        match self {
+            Wanted::Named(path) => target::named(path, facts, Some(image), size),
+            Wanted::Patterns(list) => {
+                let patterns = pattern::expand(list)?;
+                let dev = request.paths.at("/dev");
+                let candidates = target::candidates(
+                    &patterns,
+                    &request.paths,
+                    |p| p.matches(&dev),
+                    pattern::Pattern::is_md,
+                )?;
+                Ok(target::choose(&candidates, facts, size)?.target)
+            }
+        }
+    }
+}
+
+/// Reads and checks everything and decides what will be written. Writes nothing.
+///
+/// # Errors
+/// Whatever makes the flash impossible; nothing has been written.
+pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
+    let conf = match (&request.conf, &request.image, &request.target) {
+        (None, Some(_), Some(_)) => None,
+        (path, ..) => Some(FlasherConf::load(path.as_deref().unwrap_or(&request.paths.flasher_conf()))?),
+    };
+    let wanted = match &request.target {
+        Some(path) => Wanted::Named(path.clone()),
+        None => Wanted::Patterns(configured_patterns(request, conf.as_ref())?),
+    };
+    let image = Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
+        (Some(path), _) => path.clone(),
+        (None, Some(name)) => image::locate(&request.paths, name)?,
+        (None, None) => {
+            return Err(Error::new(
+                Code::ImageMissing,
+                "no image is named: the configuration has no BALENA_IMAGE",
+            ));
+        }
+    })?;
+
+    // Cheap refusals first: decoding a large image takes minutes. Then once more, with its size, on fresh facts.
+    let first = wanted.choose(request, &Facts::gather(&request.paths)?, &image.path, None)?;
+    let seen = image::inspect(&image, &request.checks, progress)?;
+    let facts = Facts::gather(&request.paths)?;
+    let mut target = wanted.choose(request, &facts, &image.path, Some(seen.size))?;
+    if (&first.node, first.dev) != (&target.node, target.dev) {
+        let name = target.name.display();
+        return Err(Error::new(
+            Code::TargetChanged,
+            format!("the target was {} before the image was checked and is {name} now", first.name.display()),
+        )
+        .object(name));
+    }
+    if let Some(table) = &seen.table {
+        match target.kind {
+            Kind::Block => image::check_sector_size(table, target.block_size, &target.name)?,
+            // A file has no sectors of its own.
+            Kind::File => target.block_size = table.sector_size,
+        }
+    }
+    let missing = conf.filter(|_| !request.image_only && target.kind == Kind::Block).map(|_| {
+        Error::new(
+            Code::NotInThisBuild,
+            "cannot carry out the whole installation that the configuration describes: bootloader, boot partition and \
+             board programs",
+        )
+        .with_hint("use --image-only to write and verify the image alone")
+    });
+    let old = match target.kind {
+        Kind::File if target.size == 0 => None,
+        _ => Some(open(&target, Access::Read)?),
+    };
+    let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
+    Ok(Prepared { plan, image, missing })
+}
+
+impl Prepared {
+    /// Executes the plan.
+    ///
+    /// # Errors
+    /// Refusals, with nothing written; then those of [`write::execute`].
+    pub fn run(self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
+        let Prepared { plan, image, missing } = self;
+        if let Some(e) = missing {
+            return Err(e);
+        }
+        let started = SystemTime::now();
+        let device = open(&plan.target, Access::Exclusive)?;
+        check_identity(&plan.target, &device, paths)?;
+        let outcome = write::execute(&plan, &|| image.source(), &device, progress)?;
+        if plan.target.kind == Kind::Block
+            && let Err(e) = device.reread_partitions(REREAD_PATIENCE)
+        {
+            // The image is there and right. Loop devices and whole-disk file systems have no partitions to read.
+            tracing::info!(
+                "the kernel did not read the new partition table of {}: {e}",
+                plan.target.name.display()
+            );
+        }
+        Ok(Receipt::new(&plan, &outcome, started))
+    }
+}
+
+/// Compares the target with the image without writing.
+///
+/// # Errors
+/// [`Code::TargetDiffers`] with the first place; or image or target cannot be read.
+pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<super::compare::Comparison> {
+    let image = Image::open(image)?;
+    // Only to name partitions and to know the size beforehand, where the beginning tells.
+    let checks = Checks { force_raw: true, single_pass: true, ..Checks::default() };
+    let seen = image::inspect(&image, &checks, progress)?;
+    let size = match seen.size {
+        Size::Exact(n) => Some(n),
+        Size::AtLeast(_) => None,
+    };
+    let device = Device::open(target, Access::Read).map_err(|e| cannot_open(target, e))?;
+    let found = super::compare::compare(&|| image.source(), size, &device, progress)?;
+    let Some(at) = found.first_difference else { return Ok(found) };
+    let sector = seen.table.as_ref().map_or(512, |t| t.sector_size);
+    let place = write::place(seen.table.as_ref(), sector, at);
+    let (target, image) = (target.display(), image.path.display());
+    let chunks = found.differing_chunks;
+    Err(Error::new(
+        Code::TargetDiffers,
+        format!("{target} differs from {image}: first at {place}; {chunks} chunks of 1 MiB are different"),
+    )
+    .object(target))
+}
+
+fn configured_patterns(request: &Request, conf: Option<&FlasherConf>) -> Result<String> {
+    let config = config_json::locate(request.config_json.as_deref(), &request.paths);
+    let overriding = if config.exists() {
+        ConfigJson::load(&config)?.installer_target_devices()?.map(str::to_owned)
+    } else {
+        None
+    };
+    overriding.or_else(|| conf.and_then(|c| c.internal_device.clone())).ok_or_else(|| {
+        Error::new(
+            Code::NoTargetPattern,
+            "neither the configuration nor config.json says which disk is the internal one",
+        )
+    })
+}
+
+fn open(target: &Target, access: Access) -> Result<Device> {
+    Device::open(&target.node, access).map_err(|e| cannot_open(&target.name, e))
+}
+
+fn cannot_open(target: &Path, cause: std::io::Error) -> Error {
+    use std::io::ErrorKind;
+    let name = target.display();
+    let code = match cause.kind() {
+        ErrorKind::PermissionDenied => Code::NotRoot,
+        ErrorKind::ResourceBusy | ErrorKind::WouldBlock => Code::Busy,
+        ErrorKind::NotFound | ErrorKind::InvalidInput => Code::TargetMissing,
+        ErrorKind::ReadOnlyFilesystem => Code::TargetReadOnly,
+        _ => Code::Io,
+    };
+    Error::new(code, format!("cannot open {name}")).object(name).because(cause)
+}
+
+/// The disk that was checked must be the one that is open now: names move when hardware comes and goes.
+fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
+    let Some(dev) = device.dev() else { return Ok(()) };
+    let size = device.size().map_err(|e| cannot_open(&target.name, e))?;
+    let serial = device::serial_of(paths, dev);
+    target.reverify(&Identity { dev, size, serial })?;
+    if device.is_read_only().map_err(|e| cannot_open(&target.name, e))? {
+        let name = target.name.display();
+        return Err(
+            Error::new(Code::TargetReadOnly, format!("cannot flash {name}: it is read-only")).object(name)
+        );
+    }
+    Ok(())
+}

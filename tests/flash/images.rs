@@ -1,0 +1,241 @@
+//! Every kind of image, on a dirty disk and into a plain file.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::*;
+
+fn packed(dir: &Path, name: &str, shell: &str) -> PathBuf {
+    let path = dir.join(name);
+    let image = os_image().to_str().unwrap();
+    let line = shell.replace("IMAGE", image).replace("OUT", path.to_str().unwrap());
+    tool(&["sh", "-ec", &line]);
+    path
+}
+
+/// MBR with an extended partition, which balenaOS images for boards without GPT have.
+fn mbr_image(dir: &Path) -> PathBuf {
+    let path = dir.join("mbr.img");
+    let p = path.to_str().unwrap();
+    let script = format!(
+        "truncate -s 64M {p}; printf 'start=8192,size=16384,type=c,bootable\\nstart=24576,size=20480,type=83\\n\
+         start=45056,size=20480,type=83\\nstart=65536,type=f\\nstart=69632,size=20480,type=83\\nstart=94208,size=30720,type=83\\n' \
+         | sfdisk -q {p}; mkfs.vfat -n resin-boot --offset 8192 {p} 8192 >/dev/null; \
+         mke2fs -q -t ext4 -L resin-data -E offset=48234496 {p} 15360k"
+    );
+    tool(&["sh", "-ec", &script]);
+    path
+}
+
+#[test]
+fn every_kind_of_image_on_a_dirty_disk() {
+    let Some(disk) = Loop::dirty("every_kind_of_image_on_a_dirty_disk", 130 * MIB) else { return };
+    let dir = folder();
+    let d = dir.path();
+    let raw = os_image();
+    let mbr = mbr_image(d);
+    let with_bmap =
+        packed(d, "bmap.img", "cp --sparse=always IMAGE OUT; bmaptool -q create -o OUT.bmap IMAGE");
+    let cases: Vec<(PathBuf, &Path, &[&str])> = vec![
+        (raw.to_owned(), raw, &[]),
+        (with_bmap, raw, &[]),
+        (packed(d, "a.gz", "gzip -1c IMAGE > OUT"), raw, &[]),
+        (
+            packed(
+                d,
+                "two.gz",
+                "head -c 33333333 IMAGE | gzip -1 > OUT; tail -c +33333334 IMAGE | gzip -1 >> OUT",
+            ),
+            raw,
+            &[],
+        ),
+        (packed(d, "a.xz", "xz -T2 -0c IMAGE > OUT"), raw, &[]),
+        (packed(d, "bcj.xz", "xz -T2 --x86 --lzma2=preset=0 -c IMAGE > OUT"), raw, &[]),
+        (
+            packed(
+                d,
+                "two.xz",
+                "head -c 33333333 IMAGE | xz -0 > OUT; tail -c +33333334 IMAGE | xz -0 >> OUT",
+            ),
+            raw,
+            &[],
+        ),
+        (packed(d, "a.zst", "zstd -q -1c IMAGE > OUT"), raw, &["--sha256"]),
+        (packed(d, "single.zst", "zstd -q -1c IMAGE > OUT"), raw, &["--single-pass"]),
+        (
+            packed(
+                d,
+                "two.zst",
+                "head -c 33333333 IMAGE | zstd -q > OUT; tail -c +33333334 IMAGE | zstd -q >> OUT",
+            ),
+            raw,
+            &[],
+        ),
+        (mbr.clone(), &mbr, &[]),
+    ];
+    for (image, plain, options) in cases {
+        fill(&disk.backing, 130 * MIB);
+        let receipt = flashed(&image, &disk.node, options);
+        assert_equal(plain, &disk.node);
+        let len = std::fs::metadata(plain).unwrap().len();
+        let name = image.display();
+        assert_eq!(receipt["image"]["size"], len, "{name}");
+        assert_eq!(receipt["bytes"]["verified"], len, "{name}");
+        // The same digest from the receipt, from `copal digest` of the packed and of the plain image.
+        let digest = |f: &Path| {
+            let out = copal().arg("digest").arg(f).output().unwrap();
+            String::from_utf8(out.stdout).unwrap().split_whitespace().next().unwrap().to_owned()
+        };
+        assert_eq!(receipt["image"]["chunk_digest"], digest(&image).as_str(), "{name}");
+        assert_eq!(digest(&image), digest(plain), "{name}");
+        if options.contains(&"--sha256") {
+            let sum = tool(&["sha256sum", plain.to_str().unwrap()]);
+            assert_eq!(receipt["image"]["sha256"], sum.split(' ').next().unwrap());
+        }
+        // Behind the image nothing was touched.
+        assert!(read(&disk.node, len, 130 * MIB - len).iter().all(|b| *b == 0xA5), "{name}");
+        let verified =
+            copal().args(["verify", "--image"]).arg(&image).arg("--target").arg(&disk.node).output().unwrap();
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    }
+}
+
+#[test]
+fn tools_that_are_not_ours_find_no_fault() {
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let Some(disk) = Loop::dirty("tools_that_are_not_ours_find_no_fault", size) else { return };
+    flashed(os_image(), &disk.node, &[]);
+    let report = tool(&["sgdisk", "-v", disk.text()]);
+    assert!(report.contains("No problems found"), "{report}");
+    let table = tool(&["sfdisk", "-d", disk.text()]);
+    let mut checked = 0;
+    for line in table.lines().filter(|l| l.contains("start=")) {
+        let field = |key: &str| -> u64 {
+            let rest = line.split(key).nth(1).unwrap();
+            rest.trim_start().split(',').next().unwrap().trim().parse().unwrap()
+        };
+        let (start, len) = (field("start=") * 512, field("size=") * 512);
+        let options = ["-o", &start.to_string(), "--sizelimit", &len.to_string(), "-r"];
+        let part = Loop::over("tools_that_are_not_ours_find_no_fault", &disk.backing, &options).unwrap();
+        let fat =
+            read(&part.node, 0, 512)[54..59] == *b"FAT16" || read(&part.node, 0, 512)[82..87] == *b"FAT32";
+        let check: &[&str] =
+            if fat { &["fsck.vfat", "-n", part.text()] } else { &["e2fsck", "-fn", part.text()] };
+        tool(check);
+        checked += 1;
+    }
+    assert_eq!(checked, 5, "{table}");
+}
+
+#[test]
+fn a_plain_file_is_made_extended_or_kept_at_its_size() {
+    let dir = folder();
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let target = dir.path().join("disk.img");
+    flashed(os_image(), &target, &[]);
+    assert_equal(os_image(), &target);
+    assert_eq!(std::fs::metadata(&target).unwrap().len(), size);
+    for (before, after) in [(MIB, size), (size + 4097, size + 4097)] {
+        std::fs::remove_file(&target).unwrap();
+        fill(&target, before);
+        flashed(os_image(), &target, &[]);
+        assert_equal(os_image(), &target);
+        assert_eq!(std::fs::metadata(&target).unwrap().len(), after);
+        assert!(read(&target, size, after - size).iter().all(|b| *b == 0xA5));
+    }
+}
+
+#[test]
+fn no_root_is_needed_for_a_plain_file() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // every other test with a plain file runs without root then
+    }
+    let dir = tempfile::tempdir().unwrap();
+    tool(&["chmod", "777", dir.path().to_str().unwrap()]);
+    let image = dir.path().join("os.img");
+    let copy = dir.path().join("copal");
+    tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
+    std::fs::copy(env!("CARGO_BIN_EXE_copal"), &copy).unwrap();
+    let target = dir.path().join("disk.img");
+    let out = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .arg(&copy)
+        .arg("flash")
+        .arg("--image")
+        .arg(&image)
+        .arg("--target")
+        .arg(&target)
+        .env_remove("LLVM_PROFILE_FILE")
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_equal(&image, &target);
+    // The receipt is on stdout.
+    let receipt: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(receipt["version"], 1);
+}
+
+#[test]
+fn single_flipped_bits_are_found_by_verify() {
+    let dir = folder();
+    let target = dir.path().join("disk.img");
+    flashed(os_image(), &target, &[]);
+    let size = std::fs::metadata(&target).unwrap().len();
+    let mut rng = fastrand::Rng::with_seed(5);
+    for round in 0..24 {
+        let at = if round == 0 { size - 1 } else { rng.u64(0..size) };
+        let old = read(&target, at, 1)[0];
+        poke(&target, at, &[old ^ (1 << rng.u8(0..8))]);
+        let out = copal()
+            .args(["verify", "--json", "--image"])
+            .arg(os_image())
+            .arg("--target")
+            .arg(&target)
+            .output()
+            .unwrap();
+        assert_eq!(out.status.code(), Some(1));
+        let line = last_line(&out);
+        assert_eq!(line["code"], "target-differs");
+        assert!(line["message"].as_str().unwrap().contains(&format!("byte {at},")), "{at}: {line}");
+        poke(&target, at, &[old]);
+    }
+}
+
+#[test]
+fn the_run_does_what_the_plan_says() {
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let Some(disk) = Loop::dirty("the_run_does_what_the_plan_says", size + MIB) else { return };
+    let before = std::fs::read(&disk.backing).unwrap();
+    let out = flash(os_image(), &disk.node, &["--plan", "--json"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(std::fs::read(&disk.backing).unwrap() == before, "--plan wrote something");
+    let plan = last_line(&out)["plan"].clone();
+    let steps: Vec<&str> =
+        plan["steps"].as_array().unwrap().iter().map(|s| s["step"].as_str().unwrap()).collect();
+    assert_eq!(
+        steps,
+        ["clear", "clear", "write-body", "verify-body", "write-backup-gpt", "write-head"],
+        "{plan}"
+    );
+    assert_eq!(plan["image"]["size"]["exact"], size);
+    assert_eq!(plan["target"]["name"], disk.text());
+    assert_eq!(plan["image"]["table"]["partitions"][0]["label"], "resin-boot");
+    let text = flash(os_image(), &disk.node, &["--plan"]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("resin-boot") && text.contains(disk.text()), "{text}");
+}
+
+#[test]
+fn the_second_flash_of_the_same_image_writes_almost_nothing() {
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let Some(disk) = Loop::dirty("the_second_flash_of_the_same_image_writes_almost_nothing", size) else {
+        return;
+    };
+    let first = flashed(os_image(), &disk.node, &[]);
+    let second = flashed(os_image(), &disk.node, &[]);
+    assert!(first["bytes"]["written"].as_u64().unwrap() > 20 * MIB, "{first}");
+    assert!(second["bytes"]["written"].as_u64().unwrap() < 2 * MIB, "{second}");
+    assert_eq!(second["bytes"]["verified"], size);
+    assert_equal(os_image(), &disk.node);
+}

@@ -1,0 +1,16 @@
+//! The real binary on real block devices and files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
+#![allow(clippy::cast_possible_truncation)]
+
+mod faults;
+mod images;
+mod kill;
+mod refusals;
+mod support;

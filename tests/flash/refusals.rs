@@ -1,0 +1,193 @@
+//! Bad input: the message names the object, the exit code says that nothing was written, and nothing was.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::*;
+
+/// Flashes what must be refused with `code`, and compares the target before and after.
+fn refused(image: &Path, target: &Path, code: &str, names: &str, more: &[&str]) {
+    let content = |p: &Path| p.exists().then(|| std::fs::read(p).unwrap());
+    let before = content(target);
+    let mut args = vec!["--json"];
+    args.extend(more);
+    let out = flash(image, target, &args);
+    let line = last_line(&out);
+    assert_eq!(line["code"], code, "{line}");
+    assert_eq!(line["effect"], "refused", "{line}");
+    assert_eq!(out.status.code(), Some(if code == "busy" { 5 } else { 3 }), "{line}");
+    assert!(line["message"].as_str().unwrap().contains(names), "{line} does not name {names}");
+    assert!(!line["hint"].as_str().unwrap().is_empty());
+    assert!(content(target) == before, "{code}: something was written");
+}
+
+/// An image made from the good one by a shell command.
+fn made(dir: &Path, name: &str, shell: &str) -> PathBuf {
+    let path = dir.join(name);
+    let line = shell.replace("IMAGE", os_image().to_str().unwrap()).replace("OUT", path.to_str().unwrap());
+    tool(&["sh", "-ec", &line]);
+    path
+}
+
+#[test]
+fn images() {
+    let dir = folder();
+    let d = dir.path();
+    let target = d.join("target");
+    fill(&target, 2 * MIB);
+    let cases = [
+        ("missing.img", "true", "image-missing"),
+        ("folder.img", "mkdir OUT", "image-not-regular"),
+        ("fifo.img", "mkfifo OUT", "image-not-regular"),
+        ("empty.img", ": > OUT", "image-empty"),
+        ("cut.gz", "gzip -1c IMAGE | head -c 1000000 > OUT", "image-damaged"),
+        ("cut.xz", "xz -0 -T2 -c IMAGE | head -c 1000000 > OUT", "image-damaged"),
+        ("cut.zst", "zstd -qc IMAGE | head -c 1000000 > OUT", "image-damaged"),
+        ("tail.gz", "gzip -1c IMAGE > OUT; echo garbage >> OUT", "image-damaged"),
+        ("tail.xz", "xz -0 -T2 -c IMAGE > OUT; echo garbage >> OUT", "image-damaged"),
+        ("tail.zst", "zstd -qc IMAGE > OUT; echo garbage >> OUT", "image-damaged"),
+        ("window.zst", "zstd -q --long=28 -c IMAGE > OUT", "window-too-large"),
+        ("window.xz", "head -c 1000000 IMAGE | xz --lzma2=preset=0,dict=128MiB > OUT", "window-too-large"),
+        ("packed.bz2", "printf 'BZh91AY&SY' > OUT", "unsupported-compression"),
+        ("notable.img", "truncate -s 8M OUT", "no-partition-table"),
+        (
+            "noboot.img",
+            "truncate -s 8M OUT; printf 'start=2048,type=83' | sfdisk -q OUT",
+            "no-boot-partition",
+        ),
+        ("short.img", "head -c 50000000 IMAGE > OUT", "partition-table-invalid"),
+        ("sum.img", "cp IMAGE OUT; echo 'not a digest' > OUT.sha256", "checksum-file-invalid"),
+        (
+            "othersum.img",
+            "cp IMAGE OUT; echo \"$(echo x | sha256sum | cut -c-64)  othersum.img\" > OUT.sha256",
+            "image-digest-mismatch",
+        ),
+        ("bmap.img", "cp IMAGE OUT; echo '<bmap' > OUT.bmap", "bmap-invalid"),
+        (
+            "otherbmap.img",
+            "cp IMAGE OUT; bmaptool -q create -o OUT.bmap OUT; printf x | dd of=OUT bs=1 seek=5000000 conv=notrunc status=none",
+            "bmap-mismatch",
+        ),
+    ];
+    for (name, shell, code) in cases {
+        let image = made(d, name, shell);
+        refused(&image, &target, code, name, &[]);
+    }
+    // A digest that was asked for and is not there.
+    refused(
+        os_image(),
+        &target,
+        "image-digest-mismatch",
+        "os.img",
+        &[&format!("--sha256={}", "0".repeat(64))],
+    );
+    // With --force-raw a table is no condition.
+    let raw = d.join("notable.img");
+    flashed(&raw, &target, &["--force-raw"]);
+    assert_equal(&raw, &target);
+}
+
+#[test]
+fn disks() {
+    let Some(disk) = Loop::dirty("disks", 128 * MIB) else { return };
+    let dir = folder();
+    let name = disk.text().to_owned();
+
+    let small = Loop::dirty("disks", 64 * MIB).unwrap();
+    refused(os_image(), &small.node, "target-too-small", small.text(), &[]);
+
+    let read_only = Loop::over("disks", &small.backing, &["-r"]).unwrap();
+    refused(os_image(), &read_only.node, "target-read-only", read_only.text(), &[]);
+
+    let sectors = dir.path().join("4k.raw");
+    fill(&sectors, 128 * MIB);
+    let four_k = Loop::over("disks", &sectors, &["-b", "4096"]).unwrap();
+    refused(os_image(), &four_k.node, "sector-size-mismatch", four_k.text(), &[]);
+
+    // Held by somebody else, exclusively.
+    let holder = std::process::Command::new("flock").args(["-x", &name, "sleep", "60"]).spawn().unwrap();
+    let mut holder = holder;
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    refused(os_image(), &disk.node, "busy", &name, &[]);
+    tool(&["pkill", "-P", &holder.id().to_string()]);
+    let _status = holder.wait();
+
+    // Mounted; swapped on.
+    tool(&["mke2fs", "-q", "-t", "ext4", &name]);
+    let mount = dir.path().join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    tool(&["mount", &name, mount.to_str().unwrap()]);
+    let result = std::panic::catch_unwind(|| {
+        refused(os_image(), &disk.node, "target-mounted", mount.to_str().unwrap(), &[]);
+    });
+    tool(&["umount", mount.to_str().unwrap()]);
+    result.unwrap();
+    tool(&["mkswap", "-q", &name]);
+    tool(&["swapon", &name]);
+    let result = std::panic::catch_unwind(|| refused(os_image(), &disk.node, "target-swap", &name, &[]));
+    tool(&["swapoff", &name]);
+    result.unwrap();
+
+    // Neither disk nor plain file.
+    refused(os_image(), Path::new("/dev/null"), "target-missing", "/dev/null", &[]);
+    refused(os_image(), &dir.path().join("no/such/folder"), "target-missing", "no/such/folder", &[]);
+}
+
+#[test]
+fn configurations() {
+    let Some(disk) = Loop::dirty("configurations", 128 * MIB) else { return };
+    let dir = folder();
+    let conf = dir.path().join("flasher.conf");
+    let pattern = disk.text().strip_prefix("/dev/").unwrap().to_owned();
+    let good = format!("INTERNAL_DEVICE_KERNEL=\"{pattern}\"\n");
+    let cases = [
+        (format!("{good}BALENA_IMAGE='unclosed\n"), "conf-syntax"),
+        (format!("{good}BALENA_IMAGE=$(reboot)\n"), "conf-expansion"),
+        (format!("{good}BOOTLOADER_FLASH_DEVICE=mtdblock0\n"), "conf-invalid"),
+        (
+            format!("{good}BOOTLOADER_FLASH_DEVICE=x\nBOOTLOADER_IMAGE=u\nBOOTLOADER_BLOCK_SIZE_OFFSET=0\n"),
+            "conf-invalid",
+        ),
+        ("BALENA_IMAGE=os.img\n".to_owned(), "no-target-pattern"),
+        ("INTERNAL_DEVICE_KERNEL=nothing-like-this\n".to_owned(), "no-target"),
+    ];
+    let run = |more: &[&str]| {
+        let out = copal()
+            .args(["flash", "--json", "--conf"])
+            .arg(&conf)
+            .arg("--image")
+            .arg(os_image())
+            .args(more)
+            .env("CONFIG_PATH", dir.path().join("config.json"))
+            .output()
+            .unwrap();
+        (out.status.code(), last_line(&out))
+    };
+    let missing = run(&[]);
+    assert_eq!((missing.0, &missing.1["code"]), (Some(3), &"conf-missing".into()), "{missing:?}");
+    for (text, code) in cases {
+        std::fs::write(&conf, &text).unwrap();
+        let (status, line) = run(&[]);
+        assert_eq!((status, &line["code"]), (Some(3), &code.into()), "{text}: {line}");
+    }
+    std::fs::write(&conf, &good).unwrap();
+    for (text, code) in
+        [("{", "config-json-invalid"), ("[]", "config-json-invalid"), ("{\"a\":\0}", "config-json-invalid")]
+    {
+        std::fs::write(dir.path().join("config.json"), text).unwrap();
+        let (status, line) = run(&[]);
+        assert_eq!((status, &line["code"]), (Some(3), &code.into()), "{text}: {line}");
+    }
+    // The configuration asks for more than writing the image: not silently left out.
+    std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+    let (status, line) = run(&[]);
+    assert_eq!((status, &line["code"]), (Some(1), &"not-in-this-build".into()), "{line}");
+    assert!(read(&disk.backing, 0, 4096).iter().all(|b| *b == 0xA5));
+    // config.json has the last word on the target.
+    let installer = "{\"installer\":{\"target_devices\":\"nothing-like-this\"}}";
+    std::fs::write(dir.path().join("config.json"), installer).unwrap();
+    assert_eq!(run(&["--image-only"]).1["code"], "no-target");
+    std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+    let (status, line) = run(&["--image-only"]);
+    assert_eq!(status, Some(0), "{line}");
+    assert_equal(os_image(), &disk.node);
+}

@@ -1,0 +1,162 @@
+//! Real disks for the real binary: loop devices over files on a disk, dirty, with images made by the real tools.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+pub const MIB: u64 = 1 << 20;
+
+/// A folder on a disk: `/tmp` may be a tmpfs, on which direct I/O and holes are another thing.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("flash-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Says why a test cannot run here. `./dev test` lists these lines.
+pub fn not_run(test: &str, why: &str) {
+    eprintln!("not run: {test}: {why}");
+}
+
+/// Runs a tool that must succeed.
+pub fn tool(argv: &[&str]) -> String {
+    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
+    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+pub fn copal() -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_copal"));
+    c.stdin(Stdio::null()).env_remove("COPAL_LOG");
+    c
+}
+
+/// Runs `copal flash` to its end.
+pub fn flash(image: &Path, target: &Path, more: &[&str]) -> Output {
+    copal().arg("flash").arg("--image").arg(image).arg("--target").arg(target).args(more).output().unwrap()
+}
+
+/// [`flash`] that must succeed, with its receipt.
+pub fn flashed(image: &Path, target: &Path, more: &[&str]) -> serde_json::Value {
+    let receipt = target_receipt();
+    let mut args = vec!["--receipt", receipt.to_str().unwrap()];
+    args.extend(more);
+    let out = flash(image, target, &args);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&std::fs::read(&receipt).unwrap()).unwrap()
+}
+
+fn target_receipt() -> PathBuf {
+    static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    DIR.get_or_init(folder).path().join(format!("receipt-{n}.json"))
+}
+
+/// A partitioned OS image of 96 MiB, made once for all tests of this program.
+pub fn os_image() -> &'static Path {
+    static IMAGE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    &IMAGE
+        .get_or_init(|| {
+            let dir = folder();
+            let path = dir.path().join("os.img");
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/make-image.sh");
+            tool(&[script, path.to_str().unwrap(), "--size", "96", "--fill", "30"]);
+            (dir, path)
+        })
+        .1
+}
+
+/// A loop device over a file full of 0xA5.
+pub struct Loop {
+    pub node: PathBuf,
+    pub backing: PathBuf,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Loop {
+    /// `None`, and a line that says so, where there are no loop devices.
+    pub fn dirty(test: &str, size: u64) -> Option<Loop> {
+        let dir = folder();
+        let backing = dir.path().join("disk.raw");
+        fill(&backing, size);
+        let mut l = Loop::over(test, &backing, &[])?;
+        l._dir = Some(dir);
+        Some(l)
+    }
+
+    /// Over a file that is there.
+    pub fn over(test: &str, backing: &Path, options: &[&str]) -> Option<Loop> {
+        for _ in 0..20 {
+            // Others take devices at the same time: the free one of a moment ago may be gone.
+            let out = Command::new("losetup").args(["-f", "--show"]).args(options).arg(backing).output();
+            match out {
+                Ok(o) if o.status.success() => {
+                    let node = PathBuf::from(String::from_utf8_lossy(&o.stdout).trim());
+                    return Some(Loop { node, backing: backing.to_owned(), _dir: None });
+                }
+                _ => std::thread::sleep(std::time::Duration::from_millis(100)),
+            }
+        }
+        not_run(test, "no loop device can be had (root needed)");
+        None
+    }
+
+    pub fn text(&self) -> &str {
+        self.node.to_str().unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ignored = Command::new("losetup").arg("-d").arg(&self.node).output();
+    }
+}
+
+/// Writes a file of 0xA5.
+pub fn fill(path: &Path, size: u64) {
+    let mut f = OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
+    let block = vec![0xA5; MIB as usize];
+    let mut left = size;
+    while left > 0 {
+        let n = left.min(MIB);
+        f.write_all(&block[..n as usize]).unwrap();
+        left -= n;
+    }
+    f.sync_all().unwrap();
+}
+
+pub fn read(path: &Path, at: u64, len: u64) -> Vec<u8> {
+    let mut f = File::open(path).unwrap();
+    f.seek(SeekFrom::Start(at)).unwrap();
+    let mut out = vec![0; len as usize];
+    f.read_exact(&mut out).unwrap();
+    out
+}
+
+pub fn poke(path: &Path, at: u64, bytes: &[u8]) {
+    let mut f = OpenOptions::new().write(true).open(path).unwrap();
+    f.seek(SeekFrom::Start(at)).unwrap();
+    f.write_all(bytes).unwrap();
+    f.sync_all().unwrap();
+}
+
+/// `cmp` over the whole image length, past whatever the page cache of the device holds.
+pub fn assert_equal(image: &Path, target: &Path) {
+    let len = std::fs::metadata(image).unwrap().len().to_string();
+    let out = Command::new("cmp").args(["-n", &len]).arg(image).arg(target).output().unwrap();
+    assert!(
+        out.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+/// The JSON of the last line of stdout.
+pub fn last_line(out: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let line =
+        text.lines().last().unwrap_or_else(|| panic!("no output; {}", String::from_utf8_lossy(&out.stderr)));
+    serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))
+}
