@@ -135,16 +135,18 @@ ext4() {
     rm -rf "$scratch/p$1"
 }
 want=$(((size * fill / 100 - boot * fill / 200) * 1024))
-a=$((want * 45 / 100)) full=$((root * 1024 * 80 / 100))
+# Journal, inode tables and folders take a larger part of a small file system.
+[ "$root" -ge 128 ] && room=80 || room=55
+a=$((want * 45 / 100)) full=$((root * 1024 * room / 100))
 [ "$a" -le "$full" ] || a=$full
 bb=$((want * 20 / 100))
 [ "$bb" -le "$full" ] || bb=$full
-d=$((want - a - bb - state * 1024 / 4)) full=$((data * 1024 * 80 / 100))
+d=$((want - a - bb - state * 1024 / 8)) full=$((data * 1024 * room / 100))
 [ "$d" -le "$full" ] || d=$full
 [ "$d" -ge 0 ] || d=0
 ext4 2 resin-rootA $p2 "$root" "$a"
 ext4 3 resin-rootB $p3 "$root" "$bb"
-ext4 4 resin-state $p4 "$state" $((state * 1024 / 4))
+ext4 4 resin-state $p4 "$state" $((state * 1024 / 8))
 ext4 5 resin-data $p5 "$data" "$d"
 
 for line in "1 resin-boot $p1 $boot" "2 resin-rootA $p2 $root" "3 resin-rootB $p3 $root" "4 resin-state $p4 $state" "5 resin-data $p5 $data"; do

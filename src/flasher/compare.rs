@@ -6,9 +6,8 @@ use super::chunks::{Extent, pass, workers};
 use super::digest::{CHUNK, CHUNK_LEN, is_zero};
 use super::progress::{Progress, Stage};
 use super::write::Open;
-use super::write::io::{Retries, outward, read_exact};
+use super::write::io::Io;
 use crate::error::Result;
-use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
 /// What a comparison found.
@@ -29,22 +28,15 @@ pub struct Comparison {
 pub fn compare(
     open: Open<'_>,
     size: Option<u64>,
-    medium: &dyn Medium,
+    io: &Io<'_>,
     progress: &dyn Progress,
 ) -> Result<Comparison> {
-    let retries = Retries::default();
     let first = AtomicU64::new(u64::MAX);
     let differing = AtomicU64::new(0);
     progress.begin(Stage::Verify, size);
 
     let check = |seen: &mut Buffer, offset: u64, len: u64, want: Option<&[u8]>| -> Result<()> {
-        let outer = outward(&(offset..offset + len), medium.block_size() as u64);
-        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
-        if seen.len() < whole {
-            *seen = Buffer::zeroed(whole);
-        }
-        read_exact(medium, seen.get_mut(..whole).unwrap_or_default(), outer.start, &retries)?;
-        let seen = seen.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+        let seen = io.read_any(seen, offset, len)?;
         let bad = match want {
             Some(want) if seen == want => None,
             Some(want) => seen.iter().zip(want).position(|(a, b)| a != b),

@@ -8,7 +8,7 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::receipt::Receipt;
 use super::target::{self, Identity, Kind, Target};
-use super::write;
+use super::write::{self, io::Io};
 use crate::config::config_json::{self, ConfigJson};
 use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
@@ -175,7 +175,7 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
         Size::AtLeast(_) => None,
     };
     let device = Device::open(target, Access::Read).map_err(|e| cannot_open(target, e))?;
-    let found = super::compare::compare(&|| image.source(), size, &device, progress)?;
+    let found = super::compare::compare(&|| image.source(), size, &Io::new(&device, target), progress)?;
     let Some(at) = found.first_difference else { return Ok(found) };
     let sector = seen.table.as_ref().map_or(512, |t| t.sector_size);
     let place = write::place(seen.table.as_ref(), sector, at);

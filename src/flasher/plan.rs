@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::digest::{CHUNK, Digest256};
 use super::image::{Format, Image, Inspection, Size, Table};
 use super::target::{Kind, Target};
-use super::write::io::{Retries, outward, read_exact};
-use crate::error::{Code, Error, Result};
+use super::write::io::Io;
+use crate::error::Result;
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
@@ -129,7 +129,8 @@ impl Plan {
         let mut steps = Vec::new();
         let mut clear = |what, range| steps.push(Step::Clear { what, range });
         clear(Cleared::FirstMebibyte, head.clone());
-        if let Some(stale) = old.map(stale_backup).transpose()?.flatten() {
+        if let Some(stale) = old.map(|disk| stale_backup(&Io::new(disk, &target.name))).transpose()?.flatten()
+        {
             clear(Cleared::StaleBackupGpt, stale.start.max(head.end)..stale.end);
         }
         if let Some(range) = &backup {
@@ -179,14 +180,12 @@ const MAX_ENTRIES: u64 = 512 << 10;
 /// The backup GPT at the end of a disk: its header in the last sector and the entry array that it names.
 ///
 /// Both sector sizes are tried: a disk can have been partitioned behind an adapter that showed the other one.
-fn stale_backup(disk: &dyn Medium) -> Result<Option<Range<u64>>> {
-    let size = disk
-        .size()
-        .map_err(|e| Error::new(Code::TargetReadFailed, "cannot read the size of the target").because(e))?;
+fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
+    let size = disk.size()?;
+    let mut buffer = Buffer::zeroed(0);
     for sector in [512u64, 4096] {
         let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
-        let mut header = [0u8; 92];
-        read_bytes(disk, at, &mut header)?;
+        let header = disk.read_any(&mut buffer, at, 92)?;
         let Some(b"EFI PART") = header.get(..8) else { continue };
         // UEFI specification, table "GPT Header": entries' LBA at 72, their number at 80, their size at 84.
         let field = |from: usize, len: usize| {
@@ -200,18 +199,6 @@ fn stale_backup(disk: &dyn Medium) -> Result<Option<Range<u64>>> {
         return Ok(Some(if believable { entries } else { at }..size));
     }
     Ok(None)
-}
-
-/// Reads a few bytes at any offset.
-fn read_bytes(disk: &dyn Medium, at: u64, out: &mut [u8]) -> Result<()> {
-    let outer = outward(&(at..at + out.len() as u64), disk.block_size() as u64);
-    let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
-    read_exact(disk, &mut buf, outer.start, &Retries::default())?;
-    let skip = usize::try_from(at - outer.start).unwrap_or(0);
-    if let Some(bytes) = buf.get(skip..skip + out.len()) {
-        out.copy_from_slice(bytes);
-    }
-    Ok(())
 }
 
 impl fmt::Display for Plan {

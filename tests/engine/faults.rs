@@ -169,7 +169,8 @@ fn every_fault_at_every_call() {
                             (_, Call::Read) => &[Code::TargetReadFailed, Code::TargetVanished],
                             (_, Call::Write) => &[Code::TargetWriteFailed, Code::TargetVanished],
                             (_, Call::Flush) => &[Code::TargetFlushFailed],
-                            (_, Call::Size | Call::DropCache) => &[Code::Io],
+                            (_, Call::DropCache) => &[Code::Io],
+                            (_, Call::Size) => &[Code::TargetReadFailed],
                             // A medium that cannot zero is written instead: never an error.
                             (_, Call::Zero) => &[],
                         };

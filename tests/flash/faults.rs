@@ -149,6 +149,10 @@ fn a_disk_that_goes_away() {
     let line = last_line(&out);
     assert_eq!(out.status.code(), Some(4), "{line}");
     let code = line["code"].as_str().unwrap();
-    assert!(["target-write-failed", "target-vanished", "target-flush-failed"].contains(&code), "{line}");
+    assert!(
+        ["target-write-failed", "target-read-failed", "target-vanished", "target-flush-failed"]
+            .contains(&code),
+        "{line}"
+    );
     assert!(read(&backing, 0, MIB).iter().all(|b| *b == 0));
 }

@@ -117,8 +117,8 @@ fn tools_that_are_not_ours_find_no_fault() {
         let (start, len) = (field("start=") * 512, field("size=") * 512);
         let options = ["-o", &start.to_string(), "--sizelimit", &len.to_string(), "-r"];
         let part = Loop::over("tools_that_are_not_ours_find_no_fault", &disk.backing, &options).unwrap();
-        let fat =
-            read(&part.node, 0, 512)[54..59] == *b"FAT16" || read(&part.node, 0, 512)[82..87] == *b"FAT32";
+        let boot_sector = read(&part.node, 0, 512);
+        let fat = boot_sector[54..57] == *b"FAT" || boot_sector[82..85] == *b"FAT";
         let check: &[&str] =
             if fat { &["fsck.vfat", "-n", part.text()] } else { &["e2fsck", "-fn", part.text()] };
         tool(check);

@@ -54,7 +54,12 @@ fn images() {
             "truncate -s 8M OUT; printf 'start=2048,type=83' | sfdisk -q OUT",
             "no-boot-partition",
         ),
-        ("short.img", "head -c 50000000 IMAGE > OUT", "partition-table-invalid"),
+        ("short.img", "head -c 50000000 IMAGE > OUT", "image-damaged"),
+        (
+            "crc.img",
+            "cp IMAGE OUT; printf x | dd of=OUT bs=1 seek=530 conv=notrunc status=none",
+            "partition-table-invalid",
+        ),
         ("sum.img", "cp IMAGE OUT; echo 'not a digest' > OUT.sha256", "checksum-file-invalid"),
         (
             "othersum.img",

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::io::{flush, outward, read_exact, write_all, write_merged};
 use super::zero::ZeroMap;
 use super::{Engine, locked};
 use crate::error::{Code, Error, Result};
@@ -75,9 +74,9 @@ impl Engine<'_> {
             zeroes: ZeroMap::default(),
             digests: (!known).then(|| Mutex::new(Vec::new())),
         };
-        let room =
-            self.medium.size().map_err(|e| super::io::classify(self.medium, Code::Io, "size", 0, e))?;
-        let limited = self.medium.block_size() > 1;
+        let room = self.io.size()?;
+        // A plain file grows.
+        let limited = self.io.block() > 1;
         let mut edges = std::mem::take(&mut self.edges);
         let this = &*self;
         let mut in_order = |extent: &Extent<'_>| {
@@ -100,13 +99,11 @@ impl Engine<'_> {
         self.take_digests(body.digests)?;
 
         let comparing = body.comparing.is_on();
-        self.medium
-            .extend(size)
-            .map_err(|e| super::io::classify(self.medium, Code::TargetWriteFailed, "extend", size, e))?;
+        self.io.extend(size)?;
         for range in body.zeroes.take() {
-            self.zeroer.zero(self.medium, range, comparing, &self.retries, &|n| self.progress.advance(n))?;
+            self.zeroer.zero(&self.io, range, comparing, &|n| self.progress.advance(n))?;
         }
-        flush(self.medium)
+        self.io.flush()
     }
 
     fn keep_edges(&self, extent: &Extent<'_>, edges: &mut std::collections::BTreeMap<u64, Vec<u8>>) {
@@ -195,7 +192,7 @@ impl Engine<'_> {
             return Ok(());
         }
         let comparing = body.comparing.is_on();
-        self.zeroer.zero(self.medium, range, comparing, &self.retries, &|n| self.progress.advance(n))
+        self.zeroer.zero(&self.io, range, comparing, &|n| self.progress.advance(n))
     }
 
     fn write_data(
@@ -235,13 +232,7 @@ impl Engine<'_> {
 
     /// Reads the target first and writes only the blocks that differ.
     fn write_difference(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
-        let outer = outward(&(offset..offset + bytes.len() as u64), self.medium.block_size() as u64);
-        let len = usize::try_from(outer.end - outer.start).unwrap_or(0);
-        if scratch.len() < len || outer.start != offset {
-            return self.write_bytes(bytes, offset);
-        }
-        let seen = scratch.get_mut(..len).unwrap_or_default();
-        read_exact(self.medium, seen, offset, &self.retries)?;
+        let seen = self.io.read_any(scratch, offset, bytes.len() as u64)?;
         let mut alike = 0usize;
         for run in runs(bytes.len(), DIFF_BLOCK, |block| part(bytes, block) == part(seen, block)) {
             if run.marked {
@@ -257,12 +248,12 @@ impl Engine<'_> {
 
     /// Writes data at a block boundary; a last part that is no whole block is merged with what is there.
     pub(super) fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let block = self.medium.block_size().max(1);
+        let block = self.io.block();
         let whole = if offset.is_multiple_of(block as u64) { bytes.len() - bytes.len() % block } else { 0 };
         let (whole, rest) = bytes.split_at(whole);
-        write_all(self.medium, whole, offset, &self.retries)?;
+        self.io.write(whole, offset)?;
         if !rest.is_empty() {
-            write_merged(self.medium, rest, offset + whole.len() as u64, &self.retries)?;
+            self.io.write_any(rest, offset + whole.len() as u64)?;
         }
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())

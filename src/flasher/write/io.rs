@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc;
@@ -11,128 +12,205 @@ use crate::error::{Code, Error, Result};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
-/// Repeated operations so far, for the receipt.
-#[derive(Debug, Default)]
-pub struct Retries(AtomicU64);
-
-impl Retries {
-    /// How many.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// Interruptions in a row after which even `EINTR` is an error: nothing may spin for ever.
 const MAX_INTERRUPTIONS: u32 = 1000;
-
-/// Runs `op` until it succeeds, with one repetition after an `EIO` and any reasonable number after `EINTR`.
-fn retrying<T>(retries: &Retries, mut op: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let (mut interruptions, mut eio) = (0, false);
-    loop {
-        match op() {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
-                interruptions += 1;
-            }
-            Err(e) if e.raw_os_error() == Some(libc::EIO) && !eio => {
-                eio = true;
-                retries.0.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("input/output error, trying once more");
-            }
-            other => return other,
-        }
-    }
-}
-
-/// Fills `buf`, whose length and offset are multiples of the block size.
-///
-/// # Errors
-/// [`Code::TargetReadFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
-pub fn read_exact(medium: &dyn Medium, buf: &mut [u8], offset: u64, retries: &Retries) -> Result<()> {
-    let len = buf.len();
-    transfer(medium, Code::TargetReadFailed, "read", len, offset, retries, |done, at| {
-        medium.read_at(buf.get_mut(done..).unwrap_or_default(), at)
-    })
-}
-
-/// Writes `buf`, whose length and offset are multiples of the block size.
-///
-/// # Errors
-/// [`Code::TargetWriteFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
-pub fn write_all(medium: &dyn Medium, buf: &[u8], offset: u64, retries: &Retries) -> Result<()> {
-    transfer(medium, Code::TargetWriteFailed, "write", buf.len(), offset, retries, |done, at| {
-        medium.write_at(buf.get(done..).unwrap_or_default(), at)
-    })
-}
 
 /// Transfers in a row that may end within the block they began in.
 const MAX_STALLS: u8 = 8;
 
-/// Repeats `op(done, offset)` until `len` bytes are done.
-fn transfer(
-    medium: &dyn Medium,
-    code: Code,
-    what: &str,
-    len: usize,
-    offset: u64,
-    retries: &Retries,
-    mut op: impl FnMut(usize, u64) -> io::Result<usize>,
-) -> Result<()> {
-    let (mut done, mut stalls) = (0usize, 0u8);
-    while done < len {
-        let at = offset + done as u64;
-        let before = done;
-        match retrying(retries, || op(done, at)) {
-            Ok(0) => return Err(ended(medium, what, at)),
-            Ok(n) => done = continue_at(medium, done, n, len),
-            Err(e) => return Err(classify(medium, code, what, at, e)),
+/// A medium with the name that errors call it by.
+pub struct Io<'a> {
+    medium: &'a dyn Medium,
+    name: &'a Path,
+    retries: AtomicU64,
+}
+
+impl<'a> Io<'a> {
+    /// Input and output on `medium`, called `name`.
+    #[must_use]
+    pub fn new(medium: &'a dyn Medium, name: &'a Path) -> Self {
+        Io { medium, name, retries: AtomicU64::new(0) }
+    }
+
+    /// What transfers have to be multiples of, at least 1.
+    #[must_use]
+    pub fn block(&self) -> usize {
+        self.medium.block_size().max(1)
+    }
+
+    /// The medium itself.
+    #[must_use]
+    pub fn medium(&self) -> &'a dyn Medium {
+        self.medium
+    }
+
+    /// Operations repeated after an input/output error so far.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the medium.
+    ///
+    /// # Errors
+    /// [`Code::TargetReadFailed`] or [`Code::TargetVanished`].
+    pub fn size(&self) -> Result<u64> {
+        self.medium.size().map_err(|e| self.failure(Code::TargetReadFailed, "read the size of", None, e))
+    }
+
+    /// Makes a plain file at least `len` bytes long.
+    ///
+    /// # Errors
+    /// [`Code::TargetWriteFailed`].
+    pub fn extend(&self, len: u64) -> Result<()> {
+        self.medium.extend(len).map_err(|e| self.failure(Code::TargetWriteFailed, "extend", None, e))
+    }
+
+    /// Fills `buf`, whose length and offset are multiples of the block size.
+    ///
+    /// # Errors
+    /// [`Code::TargetReadFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let len = buf.len();
+        self.transfer(Code::TargetReadFailed, "read", len, offset, |done, at| {
+            self.medium.read_at(buf.get_mut(done..).unwrap_or_default(), at)
+        })
+    }
+
+    /// Writes `buf`, whose length and offset are multiples of the block size.
+    ///
+    /// # Errors
+    /// [`Code::TargetWriteFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
+    pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.transfer(Code::TargetWriteFailed, "write", buf.len(), offset, |done, at| {
+            self.medium.write_at(buf.get(done..).unwrap_or_default(), at)
+        })
+    }
+
+    /// Reads `len` bytes at any offset into `buffer`, which grows to hold the blocks around them.
+    ///
+    /// # Errors
+    /// As [`Io::read`].
+    pub fn read_any<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
+        let outer = outward(&(offset..offset + len), self.block() as u64);
+        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
+        if buffer.len() < whole {
+            *buffer = Buffer::zeroed(whole);
         }
-        stalls = if done == before { stalls + 1 } else { 0 };
-        if stalls == MAX_STALLS {
-            let cause = io::Error::other("the device transfers less than one block at a time");
-            return Err(classify(medium, code, what, at, cause));
+        self.read(buffer.get_mut(..whole).unwrap_or_default(), outer.start)?;
+        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
+        Ok(buffer.get(skip..skip + usize::try_from(len).unwrap_or(0)).unwrap_or_default())
+    }
+
+    /// Writes `bytes` at any offset: the blocks that are only partly covered are read, merged and written.
+    ///
+    /// # Errors
+    /// As [`Io::read`] and [`Io::write`].
+    pub fn write_any(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let block = self.block();
+        let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
+        let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
+        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
+        let last = buf.len().saturating_sub(block);
+        // Only the first and the last block can be partly covered.
+        let partial_last = skip + bytes.len() < buf.len();
+        if skip > 0 || (partial_last && last == 0) {
+            self.read(buf.get_mut(..block).unwrap_or_default(), outer.start)?;
+        }
+        if partial_last && last > 0 {
+            self.read(buf.get_mut(last..).unwrap_or_default(), outer.start + last as u64)?;
+        }
+        if let Some(place) = buf.get_mut(skip..skip + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+        self.write(&buf, outer.start)
+    }
+
+    /// Flushes to the medium.
+    ///
+    /// # Errors
+    /// [`Code::TargetFlushFailed`]: what was written since the last flush may be lost.
+    pub fn flush(&self) -> Result<()> {
+        // No second try: after a failed flush the kernel forgets which pages were not written.
+        self.medium.flush().map_err(|e| self.failure(Code::TargetFlushFailed, "flush", None, e))
+    }
+
+    /// The next reads come from the medium.
+    ///
+    /// # Errors
+    /// [`Code::Io`].
+    pub fn drop_cache(&self) -> Result<()> {
+        self.medium.drop_cache().map_err(|e| self.failure(Code::Io, "drop the cache of", None, e))
+    }
+
+    /// Runs `op` until it succeeds, with one repetition after an `EIO` and any reasonable number after `EINTR`.
+    fn retrying<T>(&self, mut op: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let (mut interruptions, mut eio) = (0, false);
+        loop {
+            match op() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
+                    interruptions += 1;
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EIO) && !eio => {
+                    eio = true;
+                    self.retries.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!("input/output error on {}, trying once more", self.name.display());
+                }
+                other => return other,
+            }
         }
     }
-    Ok(())
-}
 
-/// Where a transfer of `n` more bytes goes on: direct I/O continues at a block boundary.
-fn continue_at(medium: &dyn Medium, done: usize, n: usize, len: usize) -> usize {
-    let now = done.saturating_add(n).min(len);
-    if now == len { now } else { now - now % medium.block_size().max(1) }
-}
+    /// Repeats `op(done, offset)` until `len` bytes are done.
+    fn transfer(
+        &self,
+        code: Code,
+        what: &str,
+        len: usize,
+        offset: u64,
+        mut op: impl FnMut(usize, u64) -> io::Result<usize>,
+    ) -> Result<()> {
+        let (mut done, mut stalls) = (0usize, 0u8);
+        while done < len {
+            let at = offset + done as u64;
+            let before = done;
+            match self.retrying(|| op(done, at)) {
+                Ok(0) => return Err(self.ended(what, at)),
+                Ok(n) => done = self.continue_at(done, n, len),
+                Err(e) => return Err(self.failure(code, what, Some(at), e)),
+            }
+            stalls = if done == before { stalls + 1 } else { 0 };
+            if stalls == MAX_STALLS {
+                let cause = io::Error::other("the device transfers less than one block at a time");
+                return Err(self.failure(code, what, Some(at), cause));
+            }
+        }
+        Ok(())
+    }
 
-/// Writes `bytes` at any offset: the blocks that are only partly covered are read, merged and written.
-///
-/// # Errors
-/// As [`read_exact`] and [`write_all`].
-pub fn write_merged(medium: &dyn Medium, bytes: &[u8], offset: u64, retries: &Retries) -> Result<()> {
-    let block = medium.block_size().max(1);
-    let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
-    let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
-    let skip = usize::try_from(offset - outer.start).unwrap_or(0);
-    let last = buf.len().saturating_sub(block);
-    // Only the first and the last block can be partly covered.
-    let partial_last = skip + bytes.len() < buf.len();
-    if skip > 0 || (partial_last && last == 0) {
-        read_exact(medium, buf.get_mut(..block).unwrap_or_default(), outer.start, retries)?;
+    /// Where a transfer of `n` more bytes goes on: direct I/O continues at a block boundary.
+    fn continue_at(&self, done: usize, n: usize, len: usize) -> usize {
+        let now = done.saturating_add(n).min(len);
+        if now == len { now } else { now - now % self.block() }
     }
-    if partial_last && last > 0 {
-        read_exact(medium, buf.get_mut(last..).unwrap_or_default(), outer.start + last as u64, retries)?;
-    }
-    if let Some(place) = buf.get_mut(skip..skip + bytes.len()) {
-        place.copy_from_slice(bytes);
-    }
-    write_all(medium, &buf, outer.start, retries)
-}
 
-/// Flushes to the medium.
-///
-/// # Errors
-/// [`Code::TargetFlushFailed`]: what was written since the last flush may be lost.
-pub fn flush(medium: &dyn Medium) -> Result<()> {
-    // No second try: after a failed flush the kernel forgets which pages were not written.
-    medium.flush().map_err(|e| classify(medium, Code::TargetFlushFailed, "flush", 0, e))
+    fn ended(&self, what: &str, at: u64) -> Error {
+        let (name, size) = (self.name.display(), self.medium.size().unwrap_or(0));
+        let message = format!("cannot {what} {name} at byte {at}: it ends there now, at {size} bytes");
+        Error::new(Code::TargetVanished, message).object(name)
+    }
+
+    fn failure(&self, code: Code, what: &str, at: Option<u64>, cause: io::Error) -> Error {
+        let name = self.name.display();
+        let gone = matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
+            // A pulled stick or card answers EIO, and has no size any more.
+            || (cause.raw_os_error() == Some(libc::EIO) && self.medium.size().is_ok_and(|s| s == 0));
+        let full = matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        let place = at.map(|at| format!(" at byte {at}")).unwrap_or_default();
+        let (code, end) = if gone { (Code::TargetVanished, ": it has gone") } else { (code, "") };
+        let e = Error::new(code, format!("cannot {what} {name}{place}{end}")).object(name).because(cause);
+        if full { e.with_hint("make room on the file system of the target") } else { e }
+    }
 }
 
 /// `range` out to the next multiples of `block`.
@@ -140,36 +218,6 @@ pub fn flush(medium: &dyn Medium) -> Result<()> {
 pub fn outward(range: &Range<u64>, block: u64) -> Range<u64> {
     let block = block.max(1);
     range.start - range.start % block..range.end.next_multiple_of(block)
-}
-
-fn ended(medium: &dyn Medium, what: &str, at: u64) -> Error {
-    let size = medium.size().unwrap_or(0);
-    Error::new(
-        Code::TargetVanished,
-        format!("cannot {what} the target at byte {at}: it ends there now, at {size} bytes"),
-    )
-}
-
-/// The error of an operation on the medium.
-pub(super) fn classify(medium: &dyn Medium, code: Code, what: &str, at: u64, cause: io::Error) -> Error {
-    let gone = matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
-        // A pulled stick or card answers EIO, and has no size any more.
-        || (cause.raw_os_error() == Some(libc::EIO) && medium.size().is_ok_and(|s| s == 0));
-    if gone {
-        return Error::new(
-            Code::TargetVanished,
-            format!("cannot {what} the target at byte {at}: it has gone"),
-        )
-        .because(cause);
-    }
-    let message = if what == "flush" {
-        "cannot flush the target".to_owned()
-    } else {
-        format!("cannot {what} the target at byte {at}")
-    };
-    let full = matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
-    let e = Error::new(code, message).because(cause);
-    if full { e.with_hint("make room on the file system of the target") } else { e }
 }
 
 #[cfg(test)]
@@ -238,52 +286,54 @@ mod tests {
         }
     }
 
+    fn io(medium: &Scripted) -> Io<'_> {
+        Io::new(medium, Path::new("/dev/disk"))
+    }
+
     #[test]
     fn short_and_interrupted_transfers_are_continued_on_block_boundaries() {
         let script = || vec![Err(libc::EINTR), Ok(700), Ok(512), Err(libc::EINTR), Ok(100), Ok(1024)];
         let m = Scripted::new(4096, script());
         let mut buf = vec![0; 4096];
-        read_exact(&m, &mut buf, 0, &Retries::default()).unwrap();
+        io(&m).read(&mut buf, 0).unwrap();
         assert_eq!(buf, vec![7; 4096]);
         let m = Scripted::new(4096, script());
-        write_all(&m, &vec![9; 4096], 0, &Retries::default()).unwrap();
+        io(&m).write(&vec![9; 4096], 0).unwrap();
         assert_eq!(*m.data.lock().unwrap(), vec![9; 4096]);
     }
 
     #[test]
     fn one_eio_is_repeated_a_second_one_is_not() {
-        let retries = Retries::default();
         let m = Scripted::new(1024, vec![Err(libc::EIO)]);
-        write_all(&m, &[1; 512], 512, &retries).unwrap();
-        assert_eq!(retries.count(), 1);
+        let target = io(&m);
+        target.write(&[1; 512], 512).unwrap();
+        assert_eq!(target.retries(), 1);
         let m = Scripted::new(1024, vec![Err(libc::EIO), Err(libc::EIO)]);
-        let e = write_all(&m, &[1; 512], 512, &retries).unwrap_err();
+        let e = io(&m).write(&[1; 512], 512).unwrap_err();
         assert_eq!(e.code(), Code::TargetWriteFailed);
-        assert!(e.message().contains("byte 512"), "{e}");
+        assert!(e.message().contains("/dev/disk at byte 512"), "{e}");
+        assert_eq!(e.subject(), Some("/dev/disk"));
         assert!(e.message().contains("os error 5"), "{e}");
     }
 
     #[test]
     fn a_medium_that_ends_early_or_goes_is_named_as_such() {
         let m = Scripted::new(1024, vec![]);
-        assert_eq!(
-            read_exact(&m, &mut [0; 2048], 0, &Retries::default()).unwrap_err().code(),
-            Code::TargetVanished
-        );
+        assert_eq!(io(&m).read(&mut [0; 2048], 0).unwrap_err().code(), Code::TargetVanished);
         let m = Scripted::new(1024, vec![Err(libc::ENXIO)]);
-        let e = write_all(&m, &[0; 512], 0, &Retries::default()).unwrap_err();
+        let e = io(&m).write(&[0; 512], 0).unwrap_err();
         assert_eq!(e.code(), Code::TargetVanished);
         let m = Scripted::new(0, vec![Err(libc::EIO), Err(libc::EIO)]);
-        let e = write_all(&m, &[0; 512], 0, &Retries::default()).unwrap_err();
+        let e = io(&m).write(&[0; 512], 0).unwrap_err();
         assert_eq!(e.code(), Code::TargetVanished);
     }
 
     #[test]
     fn no_answer_makes_it_spin_for_ever() {
         let m = Scripted::new(1024, vec![Err(libc::EINTR); 2000]);
-        assert!(write_all(&m, &[0; 512], 0, &Retries::default()).is_err());
+        assert!(io(&m).write(&[0; 512], 0).is_err());
         let m = Scripted::new(4096, vec![Ok(100); 100]);
-        assert!(write_all(&m, &[0; 1024], 0, &Retries::default()).is_err());
+        assert!(io(&m).write(&[0; 1024], 0).is_err());
     }
 
     #[test]
@@ -294,7 +344,7 @@ mod tests {
             let m = Scripted::new(4096, vec![]);
             let mut want = vec![7; 4096];
             want[offset..offset + len].fill(3);
-            write_merged(&m, &vec![3; len], offset as u64, &Retries::default()).unwrap();
+            io(&m).write_any(&vec![3; len], offset as u64).unwrap();
             assert_eq!(*m.data.lock().unwrap(), want, "{offset} {len}");
         }
     }

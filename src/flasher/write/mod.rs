@@ -23,7 +23,7 @@ use super::plan::{Plan, Step};
 use super::progress::{Progress, Stage};
 use crate::error::{Code, Error, Result};
 use crate::sys::block::Medium;
-use io::{Retries, flush, write_merged};
+use io::Io;
 pub(super) use verify::place;
 use zero::Zeroer;
 
@@ -62,10 +62,10 @@ pub struct Outcome {
 /// # Errors
 /// Of the image, the medium, or a mismatch that one rewrite did not mend; marked [`Error::after_write`].
 pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
-    if let Size::Exact(n) = plan.image.size {
-        medium.extend(n).map_err(|e| io::classify(medium, Code::TargetWriteFailed, "extend", n, e))?;
-    }
     let mut engine = Engine::new(plan, open, medium, progress);
+    if let Size::Exact(n) = plan.image.size {
+        engine.io.extend(n)?;
+    }
     engine.run().map_err(|e| {
         engine.disarm();
         e.after_write()
@@ -76,7 +76,7 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
 struct Engine<'a> {
     plan: &'a Plan,
     open: Open<'a>,
-    medium: &'a dyn Medium,
+    io: Io<'a>,
     progress: &'a dyn Progress,
     head: Range<u64>,
     backup: Option<Range<u64>>,
@@ -88,7 +88,6 @@ struct Engine<'a> {
     edges: BTreeMap<u64, Vec<u8>>,
     /// First MiB or backup GPT may be on the medium.
     armed: bool,
-    retries: Retries,
     zeroer: Zeroer,
     written: AtomicU64,
     skipped: AtomicU64,
@@ -101,7 +100,7 @@ impl<'a> Engine<'a> {
         Engine {
             plan,
             open,
-            medium,
+            io: Io::new(medium, &plan.target.name),
             progress,
             head: plan.head(),
             backup: plan.backup(),
@@ -109,7 +108,6 @@ impl<'a> Engine<'a> {
             chunks: plan.image.chunks.clone().unwrap_or_default(),
             edges: BTreeMap::new(),
             armed: false,
-            retries: Retries::default(),
             zeroer: Zeroer::default(),
             written: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
@@ -119,7 +117,7 @@ impl<'a> Engine<'a> {
     }
 
     fn run(&mut self) -> Result<Outcome> {
-        let direct_at_first = self.medium.is_direct();
+        let direct_at_first = self.io.medium().is_direct();
         let began = Instant::now();
         let mut written_by = began;
         for step in &self.plan.steps {
@@ -147,8 +145,8 @@ impl<'a> Engine<'a> {
             skipped: load(&self.skipped) + load(&self.zeroer.skipped),
             verified: load(&self.verified),
             rewritten_chunks: load(&self.rewritten),
-            io_retries: self.retries.count(),
-            direct_io: direct_at_first && self.medium.is_direct(),
+            io_retries: self.io.retries(),
+            direct_io: direct_at_first && self.io.medium().is_direct(),
             write_time: written_by - began,
             verify_time: written_by.elapsed(),
         })
@@ -157,14 +155,14 @@ impl<'a> Engine<'a> {
     fn clear(&self, range: &Range<u64>) -> Result<()> {
         let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
         // Written, not punched: these are the bytes that must be gone before anything else happens.
-        write_merged(self.medium, &zeroes, range.start, &self.retries)?;
-        flush(self.medium)
+        self.io.write_any(&zeroes, range.start)?;
+        self.io.flush()
     }
 
     /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
     fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
         // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
-        let first = (2 * self.medium.block_size() as u64).max(4096).min(range.end);
+        let first = (2 * self.io.block() as u64).max(4096).min(range.end);
         self.write_edge(&(first..range.end))?;
         self.write_edge(&(0..first))
     }
@@ -177,8 +175,8 @@ impl<'a> Engine<'a> {
         self.armed = true;
         let bytes = self.edge_bytes(range)?;
         for last_try in [false, true] {
-            write_merged(self.medium, &bytes, range.start, &self.retries)?;
-            flush(self.medium)?;
+            self.io.write_any(&bytes, range.start)?;
+            self.io.flush()?;
             self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             let Some(bad) = self.first_difference(range.start, &bytes)? else { break };
             if last_try {

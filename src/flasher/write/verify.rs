@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::body::chunks_of;
-use super::io::{flush, outward, read_exact};
 use super::{Engine, locked};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Extent, pass, workers};
@@ -16,14 +15,14 @@ use crate::sys::buffer::Buffer;
 impl Engine<'_> {
     /// Reads the whole body back. Chunks that differ are written once more and read again.
     pub(super) fn verify_body(&mut self) -> Result<()> {
-        self.drop_cache()?;
+        self.io.drop_cache()?;
         let bad = self.differing_chunks()?;
         if bad.is_empty() {
             return Ok(());
         }
         let first_bad = self.rewrite(&bad)?;
-        flush(self.medium)?;
-        self.drop_cache()?;
+        self.io.flush()?;
+        self.io.drop_cache()?;
         let mut buffer = Buffer::zeroed(CHUNK_LEN);
         for chunk in bad {
             if !self.chunk_is_right(&mut buffer, chunk)? {
@@ -52,7 +51,7 @@ impl Engine<'_> {
                     continue;
                 }
                 // Once more: a bit may have flipped on its way here rather than on the medium.
-                self.drop_cache()?;
+                self.io.drop_cache()?;
                 if self.chunk_is_right(&mut buffer, chunk)? {
                     tracing::warn!("bytes from {chunk} on read differently the second time");
                     self.count_verified(chunk);
@@ -91,20 +90,8 @@ impl Engine<'_> {
         let Some(expected) = self.expected(chunk) else {
             return Err(self.image_changed("it has more chunks than were digested"));
         };
-        let seen = self.read(buffer, chunk, CHUNK.min(self.size - chunk))?;
+        let seen = self.io.read_any(buffer, chunk, CHUNK.min(self.size - chunk))?;
         Ok(digest_matches(seen, expected))
-    }
-
-    /// Reads `len` bytes, at most a chunk, of which the last block may be only partly wanted.
-    fn read<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
-        let outer = outward(&(offset..offset + len), self.medium.block_size() as u64);
-        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
-        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
-        if buffer.len() < whole {
-            *buffer = Buffer::zeroed(whole);
-        }
-        read_exact(self.medium, buffer.get_mut(..whole).unwrap_or_default(), outer.start, &self.retries)?;
-        Ok(buffer.get(skip..skip + usize::try_from(len).unwrap_or(0)).unwrap_or_default())
     }
 
     /// Writes the chunks `bad` again from the image; returns the first wrong byte of each.
@@ -117,7 +104,7 @@ impl Engine<'_> {
                 return Err(self.image_changed(&format!("its bytes from {chunk} on differ")));
             }
             let masked = self.masked(chunk, bytes);
-            let seen = self.read(buffer, chunk, masked.len() as u64)?;
+            let seen = self.io.read_any(buffer, chunk, masked.len() as u64)?;
             let at = chunk + seen.iter().zip(&masked).position(|(a, b)| a != b).unwrap_or(0) as u64;
             locked(&first_bad).insert(chunk, at);
             self.warn_mismatch(at);
@@ -141,20 +128,14 @@ impl Engine<'_> {
         let mut buffer = Buffer::zeroed(0);
         let mut bad = None;
         for _ in 0..2 {
-            self.drop_cache()?;
-            let seen = self.read(&mut buffer, offset, bytes.len() as u64)?;
+            self.io.drop_cache()?;
+            let seen = self.io.read_any(&mut buffer, offset, bytes.len() as u64)?;
             bad = seen.iter().zip(bytes).position(|(a, b)| a != b).map(|i| offset + i as u64);
             if bad.is_none() {
                 break;
             }
         }
         Ok(bad)
-    }
-
-    fn drop_cache(&self) -> Result<()> {
-        self.medium
-            .drop_cache()
-            .map_err(|e| super::io::classify(self.medium, Code::Io, "drop the cache of", 0, e))
     }
 
     fn place(&self, at: u64) -> String {

@@ -5,10 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::io::{Retries, read_exact, write_all, write_merged};
+use super::io::Io;
 use crate::error::Result;
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, is_zero};
-use crate::sys::block::Medium;
 use crate::sys::buffer::{ALIGN, Buffer};
 
 /// Bytes asked of the medium in one call: progress stays visible, and a slow device is not silent for minutes.
@@ -77,10 +76,9 @@ impl Zeroer {
     /// Those of reading and writing.
     pub(super) fn zero(
         &self,
-        medium: &dyn Medium,
+        io: &Io<'_>,
         range: Range<u64>,
         compare: bool,
-        retries: &Retries,
         done: &dyn Fn(u64),
     ) -> Result<()> {
         let mut at = range.start;
@@ -89,7 +87,7 @@ impl Zeroer {
             let aligned = at.next_multiple_of(ALIGN as u64)..end - end % ALIGN as u64;
             let native = !aligned.is_empty()
                 && self.is_native()
-                && match medium.zero_range(aligned.start, aligned.end - aligned.start) {
+                && match io.medium().zero_range(aligned.start, aligned.end - aligned.start) {
                     Ok(()) => true,
                     Err(e) => {
                         tracing::info!("zeroes are written: the medium cannot zero by itself ({e})");
@@ -99,10 +97,10 @@ impl Zeroer {
                 };
             if native {
                 self.zeroed.fetch_add(aligned.end - aligned.start, Ordering::Relaxed);
-                self.write(medium, at..aligned.start, false, retries)?;
-                self.write(medium, aligned.end..end, false, retries)?;
+                self.write(io, at..aligned.start, false)?;
+                self.write(io, aligned.end..end, false)?;
             } else {
-                self.write(medium, at..end, compare, retries)?;
+                self.write(io, at..end, compare)?;
             }
             done(end - at);
             at = end;
@@ -110,20 +108,20 @@ impl Zeroer {
         Ok(())
     }
 
-    fn write(&self, medium: &dyn Medium, range: Range<u64>, compare: bool, retries: &Retries) -> Result<()> {
+    fn write(&self, io: &Io<'_>, range: Range<u64>, compare: bool) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
         let zeroes = Buffer::zeroed(CHUNK_LEN);
         let mut seen = if compare { Buffer::zeroed(CHUNK_LEN) } else { Buffer::zeroed(0) };
-        let block = medium.block_size().max(1) as u64;
+        let block = io.block() as u64;
         let mut at = range.start;
         while at < range.end {
             let len = CHUNK.min(range.end - at);
             let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
             if let Some(seen) = seen.get_mut(..zeroes.len()).filter(|_| compare && whole) {
-                read_exact(medium, seen, at, retries)?;
+                io.read(seen, at)?;
                 if is_zero(seen) {
                     self.skipped.fetch_add(len, Ordering::Relaxed);
                     at += len;
@@ -131,9 +129,9 @@ impl Zeroer {
                 }
             }
             if whole {
-                write_all(medium, zeroes, at, retries)?;
+                io.write(zeroes, at)?;
             } else {
-                write_merged(medium, zeroes, at, retries)?;
+                io.write_any(zeroes, at)?;
             }
             self.zeroed.fetch_add(len, Ordering::Relaxed);
             at += len;
