@@ -57,7 +57,7 @@ tools_of() {
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux script:bsdutils \
-                gzip:gzip bzip2:bzip2 xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3
+                gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3
             ;;
         # Each for a few tests, which say `not run:` without them.
         test-more)
