@@ -393,11 +393,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", type=int, default=1536, help="MiB of the images")
-    parser.add_argument("--copal", default=ROOT / "target/dist/copal-x86_64")
+    parser.add_argument("--copal", default=os.environ.get("COPAL", ROOT / "target/dist/copal-x86_64"))
     parser.add_argument("--work", default=ROOT / "target/bench")
     parser.add_argument("--output", default=ROOT / "docs/benchmarks.md")
     parser.add_argument("--quick", action="store_true", help="leave out the memory scenario")
     args = parser.parse_args()
+    missing = [t for t in ("bmaptool", "zstd", "cmp", "losetup", "qemu-storage-daemon") if not shutil.which(t)]
+    if missing or not os.access(args.copal, os.X_OK):
+        sys.exit(f"bench: missing: {', '.join(missing) or args.copal}; run ./dev bench")
     if os.geteuid() != 0:
         sys.exit("bench: needs root for loop devices and cold caches")
     return Bench(args).main()

@@ -56,7 +56,8 @@ tools_of() {
         lint) echo shellcheck:shellcheck ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
-                mkswap:util-linux unshare:util-linux script:bsdutils \
+                mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
+                pkill:procps cmp:diffutils \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3
             ;;
         # Each for a few tests, which say `not run:` without them.
@@ -64,6 +65,9 @@ tools_of() {
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish
             ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
+        # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
+        storage-daemon) echo qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
+        storage-daemon-12) echo qemu-storage-daemon:qemu-system-common ;;
         rustup) echo rustup:rustup ;;
         bench) echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip ;;
     esac
@@ -105,6 +109,12 @@ need_tools() {
 
 # want_tools GROUP…: the same, but goes on without them.
 want_tools() { (need_tools "$@") || echo "dev: going on without: some tests will say so" >&2; }
+
+# want_storage_daemon: qemu-storage-daemon, from whichever package has it.
+want_storage_daemon() {
+    want_tools storage-daemon
+    there qemu-storage-daemon || want_tools storage-daemon-12
+}
 
 # --- Rust -------------------------------------------------------------------------------------------------------------
 

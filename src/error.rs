@@ -52,7 +52,6 @@ codes! {
     Busy = "busy", "wait for the other program that holds the device, or stop it";
     Io = "io", "look at the kernel log for the device named here";
     OutputFailed = "output-failed", "make room where the output goes, or send it elsewhere";
-    Interrupted = "interrupted", "run the same command again; it continues where the data already matches";
     ConfMissing = "conf-missing", "name the file with --conf, or install it where the board's recipe puts it";
     ConfSyntax = "conf-syntax", "write the line as KEY=value, with the value quoted where it has blanks";
     ConfExpansion = "conf-expansion", "write the literal value: nothing is expanded or executed";

@@ -83,6 +83,9 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
         (None, Some(_), Some(_)) => None,
         (path, ..) => Some(FlasherConf::load(path.as_deref().unwrap_or(&request.paths.flasher_conf()))?),
     };
+    if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
+        conf.check_medium(&request.paths.boot())?;
+    }
     let wanted = match &request.target {
         Some(path) => Wanted::Named(path.clone()),
         None => Wanted::Patterns(configured_patterns(request, conf.as_ref())?),
