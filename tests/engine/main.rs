@@ -12,6 +12,7 @@
 mod faults;
 mod medium;
 mod promise;
+mod real;
 
 use copal::error::Result;
 use copal::flasher::chunks::{Piece, Source};
@@ -21,6 +22,7 @@ use copal::flasher::plan::{Plan, Stored};
 use copal::flasher::progress::Silent;
 use copal::flasher::target::{Kind, Target};
 use copal::flasher::write::{Outcome, execute};
+use copal::sys::block::Medium;
 use medium::Disk;
 
 /// An image in memory.
@@ -29,6 +31,12 @@ pub struct Bytes<'a> {
     at: usize,
     /// Tell holes (whole chunks of zeroes) as such.
     sparse: bool,
+}
+
+impl<'a> Bytes<'a> {
+    pub fn new(image: &'a [u8], sparse: bool) -> Self {
+        Bytes { image, at: 0, sparse }
+    }
 }
 
 impl Source for Bytes<'_> {
@@ -68,6 +76,10 @@ impl Job {
     }
 
     pub fn plan(&self, disk: &Disk) -> Plan {
+        self.plan_for(disk, disk.len())
+    }
+
+    pub fn plan_for(&self, disk: &dyn Medium, len: u64) -> Plan {
         let size = self.image.len() as u64;
         let backup = (self.backup > 0).then(|| size - self.backup as u64..size);
         let partitions = Vec::new();
@@ -85,8 +97,8 @@ impl Job {
             node: "/dev/disk".into(),
             kind: Kind::Block,
             dev: None,
-            size: disk.len(),
-            block_size: disk.block as u32,
+            size: len,
+            block_size: disk.block_size() as u32,
             by_id: None,
             model: None,
             serial: None,
@@ -101,7 +113,7 @@ impl Job {
     pub fn run_plan(&self, plan: &Plan, disk: &Disk) -> Result<Outcome> {
         let image: &'static [u8] = Box::leak(self.image.clone().into_boxed_slice());
         let sparse = self.sparse;
-        let open = move || Ok(Box::new(Bytes { image, at: 0, sparse }) as Box<dyn Source>);
+        let open = move || Ok(Box::new(Bytes::new(image, sparse)) as Box<dyn Source>);
         execute(plan, &open, disk, &Silent)
     }
 }
