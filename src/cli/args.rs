@@ -138,15 +138,15 @@ pub struct FlashArgs {
     #[allow(clippy::option_option)] // not asked, asked, asked with a value
     pub sha256: Option<Option<Digest256>>,
 
-    /// Where the receipt goes besides its usual place
+    /// Put the receipt into FILE, and only a summary on stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub receipt: Option<PathBuf>,
 
-    /// Write and verify the image only: no boot files, no board programs, no power-off
+    /// Write and verify the image only, whatever else the configuration asks for; this build does nothing more
     #[arg(long)]
     pub image_only: bool,
 
-    /// Stay on when done
+    /// Stay on when done; with --image-only that is always so
     #[arg(long)]
     pub no_power_off: bool,
 

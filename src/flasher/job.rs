@@ -15,7 +15,7 @@ use crate::config::paths::Paths;
 use crate::config::pattern;
 use crate::device::{self, Facts};
 use crate::error::{Code, Error, Result};
-use crate::sys::block::{Access, Device, Medium};
+use crate::sys::block::{Access, Device, Medium, sync_name};
 
 /// What was asked for.
 #[derive(Debug, Clone, Default)]
@@ -86,9 +86,10 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
         conf.check_medium(&request.paths.boot())?;
     }
+    let config = if conf.is_some() { config_json(request)? } else { None };
     let wanted = match &request.target {
         Some(path) => Wanted::Named(path.clone()),
-        None => Wanted::Patterns(configured_patterns(request, conf.as_ref())?),
+        None => Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?),
     };
     let image = Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
         (Some(path), _) => path.clone(),
@@ -105,6 +106,9 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     let first = wanted.choose(request, &Facts::gather(&request.paths)?, &image.path, None)?;
     let seen = image::inspect(&image, &request.checks, progress)?;
     let facts = Facts::gather(&request.paths)?;
+    if conf.is_some() && target::medium_boot_partition(&facts).is_some() {
+        tracing::warn!("the configuration may be that of an older flasher on another disk");
+    }
     let mut target = wanted.choose(request, &facts, &image.path, Some(seen.size))?;
     if (&first.node, first.dev) != (&target.node, target.dev) {
         let name = target.name.display();
@@ -151,6 +155,10 @@ impl Prepared {
         let device = open(&plan.target, Access::Exclusive)?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(&plan, &|| image.source(), &device, progress)?;
+        if plan.target.kind == Kind::File {
+            // A file that was made is as durable as its name.
+            sync_name(&plan.target.node).map_err(|e| cannot_open(&plan.target.name, e).after_write())?;
+        }
         if plan.target.kind == Kind::Block
             && let Err(e) = device.reread_partitions(REREAD_PATIENCE)
         {
@@ -191,18 +199,21 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     .object(target))
 }
 
-fn configured_patterns(request: &Request, conf: Option<&FlasherConf>) -> Result<String> {
-    let config = config_json::locate(request.config_json.as_deref(), &request.paths);
-    let overriding = if config.exists() {
-        ConfigJson::load(&config)?.installer_target_devices()?.map(str::to_owned)
-    } else {
-        None
-    };
-    overriding.or_else(|| conf.and_then(|c| c.internal_device.clone())).ok_or_else(|| {
-        Error::new(
-            Code::NoTargetPattern,
-            "neither the configuration nor config.json says which disk is the internal one",
-        )
+/// The device's `config.json`, valid; `None` where it is not in its usual place either. One that was named must exist.
+fn config_json(request: &Request) -> Result<Option<ConfigJson>> {
+    let path = config_json::locate(request.config_json.as_deref(), &request.paths);
+    if request.config_json.is_none() && !path.exists() {
+        return Ok(None);
+    }
+    ConfigJson::load(&path).map(Some)
+}
+
+fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) -> Result<String> {
+    let overriding = config.map(ConfigJson::installer_target_devices).transpose()?.flatten();
+    let configured = conf.and_then(|c| c.internal_device.as_deref());
+    overriding.or(configured).map(str::to_owned).ok_or_else(|| {
+        let message = "neither the configuration nor config.json says which disk is the internal one";
+        Error::new(Code::NoTargetPattern, message)
     })
 }
 

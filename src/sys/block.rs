@@ -305,6 +305,15 @@ fn open_direct(path: &Path, access: Access, is_block: bool) -> io::Result<(File,
     }
 }
 
+/// Makes the name of a file durable: flushes its folder.
+///
+/// # Errors
+/// As the operating system says.
+pub fn sync_name(path: &Path) -> io::Result<()> {
+    let parent = std::path::absolute(path)?.parent().map(Path::to_owned);
+    parent.map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
 #[allow(unsafe_code)]
 fn logical_block_size(file: &File) -> io::Result<usize> {
     let mut size: nix::libc::c_int = 0;

@@ -128,6 +128,30 @@ fn tools_that_are_not_ours_find_no_fault() {
 }
 
 #[test]
+fn a_disk_with_sectors_of_4096_bytes() {
+    let dir = folder();
+    let backing = dir.path().join("4k.raw");
+    let image = dir.path().join("4k.img");
+    // The image is made on such a disk, so that sgdisk counts in its sectors.
+    std::fs::File::create(&image).unwrap().set_len(48 * MIB).unwrap();
+    let Some(made) = Loop::over("a_disk_with_sectors_of_4096_bytes", &image, &["-b", "4096"]) else { return };
+    tool(&["sgdisk", "-o", "-n", "1:1024:+16M", "-n", "2:0:0", made.text()]);
+    tool(&[
+        "sh",
+        "-ec",
+        &format!("mke2fs -q -L resin-boot -E offset=4194304 {0} 16M; sync {0}", made.text()),
+    ]);
+    drop(made);
+    fill(&backing, 48 * MIB);
+    let disk = Loop::over("a_disk_with_sectors_of_4096_bytes", &backing, &["-b", "4096"]).unwrap();
+    let receipt = flashed(&image, &disk.node, &[]);
+    assert_equal(&image, &disk.node);
+    assert_eq!(receipt["target"]["block_size"], 4096);
+    let report = tool(&["sgdisk", "-v", disk.text()]);
+    assert!(report.contains("No problems found"), "{report}");
+}
+
+#[test]
 fn a_plain_file_is_made_extended_or_kept_at_its_size() {
     let dir = folder();
     let size = std::fs::metadata(os_image()).unwrap().len();
@@ -238,4 +262,37 @@ fn the_second_flash_of_the_same_image_writes_almost_nothing() {
     assert!(second["bytes"]["written"].as_u64().unwrap() < 2 * MIB, "{second}");
     assert_eq!(second["bytes"]["verified"], size);
     assert_equal(os_image(), &disk.node);
+}
+
+/// `a.b` for every value below `json`, without the indices of lists.
+fn keys(json: &serde_json::Value, prefix: &str, out: &mut std::collections::BTreeSet<String>) {
+    if let Some(object) = json.as_object() {
+        for (key, value) in object {
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            if value.is_object() {
+                keys(value, &name, out);
+            } else {
+                out.insert(name);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_receipt_has_the_fields_of_its_documentation() {
+    let dir = folder();
+    let receipt = flashed(os_image(), &dir.path().join("disk.img"), &[]);
+    let mut found = std::collections::BTreeSet::new();
+    keys(&receipt, "", &mut found);
+    let text = include_str!("../../docs/receipt.md");
+    let table = text.split("## Receipt").nth(1).unwrap().split("###").next().unwrap();
+    let rows = table.lines().filter(|l| l.starts_with("| `")).map(|l| l.split('|').nth(1).unwrap());
+    let documented: std::collections::BTreeSet<String> =
+        rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
+    assert_eq!(found, documented);
+    // The recipe for the digest without copal.
+    let recipe = text.split("```sh").nth(1).unwrap().split("```").next().unwrap();
+    let line = recipe.trim().replace("image.img", os_image().to_str().unwrap());
+    let digest = tool(&["bash", "-ec", &line]);
+    assert_eq!(receipt["image"]["chunk_digest"], digest.split(' ').next().unwrap());
 }

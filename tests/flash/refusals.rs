@@ -169,6 +169,10 @@ fn configurations() {
     };
     let missing = run(&[]);
     assert_eq!((missing.0, &missing.1["code"]), (Some(3), &"conf-missing".into()), "{missing:?}");
+    // CONFIG_PATH names a file: then it must be there.
+    std::fs::write(&conf, &good).unwrap();
+    assert_eq!(run(&[]).1["code"], "config-json-missing");
+    std::fs::write(dir.path().join("config.json"), "{}").unwrap();
     for (text, code) in cases {
         std::fs::write(&conf, &text).unwrap();
         let (status, line) = run(&[]);
@@ -195,4 +199,32 @@ fn configurations() {
     let (status, line) = run(&["--image-only"]);
     assert_eq!(status, Some(0), "{line}");
     assert_equal(os_image(), &disk.node);
+}
+
+#[test]
+fn a_disk_needs_root() {
+    let Some(disk) = Loop::dirty("a_disk_needs_root", 128 * MIB) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    tool(&["chmod", "755", dir.path().to_str().unwrap()]);
+    let image = dir.path().join("os.img");
+    let copy = dir.path().join("copal");
+    tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
+    std::fs::copy(env!("CARGO_BIN_EXE_copal"), &copy).unwrap();
+    for more in [&["--plan"][..], &[]] {
+        let out = std::process::Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(&copy)
+            .args(["flash", "--json", "--image"])
+            .arg(&image)
+            .arg("--target")
+            .arg(&disk.node)
+            .args(more)
+            .env("LLVM_PROFILE_FILE", "/dev/null")
+            .current_dir("/")
+            .output()
+            .unwrap();
+        let line = last_line(&out);
+        assert_eq!((out.status.code(), &line["code"]), (Some(3), &"not-root".into()), "{line}");
+        assert!(line["message"].as_str().unwrap().contains(disk.text()), "{line}");
+    }
 }
