@@ -16,6 +16,8 @@ pub enum Effect {
     Refused,
     /// Writing had begun; the target holds no partition table (exit code 4).
     Written,
+    /// The job itself succeeded; what failed came after it (exit code 1).
+    Completed,
 }
 
 macro_rules! codes {
@@ -48,7 +50,7 @@ macro_rules! codes {
 codes! {
     Usage = "usage", "run `copal help`";
     NotInThisBuild = "not-in-this-build", "use a newer release of copal, or the script this name replaces";
-    NotRoot = "not-root", "run as root; only a plain file as target needs no rights";
+    NotRoot = "not-root", "run as root, or as a user who may open what is named here";
     Busy = "busy", "wait for the other program that holds the device, or stop it";
     Io = "io", "look at the kernel log for the device named here";
     OutputFailed = "output-failed", "make room where the output goes, or send it elsewhere";
@@ -74,6 +76,7 @@ codes! {
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
     TargetChanged = "target-changed", "look at cabling and power: the disk that was checked is not the one that was opened";
     TargetVanished = "target-vanished", "look at cabling, power and the kernel log";
+    MediumBootElsewhere = "medium-boot-elsewhere", "mount the medium's own boot partition at /mnt/boot, or name config.json by CONFIG_PATH";
     ImageMissing = "image-missing", "correct BALENA_IMAGE, or name the file with --image";
     ImageAmbiguous = "image-ambiguous", "remove all but one, or name the file with --image";
     ImageNotRegular = "image-not-regular", "name a regular file";
@@ -110,6 +113,7 @@ pub struct Error {
     message: String,
     object: Option<String>,
     hint: Option<String>,
+    note: Option<String>,
     effect: Effect,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -122,6 +126,7 @@ impl Error {
             message: message.into(),
             object: None,
             hint: None,
+            note: None,
             effect: Effect::Refused,
             source: None,
         }
@@ -148,10 +153,24 @@ impl Error {
         self
     }
 
+    /// Adds to the message what else must be known.
+    #[must_use]
+    pub fn and_also(mut self, text: &str) -> Self {
+        self.note = Some(text.to_owned());
+        self
+    }
+
     /// Marks that writing to the target had begun.
     #[must_use]
     pub fn after_write(mut self) -> Self {
         self.effect = Effect::Written;
+        self
+    }
+
+    /// Marks that the job itself had succeeded.
+    #[must_use]
+    pub fn after_success(mut self) -> Self {
+        self.effect = Effect::Completed;
         self
     }
 
@@ -188,6 +207,10 @@ impl Error {
             text.push_str(": ");
             text.push_str(&c.to_string());
             cause = c.source();
+        }
+        if let Some(note) = &self.note {
+            text.push_str("; ");
+            text.push_str(note);
         }
         text.replace(['\n', '\r'], " ")
     }

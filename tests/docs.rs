@@ -101,8 +101,9 @@ fn flash_flags_are_the_same_in_help_and_documentation() {
 fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
     let (text, main) = (doc("cli.md"), help(""));
     for verb in copal::cli::verbs() {
-        assert!(text.contains(&verb), "{verb} in cli.md");
-        assert!(main.contains(&verb), "{verb} in help");
+        let words = |s: &str| s.split(|c: char| !c.is_ascii_alphanumeric()).any(|w| w == verb);
+        assert!(words(&text), "{verb} in cli.md");
+        assert!(words(&main), "{verb} in help");
     }
     for verb in ["flash", "verify", "digest"] {
         for code in 0..=5 {

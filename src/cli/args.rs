@@ -22,8 +22,9 @@ const MAIN_HELP: &str = "\
 Not in this build yet:
   update, hooks, rollback, bootloader, status, doctor, daemon, man
 
-Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program does what the
-script of that name did, with the same arguments; exit codes are 0, 1 and, for wrong arguments, 2.
+Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
+script of that name: exit codes are 0, 1 and, for wrong arguments, 2. None of those names is in this build yet; each
+says so and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
@@ -31,8 +32,9 @@ Environment:
 
 const FLASH_EXAMPLES: &str = "\
 Examples:
-  copal flash                     flash what the board's configuration names
-  copal flash --plan              show what would be written, and why nothing else
+  copal flash --image-only        write the image that the board's configuration names to the disk that it names
+  copal flash --image-only --plan
+                                  show what would be written, and why nothing else
   copal flash --image os.img.zst --target /dev/mmcblk0
   copal flash --image os.img.gz --target disk.img
                                   make a disk image: no root needed";
@@ -142,7 +144,7 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub receipt: Option<PathBuf>,
 
-    /// Write and verify the image only, whatever else the configuration asks for; this build does nothing more
+    /// Write and verify the image only, whatever else the configuration asks for
     #[arg(long)]
     pub image_only: bool,
 

@@ -20,6 +20,7 @@ pub fn of_verb(error: &Error) -> u8 {
         (Code::Usage, _) => USAGE,
         // Before all others: whoever reads 3 or 5 relies on an untouched target.
         (_, Effect::Written) => AFTER_WRITE,
+        (_, Effect::Completed) => FAILURE,
         (Code::Busy, _) => BUSY,
         // The answer of a comparison, and the absence of a verb, refuse nothing.
         (Code::TargetDiffers | Code::NotInThisBuild, _) => FAILURE,

@@ -1,12 +1,18 @@
 //! `copal flash`.
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
 
 use super::{FlashArgs, Ui};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flasher::image::Checks;
 use crate::flasher::job::{Request, prepare};
+use crate::flasher::plan::Plan;
 use crate::flasher::receipt::Receipt;
 
 /// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
@@ -22,6 +28,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
             single_pass: args.single_pass,
             sha256: args.sha256.is_some(),
             expect_sha256: args.sha256.flatten(),
+            at_most: None,
         },
         image_only: args.image_only,
     };
@@ -30,27 +37,81 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
         ui.result("plan", &prepared.plan, prepared.plan.to_string().trim_end());
         return Ok(());
     }
+    let file = args.receipt.as_deref().map(|path| ReceiptFile::open(path, &prepared.plan)).transpose()?;
     let receipt = prepared.run(&request.paths, ui.progress())?;
     let pretty = serde_json::to_string_pretty(&receipt).unwrap_or_default();
     // The place of a receipt is the disk's boot partition. A plain file has none that anybody could mount, and an image
     // alone leaves it as it is: the receipt goes to stdout.
-    if let Some(path) = &args.receipt {
-        save(path, &pretty)?;
+    let Some(file) = file else {
+        ui.result("receipt", &receipt, &pretty);
+        return Ok(());
+    };
+    if let Err(e) = file.save(&pretty) {
+        // It is the only record of what is on the disk now.
+        ui.text(&format!("{}\n", serde_json::to_string(&receipt).unwrap_or_default()));
+        return Err(e);
     }
-    let text = if args.receipt.is_some() { summary(&receipt) } else { pretty };
-    ui.result("receipt", &receipt, &text);
+    ui.result("receipt", &receipt, &summary(&receipt));
     Ok(())
 }
 
-fn save(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, format!("{text}\n")).map_err(|e| {
-        Error::new(
-            Code::OutputFailed,
-            format!("the image was written and verified, but not the receipt {}", path.display()),
-        )
-        .object(path.display())
-        .because(e)
-    })
+/// The place of a receipt, proven to be writable before anything is flashed.
+struct ReceiptFile {
+    path: PathBuf,
+    temporary: NamedTempFile,
+}
+
+impl ReceiptFile {
+    fn open(path: &Path, plan: &Plan) -> Result<Self> {
+        let refused = |why: &str| {
+            Error::new(Code::OutputFailed, format!("cannot put a receipt into {}: {why}", path.display()))
+                .object(path.display())
+        };
+        for (taken, why) in
+            [(&plan.image.stored.path, "it is the image"), (&plan.target.node, "it is the target")]
+        {
+            if is_same(path, taken) {
+                return Err(refused(why));
+            }
+        }
+        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+            return Err(refused("it is not a plain file"));
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let temporary = tempfile::Builder::new()
+            .prefix(".receipt-")
+            .permissions(Permissions::from_mode(0o644))
+            .tempfile_in(folder)
+            .map_err(|e| refused("its folder cannot be written").because(e))?;
+        Ok(ReceiptFile { path: path.to_owned(), temporary })
+    }
+
+    fn save(mut self, text: &str) -> Result<()> {
+        let path = self.path.display().to_string();
+        let failed = |e: std::io::Error| {
+            let message = format!("the image was written and verified, but the receipt {path} was not");
+            Error::new(Code::OutputFailed, message).object(&path).because(e).after_success()
+        };
+        writeln!(self.temporary, "{text}").map_err(failed)?;
+        self.temporary.as_file().sync_all().map_err(failed)?;
+        self.temporary.persist(&self.path).map_err(|e| failed(e.error))?;
+        Ok(())
+    }
+}
+
+/// The same file, by whatever name; or the same name, where there is none yet.
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(x), Ok(y)) => (x.dev(), x.ino()) == (y.dev(), y.ino()) || (x.rdev() != 0 && x.rdev() == y.rdev()),
+        (Err(_), Err(_)) => {
+            let place = |p: &Path| {
+                let absolute = std::path::absolute(p).ok()?;
+                Some((absolute.parent()?.canonicalize().ok()?, absolute.file_name()?.to_owned()))
+            };
+            place(a).is_some_and(|x| Some(x) == place(b))
+        }
+        _ => false,
+    }
 }
 
 fn summary(r: &Receipt) -> String {

@@ -141,6 +141,7 @@ fn error_line(e: &Error) -> Value {
     let effect = match e.effect() {
         Effect::Refused => "refused",
         Effect::Written => "written",
+        Effect::Completed => "completed",
     };
     result_line(
         false,

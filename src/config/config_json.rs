@@ -79,6 +79,8 @@ impl ConfigJson {
 
     /// Parses text; `path` is for messages only. `ConfigJsonInvalid` with line and column.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
+        // A byte order mark, as editors on Windows leave it on the FAT partition; jq skips it too.
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let wrong = |offset, what: &str| Err(invalid(path, read::position(bytes, offset), what));
         if let Some(nul) = bytes.iter().position(|&b| b == 0) {
             return wrong(nul, "a NUL byte");
@@ -215,7 +217,7 @@ fn unreadable(path: &Path, fault: read::Fault) -> Error {
     let error = |code, what: String| Error::new(code, what).object(path.display());
     match fault {
         read::Fault::Missing(e) => error(Code::ConfigJsonMissing, format!("cannot read {file}")).because(e),
-        read::Fault::Io(e) => error(Code::Io, format!("cannot read {file}")).because(e),
+        read::Fault::Io(e) => error(read::io_code(&e), format!("cannot read {file}")).because(e),
         read::Fault::NotRegular => error(Code::ConfigJsonInvalid, format!("{file} is not a regular file")),
         read::Fault::TooLarge(limit) => {
             error(Code::ConfigJsonInvalid, format!("{file} has more than {limit} bytes"))

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
+use crate::error::Code;
+
 /// Why a file could not be read.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -20,6 +22,11 @@ pub(super) enum Fault {
     Changed,
     /// Any other refusal of the kernel.
     Io(io::Error),
+}
+
+/// The code for a file that the kernel does not let this user read, or cannot read.
+pub(super) fn io_code(e: &io::Error) -> Code {
+    if e.kind() == io::ErrorKind::PermissionDenied { Code::NotRoot } else { Code::Io }
 }
 
 impl From<io::Error> for Fault {

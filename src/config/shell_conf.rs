@@ -127,7 +127,7 @@ fn unreadable(path: &Path, fault: read::Fault) -> Error {
     let error = |code, what: &str| Error::new(code, format!("{what} {name}")).object(path.display());
     match fault {
         read::Fault::Missing(e) => error(Code::ConfMissing, "cannot read the configuration").because(e),
-        read::Fault::Io(e) => error(Code::Io, "cannot read the configuration").because(e),
+        read::Fault::Io(e) => error(read::io_code(&e), "cannot read the configuration").because(e),
         read::Fault::NotRegular => error(Code::ConfMissing, "this is not a regular file:"),
         read::Fault::TooLarge(limit) => {
             error(Code::ConfSyntax, &format!("more than {limit} bytes are no configuration:"))

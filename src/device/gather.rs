@@ -25,8 +25,11 @@ impl Facts {
                 Error::new(Code::Io, format!("cannot read {what}")).object(what).because(e)
             }
         };
-        let tree = blockdev::get_devices_at(paths.root())
-            .map_err(|e| Error::new(Code::Io, "cannot list block devices").because(e))?;
+        let tree = blockdev::get_devices_at(paths.root()).map_err(|e| {
+            // The crate reads the mount table as text.
+            let hint = "if the mount table is named here: unmount what has a mount point that is not UTF-8";
+            Error::new(Code::Io, "cannot list block devices").because(e).with_hint(hint)
+        })?;
         let mounts =
             mount::read_mounts(&paths.at("/proc/self/mountinfo")).map_err(failed("/proc/self/mountinfo"))?;
         let swaps = mount::read_swaps(&paths.at("/proc/swaps")).map_err(failed("/proc/swaps"))?;

@@ -92,7 +92,15 @@ pub fn pass<S>(
                 return Ok(());
             }
             let offset = s.position;
-            let piece = s.source.next(&mut buffer)?;
+            // Whatever fails under the lock ends the pass before the lock is free again: nobody may take the next piece
+            // with a position that is not its own.
+            let piece = match s.source.next(&mut buffer) {
+                Ok(piece) => piece,
+                Err(e) => {
+                    s.ended = true;
+                    return Err(e);
+                }
+            };
             let extent = match piece {
                 Piece::End => {
                     s.ended = true;
@@ -101,7 +109,10 @@ pub fn pass<S>(
                 Piece::Zero(len) => Extent::Zero { offset, len },
                 Piece::Data(n) => Extent::Data { offset, bytes: buffer.get(..n).unwrap_or_default() },
             };
-            (s.in_order)(&extent)?;
+            if let Err(e) = (s.in_order)(&extent) {
+                s.ended = true;
+                return Err(e);
+            }
             s.position += match extent {
                 Extent::Data { bytes, .. } => bytes.len() as u64,
                 Extent::Zero { len, .. } => len,

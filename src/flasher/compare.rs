@@ -34,6 +34,10 @@ pub fn compare(
     let first = AtomicU64::new(u64::MAX);
     let differing = AtomicU64::new(0);
     progress.begin(Stage::Verify, size);
+    // What others have written and not flushed yet is in the cache only; what is clean there need not be on the medium.
+    if let Err(e) = io.flush().and_then(|()| io.drop_cache()) {
+        tracing::debug!("{e}");
+    }
 
     let check = |seen: &mut Buffer, offset: u64, len: u64, want: Option<&[u8]>| -> Result<()> {
         let seen = io.read_any(seen, offset, len)?;

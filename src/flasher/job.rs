@@ -1,7 +1,9 @@
 //! From what was asked to a plan, and from a plan to a receipt.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::libc;
 
 use super::image::{self, Checks, Image, Size};
 use super::plan::Plan;
@@ -14,7 +16,7 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::config::pattern;
 use crate::device::{self, Facts};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Effect, Error, Result};
 use crate::sys::block::{Access, Device, Medium, sync_name};
 
 /// What was asked for.
@@ -42,12 +44,10 @@ pub struct Prepared {
     /// Everything that will be written.
     pub plan: Plan,
     image: Image,
-    /// What the configuration asks for besides, and this build does not do.
-    missing: Option<Error>,
 }
 
-/// How long something may keep the disk busy before the kernel has read its new partition table.
-const REREAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How long something else, most of all udev, may keep the disk busy before it is opened and after it was written.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the target comes from.
 enum Wanted {
@@ -103,21 +103,17 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     })?;
 
     // Cheap refusals first: decoding a large image takes minutes. Then once more, with its size, on fresh facts.
-    let first = wanted.choose(request, &Facts::gather(&request.paths)?, &image.path, None)?;
-    let seen = image::inspect(&image, &request.checks, progress)?;
     let facts = Facts::gather(&request.paths)?;
-    if conf.is_some() && target::medium_boot_partition(&facts).is_some() {
-        tracing::warn!("the configuration may be that of an older flasher on another disk");
+    let first = wanted.choose(request, &facts, &image.path, None)?;
+    if conf.is_some() {
+        refuse_what_is_missing(request, &first, &facts)?;
     }
+    let mut checks = request.checks.clone();
+    checks.at_most = (first.kind == Kind::Block).then_some(first.size);
+    let seen = image::inspect(&image, &checks, progress)?;
+    let facts = Facts::gather(&request.paths)?;
     let mut target = wanted.choose(request, &facts, &image.path, Some(seen.size))?;
-    if (&first.node, first.dev) != (&target.node, target.dev) {
-        let name = target.name.display();
-        return Err(Error::new(
-            Code::TargetChanged,
-            format!("the target was {} before the image was checked and is {name} now", first.name.display()),
-        )
-        .object(name));
-    }
+    same_target(&first, &target)?;
     if let Some(table) = &seen.table {
         match target.kind {
             Kind::Block => image::check_sector_size(table, target.block_size, &target.name)?,
@@ -125,20 +121,12 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
             Kind::File => target.block_size = table.sector_size,
         }
     }
-    let missing = conf.filter(|_| !request.image_only && target.kind == Kind::Block).map(|_| {
-        Error::new(
-            Code::NotInThisBuild,
-            "cannot carry out the whole installation that the configuration describes: bootloader, boot partition and \
-             board programs",
-        )
-        .with_hint("use --image-only to write and verify the image alone")
-    });
     let old = match target.kind {
         Kind::File if target.size == 0 => None,
         _ => Some(open(&target, Access::Read)?),
     };
     let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
-    Ok(Prepared { plan, image, missing })
+    Ok(Prepared { plan, image })
 }
 
 impl Prepared {
@@ -147,29 +135,45 @@ impl Prepared {
     /// # Errors
     /// Refusals, with nothing written; then those of [`write::execute`].
     pub fn run(self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
-        let Prepared { plan, image, missing } = self;
-        if let Some(e) = missing {
-            return Err(e);
-        }
+        let Prepared { plan, image } = self;
         let started = SystemTime::now();
-        let device = open(&plan.target, Access::Exclusive)?;
+        let made = plan.target.kind == Kind::File && !plan.target.node.exists();
+        let device = open_exclusively(&plan.target)?;
         check_identity(&plan.target, &device, paths)?;
-        let outcome = write::execute(&plan, &|| image.source(), &device, progress)?;
-        if plan.target.kind == Kind::File {
-            // A file that was made is as durable as its name.
-            sync_name(&plan.target.node).map_err(|e| cannot_open(&plan.target.name, e).after_write())?;
-        }
-        if plan.target.kind == Kind::Block
-            && let Err(e) = device.reread_partitions(REREAD_PATIENCE)
-        {
-            // The image is there and right. Loop devices and whole-disk file systems have no partitions to read.
-            tracing::info!(
-                "the kernel did not read the new partition table of {}: {e}",
-                plan.target.name.display()
-            );
-        }
-        Ok(Receipt::new(&plan, &outcome, started))
+        let outcome = write::execute(&plan, &|| image.source(), &device, progress).inspect_err(|e| {
+            // A refusal leaves nothing behind.
+            if made && e.effect() == Effect::Refused {
+                drop(std::fs::remove_file(&plan.target.node));
+            }
+        })?;
+        let reread = match plan.target.kind {
+            Kind::Block => Some(reread(&plan.target, &device)),
+            Kind::File => {
+                // A file that was made is as durable as its name. Not every file system can flush a folder.
+                if let Err(e) = sync_name(&plan.target.node) {
+                    tracing::warn!("the folder of {} cannot be flushed: {e}", plan.target.name.display());
+                }
+                None
+            }
+        };
+        Ok(Receipt::new(&plan, &outcome, started, reread))
     }
+}
+
+/// Makes the kernel take the new partition table. The image is there and right, whatever comes of it.
+fn reread(target: &Target, device: &Device) -> bool {
+    let name = target.name.display();
+    match device.reread_partitions(PATIENCE) {
+        Ok(()) => return true,
+        // A loop device, or another disk that has no partitions.
+        Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
+            tracing::info!("{name} has no partitions for the kernel: {e}");
+        }
+        Err(e) => tracing::warn!(
+            "the kernel goes on with the old partition table of {name}: {e}; do not mount its partitions before a restart"
+        ),
+    }
+    false
 }
 
 /// Compares the target with the image without writing.
@@ -186,6 +190,12 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
         Size::AtLeast(_) => None,
     };
     let device = Device::open(target, Access::Read).map_err(|e| cannot_open(target, e))?;
+    let room = device.size().map_err(|e| cannot_open(target, e))?;
+    if let Some(size) = size.filter(|n| *n > room) {
+        let (target, image) = (target.display(), image.path.display());
+        let message = format!("{target} differs from {image}: it has {room} bytes, the image {size}");
+        return Err(Error::new(Code::TargetDiffers, message).object(target));
+    }
     let found = super::compare::compare(&|| image.source(), size, &Io::new(&device, target), progress)?;
     let Some(at) = found.first_difference else { return Ok(found) };
     let sector = seen.table.as_ref().map_or(512, |t| t.sector_size);
@@ -199,13 +209,17 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     .object(target))
 }
 
-/// The device's `config.json`, valid; `None` where it is not in its usual place either. One that was named must exist.
+/// The device's `config.json`, valid; `None` where there is none. One that `CONFIG_PATH` names, or that a flasher
+/// medium makes, must be there.
 fn config_json(request: &Request) -> Result<Option<ConfigJson>> {
     let path = config_json::locate(request.config_json.as_deref(), &request.paths);
-    if request.config_json.is_none() && !path.exists() {
-        return Ok(None);
+    match ConfigJson::load(&path) {
+        // Its `target_devices` has the last word: only where none was promised may there be none.
+        Err(e) if e.code() == Code::ConfigJsonMissing && path == request.paths.config_json() => {
+            if request.config_json.is_some() { Err(e) } else { Ok(None) }
+        }
+        other => other.map(Some),
     }
-    ConfigJson::load(&path).map(Some)
 }
 
 fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) -> Result<String> {
@@ -217,8 +231,75 @@ fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) 
     })
 }
 
+/// What the configuration asks for and this build does not do is refused, not left out without a word.
+fn refuse_what_is_missing(request: &Request, target: &Target, facts: &Facts) -> Result<()> {
+    if request.config_json.is_none()
+        && let Some(elsewhere) = target::medium_boot_partition(facts)
+    {
+        let mounted = elsewhere.mounted.display();
+        let message = format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
+        return Err(Error::new(Code::MediumBootElsewhere, message).object(mounted));
+    }
+    if request.image_only || target.kind == Kind::File {
+        return Ok(());
+    }
+    let message = "cannot carry out the whole installation that the configuration describes: bootloader, boot partition and \
+                   board programs are not in this build yet";
+    Err(Error::new(Code::NotInThisBuild, message)
+        .with_hint("use --image-only to write and verify the image alone"))
+}
+
+/// The target may not have changed while the image was checked, which can take minutes.
+fn same_target(first: &Target, now: &Target) -> Result<()> {
+    let serial_appeared = first.serial.is_none() && now.serial.is_some();
+    let first_identity = first.identity().map(|mut i| {
+        if serial_appeared {
+            i.serial.clone_from(&now.serial);
+        }
+        i
+    });
+    if first.node == now.node && first_identity == now.identity() {
+        return Ok(());
+    }
+    let (was, is) = (first.name.display(), now.name.display());
+    let message = format!(
+        "the target changed while the image was checked: it was {was}, {} bytes, and is {is}, {} bytes",
+        first.size, now.size
+    );
+    Err(Error::new(Code::TargetChanged, message).object(is))
+}
+
 fn open(target: &Target, access: Access) -> Result<Device> {
     Device::open(&target.node, access).map_err(|e| cannot_open(&target.name, e))
+}
+
+/// Opens for writing. udev holds the lock while it probes a disk that has just appeared or was just closed.
+fn open_exclusively(target: &Target) -> Result<Device> {
+    let access = match target.kind {
+        Kind::Block => Access::ExclusiveDisk,
+        Kind::File => Access::ExclusiveFile,
+    };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match Device::open(&target.node, access) {
+            Err(e) if is_busy(&e) && Instant::now() < end => std::thread::sleep(Duration::from_millis(100)),
+            Err(e) if target.kind == Kind::Block && is_gone(&e) => {
+                let name = target.name.display();
+                let message = format!("cannot open {name}: it has gone since it was checked");
+                return Err(Error::new(Code::TargetVanished, message).object(name).because(e));
+            }
+            other => return other.map_err(|e| cannot_open(&target.name, e)),
+        }
+    }
+}
+
+fn is_busy(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::ResourceBusy | std::io::ErrorKind::WouldBlock)
+}
+
+fn is_gone(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput)
+        || matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM))
 }
 
 fn cannot_open(target: &Path, cause: std::io::Error) -> Error {

@@ -10,7 +10,7 @@ use super::digest::{CHUNK, Digest256};
 use super::image::{Format, Image, Inspection, Size, Table};
 use super::target::{Kind, Target};
 use super::write::io::Io;
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
@@ -124,14 +124,16 @@ impl Plan {
             Size::AtLeast(_) => None,
         };
         let head = 0..end.unwrap_or(CHUNK).min(CHUNK);
-        let backup = seen.table.as_ref().and_then(|t| t.backup.clone()).filter(|b| b.start >= head.end);
+        let backup = seen.table.as_ref().and_then(|t| t.backup.clone());
+        let backup = backup.map(|b| b.start.max(head.end)..b.end).filter(|b| !b.is_empty());
 
         let mut steps = Vec::new();
         let mut clear = |what, range| steps.push(Step::Clear { what, range });
         clear(Cleared::FirstMebibyte, head.clone());
         if let Some(stale) = old.map(|disk| stale_backup(&Io::new(disk, &target.name))).transpose()?.flatten()
         {
-            clear(Cleared::StaleBackupGpt, stale.start.max(head.end)..stale.end);
+            // On a disk of hardly more than a MiB it can begin in front.
+            clear(Cleared::StaleBackupGpt, stale.start.max(head.end).min(stale.end)..stale.end);
         }
         if let Some(range) = &backup {
             clear(Cleared::ImageBackupGpt, range.clone());
@@ -185,7 +187,15 @@ fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
     let mut buffer = Buffer::zeroed(0);
     for sector in [512u64, 4096] {
         let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
-        let header = disk.read_any(&mut buffer, at, 92)?;
+        let header = match disk.read_any(&mut buffer, at, 92) {
+            Ok(header) => header,
+            // What cannot be read cannot be said to be no table; writing it heals a sector that is only weak.
+            Err(e) if e.code() == Code::TargetReadFailed => {
+                tracing::warn!("{}; it will be cleared", e.message());
+                return Ok(Some(at..size));
+            }
+            Err(e) => return Err(e),
+        };
         let Some(b"EFI PART") = header.get(..8) else { continue };
         // UEFI specification, table "GPT Header": entries' LBA at 72, their number at 80, their size at 84.
         let field = |from: usize, len: usize| {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::sys::{log, terminal};
+use crate::sys::{log, output::Patient, terminal};
 
 pub mod bar;
 pub mod json;
@@ -69,7 +69,7 @@ pub fn for_stderr(prefix: &str) -> Box<dyn Progress + Send> {
 /// Progress as JSON lines on stdout.
 #[must_use]
 pub fn for_programs() -> Box<dyn Progress + Send> {
-    Box::new(meter::Meter::new(json::Json::new(std::io::stdout())))
+    Box::new(meter::Meter::new(json::Json::new(Patient::new(std::io::stdout()))))
 }
 
 /// Columns that a bar with its numbers needs.

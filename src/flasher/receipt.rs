@@ -98,12 +98,14 @@ pub struct Receipt {
     pub direct_io: bool,
     /// Repetitions.
     pub retries: Retries,
+    /// The kernel has taken the new partition table; null for files, which have none for it.
+    pub partition_table_reread: Option<bool>,
 }
 
 impl Receipt {
-    /// The receipt of a run of `plan` that began at `started`.
+    /// The receipt of a run of `plan` that began at `started`; `reread`: whether the kernel knows the new table.
     #[must_use]
-    pub fn new(plan: &Plan, outcome: &Outcome, started: SystemTime) -> Self {
+    pub fn new(plan: &Plan, outcome: &Outcome, started: SystemTime, reread: Option<bool>) -> Self {
         let time = |t| humantime::format_rfc3339_seconds(t).to_string();
         let name = plan.image.stored.path.file_name().unwrap_or(plan.image.stored.path.as_os_str());
         let size = outcome.size;
@@ -131,6 +133,7 @@ impl Receipt {
             verify: Timing::new(size, outcome.verify_time),
             direct_io: outcome.direct_io,
             retries: Retries { rewritten_chunks: outcome.rewritten_chunks, io: outcome.io_retries },
+            partition_table_reread: reread,
         }
     }
 }

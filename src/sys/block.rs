@@ -81,8 +81,16 @@ mod ioctl {
 pub enum Access {
     /// Reading only, shared.
     Read,
-    /// Reading and writing, nobody else: `O_EXCL` (for block devices) and `flock`.
-    Exclusive,
+    /// A block device that is there, for reading and writing, nobody else: `O_EXCL` and `flock`.
+    ExclusiveDisk,
+    /// A plain file, made where it is missing, for reading and writing, nobody else: `flock`.
+    ExclusiveFile,
+}
+
+impl Access {
+    fn writes(self) -> bool {
+        self != Access::Read
+    }
 }
 
 /// An open block device or plain file.
@@ -100,11 +108,12 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens `path`, a block device or a regular file. With [`Access::Exclusive`] a missing plain file is made.
+    /// Opens `path`, a block device or a regular file. Nothing but [`Access::ExclusiveFile`] ever makes a file: the node
+    /// of a disk that has just gone must not become one.
     ///
     /// # Errors
     /// Of `open(2)`; `EBUSY` when the device is mounted or claimed; `EWOULDBLOCK` when somebody holds the lock;
-    /// `InvalidInput` when it is neither a block device nor a regular file.
+    /// `InvalidInput` when it is not what `access` asks for.
     pub fn open(path: &Path, access: Access) -> io::Result<Device> {
         let is_block = match std::fs::metadata(path) {
             Ok(m) if m.file_type().is_block_device() => true,
@@ -112,15 +121,24 @@ impl Device {
             Ok(_) => {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a disk nor a plain file"));
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Exclusive => false,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::ExclusiveFile => false,
             Err(e) => return Err(e),
         };
+        let expected = match access {
+            Access::Read => is_block,
+            Access::ExclusiveDisk => true,
+            Access::ExclusiveFile => false,
+        };
+        if is_block != expected {
+            let what = if expected { "not a block device any more" } else { "not a plain file any more" };
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let (file, direct) = open_direct(path, access, is_block)?;
         let meta = file.metadata()?;
         if meta.file_type().is_block_device() != is_block {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "changed while it was opened"));
         }
-        if access == Access::Exclusive {
+        if access.writes() {
             // The lock keeps udev from probing (and holding) a device that is being written.
             #[allow(deprecated)] // the owning type of nix takes the file away from us
             nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?;
@@ -128,13 +146,18 @@ impl Device {
         let buffered = if is_block {
             None
         } else {
-            Some(OpenOptions::new().read(true).write(access == Access::Exclusive).open(path)?)
+            let second = OpenOptions::new().read(true).write(access.writes()).open(path)?;
+            let other = second.metadata()?;
+            if (other.dev(), other.ino()) != (meta.dev(), meta.ino()) {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "replaced while it was opened"));
+            }
+            Some(second)
         };
         let block_size = if is_block { logical_block_size(&file)? } else { 1 };
         let rdev = meta.rdev();
         let dev = is_block.then(|| major_minor(rdev));
         // Before 4.12 punching a hole into a block device could end in a discard, which guarantees nothing.
-        let can_zero = access == Access::Exclusive && (!is_block || kernel_at_least(4, 12));
+        let can_zero = access.writes() && (!is_block || kernel_at_least(4, 12));
         Ok(Device { file, buffered, is_block, block_size, direct: AtomicBool::new(direct), can_zero, dev })
     }
 
@@ -183,7 +206,7 @@ impl Device {
         if self.direct.swap(false, Ordering::AcqRel) {
             let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(&self.file, FcntlArg::F_GETFL)?);
             nix::fcntl::fcntl(&self.file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
-            tracing::info!("direct I/O is refused here; going through the page cache");
+            tracing::warn!("direct I/O is refused here; going through the page cache");
         }
         Ok(())
     }
@@ -198,8 +221,10 @@ impl Device {
 
     /// Runs `io`; once more through the cache when the medium refuses direct I/O of an aligned request after all.
     fn falling_back(&self, io: impl Fn() -> io::Result<usize>) -> io::Result<usize> {
+        // Asked before: by the time the request fails, another thread may have left direct I/O already.
+        let was_direct = self.is_direct();
         match io() {
-            Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) && self.is_direct() => {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) && was_direct => {
                 self.leave_direct()?;
                 io()
             }
@@ -284,13 +309,13 @@ impl Medium for Device {
 }
 
 fn open_direct(path: &Path, access: Access, is_block: bool) -> io::Result<(File, bool)> {
-    let exclusive = access == Access::Exclusive;
+    let exclusive = access.writes();
     let flags = if is_block && exclusive { OFlag::O_EXCL } else { OFlag::empty() };
     let open = |flags: OFlag| {
         OpenOptions::new()
             .read(true)
             .write(exclusive)
-            .create(exclusive && !is_block)
+            .create(access == Access::ExclusiveFile)
             .truncate(false)
             .custom_flags((flags | OFlag::O_CLOEXEC).bits())
             .open(path)
@@ -298,7 +323,7 @@ fn open_direct(path: &Path, access: Access, is_block: bool) -> io::Result<(File,
     match open(flags | OFlag::O_DIRECT) {
         Ok(file) => Ok((file, true)),
         Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
-            tracing::info!(path = %path.display(), "no direct I/O here; going through the page cache");
+            tracing::warn!("no direct I/O on {}; going through the page cache", path.display());
             Ok((open(flags)?, false))
         }
         Err(e) => Err(e),
@@ -355,7 +380,7 @@ mod tests {
     #[test]
     fn a_plain_file_takes_any_length_and_keeps_its_size() {
         let (_dir, path) = file(3 * 4096 + 5);
-        let d = Device::open(&path, Access::Exclusive).unwrap();
+        let d = Device::open(&path, Access::ExclusiveFile).unwrap();
         let mut data = Buffer::zeroed(2 * 4096 + 5);
         data.fill(9);
         let mut done = 0;
@@ -378,10 +403,14 @@ mod tests {
     #[test]
     fn is_locked_and_refuses_what_is_no_medium() {
         let (dir, path) = file(4096);
-        let _held = Device::open(&path, Access::Exclusive).unwrap();
-        let again = Device::open(&path, Access::Exclusive).unwrap_err();
+        let _held = Device::open(&path, Access::ExclusiveFile).unwrap();
+        let again = Device::open(&path, Access::ExclusiveFile).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
         Device::open(&path, Access::Read).unwrap();
+        assert!(Device::open(&path, Access::ExclusiveDisk).is_err());
+        let gone = dir.path().join("sdz");
+        assert_eq!(Device::open(&gone, Access::ExclusiveDisk).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!gone.exists(), "a disk that has gone became a file");
         assert!(Device::open(dir.path(), Access::Read).is_err());
         assert!(Device::open(&dir.path().join("none"), Access::Read).is_err());
     }

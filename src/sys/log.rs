@@ -5,9 +5,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write as _;
 use std::sync::{
-    Mutex, PoisonError,
+    LazyLock, Mutex, PoisonError,
     atomic::{AtomicU8, Ordering},
 };
 
@@ -17,6 +16,8 @@ use tracing::{
     subscriber::Interest,
 };
 use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
+
+use super::output::Patient;
 
 /// Environment variable that sets the level: `error`, `warn`, `info` or `debug`.
 pub const LEVEL_VARIABLE: &str = "COPAL_LOG";
@@ -89,7 +90,8 @@ pub fn stderr(line: &str) {
     let text = format!("{line}\n");
     let mut write = || {
         // Nobody is left who could be told.
-        drop(std::io::stderr().write_all(text.as_bytes()));
+        static STDERR: LazyLock<Patient<std::io::Stderr>> = LazyLock::new(|| Patient::new(std::io::stderr()));
+        drop(STDERR.line(text.as_bytes()));
     };
     match &*ASIDE.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(around) => around(&mut write),

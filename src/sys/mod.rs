@@ -5,4 +5,5 @@ pub mod buffer;
 pub mod log;
 pub mod loopdev;
 pub mod mount;
+pub mod output;
 pub mod terminal;

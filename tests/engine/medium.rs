@@ -38,6 +38,10 @@ pub struct State {
     pub pending: BTreeMap<usize, Vec<u8>>,
     pub calls: BTreeMap<Call, u64>,
     pub bytes_written: u64,
+    /// The block at this offset cannot be written.
+    pub unwritable: Option<u64>,
+    /// Flushes that succeeded.
+    pub flushed: u64,
     /// Every write in order: offset, length, and how many flushes came before.
     pub log: Vec<(u64, usize, u64)>,
 }
@@ -77,6 +81,11 @@ impl Disk {
     /// Asks `hook` at every call whether it misbehaves.
     pub fn on_call(&self, hook: impl FnMut(&mut State, Call, u64) -> Option<Fault> + Send + 'static) {
         *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    /// Every write over the block at `offset` fails, now and later.
+    pub fn fail_writes_over(&self, offset: u64) {
+        self.state.lock().unwrap().unwritable = Some(offset);
     }
 
     pub fn behave(&self) {
@@ -139,6 +148,9 @@ impl Medium for Disk {
         assert!(at.is_multiple_of(self.block) && buf.len().is_multiple_of(self.block), "unaligned write");
         let (mut state, limit) = self.enter(Call::Write, offset)?;
         let n = buf.len().min(limit).min(state.durable.len().saturating_sub(at));
+        if state.unwritable.is_some_and(|bad| (offset..offset + n as u64).contains(&bad)) {
+            return Err(io::Error::from_raw_os_error(nix::libc::EIO));
+        }
         // A torn block stays as it was.
         for (i, block) in buf[..n - n % self.block].chunks(self.block).enumerate() {
             state.pending.insert(at + i * self.block, block.to_vec());
@@ -163,7 +175,9 @@ impl Medium for Disk {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.enter(Call::Flush, 0)?.0.settle();
+        let (mut state, _) = self.enter(Call::Flush, 0)?;
+        state.settle();
+        state.flushed += 1;
         Ok(())
     }
 

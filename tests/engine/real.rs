@@ -113,7 +113,7 @@ fn a_bit_that_flips_on_a_loop_device_is_found() {
             60..90 => rng.usize(5 * MIB..len),
             _ => rng.usize(MIB..len),
         };
-        let device = Device::open(&disk.node, Access::Exclusive).unwrap();
+        let device = Device::open(&disk.node, Access::ExclusiveDisk).unwrap();
         assert!(device.is_direct(), "a loop device takes direct I/O");
         let sparse = round % 2 == 0;
         // The second flush is the one behind the body: the first is behind the cleared table.

@@ -169,6 +169,71 @@ fn a_plain_file_is_made_extended_or_kept_at_its_size() {
     }
 }
 
+/// With `--single-pass` the size shows at the end only: small images, odd sizes, new files and disks.
+#[test]
+fn a_single_pass_of_any_size() {
+    let dir = folder();
+    for size in [65536, 1_044_480, 1_048_576, 1_048_577, 1_060_864, 5_000_192, 12_582_912] {
+        let image = dir.path().join("raw.img");
+        let mut rng = fastrand::Rng::with_seed(size);
+        let mut data = vec![0; size as usize];
+        rng.fill(&mut data);
+        std::fs::write(&image, &data).unwrap();
+        let packed = dir.path().join("raw.img.gz");
+        tool(&["sh", "-ec", &format!("gzip -1c {} > {}", image.display(), packed.display())]);
+        let new = dir.path().join("new.img");
+        let _gone = std::fs::remove_file(&new);
+        flashed(&packed, &new, &["--single-pass", "--force-raw"]);
+        assert!(std::fs::read(&new).unwrap() == data, "{size}");
+        if size % 512 != 0 {
+            continue;
+        }
+        let Some(disk) = Loop::dirty("a_single_pass_of_any_size", size) else { return };
+        flashed(&packed, &disk.node, &["--single-pass", "--force-raw"]);
+        assert!(std::fs::read(&disk.backing).unwrap() == data, "{size}");
+    }
+}
+
+/// Progress that nobody reads must not stop a flash whose table has been cleared.
+#[test]
+fn a_reader_who_never_reads_does_not_stop_the_flash() {
+    use std::io::Read;
+    let dir = folder();
+    let image = dir.path().join("big.img");
+    tool(&[
+        "sh",
+        "-ec",
+        &format!("cp --sparse=always {} {1}; truncate -s 3G {1}", os_image().display(), image.display()),
+    ]);
+    let target = dir.path().join("disk.img");
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // A pipe that is full from the beginning.
+    std::io::Write::write_all(&mut writer, &[b'\n'; 65536]).unwrap();
+    let mut child = copal()
+        .args(["flash", "--json", "--force-raw", "--image"])
+        .arg(&image)
+        .arg("--target")
+        .arg(&target)
+        .stdout(writer.try_clone().unwrap())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(writer);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    // Done with the disk, whether or not its last line has found a reader.
+    let sector =
+        || std::fs::metadata(&target).is_ok_and(|m| m.len() > 0) && read(&target, 510, 2) == [0x55, 0xaa];
+    while !sector() {
+        assert!(std::time::Instant::now() < end, "the flash waits for a reader of its progress");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let mut text = Vec::new();
+    let mut reader = reader;
+    reader.read_to_end(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(String::from_utf8_lossy(&text).contains("\"receipt\""));
+}
+
 #[test]
 fn no_root_is_needed_for_a_plain_file() {
     if !nix::unistd::geteuid().is_root() {

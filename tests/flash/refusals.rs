@@ -228,3 +228,105 @@ fn a_disk_needs_root() {
         assert!(line["message"].as_str().unwrap().contains(disk.text()), "{line}");
     }
 }
+
+#[test]
+fn receipts_that_would_destroy_something() {
+    let dir = folder();
+    let image = dir.path().join("os.img");
+    tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
+    let target = dir.path().join("disk.img");
+    let link = dir.path().join("link.img");
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    let image_before = std::fs::read(&image).unwrap();
+    for receipt in
+        [image.to_str().unwrap(), link.to_str().unwrap(), target.to_str().unwrap(), "/dev/null", "/no/such/r"]
+    {
+        refused(&image, &target, "output-failed", receipt, &["--receipt", receipt]);
+    }
+    assert!(std::fs::read(&image).unwrap() == image_before);
+    // An old receipt is replaced, and nothing else is left in the folder.
+    let receipt = dir.path().join("r.json");
+    std::fs::write(&receipt, "old").unwrap();
+    let out = flash(&image, &target, &["--receipt", receipt.to_str().unwrap()]);
+    assert!(out.status.success());
+    assert!(std::fs::read_to_string(&receipt).unwrap().starts_with('{'));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
+}
+
+#[test]
+fn a_receipt_that_cannot_be_saved_is_no_refusal() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_run(
+            "a_receipt_that_cannot_be_saved_is_no_refusal",
+            "root needed to mount a small file system",
+        );
+    }
+    let dir = folder();
+    let small = dir.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let small_text = small.to_str().unwrap();
+    // Room for the empty temporary file, not for what goes into it.
+    tool(&["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", small_text]);
+    let result = std::panic::catch_unwind(|| {
+        std::fs::write(small.join("full"), vec![0; 4096]).unwrap();
+        let target = dir.path().join("disk.img");
+        let out =
+            flash(os_image(), &target, &["--json", "--receipt", small.join("r.json").to_str().unwrap()]);
+        let line = last_line(&out);
+        assert_eq!(
+            (out.status.code(), &line["code"], &line["effect"]),
+            (Some(1), &"output-failed".into(), &"completed".into())
+        );
+        assert_equal(os_image(), &target);
+        // The receipt is not lost: it is the line before.
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(text.lines().any(|l| l.contains("chunk_digest")), "{text}");
+    });
+    tool(&["umount", small_text]);
+    result.unwrap();
+}
+
+#[test]
+fn a_lock_that_goes_away_is_waited_for() {
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let Some(disk) = Loop::dirty("a_lock_that_goes_away_is_waited_for", size) else { return };
+    // As udev holds it while it probes.
+    let mut holder =
+        std::process::Command::new("flock").args(["-s", disk.text(), "sleep", "2"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    flashed(os_image(), &disk.node, &[]);
+    assert_equal(os_image(), &disk.node);
+    let _status = holder.wait();
+}
+
+#[test]
+fn a_config_json_that_was_promised_must_be_there() {
+    // A root of its own: a flasher medium whose config.json is not made yet.
+    let dir = folder();
+    for place in ["sys", "proc"] {
+        std::os::unix::fs::symlink(format!("/{place}"), dir.path().join(place)).unwrap();
+    }
+    std::fs::create_dir_all(dir.path().join("mnt/boot")).unwrap();
+    std::fs::create_dir_all(dir.path().join("etc")).unwrap();
+    std::fs::write(
+        dir.path().join("etc/resin-init-flasher.conf"),
+        "INTERNAL_DEVICE_KERNEL=sdz
+",
+    )
+    .unwrap();
+    let run = || {
+        let out = copal()
+            .args(["flash", "--json", "--plan", "--image-only", "--root"])
+            .arg(dir.path())
+            .arg("--image")
+            .arg(os_image())
+            .env_remove("CONFIG_PATH")
+            .output()
+            .unwrap();
+        last_line(&out)
+    };
+    // None is promised where there is no flasher medium: the search for the disk begins, in a root without any.
+    assert_eq!(run()["code"], "no-target");
+    std::fs::write(dir.path().join("mnt/boot/balena-image-flasher"), "").unwrap();
+    assert_eq!(run()["code"], "config-json-missing");
+}

@@ -9,6 +9,9 @@ use super::label::ReadAt;
 /// Largest entry array that is read: 1024 entries of 512 bytes; 128 of 128 bytes are usual.
 const MAX_ARRAY: u64 = 512 << 10;
 
+/// Most bytes from the backup's entries to its end: they are kept in memory until the rest of the image is verified.
+const MAX_BACKUP: u64 = 1 << 20;
+
 /// Length of the header's defined part.
 const HEADER: usize = 92;
 
@@ -204,6 +207,10 @@ pub(super) fn backup(read_at: &mut ReadAt<'_>, primary: &Primary) -> Result<Rang
     let array_end = header.array.saturating_add(header.array_len().div_ceil(sector));
     if header.array <= first.last_usable || array_end > header.own {
         return Err(Flaw::Invalid("the entries of its backup GPT lie in the usable range".into()));
+    }
+    let space = primary.assumed_backup().end.saturating_sub(bytes(header.array, sector)?);
+    if space > MAX_BACKUP {
+        return Err(Flaw::Invalid("the entries of its backup GPT lie far from their header".into()));
     }
     // Same checksum as the primary's, as just compared: same entries.
     header.entries(read_at, sector, "backup")?;

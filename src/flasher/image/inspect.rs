@@ -10,13 +10,13 @@ use super::sparse::Sparse;
 use super::{BOOT_LABEL, Checks, Format, Image, Inspection, Size, Table};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Extent, Piece};
-use crate::flasher::digest::{CHUNK_LEN, Digest256};
+use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256};
 use crate::flasher::progress::{Progress, Stage};
 use crate::sys::buffer::Buffer;
 
 /// With `single_pass`, how much of the image is decoded in search of the boot partition's label: it is the first
-/// partition of every balenaOS image, behind at most some 80 MiB of boot loaders.
-const BEGINNING: u64 = 256 << 20;
+/// partition of most balenaOS images; boards with many loader partitions (Jetson) have up to 448 MiB in front of it.
+const BEGINNING: u64 = 512 << 20;
 
 /// Headers that lie in front of what led to them cost another pass over a compressed image, at most this many.
 const MORE_PASSES: u32 = 4;
@@ -47,7 +47,7 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
         }
         return Ok(inspection);
     }
-    let single = checks.single_pass && checks.expect_sha256.is_none();
+    let single = checks.single_pass && !digest;
     let passes = u64::from(companions.sha256.is_some()) + u64::from(!single);
     if passes > 0 {
         progress.begin(Stage::Check, Some(image.stored_size.saturating_mul(passes)));
@@ -102,7 +102,8 @@ fn full_pass(
     let raw = image.format == Format::Raw;
     let asked = checks.sha256 || checks.expect_sha256.is_some();
     let mut map = companions.bmap.as_ref().map(|(path, bmap)| BmapCheck::new(bmap, path, &image.path));
-    let whole = whole(image, asked || (raw && companions.sha256.is_some()), progress, &mut |extent| {
+    let whole = whole(image, asked || companions.sha256.is_some(), progress, &mut |extent| {
+        refuse_too_large(image, checks, extent)?;
         if let Some(headers) = &mut headers
             && headers.see(extent)
         {
@@ -127,8 +128,24 @@ fn full_pass(
         size: Size::Exact(whole.size),
         table: None,
         digests: Some(whole.digests),
-        sha256: whole.sha256.filter(|_| asked),
+        sha256: whole.sha256,
     })
+}
+
+/// Ends the pass over an image that does not fit, whatever else it would decode to.
+fn refuse_too_large(image: &Image, checks: &Checks, extent: &Extent<'_>) -> Result<()> {
+    let end = match extent {
+        Extent::Data { offset, bytes } => offset + bytes.len() as u64,
+        Extent::Zero { offset, len } => offset + len,
+    };
+    match checks.at_most {
+        Some(most) if end > most => {
+            let path = image.path.display();
+            let message = format!("image {path} has more than the {most} bytes of the target");
+            Err(Error::new(Code::TargetTooSmall, message).object(path))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Decodes only as much as shows the table and the boot partition's label.
@@ -139,7 +156,8 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
             Ok(found) => found.labelled || has_boot(&found.table),
             Err(_) => headers.settled,
         };
-        enough || position >= BEGINNING
+        // An image of less than a chunk ends before that, and then has a size.
+        (enough && position >= CHUNK) || position >= BEGINNING
     })?;
     let path = image.path.display();
     tracing::warn!("only the beginning of {path} was checked: damage behind it shows while it is written");

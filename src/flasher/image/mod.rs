@@ -129,6 +129,8 @@ pub struct Checks {
     pub single_pass: bool,
     /// Compute the SHA-256 of the whole uncompressed image.
     pub sha256: bool,
+    /// Bytes that the target has: a compressed image that turns out to be larger is refused at once.
+    pub at_most: Option<u64>,
     /// Fail unless the whole uncompressed image has this SHA-256.
     pub expect_sha256: Option<Digest256>,
 }

@@ -127,7 +127,11 @@ fn regular(path: &Path, kind: FileType) -> Result<()> {
 }
 
 pub(super) fn unreadable(path: &Path, e: io::Error) -> Error {
-    let code = if e.kind() == io::ErrorKind::NotFound { Code::ImageMissing } else { Code::Io };
+    let code = match e.kind() {
+        io::ErrorKind::NotFound => Code::ImageMissing,
+        io::ErrorKind::PermissionDenied => Code::NotRoot,
+        _ => Code::Io,
+    };
     let path = path.display();
     Error::new(code, format!("cannot read image {path}")).object(path).because(e)
 }

@@ -92,26 +92,25 @@ pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
 
 /// Puts the digests of an extent in their places.
 fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
-    let (offset, new) = match extent {
-        Extent::Data { offset, bytes } => (*offset, vec![chunk_digest(bytes)]),
+    // The digest of the extent's last chunk; chunks before that are whole and zero.
+    let (end, last) = match extent {
+        Extent::Data { offset, bytes } => (offset + bytes.len() as u64, chunk_digest(bytes)),
         Extent::Zero { offset, len } => {
-            let whole = usize::try_from(len / CHUNK).unwrap_or(0);
-            let mut new = vec![zero_chunk(); whole];
             let tail = usize::try_from(len % CHUNK).unwrap_or(0);
-            if tail > 0 {
-                new.push(chunk_digest(&vec![0; tail]));
-            }
-            (*offset, new)
+            let last = if tail == 0 { zero_chunk() } else { chunk_digest(&vec![0; tail]) };
+            (offset + len, last)
         }
     };
-    let first = usize::try_from(offset / CHUNK).unwrap_or(usize::MAX);
+    let Some(index) = end.div_ceil(CHUNK).checked_sub(1).and_then(|i| usize::try_from(i).ok()) else {
+        return;
+    };
     let mut all = digests.lock().unwrap_or_else(PoisonError::into_inner);
-    let end = first.saturating_add(new.len());
-    if all.len() < end {
-        all.resize(end, zero_chunk());
+    if all.len() <= index {
+        // Places in between belong to zeroes, or will be filled by the threads that have their data.
+        all.resize(index + 1, zero_chunk());
     }
-    for (place, digest) in all.iter_mut().skip(first).zip(new) {
-        *place = digest;
+    if let Some(place) = all.get_mut(index) {
+        *place = last;
     }
 }
 

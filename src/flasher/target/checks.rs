@@ -78,6 +78,7 @@ pub(super) fn in_use(device: &Device, facts: &Facts) -> Option<(Code, String)> {
         .map(|why| (Code::TargetMounted, why))
         .or_else(|| swapped(&stack, facts).map(|why| (Code::TargetSwap, why)))
         .or_else(|| held(device, &stack, facts).map(|why| (Code::TargetHeld, why)))
+        .or_else(|| claimed_by_somebody(device, facts).map(|why| (Code::Busy, why)))
 }
 
 fn mounted(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
@@ -105,7 +106,7 @@ fn swapped(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
     })
 }
 
-/// Holders by name, then uses without one, then what only the kernel knows.
+/// Holders by name, then uses without one.
 fn held(device: &Device, stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
     let members = || stack.iter().filter_map(|d| facts.device(*d));
     let holder = members().find(|d| d.dev != device.dev && d.role != Role::Partition);
@@ -117,7 +118,12 @@ fn held(device: &Device, stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String>
     if let Some((user, what)) = members().find_map(|d| Some((d, d.uses.first()?))) {
         return Some(format!("/dev/{} is in use: {what}", user.name));
     }
+    None
+}
+
+/// Uses that only the kernel knows of: another flash, a mount in another namespace.
+fn claimed_by_somebody(device: &Device, facts: &Facts) -> Option<String> {
     claimed(&facts.node_of(device)).then(|| {
-        "the kernel or another program has it for itself; it may be mounted in another mount namespace".into()
+        "another program or the kernel has it for itself; it may be mounted in another mount namespace".into()
     })
 }

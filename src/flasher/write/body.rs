@@ -232,7 +232,10 @@ impl Engine<'_> {
 
     /// Reads the target first and writes only the blocks that differ.
     fn write_difference(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
-        let seen = self.io.read_any(scratch, offset, bytes.len() as u64)?;
+        if !self.is_readable(scratch, offset, bytes.len() as u64)? {
+            return self.write_bytes(bytes, offset);
+        }
+        let seen = part(scratch, &(0..bytes.len()));
         let mut alike = 0usize;
         for run in runs(bytes.len(), DIFF_BLOCK, |block| part(bytes, block) == part(seen, block)) {
             if run.marked {
@@ -244,6 +247,22 @@ impl Engine<'_> {
         self.skipped.fetch_add(alike as u64, Ordering::Relaxed);
         body.comparing.found(alike * 2 >= bytes.len());
         Ok(())
+    }
+
+    /// Reads a part of the target into `scratch`, if it is there and can be read: an old unreadable sector heals when it is
+    /// written, and a plain file may still have to grow.
+    fn is_readable(&self, scratch: &mut Buffer, offset: u64, len: u64) -> Result<bool> {
+        if !offset.is_multiple_of(self.io.block() as u64) || self.io.size()? < offset + len {
+            return Ok(false);
+        }
+        match self.io.read_any(scratch, offset, len) {
+            Ok(_) => Ok(true),
+            Err(e) if e.code() == Code::TargetReadFailed => {
+                tracing::warn!("{}; writing there without comparing", e.message());
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// Writes data at a block boundary; a last part that is no whole block is merged with what is there.

@@ -55,7 +55,11 @@ impl<'a> Io<'a> {
     /// # Errors
     /// [`Code::TargetReadFailed`] or [`Code::TargetVanished`].
     pub fn size(&self) -> Result<u64> {
-        self.medium.size().map_err(|e| self.failure(Code::TargetReadFailed, "read the size of", None, e))
+        match self.medium.size() {
+            // A disk without a medium, or one that was pulled. A file may well be empty.
+            Ok(0) if self.medium.block_size() > 1 => Err(self.ended("use", 0)),
+            other => other.map_err(|e| self.failure(Code::TargetReadFailed, "read the size of", None, e)),
+        }
     }
 
     /// Makes a plain file at least `len` bytes long.
@@ -151,7 +155,7 @@ impl<'a> Io<'a> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted && interruptions < MAX_INTERRUPTIONS => {
                     interruptions += 1;
                 }
-                Err(e) if e.raw_os_error() == Some(libc::EIO) && !eio => {
+                Err(e) if is_media_error(&e) && !eio => {
                     eio = true;
                     self.retries.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!("input/output error on {}, trying once more", self.name.display());
@@ -205,12 +209,25 @@ impl<'a> Io<'a> {
         let gone = matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
             // A pulled stick or card answers EIO, and has no size any more.
             || (cause.raw_os_error() == Some(libc::EIO) && self.medium.size().is_ok_and(|s| s == 0));
-        let full = matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        let full = self.medium.block_size() == 1
+            && matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
         let place = at.map(|at| format!(" at byte {at}")).unwrap_or_default();
         let (code, end) = if gone { (Code::TargetVanished, ": it has gone") } else { (code, "") };
         let e = Error::new(code, format!("cannot {what} {name}{place}{end}")).object(name).because(cause);
-        if full { e.with_hint("make room on the file system of the target") } else { e }
+        if full {
+            e.with_hint(
+                "make room on the file system of the target, or use one that takes a file of this size",
+            )
+        } else {
+            e
+        }
     }
+}
+
+/// Errors with which Linux reports a medium or its connection (`blk_errors` in block/blk-core.c).
+fn is_media_error(e: &io::Error) -> bool {
+    let again = [libc::EIO, libc::ENODATA, libc::ETIMEDOUT, libc::ENOLINK, libc::EREMOTEIO, libc::EILSEQ];
+    e.raw_os_error().is_some_and(|code| again.contains(&code))
 }
 
 /// `range` out to the next multiples of `block`.

@@ -67,8 +67,9 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
         engine.io.extend(n)?;
     }
     engine.run().map_err(|e| {
-        engine.disarm();
-        e.after_write()
+        let cleared = engine.disarm();
+        let e = e.after_write();
+        if cleared { e } else { e.and_also("a boot sector or partition table may be left on it") }
     })
 }
 
@@ -86,7 +87,8 @@ struct Engine<'a> {
     chunks: Vec<Digest256>,
     /// Content of the chunks that hold the first MiB or the backup GPT, by their offset.
     edges: BTreeMap<u64, Vec<u8>>,
-    /// First MiB or backup GPT may be on the medium.
+    /// A boot sector or partition table may be on the medium: the old one until it has been cleared, the new one from
+    /// the moment it is written.
     armed: bool,
     zeroer: Zeroer,
     written: AtomicU64,
@@ -107,7 +109,7 @@ impl<'a> Engine<'a> {
             size: 0,
             chunks: plan.image.chunks.clone().unwrap_or_default(),
             edges: BTreeMap::new(),
-            armed: false,
+            armed: true,
             zeroer: Zeroer::default(),
             written: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
@@ -124,6 +126,7 @@ impl<'a> Engine<'a> {
             match step {
                 Step::Clear { range, .. } => self.clear(range)?,
                 Step::WriteBody { end, .. } => {
+                    self.armed = false;
                     self.progress.begin(Stage::Write, *end);
                     self.write_body()?;
                     self.progress.finish();
@@ -157,6 +160,24 @@ impl<'a> Engine<'a> {
         // Written, not punched: these are the bytes that must be gone before anything else happens.
         self.io.write_any(&zeroes, range.start)?;
         self.io.flush()
+    }
+
+    /// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
+    /// alive. Whether all of it is gone.
+    fn clear_around_bad_blocks(&self, range: &Range<u64>) -> bool {
+        const STEP: u64 = 4096;
+        let mut all = true;
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at / STEP + 1) * STEP);
+            let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
+            if let Err(e) = self.io.write_any(&zeroes, at) {
+                tracing::debug!("{e}");
+                all = false;
+            }
+            at = end;
+        }
+        self.io.flush().is_ok() && all
     }
 
     /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
@@ -205,18 +226,18 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// After a failure: whatever of table and boot sector was written goes again. The error that is being reported
-    /// matters more than one here, which is only logged.
-    fn disarm(&mut self) {
+    /// After a failure: whatever of table and boot sector is there goes again. Whether all of it went.
+    fn disarm(&mut self) -> bool {
         if !self.armed {
-            return;
-        }
-        for range in [Some(self.head.clone()), self.backup.clone()].into_iter().flatten() {
-            if let Err(e) = self.clear(&range) {
-                tracing::error!("the disk may hold a partition table of an incomplete installation: {e}");
-            }
+            return true;
         }
         self.armed = false;
+        let ranges = self.plan.steps.iter().filter_map(|s| match s {
+            Step::Clear { range, .. } => Some(range),
+            _ => None,
+        });
+        // Not `all`: every range is to be tried.
+        ranges.filter(|range| self.clear(range).is_err() && !self.clear_around_bad_blocks(range)).count() == 0
     }
 
     /// Offsets of the chunks that hold a part of the first MiB or of the backup GPT.

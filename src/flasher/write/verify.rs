@@ -13,28 +13,26 @@ use crate::flasher::image::Table;
 use crate::sys::buffer::Buffer;
 
 impl Engine<'_> {
-    /// Reads the whole body back. Chunks that differ are written once more and read again.
+    /// Reads the whole body back. Chunks that differ are written once more, and everything is read again: a disk on which
+    /// one write damages another place (a card that claims more than it has) must not pass because that place was fine
+    /// before.
     pub(super) fn verify_body(&mut self) -> Result<()> {
-        self.io.drop_cache()?;
-        let bad = self.differing_chunks()?;
-        if bad.is_empty() {
-            return Ok(());
-        }
-        let first_bad = self.rewrite(&bad)?;
-        self.io.flush()?;
-        self.io.drop_cache()?;
-        let mut buffer = Buffer::zeroed(CHUNK_LEN);
-        for chunk in bad {
-            if !self.chunk_is_right(&mut buffer, chunk)? {
-                return Err(self.mismatch(first_bad.get(&chunk).copied().unwrap_or(chunk)));
+        for rewritten in [false, true] {
+            self.io.drop_cache()?;
+            self.verified.store(0, Ordering::Relaxed);
+            let bad = self.differing_chunks(!rewritten)?;
+            let Some(first) = bad.first() else { return Ok(()) };
+            let places = self.first_bad_bytes(&bad, !rewritten)?;
+            if rewritten {
+                return Err(self.mismatch(places.get(first).copied().unwrap_or(*first)));
             }
-            self.count_verified(chunk);
+            self.io.flush()?;
         }
         Ok(())
     }
 
-    /// All chunks, several at a time; those that differ twice are returned.
-    fn differing_chunks(&self) -> Result<BTreeSet<u64>> {
+    /// All chunks, several at a time; those that differ twice are returned. `show`: as progress.
+    fn differing_chunks(&self, show: bool) -> Result<BTreeSet<u64>> {
         let next = AtomicU64::new(0);
         let failed = AtomicBool::new(false);
         let bad = Mutex::new(BTreeSet::new());
@@ -47,14 +45,14 @@ impl Engine<'_> {
                     return Ok(());
                 }
                 if self.chunk_is_right(&mut buffer, chunk)? {
-                    self.count_verified(chunk);
+                    self.count_verified(chunk, show);
                     continue;
                 }
                 // Once more: a bit may have flipped on its way here rather than on the medium.
                 self.io.drop_cache()?;
                 if self.chunk_is_right(&mut buffer, chunk)? {
                     tracing::warn!("bytes from {chunk} on read differently the second time");
-                    self.count_verified(chunk);
+                    self.count_verified(chunk, show);
                 } else {
                     locked(&bad).insert(chunk);
                 }
@@ -77,13 +75,15 @@ impl Engine<'_> {
     }
 
     /// Counts a chunk as read back, without what is not written yet: first MiB and backup GPT count when they are.
-    fn count_verified(&self, chunk: u64) {
+    fn count_verified(&self, chunk: u64, show: bool) {
         let end = self.size.min(chunk + CHUNK);
         let overlap = |r: &std::ops::Range<u64>| r.end.min(end).saturating_sub(r.start.max(chunk));
         let later: u64 = std::iter::once(&self.head).chain(&self.backup).map(overlap).sum();
         let now = (end - chunk).saturating_sub(later);
         self.verified.fetch_add(now, Ordering::Relaxed);
-        self.progress.advance(now);
+        if show {
+            self.progress.advance(now);
+        }
     }
 
     fn chunk_is_right(&self, buffer: &mut Buffer, chunk: u64) -> Result<bool> {
@@ -94,8 +94,9 @@ impl Engine<'_> {
         Ok(digest_matches(seen, expected))
     }
 
-    /// Writes the chunks `bad` again from the image; returns the first wrong byte of each.
-    fn rewrite(&self, bad: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>> {
+    /// The first wrong byte of each of the chunks `bad`, found with the image at hand; with `rewrite` they are written
+    /// again from it.
+    fn first_bad_bytes(&self, bad: &BTreeSet<u64>, rewrite: bool) -> Result<BTreeMap<u64, u64>> {
         let first_bad = Mutex::new(BTreeMap::new());
         let each = |buffer: &mut Buffer, chunk: u64, bytes: &[u8]| -> Result<()> {
             if self.chunks.get(usize::try_from(chunk / CHUNK).unwrap_or(usize::MAX))
@@ -107,10 +108,14 @@ impl Engine<'_> {
             let seen = self.io.read_any(buffer, chunk, masked.len() as u64)?;
             let at = chunk + seen.iter().zip(&masked).position(|(a, b)| a != b).unwrap_or(0) as u64;
             locked(&first_bad).insert(chunk, at);
+            if !rewrite {
+                return Ok(());
+            }
             self.warn_mismatch(at);
             self.rewritten.fetch_add(1, Ordering::Relaxed);
+            self.written.fetch_add(masked.len() as u64, Ordering::Relaxed);
             // Plain writes, for zeroes too: a device that did not zero when asked gets no second chance to say so.
-            self.write_bytes(&masked, chunk)
+            self.io.write_any(&masked, chunk)
         };
         let state = || Buffer::zeroed(CHUNK_LEN);
         pass(&mut *(self.open)()?, workers(), &mut |_| Ok(()), &state, &|buffer, extent| match extent {

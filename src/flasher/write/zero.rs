@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::io::Io;
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, is_zero};
 use crate::sys::buffer::{ALIGN, Buffer};
 
@@ -121,8 +121,12 @@ impl Zeroer {
             let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
             if let Some(seen) = seen.get_mut(..zeroes.len()).filter(|_| compare && whole) {
-                io.read(seen, at)?;
-                if is_zero(seen) {
+                let read = match io.read(seen, at) {
+                    // An old unreadable sector heals when it is written.
+                    Err(e) if e.code() == Code::TargetReadFailed => false,
+                    other => other.map(|()| true)?,
+                };
+                if read && is_zero(seen) {
                     self.skipped.fetch_add(len, Ordering::Relaxed);
                     at += len;
                     continue;
