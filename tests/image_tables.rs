@@ -394,3 +394,28 @@ fn numbers_need_not_follow_the_order_of_places() {
         assert_eq!(list, [(1, Some("resin-rootA")), (2, Some("resin-boot")), (3, None)]);
     }
 }
+
+/// The backup GPT is kept in memory while the rest is written: an array far from its header must not cost any amount.
+#[test]
+fn backup_entries_far_from_their_header_are_refused() {
+    let bench = Bench::new();
+    let disk = bench.sparse("far.img", 40 * MIB);
+    run("sgdisk", &["-o", "-n", "1:2048:+8M", text(&disk)], None);
+    let mut bytes = fs::read(&disk).unwrap();
+    let last = bytes.len() - 512;
+    let array = (20 * MIB) as usize;
+    bytes.copy_within(last - 32 * 512..last, array);
+    // UEFI specification, "GPT Header": last usable LBA at 48, LBA of the entries at 72, CRC at 16 over 92 bytes.
+    for (header, entries) in [(512, 2u64), (last, array as u64 / 512)] {
+        bytes[header + 48..header + 56].copy_from_slice(&(array as u64 / 512 - 1).to_le_bytes());
+        bytes[header + 72..header + 80].copy_from_slice(&entries.to_le_bytes());
+        bytes[header + 16..header + 20].fill(0);
+        let crc = crc32fast::hash(&bytes[header..header + 92]);
+        bytes[header + 16..header + 20].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&disk, &bytes).unwrap();
+    let checks = copal::flasher::image::Checks::default();
+    let error = image_support::look_with(&disk, &checks).unwrap_err();
+    assert_eq!(error.code(), Code::PartitionTableInvalid);
+    assert!(error.message().contains("far from their header"), "{error}");
+}

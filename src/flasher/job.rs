@@ -116,7 +116,10 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     same_target(&first, &target)?;
     if let Some(table) = &seen.table {
         match target.kind {
-            Kind::Block => image::check_sector_size(table, target.block_size, &target.name)?,
+            Kind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
+                Err(e) if request.checks.force_raw => tracing::warn!("{}; written all the same", e.message()),
+                other => other?,
+            },
             // A file has no sectors of its own.
             Kind::File => target.block_size = table.sector_size,
         }
@@ -182,13 +185,8 @@ fn reread(target: &Target, device: &Device) -> bool {
 /// [`Code::TargetDiffers`] with the first place; or image or target cannot be read.
 pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<super::compare::Comparison> {
     let image = Image::open(image)?;
-    // Only to name partitions and to know the size beforehand, where the beginning tells.
-    let checks = Checks { force_raw: true, single_pass: true, ..Checks::default() };
-    let seen = image::inspect(&image, &checks, progress)?;
-    let size = match seen.size {
-        Size::Exact(n) => Some(n),
-        Size::AtLeast(_) => None,
-    };
+    // The table only names partitions in the message.
+    let (size, table) = image::glance(&image);
     let device = Device::open(target, Access::Read).map_err(|e| cannot_open(target, e))?;
     let room = device.size().map_err(|e| cannot_open(target, e))?;
     if let Some(size) = size.filter(|n| *n > room) {
@@ -198,8 +196,7 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     }
     let found = super::compare::compare(&|| image.source(), size, &Io::new(&device, target), progress)?;
     let Some(at) = found.first_difference else { return Ok(found) };
-    let sector = seen.table.as_ref().map_or(512, |t| t.sector_size);
-    let place = write::place(seen.table.as_ref(), sector, at);
+    let place = write::place(table.as_ref(), table.as_ref().map_or(512, |t| t.sector_size), at);
     let (target, image) = (target.display(), image.path.display());
     let chunks = found.differing_chunks;
     Err(Error::new(

@@ -66,6 +66,17 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
     Ok(inspection)
 }
 
+/// Size and partition table of a raw image as far as a look at its headers tells; nothing is judged. Of a compressed
+/// image neither can be known without decoding it.
+#[must_use]
+pub fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
+    if image.format != Format::Raw {
+        return (None, None);
+    }
+    let found = analyse(&mut |offset, buf| image.read_stored(offset, buf), Some(image.stored_size));
+    (Some(image.stored_size), found.ok().map(|f| f.table))
+}
+
 /// Decodes a compressed image once and looks at everything.
 fn compressed(
     image: &Image,
@@ -163,6 +174,9 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
     tracing::warn!("only the beginning of {path} was checked: damage behind it shows while it is written");
     if let Some((map, _)) = &companions.bmap {
         tracing::warn!("{} was not compared with the image", map.display());
+    }
+    if headers.result.as_ref().is_ok_and(|found| !has_boot(&found.table)) {
+        tracing::warn!("no partition labelled {BOOT_LABEL} was seen there");
     }
     let least = headers.result.as_ref().map_or(0, |found| found.span);
     let size = headers.sparse.size().map_or(Size::AtLeast(least), Size::Exact);

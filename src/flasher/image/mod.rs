@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use inspect::{check_sector_size, inspect};
+pub use inspect::{check_sector_size, glance, inspect};
 pub use locate::locate;
 pub use pass::{FileDigest, digest_file};
 
