@@ -145,7 +145,7 @@ fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            log::stderr(&Voice::Legacy(applet.name).failure(&e.to_string()));
+            log::last(&Voice::Legacy(applet.name).failure(&e.to_string()));
             ExitCode::from(cli::exit::of_legacy(&e))
         }
     }

@@ -314,6 +314,15 @@ fn an_upward_edge_would_be_found() {
     assert!(objection("device", "config").is_none());
 }
 
+/// A glob over the crate would hide which modules are meant.
+#[test]
+fn nobody_imports_the_crate_as_a_whole() {
+    for source in sources() {
+        let code: String = source.code.split_whitespace().collect();
+        assert!(!code.contains("crate::*") && !code.contains("crate::{*"), "{}", source.path.display());
+    }
+}
+
 #[test]
 fn unsafe_is_in_sys_only() {
     let mut in_sys = 0;

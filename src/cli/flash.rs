@@ -14,6 +14,7 @@ use crate::flasher::image::Checks;
 use crate::flasher::job::{Request, prepare};
 use crate::flasher::plan::Plan;
 use crate::flasher::receipt::Receipt;
+use crate::sys::block::sync_name;
 
 /// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
@@ -48,7 +49,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     };
     if let Err(e) = file.save(&pretty) {
         // It is the only record of what is on the disk now.
-        ui.text(&format!("{}\n", serde_json::to_string(&receipt).unwrap_or_default()));
+        ui.event("receipt", &receipt, &pretty);
         return Err(e);
     }
     ui.result("receipt", &receipt, &summary(&receipt));
@@ -58,7 +59,6 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
 /// The place of a receipt, proven to be writable before anything is flashed.
 struct ReceiptFile {
     path: PathBuf,
-    temporary: NamedTempFile,
 }
 
 impl ReceiptFile {
@@ -74,28 +74,38 @@ impl ReceiptFile {
                 return Err(refused(why));
             }
         }
-        if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        // Through links: what they lead to is replaced, not they.
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let is_special = |p: &Path| ["/dev", "/proc", "/sys"].iter().any(|top| p.starts_with(top));
+        if is_special(&real) || std::fs::symlink_metadata(&real).is_ok_and(|m| !m.is_file()) {
             return Err(refused("it is not a plain file"));
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = tempfile::Builder::new()
-            .prefix(".receipt-")
-            .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(folder)
-            .map_err(|e| refused("its folder cannot be written").because(e))?;
-        Ok(ReceiptFile { path: path.to_owned(), temporary })
+        let file = ReceiptFile { path: real };
+        file.temporary().map_err(|e| refused("its folder cannot be written").because(e))?;
+        Ok(file)
     }
 
-    fn save(mut self, text: &str) -> Result<()> {
-        let path = self.path.display().to_string();
-        let failed = |e: std::io::Error| {
+    /// A new file beside the receipt's place, gone again with the value.
+    fn temporary(&self) -> std::io::Result<NamedTempFile> {
+        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let permissions = Permissions::from_mode(0o644);
+        tempfile::Builder::new().prefix(".receipt-").permissions(permissions).tempfile_in(folder)
+    }
+
+    fn save(&self, text: &str) -> Result<()> {
+        self.replace(text).map_err(|e| {
+            let path = self.path.display();
             let message = format!("the image was written and verified, but the receipt {path} was not");
-            Error::new(Code::OutputFailed, message).object(&path).because(e).after_success()
-        };
-        writeln!(self.temporary, "{text}").map_err(failed)?;
-        self.temporary.as_file().sync_all().map_err(failed)?;
-        self.temporary.persist(&self.path).map_err(|e| failed(e.error))?;
-        Ok(())
+            Error::new(Code::OutputFailed, message).object(path).because(e).after_success()
+        })
+    }
+
+    fn replace(&self, text: &str) -> std::io::Result<()> {
+        let mut temporary = self.temporary()?;
+        writeln!(temporary, "{text}")?;
+        temporary.as_file().sync_all()?;
+        temporary.persist(&self.path)?;
+        sync_name(&self.path)
     }
 }
 

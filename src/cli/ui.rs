@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::exit;
 use crate::error::{Code, Effect, Error, Result};
@@ -59,6 +59,18 @@ impl Ui {
         }
         match serde_json::to_value(value) {
             Ok(value) => self.line(&result_line(true, [(key, value)])),
+            Err(e) => self.keep(e.into()),
+        }
+    }
+
+    /// Something to tell before an error: `text` on stdout, or with `--json` a line of its own, with `value` under `name`.
+    pub fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
+        self.progress.close();
+        if !self.json {
+            return self.write(&format!("{text}\n"));
+        }
+        match serde_json::to_value(value) {
+            Ok(value) => self.line(&json!({ "event": name, "version": json::VERSION, name: value })),
             Err(e) => self.keep(e.into()),
         }
     }
@@ -125,7 +137,7 @@ impl Ui {
 }
 
 fn say(e: &Error) {
-    log::stderr(&Voice::Verb.failure(&e.to_string()));
+    log::last(&Voice::Verb.failure(&e.to_string()));
 }
 
 fn with_newline(line: &Value) -> String {

@@ -7,7 +7,7 @@ use super::digest::{CHUNK, CHUNK_LEN, is_zero};
 use super::progress::{Progress, Stage};
 use super::write::Open;
 use super::write::io::Io;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::sys::buffer::Buffer;
 
 /// What a comparison found.
@@ -24,7 +24,7 @@ pub struct Comparison {
 /// Compares all of the image with the medium, past the page cache where it can be bypassed.
 ///
 /// # Errors
-/// The image or the medium could not be read; the medium is shorter than the image.
+/// The image or the medium could not be read. [`Code::TargetDiffers`]: the medium is shorter than the image.
 pub fn compare(
     open: Open<'_>,
     size: Option<u64>,
@@ -39,6 +39,7 @@ pub fn compare(
         tracing::debug!("{e}");
     }
 
+    let room = io.size()?;
     let check = |seen: &mut Buffer, offset: u64, len: u64, want: Option<&[u8]>| -> Result<()> {
         let seen = io.read_any(seen, offset, len)?;
         let bad = match want {
@@ -54,24 +55,38 @@ pub fn compare(
         progress.advance(len);
         Ok(())
     };
-    let size =
-        pass(&mut *open()?, workers(), &mut |_| Ok(()), &|| Buffer::zeroed(CHUNK_LEN), &|seen, extent| {
-            match extent {
-                Extent::Data { offset, bytes } => check(seen, *offset, bytes.len() as u64, Some(bytes)),
-                Extent::Zero { offset, len } => {
-                    let end = offset + len;
-                    let mut at = *offset;
-                    while at < end {
-                        let n = CHUNK.min(end - at);
-                        check(seen, at, n, None)?;
-                        at += n;
-                    }
-                    Ok(())
+    let size = pass(
+        &mut *open()?,
+        workers(),
+        &mut |extent| {
+            let end = match extent {
+                Extent::Data { offset, bytes } => offset + bytes.len() as u64,
+                Extent::Zero { offset, len } => offset + len,
+            };
+            if end <= room { Ok(()) } else { Err(too_short(io, room)) }
+        },
+        &|| Buffer::zeroed(CHUNK_LEN),
+        &|seen, extent| match extent {
+            Extent::Data { offset, bytes } => check(seen, *offset, bytes.len() as u64, Some(bytes)),
+            Extent::Zero { offset, len } => {
+                let end = offset + len;
+                let mut at = *offset;
+                while at < end {
+                    let n = CHUNK.min(end - at);
+                    check(seen, at, n, None)?;
+                    at += n;
                 }
+                Ok(())
             }
-        })?;
+        },
+    )?;
     progress.finish();
     let first = first.into_inner();
     let first_difference = (first != u64::MAX).then_some(first);
     Ok(Comparison { size, first_difference, differing_chunks: differing.into_inner() })
+}
+
+fn too_short(io: &Io<'_>, room: u64) -> Error {
+    let name = io.name().display();
+    Error::new(Code::TargetDiffers, format!("{name} has {room} bytes, and the image has more")).object(name)
 }

@@ -188,12 +188,6 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     // The table only names partitions in the message.
     let (size, table) = image::glance(&image);
     let device = Device::open(target, Access::Read).map_err(|e| cannot_open(target, e))?;
-    let room = device.size().map_err(|e| cannot_open(target, e))?;
-    if let Some(size) = size.filter(|n| *n > room) {
-        let (target, image) = (target.display(), image.path.display());
-        let message = format!("{target} differs from {image}: it has {room} bytes, the image {size}");
-        return Err(Error::new(Code::TargetDiffers, message).object(target));
-    }
     let found = super::compare::compare(&|| image.source(), size, &Io::new(&device, target), progress)?;
     let Some(at) = found.first_difference else { return Ok(found) };
     let place = write::place(table.as_ref(), table.as_ref().map_or(512, |t| t.sector_size), at);

@@ -192,7 +192,7 @@ fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
             // What cannot be read cannot be said to be no table; writing it heals a sector that is only weak.
             Err(e) if e.code() == Code::TargetReadFailed => {
                 tracing::warn!("{}; it will be cleared", e.message());
-                return Ok(Some(at..size));
+                return Ok(Some(at - at % disk.block() as u64..size));
             }
             Err(e) => return Err(e),
         };

@@ -203,9 +203,10 @@ impl Device {
 
     /// Direct I/O turned out not to work: go on through the page cache.
     fn leave_direct(&self) -> io::Result<()> {
+        // First the description, then the flag: whoever sees the flag down may rely on it.
+        let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(&self.file, FcntlArg::F_GETFL)?);
+        nix::fcntl::fcntl(&self.file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
         if self.direct.swap(false, Ordering::AcqRel) {
-            let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(&self.file, FcntlArg::F_GETFL)?);
-            nix::fcntl::fcntl(&self.file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
             tracing::warn!("direct I/O is refused here; going through the page cache");
         }
         Ok(())

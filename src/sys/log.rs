@@ -85,18 +85,32 @@ pub fn at_least(level: Level) {
     LEVEL.fetch_max(rank(level), Ordering::Relaxed);
 }
 
-/// Writes one line to stderr, around whatever [`aside`] names.
+static STDERR: LazyLock<Patient<std::io::Stderr>> = LazyLock::new(|| Patient::new(std::io::stderr()));
+
+/// Whether stderr takes output now: a terminal that is stopped, or a pipe that nobody reads, does not.
+pub fn is_open() -> bool {
+    STDERR.is_open()
+}
+
+/// Writes one line to stderr, around whatever [`aside`] names, if stderr takes it.
 pub fn stderr(line: &str) {
+    if !is_open() {
+        return;
+    }
     let text = format!("{line}\n");
     let mut write = || {
         // Nobody is left who could be told.
-        static STDERR: LazyLock<Patient<std::io::Stderr>> = LazyLock::new(|| Patient::new(std::io::stderr()));
         drop(STDERR.line(text.as_bytes()));
     };
     match &*ASIDE.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(around) => around(&mut write),
         None => write(),
     }
+}
+
+/// Writes the line that explains the exit code: a slow reader is waited for.
+pub fn last(line: &str) {
+    drop(STDERR.last_line(format!("{line}\n").as_bytes()));
 }
 
 /// Something that must step aside while a line is written, such as a progress bar: it is called with the write.

@@ -9,6 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// How long a reader may leave a pipe or terminal full before it is taken for gone.
 const PATIENCE_MS: u16 = 1000;
 
+/// The same before the program's last line, which is worth more.
+const LAST_PATIENCE_MS: u16 = 10_000;
+
 /// Bytes that a pipe takes at once when it is writable at all (`PIPE_BUF` of Linux).
 const AT_ONCE: usize = 4096;
 
@@ -25,19 +28,36 @@ impl<F: AsFd> Patient<F> {
         Patient { out, deaf: AtomicBool::new(false) }
     }
 
+    /// Whether somebody takes a line now. Waits for a reader who was not late before.
+    pub fn is_open(&self) -> bool {
+        let wait = if self.deaf.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
+        let open = is_writable(self.out.as_fd(), wait).unwrap_or(false);
+        self.deaf.store(!open, Ordering::Relaxed);
+        open
+    }
+
     /// Writes a line as a whole, or not at all, as long as it has at most [`AT_ONCE`] bytes.
     ///
     /// # Errors
     /// `WouldBlock` when nobody reads; else those of `write(2)`.
     pub fn line(&self, text: &[u8]) -> io::Result<()> {
+        self.parts(text, Patient::is_open)
+    }
+
+    /// [`Patient::line`] for the last word of the program: waits ten seconds, whoever was late before.
+    ///
+    /// # Errors
+    /// As [`Patient::line`].
+    pub fn last_line(&self, text: &[u8]) -> io::Result<()> {
+        self.parts(text, |this| is_writable(this.out.as_fd(), LAST_PATIENCE_MS).unwrap_or(false))
+    }
+
+    fn parts(&self, text: &[u8], is_open: impl Fn(&Self) -> bool) -> io::Result<()> {
         let fd = self.out.as_fd();
         for part in text.chunks(AT_ONCE) {
-            let wait = if self.deaf.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
-            if !is_writable(fd, wait)? {
-                self.deaf.store(true, Ordering::Relaxed);
+            if !is_open(self) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            self.deaf.store(false, Ordering::Relaxed);
             let mut rest = part;
             while !rest.is_empty() {
                 let n = nix::unistd::write(fd, rest)?;

@@ -291,9 +291,12 @@ fn an_unreadable_sector_that_heals_is_written() {
     job.run_plan(&plan, &disk).unwrap();
     assert!(disk.durable() == job.image);
     // The last sector, in which an old backup table may be, can be such a one too.
-    let disk = Disk::filled(6 * MIB + 512, 0xA5);
-    disk.on_call(|_, call, at| (call == Call::Read && at == 6 << 20).then_some(Fault::Errno(libc::EIO)));
-    let plan = job.plan(&disk);
-    job.run_plan(&plan, &disk).unwrap();
-    assert!(disk.durable()[6 * MIB..].iter().all(|b| *b == 0));
+    for block in [512, 4096] {
+        let mut disk = Disk::filled(6 * MIB + block, 0xA5);
+        disk.block = block;
+        disk.on_call(|_, call, at| (call == Call::Read && at == 6 << 20).then_some(Fault::Errno(libc::EIO)));
+        let plan = job.plan(&disk);
+        job.run_plan(&plan, &disk).unwrap();
+        assert!(disk.durable()[6 * MIB..].iter().all(|b| *b == 0));
+    }
 }

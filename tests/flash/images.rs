@@ -194,6 +194,12 @@ fn a_single_pass_of_any_size() {
     }
 }
 
+fn set_blocking(pipe: &std::io::PipeWriter, blocking: bool) {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let flags = if blocking { OFlag::empty() } else { OFlag::O_NONBLOCK };
+    fcntl(pipe, FcntlArg::F_SETFL(flags)).unwrap();
+}
+
 /// Progress that nobody reads must not stop a flash whose table has been cleared.
 #[test]
 fn a_reader_who_never_reads_does_not_stop_the_flash() {
@@ -207,8 +213,10 @@ fn a_reader_who_never_reads_does_not_stop_the_flash() {
     ]);
     let target = dir.path().join("disk.img");
     let (reader, mut writer) = std::io::pipe().unwrap();
-    // A pipe that is full from the beginning.
-    std::io::Write::write_all(&mut writer, &[b'\n'; 65536]).unwrap();
+    // A pipe that is full from the beginning, however large it is.
+    set_blocking(&writer, false);
+    while std::io::Write::write(&mut writer, b"\n").is_ok() {}
+    set_blocking(&writer, true);
     let mut child = copal()
         .args(["flash", "--json", "--force-raw", "--image"])
         .arg(&image)
@@ -224,7 +232,10 @@ fn a_reader_who_never_reads_does_not_stop_the_flash() {
     let sector =
         || std::fs::metadata(&target).is_ok_and(|m| m.len() > 0) && read(&target, 510, 2) == [0x55, 0xaa];
     while !sector() {
-        assert!(std::time::Instant::now() < end, "the flash waits for a reader of its progress");
+        if std::time::Instant::now() > end {
+            child.kill().unwrap();
+            panic!("the flash waits for a reader of its progress");
+        }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     let mut text = Vec::new();
@@ -232,6 +243,40 @@ fn a_reader_who_never_reads_does_not_stop_the_flash() {
     reader.read_to_end(&mut text).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(String::from_utf8_lossy(&text).contains("\"receipt\""));
+}
+
+/// Ctrl-S, or a connection that has died: the bar is not drawn, the flash goes on.
+#[test]
+fn a_stopped_terminal_does_not_stop_the_flash() {
+    let dir = folder();
+    let target = dir.path().join("disk.img");
+    let size = nix::pty::Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let terminal = nix::pty::openpty(Some(&size), None).unwrap();
+    nix::sys::termios::tcflow(&terminal.slave, nix::sys::termios::FlowArg::TCOOFF).unwrap();
+    let mut child = copal()
+        .args(["flash", "--image"])
+        .arg(os_image())
+        .arg("--target")
+        .arg(&target)
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdout(std::process::Stdio::null())
+        .stderr(terminal.slave)
+        .spawn()
+        .unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if std::time::Instant::now() > end => {
+                child.kill().unwrap();
+                panic!("the flash waits for its terminal");
+            }
+            None => std::thread::sleep(std::time::Duration::from_millis(50)),
+        }
+    };
+    assert!(status.success());
+    assert_equal(os_image(), &target);
 }
 
 #[test]
@@ -288,6 +333,25 @@ fn single_flipped_bits_are_found_by_verify() {
         assert_eq!(line["code"], "target-differs");
         assert!(line["message"].as_str().unwrap().contains(&format!("byte {at},")), "{at}: {line}");
         poke(&target, at, &[old]);
+    }
+}
+
+#[test]
+fn a_shorter_target_differs() {
+    let dir = folder();
+    let target = dir.path().join("short.img");
+    fill(&target, MIB);
+    let packed = packed(dir.path(), "a.gz", "gzip -1c IMAGE > OUT");
+    for image in [os_image(), &packed] {
+        let out = copal()
+            .args(["verify", "--json", "--image"])
+            .arg(image)
+            .arg("--target")
+            .arg(&target)
+            .output()
+            .unwrap();
+        let line = last_line(&out);
+        assert_eq!((out.status.code(), &line["code"]), (Some(1), &"target-differs".into()), "{line}");
     }
 }
 

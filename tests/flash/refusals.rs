@@ -244,6 +244,7 @@ fn receipts_that_would_destroy_something() {
         refused(&image, &target, "output-failed", receipt, &["--receipt", receipt]);
     }
     assert!(std::fs::read(&image).unwrap() == image_before);
+    refused(&image, &target, "output-failed", "/dev/stdout", &["--receipt", "/dev/stdout"]);
     // An old receipt is replaced, and nothing else is left in the folder.
     let receipt = dir.path().join("r.json");
     std::fs::write(&receipt, "old").unwrap();
@@ -293,10 +294,20 @@ fn a_lock_that_goes_away_is_waited_for() {
     // As udev holds it while it probes.
     let mut holder =
         std::process::Command::new("flock").args(["-s", disk.text(), "sleep", "2"]).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let is_free = || {
+        std::process::Command::new("flock")
+            .args(["-n", "-x", disk.text(), "true"])
+            .status()
+            .unwrap()
+            .success()
+    };
+    while is_free() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(holder.try_wait().unwrap().is_none(), "flock ended before it had the lock");
+    }
     flashed(os_image(), &disk.node, &[]);
+    assert!(holder.try_wait().unwrap().is_some(), "it did not wait");
     assert_equal(os_image(), &disk.node);
-    let _status = holder.wait();
 }
 
 #[test]

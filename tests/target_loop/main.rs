@@ -204,6 +204,11 @@ fn a_disk_mounted_where_nobody_sees_it_is_still_held() {
     if !can_run("a_disk_mounted_where_nobody_sees_it_is_still_held") {
         return;
     }
+    // In a chroot `/` is no mount point, and its propagation cannot be changed.
+    if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success()) {
+        eprintln!("not run: a_disk_mounted_where_nobody_sees_it_is_still_held: needs unshare -m");
+        return;
+    }
     let disk = Loop::new(32 * MIB);
     ext4(&disk.node);
     // In a mount namespace of its own, until its standard input ends.
@@ -215,12 +220,7 @@ fn a_disk_mounted_where_nobody_sees_it_is_still_held() {
         .spawn()
         .unwrap();
     let mut ready = [0; 5];
-    if std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).is_err() {
-        child.wait().unwrap();
-        // In a chroot `/` is no mount point, and its propagation cannot be changed.
-        eprintln!("not run: a_disk_mounted_where_nobody_sees_it_is_still_held: needs unshare -m");
-        return;
-    }
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
     let result = std::panic::catch_unwind(|| refused(&disk.node, Code::Busy, &["namespace"]));
     drop(child.stdin.take());
     child.wait().unwrap();

@@ -122,10 +122,7 @@ fn full_pass(
         }
         map.as_mut().map_or(Ok(()), |map| map.see(extent))
     })?;
-    if whole.size == 0 {
-        let text = format!("image {} has no content", image.path.display());
-        return Err(Error::new(Code::ImageEmpty, text).object(image.path.display()));
-    }
+    refuse_empty(image, Some(whole.size))?;
     if let Some(map) = map {
         map.finish(whole.size)?;
     }
@@ -141,6 +138,14 @@ fn full_pass(
         digests: Some(whole.digests),
         sha256: whole.sha256,
     })
+}
+
+fn refuse_empty(image: &Image, size: Option<u64>) -> Result<()> {
+    if size != Some(0) {
+        return Ok(());
+    }
+    let path = image.path.display();
+    Err(Error::new(Code::ImageEmpty, format!("image {path} has no content")).object(path))
 }
 
 /// Ends the pass over an image that does not fit, whatever else it would decode to.
@@ -178,6 +183,7 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
     if headers.result.as_ref().is_ok_and(|found| !has_boot(&found.table)) {
         tracing::warn!("no partition labelled {BOOT_LABEL} was seen there");
     }
+    refuse_empty(image, headers.sparse.size())?;
     let least = headers.result.as_ref().map_or(0, |found| found.span);
     let size = headers.sparse.size().map_or(Size::AtLeast(least), Size::Exact);
     Ok(Inspection { size, table: judge(image, headers.result, checks)?, digests: None, sha256: None })

@@ -57,6 +57,9 @@ impl Bar {
     fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             log::aside(None);
+            if !log::is_open() {
+                bar.set_draw_target(ProgressDrawTarget::hidden());
+            }
             bar.finish_and_clear();
         }
     }
@@ -65,6 +68,8 @@ impl Bar {
 impl Sink for Bar {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
         match snapshot.moment {
+            // A terminal that was stopped (Ctrl-S, a dead connection) must not stop the job: the drawing is left out.
+            Moment::Begin | Moment::Underway if !log::is_open() => {}
             Moment::Begin => self.begin(snapshot),
             Moment::Underway => self.update(snapshot),
             Moment::End => {

@@ -232,7 +232,7 @@ impl Engine<'_> {
 
     /// Reads the target first and writes only the blocks that differ.
     fn write_difference(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
-        if !self.is_readable(scratch, offset, bytes.len() as u64)? {
+        if !self.is_readable(body, scratch, offset, bytes.len() as u64)? {
             return self.write_bytes(bytes, offset);
         }
         let seen = part(scratch, &(0..bytes.len()));
@@ -251,7 +251,7 @@ impl Engine<'_> {
 
     /// Reads a part of the target into `scratch`, if it is there and can be read: an old unreadable sector heals when it is
     /// written, and a plain file may still have to grow.
-    fn is_readable(&self, scratch: &mut Buffer, offset: u64, len: u64) -> Result<bool> {
+    fn is_readable(&self, body: &Body, scratch: &mut Buffer, offset: u64, len: u64) -> Result<bool> {
         if !offset.is_multiple_of(self.io.block() as u64) || self.io.size()? < offset + len {
             return Ok(false);
         }
@@ -259,6 +259,7 @@ impl Engine<'_> {
             Ok(_) => Ok(true),
             Err(e) if e.code() == Code::TargetReadFailed => {
                 tracing::warn!("{}; writing there without comparing", e.message());
+                body.comparing.found(false);
                 Ok(false)
             }
             Err(e) => Err(e),

@@ -38,6 +38,12 @@ impl<'a> Io<'a> {
         self.medium.block_size().max(1)
     }
 
+    /// What errors call it.
+    #[must_use]
+    pub fn name(&self) -> &'a Path {
+        self.name
+    }
+
     /// The medium itself.
     #[must_use]
     pub fn medium(&self) -> &'a dyn Medium {

@@ -163,21 +163,27 @@ impl<'a> Engine<'a> {
     }
 
     /// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
-    /// alive. Whether all of it is gone.
+    /// alive. Whether all of it is gone. A device that refuses block after block is given up.
     fn clear_around_bad_blocks(&self, range: &Range<u64>) -> bool {
-        const STEP: u64 = 4096;
-        let mut all = true;
+        const HOPELESS: u32 = 16;
+        let step = self.io.block() as u64;
+        let step = if step == 1 { 4096 } else { step };
+        let (mut bad, mut in_a_row) = (0u32, 0);
         let mut at = range.start;
-        while at < range.end {
-            let end = range.end.min((at / STEP + 1) * STEP);
+        while at < range.end && in_a_row < HOPELESS {
+            let end = range.end.min((at / step + 1) * step);
             let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
-            if let Err(e) = self.io.write_any(&zeroes, at) {
-                tracing::debug!("{e}");
-                all = false;
+            match self.io.write_any(&zeroes, at) {
+                Ok(()) => in_a_row = 0,
+                Err(e) if e.code() == Code::TargetVanished => return false,
+                Err(_) => {
+                    bad += 1;
+                    in_a_row += 1;
+                }
             }
             at = end;
         }
-        self.io.flush().is_ok() && all
+        self.io.flush().is_ok() && bad == 0
     }
 
     /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
