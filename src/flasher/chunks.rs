@@ -53,6 +53,17 @@ pub enum Extent<'a> {
     },
 }
 
+impl Extent<'_> {
+    /// The first byte behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        match self {
+            Extent::Data { offset, bytes } => offset + bytes.len() as u64,
+            Extent::Zero { offset, len } => offset + len,
+        }
+    }
+}
+
 /// Number of threads for a pass: one may block in a write, one digests, one decodes, and more where there are more
 /// processors. Each costs one or two chunks of memory.
 #[must_use]
@@ -113,10 +124,7 @@ pub fn pass<S>(
                 s.ended = true;
                 return Err(e);
             }
-            s.position += match extent {
-                Extent::Data { bytes, .. } => bytes.len() as u64,
-                Extent::Zero { len, .. } => len,
-            };
+            s.position = extent.end();
             drop(s);
             each(&mut state, &extent)?;
         }

@@ -58,13 +58,7 @@ pub fn compare(
     let size = pass(
         &mut *open()?,
         workers(),
-        &mut |extent| {
-            let end = match extent {
-                Extent::Data { offset, bytes } => offset + bytes.len() as u64,
-                Extent::Zero { offset, len } => offset + len,
-            };
-            if end <= room { Ok(()) } else { Err(too_short(io, room)) }
-        },
+        &mut |extent| if extent.end() <= room { Ok(()) } else { Err(too_short(io, room)) },
         &|| Buffer::zeroed(CHUNK_LEN),
         &|seen, extent| match extent {
             Extent::Data { offset, bytes } => check(seen, *offset, bytes.len() as u64, Some(bytes)),

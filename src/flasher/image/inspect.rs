@@ -150,12 +150,8 @@ fn refuse_empty(image: &Image, size: Option<u64>) -> Result<()> {
 
 /// Ends the pass over an image that does not fit, whatever else it would decode to.
 fn refuse_too_large(image: &Image, checks: &Checks, extent: &Extent<'_>) -> Result<()> {
-    let end = match extent {
-        Extent::Data { offset, bytes } => offset + bytes.len() as u64,
-        Extent::Zero { offset, len } => offset + len,
-    };
     match checks.at_most {
-        Some(most) if end > most => {
+        Some(most) if extent.end() > most => {
             let path = image.path.display();
             let message = format!("image {path} has more than the {most} bytes of the target");
             Err(Error::new(Code::TargetTooSmall, message).object(path))

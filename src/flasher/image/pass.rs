@@ -38,8 +38,7 @@ impl Meter<'_> {
     fn see(&mut self, extent: &Extent<'_>) {
         let done = match (&self.watch, extent) {
             (Some(watch), _) => watch.position(),
-            (None, Extent::Data { offset, bytes }) => offset + bytes.len() as u64,
-            (None, Extent::Zero { offset, len }) => offset + len,
+            (None, extent) => extent.end(),
         };
         self.progress.advance(done.saturating_sub(self.reported));
         self.reported = done;

@@ -80,11 +80,7 @@ impl Engine<'_> {
         let mut edges = std::mem::take(&mut self.edges);
         let this = &*self;
         let mut in_order = |extent: &Extent<'_>| {
-            let end = match extent {
-                Extent::Data { offset, bytes } => offset + bytes.len() as u64,
-                Extent::Zero { offset, len } => offset + len,
-            };
-            if limited && end > room {
+            if limited && extent.end() > room {
                 return Err(this.does_not_fit(room));
             }
             this.keep_edges(extent, &mut edges);
