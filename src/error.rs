@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Effect {
     /// Refused: nothing was written (exit code 3).
     Refused,
-    /// Writing had begun; the target holds no partition table (exit code 4).
+    /// Writing had begun; the target holds no partition table, or the message says that one may be left (exit code 4).
     Written,
     /// The job itself succeeded; what failed came after it (exit code 1).
     Completed,

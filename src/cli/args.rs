@@ -15,7 +15,7 @@ Exit codes:
   1  failed, or the comparison found a difference
   2  wrong arguments
   3  refused: nothing was written
-  4  failed after writing had begun: the target holds no partition table
+  4  failed after writing had begun: the target holds no partition table, or the message says that one may be left
   5  busy: another program holds the target; nothing was written";
 
 const MAIN_HELP: &str = "\

@@ -106,7 +106,7 @@ fn an_unwritable_sector() {
 
 #[test]
 fn an_unreadable_sector() {
-    // Reads fail from the moment the image has been written on: during the read-back.
+    // Every read of it fails. Sampling the old content gets over that; the read-back must not.
     let rules = "[inject-error]\nevent = \"none\"\niotype = \"read\"\nsector = \"131072\"\nerrno = \"5\"\n";
     let Some(disk) = Failing::new("an_unreadable_sector", 128 * MIB, rules) else { return };
     let out = flash(os_image(), disk.node(), &["--json"]);

@@ -1,7 +1,8 @@
 //! The write engine: executes a [`Plan`] on a [`Medium`].
 //!
 //! When it succeeds, the first image-size bytes of the target equal the image, on the medium, whatever was there
-//! before. When it fails, the error names operation, offset and cause, and the disk holds no partition table. Power may
+//! before. When it fails, the error names operation, offset and cause, and the disk holds no partition table; where even
+//! that could not be brought about (a disk that takes no writes any more), the error says so. Power may
 //! fail between any two instructions: boot sector and table are cleared first and written last, each step is flushed
 //! before the next begins, and nothing that was not read back is ever made bootable.
 
