@@ -1,6 +1,6 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
-//! The dependency direction is `main → applet → flasher → {config, device} → sys`, with [`error`] below all of them.
+//! The dependency direction is `main → applet → flasher → {config, device, partition} → sys`, with [`error`] below all of them.
 
 pub mod applet;
 pub mod cli;
@@ -8,4 +8,5 @@ pub mod config;
 pub mod device;
 pub mod error;
 pub mod flasher;
+pub mod partition;
 pub mod sys;

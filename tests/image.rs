@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering;
 use copal::config::paths::Paths;
 use copal::error::Code;
 use copal::flasher::digest::Digest256;
-use copal::flasher::image::{
-    Checks, Image, Size, Table, TableKind, check_sector_size, digest_file, inspect, locate,
-};
+use copal::flasher::image::{Checks, Image, Size, check_sector_size, digest_file, inspect, locate};
 use copal::flasher::progress::Silent;
+use copal::partition::{Table, TableKind};
 use image_support::{Bench, Count, MIB, look, look_with, noise, put, refused, run, text};
 
 fn tree(files: &[&str]) -> (Bench, Paths) {

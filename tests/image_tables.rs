@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use copal::error::Code;
-use copal::flasher::image::label::label;
-use copal::flasher::image::{Size, TableKind};
+use copal::flasher::image::Size;
+use copal::partition::TableKind;
+use copal::partition::label::label;
 use image_support::{Bench, MIB, look, noise, put, refused, run, text};
 
 fn label_of(path: &Path) -> Option<String> {

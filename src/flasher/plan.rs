@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::digest::{CHUNK, Digest256};
-use super::image::{Format, Image, Inspection, Size, Table};
+use super::image::{Format, Image, Inspection, Size};
 use super::target::{Kind, Target};
 use super::write::io::Io;
 use crate::error::{Code, Result};
+use crate::partition::Table;
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 

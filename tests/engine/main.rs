@@ -17,11 +17,12 @@ mod real;
 use copal::error::Result;
 use copal::flasher::chunks::{Piece, Source};
 use copal::flasher::digest::{CHUNK, CHUNK_LEN, chunk_digest};
-use copal::flasher::image::{Format, Inspection, Size, Table, TableKind};
+use copal::flasher::image::{Format, Inspection, Size};
 use copal::flasher::plan::{Plan, Stored};
 use copal::flasher::progress::Silent;
 use copal::flasher::target::{Kind, Target};
 use copal::flasher::write::{Outcome, execute};
+use copal::partition::{Table, TableKind};
 use copal::sys::block::Medium;
 use medium::Disk;
 

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use super::analyse::{Analysis, Flaw, analyse};
 use super::bmap_check::BmapCheck;
 use super::companions::Companions;
 use super::pass::{stored_sha256, whole};
 use super::sparse::Sparse;
-use super::{BOOT_LABEL, Checks, Format, Image, Inspection, Size, Table};
+use super::{BOOT_LABEL, Checks, Format, Image, Inspection, Size};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Extent, Piece};
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256};
 use crate::flasher::progress::{Progress, Stage};
+use crate::partition::{Analysis, Flaw, Table, analyse};
 use crate::sys::buffer::Buffer;
 
 /// With `single_pass`, how much of the image is decoded in search of the boot partition's label: it is the first
@@ -268,9 +268,9 @@ impl Headers {
 /// What the headers mean for the flash.
 fn judge(image: &Image, found: Result<Analysis, Flaw>, checks: &Checks) -> Result<Option<Table>> {
     match found {
-        Err(Flaw::Read(e)) => Err(Flaw::Read(e).into_error(&image.path)),
+        Err(Flaw::Read(e)) => Err(flawed(Flaw::Read(e), &image.path)),
         Err(flaw) => {
-            let error = flaw.into_error(&image.path);
+            let error = flawed(flaw, &image.path);
             if !checks.force_raw {
                 return Err(error);
             }
@@ -340,4 +340,24 @@ pub fn check_sector_size(table: &Table, block_size: u32, target: &Path) -> Resul
         "the image's table counts in sectors of {sectors} bytes, {target} has blocks of {block_size}"
     );
     Err(Error::new(Code::SectorSizeMismatch, text).object(target))
+}
+
+/// The error for the owner of the image at `path`.
+fn flawed(flaw: Flaw, path: &Path) -> Error {
+    let path = path.display();
+    let (code, text) = match flaw {
+        Flaw::Pending => (
+            Code::PartitionTableInvalid,
+            format!("the headers of image {path} are strewn so that a few passes do not find them"),
+        ),
+        Flaw::Read(e) => {
+            return Error::new(Code::Io, format!("cannot read image {path}")).object(path).because(e);
+        }
+        Flaw::Missing(why) => (Code::NoPartitionTable, format!("image {path} has no partition table: {why}")),
+        Flaw::Invalid(why) => {
+            (Code::PartitionTableInvalid, format!("the partition table of image {path} is not valid: {why}"))
+        }
+        Flaw::Cut(why) => (Code::ImageDamaged, format!("image {path} is truncated: {why}")),
+    };
+    Error::new(code, text).object(path)
 }

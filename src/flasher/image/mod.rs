@@ -1,16 +1,12 @@
 //! The image: where it is, how it is stored, what is in it.
 
-mod analyse;
 pub mod bmap;
 mod bmap_check;
 mod checksum_file;
 mod companions;
 mod decode;
-mod gpt;
 mod inspect;
-pub mod label;
 mod locate;
-mod mbr;
 mod open;
 mod pass;
 mod raw;
@@ -19,7 +15,6 @@ mod stored;
 mod zstd;
 
 use std::fs::File;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -28,6 +23,7 @@ pub use locate::locate;
 pub use pass::{FileDigest, digest_file};
 
 use super::digest::Digest256;
+use crate::partition::Table;
 
 /// The file-system label of the partition that a balenaOS device boots from.
 pub const BOOT_LABEL: &str = "resin-boot";
@@ -67,44 +63,6 @@ pub enum Size {
     Exact(u64),
     /// Not known without a full pass; at least this much (what the partition table spans).
     AtLeast(u64),
-}
-
-/// Kind of a partition table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TableKind {
-    /// GUID partition table.
-    Gpt,
-    /// Master boot record, with extended partitions followed.
-    Mbr,
-}
-
-/// One partition of the image.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Partition {
-    /// Number as Linux counts (logical partitions from 5).
-    pub index: u32,
-    /// First byte.
-    pub start: u64,
-    /// Bytes.
-    pub size: u64,
-    /// GPT partition name.
-    pub name: Option<String>,
-    /// File-system label (FAT, ext2/3/4).
-    pub label: Option<String>,
-}
-
-/// The image's partition table.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Table {
-    /// Kind.
-    pub kind: TableKind,
-    /// Bytes per sector that the table counts in.
-    pub sector_size: u32,
-    /// In the order of their numbers.
-    pub partitions: Vec<Partition>,
-    /// Bytes of the backup GPT in the image: entry array and header.
-    pub backup: Option<Range<u64>>,
 }
 
 /// What is known about an image before it is written.

@@ -9,7 +9,7 @@ use super::{Engine, locked};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Extent, pass, workers};
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
-use crate::flasher::image::Table;
+use crate::partition::Table;
 use crate::sys::buffer::Buffer;
 
 impl Engine<'_> {

@@ -1,19 +1,60 @@
-//! What the partition table and the file systems' headers say. Pure functions over a `read_at`.
+//! Partition tables, and what the headers of file systems say. Pure functions over a `read_at`: an image's stream, an
+//! image file, or a disk.
 //!
 //! The crates for partition tables are not used here: they look for the backup GPT at the end of the device instead of
 //! where the primary says, fall back to it silently, size buffers by what the header claims, and turn a "not yet" of a
 //! stream into a damaged table. For images every one of those matters.
 
-use std::io;
-use std::path::Path;
+mod gpt;
+pub mod label;
+mod mbr;
 
-use super::label::{ReadAt, label};
-use super::{Partition, Table, TableKind, gpt, mbr};
-use crate::error::{Code, Error};
+use std::io;
+use std::ops::Range;
+
+use label::{ReadAt, label};
+
+/// Kind of a partition table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableKind {
+    /// GUID partition table.
+    Gpt,
+    /// Master boot record, with extended partitions followed.
+    Mbr,
+}
+
+/// One partition.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Partition {
+    /// Number as Linux counts (logical partitions from 5).
+    pub index: u32,
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+    /// GPT partition name.
+    pub name: Option<String>,
+    /// File-system label (FAT, ext2/3/4).
+    pub label: Option<String>,
+}
+
+/// A partition table.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Table {
+    /// Kind.
+    pub kind: TableKind,
+    /// Bytes per sector that the table counts in.
+    pub sector_size: u32,
+    /// In the order of their numbers.
+    pub partitions: Vec<Partition>,
+    /// Bytes of the backup GPT: entry array and header.
+    pub backup: Option<Range<u64>>,
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Flaw {
+pub enum Flaw {
     /// Bytes are needed that the stream has not delivered yet (`WouldBlock` from `read_at`).
     Pending,
     /// Reading failed.
@@ -26,33 +67,8 @@ pub(super) enum Flaw {
     Cut(String),
 }
 
-impl Flaw {
-    /// The error for the owner of the image at `path`.
-    pub(super) fn into_error(self, path: &Path) -> Error {
-        let path = path.display();
-        let (code, text) = match self {
-            Flaw::Pending => (
-                Code::PartitionTableInvalid,
-                format!("the headers of image {path} are strewn so that a few passes do not find them"),
-            ),
-            Flaw::Read(e) => {
-                return Error::new(Code::Io, format!("cannot read image {path}")).object(path).because(e);
-            }
-            Flaw::Missing(why) => {
-                (Code::NoPartitionTable, format!("image {path} has no partition table: {why}"))
-            }
-            Flaw::Invalid(why) => (
-                Code::PartitionTableInvalid,
-                format!("the partition table of image {path} is not valid: {why}"),
-            ),
-            Flaw::Cut(why) => (Code::ImageDamaged, format!("image {path} is truncated: {why}")),
-        };
-        Error::new(code, text).object(path)
-    }
-}
-
 /// Reads `len` bytes of `what`.
-pub(super) fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str) -> Result<Vec<u8>, Flaw> {
+fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str) -> Result<Vec<u8>, Flaw> {
     let mut bytes = vec![0; len];
     match read_at(offset, &mut bytes) {
         Ok(()) => Ok(bytes),
@@ -65,18 +81,19 @@ pub(super) fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str)
 }
 
 /// What is known of an image.
-pub(super) struct Analysis {
-    pub(super) table: Table,
+pub struct Analysis {
+    /// The table, with as many labels as could be read.
+    pub table: Table,
     /// Bytes that the table spans at least.
-    pub(super) span: u64,
+    pub span: u64,
     /// All partitions and their labels are known.
-    pub(super) labelled: bool,
+    pub labelled: bool,
     /// Nothing is missing.
-    pub(super) complete: bool,
+    pub complete: bool,
 }
 
 /// Reads table and labels as far as `read_at` has the bytes. `size`: the image's, once it is known.
-pub(super) fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
+pub fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
     let first = get(read_at, 0, 512, "the master boot record").map_err(|flaw| match flaw {
         Flaw::Cut(_) => Flaw::Missing("it is smaller than a sector".into()),
         other => other,

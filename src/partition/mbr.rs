@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::Partition;
-use super::analyse::{Flaw, get};
 use super::label::ReadAt;
+use super::{Flaw, Partition, get};
 
 /// Bytes per sector. The table does not say; disks with other sectors use GPT.
 const SECTOR: u64 = 512;

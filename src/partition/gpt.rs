@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::Partition;
-use super::analyse::{Flaw, get};
 use super::label::ReadAt;
+use super::{Flaw, Partition, get};
 
 /// Largest entry array that is read: 1024 entries of 512 bytes; 128 of 128 bytes are usual.
 const MAX_ARRAY: u64 = 512 << 10;
