@@ -1,5 +1,6 @@
 //! From what was asked to a plan, and from a plan to a receipt.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -47,30 +48,131 @@ pub struct Prepared {
 }
 
 /// How long something else, most of all udev, may keep the disk busy before it is opened and after it was written.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the target comes from.
+#[derive(Debug)]
 enum Wanted {
     Named(PathBuf),
     Patterns(String),
 }
 
 impl Wanted {
-    fn choose(&self, request: &Request, facts: &Facts, image: &Path, size: Option<Size>) -> Result<Target> {
+    fn choose(&self, paths: &Paths, facts: &Facts, image: &Path, size: Option<Size>) -> Result<Target> {
         match self {
             Wanted::Named(path) => target::named(path, facts, Some(image), size),
             Wanted::Patterns(list) => {
                 let patterns = pattern::expand(list)?;
-                let dev = request.paths.at("/dev");
-                let candidates = target::candidates(
-                    &patterns,
-                    &request.paths,
-                    |p| p.matches(&dev),
-                    pattern::Pattern::is_md,
-                )?;
+                let dev = paths.at("/dev");
+                let candidates =
+                    target::candidates(&patterns, paths, |p| p.matches(&dev), pattern::Pattern::is_md)?;
                 Ok(target::choose(&candidates, facts, size)?.target)
             }
         }
+    }
+}
+
+impl Request {
+    /// Whether a whole installation is asked for, not the image alone: that takes a configuration, and a disk.
+    #[must_use]
+    pub fn is_installation(&self) -> bool {
+        let named = self.image.is_some() && self.target.is_some() && self.conf.is_none();
+        let to_a_file = self.target.as_ref().is_some_and(|t| !is_block_device(t));
+        !(self.image_only || named || to_a_file)
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}
+
+/// Everything that a run starts from, read and found valid.
+#[derive(Debug)]
+pub struct Inputs {
+    /// The board's configuration; `None` where image and target were both named.
+    pub conf: Option<FlasherConf>,
+    /// The owner's configuration, where there is one.
+    pub config: Option<ConfigJson>,
+    wanted: Wanted,
+    image: Image,
+}
+
+impl Inputs {
+    /// Reads and checks configuration and image.
+    ///
+    /// # Errors
+    /// Whatever makes the flash impossible; nothing has been written.
+    pub fn read(request: &Request) -> Result<Inputs> {
+        let conf = match (&request.conf, &request.image, &request.target) {
+            (None, Some(_), Some(_)) => None,
+            (path, ..) => Some(FlasherConf::load(path.as_deref().unwrap_or(&request.paths.flasher_conf()))?),
+        };
+        if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
+            conf.check_medium(&request.paths.boot())?;
+        }
+        let config = if conf.is_some() { config_json(request)? } else { None };
+        let wanted = match &request.target {
+            Some(path) => Wanted::Named(path.clone()),
+            None => Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?),
+        };
+        let image = Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
+            (Some(path), _) => path.clone(),
+            (None, Some(name)) => image::locate(&request.paths, name)?,
+            (None, None) => {
+                return Err(Error::new(
+                    Code::ImageMissing,
+                    "no image is named: the configuration has no BALENA_IMAGE",
+                ));
+            }
+        })?;
+        Ok(Inputs { conf, config, wanted, image })
+    }
+
+    /// The target as far as it can be told without the image's size.
+    ///
+    /// # Errors
+    /// Those of [`target::choose`] and [`target::named`].
+    pub fn target(&self, paths: &Paths) -> Result<Target> {
+        self.wanted.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
+    }
+
+    /// Looks at image and target, and decides what will be written. Writes nothing.
+    ///
+    /// # Errors
+    /// Whatever makes the flash impossible; nothing has been written.
+    pub fn prepare(self, request: &Request, progress: &dyn Progress) -> Result<Prepared> {
+        let Inputs { conf, wanted, image, .. } = self;
+        let paths = &request.paths;
+        // Cheap refusals first: decoding a large image takes minutes. Then once more, with its size, on fresh facts.
+        let facts = Facts::gather(paths)?;
+        let first = wanted.choose(paths, &facts, &image.path, None)?;
+        if conf.is_some() {
+            refuse_foreign_boot(request, &facts)?;
+        }
+        let mut checks = request.checks.clone();
+        checks.at_most = (first.kind == Kind::Block).then_some(first.size);
+        let seen = image::inspect(&image, &checks, progress)?;
+        let facts = Facts::gather(paths)?;
+        let mut target = wanted.choose(paths, &facts, &image.path, Some(seen.size))?;
+        same_target(&first, &target)?;
+        if let Some(table) = &seen.table {
+            match target.kind {
+                Kind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
+                    Err(e) if request.checks.force_raw => {
+                        tracing::warn!("{}; written all the same", e.message());
+                    }
+                    other => other?,
+                },
+                // A file has no sectors of its own.
+                Kind::File => target.block_size = table.sector_size,
+            }
+        }
+        let old = match target.kind {
+            Kind::File if target.size == 0 => None,
+            _ => Some(open(&target, Access::Read)?),
+        };
+        let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
+        Ok(Prepared { plan, image })
     }
 }
 
@@ -79,57 +181,7 @@ impl Wanted {
 /// # Errors
 /// Whatever makes the flash impossible; nothing has been written.
 pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
-    let conf = match (&request.conf, &request.image, &request.target) {
-        (None, Some(_), Some(_)) => None,
-        (path, ..) => Some(FlasherConf::load(path.as_deref().unwrap_or(&request.paths.flasher_conf()))?),
-    };
-    if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
-        conf.check_medium(&request.paths.boot())?;
-    }
-    let config = if conf.is_some() { config_json(request)? } else { None };
-    let wanted = match &request.target {
-        Some(path) => Wanted::Named(path.clone()),
-        None => Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?),
-    };
-    let image = Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-        (Some(path), _) => path.clone(),
-        (None, Some(name)) => image::locate(&request.paths, name)?,
-        (None, None) => {
-            return Err(Error::new(
-                Code::ImageMissing,
-                "no image is named: the configuration has no BALENA_IMAGE",
-            ));
-        }
-    })?;
-
-    // Cheap refusals first: decoding a large image takes minutes. Then once more, with its size, on fresh facts.
-    let facts = Facts::gather(&request.paths)?;
-    let first = wanted.choose(request, &facts, &image.path, None)?;
-    if conf.is_some() {
-        refuse_what_is_missing(request, &first, &facts)?;
-    }
-    let mut checks = request.checks.clone();
-    checks.at_most = (first.kind == Kind::Block).then_some(first.size);
-    let seen = image::inspect(&image, &checks, progress)?;
-    let facts = Facts::gather(&request.paths)?;
-    let mut target = wanted.choose(request, &facts, &image.path, Some(seen.size))?;
-    same_target(&first, &target)?;
-    if let Some(table) = &seen.table {
-        match target.kind {
-            Kind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
-                Err(e) if request.checks.force_raw => tracing::warn!("{}; written all the same", e.message()),
-                other => other?,
-            },
-            // A file has no sectors of its own.
-            Kind::File => target.block_size = table.sector_size,
-        }
-    }
-    let old = match target.kind {
-        Kind::File if target.size == 0 => None,
-        _ => Some(open(&target, Access::Read)?),
-    };
-    let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
-    Ok(Prepared { plan, image })
+    Inputs::read(request)?.prepare(request, progress)
 }
 
 impl Prepared {
@@ -222,22 +274,16 @@ fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) 
     })
 }
 
-/// What the configuration asks for and this build does not do is refused, not left out without a word.
-fn refuse_what_is_missing(request: &Request, target: &Target, facts: &Facts) -> Result<()> {
-    if request.config_json.is_none()
-        && let Some(elsewhere) = target::medium_boot_partition(facts)
-    {
-        let mounted = elsewhere.mounted.display();
-        let message = format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
-        return Err(Error::new(Code::MediumBootElsewhere, message).object(mounted));
+/// Bootloader files and `config.json` of another flasher, which sits on the internal disk, are not to be used.
+fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
+    match target::medium_boot_partition(facts) {
+        Some(elsewhere) if request.config_json.is_none() || request.is_installation() => {
+            let mounted = elsewhere.mounted.display();
+            let message = format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
+            Err(Error::new(Code::MediumBootElsewhere, message).object(mounted))
+        }
+        _ => Ok(()),
     }
-    if request.image_only || target.kind == Kind::File {
-        return Ok(());
-    }
-    let message = "cannot carry out the whole installation that the configuration describes: bootloader, boot partition and \
-                   board programs are not in this build yet";
-    Err(Error::new(Code::NotInThisBuild, message)
-        .with_hint("use --image-only to write and verify the image alone"))
 }
 
 /// The target may not have changed while the image was checked, which can take minutes.
@@ -265,7 +311,7 @@ fn open(target: &Target, access: Access) -> Result<Device> {
 }
 
 /// Opens for writing. udev holds the lock while it probes a disk that has just appeared or was just closed.
-fn open_exclusively(target: &Target) -> Result<Device> {
+pub(super) fn open_exclusively(target: &Target) -> Result<Device> {
     let access = match target.kind {
         Kind::Block => Access::ExclusiveDisk,
         Kind::File => Access::ExclusiveFile,
@@ -307,7 +353,7 @@ fn cannot_open(target: &Path, cause: std::io::Error) -> Error {
 }
 
 /// The disk that was checked must be the one that is open now: names move when hardware comes and goes.
-fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
+pub(super) fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
     let Some(dev) = device.dev() else { return Ok(()) };
     let size = device.size().map_err(|e| cannot_open(&target.name, e))?;
     let serial = device::serial_of(paths, dev);

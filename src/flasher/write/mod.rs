@@ -125,7 +125,7 @@ impl<'a> Engine<'a> {
         let mut written_by = began;
         for step in &self.plan.steps {
             match step {
-                Step::Clear { range, .. } => self.clear(range)?,
+                Step::Clear { range, .. } => clear(&self.io, range)?,
                 Step::WriteBody { end, .. } => {
                     self.armed = false;
                     self.progress.begin(Stage::Write, *end);
@@ -154,37 +154,6 @@ impl<'a> Engine<'a> {
             write_time: written_by - began,
             verify_time: written_by.elapsed(),
         })
-    }
-
-    fn clear(&self, range: &Range<u64>) -> Result<()> {
-        let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
-        // Written, not punched: these are the bytes that must be gone before anything else happens.
-        self.io.write_any(&zeroes, range.start)?;
-        self.io.flush()
-    }
-
-    /// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
-    /// alive. Whether all of it is gone. A device that refuses block after block is given up.
-    fn clear_around_bad_blocks(&self, range: &Range<u64>) -> bool {
-        const HOPELESS: u32 = 16;
-        let step = self.io.block() as u64;
-        let step = if step == 1 { 4096 } else { step };
-        let (mut bad, mut in_a_row) = (0u32, 0);
-        let mut at = range.start;
-        while at < range.end && in_a_row < HOPELESS {
-            let end = range.end.min((at / step + 1) * step);
-            let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
-            match self.io.write_any(&zeroes, at) {
-                Ok(()) => in_a_row = 0,
-                Err(e) if e.code() == Code::TargetVanished => return false,
-                Err(_) => {
-                    bad += 1;
-                    in_a_row += 1;
-                }
-            }
-            at = end;
-        }
-        self.io.flush().is_ok() && bad == 0
     }
 
     /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
@@ -239,12 +208,7 @@ impl<'a> Engine<'a> {
             return true;
         }
         self.armed = false;
-        let ranges = self.plan.steps.iter().filter_map(|s| match s {
-            Step::Clear { range, .. } => Some(range),
-            _ => None,
-        });
-        // Not `all`: every range is to be tried.
-        ranges.filter(|range| self.clear(range).is_err() && !self.clear_around_bad_blocks(range)).count() == 0
+        clear_all(self.plan, &self.io)
     }
 
     /// Offsets of the chunks that hold a part of the first MiB or of the backup GPT.
@@ -284,6 +248,52 @@ impl<'a> Engine<'a> {
         Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
             .object(path)
     }
+}
+
+/// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went.
+#[must_use]
+pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
+    clear_all(plan, &Io::new(medium, &plan.target.name))
+}
+
+fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
+    let ranges = plan.steps.iter().filter_map(|s| match s {
+        Step::Clear { range, .. } => Some(range),
+        _ => None,
+    });
+    // Not `all`: every range is to be tried.
+    ranges.filter(|range| clear(io, range).is_err() && !clear_around_bad_blocks(io, range)).count() == 0
+}
+
+fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
+    let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
+    // Written, not punched: these are the bytes that must be gone before anything else happens.
+    io.write_any(&zeroes, range.start)?;
+    io.flush()
+}
+
+/// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
+/// alive. Whether all of it is gone. A device that refuses block after block is given up.
+fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
+    const HOPELESS: u32 = 16;
+    let step = io.block() as u64;
+    let step = if step == 1 { 4096 } else { step };
+    let (mut bad, mut in_a_row) = (0u32, 0);
+    let mut at = range.start;
+    while at < range.end && in_a_row < HOPELESS {
+        let end = range.end.min((at / step + 1) * step);
+        let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
+        match io.write_any(&zeroes, at) {
+            Ok(()) => in_a_row = 0,
+            Err(e) if e.code() == Code::TargetVanished => return false,
+            Err(_) => {
+                bad += 1;
+                in_a_row += 1;
+            }
+        }
+        at = end;
+    }
+    io.flush().is_ok() && bad == 0
 }
 
 /// Collects results that threads find.
