@@ -2,6 +2,7 @@
 
 pub mod block;
 pub mod buffer;
+pub mod command;
 pub mod log;
 pub mod loopdev;
 pub mod mount;

@@ -1,13 +1,13 @@
 //! Members of RAID arrays, assembled or not.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::{Device, Facts, Role};
+use crate::sys::command::{Command, End, Said, Stream};
 
 /// `MD_SB_MAGIC` of `linux/raid/md_p.h`.
 const MAGIC: u32 = 0xa92b_4efc;
@@ -68,10 +68,10 @@ fn is_superblock(head: u64, major: u32) -> bool {
 
 /// Asks `mdadm`, which also knows the formats of firmware RAIDs. Without it, or where it takes too long: no.
 fn mdadm_finds(node: &Path) -> bool {
-    let mut command = Command::new("mdadm");
-    command.args(["--examine", "--brief"]).arg(node);
-    match output_within(command, MDADM_TIME) {
-        Ok(text) => lists_an_array(&text),
+    match lists_an_array(
+        Command::new("mdadm").args(["--examine", "--brief"]).arg(node).limit(Some(MDADM_TIME)),
+    ) {
+        Ok(answer) => answer,
         Err(e) if e.kind() == io::ErrorKind::NotFound => false,
         Err(e) => {
             tracing::warn!("mdadm --examine {}: {e}", node.display());
@@ -81,38 +81,27 @@ fn mdadm_finds(node: &Path) -> bool {
 }
 
 /// Its exit status says nothing: it is 0 for a disk with nothing but a partition table.
-fn lists_an_array(text: &str) -> bool {
-    text.lines().any(|l| l.starts_with("ARRAY"))
-}
-
-/// Standard output of a program that gets a limited time. Its output has to be short (less than a pipe holds).
-fn output_within(mut command: Command, limit: Duration) -> io::Result<String> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    let end = Instant::now() + limit;
-    while child.try_wait()?.is_none() {
-        if Instant::now() >= end {
-            child.kill()?;
-            child.wait()?;
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+fn lists_an_array(mdadm: Command) -> io::Result<bool> {
+    let mut listed = false;
+    let end = mdadm.apart().run(|said| {
+        if let Said::Line(Stream::Out, line) = said {
+            listed |= line.starts_with("ARRAY");
         }
-        std::thread::sleep(Duration::from_millis(5));
+    })?;
+    match end {
+        End::TooLong(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
+        End::Status(_) | End::Signal(_) => Ok(listed),
     }
-    let mut text = Vec::new();
-    if let Some(out) = child.stdout.take() {
-        out.take(64 * 1024).read_to_end(&mut text)?;
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
-        let mut c = Command::new("sh");
-        c.args(["-c", script]);
-        c
+        Command::new("sh").args(["-c", script])
     }
 
     #[test]
@@ -158,15 +147,16 @@ mod tests {
     #[test]
     fn a_program_without_end_is_ended() {
         let start = Instant::now();
-        let e = output_within(shell("exec sleep 60"), Duration::from_millis(100)).unwrap_err();
+        let e = lists_an_array(shell("exec sleep 60").limit(Some(Duration::from_millis(100)))).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::TimedOut);
         assert!(start.elapsed() < Duration::from_secs(20));
     }
 
     #[test]
     fn only_a_listed_array_counts() {
-        let text = output_within(shell("echo ARRAY /dev/md/0 UUID=1"), MDADM_TIME).unwrap();
-        assert!(lists_an_array(&text));
-        assert!(!lists_an_array("/dev/sda:\n   MBR Magic : aa55\n"));
+        assert!(lists_an_array(shell("echo ARRAY /dev/md/0 UUID=1")).unwrap());
+        assert!(
+            !lists_an_array(shell("echo /dev/sda:; echo '   MBR Magic : aa55'; echo ARRAY >&2")).unwrap()
+        );
     }
 }
