@@ -98,6 +98,10 @@ codes! {
     TargetFlushFailed = "target-flush-failed", "look at the kernel log; the disk may be failing";
     VerifyMismatch = "verify-mismatch", "replace the disk: it does not keep what is written to it";
     TargetDiffers = "target-differs", "flash the image to this target";
+    BoardProgramFailed = "board-program-failed", "look at the program's lines in the log, and mend it in the board's recipe";
+    PluginFailed = "plugin-failed", "look at the plug-in's lines in the log, and mend it in the board's recipe";
+    EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations";
+    EndingFailed = "ending-failed", "switch the device off and on by hand: it is installed";
 }
 
 impl fmt::Display for Code {

@@ -2,5 +2,7 @@
 //! root folder of their own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod board;
 mod command;
+mod plugin;
 mod support;

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
 
 /// A root folder.
 pub(crate) struct Root(TempDir);
@@ -58,4 +60,31 @@ pub(crate) fn soon(mut is: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
     false
+}
+
+/// What `job` logs on this thread, as `LEVEL message`.
+pub(crate) fn logged<T>(job: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let log = Log::default();
+    let value = tracing::subscriber::with_default(Registry::default().with(log.clone()), job);
+    let lines = log.0.lock().unwrap().clone();
+    (value, lines)
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap().push(format!("{} {}", event.metadata().level(), message.0));
+    }
 }

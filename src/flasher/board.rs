@@ -1,0 +1,220 @@
+//! The board's own programs: what to do before anything else, and what to do on the freshly written disk.
+//!
+//! They are other people's, and older than this program: any interpreter or none, whatever output, any duration. The
+//! contract is in `docs/board-programs.md`.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::{self, Command, End, Said};
+
+/// Run before anything is read or written.
+const INIT: &str = "/usr/bin/resin-init-board";
+/// Run when the internal boot partition has been filled.
+const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
+
+/// Where the internal boot partition is mounted. Board programs and plug-ins have this path in their text.
+pub const INTERNAL_BOOT: &str = "/tmp/internal_boot";
+
+/// Seconds that a board program may take; without it there is no limit.
+pub const LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
+
+/// Not passed on: the board's `balena-config-defaults` takes its presence for an encrypted installation.
+pub(super) const NOT_PASSED_ON: &str = "CRYPT";
+
+/// What the programs and plug-ins of the board find in their environment.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    paths: Paths,
+    config_json: PathBuf,
+    target: Option<PathBuf>,
+}
+
+impl Environment {
+    /// With the device's `config.json`, before a target was chosen.
+    #[must_use]
+    pub fn new(paths: &Paths, config_json: &Path) -> Self {
+        Environment { paths: paths.clone(), config_json: config_json.to_owned(), target: None }
+    }
+
+    /// With the target, by the name that matched: a link stays one.
+    #[must_use]
+    pub fn with_target(mut self, name: &Path) -> Self {
+        self.target = Some(name.to_owned());
+        self
+    }
+
+    pub(super) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// The variables.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let boot = OsString::from(self.paths.boot());
+        let mut variables = vec![
+            ("INTERNAL_DEVICE_BOOT_PART_MOUNTPOINT", self.paths.at(INTERNAL_BOOT).into()),
+            ("EXTERNAL_DEVICE_BOOT_PART_MOUNTPOINT", boot.clone()),
+            ("BALENA_BOOT_MOUNTPOINT", boot),
+            ("CONFIG_PATH", self.config_json.clone().into()),
+        ];
+        variables.extend(self.target.as_ref().map(|target| ("internal_dev", target.clone().into())));
+        variables
+    }
+}
+
+/// The board's programs.
+#[derive(Debug, Clone)]
+pub struct Board {
+    environment: Environment,
+    limit: Option<Duration>,
+    silence: Duration,
+}
+
+impl Board {
+    /// Those below the root of `environment`. No program is ended before `limit`; see [`limit`].
+    #[must_use]
+    pub fn new(environment: Environment, limit: Option<Duration>) -> Self {
+        Board { environment, limit, silence: command::SILENCE }
+    }
+
+    /// Warns after this much silence, rather than after five minutes.
+    #[must_use]
+    pub fn warn_after(mut self, silence: Duration) -> Self {
+        self.silence = silence;
+        self
+    }
+
+    /// Finds out whether those that are installed can be run at all: after the disk was written it would be late.
+    ///
+    /// # Errors
+    /// [`Code::BoardProgramFailed`]; nothing was written.
+    pub fn check(&self) -> Result<()> {
+        for name in [INIT, FLASHER] {
+            if let Some(program) = self.installed(name) {
+                command::check_script(&program).map_err(|e| failed(name, "cannot run", e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `resin-init-board`, where installed.
+    ///
+    /// # Errors
+    /// [`Code::BoardProgramFailed`]; nothing was written.
+    pub fn init_board(&self) -> Result<()> {
+        self.run(INIT)
+    }
+
+    /// Whether the board has a program for the freshly written disk. It may drive the LED, too.
+    #[must_use]
+    pub fn has_flasher_program(&self) -> bool {
+        self.installed(FLASHER).is_some()
+    }
+
+    /// Runs `resin-init-flasher-board`, where installed. To be called with the internal boot partition mounted at
+    /// [`INTERNAL_BOOT`] and the disk open nowhere.
+    ///
+    /// # Errors
+    /// [`Code::BoardProgramFailed`], after the disk was written.
+    pub fn flasher_board(&self) -> Result<()> {
+        self.run(FLASHER).map_err(Error::after_write)
+    }
+
+    fn installed(&self, name: &str) -> Option<PathBuf> {
+        let path = self.environment.paths.at(name);
+        // A link to nothing is a program that cannot be run, not one that is not there.
+        path.symlink_metadata().is_ok().then_some(path)
+    }
+
+    fn run(&self, name: &str) -> Result<()> {
+        let Some(program) = self.installed(name) else {
+            tracing::debug!("the board has no {name}");
+            return Ok(());
+        };
+        let short = name.rsplit('/').next().unwrap_or(name);
+        tracing::info!("running {name}");
+        let mut last = String::new();
+        let command = Command::script(&program).map_err(|e| failed(name, "cannot run", e))?;
+        let end = command
+            .envs(self.environment.variables())
+            .without(NOT_PASSED_ON)
+            .limit(self.limit)
+            .silence(self.silence)
+            .run(|said| match said {
+                Said::Line(_, line) => {
+                    tracing::info!("{short}: {line}");
+                    keep(&mut last, line);
+                }
+                Said::Nothing(time) => warn_of_silence(name, time),
+            })
+            .map_err(|e| failed(name, "cannot run", e))?;
+        match end {
+            End::Status(0) => Ok(()),
+            end => Err(failed(name, "the board's program failed:", because(end, &last))),
+        }
+    }
+}
+
+/// The limit that [`LIMIT_VARIABLE`] sets, in seconds.
+///
+/// # Errors
+/// [`Code::Usage`]: it is not a number above zero.
+pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
+    let Some(value) = variable.filter(|v| !v.is_empty()) else { return Ok(None) };
+    match value.to_str().and_then(|v| v.parse::<u32>().ok()) {
+        Some(seconds @ 1..) => Ok(Some(Duration::from_secs(seconds.into()))),
+        _ => {
+            let message = format!("{LIMIT_VARIABLE}={} is not a number of seconds", value.to_string_lossy());
+            Err(Error::new(Code::Usage, message)
+                .object(LIMIT_VARIABLE)
+                .with_hint("write whole seconds, 1 or more"))
+        }
+    }
+}
+
+fn failed(name: &str, what: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(Code::BoardProgramFailed, format!("{what} {name}")).object(name).because(cause)
+}
+
+pub(super) fn warn_of_silence(name: &str, time: Duration) {
+    let minutes = time.as_secs() / 60;
+    tracing::warn!("{name} has been silent for {minutes} min; it is still waited for");
+}
+
+/// Keeps the last line that says something.
+pub(super) fn keep(last: &mut String, line: &str) {
+    if !line.trim().is_empty() {
+        line.trim().clone_into(last);
+    }
+}
+
+/// How something ended, and its last words.
+pub(super) fn because(end: End, last: &str) -> io::Error {
+    const MOST: usize = 200;
+    let words: String = last.chars().take(MOST).collect();
+    io::Error::other(if words.is_empty() {
+        end.to_string()
+    } else {
+        format!("{end}, after it said: {words}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_whole_seconds() {
+        assert_eq!(limit(None).unwrap(), None);
+        assert_eq!(limit(Some("".into())).unwrap(), None);
+        assert_eq!(limit(Some("90".into())).unwrap(), Some(Duration::from_secs(90)));
+        for wrong in ["0", "-1", "5m", "1.5", " 3"] {
+            assert_eq!(limit(Some(wrong.into())).unwrap_err().code(), Code::Usage, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Secure-boot plug-ins: shell files of the board that have a say in every installation.
+//!
+//! One that defines `secureboot_setup` is always asked, and decides whether the installation is to be encrypted. This
+//! build installs unencrypted only: asked for more, it refuses while nothing is written. Whatever goes wrong in a plug-in
+//! refuses too, since it may be the part that was to lock the device.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::board::{self, Environment};
+use super::shell::{Answer, Shell, present};
+use crate::error::{Code, Error, Result};
+use crate::sys::command;
+
+/// What the plug-ins rely on, then the plug-ins; behind them the board's configuration and this one. The order in which
+/// the script sourced them.
+const HELPERS: [&str; 3] =
+    ["/usr/libexec/os-helpers-fs", "/usr/libexec/os-helpers-logging", "/usr/libexec/os-helpers-power"];
+const PLUGINS: [&str; 2] =
+    ["/usr/libexec/balena-init-flasher-secureboot", "/usr/libexec/balena-init-flasher-diskenc"];
+const CONFIG_VARS: &str = "/usr/sbin/balena-config-vars";
+
+const SETUP: &str = "secureboot_setup";
+const BOOTLOADER_SETUP: &str = "secureboot_bootloader_setup";
+const BOOTLOADER_POSTSETUP: &str = "secureboot_bootloader_postsetup";
+
+/// The name of the firmware's boot entry.
+const BOOT_ENTRY_LABEL: &str = "balenaOS";
+
+const NAME: &str = "secure-boot plug-in";
+
+/// The board's plug-ins, in a bash of their own; or none, for boards without.
+pub struct Plugin {
+    shell: Option<Shell>,
+}
+
+impl Plugin {
+    /// Starts the plug-ins that are installed below the root of `environment`, which must have the target; `conf` is the
+    /// board's configuration. Where none is installed, no bash is started, and everything else does nothing.
+    ///
+    /// # Errors
+    /// [`Code::PluginFailed`]: bash is missing, or one of the files ended it. Nothing was written.
+    pub fn start(environment: &Environment, conf: Option<&Path>) -> Result<Self> {
+        Self::start_with(environment, conf, command::SILENCE)
+    }
+
+    /// [`Plugin::start`], warning after this much silence.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(environment: &Environment, conf: Option<&Path>, silence: Duration) -> Result<Self> {
+        let plugins = present(environment, &PLUGINS);
+        let Some(first) = plugins.first() else { return Ok(Plugin { shell: None }) };
+        let cannot = |what: &Path| {
+            let what = what.display();
+            Error::new(Code::PluginFailed, format!("cannot use the secure-boot plug-ins: {what}"))
+                .object(what)
+        };
+        let more = [("BOOT_ENTRY_LABEL", BOOT_ENTRY_LABEL)];
+        let shell = Shell::start(NAME, environment, &more, silence).map_err(|e| cannot(first).because(e))?;
+        let Some(mut shell) = shell else {
+            return Err(cannot(first).because(std::io::Error::other("bash is not installed")));
+        };
+        let mut files = present(environment, &HELPERS);
+        files.extend(plugins);
+        files.extend(conf.map(Path::to_owned));
+        files.extend(present(environment, &[CONFIG_VARS]));
+        for file in &files {
+            match shell.source(file).map_err(|e| cannot(file).because(e))? {
+                Answer::Status(_) => {}
+                Answer::Gone(end, last) => return Err(cannot(file).because(board::because(end, &last))),
+            }
+        }
+        Ok(Plugin { shell: Some(shell) })
+    }
+
+    /// Lets a plug-in that defines `secureboot_setup` decide. `opted_in`: the owner asked for secure boot in
+    /// `config.json`.
+    ///
+    /// # Errors
+    /// [`Code::EncryptionNotInThisBuild`]: the owner or the plug-in wants an encrypted installation;
+    /// [`Code::PluginFailed`]: the plug-in gave up. Nothing was written to the disk.
+    pub fn secureboot_setup(&mut self, opted_in: bool) -> Result<()> {
+        if opted_in {
+            // Not even asked: a plug-in would first lock the firmware to its keys, and that is for ever.
+            let message = "cannot install with secure boot, as config.json asks (installer.secureboot): this build does not encrypt";
+            let hint =
+                "remove installer.secureboot from config.json, or use the script that this program replaces";
+            return Err(Error::new(Code::EncryptionNotInThisBuild, message)
+                .object("installer.secureboot")
+                .with_hint(hint));
+        }
+        match self.call(SETUP)? {
+            None => Ok(()),
+            Some(0) => {
+                let message = format!(
+                    "cannot install encrypted, as the {NAME} decided ({SETUP}): this build does not encrypt"
+                );
+                Err(Error::new(Code::EncryptionNotInThisBuild, message).object(SETUP))
+            }
+            Some(status) => {
+                tracing::info!(
+                    "the {NAME} decided for an installation without encryption ({SETUP}: {status})"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// `secureboot_bootloader_setup`, where defined; after the boot files, before `config.json`.
+    ///
+    /// # Errors
+    /// [`Code::PluginFailed`], after the disk was written: it failed, which was an error of the script, too.
+    pub fn bootloader_setup(&mut self) -> Result<()> {
+        self.must_succeed(BOOTLOADER_SETUP)
+    }
+
+    /// `secureboot_bootloader_postsetup`, where defined; after the internal boot partition was unmounted.
+    ///
+    /// # Errors
+    /// As [`Plugin::bootloader_setup`].
+    pub fn bootloader_postsetup(&mut self) -> Result<()> {
+        self.must_succeed(BOOTLOADER_POSTSETUP)
+    }
+
+    fn must_succeed(&mut self, function: &str) -> Result<()> {
+        match self.call(function).map_err(Error::after_write)? {
+            None | Some(0) => Ok(()),
+            Some(status) => {
+                let message = format!("the {NAME} failed: {function} returned {status}");
+                Err(Error::new(Code::PluginFailed, message).object(function).after_write())
+            }
+        }
+    }
+
+    /// The status of a function; `None` where no plug-in defines it.
+    fn call(&mut self, function: &str) -> Result<Option<i32>> {
+        let Some(shell) = &mut self.shell else { return Ok(None) };
+        let failed = |cause: std::io::Error| {
+            let message = format!("the {NAME} failed in {function}");
+            Error::new(Code::PluginFailed, message).object(function).because(cause)
+        };
+        let mut answer = shell.has(function).map_err(failed)?;
+        match answer {
+            Answer::Status(0) => {
+                tracing::info!("calling {function} of the {NAME}");
+                answer = shell.call(function, None).map_err(failed)?;
+            }
+            Answer::Status(_) => return Ok(None),
+            Answer::Gone(..) => {}
+        }
+        match answer {
+            Answer::Status(status) => Ok(Some(status)),
+            Answer::Gone(end, last) => Err(failed(board::because(end, &last))
+                .and_also("if it has started a reboot, that goes on; nothing else is done until then")),
+        }
+    }
+}
