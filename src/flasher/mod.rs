@@ -4,6 +4,7 @@ pub mod board;
 pub mod chunks;
 pub mod compare;
 pub mod digest;
+pub mod ending;
 pub mod image;
 pub mod job;
 pub mod plan;

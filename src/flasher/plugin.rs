@@ -144,7 +144,7 @@ impl Plugin {
         match answer {
             Answer::Status(0) => {
                 tracing::info!("calling {function} of the {NAME}");
-                answer = shell.call(function, None).map_err(failed)?;
+                answer = shell.call(function).map_err(failed)?;
             }
             Answer::Status(_) => return Ok(None),
             Answer::Gone(..) => {}

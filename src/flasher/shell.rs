@@ -70,12 +70,14 @@ impl Shell {
         self.ask(&format!("has {function}"))
     }
 
-    /// Calls a function, in a condition: `set -e` is off in it. After `limit` the shell is ended.
-    pub(super) fn call(&mut self, function: &str, limit: Option<Duration>) -> io::Result<Answer> {
-        self.running.limit(limit);
-        let answer = self.ask(&format!("call {function}"));
-        self.running.limit(None);
-        answer
+    /// Calls a function, in a condition: `set -e` is off in it.
+    pub(super) fn call(&mut self, function: &str) -> io::Result<Answer> {
+        self.ask(&format!("call {function}"))
+    }
+
+    /// Ends the shell after this time, whatever it does then.
+    pub(super) fn limit(&mut self, limit: Duration) {
+        self.running.limit(Some(limit));
     }
 
     fn ask(&mut self, request: &str) -> io::Result<Answer> {

@@ -218,6 +218,19 @@ pub fn check_script(path: &Path) -> io::Result<()> {
     interpreter(path).map(drop)
 }
 
+/// Whether there is a process of this number, anybody's, that has not ended. By asking again and again: a descriptor for
+/// it (`pidfd_open`) needs Linux 5.3.
+#[must_use]
+pub fn is_running(pid: i32) -> bool {
+    let here = !matches!(
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None),
+        Err(nix::errno::Errno::ESRCH)
+    );
+    // One that has ended and that nobody has asked for its status has a number, too.
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    here && !state.rsplit(')').next().is_some_and(|s| s.starts_with(" Z"))
+}
+
 /// bash, where it is installed.
 #[must_use]
 pub fn bash() -> Option<PathBuf> {

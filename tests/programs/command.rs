@@ -110,10 +110,8 @@ fn what_takes_too_long_is_ended_with_all_it_started() {
 #[test]
 fn whoever_heeds_sigterm_may_clean_up() {
     let root = Root::new();
-    let script = format!(
-        "trap 'echo bye; exit 7' TERM; sleep 60 & echo $! >{}; wait",
-        root.at("pid").display()
-    );
+    let script =
+        format!("trap 'echo bye; exit 7' TERM; sleep 60 & echo $! >{}; wait", root.at("pid").display());
     let began = Instant::now();
     let (end, lines) = run(sh(&script).limit(Some(Duration::from_millis(300))));
     assert!(matches!(end, End::TooLong(_)), "{end}");

@@ -4,5 +4,6 @@
 
 mod board;
 mod command;
+mod ending;
 mod plugin;
 mod support;

@@ -1,0 +1,222 @@
+//! The end of an installation: the device goes off, or reboots from its internal disk.
+//!
+//! There are several ways, and each has failed on some device: a power-off that returned and did nothing, a kernel that
+//! got stuck in a driver. So they are the rungs of a ladder, gentlest first. A rung that accepted has time to act before
+//! the next one is tried; one that refused has not.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::board::{self, Environment};
+use super::shell::{Answer, Shell, present};
+use crate::error::{Code, Error};
+use crate::sys::command;
+
+/// The board's own way, with what it may use.
+const HELPER: &str = "/usr/libexec/os-helpers-power";
+const USED_BY_HELPER: [&str; 2] = ["/usr/libexec/os-helpers-fs", "/usr/libexec/os-helpers-logging"];
+
+/// For the board's function, and the files it is read from; what hangs is ended.
+const HELPER_LIMIT: Duration = Duration::from_secs(60);
+/// From a function's return until the power must be gone.
+const HELPER_PATIENCE: Duration = Duration::from_secs(60);
+/// systemd stops every service, ours among the first: whoever is still there after this time was forgotten.
+const SYSTEMD_PATIENCE: Duration = Duration::from_secs(120);
+/// The kernel shuts down every device, and does not come back from it.
+const KERNEL_PATIENCE: Duration = Duration::from_secs(30);
+/// Some boards cut the power a moment after they were told.
+const SYSRQ_PATIENCE: Duration = Duration::from_secs(10);
+
+const ADBD_VARIABLE: &str = "ADBD_PID";
+const ADBD_PAUSE: Duration = Duration::from_secs(1);
+
+/// How the installation is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// The device goes off.
+    PowerOff,
+    /// It boots again, from the internal disk.
+    Reboot,
+}
+
+impl How {
+    fn function(self) -> &'static str {
+        match self {
+            How::PowerOff => "os_helpers_shutdown",
+            How::Reboot => "os_helpers_reboot",
+        }
+    }
+
+    fn verb(self) -> &'static str {
+        match self {
+            How::PowerOff => "power off",
+            How::Reboot => "reboot",
+        }
+    }
+}
+
+/// Why a rung was passed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missed {
+    /// This system has none.
+    NotHere,
+    /// It refused.
+    Failed(String),
+}
+
+impl From<io::Error> for Missed {
+    fn from(e: io::Error) -> Self {
+        Missed::Failed(e.to_string())
+    }
+}
+
+/// One way to end.
+pub struct Rung<'a> {
+    /// For the log.
+    pub name: &'static str,
+    /// How long it may take to act once it has accepted.
+    pub patience: Duration,
+    /// Asks it; `Ok` means that it has accepted.
+    pub act: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+}
+
+impl<'a> Rung<'a> {
+    fn new(name: &'static str, patience: Duration, act: impl FnMut() -> Result<(), Missed> + 'a) -> Self {
+        Rung { name, patience, act: Box::new(act) }
+    }
+}
+
+/// The ways of the system, below the board's own.
+pub struct Ways<'a> {
+    /// Asks systemd; [`Missed::NotHere`] where it does not run.
+    pub systemd: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    /// `reboot(2)`. Does not return, unless it fails.
+    pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    /// `/proc/sysrq-trigger`.
+    pub sysrq: Box<dyn FnMut() -> io::Result<()> + 'a>,
+}
+
+/// The whole ladder. `conf` is the board's configuration, which its own way may use.
+#[must_use]
+pub fn ladder<'a>(
+    how: How,
+    environment: &'a Environment,
+    conf: Option<PathBuf>,
+    ways: Ways<'a>,
+) -> Vec<Rung<'a>> {
+    let Ways { systemd, kernel, mut sysrq } = ways;
+    let kernel: std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
+    vec![
+        Rung::new("the board's own way", HELPER_PATIENCE, move || {
+            helper(how, environment, conf.as_ref(), HELPER_LIMIT)
+        }),
+        Rung { name: "systemd", patience: SYSTEMD_PATIENCE, act: systemd },
+        // It has waited by itself.
+        Rung::new("the kernel", Duration::ZERO, move || apart(&kernel, KERNEL_PATIENCE)),
+        Rung::new("sysrq", SYSRQ_PATIENCE, move || Ok(sysrq()?)),
+    ]
+}
+
+/// Goes down the ladder: flushes, asks, waits, and so on. On success the system ends while this waits. So a return is a
+/// failure, with the effect that the installation itself has succeeded; without an init system that goes on, the caller
+/// must not return either.
+#[must_use]
+pub fn end(how: How, rungs: Vec<Rung<'_>>, mut flush: impl FnMut(), mut wait: impl FnMut(Duration)) -> Error {
+    let verb = how.verb();
+    let mut reasons = Vec::new();
+    for mut rung in rungs {
+        let name = rung.name;
+        flush();
+        match (rung.act)() {
+            Ok(()) => {
+                tracing::info!("{name} was asked to {verb}");
+                wait(rung.patience);
+                tracing::warn!("{name} was asked to {verb}, and nothing happened");
+                reasons.push(format!("{name}: nothing happened"));
+            }
+            Err(Missed::NotHere) => tracing::debug!("{name}: not on this system"),
+            Err(Missed::Failed(why)) => {
+                tracing::warn!("{name} does not {verb}: {why}");
+                reasons.push(format!("{name}: {why}"));
+            }
+        }
+    }
+    let message = format!("the installation is complete, but the device does not {verb}");
+    Error::new(Code::EndingFailed, message).because(io::Error::other(reasons.join("; "))).after_success()
+}
+
+/// The board's own way: a function of its power helper, if it has one. Ended after `limit`.
+///
+/// # Errors
+/// There is no such helper or function, or it failed.
+pub fn helper(
+    how: How,
+    environment: &Environment,
+    conf: Option<&PathBuf>,
+    limit: Duration,
+) -> Result<(), Missed> {
+    if present(environment, &[HELPER]).is_empty() {
+        return Err(Missed::NotHere);
+    }
+    let Some(mut shell) = Shell::start("os-helpers-power", environment, &[], command::SILENCE)? else {
+        return Err(Missed::Failed("bash is not installed".to_owned()));
+    };
+    shell.limit(limit);
+    let mut files = present(environment, &USED_BY_HELPER);
+    files.extend(present(environment, &[HELPER]));
+    files.extend(conf.cloned());
+    let gone = |end, last: &str| Missed::Failed(board::because(end, last).to_string());
+    for file in files {
+        if let Answer::Gone(end, last) = shell.source(&file)? {
+            return Err(Missed::Failed(format!("{}: {}", file.display(), board::because(end, &last))));
+        }
+    }
+    let function = how.function();
+    match shell.has(function)? {
+        Answer::Status(0) => {}
+        Answer::Status(_) => return Err(Missed::NotHere),
+        Answer::Gone(end, last) => return Err(gone(end, &last)),
+    }
+    match shell.call(function)? {
+        Answer::Status(0) => Ok(()),
+        Answer::Status(status) => Err(Missed::Failed(format!("{function} returned {status}"))),
+        Answer::Gone(end, last) => Err(gone(end, &last)),
+    }
+}
+
+/// Calls what may never come back, and waits for `patience` whether it does.
+fn apart(
+    job: &std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
+    patience: Duration,
+) -> Result<(), Missed> {
+    let (done, waiting) = mpsc::channel();
+    let job = job.clone();
+    thread::Builder::new().name("ending".to_owned()).spawn(move || {
+        // Nobody waits any more, if it is late.
+        drop(done.send(job()));
+    })?;
+    match waiting.recv_timeout(patience) {
+        Ok(result) => Ok(result?),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Waits until the debugging daemon of a recovery system is gone, as the value of `ADBD_PID` asks: somebody may be
+/// fetching files through it. It is no child of ours. For as long as it takes.
+pub fn await_adbd(value: Option<&OsStr>, is_running: impl Fn(i32) -> bool, mut wait: impl FnMut(Duration)) {
+    let Some(value) = value.filter(|v| !v.is_empty()) else { return };
+    let Some(pid) = value.to_str().and_then(|v| v.trim().parse().ok()).filter(|pid| *pid > 1) else {
+        tracing::warn!("{ADBD_VARIABLE}={} is not the number of a process; ignored", value.to_string_lossy());
+        return;
+    };
+    if is_running(pid) {
+        tracing::info!("waiting for adbd, process {pid}, to end");
+    }
+    while is_running(pid) {
+        wait(ADBD_PAUSE);
+    }
+}
