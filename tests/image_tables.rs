@@ -420,3 +420,49 @@ fn backup_entries_far_from_their_header_are_refused() {
     assert_eq!(error.code(), Code::PartitionTableInvalid);
     assert!(error.message().contains("far from their header"), "{error}");
 }
+
+/// The table of a disk file, as a disk in use is read.
+fn table_of(path: &Path) -> copal::partition::Table {
+    let file = fs::File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    copal::partition::of_disk(&mut |offset, buf| file.read_exact_at(buf, offset), size).unwrap()
+}
+
+#[test]
+fn areas_of_a_gpt_are_those_of_its_own_entry_array() {
+    let bench = Bench::new();
+    let disk = bench.disk("gpt");
+    let size = fs::metadata(&disk).unwrap().len();
+    let table = table_of(&disk);
+    assert_eq!(table.areas, [440..512, 512..1024, 1024..17408, size - 33 * 512..size]);
+    let found: Vec<_> = table.partitions.iter().map(|p| p.file_system).collect();
+    assert_eq!(found, [Some("FAT"), Some("ext"), None]);
+    // A short array, moved away from where a first loader begins.
+    let moved = bench.sparse("moved", 8 * MIB);
+    run("sgdisk", &["-a", "8", "-j", "1000", "-n", "1:2048:4095", text(&moved)], None);
+    assert_eq!(table_of(&moved).areas[1..3], [512..1024, 512_000..528_384]);
+}
+
+#[test]
+fn a_damaged_backup_matters_for_an_image_and_not_for_a_disk() {
+    let bench = Bench::new();
+    let disk = bench.disk("gpt");
+    let size = fs::metadata(&disk).unwrap().len();
+    put(&disk, size - 512, b"no header");
+    assert_eq!(table_of(&disk).areas[3], size - 33 * 512..size);
+    assert_eq!(look(&disk).unwrap_err().code(), Code::PartitionTableInvalid);
+}
+
+#[test]
+fn areas_of_an_mbr_leave_the_boot_code_out_and_have_the_extended_records() {
+    let bench = Bench::new();
+    let disk = bench.sparse("mbr", 40 * MIB);
+    run(
+        "sfdisk",
+        &["-q", text(&disk)],
+        Some("label: dos\n2048,8192,c\n10240,,5\n12288,8192,83\n28672,8192,83\n"),
+    );
+    let areas = table_of(&disk).areas;
+    assert_eq!(areas[..2], [440..512, 10240 * 512..10241 * 512]);
+    assert_eq!(areas.len(), 3, "{areas:?}");
+}

@@ -42,6 +42,13 @@ impl Primary {
         u32::try_from(self.sector).unwrap_or(512)
     }
 
+    /// Header and entry array.
+    pub(super) fn areas(&self) -> [Range<u64>; 2] {
+        let array = self.header.array.saturating_mul(self.sector);
+        let len = self.header.array_len().next_multiple_of(self.sector);
+        [self.sector..2 * self.sector, array..array.saturating_add(len)]
+    }
+
     /// Where the backup is, if its entry array lies right before its header, as every tool has it.
     pub(super) fn assumed_backup(&self) -> Range<u64> {
         let array = self.header.array_len().next_multiple_of(self.sector);
@@ -187,7 +194,7 @@ fn partition(entry: &[u8], index: u32, sector: u64, header: &Header) -> Result<O
         .take_while(|unit| *unit != 0)
         .collect();
     let name = Some(String::from_utf16_lossy(&units)).filter(|n| !n.is_empty());
-    Ok(Some(Partition { index, start, size: end - start, name, label: None }))
+    Ok(Some(Partition { index, start, size: end - start, name, label: None, file_system: None }))
 }
 
 /// Checks the backup against the primary and returns its bytes: entry array and header.

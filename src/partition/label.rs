@@ -74,6 +74,11 @@ enum Root {
     Chain(u64),
 }
 
+/// Whether a partition's first sector is the boot sector of a FAT file system.
+pub(super) fn is_fat(boot: &[u8]) -> bool {
+    Fat::parse(boot).is_some()
+}
+
 struct Fat {
     root: Root,
     fat_start: u64,

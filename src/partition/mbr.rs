@@ -1,6 +1,7 @@
 //! Master boot records, with the chain of extended ones. Numbers as Linux gives them (`block/partitions/msdos.c`).
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::label::ReadAt;
 use super::{Flaw, Partition, get};
@@ -22,7 +23,12 @@ pub(super) struct Found {
     pub(super) complete: bool,
     /// End of the last partition in bytes, the extended one included.
     pub(super) span: u64,
+    /// Bytes of the table itself: those of the first sector behind the boot code, and the extended records.
+    pub(super) areas: Vec<Range<u64>>,
 }
+
+/// Disk signature, entries and `55 aa` of the first sector. What is before them is code of the BIOS, or of a board.
+pub(super) const TABLE: Range<u64> = 440..SECTOR;
 
 /// An entry that is in use, in sectors.
 #[derive(Clone, Copy)]
@@ -40,7 +46,7 @@ impl Entry {
 
     fn partition(&self, index: u32, base: u64) -> Partition {
         let start = (base + self.start) * SECTOR;
-        Partition { index, start, size: self.len * SECTOR, name: None, label: None }
+        Partition { index, start, size: self.len * SECTOR, name: None, label: None, file_system: None }
     }
 }
 
@@ -78,7 +84,7 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw
     if slots.iter().flatten().next().is_none() {
         return Err(Flaw::Missing("its master boot record is empty".into()));
     }
-    let mut found = Found { partitions: Vec::new(), complete: true, span: 0 };
+    let mut found = Found { partitions: Vec::new(), complete: true, span: 0, areas: vec![TABLE] };
     let mut extended = None;
     for (slot, index) in slots.iter().zip(1..) {
         let Some(entry) = slot else { continue };
@@ -92,7 +98,7 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw
         }
     }
     if let Some(container) = extended {
-        match chain(read_at, container, &mut found.partitions) {
+        match chain(read_at, container, &mut found) {
             Err(Flaw::Pending) => found.complete = false,
             other => other?,
         }
@@ -104,8 +110,8 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw
     Ok(found)
 }
 
-/// Follows the extended records and appends the logical partitions.
-fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Vec<Partition>) -> Result<(), Flaw> {
+/// Follows the extended records and appends them and the logical partitions.
+fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Found) -> Result<(), Flaw> {
     let mut seen = HashSet::new();
     let mut at = container.start;
     let mut index = 5;
@@ -114,6 +120,7 @@ fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Vec<Partition>) -
             return Err(Flaw::Invalid("the chain of its extended partition does not end".into()));
         }
         let raw = get(read_at, at * SECTOR, 512, "an extended partition record")?;
+        out.areas.push(at * SECTOR..(at + 1) * SECTOR);
         if !signed(&raw) {
             return Err(Flaw::Invalid(format!(
                 "the extended partition record in sector {at} does not end with 55 aa"
@@ -125,7 +132,7 @@ fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Vec<Partition>) -
             if entry.start == 0 {
                 return Err(Flaw::Invalid(format!("partition {index} covers its own record")));
             }
-            out.push(entry.partition(index, at));
+            out.partitions.push(entry.partition(index, at));
             index += 1;
         }
         match pair.find(|e| e.is_extended()) {

@@ -5,6 +5,7 @@
 //! where the primary says, fall back to it silently, size buffers by what the header claims, and turn a "not yet" of a
 //! stream into a damaged table. For images every one of those matters.
 
+mod file_system;
 mod gpt;
 pub mod label;
 mod mbr;
@@ -12,6 +13,7 @@ mod mbr;
 use std::io;
 use std::ops::Range;
 
+pub use file_system::file_system;
 use label::{ReadAt, label};
 
 /// Kind of a partition table.
@@ -37,6 +39,8 @@ pub struct Partition {
     pub name: Option<String>,
     /// File-system label (FAT, ext2/3/4).
     pub label: Option<String>,
+    /// What it carries, by its signature; none where it carries nothing known, such as a loader.
+    pub file_system: Option<&'static str>,
 }
 
 /// A partition table.
@@ -50,6 +54,9 @@ pub struct Table {
     pub partitions: Vec<Partition>,
     /// Bytes of the backup GPT: entry array and header.
     pub backup: Option<Range<u64>>,
+    /// Bytes that hold the table itself, the backup included.
+    #[serde(skip)]
+    pub areas: Vec<Range<u64>>,
 }
 
 /// Why there is no answer.
@@ -92,18 +99,37 @@ pub struct Analysis {
     pub complete: bool,
 }
 
-/// Reads table and labels as far as `read_at` has the bytes. `size`: the image's, once it is known.
+/// What is asked of the backup GPT.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backup {
+    /// It belongs to the primary.
+    Sound,
+    /// Nothing: the kernel and firmware start from the primary, whatever became of the backup.
+    Any,
+}
+
+/// Reads table, labels and signatures of an image as far as `read_at` has the bytes. `size`: the image's, once it is known.
 pub fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
+    analyse_with(read_at, size, Backup::Sound)
+}
+
+/// The table of a disk of `size` bytes that is in use. A backup GPT that is damaged or belongs to another table is
+/// tolerated: nothing that is done to the disk depends on it.
+pub fn of_disk(read_at: &mut ReadAt<'_>, size: u64) -> Result<Table, Flaw> {
+    analyse_with(read_at, Some(size), Backup::Any).map(|found| found.table)
+}
+
+fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> Result<Analysis, Flaw> {
     let first = get(read_at, 0, 512, "the master boot record").map_err(|flaw| match flaw {
         Flaw::Cut(_) => Flaw::Missing("it is smaller than a sector".into()),
         other => other,
     })?;
     let mut found = if mbr::is_protective(&first) {
-        from_gpt(read_at, size)?
+        from_gpt(read_at, size, backup)?
     } else {
-        let mbr::Found { partitions, complete, span } = mbr::read(read_at, &first)?;
+        let mbr::Found { partitions, complete, span, areas } = mbr::read(read_at, &first)?;
         overlaps(&partitions)?;
-        let table = Table { kind: TableKind::Mbr, sector_size: 512, partitions, backup: None };
+        let table = Table { kind: TableKind::Mbr, sector_size: 512, partitions, backup: None, areas };
         Analysis { table, span, labelled: complete, complete }
     };
     if let Some(size) = size {
@@ -114,8 +140,8 @@ pub fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, 
         }
     }
     for partition in &mut found.table.partitions {
-        match read_label(read_at, partition) {
-            Ok(label) => partition.label = label,
+        match read_content(read_at, partition) {
+            Ok((file_system, label)) => (partition.file_system, partition.label) = (file_system, label),
             Err(Flaw::Pending) => {
                 found.labelled = false;
                 found.complete = false;
@@ -126,7 +152,7 @@ pub fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, 
     Ok(found)
 }
 
-fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
+fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>, asked: Backup) -> Result<Analysis, Flaw> {
     let primary = gpt::primary(read_at)?;
     if size.is_some_and(|size| primary.span > size) {
         return Err(Flaw::Cut(format!(
@@ -138,13 +164,20 @@ fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Fla
     overlaps(&primary.partitions)?;
     let backup = match gpt::backup(read_at, &primary) {
         Err(Flaw::Pending) => None,
+        Err(Flaw::Invalid(why)) if asked == Backup::Any => {
+            tracing::debug!("{why}");
+            None
+        }
         other => Some(other?),
     };
     let complete = backup.is_some();
+    let backup = backup.unwrap_or_else(|| primary.assumed_backup());
+    let areas = std::iter::once(mbr::TABLE).chain(primary.areas()).chain(Some(backup.clone())).collect();
     let table = Table {
         kind: TableKind::Gpt,
         sector_size: primary.sector_size(),
-        backup: Some(backup.unwrap_or_else(|| primary.assumed_backup())),
+        backup: Some(backup),
+        areas,
         partitions: primary.partitions,
     };
     Ok(Analysis { table, span: primary.span, labelled: true, complete })
@@ -173,7 +206,11 @@ fn overlaps(partitions: &[Partition]) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn read_label(read_at: &mut ReadAt<'_>, partition: &Partition) -> Result<Option<String>, Flaw> {
+/// Signature and label.
+fn read_content(
+    read_at: &mut ReadAt<'_>,
+    partition: &Partition,
+) -> Result<(Option<&'static str>, Option<String>), Flaw> {
     let (start, size) = (partition.start, partition.size);
     let mut inside = |offset: u64, buf: &mut [u8]| {
         if offset.saturating_add(buf.len() as u64) > size {
@@ -181,7 +218,8 @@ fn read_label(read_at: &mut ReadAt<'_>, partition: &Partition) -> Result<Option<
         }
         read_at(start.saturating_add(offset), buf)
     };
-    label(&mut inside).map_err(|e| match e.kind() {
+    let found = file_system(&mut inside).and_then(|found| Ok((found, label(&mut inside)?)));
+    found.map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => Flaw::Pending,
         _ => Flaw::Read(e),
     })

@@ -84,7 +84,7 @@ impl Job {
         let size = self.image.len() as u64;
         let backup = (self.backup > 0).then(|| size - self.backup as u64..size);
         let partitions = Vec::new();
-        let table = Table { kind: TableKind::Gpt, sector_size: 512, partitions, backup };
+        let table = Table { kind: TableKind::Gpt, sector_size: 512, partitions, backup, areas: Vec::new() };
         let digests = self.digested.then(|| self.image.chunks(CHUNK_LEN).map(chunk_digest).collect());
         let seen = Inspection {
             size: if self.size_known { Size::Exact(size) } else { Size::AtLeast(size.min(2 * CHUNK)) },
