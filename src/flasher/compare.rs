@@ -6,8 +6,8 @@ use super::chunks::{Extent, pass, workers};
 use super::digest::{CHUNK, CHUNK_LEN, is_zero};
 use super::progress::{Progress, Stage};
 use super::write::Open;
-use super::write::io::Io;
 use crate::error::{Code, Error, Result};
+use crate::flash_device::io::Io;
 use crate::sys::buffer::Buffer;
 
 /// What a comparison found.

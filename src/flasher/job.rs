@@ -11,13 +11,14 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::receipt::Receipt;
 use super::target::{self, Identity, Kind, Target};
-use super::write::{self, io::Io};
+use super::write;
 use crate::config::config_json::{self, ConfigJson};
 use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::config::pattern;
 use crate::device::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
+use crate::flash_device::io::Io;
 use crate::sys::block::{Access, Device, Medium, sync_name};
 
 /// What was asked for.

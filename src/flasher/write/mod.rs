@@ -7,7 +7,6 @@
 //! before the next begins, and nothing that was not read back is ever made bootable.
 
 mod body;
-pub mod io;
 mod verify;
 mod zero;
 
@@ -23,8 +22,8 @@ use super::image::Size;
 use super::plan::{Plan, Step};
 use super::progress::{Progress, Stage};
 use crate::error::{Code, Error, Result};
+use crate::flash_device::io::Io;
 use crate::sys::block::Medium;
-use io::Io;
 pub(super) use verify::place;
 use zero::Zeroer;
 

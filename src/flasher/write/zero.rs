@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::io::Io;
 use crate::error::{Code, Result};
+use crate::flash_device::io::Io;
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, is_zero};
 use crate::sys::buffer::{ALIGN, Buffer};
 

@@ -1,0 +1,3 @@
+//! Writing to the devices that a loader or an image goes to.
+
+pub mod io;
