@@ -1,0 +1,7 @@
+//! copal on whole virtual machines: kernels with vfat, MTD and eMMC, disks that are powered off, a system with systemd.
+//!
+//! `qemu/README.md` tells how they are made. Without what they need, each test says `not run:` and why.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod smoke;
+mod support;
