@@ -16,7 +16,7 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 SUITE=bookworm
 
 QEMU_PACKAGES='qemu-system-x86'
-SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev'
+SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup'
 # What builds a kernel module. It runs in a chroot: the kernel's build goes with this compiler only.
 BUILD_PACKAGES='make dash coreutils sed grep mawk findutils diffutils bash'
 SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc'
@@ -195,7 +195,7 @@ make_small() {
     cp -L "$from/lib64/ld-linux-x86-64.so.2" "$to/lib64/"
     for program in bin/bash sbin/mke2fs sbin/e2fsck sbin/debugfs sbin/mkfs.fat sbin/fsck.fat sbin/blkid sbin/losetup \
         sbin/sfdisk bin/lsblk bin/findmnt sbin/blockdev bin/mount bin/umount bin/kmod bin/udevadm sbin/fsfreeze \
-        usr/bin/flock usr/bin/setpriv usr/bin/partx \
+        usr/bin/flock usr/bin/setpriv usr/bin/partx sbin/blkdiscard sbin/dmsetup \
         usr/sbin/flashcp usr/sbin/flash_erase usr/sbin/flash_lock usr/sbin/flash_unlock usr/sbin/mtdinfo usr/sbin/mtd_debug \
         usr/sbin/nandwrite usr/sbin/nanddump; do
         found=
@@ -216,10 +216,11 @@ make_small() {
     done
     cp "$from/bin/busybox" "$to/bin/busybox"
     "$from/bin/busybox" --list-full | while read -r applet; do
-        [ -e "$to/$applet" ] || [ -e "$to/usr/$applet" ] || {
-            mkdir -p "$to/$(dirname "$applet")"
-            ln -s /bin/busybox "$to/$applet"
-        }
+        for dir in bin sbin usr/bin usr/sbin; do
+            [ ! -e "$to/$dir/${applet##*/}" ] || continue 2
+        done
+        mkdir -p "$to/$(dirname "$applet")"
+        ln -s /bin/busybox "$to/$applet"
     done
     ln -sf bash "$to/bin/sh"
     for link in mkfs.ext4:mke2fs mkfs.vfat:mkfs.fat fsck.vfat:fsck.fat fsck.ext4:e2fsck; do

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Disk, Guest, folder, tool};
+use crate::support::{Disk, Ending, Guest, folder, tool, writelog};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -28,4 +28,46 @@ fn a_small_guest_runs_copal_and_writes_a_vfat_disk() {
     println!("took {:?}", outcome.took);
     assert_eq!(outcome.file("version").trim(), concat!("copal ", env!("CARGO_PKG_VERSION")));
     assert_eq!(tool(&["mtype", "-i", image.to_str().unwrap(), "::/file.txt"]), "from the guest\n");
+}
+
+/// The log of a disk's writes is complete: played back in full, it makes the disk the guest left. Played back up to the
+/// point where the power went, it still has what was flushed before.
+#[test]
+fn the_write_log_of_a_disk_leads_to_its_contents() {
+    let Some(guest) = Guest::small("the_write_log_of_a_disk_leads_to_its_contents") else { return };
+    let dir = folder();
+    let (image, log) = (dir.path().join("fat.img"), dir.path().join("log"));
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    tool(&["mkfs.vfat", image.to_str().unwrap()]);
+    let before = std::fs::read(&image).unwrap();
+    let outcome = guest
+        .disk(Disk::Virtio, &image, "fat")
+        .logged(&log)
+        .module("vfat")
+        .script(
+            "mount -t vfat /dev/vda /mnt
+             echo first >/mnt/first.txt
+             sync /mnt/first.txt
+             head -c 100000 /dev/zero | tr '\\0' x >/mnt/second.txt
+             umount /mnt
+             blkdiscard -z -o $((15 << 20)) -l 65536 /dev/vda
+             echo marker: written >/dev/console
+             sleep 1000",
+        )
+        .cut_at("marker: written")
+        .run(LIMIT);
+    assert_eq!((outcome.ending, outcome.status), (Ending::Cut, None), "{}", outcome.console);
+    let after = std::fs::read(&image).unwrap();
+    let requests = writelog::read(&log);
+    let mut disk = before.clone();
+    for request in &requests {
+        request.apply(&mut disk);
+    }
+    assert!(disk == after && before != after, "{} requests", requests.len());
+
+    // What had been synced is there in every case; what had not may be lost.
+    let last = writelog::after_a_cut(&before, &requests, requests.len(), |_, _| false);
+    assert!(disk != last);
+    std::fs::write(&image, last).unwrap();
+    assert_eq!(tool(&["mtype", "-i", image.to_str().unwrap(), "::/first.txt"]), "first\n");
 }

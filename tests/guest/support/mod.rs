@@ -4,6 +4,7 @@ mod cpio;
 mod guest;
 mod host;
 mod machine;
+pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
 pub(crate) use host::{copal, folder, tool};
