@@ -5,8 +5,9 @@
 #   usage: prepare.sh FOLDER
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
-# suite this machine runs, the guests are the same: QEMU from bookworm-backports (the first with an eMMC that has boot
-# partitions), the rest from bookworm. Each part is made in full or not at all, and is kept until its recipe changes.
+# suite this machine runs, the guests are the same: the kernel and the systems are Debian 12's, and QEMU is Debian 13's
+# backport, because before 10.1 nobody could plug in an eMMC. Each part is made in full or not at all, and is kept until
+# its recipe changes.
 set -eu
 
 TOP=${1:?usage: prepare.sh FOLDER}
@@ -14,6 +15,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 MIRROR=${COPAL_DEBIAN_MIRROR:-http://deb.debian.org}
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 SUITE=bookworm
+QEMU_SUITE=trixie
 
 QEMU_PACKAGES='qemu-system-x86'
 SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup'
@@ -36,12 +38,13 @@ die() {
 
 # --- Debian's archive -------------------------------------------------------------------------------------------------
 
-# An apt of its own below $TOP/apt; every apt program started from here on uses it.
+# own_apt SUITE: an apt of its own below $TOP/apt-SUITE; every apt program started from here on uses it.
 own_apt() {
-    apt=$TOP/apt
+    apt=$TOP/apt-$1
+    [ "${APT_CONFIG:-}" != "$apt/conf" ] || return 0
     mkdir -p "$apt/etc/apt.conf.d" "$apt/etc/preferences.d" "$apt/lists/partial" "$apt/archives/partial"
     : >"$apt/status"
-    for part in debian:$SUITE debian:$SUITE-updates debian-security:$SUITE-security debian:$SUITE-backports; do
+    for part in "debian:$1" "debian:$1-updates" "debian-security:$1-security" "debian:$1-backports"; do
         echo "deb [signed-by=$KEYRING] $MIRROR/${part%%:*} ${part#*:} main"
     done >"$apt/etc/sources.list"
     {
@@ -59,19 +62,12 @@ Acquire::Languages "none";
 Acquire::Retries "3";
 END
         # The one thing of this machine's settings that may be needed to reach the archive.
-        apt-config dump | grep -i '^Acquire::https\{0,1\}::Proxy ' || true
+        env -u APT_CONFIG apt-config dump | grep -i '^Acquire::https\{0,1\}::Proxy ' || true
     } >"$apt/conf.new"
     mv "$apt/conf.new" "$apt/conf"
     export APT_CONFIG="$apt/conf"
-}
-
-# The lists, once for each run in which something is to be fetched.
-UPDATED=
-update() {
-    [ -z "$UPDATED" ] || return 0
-    note "fetching Debian's lists of packages"
+    note "fetching the lists of packages of $1"
     apt-get -q -q update || die "apt-get update failed"
-    UPDATED=yes
 }
 
 # unpack TREE DEB…
@@ -80,6 +76,10 @@ unpack() {
     shift
     mkdir -p "$tree"
     for deb in "$@"; do dpkg-deb -x "$deb" "$tree"; done
+    # Since Debian 13 packages have files below /usr only.
+    for dir in bin sbin lib lib64; do
+        [ -e "$tree/$dir" ] || [ ! -e "$tree/usr/$dir" ] || ln -s "usr/$dir" "$tree/$dir"
+    done
 }
 
 # tree NAME PACKAGE…: these packages and all they depend on, unpacked below $TOP/NAME.new; no maintainer's script runs.
@@ -87,11 +87,11 @@ unpack() {
 tree() {
     name=$1
     shift
-    update
     rm -rf "$TOP/$name.new" "$TOP/debs"
     mkdir -p "$TOP/debs/partial"
     apt-get -q -q -y -o Dir::Cache::archives="$TOP/debs" install --download-only "$@" || die "cannot fetch $*"
     unpack "$TOP/$name.new" "$TOP/debs"/*.deb
+    # shellcheck disable=SC2016 # dpkg's variables
     for deb in "$TOP/debs"/*.deb; do dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb"; done >"$TOP/$name.new/packages"
     rm -rf "$TOP/debs"
 }
@@ -124,13 +124,15 @@ part() {
 }
 
 make_qemu() {
-    tree qemu -t "$SUITE-backports" $QEMU_PACKAGES
-    in_tree "$TOP/qemu.new" usr/bin/qemu-system-x86_64 --version | sed -n 1p
+    own_apt "$QEMU_SUITE"
+    tree qemu -t "$QEMU_SUITE-backports" $QEMU_PACKAGES
+    version=$(in_tree "$TOP/qemu.new" usr/bin/qemu-system-x86_64 --version) || die "this QEMU does not start"
+    note "$(echo "$version" | sed -n 1p)"
 }
 
 # The kernel's package with all modules, and the module that tells the kernel where the NOR flash is.
 make_kernel() {
-    update
+    own_apt "$SUITE"
     image=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | sed -n 1p)
     [ -n "$image" ] || die "no kernel in $SUITE"
     release=${image#linux-image-}
@@ -138,12 +140,17 @@ make_kernel() {
     mkdir -p "$TOP/debs" "$TOP/kernel.new"
     (cd "$TOP/debs" && apt-get -q -q download "$image") || die "cannot fetch $image"
     unpack "$TOP/kernel.new/tree" "$TOP/debs"/*.deb
+    # shellcheck disable=SC2016 # dpkg's variable
     note "kernel $release $(dpkg-deb -W --showformat '${Version}' "$TOP/debs"/*.deb)"
     rm -rf "$TOP/debs"
     mv "$TOP/kernel.new/tree/boot/vmlinuz-$release" "$TOP/kernel.new/vmlinuz"
     mkdir "$TOP/kernel.new/lib"
     mv "$TOP/kernel.new/tree/lib/modules" "$TOP/kernel.new/lib/modules"
     rm -rf "$TOP/kernel.new/tree"
+    # Three quarters of it are for hardware that no guest has.
+    for kind in drivers/gpu drivers/net drivers/media drivers/infiniband drivers/staging drivers/iio sound; do
+        rm -rf "$TOP/kernel.new/lib/modules/$release/kernel/$kind"
+    done
     echo "$release" >"$TOP/kernel.new/release"
     nor_module "$release" "$TOP/kernel.new"
 }
@@ -184,6 +191,7 @@ copy_program() {
 
 # The small userland: busybox, and the real programs where copal or a test wants them. One folder, packed by the tests.
 make_small() {
+    own_apt "$SUITE"
     # shellcheck disable=SC2086 # a list of words
     tree unpacked $SMALL_PACKAGES
     from=$TOP/unpacked.new to=$TOP/small.new
@@ -256,6 +264,7 @@ make_small() {
 
 # A Debian system with systemd as a tar archive. Needs root: its packages' scripts run.
 make_system() {
+    own_apt "$SUITE"
     rm -rf "$TOP/system.new"
     mkdir -p "$TOP/system.new"
     # shellcheck disable=SC2046 # one option a word
@@ -264,7 +273,7 @@ make_system() {
             echo "--dpkgopt=path-exclude=/usr/share/$path/*"
         done) \
         --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Retries "3"' \
-        "$SUITE" "$TOP/system.new/rootfs.tar" - <"$TOP/apt/etc/sources.list" || die "mmdebstrap failed"
+        "$SUITE" "$TOP/system.new/rootfs.tar" - <"$apt/etc/sources.list" || die "mmdebstrap failed"
     note "system: $(du -m "$TOP/system.new/rootfs.tar" | cut -f1) MB"
 }
 
@@ -278,11 +287,10 @@ TOP=$(cd "$TOP" && pwd)
 # Two at once would take each other's folders away.
 exec 9>"$TOP/prepare.lock"
 flock -w 600 9 || die "another preparation has been running for ten minutes"
-own_apt
 
 recipe=$(cat "$HERE/prepare.sh")
-part qemu "$QEMU_PACKAGES"
-part kernel "$(cat "$HERE"/nor/*) $BUILD_PACKAGES"
+part qemu "$recipe"
+part kernel "$recipe $(cat "$HERE"/nor/*)"
 part small "$recipe $(cat "$HERE/small-init" "$TOP/kernel/stamp")"
 if [ "$(id -u)" -ne 0 ]; then
     note "no systemd guest: made as root only"
@@ -291,5 +299,5 @@ elif ! command -v mmdebstrap >/dev/null; then
 else
     part system "$SYSTEM_PACKAGES"
 fi
-rm -rf "$TOP/apt/archives" "$TOP"/*.new
+rm -rf "$TOP"/apt-* "$TOP"/*.new
 note "ready in $TOP"

@@ -64,6 +64,11 @@ tools_of() {
         test-more)
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish
             ;;
+        # The virtual machines of tests/guest; everything else they need is fetched without being installed.
+        guest)
+            echo mmdebstrap:mmdebstrap /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring \
+                setpriv:util-linux flock:util-linux
+            ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
         storage-daemon) echo qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
@@ -114,6 +119,14 @@ want_tools() { (need_tools "$@") || echo "dev: going on without: some tests will
 want_storage_daemon() {
     want_tools storage-daemon
     there qemu-storage-daemon || want_tools storage-daemon-12
+}
+
+# want_guests: what tests/guest needs, in the cache. Without it these tests say so.
+want_guests() {
+    want_tools guest
+    say "guest preparation"
+    export COPAL_GUESTS="$CACHE/guests"
+    run 900 qemu/prepare.sh "$COPAL_GUESTS" || echo "dev: going on without guests: their tests will say so" >&2
 }
 
 # --- Rust -------------------------------------------------------------------------------------------------------------
