@@ -57,12 +57,13 @@ tools_of() {
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
-                pkill:procps cmp:diffutils xxd:xxd \
+                pkill:procps cmp:diffutils xxd:xxd dbus-daemon:dbus-daemon \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3
             ;;
         # Each for a few tests, which say `not run:` without them.
         test-more)
-            echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish
+            echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish \
+                journalctl:systemd
             ;;
         # The virtual machines of tests/guest; everything else they need is fetched without being installed.
         guest)

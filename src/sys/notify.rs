@@ -1,0 +1,80 @@
+//! What `systemctl status` shows about the service this program runs as: `sd_notify(3)`.
+//!
+//! Our own, because the libraries for it block when systemd does not read, and know no abstract sockets, which
+//! containers and older releases use.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Where systemd says whether and where it wants to hear from a service.
+const VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// As much of a text as is sent; systemd takes 4096 bytes for a whole message.
+const LONGEST: usize = 512;
+
+/// Tells systemd, if it started this program and wants to know, what is being done. Never waits.
+pub fn status(text: &str) {
+    let Some(socket) = std::env::var_os(VARIABLE).filter(|s| !s.is_empty()) else { return };
+    // One too many for a busy systemd is not missed: the next one tells more.
+    if let Err(e) = status_to(&socket, text) {
+        tracing::debug!("{VARIABLE}={}: {e}", socket.to_string_lossy());
+    }
+}
+
+/// [`status`] to a given socket: a path, or `@` and the name of an abstract one.
+///
+/// # Errors
+/// There is no such socket; `WouldBlock` when nobody reads it.
+pub fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
+    let address = match socket.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(socket)?,
+    };
+    // A line break would begin another assignment, such as READY=1.
+    let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    sender.send_to_addr(format!("STATUS={line}\n").as_bytes(), &address)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn received(from: &UnixDatagram) -> String {
+        let mut buffer = [0; 8192];
+        let n = from.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_socket_in_a_folder_and_an_abstract_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let reader = UnixDatagram::bind(&path).unwrap();
+        status_to(path.as_os_str(), "write 12 %\nREADY=1").unwrap();
+        assert_eq!(received(&reader), "STATUS=write 12 % READY=1\n");
+
+        let name = format!("copal-test-{}", std::process::id());
+        let reader = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        status_to(OsStr::new(&format!("@{name}")), &"ü".repeat(9999)).unwrap();
+        assert!(received(&reader).len() < 4096);
+    }
+
+    #[test]
+    fn nobody_who_reads_costs_no_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        assert!(status_to(path.as_os_str(), "x").is_err());
+        let _deaf = UnixDatagram::bind(&path).unwrap();
+        let began = Instant::now();
+        let last = (0..5000).map(|_| status_to(path.as_os_str(), "x")).find_map(Result::err);
+        assert_eq!(last.unwrap().kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}
