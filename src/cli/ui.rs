@@ -12,13 +12,13 @@ use serde_json::{Map, Value, json};
 
 use super::exit;
 use crate::error::{Code, Effect, Error, Result};
-use crate::flasher::progress::{self, Progress, json};
+use crate::flasher::progress::{self, Progress, json, meter::Sink};
 use crate::sys::log::{self, Voice};
 
 /// Where a verb shows itself.
 pub struct Ui {
     json: bool,
-    progress: Box<dyn Progress + Send>,
+    progress: progress::Shown,
     answered: Cell<bool>,
     failure: RefCell<Option<io::Error>>,
 }
@@ -40,7 +40,12 @@ impl Ui {
     /// Where the job reports how far it is.
     #[must_use]
     pub fn progress(&self) -> &dyn Progress {
-        &*self.progress
+        &self.progress
+    }
+
+    /// Shows the job's progress through `sink` as well.
+    pub fn also(&self, sink: Box<dyn Sink>) {
+        self.progress.also(sink);
     }
 
     /// Text on stdout as it is, with `--json` too: for verbs whose output has a form of its own.

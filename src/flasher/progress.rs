@@ -1,16 +1,24 @@
 //! Progress: what stage a job is in and how far it has come.
 //!
-//! The job tells a [`Progress`]; a [`meter::Meter`] makes numbers of it, and one of three sinks shows them: a bar on a
-//! terminal, lines anywhere else, JSON for programs. None of them can fail or end the job.
+//! The job tells a [`Progress`]; a [`meter::Meter`] makes numbers of it, and sinks show them. One is for whoever started
+//! the job: a bar on a terminal, lines anywhere else, JSON for programs, the journal for a service. Others may be added:
+//! the service's status, the owner's dashboard, an LED. None of them can fail or end the job.
 
 use std::fmt;
 
 use crate::sys::{log, output::Patient, terminal};
 
 pub mod bar;
+pub mod cloud;
+pub mod fan;
 pub mod json;
+pub mod led;
 pub mod lines;
 pub mod meter;
+pub mod status;
+
+use fan::Fan;
+use meter::{Meter, Sink, Snapshot};
 
 /// A part of a job that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -55,21 +63,38 @@ impl Progress for Silent {
     fn finish(&self) {}
 }
 
+/// Progress that more sinks can be added to.
+pub type Shown = Meter<Fan>;
+
 /// Progress for whoever is watching stderr: a bar on a terminal that can show one, lines otherwise. `prefix` stands
 /// before each line.
 #[must_use]
-pub fn for_stderr(prefix: &str) -> Box<dyn Progress + Send> {
+pub fn for_stderr(prefix: &str) -> Shown {
     if Surroundings::of_stderr().can_show_a_bar() {
-        Box::new(meter::Meter::new(bar::Bar::new(prefix)))
+        shown(bar::Bar::new(prefix))
     } else {
-        Box::new(meter::Meter::new(lines::Lines::new(prefix, log::stderr)))
+        shown(lines::Lines::new(prefix, |_: &Snapshot, line: &str| log::stderr(line)))
     }
 }
 
 /// Progress as JSON lines on stdout.
 #[must_use]
-pub fn for_programs() -> Box<dyn Progress + Send> {
-    Box::new(meter::Meter::new(json::Json::new(Patient::new(std::io::stdout()))))
+pub fn for_programs() -> Shown {
+    shown(json::Json::new(Patient::new(std::io::stdout())))
+}
+
+/// Progress as log events, one every five percent, with the fields `COPAL_STAGE` and, where it is known,
+/// `COPAL_PERCENT`: for a service, whose log is the journal. Not together with lines on stderr, which end there too.
+#[must_use]
+pub fn for_journal() -> Shown {
+    shown(lines::Lines::new("", |s: &Snapshot, line: &str| {
+        let (stage, percent) = (s.stage.to_string(), s.percent);
+        tracing::info!(COPAL_STAGE = stage, COPAL_PERCENT = percent, "{line}");
+    }))
+}
+
+fn shown(sink: impl Sink + 'static) -> Shown {
+    Meter::new(Fan::of(Box::new(sink)))
 }
 
 /// Columns that a bar with its numbers needs.

@@ -6,4 +6,5 @@ mod board;
 mod command;
 mod ending;
 mod plugin;
+mod progress;
 mod support;

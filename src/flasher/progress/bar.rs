@@ -89,7 +89,7 @@ impl Sink for Bar {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use super::super::{self as progress, Stage};
+    use super::super::{self as progress, Progress as _, Stage};
     use super::*;
 
     /// What the tests below start on a terminal: a stage that works, a warning in its middle, a stage that fails.

@@ -17,8 +17,8 @@ pub struct Lines<F> {
     shown: u8,
 }
 
-impl<F: FnMut(&str) + Send> Lines<F> {
-    /// Hands each line, with `prefix` and without a newline, to `write`.
+impl<F: FnMut(&Snapshot, &str) + Send> Lines<F> {
+    /// Hands each line, with `prefix` and without a newline, to `write`, with what it was made of.
     pub fn new(prefix: &str, write: F) -> Self {
         Lines { prefix: prefix.to_owned(), write, shown: 0 }
     }
@@ -37,10 +37,10 @@ impl<F: FnMut(&str) + Send> Lines<F> {
     }
 }
 
-impl<F: FnMut(&str) + Send> Sink for Lines<F> {
+impl<F: FnMut(&Snapshot, &str) + Send> Sink for Lines<F> {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
         self.shown = snapshot.percent.unwrap_or(0);
-        (self.write)(&format!("{}{}", self.prefix, line(snapshot)));
+        (self.write)(snapshot, &format!("{}{}", self.prefix, line(snapshot)));
         self.due(snapshot)
     }
 }
@@ -103,7 +103,9 @@ mod tests {
     fn run(total: Option<u64>, steps: u64, each: u64) -> Vec<String> {
         let out = Arc::new(Mutex::new(Vec::new()));
         let kept = out.clone();
-        let meter = Meter::new(Lines::new("> ", move |l: &str| kept.lock().unwrap().push(l.to_owned())));
+        let meter = Meter::new(Lines::new("> ", move |_: &Snapshot, l: &str| {
+            kept.lock().unwrap().push(l.to_owned())
+        }));
         meter.begin(Stage::Write, total);
         (0..steps).for_each(|_| meter.advance(each));
         meter.finish();

@@ -6,6 +6,7 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 
+use super::fan::Fan;
 use super::{Progress, Stage};
 
 /// Where in a stage a [`Snapshot`] was taken.
@@ -115,6 +116,14 @@ impl<S: Sink> Meter<S> {
     fn rest(&self) {
         self.due_bytes.store(u64::MAX, Ordering::Relaxed);
         self.due_ms.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+impl Meter<Fan> {
+    /// Shows itself through `sink` as well, from the next moment on that is worth it.
+    pub fn also(&self, sink: Box<dyn Sink>) {
+        self.lock().sink.add(sink);
+        self.due_bytes.store(0, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,287 @@
+//! Progress in the owner's dashboard, by the program `resin-device-progress`.
+//!
+//! It talks to a server somewhere, so nothing may depend on it: it runs beside the work, one at a time, with the newest
+//! state only, and what it comes to is of no interest.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Stage;
+use super::meter::{Due, Moment, Sink, Snapshot};
+use crate::config::paths::Paths;
+use crate::sys::command::{Command, End, Said};
+
+const PROGRAM: &str = "/usr/bin/resin-device-progress";
+
+/// The states, in words that dashboards and people know.
+pub const STARTING: &str = "Starting flashing balenaOS on internal media";
+/// While writing and verifying.
+pub const FLASHING: &str = "Flashing balenaOS on internal media";
+/// At 100 %: all is done.
+pub const POST_PROVISIONING: &str = "Post-Provisioning";
+/// At 100 %: there is no disk that may be flashed.
+pub const NO_DEVICE: &str = "Failed to find any block devices.";
+/// At 100 %: nothing says which disk is the internal one.
+pub const NOT_SUPPORTED: &str = "Installer is not supported on this device type.";
+
+/// Between two calls.
+const INTERVAL: Duration = Duration::from_secs(3);
+/// For one call.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Percent from one line of the log to the next, where there is nobody else to tell.
+const STEP: u8 = 5;
+
+/// A percentage and what is being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    percent: u8,
+    text: &'static str,
+}
+
+/// Takes a state somewhere.
+type Carrier = Box<dyn FnMut(u8, &'static str) + Send>;
+
+/// The reporter. Clones are the same one.
+#[derive(Clone)]
+pub struct Cloud {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The newest one that has not been taken.
+    next: Option<State>,
+    highest: Option<State>,
+    busy: bool,
+    /// Nobody takes anything: the thread is not there.
+    deaf: bool,
+}
+
+impl Cloud {
+    /// Reports to the dashboard, if the device belongs to a fleet (`provisioned`) and the program is installed; to the
+    /// log otherwise.
+    #[must_use]
+    pub fn new(paths: &Paths, provisioned: bool) -> Self {
+        let program = paths.at(PROGRAM);
+        if provisioned && program.is_file() {
+            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
+        } else {
+            Self::with(Duration::ZERO, logger())
+        }
+    }
+
+    fn with(interval: Duration, carry: Carrier) -> Self {
+        let shared = Arc::new(Shared { inner: Mutex::default(), changed: Condvar::new() });
+        let worker = shared.clone();
+        if thread::Builder::new()
+            .name("cloud".to_owned())
+            .spawn(move || worker.work(interval, carry))
+            .is_err()
+        {
+            shared.lock().deaf = true;
+        }
+        Cloud { shared }
+    }
+
+    /// Reports a state. One with a lower percentage than an earlier one is left out: progress does not go backwards.
+    pub fn report(&self, percent: u8, text: &'static str) {
+        let state = State { percent, text };
+        let mut inner = self.shared.lock();
+        if inner.highest.is_some_and(|highest| percent < highest.percent || state == highest) {
+            return;
+        }
+        inner.highest = Some(state);
+        inner.next = Some(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until the last state has been carried, at most `patience`. 25 seconds are enough for everything that is
+    /// under way.
+    pub fn finish(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let mut inner = self.shared.lock();
+        while (inner.busy || inner.next.is_some()) && !inner.deaf {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::debug!("the last progress report is left behind");
+                return;
+            }
+            inner =
+                self.shared.changed.wait_timeout(inner, left).map_or_else(|e| e.into_inner().0, |(i, _)| i);
+        }
+    }
+
+    /// What a job's progress is shown through.
+    #[must_use]
+    pub fn sink(&self) -> Box<dyn Sink> {
+        Box::new(CloudSink(self.clone()))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, interval: Duration, mut carry: Carrier) {
+        loop {
+            let mut inner = self.lock();
+            while inner.next.is_none() {
+                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(state) = inner.next.take() else { continue };
+            inner.busy = true;
+            drop(inner);
+            let began = Instant::now();
+            carry(state.percent, state.text);
+            self.lock().busy = false;
+            self.changed.notify_all();
+            thread::sleep(interval.saturating_sub(began.elapsed()));
+        }
+    }
+}
+
+fn call(program: &PathBuf, percent: u8, text: &str) {
+    let command = Command::script(program).map(|command| {
+        command.args(["--percentage", &percent.to_string(), "--state", text]).limit(Some(LIMIT))
+    });
+    let end = command.and_then(|command| {
+        command.run(|said| {
+            if let Said::Line(_, line) = said {
+                tracing::debug!("resin-device-progress: {line}");
+            }
+        })
+    });
+    match end {
+        Ok(End::Status(0)) => {}
+        Ok(end) => tracing::debug!("resin-device-progress: {end}"),
+        Err(e) => tracing::debug!("resin-device-progress: {e}"),
+    }
+}
+
+/// Without a fleet the log is where somebody may look.
+fn logger() -> Carrier {
+    let mut last: Option<State> = None;
+    Box::new(move |percent, text| {
+        if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(STEP)) {
+            last = Some(State { percent, text });
+            tracing::info!("Unprovisioned: Percentage {percent}, status {text}");
+        }
+    })
+}
+
+struct CloudSink(Cloud);
+
+impl Sink for CloudSink {
+    fn show(&mut self, s: &Snapshot) -> Due {
+        let done = if s.moment == Moment::End { 99 } else { s.percent.unwrap_or(0).min(99) };
+        match s.stage {
+            Stage::Check => {}
+            Stage::Write if s.moment == Moment::Begin => self.0.report(0, STARTING),
+            Stage::Write => self.0.report(done / 2, FLASHING),
+            Stage::Verify => self.0.report(50 + done / 2, FLASHING),
+        }
+        Due::after(INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Progress, meter::Meter};
+    use super::*;
+
+    type Kept = Arc<Mutex<Vec<(u8, &'static str, Instant)>>>;
+
+    fn kept(interval: Duration, slow: Duration) -> (Cloud, Kept) {
+        let kept = Kept::default();
+        let keep = kept.clone();
+        let carry: Carrier = Box::new(move |percent, text| {
+            keep.lock().unwrap().push((percent, text, Instant::now()));
+            thread::sleep(slow);
+        });
+        (Cloud::with(interval, carry), kept)
+    }
+
+    #[test]
+    fn write_and_verify_are_one_climb() {
+        let (cloud, kept) = kept(Duration::ZERO, Duration::ZERO);
+        let mut sink = cloud.sink();
+        let mut show = |stage, moment, percent| {
+            let elapsed = Duration::ZERO;
+            sink.show(&Snapshot {
+                stage,
+                moment,
+                done: 0,
+                total: None,
+                percent,
+                rate: None,
+                eta: None,
+                elapsed,
+            });
+            cloud.finish(Duration::from_secs(5));
+        };
+        show(Stage::Check, Moment::Begin, Some(0));
+        show(Stage::Check, Moment::End, Some(100));
+        show(Stage::Write, Moment::Begin, Some(0));
+        show(Stage::Write, Moment::Underway, Some(0));
+        show(Stage::Write, Moment::Underway, Some(41));
+        show(Stage::Write, Moment::End, Some(100));
+        // A chunk is written again: that is no way back.
+        show(Stage::Write, Moment::Begin, Some(0));
+        show(Stage::Write, Moment::Underway, Some(10));
+        show(Stage::Verify, Moment::Begin, Some(0));
+        show(Stage::Verify, Moment::Underway, Some(99));
+        show(Stage::Verify, Moment::End, Some(100));
+        cloud.report(100, POST_PROVISIONING);
+        cloud.report(100, POST_PROVISIONING);
+        cloud.finish(Duration::from_secs(5));
+        let seen: Vec<_> = kept.lock().unwrap().iter().map(|k| (k.0, k.1)).collect();
+        assert_eq!(
+            seen,
+            [
+                (0, STARTING),
+                (0, FLASHING),
+                (20, FLASHING),
+                (49, FLASHING),
+                (50, FLASHING),
+                (99, FLASHING),
+                (100, POST_PROVISIONING)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_newest_wins_and_nobody_waits() {
+        let (cloud, kept) = kept(Duration::from_millis(200), Duration::from_millis(50));
+        let meter = Meter::new(super::super::fan::Fan::of(cloud.sink()));
+        let began = Instant::now();
+        meter.begin(Stage::Write, Some(100));
+        for percent in 1..100 {
+            cloud.report(percent, FLASHING);
+        }
+        assert!(began.elapsed() < Duration::from_millis(50));
+        cloud.finish(Duration::from_secs(5));
+        cloud.report(100, POST_PROVISIONING);
+        cloud.finish(Duration::from_secs(5));
+        let seen = kept.lock().unwrap().clone();
+        assert_eq!(seen.last().map(|k| (k.0, k.1)), Some((100, POST_PROVISIONING)));
+        assert!(seen.len() <= 4 && seen.is_sorted_by_key(|k| k.0), "{seen:?}");
+        assert!(seen.windows(2).all(|w| w[1].2 - w[0].2 >= Duration::from_millis(190)), "{seen:?}");
+    }
+
+    #[test]
+    fn the_last_one_is_awaited_for_a_bounded_time() {
+        let (cloud, _) = kept(Duration::ZERO, Duration::from_secs(60));
+        cloud.report(100, NO_DEVICE);
+        let began = Instant::now();
+        cloud.finish(Duration::from_millis(100));
+        assert!((100..5000).contains(&began.elapsed().as_millis()));
+    }
+}
