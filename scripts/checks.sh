@@ -28,7 +28,7 @@ lint() {
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
-    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh qemu/*.sh qemu/small-init
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh qemu/*.sh qemu/small-init src/flasher/*.sh
 }
 
 # One run of all tests, with the coverage measured in it.

@@ -6,6 +6,7 @@ exec 198<&0 199>&1 197>/dev/null </dev/null 1>&2
 # A trace (`set -x`) would put passphrases into the log.
 BASH_XTRACEFD=197
 # Known to plug-ins, but not exported.
+# shellcheck disable=SC2034
 CRYPT=0
 # As in the script that used to source these files: a top-level command that fails ends it all.
 set -e

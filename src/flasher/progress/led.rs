@@ -22,7 +22,7 @@ const KEY: &str = "LED_FILE";
 const SLOW: Duration = Duration::from_secs(1);
 const FAST: Duration = Duration::from_millis(100);
 
-/// For a write under way when the LED is given away. Longer takes only an LED whose bus hangs.
+/// For the writing of what has the last word. Longer takes only an LED whose bus hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What it shows.
@@ -65,8 +65,8 @@ struct Shared {
 
 struct State {
     pattern: Pattern,
-    /// A write is under way, without the lock: nobody must have to wait for an LED.
-    writing: bool,
+    /// What the file has been told. It is written without the lock: nobody must have to wait for an LED.
+    shown: Pattern,
 }
 
 impl Led {
@@ -92,7 +92,7 @@ impl Led {
         if file == Path::new("/dev/null") {
             return Led::default();
         }
-        let state = Mutex::new(State { pattern: Pattern::Untouched, writing: false });
+        let state = Mutex::new(State { pattern: Pattern::Untouched, shown: Pattern::Untouched });
         let shared = Arc::new(Shared { file: file.to_owned(), state, changed: Condvar::new() });
         let worker = shared.clone();
         match thread::Builder::new().name("led".to_owned()).spawn(move || worker.work()) {
@@ -101,7 +101,9 @@ impl Led {
         }
     }
 
-    /// Shows this from now on. After [`Pattern::HandsOff`] nothing is shown any more, and on return no write is under way.
+    /// Shows this from now on. [`Pattern::Solid`] is there on return, since the program may end then. After
+    /// [`Pattern::HandsOff`] nothing is shown any more, and on return no write is under way. An LED that hangs is
+    /// waited for no longer than a second.
     pub fn show(&self, pattern: Pattern) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
@@ -111,7 +113,8 @@ impl Led {
         state.pattern = pattern;
         shared.changed.notify_all();
         let end = Instant::now() + PATIENCE;
-        while pattern == Pattern::HandsOff && state.writing && Instant::now() < end {
+        let lasts = matches!(pattern, Pattern::Solid | Pattern::HandsOff);
+        while lasts && state.shown != pattern && Instant::now() < end {
             state = shared.wait(state, Some(end));
         }
     }
@@ -148,20 +151,19 @@ impl Shared {
 
     fn work(&self) {
         let mut complained = false;
-        let (mut shown, mut on) = (Pattern::Untouched, false);
+        let mut on = false;
         let mut state = self.lock();
-        loop {
-            let end = shown.pause().map(|pause| Instant::now() + pause);
-            while state.pattern == shown && end.is_none_or(|end| Instant::now() < end) {
+        while state.pattern != Pattern::HandsOff {
+            let end = state.shown.pause().map(|pause| Instant::now() + pause);
+            while state.pattern == state.shown && end.is_none_or(|end| Instant::now() < end) {
                 state = self.wait(state, end);
             }
-            // A new pattern begins with light.
-            on = state.pattern != shown || !on;
-            shown = state.pattern;
-            if shown == Pattern::HandsOff {
-                return;
+            let next = state.pattern;
+            if next == Pattern::HandsOff {
+                break;
             }
-            state.writing = true;
+            // A new pattern begins with light.
+            on = next != state.shown || !on;
             drop(state);
             if let Err(e) = self.switch(on)
                 && !complained
@@ -170,9 +172,11 @@ impl Shared {
                 tracing::debug!("the LED {} cannot be switched: {e}", self.file.display());
             }
             state = self.lock();
-            state.writing = false;
+            state.shown = next;
             self.changed.notify_all();
         }
+        state.shown = Pattern::HandsOff;
+        self.changed.notify_all();
     }
 
     fn switch(&self, on: bool) -> io::Result<()> {

@@ -59,7 +59,7 @@ impl Due {
     }
 }
 
-/// Shows snapshots. Must not fail, and must not log: it may be what the log steps around.
+/// Shows snapshots. Must not fail, and must not wait for anybody. What the log steps around must not log.
 pub trait Sink: Send {
     /// Shows one snapshot and says when the next one is wanted.
     fn show(&mut self, snapshot: &Snapshot) -> Due;
