@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::board::{self, Environment};
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error};
-use crate::sys::command;
+use crate::sys::power::{self, Ending};
+use crate::sys::{command, systemd};
 
 /// The board's own way, with what it may use.
 const HELPER: &str = "/usr/libexec/os-helpers-power";
@@ -31,32 +32,58 @@ const KERNEL_PATIENCE: Duration = Duration::from_secs(30);
 /// Some boards cut the power a moment after they were told.
 const SYSRQ_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Everything was flushed before, by whoever wrote it; this is for what others have written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+
 const ADBD_VARIABLE: &str = "ADBD_PID";
 const ADBD_PAUSE: Duration = Duration::from_secs(1);
 
-/// How the installation is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// The device goes off.
-    PowerOff,
-    /// It boots again, from the internal disk.
-    Reboot,
+/// The function of the board's helper.
+fn function(ending: Ending) -> &'static str {
+    match ending {
+        Ending::PowerOff => "os_helpers_shutdown",
+        Ending::Reboot => "os_helpers_reboot",
+    }
 }
 
-impl How {
-    fn function(self) -> &'static str {
-        match self {
-            How::PowerOff => "os_helpers_shutdown",
-            How::Reboot => "os_helpers_reboot",
+/// Ends the system as `ending` says, once nobody is connected to a recovery system any more. `conf` is the board's
+/// configuration, which its own way may use. On success this does not return; without systemd it never does, because its
+/// caller is PID 1's script, which would take a return for a failure.
+#[must_use]
+pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> Error {
+    let root = environment.paths().root();
+    let managed = systemd::is_running(root);
+    await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), is_running, thread::sleep);
+    let ways = Ways {
+        systemd: Box::new(move || {
+            if !managed {
+                return Err(Missed::NotHere);
+            }
+            let asked = match ending {
+                Ending::PowerOff => systemd::power_off(),
+                Ending::Reboot => systemd::reboot(),
+            };
+            asked.map_err(|e| Missed::Failed(e.to_string()))
+        }),
+        kernel: Box::new(move || match power::kernel(ending)? {}),
+        sysrq: Box::new(move || power::sysrq(ending, root)),
+    };
+    let flush = || {
+        if !power::sync_within(FLUSH_LIMIT) {
+            tracing::warn!("not everything could be flushed in {} s", FLUSH_LIMIT.as_secs());
         }
+    };
+    let error = end(ending, ladder(ending, environment, conf, ways), flush, thread::sleep);
+    if !managed {
+        tracing::error!("{error}");
+        power::stay();
     }
+    error
+}
 
-    fn verb(self) -> &'static str {
-        match self {
-            How::PowerOff => "power off",
-            How::Reboot => "reboot",
-        }
-    }
+fn is_running(pid: i32) -> bool {
+    // A process of somebody else is one, too.
+    !matches!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH))
 }
 
 /// Why a rung was passed over.
@@ -103,7 +130,7 @@ pub struct Ways<'a> {
 /// The whole ladder. `conf` is the board's configuration, which its own way may use.
 #[must_use]
 pub fn ladder<'a>(
-    how: How,
+    ending: Ending,
     environment: &'a Environment,
     conf: Option<PathBuf>,
     ways: Ways<'a>,
@@ -112,7 +139,7 @@ pub fn ladder<'a>(
     let kernel: std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
     vec![
         Rung::new("the board's own way", HELPER_PATIENCE, move || {
-            helper(how, environment, conf.as_ref(), HELPER_LIMIT)
+            helper(ending, environment, conf.as_ref(), HELPER_LIMIT)
         }),
         Rung { name: "systemd", patience: SYSTEMD_PATIENCE, act: systemd },
         // It has waited by itself.
@@ -125,8 +152,8 @@ pub fn ladder<'a>(
 /// failure, with the effect that the installation itself has succeeded; without an init system that goes on, the caller
 /// must not return either.
 #[must_use]
-pub fn end(how: How, rungs: Vec<Rung<'_>>, mut flush: impl FnMut(), mut wait: impl FnMut(Duration)) -> Error {
-    let verb = how.verb();
+pub fn end(ending: Ending, rungs: Vec<Rung<'_>>, mut flush: impl FnMut(), mut wait: impl FnMut(Duration)) -> Error {
+    let verb = ending.verb();
     let mut reasons = Vec::new();
     for mut rung in rungs {
         let name = rung.name;
@@ -154,7 +181,7 @@ pub fn end(how: How, rungs: Vec<Rung<'_>>, mut flush: impl FnMut(), mut wait: im
 /// # Errors
 /// There is no such helper or function, or it failed.
 pub fn helper(
-    how: How,
+    ending: Ending,
     environment: &Environment,
     conf: Option<&PathBuf>,
     limit: Duration,
@@ -175,7 +202,7 @@ pub fn helper(
             return Err(Missed::Failed(format!("{}: {}", file.display(), board::because(end, &last))));
         }
     }
-    let function = how.function();
+    let function = function(ending);
     match shell.has(function)? {
         Answer::Status(0) => {}
         Answer::Status(_) => return Err(Missed::NotHere),

@@ -10,12 +10,24 @@ use std::time::Duration;
 use nix::sys::reboot::{RebootMode, reboot};
 
 /// How to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// Power off.
     PowerOff,
     /// Restart.
     Reboot,
+}
+
+impl Ending {
+    /// In words.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Ending::PowerOff => "power off",
+            Ending::Reboot => "reboot",
+        }
+    }
 }
 
 /// How long `sync(2)` may take before the system is ended without it: it never returns while a disk hangs, and whatever

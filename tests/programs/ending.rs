@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect};
 use copal::flasher::board::Environment;
-use copal::flasher::ending::{How, Missed, Rung, Ways, await_adbd, end, helper, ladder};
+use copal::flasher::ending::{Missed, Rung, Ways, await_adbd, end, helper, ladder};
+use copal::sys::power::Ending;
 use copal::sys::command::is_running;
 
 use crate::support::{Root, logged, runs, soon};
@@ -22,7 +23,7 @@ fn environment(root: &Root) -> Environment {
 }
 
 /// What happens on the way down, in order.
-fn way_down(how: How, answers: Vec<(&'static str, u64, Result<(), Missed>)>) -> (String, Vec<String>) {
+fn way_down(how: Ending, answers: Vec<(&'static str, u64, Result<(), Missed>)>) -> (String, Vec<String>) {
     let story = RefCell::new(Vec::new());
     let rungs = answers
         .into_iter()
@@ -52,7 +53,7 @@ fn way_down(how: How, answers: Vec<(&'static str, u64, Result<(), Missed>)>) -> 
 fn every_rung_has_its_time_and_flushed_disks() {
     let failed = Err(Missed::Failed("no bus".to_owned()));
     let (message, story) = way_down(
-        How::PowerOff,
+        Ending::PowerOff,
         vec![("a", 60, Err(Missed::NotHere)), ("b", 120, failed), ("c", 30, Ok(())), ("d", 10, Ok(()))],
     );
     // Who refused has no time to act; who accepted has.
@@ -86,8 +87,8 @@ fn the_ladder_is_board_systemd_kernel_sysrq() {
         }),
     };
     let (e, log) = logged(|| {
-        let rungs = ladder(How::Reboot, &environment, None, ways);
-        end(How::Reboot, rungs, || note("flush"), |time| note(&format!("{} s", time.as_secs())))
+        let rungs = ladder(Ending::Reboot, &environment, None, ways);
+        end(Ending::Reboot, rungs, || note("flush"), |time| note(&format!("{} s", time.as_secs())))
     });
     assert_eq!(
         *story.lock().unwrap(),
@@ -102,10 +103,10 @@ fn the_ladder_is_board_systemd_kernel_sysrq() {
 fn the_boards_way_may_be_missing() {
     let root = Root::new();
     let own = |how| helper(how, &environment(&root), None, Duration::from_secs(5));
-    assert_eq!(own(How::PowerOff), Err(Missed::NotHere));
+    assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
     root.program(POWER, "os_helpers_reboot() { :; }\n");
-    assert_eq!(own(How::PowerOff), Err(Missed::NotHere));
-    assert_eq!(own(How::Reboot), Ok(()));
+    assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
+    assert_eq!(own(Ending::Reboot), Ok(()));
 }
 
 #[test]
@@ -118,7 +119,7 @@ fn the_boards_way_knows_its_helpers_and_configuration() {
     );
     let conf = root.program("/etc/resin-init-flasher.conf", "GPIO=17\n");
     let (result, log) =
-        logged(|| helper(How::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(5)));
+        logged(|| helper(Ending::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(5)));
     assert_eq!(result, Ok(()));
     assert!(log.contains(&"INFO os-helpers-power: logged 17 /dev/sdx".to_owned()), "{log:?}");
 }
@@ -128,7 +129,7 @@ fn the_boards_way_may_fail_hang_or_die() {
     let root = Root::new();
     let own = |body: &str| {
         root.program(POWER, &format!("os_helpers_shutdown() {{ {body}; }}\n"));
-        helper(How::PowerOff, &environment(&root), None, Duration::from_millis(300))
+        helper(Ending::PowerOff, &environment(&root), None, Duration::from_millis(300))
     };
     assert_eq!(own("return 4"), Err(Missed::Failed("os_helpers_shutdown returned 4".to_owned())));
     assert_eq!(own("exit 0"), Err(Missed::Failed("it ended with status 0".to_owned())));
@@ -141,11 +142,11 @@ fn the_boards_way_may_fail_hang_or_die() {
     assert!(soon(|| root.at("off").exists()));
     root.program(POWER, "sleep 60\n");
     assert!(matches!(
-        helper(How::PowerOff, &environment(&root), None, Duration::from_millis(300)),
+        helper(Ending::PowerOff, &environment(&root), None, Duration::from_millis(300)),
         Err(Missed::Failed(_))
     ));
     root.program(POWER, "exit 7\n");
-    let e = helper(How::PowerOff, &environment(&root), None, Duration::from_secs(1)).unwrap_err();
+    let e = helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(1)).unwrap_err();
     assert!(matches!(e, Missed::Failed(why) if why.ends_with("os-helpers-power: it ended with status 7")));
 }
 
