@@ -144,6 +144,10 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub receipt: Option<PathBuf>,
 
+    /// An LED that shows how it goes: the file that takes 1 and 0 [default: the device's configuration]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub led: Option<PathBuf>,
+
     /// Write and verify the image only, whatever else the configuration asks for
     #[arg(long)]
     pub image_only: bool,

@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
@@ -13,8 +14,12 @@ use crate::error::{Code, Error, Result};
 use crate::flasher::image::Checks;
 use crate::flasher::job::{Request, prepare};
 use crate::flasher::plan::Plan;
+use crate::flasher::progress::led::{Led, Pattern};
 use crate::flasher::receipt::Receipt;
 use crate::sys::block::sync_name;
+
+/// How long the LED shows a failure before the program ends with it.
+const FAILURE_SHOWN: Duration = Duration::from_secs(3);
 
 /// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
@@ -39,7 +44,10 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
         return Ok(());
     }
     let file = args.receipt.as_deref().map(|path| ReceiptFile::open(path, &prepared.plan)).transpose()?;
-    let receipt = prepared.run(&request.paths, ui.progress())?;
+    let led = args.led.as_deref().map_or_else(|| Led::configured(&request.paths), Led::at);
+    ui.also(led.sink());
+    let receipt = prepared.run(&request.paths, ui.progress()).inspect_err(|_| led.fail(FAILURE_SHOWN))?;
+    led.show(Pattern::Solid);
     let pretty = serde_json::to_string_pretty(&receipt).unwrap_or_default();
     // The place of a receipt is the disk's boot partition. A plain file has none that anybody could mount, and an image
     // alone leaves it as it is: the receipt goes to stdout.

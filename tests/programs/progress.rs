@@ -272,7 +272,7 @@ fn the_configured_led_is_used_and_a_broken_one_is_nothing() {
 #[test]
 fn the_command_line_names_an_led() {
     let root = Root::new();
-    std::fs::write(root.at("image"), [7; 3 << 20]).unwrap();
+    std::fs::write(root.at("image"), vec![7_u8; 3 << 20]).unwrap();
     std::fs::write(root.at("led"), "").unwrap();
     let flash = |target: &str| {
         let began = Instant::now();
