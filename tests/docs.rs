@@ -115,3 +115,24 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
         assert!(help(verb).contains("Examples:"), "{verb}");
     }
 }
+
+#[test]
+fn what_boards_and_dashboards_rely_on_is_documented() {
+    use copal::flasher::board::{Environment, LIMIT_VARIABLE};
+    use copal::flasher::progress::cloud;
+
+    let progress = doc("progress.md");
+    for text in
+        [cloud::STARTING, cloud::FLASHING, cloud::POST_PROVISIONING, cloud::NO_DEVICE, cloud::NOT_SUPPORTED]
+    {
+        assert!(progress.contains(&format!(" `{text}` |")), "{text}");
+    }
+    let text = doc("board-programs.md");
+    assert!(text.contains(&format!("`{LIMIT_VARIABLE}`")));
+    let documented: BTreeSet<String> = rows(&text).into_iter().map(|r| r[0].clone()).collect();
+    let environment = Environment::new(&copal::config::paths::Paths::default(), Path::new("/c"))
+        .with_target(Path::new("/dev/x"));
+    for (variable, _) in environment.variables() {
+        assert!(documented.contains(variable), "{variable}");
+    }
+}

@@ -3,7 +3,7 @@
 //! It talks to a server somewhere, so nothing may depend on it: it runs beside the work, one at a time, with the newest
 //! state only, and what it comes to is of no interest.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -148,7 +148,7 @@ impl Shared {
     }
 }
 
-fn call(program: &PathBuf, percent: u8, text: &str) {
+fn call(program: &Path, percent: u8, text: &str) {
     let command = Command::script(program).map(|command| {
         command.args(["--percentage", &percent.to_string(), "--state", text]).limit(Some(LIMIT))
     });

@@ -104,7 +104,7 @@ mod tests {
         let out = Arc::new(Mutex::new(Vec::new()));
         let kept = out.clone();
         let meter = Meter::new(Lines::new("> ", move |_: &Snapshot, l: &str| {
-            kept.lock().unwrap().push(l.to_owned())
+            kept.lock().unwrap().push(l.to_owned());
         }));
         meter.begin(Stage::Write, total);
         (0..steps).for_each(|_| meter.advance(each));
