@@ -203,7 +203,7 @@ make_small() {
     cp -L "$from/lib64/ld-linux-x86-64.so.2" "$to/lib64/"
     for program in bin/bash sbin/mke2fs sbin/e2fsck sbin/debugfs sbin/mkfs.fat sbin/fsck.fat sbin/blkid sbin/losetup \
         sbin/sfdisk bin/lsblk bin/findmnt sbin/blockdev bin/mount bin/umount bin/kmod bin/udevadm sbin/fsfreeze \
-        usr/bin/flock usr/bin/setpriv usr/bin/partx sbin/blkdiscard sbin/dmsetup \
+        usr/bin/flock usr/bin/setpriv usr/bin/partx sbin/blkdiscard sbin/dmsetup sbin/findfs \
         usr/sbin/flashcp usr/sbin/flash_erase usr/sbin/flash_lock usr/sbin/flash_unlock usr/sbin/mtdinfo usr/sbin/mtd_debug \
         usr/sbin/nandwrite usr/sbin/nanddump; do
         found=
@@ -235,8 +235,8 @@ make_small() {
         ln -sf "${link#*:}" "$to/sbin/${link%%:*}"
     done
     for name in modprobe insmod rmmod lsmod depmod modinfo; do ln -sf /bin/kmod "$to/sbin/$name"; done
-    cp "$HERE/small-init" "$to/init"
-    chmod 755 "$to/init"
+    install -m 755 "$HERE/small-init" "$to/init"
+    install -m 755 "$HERE/system-init" "$to/system-init"
     echo 'root:x:0:0:root:/root:/bin/sh' >"$to/etc/passwd"
     echo 'root:x:0:' >"$to/etc/group"
     ln -s /proc/mounts "$to/etc/mtab"
@@ -263,17 +263,37 @@ make_small() {
 }
 
 # A Debian system with systemd as a tar archive. Needs root: its packages' scripts run.
-make_system() {
+make_debian() {
     own_apt "$SUITE"
-    rm -rf "$TOP/system.new"
-    mkdir -p "$TOP/system.new"
+    rm -rf "$TOP/debian.new"
+    mkdir -p "$TOP/debian.new"
     # shellcheck disable=SC2046 # one option a word
     mmdebstrap --quiet --variant=minbase --mode=root --include="$SYSTEM_PACKAGES" --dpkgopt=force-unsafe-io \
         $(for path in man doc locale info lintian bash-completion zoneinfo; do
             echo "--dpkgopt=path-exclude=/usr/share/$path/*"
         done) \
         --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Languages "none"' --aptopt='Acquire::Retries "3"' \
-        "$SUITE" "$TOP/system.new/rootfs.tar" - <"$apt/etc/sources.list" || die "mmdebstrap failed"
+        "$SUITE" "$TOP/debian.new/rootfs.tar" - <"$apt/etc/sources.list" || die "mmdebstrap failed"
+}
+
+# The system guest's root: that system, without what slows its start down, with the kernel's modules and what is in
+# qemu/system.
+make_system() {
+    rm -rf "$TOP/system.new"
+    root=$TOP/system.new/root
+    mkdir -p "$root"
+    # Nothing in a guest needs the packages' data base.
+    tar -C "$root" -xpf "$TOP/debian/rootfs.tar" --exclude='./dev/*' --exclude='./var/lib/dpkg/info' \
+        --exclude='./var/lib/apt/lists/*' --exclude='./var/cache/*' --exclude='./usr/share/perl' --exclude=./usr/lib/udev/hwdb.bin
+    cp -a "$HERE/system/." "$root/"
+    while read -r unit; do ln -sf /dev/null "$root/etc/systemd/system/$unit"; done <"$HERE/system.masked"
+    mkdir -p "$root/host" "$root/usr/lib/modules"
+    cp -a "$TOP/small/lib/modules/." "$root/usr/lib/modules/"
+    echo 0123456789abcdef0123456789abcdef >"$root/etc/machine-id"
+    echo guest >"$root/etc/hostname"
+    : >"$root/etc/fstab"
+    tar -C "$root" -cf "$TOP/system.new/rootfs.tar" .
+    rm -rf "$root"
     note "system: $(du -m "$TOP/system.new/rootfs.tar" | cut -f1) MB"
 }
 
@@ -291,13 +311,15 @@ flock -w 600 9 || die "another preparation has been running for ten minutes"
 recipe=$(cat "$HERE/prepare.sh")
 part qemu "$recipe"
 part kernel "$recipe $(cat "$HERE"/nor/*)"
-part small "$recipe $(cat "$HERE/small-init" "$TOP/kernel/stamp")"
+part small "$recipe $(cat "$HERE/small-init" "$HERE/system-init" "$TOP/kernel/stamp")"
 if [ "$(id -u)" -ne 0 ]; then
     note "no systemd guest: made as root only"
 elif ! command -v mmdebstrap >/dev/null; then
     note "no systemd guest: no mmdebstrap here"
 else
-    part system "$SYSTEM_PACKAGES"
+    part debian "$SYSTEM_PACKAGES"
+    overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
+    part system "$recipe $overlay $(cat "$HERE/system.masked" "$TOP/debian/stamp" "$TOP/small/stamp")"
 fi
 rm -rf "$TOP"/apt-* "$TOP"/*.new
 note "ready in $TOP"

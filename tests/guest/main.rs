@@ -6,3 +6,4 @@
 mod flash_chips;
 mod smoke;
 mod support;
+mod system;

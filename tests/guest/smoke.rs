@@ -71,3 +71,25 @@ fn the_write_log_of_a_disk_leads_to_its_contents() {
     std::fs::write(&image, last).unwrap();
     assert_eq!(tool(&["mtype", "-i", image.to_str().unwrap(), "::/first.txt"]), "first\n");
 }
+
+/// A first program of the test's own, which restarts the machine: what an initramfs does.
+#[test]
+fn a_guest_may_have_an_init_of_its_own_and_restart() {
+    let Some(guest) = Guest::small("a_guest_may_have_an_init_of_its_own_and_restart") else { return };
+    let outcome = guest
+        .init("#!/bin/sh\nmount -t proc proc /proc\necho PID $$ with $(cat /proc/cmdline)\nreboot -f")
+        .append("one.more=argument")
+        .run(LIMIT);
+    assert_eq!((outcome.ending, outcome.status), (Ending::Rebooted, None));
+    assert!(outcome.console.contains("PID 1 with"), "{}", outcome.console);
+    assert!(outcome.console.contains("one.more=argument"), "{}", outcome.console);
+}
+
+#[test]
+fn a_guest_that_hangs_is_ended_and_its_console_shown() {
+    let Some(guest) = Guest::small("a_guest_that_hangs_is_ended_and_its_console_shown") else { return };
+    let run = || guest.init("#!/bin/sh\necho it hangs now\nsleep 1000").run(Duration::from_secs(10));
+    let Err(why) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) else { panic!("it ended") };
+    let why = why.downcast_ref::<String>().unwrap();
+    assert!(why.contains("has not ended after 10 s") && why.contains("it hangs now"), "{why}");
+}

@@ -50,10 +50,13 @@ pub(crate) struct Guest {
     qemu: PathBuf,
     kernel: PathBuf,
     small: PathBuf,
+    /// Whether it boots a disk.
+    system: bool,
     modules: Vec<String>,
     drives: Vec<Drive>,
     pflash: Option<PathBuf>,
     files: Vec<(PathBuf, u32, Vec<u8>)>,
+    script: Option<String>,
     append: String,
     memory: u32,
     cut_at: Option<String>,
@@ -74,10 +77,12 @@ impl Guest {
                 qemu,
                 kernel,
                 small,
+                system: false,
                 modules: Vec::new(),
                 drives: Vec::new(),
                 pflash: None,
                 files: Vec::new(),
+                script: None,
                 append: String::new(),
                 memory: 512,
                 cut_at: None,
@@ -88,6 +93,14 @@ impl Guest {
                 None
             }
         }
+    }
+
+    /// A guest that boots the system on one of its disks: `root` is `LABEL=…`, `PARTLABEL=…`, `UUID=…` or a device.
+    /// See [`super::System`] for such a disk. It ends when [`Guest::script`] has ended, or when something in it switches off.
+    pub(crate) fn system(test: &str, root: &str) -> Option<Self> {
+        let mut guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
+        guest.system = true;
+        Some(guest)
     }
 
     /// A module to be loaded before the script, with its parameters. Those of the disks are loaded anyway.
@@ -136,7 +149,7 @@ impl Guest {
             .module("mtdblock")
     }
 
-    /// A file of this machine, with its mode.
+    /// A file of this machine, with its mode, in the first root file system (a system guest's disk is [`super::System`]'s).
     pub(crate) fn file(mut self, from: &Path, to: &str) -> Self {
         let mode = std::fs::metadata(from).unwrap().permissions().mode() & 0o7777;
         self.files.push((to.into(), mode, std::fs::read(from).unwrap()));
@@ -156,8 +169,9 @@ impl Guest {
     }
 
     /// What to run, with bash. Its exit status is [`Outcome::status`]; it stops at the first command that fails.
-    pub(crate) fn script(self, body: &str) -> Self {
-        self.text("/test/script", &format!("#!/bin/bash\nset -eu -o pipefail\n{body}\n"))
+    pub(crate) fn script(mut self, body: &str) -> Self {
+        self.script = Some(format!("#!/bin/bash\nset -eu -o pipefail\n{body}\n"));
+        self
     }
 
     /// A first program (PID 1) instead of the small guest's own. Nothing is mounted, and no module is loaded.
@@ -196,6 +210,11 @@ impl Guest {
         let folder = host::folder();
         let dir = folder.path();
         std::fs::create_dir(dir.join("host")).unwrap();
+        if let Some(script) = &self.script {
+            let path = dir.join("host/script");
+            std::fs::write(&path, script).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
         let initrd = dir.join("initrd");
         self.archive(&initrd);
         let mut arguments: Vec<String> = [
@@ -248,6 +267,9 @@ impl Guest {
         let mut archive = Archive::new(BufWriter::new(File::create(to).unwrap()));
         archive.tree(&self.small);
         archive.file(Path::new("/test/modules"), 0o644, format!("{}\n", self.modules.join("\n")).as_bytes());
+        if self.system {
+            archive.file(Path::new("/init"), 0o755, &std::fs::read(self.small.join("system-init")).unwrap());
+        }
         for (path, mode, data) in &self.files {
             archive.file(path, *mode, data);
         }

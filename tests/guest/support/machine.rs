@@ -44,6 +44,12 @@ impl Outcome {
         String::from_utf8_lossy(&data).into_owned()
     }
 
+    /// What the journal of a system guest got until it was off, an object of its fields for each entry.
+    pub(crate) fn journal(&self) -> Vec<serde_json::Value> {
+        // The last line may have been cut.
+        self.file("journal").lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
     /// Fails unless the script ended with 0 and the guest switched itself off.
     pub(crate) fn ok(self) -> Self {
         assert_eq!(

@@ -4,8 +4,10 @@ mod cpio;
 mod guest;
 mod host;
 mod machine;
+mod system;
 pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
-pub(crate) use host::{copal, folder, tool};
-pub(crate) use machine::{Ending, Outcome};
+pub(crate) use host::{folder, tool};
+pub(crate) use machine::Ending;
+pub(crate) use system::{System, disk, fat};
