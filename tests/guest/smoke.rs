@@ -93,3 +93,35 @@ fn a_guest_that_hangs_is_ended_and_its_console_shown() {
     let why = why.downcast_ref::<String>().unwrap();
     assert!(why.contains("has not ended after 10 s") && why.contains("it hangs now"), "{why}");
 }
+
+/// The kinds of disks that copal meets, under the names their drivers give them.
+#[test]
+fn a_guest_has_disks_of_every_kind() {
+    let Some(guest) = Guest::small("a_guest_has_disks_of_every_kind") else { return };
+    let dir = folder();
+    let image = |name: &str, mib: u64| {
+        let path = dir.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(mib << 20).unwrap();
+        path
+    };
+    let outcome = guest
+        .disk(Disk::Nvme, &image("nvme", 10), "NVME1")
+        .option("logical_block_size=4096,physical_block_size=4096")
+        .disk(Disk::Virtio, &image("virtio", 20), "VIRTIO1")
+        .disk(Disk::Usb, &image("usb", 30), "USB1")
+        .disk(Disk::SdCard, &image("card", 32), "")
+        .script(
+            "for i in $(seq 50); do [ -e /dev/sda ] && [ -e /dev/mmcblk0 ] && break; sleep 0.2; done
+             for d in nvme0n1 vda sda mmcblk0; do
+                 echo $d $(cat /sys/block/$d/size /sys/block/$d/queue/logical_block_size /sys/block/$d/removable)
+             done >/host/disks
+             cat /sys/block/nvme0n1/device/serial /sys/block/vda/serial >/host/serials",
+        )
+        .run(LIMIT)
+        .ok();
+    assert_eq!(
+        outcome.file("disks"),
+        "nvme0n1 20480 4096 0\nvda 40960 512 0\nsda 61440 512 1\nmmcblk0 65536 512 0\n"
+    );
+    assert_eq!(outcome.file("serials").split_whitespace().collect::<Vec<_>>(), ["NVME1", "VIRTIO1"]);
+}

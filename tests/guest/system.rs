@@ -13,7 +13,13 @@ fn a_system_boots_from_a_stick_and_switches_off() {
     let Some(system) = System::new(test) else { return };
     let dir = folder();
     let (boot, root, medium) = (dir.path().join("boot"), dir.path().join("root"), dir.path().join("medium"));
-    system.copal().ext4(&root, "flash-rootA", 400);
+    system
+        .copal()
+        .unit(
+            "early.service",
+            "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'copal --version; touch /run/early'",
+        )
+        .ext4(&root, "flash-rootA", 400);
     fat(&boot, "flash-boot", 32, &[("config.json", b"{}"), ("a/b/c.txt", b"c")]);
     disk(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
     let outcome = guest
@@ -22,7 +28,8 @@ fn a_system_boots_from_a_stick_and_switches_off() {
             "mkdir -p /mnt/boot
              mount LABEL=flash-boot /mnt/boot
              cat /mnt/boot/a/b/c.txt >/host/c
-             copal --version >/host/version
+             for i in $(seq 100); do [ -e /run/early ] && break; sleep 0.1; done
+             [ -e /run/early ]
              busctl --system list >/host/bus
              systemctl is-active systemd-logind
              [ /dev/disk/by-label/flash-rootA -ef /dev/sda2 ]

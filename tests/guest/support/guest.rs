@@ -60,7 +60,6 @@ pub(crate) struct Guest {
     append: String,
     memory: u32,
     cut_at: Option<String>,
-    arguments: Vec<String>,
 }
 
 /// The firmware, which takes the end of the 4 GiB; the NOR flash lies right below it.
@@ -86,7 +85,6 @@ impl Guest {
                 append: String::new(),
                 memory: 512,
                 cut_at: None,
-                arguments: Vec::new(),
             }),
             Err(why) => {
                 host::not_run(test, &why);
@@ -98,9 +96,8 @@ impl Guest {
     /// A guest that boots the system on one of its disks: `root` is `LABEL=…`, `PARTLABEL=…`, `UUID=…` or a device.
     /// See [`super::System`] for such a disk. It ends when [`Guest::script`] has ended, or when something in it switches off.
     pub(crate) fn system(test: &str, root: &str) -> Option<Self> {
-        let mut guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
-        guest.system = true;
-        Some(guest)
+        let guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
+        Some(Self { system: true, ..guest })
     }
 
     /// A module to be loaded before the script, with its parameters. Those of the disks are loaded anyway.
@@ -198,12 +195,6 @@ impl Guest {
         self
     }
 
-    /// More arguments for QEMU.
-    pub(crate) fn arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|&a| a.to_owned()));
-        self
-    }
-
     /// Boots it, waits for its end, and fails with the console's last lines when that takes longer than `limit`
     /// (the time in which other guests are waited for does not count).
     pub(crate) fn run(self, limit: Duration) -> Outcome {
@@ -254,7 +245,6 @@ impl Guest {
         for (n, drive) in self.drives.iter().enumerate() {
             arguments.extend(drive.arguments(n));
         }
-        arguments.extend(self.arguments);
         let start = machine::Start { arguments, folder, limit, cut_at: self.cut_at.as_deref() };
         machine::run(&self.qemu, start)
     }

@@ -14,8 +14,6 @@ const DISCARD: u64 = 4;
 pub(crate) struct Request {
     /// Byte offset on the disk.
     pub(crate) at: u64,
-    /// Bytes it concerns; 0 of a mere flush.
-    pub(crate) length: u64,
     /// What was written.
     pub(crate) data: Vec<u8>,
     /// Everything before this request is on the medium.
@@ -47,14 +45,7 @@ pub(crate) fn read(path: &Path) -> Vec<Request> {
             at = round(at + 32);
             let content = data[at..at + kept].to_vec();
             at = round(at + kept);
-            Request {
-                at: start,
-                length,
-                data: content,
-                flush: flags & FLUSH != 0,
-                fua: flags & FUA != 0,
-                discard,
-            }
+            Request { at: start, data: content, flush: flags & FLUSH != 0, fua: flags & FUA != 0, discard }
         })
         .collect()
 }
