@@ -76,6 +76,14 @@ codes! {
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
     TargetChanged = "target-changed", "look at cabling and power: the disk that was checked is not the one that was opened";
     TargetVanished = "target-vanished", "look at cabling, power and the kernel log";
+    FlashDeviceMissing = "flash-device-missing", "name a device that `copal bootloader show` lists, or a disk";
+    FlashDeviceUnsupported = "flash-device-unsupported", "let the board's own program write it";
+    FlashDeviceBad = "flash-device-bad", "put the bootloader elsewhere, or replace the chip";
+    LoaderTooLarge = "loader-too-large", "name the bootloader alone, not an image of a disk";
+    SpanOutsideDevice = "span-outside-device", "correct block size and blocks to skip, or use a smaller bootloader";
+    SpanOverTable = "span-over-table", "correct block size and blocks to skip";
+    SpanOverFileSystem = "span-over-file-system", "correct block size and blocks to skip, or the layout of the disk";
+    LeftWritable = "left-writable", "run `copal bootloader protect`";
     MediumBootElsewhere = "medium-boot-elsewhere", "mount the medium's own boot partition at /mnt/boot, or name config.json by CONFIG_PATH";
     ImageMissing = "image-missing", "correct BALENA_IMAGE, or name the file with --image";
     ImageAmbiguous = "image-ambiguous", "remove all but one, or name the file with --image";

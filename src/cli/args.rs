@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
+use super::bootloader::BootloaderVerb;
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
 
@@ -20,7 +21,7 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  update, hooks, rollback, bootloader, status, doctor, daemon, man
+  update, hooks, rollback, status, doctor, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
 script of that name: exit codes are 0, 1 and, for wrong arguments, 2. None of those names is in this build yet; each
@@ -56,7 +57,7 @@ Examples:
   copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
 
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["update", "hooks", "rollback", "bootloader", "status", "doctor", "daemon", "man"];
+const LATER: &[&str] = &["update", "hooks", "rollback", "status", "doctor", "daemon", "man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -89,6 +90,12 @@ pub(super) enum Verb {
     /// digest of what is in it.
     #[command(verbatim_doc_comment, after_help = format!("{DIGEST_EXAMPLES}\n\n{EXIT_CODES}"))]
     Digest(DigestArgs),
+    /// Write a bootloader outside of file systems, or show where one can go
+    Bootloader {
+        /// What to do
+        #[command(subcommand)]
+        what: BootloaderVerb,
+    },
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

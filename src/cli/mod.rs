@@ -7,6 +7,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::log;
 
 mod args;
+mod bootloader;
 mod completions;
 mod digest;
 pub mod exit;
@@ -41,6 +42,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         None => Err(Error::new(Code::Usage, "no command was given")),
         Some(Verb::Flash(a)) => flash::run_flash(a, ui),
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
+        Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
         Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
     }

@@ -348,7 +348,10 @@ fn is_here(part: Component<'_>) -> bool {
 
 /// A number as `dd` reads it for `bs=` and `seek=`, since that is where these values went: decimal, with one of its
 /// multiplicative suffixes (GNU coreutils manual, "dd invocation").
-fn number(text: &str) -> Result<u64, &'static str> {
+///
+/// # Errors
+/// What is wrong with it, as the end of a sentence.
+pub fn number(text: &str) -> Result<u64, &'static str> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (digits, suffix) = text.split_at_checked(digits).unwrap_or((text, ""));
     let unit: u64 = match suffix {

@@ -1,3 +1,281 @@
-//! Writing to the devices that a loader or an image goes to.
+//! Writing a loader (SPL, MLO, U-Boot, …) to where it lies outside of file systems.
+//!
+//! What can be refused is refused by [`prepare`], with nothing written. [`Prepared::run`] goes through the one
+//! [sequence](sequence) that all kinds of places share. A further kind is a file of its own and a line in [`KINDS`].
 
 pub mod io;
+pub mod mmcboot;
+pub mod mtd;
+pub mod region;
+pub mod sequence;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::config::paths::Paths;
+use crate::device::resolve;
+use crate::error::{Code, Error, Result};
+use crate::partition::Table;
+use crate::sys::signal::{self, PutOff};
+use sequence::{Difference, Done, Place, Sequence};
+
+/// Bootloaders are held in memory, so that they do not change between comparison, writing and proof. The largest in the
+/// field have some 16 MiB.
+const MOST: u64 = 64 << 20;
+
+/// What is to be written where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// Name below `/dev` (`mmcblk0`, `mmcblk0boot0`, `mtd0`, `mtdblock0`), a path, or `mtd:name`.
+    pub device: String,
+    /// The bootloader's file.
+    pub image: PathBuf,
+    /// Where it begins on the device, in bytes.
+    pub offset: u64,
+}
+
+/// A disk whose content will be another one by the time of the write: what is on it now does not count.
+#[derive(Debug, Clone, Copy)]
+pub struct Coming<'a> {
+    /// Major and minor number.
+    pub dev: (u32, u32),
+    /// The partition table it will have; `None` for none.
+    pub table: Option<&'a Table>,
+}
+
+/// Kind of place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A region of a disk or partition.
+    Region,
+    /// A hardware boot partition of an eMMC.
+    MmcBoot,
+    /// Raw flash.
+    Mtd,
+}
+
+/// What is done with an open place.
+type Job<'a> = &'a mut dyn FnMut(&mut dyn Place) -> Result<()>;
+
+/// A device of one kind.
+trait Target {
+    fn kind(&self) -> Kind;
+
+    /// What errors and reports call it.
+    fn name(&self) -> &Path;
+
+    /// Bytes.
+    fn size(&self) -> u64;
+
+    /// Refuses bytes `span`.
+    fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()>;
+
+    /// Does a job that only reads.
+    fn read(&self, job: Job<'_>) -> Result<()>;
+
+    /// Does a job that writes, with whatever has to be switched before and back after it.
+    fn write(&self, job: Job<'_>) -> Result<()>;
+}
+
+/// Tells whether a device is of a kind, and opens it to look at it.
+type Claim = fn(&Asked<'_>) -> Result<Option<Box<dyn Target>>>;
+
+/// The kinds, the more special ones first.
+const KINDS: &[Claim] = &[mtd::claim, mmcboot::claim, region::claim];
+
+/// A device by name, below a root folder.
+struct Asked<'a> {
+    name: &'a str,
+    paths: &'a Paths,
+}
+
+impl Asked<'_> {
+    /// The node behind the name, through links; `None` for a name that is none of a node.
+    fn node(&self) -> Option<PathBuf> {
+        if self.name.starts_with(mtd::BY_NAME) {
+            return None;
+        }
+        let path = Path::new("/dev").join(self.name);
+        Some(self.paths.at(resolve(self.paths, &path).unwrap_or(path)))
+    }
+}
+
+/// A write that nothing speaks against.
+pub struct Prepared {
+    target: Box<dyn Target>,
+    write: Write,
+    image: Vec<u8>,
+    sha256: String,
+}
+
+/// A comparison of an image with what is on the device.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Compared {
+    /// Kind of place.
+    pub kind: Kind,
+    /// The device.
+    pub device: PathBuf,
+    /// First byte of the image on it.
+    pub offset: u64,
+    /// Bytes of the image.
+    pub length: u64,
+    /// SHA-256 of the image.
+    pub sha256: String,
+    /// SHA-256 of the same bytes of the device.
+    pub device_sha256: String,
+    /// Whether they are the same.
+    pub identical: bool,
+    /// Bytes that a write would write again: the pieces that differ, and the first unit.
+    pub would_write: u64,
+}
+
+/// What a write did.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Written {
+    /// Kind of place.
+    pub kind: Kind,
+    /// The device.
+    pub device: PathBuf,
+    /// First byte of the image on it.
+    pub offset: u64,
+    /// Bytes of the image.
+    pub length: u64,
+    /// SHA-256 of the image, and of what was read back.
+    pub sha256: String,
+    /// Whether anything had to be written.
+    pub changed: bool,
+    /// Erase blocks erased; 0 where nothing is erased before it is written.
+    pub blocks_erased: u64,
+    /// Bytes written, around the image too.
+    pub bytes_written: u64,
+}
+
+/// Finds the device and reads the bootloader, and refuses whatever can be refused. Nothing is written.
+///
+/// `coming`: a disk that will be written before; it is judged by the table it will have.
+///
+/// # Errors
+/// No such device or image; of a kind that cannot be written; the image does not fit, or would lie over a partition table
+/// or file system; the device is in use, bad there, or write-protected.
+pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
+    let target = find(&write.device, paths)?;
+    let image = read_image(&write.image)?;
+    let end = write.offset.saturating_add(image.len() as u64);
+    target.check(&(write.offset..end), coming)?;
+    let sha256 = sequence::sha256(&image);
+    Ok(Prepared { target, write: write.clone(), image, sha256 })
+}
+
+fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
+    let asked = Asked { name: name.strip_prefix("/dev/").unwrap_or(name), paths };
+    for claim in KINDS {
+        if let Some(target) = claim(&asked)? {
+            return Ok(target);
+        }
+    }
+    Err(Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name))
+}
+
+fn read_image(path: &Path) -> Result<Vec<u8>> {
+    let shown = path.display();
+    let wrong = |code, why: &str| {
+        let hint = "name the bootloader's file";
+        Error::new(code, format!("cannot use bootloader {shown}: {why}")).object(&shown).with_hint(hint)
+    };
+    let unreadable = |e: std::io::Error| {
+        let missing = e.kind() == std::io::ErrorKind::NotFound;
+        wrong(if missing { Code::ImageMissing } else { Code::Io }, "it cannot be read").because(e)
+    };
+    let meta = std::fs::metadata(path).map_err(&unreadable)?;
+    match meta.len() {
+        _ if !meta.is_file() => Err(wrong(Code::ImageNotRegular, "it is not a regular file")),
+        0 => Err(wrong(Code::ImageEmpty, "it is empty")),
+        n if n > MOST => Err(wrong(Code::LoaderTooLarge, &format!("it has {n} bytes"))),
+        n => match std::fs::read(path).map_err(&unreadable)? {
+            image if image.len() as u64 == n => Ok(image),
+            _ => Err(wrong(Code::ImageChanged, "it changed while it was read")),
+        },
+    }
+}
+
+impl Prepared {
+    /// Kind of place.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.target.kind()
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Path {
+        self.target.name()
+    }
+
+    /// Reads what is there now. Writes nothing.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn compare(&self) -> Result<Compared> {
+        let mut found: Option<(Difference, u64, String)> = None;
+        self.target.read(&mut |place| {
+            let mut sequence = self.sequence(place)?;
+            let difference = sequence.compare()?;
+            found = Some((difference.clone(), sequence.cost(&difference), sequence.digest()?));
+            Ok(())
+        })?;
+        let (identical, would_write, device_sha256) =
+            found.map(|(d, cost, digest)| (d.is_none(), cost, digest)).unwrap_or_default();
+        Ok(Compared {
+            kind: self.kind(),
+            device: self.device().to_owned(),
+            offset: self.write.offset,
+            length: self.image.len() as u64,
+            sha256: self.sha256.clone(),
+            device_sha256,
+            identical,
+            would_write,
+        })
+    }
+
+    /// Writes what differs, reads it back, and says what was done. A signal to end the program is obeyed only then: an
+    /// interrupted write would leave no loader, and takes longer to mend than to finish.
+    ///
+    /// # Errors
+    /// [`Code::Busy`], [`Code::TargetReadOnly`] and others with nothing written; input and output errors and
+    /// [`Code::VerifyMismatch`] after writing began, with the loader incomplete; [`Code::LeftWritable`] with the loader
+    /// complete.
+    pub fn run(&self) -> Result<Written> {
+        let off = PutOff::begin().map_err(|e| {
+            let text = format!("cannot put off signals while {} is written", self.device().display());
+            Error::new(Code::Io, text).object(self.device().display()).because(e)
+        })?;
+        let mut done = Done::default();
+        let result = self.target.write(&mut |place| {
+            done = self.sequence(place)?.run()?;
+            Ok(())
+        });
+        if let Some(signal) = signal::came() {
+            tracing::warn!("{signal} came while {} was written; obeyed now", self.device().display());
+        }
+        off.release();
+        result.map(|()| self.report(done))
+    }
+
+    fn sequence<'p>(&self, place: &'p mut dyn Place) -> Result<Sequence<'p>> {
+        Sequence::new(place, &self.image, self.write.offset, self.target.size())
+    }
+
+    fn report(&self, done: Done) -> Written {
+        Written {
+            kind: self.kind(),
+            device: self.device().to_owned(),
+            offset: self.write.offset,
+            length: self.image.len() as u64,
+            sha256: self.sha256.clone(),
+            changed: done.changed,
+            blocks_erased: done.blocks_erased,
+            bytes_written: done.bytes_written,
+        }
+    }
+}

@@ -83,6 +83,9 @@ pub enum Access {
     Read,
     /// A block device that is there, for reading and writing, nobody else: `O_EXCL` and `flock`.
     ExclusiveDisk,
+    /// What is there, for reading and writing beside others who hold parts of it: `flock` only. `O_EXCL` on a disk fails
+    /// as soon as one of its partitions is mounted, and the running system's own disk always has one.
+    Shared,
     /// A plain file, made where it is missing, for reading and writing, nobody else: `flock`.
     ExclusiveFile,
 }
@@ -125,7 +128,7 @@ impl Device {
             Err(e) => return Err(e),
         };
         let expected = match access {
-            Access::Read => is_block,
+            Access::Read | Access::Shared => is_block,
             Access::ExclusiveDisk => true,
             Access::ExclusiveFile => false,
         };
@@ -133,7 +136,7 @@ impl Device {
             let what = if expected { "not a block device any more" } else { "not a plain file any more" };
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        let (file, direct) = open_direct(path, access, is_block)?;
+        let (file, direct) = open_direct(path, access)?;
         let meta = file.metadata()?;
         if meta.file_type().is_block_device() != is_block {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "changed while it was opened"));
@@ -309,13 +312,12 @@ impl Medium for Device {
     }
 }
 
-fn open_direct(path: &Path, access: Access, is_block: bool) -> io::Result<(File, bool)> {
-    let exclusive = access.writes();
-    let flags = if is_block && exclusive { OFlag::O_EXCL } else { OFlag::empty() };
+fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
+    let flags = if access == Access::ExclusiveDisk { OFlag::O_EXCL } else { OFlag::empty() };
     let open = |flags: OFlag| {
         OpenOptions::new()
             .read(true)
-            .write(exclusive)
+            .write(access.writes())
             .create(access == Access::ExclusiveFile)
             .truncate(false)
             .custom_flags((flags | OFlag::O_CLOEXEC).bits())

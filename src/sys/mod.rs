@@ -10,5 +10,7 @@ pub mod notify;
 pub mod output;
 pub mod power;
 pub mod systemd;
+pub mod mtd;
+pub mod signal;
 pub mod terminal;
 pub mod uevent;

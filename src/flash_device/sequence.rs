@@ -1,0 +1,447 @@
+//! The one order in which every kind of place is written.
+//!
+//! Power may fail between any two calls. The *head*, the unit with the image's first bytes that mean something, is made
+//! invalid before the body is touched and written last, after the body was read back: at no instant does a valid header
+//! stand before a body that is not its own. What is there already is not written again.
+
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Code, Error, Result};
+use crate::sys::buffer::Buffer;
+
+/// As many bytes of the head are written last of all: boot ROMs look for their header in the first sector of a loader.
+const KEY: u64 = 512;
+
+/// What every error says once something was written.
+const LEFT: &str = "the loader at this place is incomplete: write it again before the device is switched off";
+
+/// Where a loader can be written: a disk, an eMMC boot partition, a flash chip.
+///
+/// Offsets are bytes of the whole device. The sequence reads, writes and erases whole [units](Place::unit), save that it
+/// writes multiples of the [grain](Place::grain) into a unit that was erased.
+pub trait Place {
+    /// What errors call it.
+    fn name(&self) -> String;
+
+    /// Bytes that are rewritten as a whole: a logical sector, or an erase block.
+    fn unit(&self) -> u64;
+
+    /// Bytes of the body that are handled at once: a multiple of the unit.
+    fn stride(&self) -> u64 {
+        self.unit()
+    }
+
+    /// Bytes that can be written at once into an erased unit. `None`: units are written in place and never erased.
+    fn grain(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether writing a unit in place erases it, below what can be seen here.
+    fn erases_by_itself(&self) -> bool {
+        false
+    }
+
+    /// The byte that a place is filled with which holds nothing.
+    fn blank(&self) -> u8;
+
+    /// Fills `buf` from `offset`, past every cache.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// The device cannot be written.
+    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Erases the unit at `offset`. Called only where there is a grain.
+    ///
+    /// # Errors
+    /// The device cannot be erased.
+    fn erase(&mut self, offset: u64) -> Result<()>;
+
+    /// Returns when everything written is on the medium, and the next reads come from there.
+    ///
+    /// # Errors
+    /// The device did not confirm it.
+    fn flush(&mut self) -> Result<()>;
+
+    /// Lifts locks of the units in `range`, before the first of them is changed.
+    ///
+    /// # Errors
+    /// They cannot be lifted; nothing was written.
+    fn unlock(&mut self, _range: Range<u64>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts the locks back that [`Place::unlock`] lifted.
+    fn relock(&mut self) {}
+}
+
+/// Where image and device differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The head differs.
+    head: bool,
+    /// The key of the head holds nothing: it is invalid already, perhaps by an earlier run that was interrupted.
+    invalid: bool,
+    /// Pieces of the body that differ.
+    body: Vec<Range<u64>>,
+}
+
+impl Difference {
+    /// Whether the image is there already.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        !self.head && self.body.is_empty()
+    }
+
+    /// Bytes of the pieces that a run would rewrite.
+    fn bytes(&self, head: &Range<u64>) -> u64 {
+        if self.is_none() { 0 } else { self.body.iter().map(len).sum::<u64>() + len(head) }
+    }
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Whether the image was not there before.
+    pub changed: bool,
+    /// Erase blocks erased, each time counted.
+    pub blocks_erased: u64,
+    /// Bytes written, what had to be put back around the image included.
+    pub bytes_written: u64,
+}
+
+/// One image on its way to one place.
+pub struct Sequence<'a> {
+    place: &'a mut dyn Place,
+    /// The image's bytes on the device.
+    image: Range<u64>,
+    /// The units that hold them.
+    outer: Range<u64>,
+    /// What these units are to hold: the image, and around it what is there now.
+    goal: Buffer,
+    scratch: Buffer,
+    head: Range<u64>,
+    /// The bytes of the head that are written last.
+    key: Range<u64>,
+    done: Done,
+}
+
+impl<'a> Sequence<'a> {
+    /// `image` for `offset` of a place of `size` bytes, which it fits in. Reads what is around it.
+    ///
+    /// # Errors
+    /// The device cannot be read, or the image does not fit.
+    pub fn new(place: &'a mut dyn Place, image: &[u8], offset: u64, size: u64) -> Result<Self> {
+        let unit = place.unit().max(1);
+        let end = offset.saturating_add(image.len() as u64);
+        if end > size || image.is_empty() {
+            let message = format!("cannot write {}: the image does not fit", place.name());
+            return Err(Error::new(Code::SpanOutsideDevice, message).object(place.name()));
+        }
+        let outer = floor(offset, unit)..end.next_multiple_of(unit).min(size);
+        // Of all formats in the field the header stands at the beginning, or behind a filling that means nothing.
+        let filling = image.iter().take_while(|b| matches!(b, 0 | 0xff)).count();
+        let first = if filling == image.len() { offset } else { offset + filling as u64 };
+        let head = floor(first, unit)..(floor(first, unit) + unit).min(outer.end);
+        let key = first..(first + KEY).min(head.end).min(end);
+        let stride = usize::try_from(place.stride().max(unit)).unwrap_or(usize::MAX);
+        let goal = Buffer::zeroed(usize::try_from(len(&outer)).unwrap_or(usize::MAX));
+        let done = Done::default();
+        let scratch = Buffer::zeroed(stride);
+        let mut this = Sequence { place, image: offset..end, outer, goal, scratch, head, key, done };
+        for edge in [floor(offset, unit), floor(end - 1, unit)] {
+            let edge = edge..(edge + unit).min(this.outer.end);
+            let place = slice_mut(&mut this.goal, &edge, this.outer.start);
+            this.place.read(place, edge.start)?;
+        }
+        slice_mut(&mut this.goal, &(offset..end), this.outer.start).copy_from_slice(image);
+        Ok(this)
+    }
+
+    /// Compares without writing.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn compare(&mut self) -> Result<Difference> {
+        let mut found = Difference { head: false, invalid: false, body: Vec::new() };
+        for piece in self.pieces() {
+            let there = fill(self.place, &mut self.scratch, &piece)?;
+            let inside = overlap(&piece, &self.image);
+            let same = slice(there, &inside, piece.start) == slice(&self.goal, &inside, self.outer.start);
+            if piece == self.head {
+                found.head = !same;
+                found.invalid = is_blank(slice(there, &self.key, piece.start));
+            } else if !same {
+                found.body.push(piece);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a run would write at most, in bytes.
+    #[must_use]
+    pub fn cost(&self, difference: &Difference) -> u64 {
+        difference.bytes(&self.head)
+    }
+
+    /// Writes what differs, and proves that the whole image is there.
+    ///
+    /// # Errors
+    /// Those of the place; [`Code::VerifyMismatch`] where it does not keep what it is given. After the first change the
+    /// error says that the loader is incomplete.
+    pub fn run(&mut self) -> Result<Done> {
+        let difference = self.compare()?;
+        if difference.is_none() {
+            return Ok(self.done);
+        }
+        let span = difference.body.iter().chain([&self.head]);
+        let span = span.clone().map(|r| r.start).min().unwrap_or(self.head.start)
+            ..span.map(|r| r.end).max().unwrap_or(self.head.end);
+        let result = self.place.unlock(span).and_then(|()| self.replace(&difference));
+        self.place.relock();
+        match result {
+            Ok(()) => Ok(Done { changed: true, ..self.done }),
+            Err(e) if self.done == Done::default() => Err(e),
+            Err(e) => Err(e.after_write().and_also(LEFT)),
+        }
+    }
+
+    fn replace(&mut self, difference: &Difference) -> Result<()> {
+        let mut cleared = false;
+        if !difference.body.is_empty() {
+            if !difference.invalid {
+                self.clear_head(false)?;
+                self.place.flush()?;
+                self.prove_cleared()?;
+                cleared = true;
+            }
+            for piece in &difference.body {
+                self.rewrite(piece)?;
+            }
+            self.place.flush()?;
+            for piece in &difference.body {
+                self.settle(piece, Self::rewrite)?;
+            }
+        }
+        if cleared {
+            self.write_head()?;
+        } else if difference.head {
+            self.renew_head(difference.invalid)?;
+        }
+        self.place.flush()?;
+        let head = self.head.clone();
+        self.settle(&head, |this, _| this.renew_head(false))?;
+        self.verify()
+    }
+
+    /// Makes the head invalid; what is around the image stays, or is put back at once.
+    fn clear_head(&mut self, invalid: bool) -> Result<()> {
+        let (head, blank) = (self.head.clone(), self.place.blank());
+        let Some(grain) = self.place.grain() else {
+            let mut bytes = Buffer::zeroed(slice(&self.goal, &head, self.outer.start).len());
+            bytes.copy_from_slice(slice(&self.goal, &head, self.outer.start));
+            slice_mut(&mut bytes, &overlap(&head, &self.image), head.start).fill(blank);
+            return self.write(&bytes, head.start);
+        };
+        if grain == 1 && !invalid {
+            // An interrupted erase may leave the beginning of a block as it was: some chips first fill it with zeroes,
+            // from its end (UBI works around the same, `nor_erase_prepare` in drivers/mtd/ubi/io.c). Zeroes can be
+            // written without erasing.
+            let zeroes = vec![0; usize::try_from(len(&self.key)).unwrap_or(0)];
+            self.write(&zeroes, self.key.start)?;
+        }
+        self.erase(&head)?;
+        self.put_back(&head, grain)
+    }
+
+    fn prove_cleared(&mut self) -> Result<()> {
+        let there = fill(self.place, &mut self.scratch, &self.head)?;
+        if is_blank(slice(there, &self.key, self.head.start)) {
+            return Ok(());
+        }
+        Err(self.differs(self.key.start))
+    }
+
+    /// The head onto whatever is there.
+    fn renew_head(&mut self, invalid: bool) -> Result<()> {
+        if self.place.grain().is_some() {
+            self.clear_head(invalid)?;
+        }
+        self.write_head()
+    }
+
+    /// The head onto an erased block, or in place.
+    fn write_head(&mut self) -> Result<()> {
+        let Some(grain) = self.place.grain() else { return self.write_goal(&self.head.clone()) };
+        let inside = grains(&overlap(&self.head, &self.image), grain);
+        let key = grains(&self.key, grain);
+        for part in [inside.start..key.start, key.end..inside.end, key] {
+            self.write_goal(&part)?;
+        }
+        Ok(())
+    }
+
+    /// A piece of the body.
+    fn rewrite(&mut self, piece: &Range<u64>) -> Result<()> {
+        let Some(grain) = self.place.grain() else { return self.write_goal(piece) };
+        self.erase(piece)?;
+        self.put_back(piece, grain)?;
+        self.write_goal(&grains(&overlap(piece, &self.image), grain))
+    }
+
+    /// Of an erased unit what is not the image's: first, because it exists nowhere else.
+    fn put_back(&mut self, unit: &Range<u64>, grain: u64) -> Result<()> {
+        let inside = grains(&overlap(unit, &self.image), grain);
+        self.write_goal(&(unit.start..inside.start))?;
+        self.write_goal(&(inside.end..unit.end))
+    }
+
+    /// Reads a piece back; one that differs is written once more.
+    fn settle(&mut self, piece: &Range<u64>, again: fn(&mut Self, &Range<u64>) -> Result<()>) -> Result<()> {
+        let Some(at) = self.first_difference(piece)? else { return Ok(()) };
+        tracing::warn!("{} differs at byte {at} after it was written; writing it again", self.place.name());
+        again(self, piece)?;
+        self.place.flush()?;
+        match self.first_difference(piece)? {
+            None => Ok(()),
+            Some(at) => Err(self.differs(at)),
+        }
+    }
+
+    fn first_difference(&mut self, piece: &Range<u64>) -> Result<Option<u64>> {
+        let there = fill(self.place, &mut self.scratch, piece)?;
+        let goal = slice(&self.goal, piece, self.outer.start);
+        let at = there.iter().zip(goal).position(|(a, b)| a != b);
+        Ok(at.map(|at| piece.start + at as u64))
+    }
+
+    /// The whole image once more, by its digest: also what was not written is there because it was read, not because it
+    /// was there before.
+    fn verify(&mut self) -> Result<()> {
+        if self.digest()? == sha256(slice(&self.goal, &self.image, self.outer.start)) {
+            return Ok(());
+        }
+        Err(self.differs(self.image.start))
+    }
+
+    /// SHA-256 of what the device has where the image is to be.
+    ///
+    /// # Errors
+    /// The device cannot be read.
+    pub fn digest(&mut self) -> Result<String> {
+        let mut found = Sha256::new();
+        for piece in self.pieces() {
+            let there = fill(self.place, &mut self.scratch, &piece)?;
+            found.update(slice(there, &overlap(&piece, &self.image), piece.start));
+        }
+        Ok(hex(&found.finalize()))
+    }
+
+    fn differs(&self, at: u64) -> Error {
+        let name = self.place.name();
+        let message = format!("{name} does not hold what was written to it, from byte {at} on");
+        Error::new(Code::VerifyMismatch, message).object(name)
+    }
+
+    fn erase(&mut self, unit: &Range<u64>) -> Result<()> {
+        self.done.blocks_erased += 1;
+        self.place.erase(unit.start)
+    }
+
+    fn write_goal(&mut self, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.count(len(range));
+        self.place.write(slice(&self.goal, range, self.outer.start), range.start)
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.count(bytes.len() as u64);
+        self.place.write(bytes, offset)
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.done.bytes_written += bytes;
+        if self.place.erases_by_itself() {
+            self.done.blocks_erased += bytes.div_ceil(self.place.unit().max(1));
+        }
+    }
+
+    /// The outer range in strides, with the head as a piece of its own.
+    fn pieces(&self) -> Vec<Range<u64>> {
+        let stride = self.scratch.len() as u64;
+        let mut all = Vec::new();
+        let mut cut = |from: u64, until: u64| {
+            let mut at = from;
+            while at < until {
+                all.push(at..(at + stride).min(until));
+                at += stride;
+            }
+        };
+        cut(self.outer.start, self.head.start);
+        cut(self.head.start, self.head.end);
+        cut(self.head.end, self.outer.end);
+        all
+    }
+}
+
+/// SHA-256 as hexadecimal digits.
+#[must_use]
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn fill<'b>(place: &mut dyn Place, scratch: &'b mut Buffer, piece: &Range<u64>) -> Result<&'b [u8]> {
+    let buf = slice_mut(scratch, piece, piece.start);
+    place.read(buf, piece.start)?;
+    Ok(buf)
+}
+
+/// Neither erased flash nor zeroes is a header to any boot ROM.
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)
+}
+
+fn len(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
+fn floor(at: u64, unit: u64) -> u64 {
+    at - at % unit
+}
+
+/// `range` out to whole grains.
+fn grains(range: &Range<u64>, grain: u64) -> Range<u64> {
+    floor(range.start, grain)..range.end.next_multiple_of(grain)
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}
+
+/// The bytes `range` of a buffer that begins at `base`.
+fn slice<'b>(buf: &'b [u8], range: &Range<u64>, base: u64) -> &'b [u8] {
+    index(range, base).and_then(|r| buf.get(r)).unwrap_or_default()
+}
+
+fn slice_mut<'b>(buf: &'b mut [u8], range: &Range<u64>, base: u64) -> &'b mut [u8] {
+    index(range, base).and_then(|r| buf.get_mut(r)).unwrap_or_default()
+}
+
+fn index(range: &Range<u64>, base: u64) -> Option<Range<usize>> {
+    let at = |n: u64| usize::try_from(n.checked_sub(base)?).ok();
+    Some(at(range.start)?..at(range.end)?)
+}
