@@ -110,6 +110,12 @@ codes! {
     PluginFailed = "plugin-failed", "look at the plug-in's lines in the log, and mend it in the board's recipe";
     EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations";
     EndingFailed = "ending-failed", "switch the device off and on by hand: it is installed";
+    BootMountFailed = "boot-mount-failed", "look at the kernel log, and at what is mounted at /tmp/internal_boot";
+    BootUnmountFailed = "boot-unmount-failed", "end the programs named here, which still use the internal boot partition";
+    BootPartitionFull = "boot-partition-full", "remove large files from the medium's boot partition, or use an image with a larger one";
+    BootPathEscapes = "boot-path-escapes", "correct the path or the link named here: nothing may lead out of a boot partition";
+    BootNameInvalid = "boot-name-invalid", "rename the file on the medium's boot partition";
+    BootCopyFailed = "boot-copy-failed", "look at the kernel log for the devices named here";
 }
 
 impl fmt::Display for Code {

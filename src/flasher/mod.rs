@@ -1,6 +1,7 @@
 //! The flasher: read the board's configuration, choose the target, write the image, prove that it is there.
 
 pub mod board;
+pub mod bootpart;
 pub mod chunks;
 pub mod compare;
 pub mod digest;

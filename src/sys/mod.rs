@@ -3,6 +3,7 @@
 pub mod block;
 pub mod buffer;
 pub mod command;
+pub mod file;
 pub mod log;
 pub mod loopdev;
 pub mod mount;

@@ -1,4 +1,4 @@
-//! The kernel's tables of mounts and of swap areas.
+//! The kernel's tables of mounts and of swap areas; mounting and unmounting.
 //!
 //! Formats: `proc_pid_mountinfo(5)` and `proc_swaps(5)`; both print white space and backslashes in names as three octal
 //! digits (`\040`). Names are bytes, not text.
@@ -8,6 +8,11 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags};
 
 /// One mount, as `/proc/self/mountinfo` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +49,58 @@ impl Mount {
     pub fn contains(&self, path: &Path) -> bool {
         path.starts_with(&self.point)
     }
+}
+
+/// Mounts a block device for reading and writing, visible to everyone: the first of these file systems that takes it. Returns
+/// which it was.
+///
+/// # Errors
+/// Of `mount(2)` for the last one tried.
+pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) -> io::Result<&'static str> {
+    let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+    for fstype in fstypes {
+        match nix::mount::mount(Some(node), point, Some(*fstype), MsFlags::empty(), None::<&str>) {
+            Ok(()) => return Ok(fstype),
+            // Not such a file system, or none that this kernel knows.
+            Err(e @ (Errno::EINVAL | Errno::ENODEV)) => last = e.into(),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Err(last)
+}
+
+/// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `patience` while it is busy.
+///
+/// # Errors
+/// `EBUSY` after `patience`; `EINVAL` when nothing is mounted there.
+pub fn unmount(point: &Path, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        match nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EBUSY | Errno::EINTR) if Instant::now() < end => {
+                thread::sleep(Duration::from_millis(100));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Who keeps something below `point` open, as `name[pid]`; only what `/proc` tells without waiting.
+#[must_use]
+pub fn users(point: &Path) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut found = Vec::new();
+    for process in processes.flatten().filter(|p| p.file_name().as_bytes().iter().all(u8::is_ascii_digit)) {
+        let folder = process.path();
+        let open = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
+        let mut links = open.chain(["cwd", "root", "exe"].map(|l| folder.join(l)));
+        if links.any(|l| fs::read_link(l).is_ok_and(|to| to.starts_with(point))) {
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            found.push(format!("{}[{}]", name.trim_end(), process.file_name().to_string_lossy()));
+        }
+    }
+    found
 }
 
 /// One active swap area.

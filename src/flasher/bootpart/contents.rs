@@ -1,0 +1,337 @@
+//! What is copied, in which order: a value, made from the medium's boot partition and the board's configuration.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use crate::config::flasher_conf::FlasherConf;
+use crate::error::{Code, Error, Result};
+use crate::sys::file;
+
+/// Deeper folders are refused: nobody means them, and a walk must end.
+const DEEPEST: usize = 32;
+
+/// How the disk is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Install {
+    /// As the image has it.
+    Plain,
+    /// With an encrypted disk.
+    Encrypted,
+}
+
+/// What is done with one name of the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Its files are added to those of the folder there.
+    MergeFolder,
+    /// The folder there has exactly its files afterwards.
+    ReplaceFolder,
+    /// One file.
+    CopyFile,
+}
+
+/// One file to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SourceFile {
+    /// Below the medium's boot folder.
+    #[serde(serialize_with = "lossy")]
+    pub from: PathBuf,
+    /// Below the internal boot partition.
+    #[serde(serialize_with = "lossy")]
+    pub to: PathBuf,
+    /// Bytes when it was looked at.
+    pub size: u64,
+}
+
+/// One folder or file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Item {
+    /// What is done.
+    pub action: Action,
+    /// Below the medium's boot folder.
+    #[serde(serialize_with = "lossy")]
+    pub source: PathBuf,
+    /// Below the internal boot partition.
+    #[serde(serialize_with = "lossy")]
+    pub destination: PathBuf,
+    /// Folders that are needed below the internal boot partition, outer ones first.
+    #[serde(skip)]
+    pub(super) folders: Vec<PathBuf>,
+    /// Files, in the order in which they are written.
+    pub files: Vec<SourceFile>,
+}
+
+/// Everything that goes to the internal boot partition, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Contents {
+    /// The medium's boot folder.
+    #[serde(skip)]
+    pub(super) medium: PathBuf,
+    /// Folders and files, in order; `config.json` comes after them.
+    pub items: Vec<Item>,
+    /// The owner's `config.json`; read again right before it is copied, without its `installer` member.
+    #[serde(serialize_with = "lossy")]
+    pub config_json: PathBuf,
+    /// Bytes of `config.json` when it was looked at.
+    #[serde(skip)]
+    pub(super) config_json_size: u64,
+}
+
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+impl Contents {
+    /// Looks at the medium's boot folder and lists what will be copied; changes nothing. `config_json` is where the owner's
+    /// file is.
+    ///
+    /// # Errors
+    /// `ConfInvalid` when the bootloader's configuration has no destination, `BootPathEscapes` for a link that leads out of
+    /// the medium's boot folder or nowhere, `BootCopyFailed` when the medium cannot be read.
+    pub fn gather(
+        medium: &Path,
+        conf: &FlasherConf,
+        config_json: &Path,
+        install: Install,
+    ) -> Result<Contents> {
+        conf.check_medium(medium)?;
+        let names = &conf.names;
+        let source = Source::open(medium)?;
+        let mut items = Vec::new();
+        items.extend(source.folder(&names.splash, Action::MergeFolder)?);
+        for name in [&names.nm_config, &names.nm_dispatcher, &names.proxy_config] {
+            items.extend(source.folder(name, Action::ReplaceFolder)?);
+        }
+        items.extend(source.bootloader_config(conf, install)?);
+        items.extend(source.file(Path::new(&names.bootloader_config), Path::new(&names.bootloader_config))?);
+        let config_json_size = match fs::metadata(config_json) {
+            Ok(meta) => meta.len(),
+            Err(e) => return Err(unreadable(config_json, e)),
+        };
+        let config_json = config_json.to_owned();
+        Ok(Contents { medium: source.root, items, config_json, config_json_size })
+    }
+
+    /// Bytes of all files, `config.json` included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(Item::bytes).sum::<u64>().saturating_add(self.config_json_size)
+    }
+
+    /// The name that `config.json` gets: its own.
+    pub(super) fn config_json_name(&self) -> &OsStr {
+        self.config_json.file_name().unwrap_or(OsStr::new("config.json"))
+    }
+
+    /// The cheap check, possible before anything is written: more bytes than the image's boot partition has cannot fit.
+    ///
+    /// # Errors
+    /// `BootPartitionFull`.
+    pub fn check_size(&self, boot_partition: u64) -> Result<()> {
+        if self.bytes() <= boot_partition {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::BootPartitionFull,
+            format!(
+                "cannot copy {} bytes from {} to a boot partition of {boot_partition} bytes",
+                self.bytes(),
+                self.medium.display()
+            ),
+        )
+        .object(self.medium.display()))
+    }
+}
+
+impl Item {
+    /// Bytes of its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.size).fold(0, u64::saturating_add)
+    }
+}
+
+/// The medium's boot folder.
+struct Source {
+    root: PathBuf,
+}
+
+/// What a name on the medium is, links followed as far as they may be.
+enum Found {
+    Nothing,
+    File(u64),
+    Folder,
+    Other,
+}
+
+impl Source {
+    fn open(medium: &Path) -> Result<Source> {
+        let root = fs::canonicalize(medium).map_err(|e| unreadable(medium, e))?;
+        Ok(Source { root })
+    }
+
+    /// A link to a file inside the medium counts as that file: the initramfs may have made some. FAT has none.
+    fn look(&self, path: &Path) -> Result<Found> {
+        let full = self.root.join(path);
+        let meta = match fs::symlink_metadata(&full) {
+            Ok(meta) => meta,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Found::Nothing);
+            }
+            Err(e) => return Err(unreadable(&full, e)),
+        };
+        // A folder on the way can be a link too.
+        let real = fs::canonicalize(&full).ok().filter(|real| real.starts_with(&self.root));
+        let Some(real) = real else { return Err(escapes(&full)) };
+        if !meta.is_symlink() {
+            return Ok(found(&meta));
+        }
+        match found(&fs::metadata(&real).map_err(|e| unreadable(&full, e))?) {
+            // It could lead to a folder around itself.
+            Found::Folder => Err(Error::new(
+                Code::BootPathEscapes,
+                format!("{} is a link to a folder; put the folder itself there", full.display()),
+            )
+            .object(full.display())),
+            other => Ok(other),
+        }
+    }
+
+    fn file(&self, from: &Path, to: &Path) -> Result<Option<Item>> {
+        let Found::File(size) = self.look(from)? else { return Ok(None) };
+        let folders = to.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).map(Path::to_owned);
+        let mut folders: Vec<_> = folders.collect();
+        folders.reverse();
+        Ok(Some(Item {
+            action: Action::CopyFile,
+            source: from.to_owned(),
+            destination: to.to_owned(),
+            folders,
+            files: vec![SourceFile { from: from.to_owned(), to: to.to_owned(), size }],
+        }))
+    }
+
+    /// The bootloader's configuration for booting internally, its signature beside it, and its second place.
+    fn bootloader_config(&self, conf: &FlasherConf, install: Install) -> Result<Vec<Item>> {
+        let replacement = conf.bootloader_config_luks.as_ref().filter(|_| install == Install::Encrypted);
+        let mut config = conf.bootloader_config.as_ref();
+        if let Some(luks) = replacement
+            && matches!(self.look(luks)?, Found::File(_))
+        {
+            config = Some(luks);
+        }
+        let (Some(config), Some(to)) = (config, &conf.bootloader_config_path) else { return Ok(Vec::new()) };
+        let Some(item) = self.file(config, to)? else { return Ok(Vec::new()) };
+        let mut items = vec![item];
+        items.extend(self.file(&with_sig(config), &with_sig(to))?);
+        if let Some(legacy) = &conf.bootloader_legacy_config_path {
+            items.extend(self.file(config, legacy)?);
+        }
+        Ok(items)
+    }
+
+    fn folder(&self, name: &str, action: Action) -> Result<Option<Item>> {
+        let path = PathBuf::from(name);
+        if !matches!(self.look(&path)?, Found::Folder) {
+            return Ok(None);
+        }
+        let mut item = Item {
+            action,
+            source: path.clone(),
+            destination: path.clone(),
+            folders: Vec::new(),
+            files: Vec::new(),
+        };
+        self.walk(&path, 0, &mut item)?;
+        Ok(Some(item))
+    }
+
+    fn walk(&self, folder: &Path, depth: usize, item: &mut Item) -> Result<()> {
+        let full = self.root.join(folder);
+        if depth > DEEPEST {
+            return Err(unreadable(&full, io::Error::other(format!("more than {DEEPEST} folders deep"))));
+        }
+        item.folders.push(folder.to_owned());
+        let entries = fs::read_dir(&full).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut names: Vec<_> =
+            entries.map_err(|e| unreadable(&full, e))?.iter().map(fs::DirEntry::file_name).collect();
+        names.sort();
+        for name in &names {
+            let path = folder.join(name);
+            // They belong to a write that was cut off, and would be removed again with the first write beside them.
+            if file::is_leftover(name) || names.iter().any(|n| file::is_side_file(name, n)) {
+                tracing::warn!("{} is left over from an interrupted write and is not copied", path.display());
+                continue;
+            }
+            match self.look(&path)? {
+                Found::File(size) => {
+                    item.files.push(SourceFile { from: path.clone(), to: path, size });
+                }
+                Found::Folder => self.walk(&path, depth + 1, item)?,
+                Found::Nothing => {}
+                Found::Other => {
+                    tracing::warn!("{} is neither a file nor a folder and is not copied", path.display());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn found(meta: &fs::Metadata) -> Found {
+    match meta {
+        m if m.is_file() => Found::File(m.len()),
+        m if m.is_dir() => Found::Folder,
+        _ => Found::Other,
+    }
+}
+
+fn with_sig(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".sig");
+    name.into()
+}
+
+fn escapes(path: &Path) -> Error {
+    let file = path.display();
+    let what =
+        format!("{file} is, or is reached by, a link that leads out of the medium's boot folder or nowhere");
+    Error::new(Code::BootPathEscapes, what).object(file)
+}
+
+pub(super) fn unreadable(path: &Path, e: io::Error) -> Error {
+    Error::new(Code::BootCopyFailed, format!("cannot read {}", path.display()))
+        .object(path.display())
+        .because(e)
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.source.display(), self.destination.display());
+        let (files, bytes) = (self.files.len(), self.bytes());
+        match self.action {
+            Action::MergeFolder => write!(f, "add the {files} files of {from}/ to {to}/ ({bytes} bytes)"),
+            Action::ReplaceFolder => {
+                write!(f, "replace the folder {to}/ by that of the medium: {files} files, {bytes} bytes")
+            }
+            Action::CopyFile => write!(f, "copy {from} to {to} ({bytes} bytes)"),
+        }
+    }
+}
+
+/// A line for each item, for the printed plan.
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for item in &self.items {
+            writeln!(f, "{item}")?;
+        }
+        let to = Path::new(self.config_json_name()).display();
+        writeln!(f, "copy {} to {to}, without `installer`", self.config_json.display())
+    }
+}

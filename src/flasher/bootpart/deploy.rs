@@ -1,0 +1,240 @@
+//! Putting it there. Each file is complete, old or new, at every instant; to run it again is always right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use serde::Serialize;
+
+use super::contents::{Action, Contents, Item, SourceFile, unreadable};
+use super::destination::{Destination, Walk, failed};
+use crate::config::config_json::ConfigJson;
+use crate::error::{Code, Error, Result};
+use crate::sys::file::{self, Content, Entry, Folder, Kind, Outcome, Steps};
+
+/// What [`Contents::deploy`] did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Deployed {
+    /// Files written.
+    pub written: u64,
+    /// Files that were there already.
+    pub unchanged: u64,
+    /// Files and folders removed from folders that are replaced.
+    pub removed: u64,
+}
+
+impl Contents {
+    /// Copies every item, in order, and then reads everything back from the medium. `config.json` comes later, by
+    /// [`deploy_config_json`](Self::deploy_config_json).
+    ///
+    /// # Errors
+    /// `BootCopyFailed`, `BootPartitionFull`, `BootPathEscapes`, `BootNameInvalid`.
+    pub fn deploy(&self, dest: &Destination) -> Result<Deployed> {
+        let mut job = Job { contents: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
+        job.sweep(Path::new(""))?;
+        for item in &self.items {
+            tracing::info!("internal boot partition: {item}");
+            job.item(item)?;
+        }
+        self.verify(dest)?;
+        Ok(job.done)
+    }
+
+    /// Reads the owner's `config.json` again, right now, and puts it there without its `installer` member.
+    ///
+    /// # Errors
+    /// `ConfigJsonMissing`, `ConfigJsonInvalid` when it is no JSON object, also not after a while; `BootCopyFailed`,
+    /// `BootPartitionFull`.
+    pub fn deploy_config_json(&self, dest: &Destination) -> Result<()> {
+        // A torn read is tried again in there.
+        let config = ConfigJson::load(&self.config_json).map_err(Error::after_write)?;
+        tracing::info!("internal boot partition: copy {}, without `installer`", self.config_json.display());
+        put(dest, self.config_json_name(), &config.for_internal_disk())
+    }
+
+    fn open(&self, file: &SourceFile) -> Result<std::fs::File> {
+        let path = self.medium.join(&file.from);
+        let open = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
+        let source = open.map_err(|e| unreadable(&path, e).after_write())?;
+        match source.metadata() {
+            Ok(meta) if meta.is_file() => Ok(source),
+            Ok(_) => Err(unreadable(&path, std::io::Error::other("not a file any more")).after_write()),
+            Err(e) => Err(unreadable(&path, e).after_write()),
+        }
+    }
+
+    /// Compares what is on the medium with its source; where two items write one file, with the later.
+    fn verify(&self, dest: &Destination) -> Result<()> {
+        let files = self.items.iter().flat_map(|i| &i.files);
+        let last: BTreeMap<Vec<OsString>, &SourceFile> =
+            files.map(|f| (f.to.iter().map(|part| dest.root().fold(part)).collect(), f)).collect();
+        for file in last.values() {
+            let source = self.open(file)?;
+            let (parent, name) = dest.parent(&file.to)?;
+            let same = match &parent {
+                Walk::There(folder) => {
+                    folder.holds(name, &Content::File(&source)).map_err(|e| failed(folder, name, e))?
+                }
+                Walk::Missing => false,
+            };
+            if !same {
+                return Err(differs(&dest.root().path().join(&file.to)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn differs(path: &Path) -> Error {
+    let what =
+        format!("{} is not what was written there: the medium returned something else", path.display());
+    Error::new(Code::BootCopyFailed, what).object(path.display()).after_write()
+}
+
+/// Puts a file into the top folder: `config.json`, the receipt, a log. It is read back from the medium.
+///
+/// # Errors
+/// `BootCopyFailed`, `BootPartitionFull`; `BootPathEscapes` when `name` is more than a name.
+pub fn put(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
+    let plain = Path::new(name).file_name() == Some(name);
+    if !plain {
+        return Err(dest.escapes(Path::new(name)));
+    }
+    let (root, content) = (dest.root(), Content::Bytes(bytes));
+    file::replace(root, name, &content).map_err(|e| failed(root, name, e))?;
+    match root.holds(name, &content) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(differs(&root.path().join(name))),
+        Err(e) => Err(failed(root, name, e)),
+    }
+}
+
+struct Job<'a> {
+    contents: &'a Contents,
+    dest: &'a Destination,
+    swept: BTreeSet<PathBuf>,
+    done: Deployed,
+}
+
+impl Job<'_> {
+    /// Removes what an earlier run left in a folder, before anything of it is replaced.
+    fn sweep(&mut self, path: &Path) -> Result<()> {
+        if self.swept.insert(path.to_owned())
+            && let Walk::There(folder) = self.dest.walk(path)?
+        {
+            file::sweep(&folder).map_err(|e| failed(&folder, OsStr::new("."), e))?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, item: &Item) -> Result<()> {
+        for path in &item.folders {
+            self.make_way(item, path, Kind::Folder)?;
+            self.dest.make(path)?;
+            self.sweep(path)?;
+        }
+        for file in &item.files {
+            self.make_way(item, &file.to, Kind::File)?;
+            let source = self.contents.open(file)?;
+            let (Walk::There(folder), name) = self.dest.parent(&file.to)? else {
+                return Err(differs(&self.dest.root().path().join(&file.to)));
+            };
+            let content = Content::File(&source);
+            match file::replace(&folder, name, &content).map_err(|e| failed(&folder, name, e))? {
+                Outcome::Written => self.done.written += 1,
+                Outcome::Unchanged => self.done.unchanged += 1,
+            }
+        }
+        if item.action == Action::ReplaceFolder {
+            // Innermost first, so that a folder is empty when its turn comes.
+            for (path, _) in obsolete(self.dest, item)? {
+                if let (Walk::There(folder), name) = self.dest.parent(&path)? {
+                    tracing::info!("internal boot partition: remove {}", path.display());
+                    remove_any(&folder, name).map_err(|e| failed(&folder, name, e))?;
+                    self.done.removed += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Inside a folder that is replaced, removes what has the name of something of another kind.
+    fn make_way(&mut self, item: &Item, path: &Path, wanted: Kind) -> Result<()> {
+        if item.action != Action::ReplaceFolder || path == item.destination {
+            return Ok(());
+        }
+        let (Walk::There(folder), name) = self.dest.parent(path)? else { return Ok(()) };
+        let there = folder.entry(name).map_err(|e| failed(&folder, name, e))?;
+        if there.is_some_and(|e| e.kind != wanted) {
+            remove_all(&folder, name).map_err(|e| failed(&folder, name, e))?;
+            self.done.removed += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A name that is not a folder with something in it.
+fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
+    match folder.entry(name)?.map(|e| e.kind) {
+        None => Ok(()),
+        Some(Kind::Folder) => {
+            match file::sweep(&folder.enter(name)?).and_then(|_| file::remove_folder(folder, name)) {
+                Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+                    tracing::warn!("{} is not empty and stays", folder.path().join(name).display());
+                    Ok(())
+                }
+                other => other,
+            }
+        }
+        Some(Kind::File) => file::remove(folder, name).map(|_| ()),
+        Some(Kind::Link | Kind::Other) => {
+            folder.unlink(name)?;
+            folder.sync_folder()?;
+            folder.flush()
+        }
+    }
+}
+
+/// A name with everything below it, innermost first.
+fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
+    if folder.entry(name)?.is_some_and(|e| e.kind == Kind::Folder) {
+        let inner = folder.enter(name)?;
+        for below in inner.names()?.iter().filter(|n| !file::is_leftover(n)) {
+            remove_all(&inner, below)?;
+        }
+    }
+    remove_any(folder, name)
+}
+
+/// What a replaced folder has and its source has not, innermost first. Leftovers are not among it: to remove one that shares its
+/// clusters would destroy another file.
+pub(super) fn obsolete(dest: &Destination, item: &Item) -> Result<Vec<(PathBuf, Entry)>> {
+    let fold = |path: &Path| -> Vec<OsString> { path.iter().map(|part| dest.root().fold(part)).collect() };
+    let wanted: BTreeSet<_> =
+        item.folders.iter().map(|p| fold(p)).chain(item.files.iter().map(|f| fold(&f.to))).collect();
+    let mut found = Vec::new();
+    let Walk::There(top) = dest.walk(&item.destination)? else { return Ok(found) };
+    let mut todo = vec![(item.destination.clone(), top)];
+    while let Some((path, folder)) = todo.pop() {
+        let here = |e| failed(&folder, OsStr::new("."), e);
+        for name in folder.names().map_err(here)?.into_iter().filter(|n| !file::is_leftover(n)) {
+            let Some(entry) = folder.entry(&name).map_err(here)? else { continue };
+            let below = path.join(&name);
+            if entry.kind == Kind::Folder {
+                let inner = folder.enter(&name).map_err(here)?;
+                if inner.dev() != folder.dev() {
+                    return Err(dest.escapes(&below));
+                }
+                todo.push((below.clone(), inner));
+            }
+            if !wanted.contains(&fold(&below)) {
+                found.push((below, entry));
+            }
+        }
+    }
+    found.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
+    Ok(found)
+}

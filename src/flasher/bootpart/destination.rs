@@ -1,0 +1,163 @@
+//! The mounted internal boot partition, and finding one's way in it without ever leaving it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path};
+
+use crate::error::{Code, Error, Result};
+use crate::sys::file::{self, Folder, Kind};
+
+/// The one link that may lead elsewhere, made where an encrypted disk keeps its EFI programs apart.
+const EFI: &str = "EFI";
+const EFI_LINK: &str = "../efi/EFI";
+
+/// The internal boot partition, mounted.
+#[derive(Debug)]
+pub struct Destination {
+    root: Folder,
+    /// `EFI` of the disk's partition that is not encrypted.
+    efi: Option<Folder>,
+}
+
+/// Where a walk ended.
+pub(super) enum Walk {
+    There(Folder),
+    /// Some folder on the way is not there.
+    Missing,
+}
+
+impl Destination {
+    /// Opens what is mounted at `point`. `non_encrypted`: the block device of the disk's non-encrypted boot partition, where the
+    /// boot split has mounted one at `efi` beside `point`.
+    ///
+    /// # Errors
+    /// `BootMountFailed`.
+    pub fn open(point: &Path, non_encrypted: Option<&Path>) -> Result<Destination> {
+        let fail = |path: &Path, e: io::Error| {
+            Error::new(Code::BootMountFailed, format!("cannot open {}", path.display()))
+                .object(path.display())
+                .because(e)
+                .after_write()
+        };
+        let root = Folder::open(point).map_err(|e| fail(point, e))?;
+        let mut efi = None;
+        if let Some(node) = non_encrypted {
+            let meta = std::fs::metadata(node).map_err(|e| fail(node, e))?;
+            let beside = point.parent().unwrap_or(point).join("efi");
+            // No such mount, and no such link: a board that splits in another way.
+            if let Ok(folder) = Folder::open(&beside)
+                && meta.file_type().is_block_device()
+                && folder.dev() == meta.rdev()
+            {
+                efi = folder.enter(OsStr::new(EFI)).ok();
+            }
+        }
+        Ok(Destination { root, efi })
+    }
+
+    /// Its top folder.
+    #[must_use]
+    pub fn root(&self) -> &Folder {
+        &self.root
+    }
+
+    /// The folder at `path`, which every link but the one allowed leads out of.
+    pub(super) fn walk(&self, path: &Path) -> Result<Walk> {
+        let mut here: Option<Folder> = None;
+        for (i, part) in path.components().enumerate() {
+            let Component::Normal(name) = part else { return Err(self.escapes(path)) };
+            let now = here.as_ref().unwrap_or(&self.root);
+            let next = match now.entry(name).map_err(|e| failed(now, name, e))?.map(|e| e.kind) {
+                None => return Ok(Walk::Missing),
+                Some(Kind::Folder) => now.enter(name).map_err(|e| failed(now, name, e))?,
+                Some(Kind::Link) if i == 0 => self.follow(name).ok_or_else(|| self.escapes(path))?,
+                Some(Kind::Link) => return Err(self.escapes(path)),
+                Some(_) => return Err(self.not_a_folder(path)),
+            };
+            // A file system mounted inside is another one.
+            if next.dev() != now.dev() && !(i == 0 && name == EFI && self.efi.is_some()) {
+                return Err(self.escapes(path));
+            }
+            here = Some(next);
+        }
+        match here {
+            Some(folder) => Ok(Walk::There(folder)),
+            None => {
+                let same = OsStr::new(".");
+                self.root.enter(same).map(Walk::There).map_err(|e| failed(&self.root, same, e))
+            }
+        }
+    }
+
+    /// The folder at `path`, or the innermost one on the way that is there: both are, or will be, on one file system.
+    pub(super) fn nearest(&self, path: &Path) -> Result<Folder> {
+        for ancestor in path.ancestors() {
+            if let Walk::There(folder) = self.walk(ancestor)? {
+                return Ok(folder);
+            }
+        }
+        Err(self.escapes(path))
+    }
+
+    fn follow(&self, name: &OsStr) -> Option<Folder> {
+        let efi = self.efi.as_ref().filter(|_| name == EFI)?;
+        let leads = self.root.link(name).ok()?;
+        (leads == Path::new(EFI_LINK)).then(|| efi.enter(OsStr::new(".")).ok())?
+    }
+
+    /// The folder at `path`, made where it is missing; its parent must be there.
+    pub(super) fn make(&self, path: &Path) -> Result<Folder> {
+        if let Walk::There(folder) = self.walk(path)? {
+            return Ok(folder);
+        }
+        let (Walk::There(parent), Some(name)) =
+            (self.walk(path.parent().unwrap_or(Path::new("")))?, path.file_name())
+        else {
+            return Err(self.not_a_folder(path));
+        };
+        file::make_folder(&parent, name).map_err(|e| failed(&parent, name, e))?;
+        parent.enter(name).map_err(|e| failed(&parent, name, e))
+    }
+
+    /// The folder that holds `path`, and the name in it.
+    pub(super) fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
+        match path.file_name() {
+            Some(name) => Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name)),
+            None => Err(self.escapes(path)),
+        }
+    }
+
+    pub(super) fn escapes(&self, path: &Path) -> Error {
+        let full = self.root.path().join(path);
+        Error::new(
+            Code::BootPathEscapes,
+            format!("{} leads out of the internal boot partition, by a link or `..`", full.display()),
+        )
+        .object(full.display())
+        .after_write()
+    }
+
+    fn not_a_folder(&self, path: &Path) -> Error {
+        let full = self.root.path().join(path);
+        Error::new(
+            Code::BootNameInvalid,
+            format!("{} is not a folder on the internal boot partition", full.display()),
+        )
+        .object(full.display())
+        .after_write()
+    }
+}
+
+/// An error of the internal boot partition.
+pub(super) fn failed(folder: &Folder, name: &OsStr, e: io::Error) -> Error {
+    let path = folder.path().join(name);
+    let code = match e.kind() {
+        io::ErrorKind::StorageFull => Code::BootPartitionFull,
+        _ => Code::BootCopyFailed,
+    };
+    Error::new(code, format!("cannot write {}", path.display()))
+        .object(path.display())
+        .because(e)
+        .after_write()
+}

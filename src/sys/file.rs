@@ -1,0 +1,26 @@
+//! Replacing, removing and reading back files so that power may fail between any two instructions.
+//!
+//! FAT has no journal, and its directory entries, its table and its data reach the medium in any order. What is done here,
+//! and in which order, is what a write log of a real vfat bears out (`docs/boot-partition.md`); on other file systems the
+//! same steps are merely more than needed.
+
+mod content;
+mod flush;
+mod folder;
+mod leftovers;
+mod replace;
+mod side;
+
+pub use content::Content;
+pub use flush::flush_node;
+pub use folder::{Entry, Folder, Kind, Space};
+pub use leftovers::{Leftover, Swept, is_leftover, sweep};
+pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
+pub use side::is_side_file;
+
+use std::io;
+
+/// Says in an error which step failed on what; the kind is kept.
+fn at<T>(result: io::Result<T>, step: &str, name: &std::ffi::OsStr) -> io::Result<T> {
+    result.map_err(|e| io::Error::new(e.kind(), format!("{step} {}: {e}", name.to_string_lossy())))
+}

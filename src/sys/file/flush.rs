@@ -1,0 +1,89 @@
+//! The cache of the drive below a file system.
+//!
+//! On vfat neither `sync(2)` nor `umount(2)` sends the drive a cache flush; `fsync(2)` of the block device does, on every
+//! kernel. (`fat_file_fsync` flushes by itself only since Linux 5.2, and before that too early: ahead of the table.)
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::sys::block::major_minor;
+
+/// The drive below a file system.
+#[derive(Debug)]
+pub(super) enum Drive {
+    /// A block device of one's own.
+    Node(File),
+    /// None that could be flushed apart: memory, a network, btrfs (whose `fsync` flushes all of its devices).
+    Anonymous,
+}
+
+impl Drive {
+    /// The drive that holds the file system of this device number (`st_dev`).
+    pub(super) fn of(dev: u64) -> io::Result<Drive> {
+        if major_minor(dev).0 == 0 {
+            return Ok(Drive::Anonymous);
+        }
+        for path in candidates(dev) {
+            if let Ok(file) = open(&path)
+                && file.metadata()?.rdev() == dev
+            {
+                return Ok(Drive::Node(file));
+            }
+        }
+        let (major, minor) = major_minor(dev);
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!(
+                "no node in /dev for the device {major}:{minor} below the file system, so it cannot be flushed"
+            ),
+        ))
+    }
+
+    /// The first sector of the device.
+    pub(super) fn boot_sector(&self) -> Option<io::Result<[u8; 512]>> {
+        let Drive::Node(file) = self else { return None };
+        let mut sector = [0; 512];
+        Some(std::os::unix::fs::FileExt::read_exact_at(file, &mut sector, 0).map(|()| sector))
+    }
+
+    pub(super) fn flush(&self) -> io::Result<()> {
+        match self {
+            Drive::Node(file) => file.sync_all(),
+            Drive::Anonymous => Ok(()),
+        }
+    }
+}
+
+/// `/dev/block` is made by udev; without it (initramfs) the kernel's own name of the device leads to the node of devtmpfs.
+fn candidates(dev: u64) -> Vec<PathBuf> {
+    let (major, minor) = major_minor(dev);
+    let mut found = vec![PathBuf::from(format!("/dev/block/{major}:{minor}"))];
+    let uevent = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
+    if let Some(name) = uevent.lines().find_map(|l| l.strip_prefix("DEVNAME=")) {
+        found.push(Path::new("/dev").join(name));
+    }
+    let mounts = crate::sys::mount::read_mounts(Path::new("/proc/self/mountinfo")).unwrap_or_default();
+    found.extend(mounts.into_iter().filter(|m| m.dev == (major, minor)).map(|m| PathBuf::from(m.source)));
+    found
+}
+
+/// Reading is enough for `fsync`, and closing such a descriptor makes udev probe nothing.
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.file_type().is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a block device"));
+    }
+    Ok(file)
+}
+
+/// Writes back what the kernel holds for a block device, and flushes the drive's own cache.
+///
+/// # Errors
+/// As the operating system says; `InvalidInput` when it is no block device.
+pub fn flush_node(node: &Path) -> io::Result<()> {
+    open(node)?.sync_all()
+}

@@ -1,0 +1,337 @@
+//! A folder held open: everything in it is named relative to the descriptor, so that nothing can lead elsewhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::{AtFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
+use nix::sys::stat::{Mode, SFlag};
+use nix::unistd::UnlinkatFlags;
+
+use super::content::{Content, STEP, fill};
+use super::flush::Drive;
+use super::replace::Steps;
+use crate::sys::buffer::Buffer;
+
+/// What a name in a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link.
+    Link,
+    /// Anything else.
+    Other,
+}
+
+/// One name in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is; links are not followed.
+    pub kind: Kind,
+    /// Bytes, of a file.
+    pub size: u64,
+}
+
+/// Room on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in which the file system hands out room: a cluster, a block.
+    pub unit: u64,
+    /// Units that are free for us.
+    pub free: u64,
+}
+
+/// An open folder.
+#[derive(Debug)]
+pub struct Folder {
+    dir: File,
+    path: PathBuf,
+    dev: u64,
+    fat: bool,
+    drive: Arc<Drive>,
+}
+
+const OPEN_FOLDER: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+impl Folder {
+    /// Opens a folder; `path` may lead through links, but must not be one.
+    ///
+    /// # Errors
+    /// Of `open(2)`; `NotFound` also when the block device below has no node in `/dev`.
+    pub fn open(path: &Path) -> io::Result<Folder> {
+        let dir = File::from(nix::fcntl::open(path, OPEN_FOLDER, Mode::empty())?);
+        Self::from_file(dir, path.to_owned(), None)
+    }
+
+    fn from_file(dir: File, path: PathBuf, above: Option<&Folder>) -> io::Result<Folder> {
+        let dev = dir.metadata()?.dev();
+        let drive = match above.filter(|a| a.dev == dev) {
+            Some(above) => above.drive.clone(),
+            None => Arc::new(Drive::of(dev)?),
+        };
+        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
+        Ok(Folder { dir, path, dev, fat, drive })
+    }
+
+    /// Opens a folder in this one.
+    ///
+    /// # Errors
+    /// Of `openat(2)`: `ENOTDIR` or `ELOOP` for a link.
+    pub fn enter(&self, name: &OsStr) -> io::Result<Folder> {
+        let dir = File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?);
+        Self::from_file(dir, self.path.join(name), Some(self))
+    }
+
+    /// Where it was opened; for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Device number of the file system.
+    #[must_use]
+    pub fn dev(&self) -> u64 {
+        self.dev
+    }
+
+    /// Whether the file system is a FAT: names without case, renames that are not atomic.
+    #[must_use]
+    pub fn is_fat(&self) -> bool {
+        self.fat
+    }
+
+    /// What is left of a name when the file system does not care for its case: two names with the same are one file.
+    #[must_use]
+    pub fn fold(&self, name: &OsStr) -> OsString {
+        match name.to_str() {
+            _ if !self.fat => name.to_owned(),
+            Some(text) => text.to_lowercase().into(),
+            None => name.to_ascii_lowercase(),
+        }
+    }
+
+    /// Whether two names are one to this file system.
+    #[must_use]
+    pub fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
+        self.fold(a) == self.fold(b)
+    }
+
+    /// Room left on the file system.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn space(&self) -> io::Result<Space> {
+        let stat = nix::sys::statvfs::fstatvfs(&self.dir)?;
+        // Their width depends on the platform.
+        #[allow(clippy::useless_conversion)]
+        Ok(Space { unit: u64::from(stat.fragment_size()).max(1), free: stat.blocks_available().into() })
+    }
+
+    /// Entries that the top folder of a FAT12 or FAT16 has room for, a long name taking several; `None` where it can grow.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn top_entries(&self) -> io::Result<Option<u64>> {
+        let Some(boot) = self.drive.boot_sector().filter(|_| self.fat).transpose()? else { return Ok(None) };
+        // Microsoft's FAT specification: BPB_RootEntCnt, 0 on FAT32.
+        let (low, high) = (boot.get(17).copied().unwrap_or(0), boot.get(18).copied().unwrap_or(0));
+        Ok(Some(u64::from(u16::from_le_bytes([low, high]))).filter(|n| *n > 0))
+    }
+
+    /// What a name is; `None` when there is none.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn entry(&self, name: &OsStr) -> io::Result<Option<Entry>> {
+        match nix::sys::stat::fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                let kind = match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+                    SFlag::S_IFREG => Kind::File,
+                    SFlag::S_IFDIR => Kind::Folder,
+                    SFlag::S_IFLNK => Kind::Link,
+                    _ => Kind::Other,
+                };
+                Ok(Some(Entry { kind, size: u64::try_from(stat.st_size).unwrap_or(0) }))
+            }
+            Err(nix::errno::Errno::ENOENT) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Where a link leads, as it is written down.
+    ///
+    /// # Errors
+    /// Of `readlinkat(2)`.
+    pub fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
+        Ok(nix::fcntl::readlinkat(&self.dir, name)?.into())
+    }
+
+    /// Opens a regular file for reading; never a link, and never waits for a pipe.
+    ///
+    /// # Errors
+    /// Of `openat(2)`; `InvalidInput` when it is not a regular file.
+    pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(nix::fcntl::openat(&self.dir, name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(file)
+    }
+
+    /// Whether a file holds exactly `content`, as read from the medium.
+    ///
+    /// # Errors
+    /// As the operating system says, save that a file that is not there only differs.
+    pub fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
+        let file = match self.open_file(name) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        let size = content.size()?;
+        if file.metadata()?.len() != size {
+            return Ok(false);
+        }
+        past_cache(&file)?;
+        let (mut there, mut wanted) = (Buffer::zeroed(STEP), vec![0; STEP]);
+        let mut offset = 0;
+        while offset < size {
+            let n = content.fill(&mut wanted, offset)?;
+            let m = fill_direct(&file, &mut there, offset)?;
+            if n == 0 || wanted.get(..n) != there.get(..m) {
+                return Ok(false);
+            }
+            offset += u64::try_from(n).unwrap_or(u64::MAX);
+        }
+        Ok(true)
+    }
+}
+
+/// Makes the next reads come from the medium: writes back and drops the pages, and bypasses the cache where that is possible.
+fn past_cache(file: &File) -> io::Result<()> {
+    file.sync_all()?;
+    nix::fcntl::posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(file, FcntlArg::F_GETFL)?);
+    match nix::fcntl::fcntl(file, FcntlArg::F_SETFL(flags | OFlag::O_DIRECT)) {
+        // No direct I/O on this file system: the pages are gone at least.
+        Ok(_) | Err(nix::errno::Errno::EINVAL) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn fill_direct(file: &File, buf: &mut Buffer, offset: u64) -> io::Result<usize> {
+    match fill(file, buf, offset) {
+        // Directly after the last sector of a file there is nothing to align to; and some drivers refuse direct I/O late.
+        Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
+            let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(file, FcntlArg::F_GETFL)?);
+            nix::fcntl::fcntl(file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
+            fill(file, buf, offset)
+        }
+        other => other,
+    }
+}
+
+impl Steps for Folder {
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut dir = nix::dir::Dir::openat(&self.dir, ".", OPEN_FOLDER, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
+        Folder::same_name(self, a, b)
+    }
+
+    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
+        Folder::holds(self, name, content)
+    }
+
+    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
+        match self.open_file(name) {
+            Ok(file) => Ok(Some(file)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(content.mode()? | 0o600);
+        let file = File::from(nix::fcntl::openat(&self.dir, name, flags, mode)?);
+        // So that another copal does not take it for a leftover.
+        lock(&file)?;
+        Ok(file)
+    }
+
+    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let mut buf = vec![0; STEP];
+        let mut offset = 0;
+        loop {
+            let n = content.fill(&mut buf, offset)?;
+            let Some(part) = buf.get(..n).filter(|p| !p.is_empty()) else { return Ok(()) };
+            file.write_all_at(part, offset)?;
+            offset += u64::try_from(n).unwrap_or(u64::MAX);
+        }
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(nix::fcntl::renameat(&self.dir, from, &self.dir, to)?)
+    }
+
+    fn unlink(&self, name: &OsStr) -> io::Result<()> {
+        Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    fn make(&self, name: &OsStr) -> io::Result<File> {
+        nix::sys::stat::mkdirat(&self.dir, name, Mode::from_bits_truncate(0o755))?;
+        Ok(File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?))
+    }
+
+    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
+        Ok(File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?))
+    }
+
+    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
+        Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::RemoveDir)?)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.drive.flush()
+    }
+}
+
+/// Takes the lock that says "in use", if nobody has it.
+pub(super) fn lock(file: &File) -> io::Result<()> {
+    #[allow(deprecated)] // the owning type of nix takes the file away from us
+    Ok(nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?)
+}
+
+/// The bytes of a name.
+pub(super) fn bytes(name: &OsStr) -> &[u8] {
+    name.as_bytes()
+}

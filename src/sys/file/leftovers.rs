@@ -1,0 +1,193 @@
+//! Temporaries that a power cut left behind.
+//!
+//! A rename on FAT is two changes of folder entries, which reach the medium in any order. A cut between them can leave the
+//! target *and* the temporary leading to the same clusters. To unlink either one then frees the clusters of the other.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::mount::MsFlags;
+use nix::sys::statvfs::FsFlags;
+
+use super::at;
+use super::content::Content;
+use super::folder::{Folder, Kind, lock};
+use super::replace::{Steps, remove, replace_temporary};
+
+#[allow(unsafe_code, missing_docs)]
+mod ioctl {
+    //! `FIBMAP` of `include/uapi/linux/fs.h`.
+    nix::ioctl_readwrite_bad!(fibmap, 1, nix::libc::c_int);
+}
+
+const PREFIX: &[u8] = b"CPL";
+const SUFFIX: &[u8] = b".TMP";
+
+/// Eight and three capitals and digits: one folder entry on FAT, without a long name that a cut could separate from it.
+pub(super) fn temporary_name(number: u32) -> OsString {
+    format!("CPL{:05X}.TMP", number & 0xf_ffff).into()
+}
+
+/// Whether this is the name of a temporary of ours.
+#[must_use]
+pub fn is_leftover(name: &OsStr) -> bool {
+    let upper = name.as_bytes().to_ascii_uppercase();
+    let digits = upper.strip_prefix(PREFIX).and_then(|n| n.strip_suffix(SUFFIX));
+    digits.is_some_and(|d| d.len() == 5 && d.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// What became of a leftover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leftover {
+    /// It has been removed.
+    Removed,
+    /// It shared its clusters with this file, which has got a copy of its own; then it was removed.
+    Repaired(OsString),
+    /// Somebody is writing to it now.
+    InUse,
+    /// It was left where it is, for this reason; it must not be removed by hand before the file system is checked.
+    Left(String),
+}
+
+/// The leftovers of a folder, by name.
+pub type Swept = Vec<(OsString, Leftover)>;
+
+/// Removes what an interrupted [`replace`](super::replace) left in a folder (not in those below).
+///
+/// # Errors
+/// The folder cannot be listed. What cannot be removed is reported, not an error: it is in nobody's way.
+pub fn sweep(folder: &Folder) -> io::Result<Swept> {
+    let names = folder.names()?.into_iter().filter(|n| is_leftover(n));
+    let swept = names.map(|name| {
+        let fate = sweep_one(folder, &name).unwrap_or_else(|e| Leftover::Left(e.to_string()));
+        match &fate {
+            Leftover::Removed => tracing::info!("removed the leftover {}", shown(folder, &name)),
+            Leftover::Repaired(of) => tracing::warn!(
+                "{} and {} shared their clusters after a power cut; each was given its own",
+                shown(folder, &name),
+                of.to_string_lossy()
+            ),
+            Leftover::InUse => tracing::debug!("{} is in use", shown(folder, &name)),
+            Leftover::Left(why) => tracing::warn!("{} is left where it is: {why}", shown(folder, &name)),
+        }
+        (name, fate)
+    });
+    Ok(swept.collect())
+}
+
+fn shown(folder: &Folder, name: &OsStr) -> String {
+    folder.path().join(name).display().to_string()
+}
+
+fn sweep_one(folder: &Folder, name: &OsStr) -> io::Result<Leftover> {
+    match folder.entry(name)?.map(|e| e.kind) {
+        Some(Kind::File) => {}
+        Some(Kind::Folder) => return Ok(Leftover::Left("a folder that was being made".into())),
+        _ => return Ok(Leftover::Left("not a file".into())),
+    }
+    let file = folder.open_file(name)?;
+    match lock(&file) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Leftover::InUse),
+        Err(e) => return Err(e),
+    }
+    if let Some(twin) = twin(folder, name, &file)? {
+        separate(folder, name, file, &twin)?;
+        return Ok(Leftover::Repaired(twin));
+    }
+    drop(file);
+    remove(folder, name)?;
+    Ok(Leftover::Removed)
+}
+
+/// The other file of this folder that begins at the same cluster. Only FAT can have one.
+///
+/// Needs `CAP_SYS_RAWIO`; an error means that nobody can tell, and then nothing may be unlinked.
+fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Option<OsString>> {
+    if !folder.is_fat() {
+        return Ok(None);
+    }
+    let first = at(first_block(file), "find the clusters of", name)?;
+    if first == 0 {
+        return Ok(None);
+    }
+    for other in folder.names()? {
+        let is_file = folder.entry(&other)?.is_some_and(|e| e.kind == Kind::File);
+        if other == *name || !is_file {
+            continue;
+        }
+        if at(first_block(&folder.open_file(&other)?), "find the clusters of", &other)? == first {
+            return Ok(Some(other));
+        }
+    }
+    Ok(None)
+}
+
+/// Block of the device at which a file begins; 0 for an empty one.
+#[allow(unsafe_code)]
+fn first_block(file: &File) -> io::Result<nix::libc::c_int> {
+    let mut block: nix::libc::c_int = 0;
+    // SAFETY: FIBMAP reads and stores one int where the pointer leads, which lives through the call.
+    unsafe { ioctl::fibmap(file.as_raw_fd(), &raw mut block) }?;
+    Ok(block)
+}
+
+/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans are held until the medium knows neither of them.
+///
+/// The kernel then frees the shared clusters twice. It notices the second time, changes nothing, and by default makes the file
+/// system read-only; that is undone.
+fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::Result<()> {
+    if is_leftover(twin) {
+        return Err(io::Error::other(format!("it shares its clusters with {}", twin.to_string_lossy())));
+    }
+    let shared = folder.open_file(twin)?;
+    let own = replace_temporary(folder, twin, &Content::File(&shared))?;
+    at(folder.unlink(leftover), "remove", leftover)?;
+    at(folder.sync_folder(), "sync the folder of", leftover)?;
+    at(folder.flush(), "flush the drive below", leftover)?;
+    drop(own);
+    let was = nix::sys::statvfs::fstatvfs(&shared)?.flags();
+    drop(shared);
+    drop(held);
+    at(folder.sync_folder(), "sync the folder of", leftover)?;
+    make_writable_again(folder, was)
+}
+
+fn make_writable_again(folder: &Folder, was: FsFlags) -> io::Result<()> {
+    let point = |m: &crate::sys::mount::Mount| m.dev == crate::sys::block::major_minor(folder.dev());
+    let now = nix::sys::statvfs::statvfs(folder.path())?.flags();
+    if was.contains(FsFlags::ST_RDONLY) || !now.contains(FsFlags::ST_RDONLY) {
+        return Ok(());
+    }
+    // These have the same bits in both interfaces.
+    let kept = FsFlags::ST_NOSUID | FsFlags::ST_NODEV | FsFlags::ST_NOEXEC | FsFlags::ST_NOATIME;
+    let flags = MsFlags::from_bits_truncate((was & kept).bits()) | MsFlags::MS_REMOUNT;
+    let mounts = crate::sys::mount::read_mounts(Path::new("/proc/self/mountinfo"))?;
+    for mount in mounts.iter().filter(|m| point(m)) {
+        nix::mount::mount(None::<&str>, &mount.point, None::<&str>, flags, None::<&str>)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_those_of_others() {
+        for number in [0, 1, 0xf_ffff, u32::MAX] {
+            let name = temporary_name(number);
+            assert_eq!(name.len(), 12);
+            assert!(is_leftover(&name) && is_leftover(&name.to_ascii_lowercase()));
+        }
+        for other in
+            ["CPL.TMP", "CPL0000.TMP", "CPL0000G.TMP", "CPL000000.TMP", "ACPL00000.TMP", "CPL00000.TM"]
+        {
+            assert!(!is_leftover(OsStr::new(other)), "{other}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The sequences, over a small trait, so that a test can stop them anywhere.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::at;
+use super::content::Content;
+use super::folder::Folder;
+use super::leftovers::temporary_name;
+use super::side::is_side_file_by;
+
+/// What the sequences need of a folder. One implementation for the real thing; tests wrap it to fail or stop on purpose.
+#[allow(missing_docs, clippy::missing_errors_doc)] // each is one system call, and fails as that does
+pub trait Steps {
+    fn names(&self) -> io::Result<Vec<OsString>>;
+    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool;
+    /// Whether a file holds `content`, read from the medium, not from the cache.
+    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool>;
+    /// Opens a file, so that its clusters are not freed before it is closed; `None` where there is none.
+    fn hold(&self, name: &OsStr) -> io::Result<Option<File>>;
+    /// Makes a file that must not be there.
+    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File>;
+    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()>;
+    fn sync(&self, file: &File) -> io::Result<()>;
+    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()>;
+    fn unlink(&self, name: &OsStr) -> io::Result<()>;
+    /// Makes a folder that must not be there.
+    fn make(&self, name: &OsStr) -> io::Result<File>;
+    fn hold_folder(&self, name: &OsStr) -> io::Result<File>;
+    fn unlink_folder(&self, name: &OsStr) -> io::Result<()>;
+    fn sync_folder(&self) -> io::Result<()>;
+    /// Writes back the block device and flushes the drive's cache.
+    fn flush(&self) -> io::Result<()>;
+    /// Closes a file: the clusters of one that has no name any more are freed here.
+    fn close(&self, file: File) -> io::Result<()> {
+        drop(file);
+        Ok(())
+    }
+}
+
+/// What [`replace`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The file held the content already; nothing was written.
+    Unchanged,
+    /// The file has the new content.
+    Written,
+}
+
+/// Makes the file `name` in `folder` hold `content`. At every instant the name leads to the complete old or the complete new
+/// content (or to nothing, if there was nothing), also on the medium. Returns when the new content is on the medium and has
+/// been read back from there.
+///
+/// # Errors
+/// As the operating system says, with the step that failed; `InvalidData` when the medium returned something else than what
+/// was written, in which case the old file is still in place.
+pub fn replace(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+    replace_by(folder, name, content)
+}
+
+/// [`replace`] by other means.
+///
+/// # Errors
+/// As for [`replace`].
+pub fn replace_by(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+    let stale = remove_side_files(steps, name)?;
+    if at(steps.holds(name, content), "compare", name)? {
+        // It may have been written by somebody who did not care whether it reaches the medium.
+        at(steps.sync_folder(), "sync the folder of", name)?;
+        at(steps.flush(), "flush the drive below", name)?;
+        return Ok(if stale { Outcome::Written } else { Outcome::Unchanged });
+    }
+    // Held until the very end: freed earlier, a cut could leave the old entry with clusters that the table calls free.
+    let old = at(steps.hold(name), "open", name)?;
+    let new = replace_temporary(steps, name, content)?;
+    steps.close(new)?;
+    let Some(old) = old else { return Ok(Outcome::Written) };
+    steps.close(old)?;
+    // The freed clusters: not needed for safety, but nothing shall be left for later.
+    at(steps.flush(), "flush the drive below", name)?;
+    Ok(Outcome::Written)
+}
+
+/// Writes a temporary and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards. The
+/// new file is still open.
+pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+    let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
+    if let Err(e) = fill(steps, &temporary, &new, content) {
+        // It never had another name, so its clusters are its own. Should this fail too, the next start sweeps it away.
+        if let Err(also) = steps.unlink(&temporary).and_then(|()| steps.sync_folder()) {
+            tracing::warn!("cannot remove {}: {also}", temporary.to_string_lossy());
+        }
+        return Err(e);
+    }
+    // From here on the temporary is not removed on failure: on the medium it may have become the target.
+    at(steps.rename(&temporary, name), "rename over", name)?;
+    at(steps.sync(&new), "sync", name)?;
+    at(steps.sync_folder(), "sync the folder of", name)?;
+    at(steps.flush(), "flush the drive below", name)?;
+    Ok(new)
+}
+
+/// Everything about the temporary is on the medium when this returns, its chain of clusters too: the rename must not get there
+/// before it.
+fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
+    at(steps.write(new, content), "write", temporary)?;
+    at(steps.sync(new), "sync", temporary)?;
+    at(steps.sync_folder(), "sync the folder of", temporary)?;
+    at(steps.flush(), "flush the drive below", temporary)?;
+    if at(steps.holds(temporary, content), "read back", temporary)? {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{}: what was read back is not what was written", temporary.to_string_lossy()),
+    ))
+}
+
+/// Removes what `fatrw` keeps beside a file, and would put over it at its next read. Whether there was anything.
+fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
+    let all = at(steps.names(), "list the folder of", name)?;
+    let stale: Vec<_> =
+        all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect();
+    for side in &stale {
+        unlink_held(steps, side)?;
+    }
+    Ok(!stale.is_empty())
+}
+
+/// Removes a name so that the clusters are freed after the entry has gone from the medium, never before.
+fn unlink_held(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
+    let held = at(steps.hold(name), "open", name)?;
+    at(steps.unlink(name), "remove", name)?;
+    at(steps.sync_folder(), "sync the folder of", name)?;
+    at(steps.flush(), "flush the drive below", name)?;
+    match held {
+        Some(file) => {
+            steps.close(file)?;
+            at(steps.flush(), "flush the drive below", name)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Removes a regular file with its side files; whether there was one. On the medium the file is complete or gone.
+///
+/// # Errors
+/// As the operating system says, with the step that failed.
+pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
+    remove_side_files(steps, name)?;
+    match unlink_held(steps, name) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes an empty folder.
+///
+/// # Errors
+/// As the operating system says, with the step that failed.
+pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
+    let held = at(steps.hold_folder(name), "open", name)?;
+    at(steps.unlink_folder(name), "remove", name)?;
+    at(steps.sync_folder(), "sync the folder of", name)?;
+    at(steps.flush(), "flush the drive below", name)?;
+    steps.close(held)?;
+    at(steps.flush(), "flush the drive below", name)
+}
+
+/// Makes a folder. It gets its name only when it is on the medium, empty: made under its own name, a cut could leave an entry
+/// that leads to a cluster full of something else.
+///
+/// # Errors
+/// As the operating system says, with the step that failed.
+pub fn make_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
+    let (temporary, made) = create_unique(steps, |t| steps.make(t))?;
+    at(steps.sync(&made), "sync", &temporary)?;
+    at(steps.sync_folder(), "sync the folder of", &temporary)?;
+    at(steps.flush(), "flush the drive below", &temporary)?;
+    at(steps.rename(&temporary, name), "rename to", name)?;
+    at(steps.sync(&made), "sync", name)?;
+    at(steps.sync_folder(), "sync the folder of", name)?;
+    at(steps.flush(), "flush the drive below", name)
+}
+
+/// Makes something under a temporary name that nobody has.
+fn create_unique(
+    steps: &impl Steps,
+    make: impl Fn(&OsStr) -> io::Result<File>,
+) -> io::Result<(OsString, File)> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let mut last = None;
+    for _ in 0..64 {
+        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let mixed = clock.subsec_nanos() ^ std::process::id().rotate_left(12);
+        let name = temporary_name(mixed.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed)));
+        // Asked for before it is made: on FAT `O_EXCL` alone sees no short names of other files.
+        if at(steps.names(), "look for", &name)?.iter().any(|n| steps.same_name(n, &name)) {
+            continue;
+        }
+        match make(&name) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = Some(e),
+            made => return Ok((name.clone(), at(made, "make", &name)?)),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::other("no unused temporary name")))
+}

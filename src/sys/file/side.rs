@@ -1,0 +1,64 @@
+//! The side files of `fatrw`, the tool by which shell parts of the system write boot files.
+//!
+//! It writes `.NAME.RANDOM.MD5.md5sum` first (eight and 32 hexadecimal digits), copies that to the same name with `.tmp`,
+//! renames the copy over `NAME` and removes the first. A reader that finds an `.md5sum` whose content fits its name puts it
+//! over `NAME`: one that is stale would undo any other write.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::folder::bytes;
+
+/// Whether `entry` is a side file of the file `name`.
+///
+/// Anything between the name and the ending counts, complete or not. Only what is written like a side file of a longer name is
+/// left alone: `.config.json.….md5sum` belongs to `config.json`, not to `config`, and may hold its only good copy.
+#[must_use]
+pub fn is_side_file(entry: &OsStr, name: &OsStr) -> bool {
+    is_side_file_by(entry, name, |a, b| a == b)
+}
+
+pub(super) fn is_side_file_by(entry: &OsStr, name: &OsStr, same: impl Fn(&OsStr, &OsStr) -> bool) -> bool {
+    let Some((b'.', rest)) = bytes(entry).split_first() else { return false };
+    let Some((start, rest)) = rest.split_at_checked(bytes(name).len()) else { return false };
+    let Some((b'.', rest)) = rest.split_first() else { return false };
+    if !same(OsStr::from_bytes(start), name) {
+        return false;
+    }
+    let Some(middle) = rest.strip_suffix(b".md5sum").or_else(|| rest.strip_suffix(b".tmp")) else {
+        return false;
+    };
+    !belongs_to_longer_name(middle)
+}
+
+/// `REST.RANDOM.MD5`: then the file is `NAME.REST`.
+fn belongs_to_longer_name(middle: &[u8]) -> bool {
+    let hex = |part: Option<&[u8]>, len| {
+        part.is_some_and(|p| p.len() == len && p.iter().all(u8::is_ascii_hexdigit))
+    };
+    let mut parts = middle.rsplit(|&b| b == b'.');
+    hex(parts.next(), 32) && hex(parts.next(), 8) && parts.next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn every_side_file_of_the_name_and_of_no_other() {
+        let yes = |entry: &str, name: &str| assert!(is_side_file(entry.as_ref(), name.as_ref()), "{entry}");
+        let no = |entry: &str, name: &str| assert!(!is_side_file(entry.as_ref(), name.as_ref()), "{entry}");
+        yes(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "config.json");
+        yes(&format!(".config.json.12ab34cd.{HASH}.tmp"), "config.json");
+        yes(".config.json.cut.md5sum", "config.json");
+        yes(".config.json.x.tmp", "config.json");
+        no(".config.json.md5sum", "config.json");
+        no(".config.json.12ab34cd.md5", "config.json");
+        no("config.json.12ab34cd.tmp", "config.json");
+        no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "config");
+        no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "config.jso");
+        no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "onfig.json");
+    }
+}
