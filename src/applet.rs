@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use crate::cli;
 use crate::error::{Code, Error, Result};
+use crate::flasher;
 use crate::sys::log::{self, Voice};
 
 /// A legacy name.
@@ -42,7 +43,7 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
 
 /// The table: every name, and the function behind it. `copal --list` prints it in this order.
 pub const APPLETS: &[Applet] = &[
-    program("resin-init-flasher", absent),
+    program("resin-init-flasher", |call| flasher::resin_init_flasher(&call.args)),
     program("hostapp-update", absent),
     program("hostapp-update-hooks", absent),
     program("hostapp-update-hooks-v2", absent),

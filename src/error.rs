@@ -110,6 +110,8 @@ codes! {
     PluginFailed = "plugin-failed", "look at the plug-in's lines in the log, and mend it in the board's recipe";
     EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations";
     EndingFailed = "ending-failed", "switch the device off and on by hand: it is installed";
+    BootPartitionNotFound = "boot-partition-not-found", "look at the kernel log for the disk named here, and at the image's partitions";
+    Interrupted = "interrupted", "run the installation again: the disk was made unbootable";
     BootMountFailed = "boot-mount-failed", "look at the kernel log, and at what is mounted at /tmp/internal_boot";
     BootUnmountFailed = "boot-unmount-failed", "end the programs named here, which still use the internal boot partition";
     BootPartitionFull = "boot-partition-full", "remove large files from the medium's boot partition, or use an image with a larger one";

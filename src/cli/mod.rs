@@ -12,6 +12,7 @@ mod completions;
 mod digest;
 pub mod exit;
 mod flash;
+mod receipt_file;
 mod ui;
 mod verify;
 

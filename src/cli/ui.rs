@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::exit;
 use crate::error::{Code, Effect, Error, Result};
-use crate::flasher::progress::{self, Progress, json, meter::Sink};
+use crate::flasher::progress::{self, Progress, json};
 use crate::sys::log::{self, Voice};
 
 /// Where a verb shows itself.
@@ -43,9 +43,10 @@ impl Ui {
         &self.progress
     }
 
-    /// Shows the job's progress through `sink` as well.
-    pub fn also(&self, sink: Box<dyn Sink>) {
-        self.progress.also(sink);
+    /// The same, for whoever adds others to the audience.
+    #[must_use]
+    pub fn shown(&self) -> &progress::Shown {
+        &self.progress
     }
 
     /// Text on stdout as it is, with `--json` too: for verbs whose output has a form of its own.

@@ -212,6 +212,12 @@ impl Prepared {
         self.target.name()
     }
 
+    /// Bytes of the bootloader.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.image.len() as u64
+    }
+
     /// Reads what is there now. Writes nothing.
     ///
     /// # Errors

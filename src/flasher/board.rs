@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::bootpart::POINT;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{self, Command, End, Said};
@@ -15,10 +16,7 @@ use crate::sys::command::{self, Command, End, Said};
 /// Run before anything is read or written.
 const INIT: &str = "/usr/bin/resin-init-board";
 /// Run when the internal boot partition has been filled.
-const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
-
-/// Where the internal boot partition is mounted. Board programs and plug-ins have this path in their text.
-pub const INTERNAL_BOOT: &str = "/tmp/internal_boot";
+pub const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
 
 /// Seconds that a board program may take; without it there is no limit.
 pub const LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
@@ -57,7 +55,7 @@ impl Environment {
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let boot = OsString::from(self.paths.boot());
         let mut variables = vec![
-            ("INTERNAL_DEVICE_BOOT_PART_MOUNTPOINT", self.paths.at(INTERNAL_BOOT).into()),
+            ("INTERNAL_DEVICE_BOOT_PART_MOUNTPOINT", self.paths.at(POINT).into()),
             ("EXTERNAL_DEVICE_BOOT_PART_MOUNTPOINT", boot.clone()),
             ("BALENA_BOOT_MOUNTPOINT", boot),
             ("CONFIG_PATH", self.config_json.clone().into()),
@@ -117,7 +115,7 @@ impl Board {
     }
 
     /// Runs `resin-init-flasher-board`, where installed. To be called with the internal boot partition mounted at
-    /// [`INTERNAL_BOOT`] and the disk open nowhere.
+    /// [`POINT`] and the disk open nowhere.
     ///
     /// # Errors
     /// [`Code::BoardProgramFailed`], after the disk was written.

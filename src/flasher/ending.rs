@@ -152,7 +152,12 @@ pub fn ladder<'a>(
 /// failure, with the effect that the installation itself has succeeded; without an init system that goes on, the caller
 /// must not return either.
 #[must_use]
-pub fn end(ending: Ending, rungs: Vec<Rung<'_>>, mut flush: impl FnMut(), mut wait: impl FnMut(Duration)) -> Error {
+pub fn end(
+    ending: Ending,
+    rungs: Vec<Rung<'_>>,
+    mut flush: impl FnMut(),
+    mut wait: impl FnMut(Duration),
+) -> Error {
     let verb = ending.verb();
     let mut reasons = Vec::new();
     for mut rung in rungs {

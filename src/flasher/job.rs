@@ -49,7 +49,7 @@ pub struct Prepared {
 }
 
 /// How long something else, most of all udev, may keep the disk busy before it is opened and after it was written.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where the target comes from.
 #[derive(Debug)]
@@ -74,6 +74,19 @@ impl Wanted {
 }
 
 impl Request {
+    /// What the environment asks for, with everything in its usual place.
+    #[must_use]
+    pub fn of_environment(paths: Paths) -> Self {
+        let config_json = std::env::var_os("CONFIG_PATH").filter(|p| !p.is_empty()).map(Into::into);
+        Request { paths, config_json, ..Request::default() }
+    }
+
+    /// Where the board's configuration is.
+    #[must_use]
+    pub fn flasher_conf(&self) -> PathBuf {
+        self.conf.clone().unwrap_or_else(|| self.paths.flasher_conf())
+    }
+
     /// Whether a whole installation is asked for, not the image alone: that takes a configuration, and a disk.
     #[must_use]
     pub fn is_installation(&self) -> bool {
@@ -106,7 +119,7 @@ impl Inputs {
     pub fn read(request: &Request) -> Result<Inputs> {
         let conf = match (&request.conf, &request.image, &request.target) {
             (None, Some(_), Some(_)) => None,
-            (path, ..) => Some(FlasherConf::load(path.as_deref().unwrap_or(&request.paths.flasher_conf()))?),
+            _ => Some(FlasherConf::load(&request.flasher_conf())?),
         };
         if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
             conf.check_medium(&request.paths.boot())?;
@@ -116,16 +129,17 @@ impl Inputs {
             Some(path) => Wanted::Named(path.clone()),
             None => Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?),
         };
-        let image = Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-            (Some(path), _) => path.clone(),
-            (None, Some(name)) => image::locate(&request.paths, name)?,
-            (None, None) => {
-                return Err(Error::new(
-                    Code::ImageMissing,
-                    "no image is named: the configuration has no BALENA_IMAGE",
-                ));
-            }
-        })?;
+        let image =
+            Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
+                (Some(path), _) => path.clone(),
+                (None, Some(name)) => image::locate(&request.paths, name)?,
+                (None, None) => {
+                    return Err(Error::new(
+                        Code::ImageMissing,
+                        "no image is named: the configuration has no BALENA_IMAGE",
+                    ));
+                }
+            })?;
         Ok(Inputs { conf, config, wanted, image })
     }
 
@@ -190,13 +204,13 @@ impl Prepared {
     ///
     /// # Errors
     /// Refusals, with nothing written; then those of [`write::execute`].
-    pub fn run(self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
+    pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
         let Prepared { plan, image } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == Kind::File && !plan.target.node.exists();
         let device = open_exclusively(&plan.target)?;
         check_identity(&plan.target, &device, paths)?;
-        let outcome = write::execute(&plan, &|| image.source(), &device, progress).inspect_err(|e| {
+        let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
             // A refusal leaves nothing behind.
             if made && e.effect() == Effect::Refused {
                 drop(std::fs::remove_file(&plan.target.node));
@@ -212,7 +226,7 @@ impl Prepared {
                 None
             }
         };
-        Ok(Receipt::new(&plan, &outcome, started, reread))
+        Ok(Receipt::new(plan, &outcome, started, reread))
     }
 }
 
@@ -280,7 +294,8 @@ fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
     match target::medium_boot_partition(facts) {
         Some(elsewhere) if request.config_json.is_none() || request.is_installation() => {
             let mounted = elsewhere.mounted.display();
-            let message = format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
+            let message =
+                format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
             Err(Error::new(Code::MediumBootElsewhere, message).object(mounted))
         }
         _ => Ok(()),
@@ -312,7 +327,7 @@ fn open(target: &Target, access: Access) -> Result<Device> {
 }
 
 /// Opens for writing. udev holds the lock while it probes a disk that has just appeared or was just closed.
-pub(super) fn open_exclusively(target: &Target) -> Result<Device> {
+fn open_exclusively(target: &Target) -> Result<Device> {
     let access = match target.kind {
         Kind::Block => Access::ExclusiveDisk,
         Kind::File => Access::ExclusiveFile,
@@ -328,6 +343,14 @@ pub(super) fn open_exclusively(target: &Target) -> Result<Device> {
             }
             other => return other.map_err(|e| cannot_open(&target.name, e)),
         }
+    }
+}
+
+/// Opens a disk of which something may still be in use, for clearing what it boots from.
+pub(super) fn open_to_undo(target: &Target) -> Result<Device> {
+    match open_exclusively(target) {
+        Err(e) if e.code() == Code::Busy => open(target, Access::Shared),
+        other => other,
     }
 }
 
@@ -354,7 +377,7 @@ fn cannot_open(target: &Path, cause: std::io::Error) -> Error {
 }
 
 /// The disk that was checked must be the one that is open now: names move when hardware comes and goes.
-pub(super) fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
+fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
     let Some(dev) = device.dev() else { return Ok(()) };
     let size = device.size().map_err(|e| cannot_open(&target.name, e))?;
     let serial = device::serial_of(paths, dev);

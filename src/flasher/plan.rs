@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::digest::{CHUNK, Digest256};
 use super::image::{Format, Image, Inspection, Size};
+use super::install::plan::Installation;
 use super::target::{Kind, Target};
 use crate::error::{Code, Result};
 use crate::flash_device::io::Io;
@@ -111,6 +112,8 @@ pub struct Plan {
     pub target: Target,
     /// In order.
     pub steps: Vec<Step>,
+    /// What follows, where more than the image is installed.
+    pub installation: Option<Installation>,
 }
 
 impl Plan {
@@ -154,7 +157,7 @@ impl Plan {
             chunks: seen.digests,
             sha256: seen.sha256,
         };
-        Ok(Plan { version: VERSION, image, target, steps })
+        Ok(Plan { version: VERSION, image, target, steps, installation: None })
     }
 
     /// The part of the image that holds its backup GPT, where it is written apart.
@@ -241,6 +244,9 @@ impl fmt::Display for Plan {
         }
         for (i, step) in self.steps.iter().enumerate() {
             writeln!(f, "{:>6}. {step}", i + 1)?;
+        }
+        if let Some(installation) = &self.installation {
+            write!(f, "then\n{installation}")?;
         }
         Ok(())
     }

@@ -83,6 +83,12 @@ pub fn for_programs() -> Shown {
     shown(json::Json::new(Patient::new(std::io::stdout())))
 }
 
+/// Progress for a service: a bar where somebody started it by hand on a terminal, log events otherwise.
+#[must_use]
+pub fn for_service() -> Shown {
+    if Surroundings::of_stderr().can_show_a_bar() { shown(bar::Bar::new("")) } else { for_journal() }
+}
+
 /// Progress as log events, one every five percent, with the fields `COPAL_STAGE` and, where it is known,
 /// `COPAL_PERCENT`: for a service, whose log is the journal. Not together with lines on stderr, which end there too.
 #[must_use]

@@ -1,14 +1,18 @@
 //! The receipt: what a successful flash did, for whoever asks later. Schema: `docs/receipt.md`. No secrets.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
+use super::bootpart::Deployed;
 use super::digest::Digest256;
 use super::image::Format;
+use super::install::StepTime;
 use super::plan::Plan;
 use super::target::Target;
 use super::write::Outcome;
+use crate::flash_device::Written;
 
 /// Version of the receipt's JSON form: raised when a field changes its meaning or goes.
 pub const VERSION: u32 = 1;
@@ -73,6 +77,16 @@ pub struct Retries {
     pub io: u64,
 }
 
+/// What became of the internal boot partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BootPartitionRecord {
+    /// The partition.
+    pub device: PathBuf,
+    /// What was copied.
+    #[serde(flatten)]
+    pub deployed: Deployed,
+}
+
 /// Record of one successful flash.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Receipt {
@@ -100,6 +114,12 @@ pub struct Receipt {
     pub retries: Retries,
     /// The kernel has taken the new partition table; null for files, which have none for it.
     pub partition_table_reread: Option<bool>,
+    /// Loaders that were written outside the partitions, in order.
+    pub bootloaders: Vec<Written>,
+    /// The internal boot partition, where it was filled.
+    pub boot_partition: Option<BootPartitionRecord>,
+    /// The steps of an installation.
+    pub timeline: Vec<StepTime>,
 }
 
 impl Receipt {
@@ -134,6 +154,22 @@ impl Receipt {
             direct_io: outcome.direct_io,
             retries: Retries { rewritten_chunks: outcome.rewritten_chunks, io: outcome.io_retries },
             partition_table_reread: reread,
+            bootloaders: Vec::new(),
+            boot_partition: None,
+            timeline: Vec::new(),
         }
+    }
+
+    /// The receipt with the steps of the installation, which ends now.
+    #[must_use]
+    pub fn finished(self, timeline: Vec<StepTime>) -> Self {
+        let finished = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        Receipt { finished, timeline, ..self }
+    }
+
+    /// As it is kept: indented, for people.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }

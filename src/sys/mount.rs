@@ -69,6 +69,14 @@ pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) ->
     Err(last)
 }
 
+/// Mounts a block device for reading only.
+///
+/// # Errors
+/// Of `mount(2)`.
+pub fn mount_read_only(node: &Path, point: &Path, fstype: &'static str) -> io::Result<()> {
+    Ok(nix::mount::mount(Some(node), point, Some(fstype), MsFlags::MS_RDONLY, None::<&str>)?)
+}
+
 /// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `patience` while it is busy.
 ///
 /// # Errors

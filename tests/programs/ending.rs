@@ -11,8 +11,8 @@ use copal::config::paths::Paths;
 use copal::error::{Code, Effect};
 use copal::flasher::board::Environment;
 use copal::flasher::ending::{Missed, Rung, Ways, await_adbd, end, helper, ladder};
-use copal::sys::power::Ending;
 use copal::sys::command::is_running;
+use copal::sys::power::Ending;
 
 use crate::support::{Root, logged, runs, soon};
 

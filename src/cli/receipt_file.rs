@@ -1,0 +1,90 @@
+//! The file that `--receipt` names.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Code, Error, Result};
+use crate::flasher::plan::Plan;
+use crate::sys::block::sync_name;
+
+/// The place of a receipt, proven to be writable before anything is flashed.
+pub(super) struct ReceiptFile {
+    path: PathBuf,
+}
+
+impl ReceiptFile {
+    /// The place that was asked for, if any, once it has been proven.
+    pub(super) fn for_run(path: Option<&Path>, plan: &Plan) -> Result<Option<Self>> {
+        path.map(|path| Self::open(path, plan)).transpose()
+    }
+
+    /// A place that was proven before.
+    pub(super) fn at(path: PathBuf) -> Self {
+        ReceiptFile { path: path.canonicalize().unwrap_or(path) }
+    }
+
+    fn open(path: &Path, plan: &Plan) -> Result<Self> {
+        let refused = |why: &str| {
+            Error::new(Code::OutputFailed, format!("cannot put a receipt into {}: {why}", path.display()))
+                .object(path.display())
+        };
+        for (taken, why) in
+            [(&plan.image.stored.path, "it is the image"), (&plan.target.node, "it is the target")]
+        {
+            if is_same(path, taken) {
+                return Err(refused(why));
+            }
+        }
+        // Through links: what they lead to is replaced, not they.
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let is_special = |p: &Path| ["/dev", "/proc", "/sys"].iter().any(|top| p.starts_with(top));
+        if is_special(&real) || std::fs::symlink_metadata(&real).is_ok_and(|m| !m.is_file()) {
+            return Err(refused("it is not a plain file"));
+        }
+        let file = ReceiptFile { path: real };
+        file.temporary().map_err(|e| refused("its folder cannot be written").because(e))?;
+        Ok(file)
+    }
+
+    /// A new file beside the receipt's place, gone again with the value.
+    fn temporary(&self) -> std::io::Result<NamedTempFile> {
+        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let permissions = Permissions::from_mode(0o644);
+        tempfile::Builder::new().prefix(".receipt-").permissions(permissions).tempfile_in(folder)
+    }
+
+    pub(super) fn save(&self, text: &str) -> Result<()> {
+        self.replace(text).map_err(|e| {
+            let path = self.path.display();
+            let message = format!("the image was written and verified, but the receipt {path} was not");
+            Error::new(Code::OutputFailed, message).object(path).because(e).after_success()
+        })
+    }
+
+    fn replace(&self, text: &str) -> std::io::Result<()> {
+        let mut temporary = self.temporary()?;
+        writeln!(temporary, "{text}")?;
+        temporary.as_file().sync_all()?;
+        temporary.persist(&self.path)?;
+        sync_name(&self.path)
+    }
+}
+
+/// The same file, by whatever name; or the same name, where there is none yet.
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(x), Ok(y)) => (x.dev(), x.ino()) == (y.dev(), y.ino()) || (x.rdev() != 0 && x.rdev() == y.rdev()),
+        (Err(_), Err(_)) => {
+            let place = |p: &Path| {
+                let absolute = std::path::absolute(p).ok()?;
+                Some((absolute.parent()?.canonicalize().ok()?, absolute.file_name()?.to_owned()))
+            };
+            place(a).is_some_and(|x| Some(x) == place(b))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,167 @@
+//! The steps from the write on.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::timeline::Timeline;
+use super::{Ready, partitions, undo};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flash_device::{self, Written};
+use crate::flasher::bootpart::{self, BootPartition, Deployed, Destination};
+use crate::flasher::plan::Plan;
+use crate::flasher::plugin::Plugin;
+use crate::flasher::receipt::{BootPartitionRecord, Receipt};
+use crate::flasher::watch::Watch;
+use crate::sys::signal::{self, PutOff};
+use crate::sys::systemd::{self, Inhibitor};
+
+/// Where the receipt goes on the internal boot partition.
+const RECEIPT: &str = "flash-receipt.json";
+
+/// Names the log of an initramfs, which is lost with it.
+const LOG_VARIABLE: &str = "INITRAMFS_LOGFILE";
+
+/// Everything that these steps work with.
+pub(super) struct Site<'a> {
+    pub(super) paths: &'a Paths,
+    pub(super) ready: &'a Ready,
+    pub(super) watch: &'a Watch<'a>,
+}
+
+impl Site<'_> {
+    fn plan(&self) -> &Plan {
+        &self.ready.prepared.plan
+    }
+
+    /// Writes the image and reads it back.
+    pub(super) fn write_image(&self) -> Result<Receipt> {
+        let _held = hold_off_shutdown();
+        self.ready.prepared.run(self.paths, self.watch.progress())
+    }
+
+    /// Everything behind the write. When it fails, or a signal asks the program to end, the disk is made unbootable again.
+    pub(super) fn finish(&self, receipt: Receipt, plugin: &mut Plugin, time: Timeline) -> Result<Receipt> {
+        let put_off = PutOff::begin().map_err(|e| {
+            Error::new(Code::Io, "cannot put off signals while the installation is finished").because(e)
+        });
+        let mut mounted = None;
+        let done = put_off.and_then(|put_off| {
+            self.steps(receipt, plugin, &mut mounted, time).inspect(|_| put_off.release())
+        });
+        // After a failure they stay put off: the program ends now anyway, and its last words are to be heard.
+        done.map_err(|e| undo::make_unbootable(self.plan(), mounted, e))
+    }
+
+    fn steps(
+        &self,
+        mut receipt: Receipt,
+        plugin: &mut Plugin,
+        mounted: &mut Option<BootPartition>,
+        mut time: Timeline,
+    ) -> Result<Receipt> {
+        let plan = self.plan();
+        let table = plan.image.table.as_ref();
+        let mut step = Steps { time: &mut time };
+        let node = step.run("partitions", || partitions::boot_partition(self.paths, &plan.target, table))?;
+        receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
+        step.run("boot partition", || {
+            let boot = mounted.insert(BootPartition::mount(&node, &self.paths.at(bootpart::POINT))?);
+            receipt.boot_partition = Some(self.populate(boot, &node, plugin)?);
+            Ok(())
+        })?;
+        step.run("board program", || {
+            self.watch.hands_off();
+            self.ready.board.flasher_board()
+        })?;
+        let receipt = receipt.finished(step.time.so_far());
+        step.run("records", || self.leave_records(&receipt, mounted))?;
+        step.run("boot entry", || plugin.bootloader_postsetup())?;
+        Ok(receipt)
+    }
+
+    fn write_bootloaders(&self) -> Result<Vec<Written>> {
+        let _held = hold_off_shutdown();
+        let planned = self.plan().installation.iter().flat_map(|i| &i.bootloaders);
+        // Judged again: the disk may now have other partitions than before.
+        planned.map(|b| flash_device::prepare(&b.write(), self.paths, None)?.run()).collect()
+    }
+
+    /// Fills the mounted boot partition.
+    fn populate(
+        &self,
+        boot: &BootPartition,
+        node: &Path,
+        plugin: &mut Plugin,
+    ) -> Result<BootPartitionRecord> {
+        let dest = Destination::open(boot.point(), None)?;
+        let mut deployed = Deployed::default();
+        let contents = self.plan().installation.as_ref().map(|i| &i.boot_partition);
+        if let Some(contents) = contents {
+            contents.check(&dest, log_file().map_or(0, |log| log.1))?;
+            let _held = hold_off_shutdown();
+            deployed = contents.deploy(&dest)?;
+        }
+        // It may start a reboot, so nothing is held.
+        plugin.bootloader_setup()?;
+        if let Some(contents) = contents {
+            let _held = hold_off_shutdown();
+            contents.deploy_config_json(&dest)?;
+        }
+        Ok(BootPartitionRecord { device: node.to_owned(), deployed })
+    }
+
+    /// Receipt and log, the last that goes to the disk.
+    fn leave_records(&self, receipt: &Receipt, mounted: &mut Option<BootPartition>) -> Result<()> {
+        let _held = hold_off_shutdown();
+        let Some(boot) = mounted.as_ref() else { return Ok(()) };
+        let dest = Destination::open(boot.point(), None)?;
+        bootpart::put(&dest, OsStr::new(RECEIPT), receipt.to_text().as_bytes())?;
+        if let Some((log, _)) = log_file() {
+            match std::fs::read(&log) {
+                Ok(bytes) => bootpart::put(&dest, OsStr::new(&format!("migration_{}", minute())), &bytes)?,
+                // Of interest to whoever looks for a fault, and no reason to throw away a good installation.
+                Err(e) => tracing::warn!("cannot read {}, which {LOG_VARIABLE} names: {e}", log.display()),
+            }
+        }
+        drop(dest);
+        mounted.take().map_or(Ok(()), BootPartition::unmount)
+    }
+}
+
+/// Steps between which signals are looked at.
+struct Steps<'a> {
+    time: &'a mut Timeline,
+}
+
+impl Steps<'_> {
+    fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = self.time.step(name, work)?;
+        match signal::came() {
+            None => Ok(done),
+            Some(signal) => {
+                let message = format!("the installation was interrupted after its step `{name}` by {signal}");
+                Err(Error::new(Code::Interrupted, message).object(name))
+            }
+        }
+    }
+}
+
+/// As long as it lives, nobody shuts the system down by accident. There may be nobody to ask, which is no failure.
+fn hold_off_shutdown() -> Option<Inhibitor> {
+    systemd::inhibit_shutdown("copal", "the internal disk is being written")
+}
+
+/// The log of an initramfs and its bytes, where there is one.
+fn log_file() -> Option<(PathBuf, u64)> {
+    let path = PathBuf::from(std::env::var_os(LOG_VARIABLE).filter(|v| !v.is_empty())?);
+    let meta = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+    Some((path, meta.len()))
+}
+
+/// The present minute, UTC, as `YYYYmmddTHHMM`.
+fn minute() -> String {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now.chars().filter(|c| !matches!(c, '-' | ':')).take(13).collect()
+}

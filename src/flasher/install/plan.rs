@@ -1,0 +1,129 @@
+//! What an installation does besides writing the image: a value, made before anything is written.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::config::config_json::ConfigJson;
+use crate::config::flasher_conf::{BootloaderWrite, FlasherConf};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flash_device::{self, Coming, Kind};
+use crate::flasher::board::{self, Board};
+use crate::flasher::bootpart::{Contents, Install};
+use crate::flasher::image::BOOT_LABEL;
+use crate::flasher::plan::Plan;
+use crate::sys::power::Ending;
+
+/// One bootloader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedBootloader {
+    /// Kind of place.
+    pub kind: Kind,
+    /// The device as the configuration names it.
+    pub device: String,
+    /// The file on the medium.
+    pub image: PathBuf,
+    /// Where it begins on the device, in bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
+/// What follows the image, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Installation {
+    /// Loaders outside the partitions.
+    pub bootloaders: Vec<PlannedBootloader>,
+    /// Files of the internal boot partition.
+    pub boot_partition: Contents,
+    /// The board's own program, where it has one.
+    pub board_program: Option<PathBuf>,
+    /// The last step.
+    pub ending: Ending,
+}
+
+impl Installation {
+    /// Finds out what is to be done behind the writes of `plan`, and whether it can be. Writes nothing.
+    ///
+    /// # Errors
+    /// Whatever would make a later step fail and can be told now.
+    pub(super) fn new(
+        paths: &Paths,
+        conf: &FlasherConf,
+        config: &ConfigJson,
+        board: &Board,
+        plan: &Plan,
+    ) -> Result<Installation> {
+        board.check()?;
+        let boot = paths.boot();
+        let boot_partition = Contents::gather(&boot, conf, config.path(), Install::Plain)?;
+        let table = plan.image.table.as_ref();
+        let internal =
+            table.into_iter().flat_map(|t| &t.partitions).find(|p| p.label.as_deref() == Some(BOOT_LABEL));
+        if let Some(internal) = internal {
+            boot_partition.check_size(internal.size)?;
+        }
+        let writes = conf.bootloader_writes.iter();
+        let bootloaders = writes.map(|w| PlannedBootloader::new(paths, w, plan)).collect::<Result<_>>()?;
+        Ok(Installation {
+            bootloaders,
+            boot_partition,
+            board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
+            ending: if conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff },
+        })
+    }
+}
+
+impl PlannedBootloader {
+    /// Judges a write: the target disk by the table that the image brings, any other device as it is.
+    fn new(paths: &Paths, write: &BootloaderWrite, plan: &Plan) -> Result<Self> {
+        let offset = write.offset().ok_or_else(|| {
+            let message = format!("{}: block size times skipped blocks is beyond any device", write.device);
+            Error::new(Code::ConfInvalid, message).object(&write.device)
+        })?;
+        let write = flash_device::Write {
+            device: write.device.clone(),
+            image: paths.boot().join(&write.image),
+            offset,
+        };
+        let coming = plan.target.dev.map(|dev| Coming { dev, table: plan.image.table.as_ref() });
+        let prepared = flash_device::prepare(&write, paths, coming.as_ref())?;
+        Ok(PlannedBootloader {
+            kind: prepared.kind(),
+            length: prepared.length(),
+            device: write.device,
+            image: write.image,
+            offset,
+        })
+    }
+
+    /// For whoever writes it.
+    #[must_use]
+    pub fn write(&self) -> flash_device::Write {
+        flash_device::Write { device: self.device.clone(), image: self.image.clone(), offset: self.offset }
+    }
+}
+
+impl fmt::Display for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for b in &self.bootloaders {
+            let (image, end) = (b.image.display(), b.offset.saturating_add(b.length));
+            writeln!(
+                f,
+                "        write {image} to bytes {}..{end} of {}, where it differs",
+                b.offset, b.device
+            )?;
+        }
+        write!(f, "{}", self.boot_partition)?;
+        if let Some(program) = &self.board_program {
+            writeln!(f, "        run {}", program.display())?;
+        }
+        let ending = match self.ending {
+            Ending::PowerOff => "power off",
+            Ending::Reboot => "reboot",
+        };
+        writeln!(f, "        {ending}")
+    }
+}

@@ -1,0 +1,105 @@
+//! What is refused before anything is written.
+
+use crate::rig::{Rig, can_run};
+use crate::stderr;
+
+/// Runs the installation, which must be refused with `code` and name `object`, and leave the disk as it was.
+fn refused(rig: &Rig, code: &str, object: &str) {
+    let before = std::fs::read(&rig.disk.file).unwrap();
+    let out = rig.run(&["/copal", "flash", "--no-power-off"]);
+    let text = stderr(&out);
+    assert_eq!(out.status.code(), Some(3), "{code}: {text}");
+    assert!(text.contains(&format!("[{code}]")), "{code}: {text}");
+    assert!(text.contains(object), "{object}: {text}");
+    assert!(std::fs::read(&rig.disk.file).unwrap() == before, "{code}: something was written");
+    // By the legacy name too, whose only exit code for this is 1.
+    let out = rig.run(&["/resin-init-flasher"]);
+    assert_eq!(out.status.code(), Some(1), "{code}: {}", stderr(&out));
+    assert!(stderr(&out).contains(&format!("[{code}]")), "{code}: {}", stderr(&out));
+    assert!(std::fs::read(&rig.disk.file).unwrap() == before, "{code}: something was written");
+}
+
+#[test]
+fn bootloaders_that_cannot_go_where_they_should() {
+    if !can_run("bootloaders_that_cannot_go_where_they_should") {
+        return;
+    }
+    let rig = Rig::new();
+    let disk = rig.disk.name().to_owned();
+    let write = |device: &str, image: &str, block: &str, skip: &str| {
+        rig.conf(&[
+            &format!("BOOTLOADER_FLASH_DEVICE={device}"),
+            &format!("BOOTLOADER_IMAGE={image}"),
+            &format!("BOOTLOADER_BLOCK_SIZE_OFFSET={block}"),
+            &format!("BOOTLOADER_SKIP_OUTPUT_BLOCKS={skip}"),
+        ]);
+    };
+    write(&disk, "", "1024", "3");
+    refused(&rig, "conf-invalid", "BOOTLOADER_IMAGE");
+    for block in ["0", "x", "99999999999999999999"] {
+        write(&disk, "u-boot.imx", block, "3");
+        refused(&rig, "conf-invalid", "BOOTLOADER_BLOCK_SIZE_OFFSET");
+    }
+    write(&disk, "u-boot.imx", "1024", "33");
+    refused(&rig, "bootloader-image-missing", "u-boot.imx");
+    rig.boot("u-boot.imx", "U-Boot");
+    write("mtdblock7", "u-boot.imx", "1024", "1");
+    refused(&rig, "bootloader-device-missing", "mtdblock7");
+    for (skip, what) in [
+        ("0", "partition table"),
+        ("1", "partition table"),
+        // The image's boot partition, and its root partition: of the disk as it will be.
+        ("1024", "resin-boot"),
+        ("10240", "resin-rootA"),
+        ("99999999", "end"),
+    ] {
+        write(&disk, "u-boot.imx", "1024", skip);
+        refused(&rig, "bootloader-span", what);
+    }
+}
+
+#[test]
+fn a_board_set_up_that_fails() {
+    if !can_run("a_board_set_up_that_fails") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program("bin/resin-init-board", "#!/bin/sh\necho no such board >&2\nexit 7\n");
+    refused(&rig, "board-program-failed", "resin-init-board");
+}
+
+#[test]
+fn a_plug_in_that_wants_encryption_or_does_not_come_back() {
+    if !can_run("a_plug_in_that_wants_encryption_or_does_not_come_back") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { return 0; }\n");
+    refused(&rig, "encryption-not-in-this-build", "secureboot_setup");
+    rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { exit 0; }\n");
+    refused(&rig, "plug-in-failed", "secureboot_setup");
+}
+
+#[test]
+fn a_boot_partition_too_small_for_what_the_medium_has() {
+    if !can_run("a_boot_partition_too_small_for_what_the_medium_has") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.boot("splash/huge.png", &"x".repeat(9 << 20));
+    refused(&rig, "boot-partition-full", "resin-boot");
+}
+
+#[test]
+fn whoever_is_not_root() {
+    if !can_run("whoever_is_not_root") {
+        return;
+    }
+    let rig = Rig::new();
+    let before = std::fs::read(&rig.disk.file).unwrap();
+    let setpriv = ["setpriv", "--reuid=65534", "--clear-groups"];
+    let out = rig.run(&[&setpriv[..], &["/copal", "flash", "--no-power-off"]].concat());
+    assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
+    assert!(stderr(&out).contains("[not-root]"), "{}", stderr(&out));
+    assert!(std::fs::read(&rig.disk.file).unwrap() == before);
+}

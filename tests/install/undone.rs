@@ -1,0 +1,82 @@
+//! Failures behind the write: the disk must not boot.
+
+use crate::rig::{Rig, can_run};
+use crate::stderr;
+
+/// Runs the installation, which must fail with `code` after the write, and leave a disk that does not boot.
+fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
+    let out = rig.run(&["/copal", "flash", "--no-power-off", "-v"]);
+    let text = stderr(&out);
+    assert_eq!(out.status.code(), Some(4), "{code}: {text}");
+    assert!(text.contains(&format!("[{code}]")), "{code}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "{code}: the disk may still boot");
+    let left = String::from_utf8(std::fs::read("/proc/self/mountinfo").unwrap()).unwrap();
+    assert!(!left.contains(rig.disk.name()), "{code}: still mounted: {left}");
+    text
+}
+
+#[test]
+fn a_board_program_that_fails() {
+    if !can_run("a_board_program_that_fails") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program("bin/resin-init-flasher-board", "echo no interpreter is named here\nexit 5\n");
+    undone(&rig, "board-program-failed", &["resin-init-flasher-board", "no interpreter is named here"]);
+}
+
+#[test]
+fn a_board_program_that_leaves_somebody_in_the_boot_partition() {
+    if !can_run("a_board_program_that_leaves_somebody_in_the_boot_partition") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program(
+        "bin/resin-init-flasher-board",
+        "#!/bin/bash\ncd /tmp/internal_boot\nsleep 60 </dev/null >/dev/null 2>&1 &\nexit 1\n",
+    );
+    undone(&rig, "board-program-failed", &["resin-init-flasher-board"]);
+}
+
+#[test]
+fn a_boot_partition_that_is_full() {
+    if !can_run("a_boot_partition_that_is_full") {
+        return;
+    }
+    let rig = Rig::new();
+    // Fits an empty partition, but not beside what the image has in it.
+    rig.boot("splash/huge.png", &"x".repeat(7 << 20));
+    undone(&rig, "boot-partition-full", &["/tmp/internal_boot"]);
+}
+
+#[test]
+fn a_plug_in_that_fails_behind_the_write() {
+    if !can_run("a_plug_in_that_fails_behind_the_write") {
+        return;
+    }
+    for function in ["secureboot_bootloader_setup", "secureboot_bootloader_postsetup"] {
+        let rig = Rig::new();
+        rig.program(
+            "libexec/balena-init-flasher-secureboot",
+            &format!("{function}() {{ echo no; return 3; }}\n"),
+        );
+        undone(&rig, "plug-in-failed", &[function]);
+    }
+}
+
+#[test]
+fn a_config_json_that_breaks_in_the_meantime() {
+    if !can_run("a_config_json_that_breaks_in_the_meantime") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program(
+        "libexec/balena-init-flasher-secureboot",
+        "secureboot_bootloader_setup() { echo '{\"torn\":' >$CONFIG_PATH; }\n",
+    );
+    undone(&rig, "config-json-invalid", &["/mnt/boottmp/config.json"]);
+    assert_eq!(rig.disk.boot_file("/config.json"), None, "never replaced by something emptier");
+}
