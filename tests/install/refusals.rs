@@ -41,20 +41,20 @@ fn bootloaders_that_cannot_go_where_they_should() {
         refused(&rig, "conf-invalid", "BOOTLOADER_BLOCK_SIZE_OFFSET");
     }
     write(&disk, "u-boot.imx", "1024", "33");
-    refused(&rig, "bootloader-image-missing", "u-boot.imx");
+    refused(&rig, "image-missing", "u-boot.imx");
     rig.boot("u-boot.imx", "U-Boot");
     write("mtdblock7", "u-boot.imx", "1024", "1");
-    refused(&rig, "bootloader-device-missing", "mtdblock7");
-    for (skip, what) in [
-        ("0", "partition table"),
-        ("1", "partition table"),
+    refused(&rig, "flash-device-missing", "mtdblock7");
+    for (skip, code, what) in [
+        ("1", "span-over-table", "partition table"),
+        ("16", "span-over-table", "partition table"),
         // The image's boot partition, and its root partition: of the disk as it will be.
-        ("1024", "resin-boot"),
-        ("10240", "resin-rootA"),
-        ("99999999", "end"),
+        ("1024", "span-over-file-system", "resin-boot"),
+        ("10240", "span-over-file-system", "resin-rootA"),
+        ("99999999", "span-outside-device", "it has 50331648 bytes"),
     ] {
         write(&disk, "u-boot.imx", "1024", skip);
-        refused(&rig, "bootloader-span", what);
+        refused(&rig, code, what);
     }
 }
 
@@ -77,7 +77,7 @@ fn a_plug_in_that_wants_encryption_or_does_not_come_back() {
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { return 0; }\n");
     refused(&rig, "encryption-not-in-this-build", "secureboot_setup");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { exit 0; }\n");
-    refused(&rig, "plug-in-failed", "secureboot_setup");
+    refused(&rig, "plugin-failed", "secureboot_setup");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_boot_partition_too_small_for_what_the_medium_has() {
     }
     let rig = Rig::new();
     rig.boot("splash/huge.png", &"x".repeat(9 << 20));
-    refused(&rig, "boot-partition-full", "resin-boot");
+    refused(&rig, "boot-partition-full", "8388608 bytes");
 }
 
 #[test]

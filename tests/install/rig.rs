@@ -238,7 +238,7 @@ impl Rig {
         let script = "set -e; r=$1; d=$2; shift 2; mount --bind $r $r; \
             mount -t overlay overlay -o lowerdir=/usr,upperdir=$d/upper,workdir=$d/work $r/usr; \
             mount --rbind /dev $r/dev; mount --rbind /sys $r/sys; mount -t proc proc $r/proc; \
-            mount --bind /dev/null $r/proc/sysrq-trigger; mount -t tmpfs tmpfs $r/tmp; \
+            if [ -e $r/proc/sysrq-trigger ]; then mount --bind /dev/null $r/proc/sysrq-trigger; fi; mount -t tmpfs tmpfs $r/tmp; \
             exec chroot $r \"$@\"";
         let mut unshare = Command::new("unshare");
         unshare.args([

@@ -63,7 +63,7 @@ fn a_plug_in_that_fails_behind_the_write() {
             "libexec/balena-init-flasher-secureboot",
             &format!("{function}() {{ echo no; return 3; }}\n"),
         );
-        undone(&rig, "plug-in-failed", &[function]);
+        undone(&rig, "plugin-failed", &[function]);
     }
 }
 
