@@ -8,7 +8,9 @@ BASH_XTRACEFD=197
 # Known to plug-ins, but not exported.
 # shellcheck disable=SC2034
 CRYPT=0
-# As in the script that used to source these files: a top-level command that fails ends it all.
+# What the script that used to source these files had for them to tell how far they are.
+report_progress() { printf 'Percentage %s, status %s\n' "$1" "$2"; }
+# As in that script: a top-level command that fails ends it all.
 set -e
 
 while IFS= read -r -u 198 __copal_request; do

@@ -142,7 +142,7 @@ fn silence_is_warned_about_and_forgiven() {
     let warnings = log.iter().filter(|l| {
         *l == "WARN /usr/bin/resin-init-flasher-board has been silent for 0 min; it is still waited for"
     });
-    assert!((2..=3).contains(&warnings.count()), "{log:?}");
+    assert!(warnings.count() >= 2, "{log:?}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn whoever_heeds_sigterm_may_clean_up() {
 #[test]
 fn silence_is_told_again_and_again_and_ends_with_a_byte() {
     let mut told = Vec::new();
-    let script = "sleep 0.75; for i in 1 2 3 4 5 6; do printf .; sleep 0.1; done; echo";
+    let script = "sleep 0.75; for i in $(seq 20); do printf .; sleep 0.1; done; echo";
     let end = sh(script).silence(Duration::from_millis(300)).run(|said| {
         if let Said::Nothing(time) = said {
             told.push(time.as_millis());
@@ -132,7 +132,7 @@ fn silence_is_told_again_and_again_and_ends_with_a_byte() {
     assert!(end.unwrap().is_success());
     assert!(told.len() >= 2 && told[0] >= 300 && told[1] >= 600, "{told:?}");
     // The dots are no lines, yet a sign of life.
-    assert!(told.len() <= 3, "{told:?}");
+    assert!(told.len() <= 5, "{told:?}");
 }
 
 #[test]

@@ -123,13 +123,14 @@ fn set_e_does_not_end_a_function() {
 
 #[test]
 fn what_it_prints_is_logged_and_what_it_reads_is_empty() {
-    let body = "echo out; info fine; log WARN careful; error bad; read -r line; echo \"<$line>\"; cat
+    let body = "echo out; report_progress 5 'x y'; info fine; log WARN careful; error bad; read -r line; echo \"<$line>\"; cat
         head -c 200000 /dev/zero | tr '\\0' x; echo; set -x; echo 'secret=hunter2' >/dev/null; set +x; echo 5; return 1";
     let (result, log) = setup(body);
     result.unwrap();
     for line in [
         "INFO secure-boot plug-in: out",
         "INFO secure-boot plug-in: fine",
+        "INFO secure-boot plug-in: Percentage 5, status x y",
         "WARN secure-boot plug-in: careful",
         "ERROR secure-boot plug-in: bad",
         "INFO secure-boot plug-in: <>",

@@ -69,7 +69,7 @@ fn a_dashboard_that_hangs_is_left() {
     let cloud = Cloud::new(&Paths::new(root.path()), true);
     let began = Instant::now();
     cloud.report(0, cloud::STARTING);
-    assert!(began.elapsed() < Duration::from_millis(100));
+    assert!(began.elapsed() < Duration::from_secs(2));
     assert!(soon(|| !root.read("pid").is_empty()));
     cloud.finish(Duration::from_secs(25));
     let took = began.elapsed();
