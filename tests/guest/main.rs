@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod flash_chips;
+mod bootpart;
 mod smoke;
 mod support;
 mod system;

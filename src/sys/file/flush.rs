@@ -17,7 +17,7 @@ use crate::sys::block::major_minor;
 pub(super) enum Drive {
     /// A block device of one's own.
     Node(File),
-    /// None that could be flushed apart: memory, a network, btrfs (whose `fsync` flushes all of its devices).
+    /// None that could or need be flushed apart: memory, a network, btrfs (whose `fsync` flushes all of its devices).
     Anonymous,
 }
 

@@ -65,7 +65,7 @@ impl Folder {
     /// Opens a folder; `path` may lead through links, but must not be one.
     ///
     /// # Errors
-    /// Of `open(2)`; `NotFound` also when the block device below has no node in `/dev`.
+    /// Of `open(2)`; `NotFound` also when the block device below a FAT has no node in `/dev`.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let dir = File::from(nix::fcntl::open(path, OPEN_FOLDER, Mode::empty())?);
         Self::from_file(dir, path.to_owned(), None)
@@ -73,11 +73,15 @@ impl Folder {
 
     fn from_file(dir: File, path: PathBuf, above: Option<&Folder>) -> io::Result<Folder> {
         let dev = dir.metadata()?.dev();
+        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
         let drive = match above.filter(|a| a.dev == dev) {
             Some(above) => above.drive.clone(),
-            None => Arc::new(Drive::of(dev)?),
+            None => Arc::new(match Drive::of(dev) {
+                // In a container. File systems with a journal flush the drive with each `fsync`; FAT did not always.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !fat => Drive::Anonymous,
+                drive => drive?,
+            }),
         };
-        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
         Ok(Folder { dir, path, dev, fat, drive })
     }
 
@@ -144,6 +148,33 @@ impl Folder {
         // Microsoft's FAT specification: BPB_RootEntCnt, 0 on FAT32.
         let (low, high) = (boot.get(17).copied().unwrap_or(0), boot.get(18).copied().unwrap_or(0));
         Ok(Some(u64::from(u16::from_le_bytes([low, high]))).filter(|n| *n > 0))
+    }
+
+    /// The names in it, sorted, with what the folder itself says of each: `None` where it says nothing.
+    ///
+    /// Nothing is looked up. That matters for a folder that a power cut left half made: vfat makes the file system read-only as
+    /// soon as somebody asks for more than its name (`fat_validate_dir`, Linux 3.19).
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn list(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
+        let mut dir = nix::dir::Dir::openat(&self.dir, ".", OPEN_FOLDER, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+            let kind = entry.file_type().map(|kind| match kind {
+                nix::dir::Type::File => Kind::File,
+                nix::dir::Type::Directory => Kind::Folder,
+                nix::dir::Type::Symlink => Kind::Link,
+                _ => Kind::Other,
+            });
+            if name != "." && name != ".." {
+                names.push((name, kind));
+            }
+        }
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(names)
     }
 
     /// What a name is; `None` when there is none.
@@ -242,16 +273,7 @@ fn fill_direct(file: &File, buf: &mut Buffer, offset: u64) -> io::Result<usize> 
 
 impl Steps for Folder {
     fn names(&self) -> io::Result<Vec<OsString>> {
-        let mut dir = nix::dir::Dir::openat(&self.dir, ".", OPEN_FOLDER, Mode::empty())?;
-        let mut names = Vec::new();
-        for entry in dir.iter() {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(OsString::from_vec(name));
-            }
-        }
-        names.sort();
-        Ok(names)
+        Ok(self.list()?.into_iter().map(|(name, _)| name).collect())
     }
 
     fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {

@@ -61,30 +61,36 @@ pub type Swept = Vec<(OsString, Leftover)>;
 /// # Errors
 /// The folder cannot be listed. What cannot be removed is reported, not an error: it is in nobody's way.
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
-    let names = folder.names()?.into_iter().filter(|n| is_leftover(n));
-    let swept = names.map(|name| {
-        let fate = sweep_one(folder, &name).unwrap_or_else(|e| Leftover::Left(e.to_string()));
-        match &fate {
-            Leftover::Removed => tracing::info!("removed the leftover {}", shown(folder, &name)),
-            Leftover::Repaired(of) => tracing::warn!(
-                "{} and {} shared their clusters after a power cut; each was given its own",
-                shown(folder, &name),
-                of.to_string_lossy()
-            ),
-            Leftover::InUse => tracing::debug!("{} is in use", shown(folder, &name)),
-            Leftover::Left(why) => tracing::warn!("{} is left where it is: {why}", shown(folder, &name)),
-        }
-        (name, fate)
-    });
-    Ok(swept.collect())
+    let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
+    let names = folder.list()?.into_iter().filter(|(n, _)| is_leftover(n));
+    let swept: Swept = names
+        .map(|(name, kind)| {
+            let fate = sweep_one(folder, &name, kind).unwrap_or_else(|e| Leftover::Left(e.to_string()));
+            match &fate {
+                Leftover::Removed => tracing::info!("removed the leftover {}", shown(folder, &name)),
+                Leftover::Repaired(of) => tracing::warn!(
+                    "{} and {} shared their clusters after a power cut; each was given its own",
+                    shown(folder, &name),
+                    of.to_string_lossy()
+                ),
+                Leftover::InUse => tracing::debug!("{} is in use", shown(folder, &name)),
+                Leftover::Left(why) => tracing::warn!("{} is left where it is: {why}", shown(folder, &name)),
+            }
+            (name, fate)
+        })
+        .collect();
+    if !swept.is_empty() {
+        make_writable_again(folder, was)?;
+    }
+    Ok(swept)
 }
 
 fn shown(folder: &Folder, name: &OsStr) -> String {
     folder.path().join(name).display().to_string()
 }
 
-fn sweep_one(folder: &Folder, name: &OsStr) -> io::Result<Leftover> {
-    match folder.entry(name)?.map(|e| e.kind) {
+fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<Kind>) -> io::Result<Leftover> {
+    match kind {
         Some(Kind::File) => {}
         Some(Kind::Folder) => return Ok(Leftover::Left("a folder that was being made".into())),
         _ => return Ok(Leftover::Left("not a file".into())),
@@ -115,9 +121,8 @@ fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Option<OsStrin
     if first == 0 {
         return Ok(None);
     }
-    for other in folder.names()? {
-        let is_file = folder.entry(&other)?.is_some_and(|e| e.kind == Kind::File);
-        if other == *name || !is_file {
+    for (other, kind) in folder.list()? {
+        if other == *name || kind != Some(Kind::File) {
             continue;
         }
         if at(first_block(&folder.open_file(&other)?), "find the clusters of", &other)? == first {
@@ -136,10 +141,8 @@ fn first_block(file: &File) -> io::Result<nix::libc::c_int> {
     Ok(block)
 }
 
-/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans are held until the medium knows neither of them.
-///
-/// The kernel then frees the shared clusters twice. It notices the second time, changes nothing, and by default makes the file
-/// system read-only; that is undone.
+/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans are held until the medium knows neither of them; then
+/// the kernel frees the shared clusters twice, the second time in vain.
 fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::Result<()> {
     if is_leftover(twin) {
         return Err(io::Error::other(format!("it shares its clusters with {}", twin.to_string_lossy())));
@@ -150,13 +153,13 @@ fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::
     at(folder.sync_folder(), "sync the folder of", leftover)?;
     at(folder.flush(), "flush the drive below", leftover)?;
     drop(own);
-    let was = nix::sys::statvfs::fstatvfs(&shared)?.flags();
     drop(shared);
     drop(held);
-    at(folder.sync_folder(), "sync the folder of", leftover)?;
-    make_writable_again(folder, was)
+    Ok(())
 }
 
+/// Clusters that are freed although the table has them as free already, because a cut tore table and entry apart or because two
+/// orphans shared them, are no harm: the kernel notices, changes nothing, and by default makes the file system read-only.
 fn make_writable_again(folder: &Folder, was: FsFlags) -> io::Result<()> {
     let point = |m: &crate::sys::mount::Mount| m.dev == crate::sys::block::major_minor(folder.dev());
     let now = nix::sys::statvfs::statvfs(folder.path())?.flags();

@@ -106,6 +106,9 @@ pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Cont
 /// before it.
 fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
     at(steps.write(new, content), "write", temporary)?;
+    // The table before the entry that leads into it: the kernel writes the entry with the next `fsync` of the file. The other
+    // way round, a cut leaves an entry that leads to clusters which the table calls free.
+    at(steps.flush(), "flush the drive below", temporary)?;
     at(steps.sync(new), "sync", temporary)?;
     at(steps.sync_folder(), "sync the folder of", temporary)?;
     at(steps.flush(), "flush the drive below", temporary)?;

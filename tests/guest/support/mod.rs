@@ -1,6 +1,7 @@
 //! Virtual machines for tests. Start with [`Guest::small`]; `qemu/README.md` has examples.
 
 mod cpio;
+pub(crate) mod fat;
 mod guest;
 mod host;
 mod machine;
@@ -11,3 +12,5 @@ pub(crate) use guest::{Disk, Guest};
 pub(crate) use host::{folder, tool};
 pub(crate) use machine::Ending;
 pub(crate) use system::{System, disk, fat};
+pub(crate) use host::{copal, folder, not_run, tool};
+pub(crate) use machine::{Ending, Outcome};

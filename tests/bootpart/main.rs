@@ -1,0 +1,14 @@
+//! The internal boot partition: what is put there, what is refused, and what is left when a step fails.
+//!
+//! `tests/guest/bootpart.rs` has the same on a real vfat, with the power going at every moment.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod confinement;
+mod contents;
+mod golden;
+mod leftovers;
+mod mounting;
+mod owner;
+mod replace;
+mod space;
+mod support;

@@ -1,0 +1,149 @@
+//! Folder trees as maps, and what the tests need of the machine.
+#![allow(unreachable_pub)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use copal::config::flasher_conf::{FlasherConf, RawConf};
+use copal::error::Result;
+use copal::flasher::bootpart::{Contents, Destination, Install};
+
+/// Relative paths with contents; a path that ends with `/` is a folder, contents that start with `-> ` are a link.
+pub type Tree = BTreeMap<String, String>;
+
+pub fn tree(entries: &[(&str, &str)]) -> Tree {
+    entries.iter().map(|(p, c)| ((*p).to_owned(), (*c).to_owned())).collect()
+}
+
+pub fn make(root: &Path, tree: &Tree) {
+    for (path, contents) in tree {
+        let full = root.join(path);
+        if path.ends_with('/') {
+            std::fs::create_dir_all(&full).unwrap();
+            continue;
+        }
+        std::fs::create_dir_all(full.parent().unwrap()).unwrap();
+        match contents.strip_prefix("-> ") {
+            Some(to) => std::os::unix::fs::symlink(to, &full).unwrap(),
+            None => std::fs::write(&full, contents).unwrap(),
+        }
+    }
+}
+
+/// What is below a folder: files, links, and folders, as in [`make`].
+pub fn see(root: &Path) -> Tree {
+    let mut seen = Tree::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(folder) = todo.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            let kind = std::fs::symlink_metadata(&path).unwrap().file_type();
+            if kind.is_dir() {
+                seen.insert(name + "/", String::new());
+                todo.push(path);
+            } else if kind.is_symlink() {
+                seen.insert(name, format!("-> {}", std::fs::read_link(&path).unwrap().display()));
+            } else if kind.is_file() {
+                seen.insert(name, String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned());
+            } else {
+                seen.insert(name, "special".into());
+            }
+        }
+    }
+    seen
+}
+
+/// A medium, a destination, a configuration.
+pub struct Rig {
+    pub dir: tempfile::TempDir,
+    pub medium: PathBuf,
+    pub dest: PathBuf,
+    pub config: PathBuf,
+}
+
+impl Rig {
+    pub fn new(medium: &[(&str, &str)], dest: &[(&str, &str)]) -> Rig {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let rig = Rig { medium: at("boot"), dest: at("internal_boot"), config: at("config.json"), dir };
+        for folder in [&rig.medium, &rig.dest] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(&rig.config, "{\"uuid\":\"abc\"}").unwrap();
+        make(&rig.medium, &tree(medium));
+        make(&rig.dest, &tree(dest));
+        rig
+    }
+
+    pub fn gather(&self, conf: &str) -> Result<Contents> {
+        Contents::gather(&self.medium, &parse(conf)?, &self.config, Install::Plain)
+    }
+
+    pub fn open(&self) -> Destination {
+        Destination::open(&self.dest, None).unwrap()
+    }
+
+    pub fn see(&self) -> Tree {
+        see(&self.dest)
+    }
+}
+
+pub fn parse(conf: &str) -> Result<FlasherConf> {
+    FlasherConf::from_raw(RawConf::parse(conf, Path::new("/etc/resin-init-flasher.conf"))?)
+}
+
+/// Runs a tool that must succeed.
+pub fn tool(argv: &[&str]) -> String {
+    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
+    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Whether this process may mount; says so where it may not.
+pub fn can_mount(test: &str) -> bool {
+    let why = if !nix::unistd::geteuid().is_root() {
+        "needs root"
+    } else if !Path::new("/dev/loop-control").exists() {
+        "needs loop devices"
+    } else {
+        return true;
+    };
+    eprintln!("not run: {test}: {why}");
+    false
+}
+
+/// Undoes something when the test ends, also by a failure.
+pub struct Undo(pub Vec<String>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Err(e) = Command::new(&self.0[0]).args(&self.0[1..]).output() {
+            eprintln!("cannot clean up: {e}");
+        }
+    }
+}
+
+/// A loop device with an ext4, which stands for a partition here.
+pub struct Ext4 {
+    pub node: PathBuf,
+    _detach: Undo,
+}
+
+impl Ext4 {
+    pub fn new(dir: &Path, name: &str, mib: u64) -> Ext4 {
+        let file = dir.join(name);
+        std::fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        let file = file.to_str().unwrap();
+        tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "resin-boot", file]);
+        let node = tool(&["losetup", "-f", "--show", file]).trim().to_owned();
+        Ext4 { _detach: Undo(vec!["losetup".into(), "-d".into(), node.clone()]), node: node.into() }
+    }
+}
+
+/// A tmpfs of a few kilobytes.
+pub fn small(at: &Path, kib: u64) -> Undo {
+    tool(&["mount", "-t", "tmpfs", "-o", &format!("size={kib}k"), "small", at.to_str().unwrap()]);
+    Undo(vec!["umount".into(), at.to_str().unwrap().into()])
+}
