@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::cli;
 use crate::error::{Code, Error, Result};
 use crate::flasher;
-use crate::sys::log::{self, Voice};
+use crate::sys::log::{self, Failure, Voice};
 
 /// A legacy name.
 pub struct Applet {
@@ -146,7 +146,8 @@ fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            log::last(&Voice::Legacy(applet.name).failure(&e.to_string()));
+            let (voice, text) = (Voice::Legacy(applet.name), e.to_string());
+            log::last(&Failure { voice, text: &text, code: e.code().as_str() });
             ExitCode::from(cli::exit::of_legacy(&e))
         }
     }

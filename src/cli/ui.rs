@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::exit;
 use crate::error::{Code, Effect, Error, Result};
 use crate::flasher::progress::{self, Progress, json};
-use crate::sys::log::{self, Voice};
+use crate::sys::log::{self, Failure, Voice};
 
 /// Where a verb shows itself.
 pub struct Ui {
@@ -114,7 +114,9 @@ impl Ui {
 
     /// Once: as the last JSON line, or else, or when nobody reads that, on stderr.
     fn error(&self, e: &Error) {
-        if !self.json || self.write_or(&with_newline(&error_line(e))).is_err() {
+        if self.json && self.write_or(&with_newline(&error_line(e))).is_ok() {
+            log::last_in_journal(&failure(e, &e.to_string()));
+        } else {
             say(e);
         }
     }
@@ -143,7 +145,11 @@ impl Ui {
 }
 
 fn say(e: &Error) {
-    log::last(&Voice::Verb.failure(&e.to_string()));
+    log::last(&failure(e, &e.to_string()));
+}
+
+fn failure<'a>(e: &Error, text: &'a str) -> Failure<'a> {
+    Failure { voice: Voice::Verb, text, code: e.code().as_str() }
 }
 
 fn with_newline(line: &Value) -> String {

@@ -11,6 +11,7 @@ pub mod ending;
 pub mod image;
 pub mod install;
 pub mod job;
+pub mod milestone;
 pub mod plan;
 pub mod plugin;
 pub mod progress;

@@ -3,6 +3,8 @@
 
 mod bus;
 mod calls;
+mod catalogue;
+mod journal;
 mod kernel;
 mod waits;
 
@@ -22,6 +24,8 @@ fn child(before: &[&str], name: &str) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).args([name, "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, "1").stdin(Stdio::null());
+    // Whoever counts the tests that passed would count it.
+    command.stdout(Stdio::null());
     command
 }
 

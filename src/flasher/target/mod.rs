@@ -21,6 +21,7 @@ use super::image::Size;
 use crate::config::paths::Paths;
 use crate::device::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
+use crate::sys::log::events;
 
 /// Kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -140,9 +141,12 @@ pub fn choose(candidates: &[Candidate], facts: &Facts, image: Option<Size>) -> R
                 return Ok(Choice { target: block(&candidate.name, device, facts), rejected });
             }
             Err(rejection) => {
+                let device = rejection.name.display();
                 tracing::info!(
-                    device = %rejection.name.display(), code = %rejection.code,
-                    "target rejected: {}", rejection.reason
+                    MESSAGE_ID = events::TARGET_REJECTED,
+                    COPAL_DEVICE = %device,
+                    COPAL_ERROR_CODE = %rejection.code,
+                    "{device} is not the target: {} [{}]", rejection.reason, rejection.code
                 );
                 rejected.push(rejection);
             }

@@ -11,6 +11,7 @@ use crate::flasher::chunks::{Extent, pass, workers};
 use crate::flasher::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
 use crate::partition::Table;
 use crate::sys::buffer::Buffer;
+use crate::sys::log::events;
 
 impl Engine<'_> {
     /// Reads the whole body back. Chunks that differ are written once more, and everything is read again: a disk on which
@@ -148,10 +149,12 @@ impl Engine<'_> {
     }
 
     pub(super) fn warn_mismatch(&self, at: u64) {
+        let device = self.target();
         tracing::warn!(
-            "{} differs from the image at {}; writing it once more",
-            self.target(),
-            self.place(at)
+            MESSAGE_ID = events::VERIFY_MISMATCH,
+            COPAL_DEVICE = %device,
+            COPAL_OFFSET = at,
+            "{device} differs from the image at {}; writing it once more", self.place(at)
         );
     }
 

@@ -1,0 +1,29 @@
+//! The events that an owner, or a program of theirs, may look for in the journal. Each has an identifier that never
+//! changes, and an entry in `systemd/copal.catalog` that says what it means and what to do. A test keeps the two equal.
+//!
+//! An event is a line of the log with the field `MESSAGE_ID`:
+//! `tracing::info!(MESSAGE_ID = events::FLASH_STARTED, COPAL_DEVICE = %name, "…")`.
+
+macro_rules! events {
+    ($($(#[$doc:meta])* $name:ident = $id:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = $id;)*
+
+        /// Every event: the name of its constant, and its identifier.
+        pub const ALL: &[(&str, &str)] = &[$((stringify!($name), $name),)*];
+    };
+}
+
+events! {
+    /// A disk is being written from now on.
+    FLASH_STARTED = "06b2ee14b8b447e6b23061cee0def024";
+    /// A disk was written and verified.
+    FLASH_FINISHED = "bd777019650f46e385f1b23c954427f6";
+    /// A flash has come to nothing.
+    FLASH_FAILED = "94231e1ed99a406f899dfda870cbf1a2";
+    /// A disk that a pattern names was passed over.
+    TARGET_REJECTED = "2793065fec784251b574ea7b00bea85a";
+    /// A disk gave back other bytes than were written to it.
+    VERIFY_MISMATCH = "6ffd8d7e2c5e45d4905de0114e8ce803";
+    /// A bootloader was written and verified.
+    BOOTLOADER_WRITTEN = "957714db815b40879cf91340b3777ef2";
+}

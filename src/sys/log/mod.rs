@@ -1,0 +1,293 @@
+//! What the program says: log events, and the one line about a failure; on stderr, in the journal, or both.
+//!
+//! Where there is a journal, everything a legacy name says goes there, as a structured entry; so does, from a verb, every
+//! event with a `MESSAGE_ID`. stderr carries it too, unless stderr itself ends in the journal. Where there is no
+//! journal, and in a container, stderr carries it alone.
+
+use std::path::Path;
+use std::sync::{
+    Mutex, OnceLock, PoisonError,
+    atomic::{AtomicU8, Ordering},
+};
+use std::time::Duration;
+
+use tracing::{Event, Level, Metadata, Subscriber, subscriber::Interest};
+use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
+
+pub mod events;
+mod journal;
+mod stderr;
+mod text;
+
+use journal::{Entry, Journal};
+pub use stderr::{Aside, aside, is_open, stderr};
+use text::Text;
+pub use text::printable;
+
+/// Environment variable that sets the level: `error`, `warn`, `info` or `debug`.
+pub const LEVEL_VARIABLE: &str = "COPAL_LOG";
+
+/// Set by systemd for a service whose output is the journal's.
+const STREAM_VARIABLE: &str = "JOURNAL_STREAM";
+
+/// The field that makes a line of the log an event with an entry in the catalogue.
+const MESSAGE_ID: &str = "MESSAGE_ID";
+
+/// In whose name the program speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    /// `copal: …`, as programs on a command line do.
+    Verb,
+    /// `[name][LEVEL] …`, as the scripts with these names did, because people and tests look for these lines.
+    Legacy(&'static str),
+}
+
+impl Voice {
+    /// The line for `text` at `level`, without the newline.
+    #[must_use]
+    pub fn line(self, level: Level, text: &str) -> String {
+        let text = printable(text);
+        match (self, level) {
+            (Voice::Verb, Level::ERROR) => format!("copal: error: {text}"),
+            (Voice::Verb, Level::WARN) => format!("copal: warning: {text}"),
+            (Voice::Verb, Level::INFO) => format!("copal: {text}"),
+            (Voice::Verb, _) => format!("copal: debug: {text}"),
+            (Voice::Legacy(name), _) => format!("[{name}][{level}] {text}"),
+        }
+    }
+
+    /// The line about the failure that ends the program.
+    #[must_use]
+    pub fn failure(self, text: &str) -> String {
+        match self {
+            Voice::Verb => format!("copal: {}", printable(text)),
+            Voice::Legacy(_) => self.line(Level::ERROR, text),
+        }
+    }
+
+    /// The program's name in the journal.
+    fn identifier(self) -> &'static str {
+        match self {
+            Voice::Verb => "copal",
+            Voice::Legacy(name) => name,
+        }
+    }
+
+    /// The scripts told their milestones without being asked; a command says only what is wrong.
+    fn default_level(self) -> Level {
+        match self {
+            Voice::Verb => Level::WARN,
+            Voice::Legacy(_) => Level::INFO,
+        }
+    }
+}
+
+/// Shows log events from now on, in the name of `voice`, at the level of [`LEVEL_VARIABLE`] or else at the voice's own.
+/// Only the first call has an effect.
+pub fn start(voice: Voice) {
+    start_below(voice, Path::new("/"));
+}
+
+/// [`start`] with the journal, and the marks of a container, below `root`.
+pub fn start_below(voice: Voice, root: &Path) {
+    let asked = std::env::var_os(LEVEL_VARIABLE);
+    let level = asked.as_deref().and_then(|v| parse_level(&v.to_string_lossy()));
+    LEVEL.store(rank(level.unwrap_or(voice.default_level())), Ordering::Relaxed);
+    let log = LOG.get_or_init(|| Log::new(voice, root));
+    if tracing::subscriber::set_global_default(Registry::default().with(Show(log))).is_err() {
+        return;
+    }
+    if let (Some(value), None) = (asked, level) {
+        tracing::warn!(
+            "{LEVEL_VARIABLE}={} is not one of error, warn, info, debug; ignored",
+            value.to_string_lossy()
+        );
+    }
+}
+
+/// Shows events of `level` too, where the present level is quieter.
+pub fn at_least(level: Level) {
+    LEVEL.fetch_max(rank(level), Ordering::Relaxed);
+}
+
+/// The failure that ends the program.
+#[derive(Debug, Clone, Copy)]
+pub struct Failure<'a> {
+    /// In whose name.
+    pub voice: Voice,
+    /// What is said, on one line.
+    pub text: &'a str,
+    /// The stable error code.
+    pub code: &'a str,
+}
+
+/// From now on a failure that ends the program is the event `id`, with these fields of the journal besides its own.
+pub fn failing_as(id: &'static str, fields: &[(&'static str, &str)]) {
+    let fields = fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    *FAILING.lock().unwrap_or_else(PoisonError::into_inner) = Some((id, fields));
+}
+
+/// Takes [`failing_as`] back: what it was about has succeeded.
+pub fn failing_plainly() {
+    *FAILING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// Says why the program failed: on stderr, where a slow reader is waited for, and as one entry in the journal.
+pub fn last(failure: &Failure<'_>) {
+    if !(last_in_journal(failure) && LOG.get().is_some_and(|log| log.stderr_is_journal)) {
+        stderr::last_line(&failure.voice.failure(failure.text));
+    }
+}
+
+/// [`last`] where stderr is not the place for it, because the failure is told elsewhere; whether the journal has it.
+pub fn last_in_journal(failure: &Failure<'_>) -> bool {
+    let Some(log) = LOG.get() else { return false };
+    let Some(journal) = &log.journal else { return false };
+    let event = FAILING.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if event.is_none() && !log.journal_takes_all() {
+        return false;
+    }
+    let mut entry = Entry::new(failure.voice.identifier(), Level::ERROR, &printable(failure.text));
+    entry.field("COPAL_ERROR_CODE", failure.code);
+    if let Some((id, fields)) = event {
+        entry.field(MESSAGE_ID, id);
+        fields.iter().for_each(|(name, value)| entry.field(name, value));
+    }
+    journal.send_last(&entry, LAST_PATIENCE).is_ok()
+}
+
+/// How long a journal that is busy is waited for at the end.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An identifier, and fields.
+type FailureEvent = (&'static str, Vec<(&'static str, String)>);
+
+static LEVEL: AtomicU8 = AtomicU8::new(1);
+static LOG: OnceLock<Log> = OnceLock::new();
+static FAILING: Mutex<Option<FailureEvent>> = Mutex::new(None);
+
+fn parse_level(text: &str) -> Option<Level> {
+    Some(match text.to_ascii_lowercase().as_str() {
+        "error" => Level::ERROR,
+        "warn" | "warning" => Level::WARN,
+        "info" => Level::INFO,
+        "debug" => Level::DEBUG,
+        _ => return None,
+    })
+}
+
+fn rank(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 0,
+        Level::WARN => 1,
+        Level::INFO => 2,
+        Level::DEBUG => 3,
+        Level::TRACE => 4,
+    }
+}
+
+/// Who speaks, and where to.
+struct Log {
+    voice: Voice,
+    journal: Option<Journal>,
+    stderr_is_journal: bool,
+}
+
+impl Log {
+    fn new(voice: Voice, root: &Path) -> Self {
+        let stream = std::env::var(STREAM_VARIABLE).ok();
+        Log {
+            voice,
+            journal: Journal::below(root),
+            stderr_is_journal: stderr::is_the_journals(stream.as_deref()),
+        }
+    }
+
+    /// A verb on somebody's terminal is theirs; the journal gets what concerns the device.
+    fn journal_takes_all(&self) -> bool {
+        self.stderr_is_journal || self.voice != Voice::Verb
+    }
+
+    fn journal_takes(&self, metadata: &Metadata<'_>) -> bool {
+        let is_event = metadata.fields().field(MESSAGE_ID).is_some();
+        self.journal.is_some() && (is_event || self.journal_takes_all() && is_loud_enough(metadata))
+    }
+
+    fn show(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let text = Text::of(event);
+        let line = text.line();
+        let journaled = self.journal_takes(metadata)
+            && self.journal.as_ref().is_some_and(|journal| {
+                let identifier = self.voice.identifier();
+                let mut entry = Entry::new(identifier, *metadata.level(), &printable(&line));
+                text.journal().iter().for_each(|(name, value)| entry.field(name, value));
+                journal.send(&entry).is_ok()
+            });
+        if is_loud_enough(metadata) && !(journaled && self.stderr_is_journal) {
+            stderr(&self.voice.line(*metadata.level(), &line));
+        }
+    }
+}
+
+/// The log as a part of `tracing`.
+struct Show(&'static Log);
+
+impl<S: Subscriber> Layer<S> for Show {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        // The level may still rise after an event was first met.
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        is_loud_enough(metadata) || self.0.journal_takes(metadata)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.0.show(event);
+    }
+}
+
+fn is_loud_enough(metadata: &Metadata<'_>) -> bool {
+    wanted(metadata.target(), *metadata.level(), LEVEL.load(Ordering::Relaxed))
+}
+
+/// Other crates' events are for us, not for the owner: only their warnings pass, unless debugging.
+fn wanted(target: &str, level: Level, most: u8) -> bool {
+    let ours = module_path!().split("::").next();
+    let most = if target.split("::").next() == ours || most > 2 { most } else { most.min(1) };
+    rank(level) <= most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_and_scripts_speak_differently() {
+        assert_eq!(Voice::Verb.line(Level::WARN, "no direct I/O"), "copal: warning: no direct I/O");
+        assert_eq!(Voice::Verb.line(Level::INFO, "done"), "copal: done");
+        assert_eq!(Voice::Verb.failure("cannot"), "copal: cannot");
+        let legacy = Voice::Legacy("fatrw");
+        assert_eq!(legacy.line(Level::WARN, "x"), "[fatrw][WARN] x");
+        assert_eq!(legacy.failure("cannot"), "[fatrw][ERROR] cannot");
+    }
+
+    #[test]
+    fn levels_are_words() {
+        assert_eq!(parse_level("WARN"), Some(Level::WARN));
+        assert_eq!(parse_level("debug"), Some(Level::DEBUG));
+        assert_eq!(parse_level("loud"), None);
+    }
+
+    #[test]
+    fn other_crates_pass_with_warnings_only() {
+        let ours = module_path!();
+        assert!(wanted(ours, Level::INFO, rank(Level::INFO)));
+        assert!(!wanted(ours, Level::INFO, rank(Level::WARN)));
+        assert!(!wanted("zbus::connection", Level::INFO, rank(Level::INFO)));
+        assert!(wanted("zbus::connection", Level::WARN, rank(Level::INFO)));
+        assert!(!wanted("zbus::connection", Level::WARN, rank(Level::ERROR)));
+        assert!(wanted("zbus::connection", Level::DEBUG, rank(Level::DEBUG)));
+    }
+}

@@ -1,0 +1,137 @@
+//! A log event in words and fields.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use tracing::Event;
+use tracing::field::{Field, Visit};
+
+/// What an event says. Fields whose names are in capitals are the journal's, and stand beside the text; all others
+/// belong to the text.
+#[derive(Default)]
+pub(super) struct Text {
+    message: String,
+    fields: String,
+    journal: Vec<(&'static str, String)>,
+}
+
+impl Text {
+    pub(super) fn of(event: &Event<'_>) -> Self {
+        let mut text = Text::default();
+        event.record(&mut text);
+        text
+    }
+
+    /// Message and fields, on one line.
+    pub(super) fn line(&self) -> String {
+        format!("{}{}", self.message, self.fields).trim_start().to_owned()
+    }
+
+    /// The fields of the journal.
+    pub(super) fn journal(&self) -> &[(&'static str, String)] {
+        &self.journal
+    }
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let name = field.name();
+        if name == "message" {
+            self.message.push_str(&format!("{value:?}"));
+        } else if is_of_the_journal(name) {
+            self.journal.push((name, format!("{value:?}")));
+        } else {
+            self.fields.push_str(&format!(" {name}={value:?}"));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// Names that the journal takes from a program: capitals, digits and `_`, a capital first.
+fn is_of_the_journal(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// `text` with control characters escaped: names, labels and serial numbers come from images, media and devices, and
+/// must not be able to steer a terminal or to forge a line of the log.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::Subscriber;
+    use tracing_subscriber::layer::{Context, SubscriberExt as _};
+    use tracing_subscriber::{Layer, Registry};
+
+    use super::*;
+
+    #[test]
+    fn control_characters_of_others_are_escaped() {
+        assert_eq!(printable("Käse /dev/sda"), "Käse /dev/sda");
+        assert_eq!(printable("a\x1b[2Jb\nc\u{9b}1m"), "a\\u{1b}[2Jb\\nc\\u{9b}1m");
+    }
+
+    #[test]
+    fn names_in_capitals_are_the_journals() {
+        for name in ["MESSAGE_ID", "COPAL_DEVICE", "A1"] {
+            assert!(is_of_the_journal(name), "{name}");
+        }
+        for name in ["message", "Device", "_PID", "1A", "A.B", ""] {
+            assert!(!is_of_the_journal(name), "{name}");
+        }
+    }
+
+    /// The texts and the journal's fields of everything that `work` logs.
+    fn logged(work: impl FnOnce()) -> Vec<(String, Vec<(&'static str, String)>)> {
+        type Kept = Arc<Mutex<Vec<(String, Vec<(&'static str, String)>)>>>;
+        struct Keep(Kept);
+        impl<S: Subscriber> Layer<S> for Keep {
+            fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+                let text = Text::of(event);
+                self.0.lock().unwrap().push((text.line(), text.journal().to_vec()));
+            }
+        }
+        let kept = Kept::default();
+        tracing::subscriber::with_default(Registry::default().with(Keep(kept.clone())), work);
+        Arc::into_inner(kept).unwrap().into_inner().unwrap()
+    }
+
+    #[test]
+    fn the_message_comes_before_its_fields_and_the_journals_stand_aside() {
+        let logged = logged(|| {
+            tracing::warn!(offset = 512, device = "/dev/sda", "read {}", "again");
+            tracing::warn!(offset = 7);
+            let unknown: Option<u8> = None;
+            tracing::info!(
+                COPAL_STAGE = "write", COPAL_PERCENT = unknown, COPAL_DEVICE = %"/dev/sdb", COPAL_OFFSET = 5_u64,
+                "write: begins"
+            );
+        });
+        assert_eq!(logged[0], ("read again offset=512 device=/dev/sda".to_owned(), vec![]));
+        assert_eq!(logged[1], ("offset=7".to_owned(), vec![]));
+        let fields = [("COPAL_STAGE", "write"), ("COPAL_DEVICE", "/dev/sdb"), ("COPAL_OFFSET", "5")];
+        let mut found = logged[2].1.clone();
+        found.sort_by_key(|(k, _)| fields.iter().position(|(f, _)| f == k));
+        assert_eq!(logged[2].0, "write: begins");
+        assert_eq!(found, fields.map(|(k, v)| (k, v.to_owned())));
+    }
+}
