@@ -17,19 +17,19 @@ use crate::{child, is_child};
 
 const LEGACY: Voice = Voice::Legacy("resin-init-flasher");
 
-const ROOT: &str = "COPAL_TEST_ROOT";
-const VOICE: &str = "COPAL_TEST_VOICE";
+pub(crate) const ROOT: &str = "COPAL_TEST_ROOT";
+pub(crate) const VOICE: &str = "COPAL_TEST_VOICE";
 
-type Entry = BTreeMap<String, String>;
+pub(crate) type Entry = BTreeMap<String, String>;
 
 /// A root folder with a journal that reads when it is asked to.
-struct Journal {
+pub(crate) struct Journal {
     root: tempfile::TempDir,
     socket: UnixDatagram,
 }
 
 impl Journal {
-    fn new() -> Journal {
+    pub(crate) fn new() -> Journal {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("run/systemd/journal")).unwrap();
         let socket = UnixDatagram::bind(root.path().join("run/systemd/journal/socket")).unwrap();
@@ -37,7 +37,7 @@ impl Journal {
         Journal { root, socket }
     }
 
-    fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<Entry> {
         std::iter::from_fn(|| self.entry()).collect()
     }
 
@@ -71,8 +71,13 @@ impl Journal {
     }
 
     /// The test `name` in a process that logs below this root.
-    fn run(&self, name: &str, voice: &str, change: impl FnOnce(&mut std::process::Command)) -> Output {
-        let mut command = child(&[], &format!("journal::{name}"));
+    pub(crate) fn run(
+        &self,
+        name: &str,
+        voice: &str,
+        change: impl FnOnce(&mut std::process::Command),
+    ) -> Output {
+        let mut command = child(&[], name);
         command.env(ROOT, self.root.path()).env(VOICE, voice).env_remove(log::LEVEL_VARIABLE);
         command.env_remove("JOURNAL_STREAM").stderr(Stdio::piped());
         change(&mut command);
@@ -147,7 +152,7 @@ fn a_legacy_name_speaks_in_both_places() {
         return talk(start_child());
     }
     let journal = Journal::new();
-    let out = journal.run("a_legacy_name_speaks_in_both_places", "legacy", |_| {});
+    let out = journal.run("journal::a_legacy_name_speaks_in_both_places", "legacy", |_| {});
     assert_eq!(
         lines(&out),
         [
@@ -192,7 +197,7 @@ fn nothing_is_said_twice_to_a_journal_that_reads_stderr_too() {
     if is_child() {
         return talk(start_child());
     }
-    let name = "nothing_is_said_twice_to_a_journal_that_reads_stderr_too";
+    let name = "journal::nothing_is_said_twice_to_a_journal_that_reads_stderr_too";
     for voice in ["legacy", "verb"] {
         let journal = Journal::new();
         let file = tempfile::tempfile().unwrap();
@@ -234,7 +239,7 @@ fn a_verb_leaves_events_only() {
         return;
     }
     let journal = Journal::new();
-    let out = journal.run("a_verb_leaves_events_only", "verb", |_| {});
+    let out = journal.run("journal::a_verb_leaves_events_only", "verb", |_| {});
     assert_eq!(lines(&out), ["copal: warning: no direct I/O", "copal: wrong arguments [usage]; run"]);
     let entries = journal.entries();
     let ids: Vec<&str> = entries.iter().map(|e| e["MESSAGE_ID"].as_str()).collect();
@@ -248,7 +253,7 @@ fn in_a_container_and_without_a_journal_stderr_is_all() {
     if is_child() {
         return talk(start_child());
     }
-    let name = "in_a_container_and_without_a_journal_stderr_is_all";
+    let name = "journal::in_a_container_and_without_a_journal_stderr_is_all";
     for mark in [".dockerenv", "run/.containerenv"] {
         let journal = Journal::new();
         std::fs::write(journal.root.path().join(mark), "").unwrap();
@@ -281,7 +286,7 @@ fn a_journal_that_does_not_read_holds_nothing_up() {
         return;
     }
     let journal = Journal::new();
-    let out = journal.run("a_journal_that_does_not_read_holds_nothing_up", "legacy", |c| {
+    let out = journal.run("journal::a_journal_that_does_not_read_holds_nothing_up", "legacy", |c| {
         // Seen by nobody, or else the pipe of stderr is what is waited for.
         c.env(log::LEVEL_VARIABLE, "debug").stderr(Stdio::null());
     });
@@ -318,7 +323,7 @@ fn what_was_lost_is_told_and_the_last_word_waits_for_room() {
             }
             all
         });
-        journal.run("what_was_lost_is_told_and_the_last_word_waits_for_room", "legacy", |c| {
+        journal.run("journal::what_was_lost_is_told_and_the_last_word_waits_for_room", "legacy", |c| {
             c.stderr(Stdio::null());
         });
         reader.join().unwrap()
@@ -342,7 +347,7 @@ fn an_entry_of_any_size_arrives() {
         return;
     }
     let journal = Journal::new();
-    journal.run("an_entry_of_any_size_arrives", "legacy", |c| {
+    journal.run("journal::an_entry_of_any_size_arrives", "legacy", |c| {
         c.stderr(Stdio::null());
     });
     let entries = journal.entries();
@@ -385,6 +390,6 @@ fn a_journal_that_was_restarted_is_found_again() {
             drop(socket);
             std::fs::remove_file(close).unwrap();
         });
-        journal.run("a_journal_that_was_restarted_is_found_again", "legacy", |_| {});
+        journal.run("journal::a_journal_that_was_restarted_is_found_again", "legacy", |_| {});
     });
 }

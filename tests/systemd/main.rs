@@ -4,6 +4,7 @@
 mod bus;
 mod calls;
 mod catalogue;
+mod events;
 mod journal;
 mod kernel;
 mod waits;
