@@ -44,11 +44,14 @@ fn show_plan(plan: &Plan, ui: &Ui) {
 
 /// The image alone.
 fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
-    let prepared = prepare(request, ui.progress())?;
-    let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
-    watch.started(&prepared.plan);
-    let receipt = prepared.run(&request.paths, watch.progress()).inspect_err(|e| watch.failed(e))?;
+    let flash = || {
+        let prepared = prepare(request, watch.progress())?;
+        let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
+        watch.started(&prepared.plan);
+        Ok((prepared.run(&request.paths, watch.progress())?, file))
+    };
+    let (receipt, file) = flash().inspect_err(|e| watch.failed(e))?;
     watch.succeeded(&receipt);
     show_receipt(&receipt, file.as_ref(), ui)
 }

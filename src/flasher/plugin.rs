@@ -78,19 +78,19 @@ impl Plugin {
     /// `config.json`.
     ///
     /// # Errors
-    /// [`Code::EncryptionNotInThisBuild`]: the owner or the plug-in wants an encrypted installation;
+    /// [`Code::EncryptionNotInThisBuild`]: the plug-in decides for an encrypted installation, or the owner wants one and there
+    /// is no plug-in to be asked;
     /// [`Code::PluginFailed`]: the plug-in gave up. Nothing was written to the disk.
     pub fn secureboot_setup(&mut self, opted_in: bool) -> Result<()> {
-        if opted_in {
-            // Not even asked: a plug-in would first lock the firmware to its keys, and that is for ever.
-            let message = "cannot install with secure boot, as config.json asks (installer.secureboot): this build does not encrypt";
-            let hint =
-                "remove installer.secureboot from config.json, or use the script that this program replaces";
-            return Err(Error::new(Code::EncryptionNotInThisBuild, message)
-                .object("installer.secureboot")
-                .with_hint(hint));
-        }
         match self.call(SETUP)? {
+            // Nobody is there who could do what the owner asks for. To install all the same would be worse than not to.
+            None if opted_in => {
+                let message = "cannot install with secure boot, as config.json asks (installer.secureboot): no plug-in of this \
+                               board provides it, and this build does not encrypt";
+                Err(Error::new(Code::EncryptionNotInThisBuild, message)
+                    .object("installer.secureboot")
+                    .with_hint("remove installer.secureboot from config.json, or use the script that this program replaces"))
+            }
             None => Ok(()),
             Some(0) => {
                 let message = format!(
@@ -99,6 +99,9 @@ impl Plugin {
                 Err(Error::new(Code::EncryptionNotInThisBuild, message).object(SETUP))
             }
             Some(status) => {
+                if opted_in {
+                    tracing::warn!("config.json asks for secure boot, and the {NAME} does not provide it");
+                }
                 tracing::info!(
                     "the {NAME} decided for an installation without encryption ({SETUP}: {status})"
                 );

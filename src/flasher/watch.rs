@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use super::milestone;
 use super::plan::Plan;
 use super::progress::cloud::{self, Cloud};
 use super::progress::led::{Led, Pattern};
@@ -33,6 +34,7 @@ impl<'a> Watch<'a> {
     /// Adds systemd's status line and an LED, `led` or the configured one, to `shown`.
     #[must_use]
     pub fn new(shown: &'a Shown, paths: &Paths, led: Option<&Path>) -> Self {
+        milestone::wanted();
         let led = led.map_or_else(|| Led::configured(paths), Led::at);
         shown.also(Box::new(Status::new(notify::status)));
         shown.also(led.sink());
@@ -65,18 +67,12 @@ impl<'a> Watch<'a> {
 
     /// The plan stands, and is about to be executed.
     pub fn started(&self, plan: &Plan) {
-        let name = plan.target.name.display();
-        tracing::info!(COPAL_DEVICE = %name, "writing {} to {name}", plan.image.stored.path.display());
+        milestone::started(plan);
     }
 
     /// All is done; returns when the last report is out.
     pub fn succeeded(&self, receipt: &Receipt) {
-        let name = receipt.target.name.display();
-        tracing::info!(
-            COPAL_DEVICE = %name,
-            "{name} is done: {} bytes written and verified",
-            receipt.bytes.verified
-        );
+        milestone::finished(receipt);
         self.led.show(Pattern::Solid);
         self.report(cloud::POST_PROVISIONING);
     }

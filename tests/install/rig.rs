@@ -218,16 +218,26 @@ impl Rig {
     }
 
     pub fn run_with(&self, argv: &[&str], env: &[(&str, &str)]) -> Output {
-        let mut child = self.start(argv, env);
+        self.wait(self.start(argv, env), None)
+    }
+
+    /// Runs `argv` until it has made a file.
+    pub fn run_until(&self, argv: &[&str], file: &str) -> Output {
+        self.wait(self.start(argv, &[]), Some(&self.root().join(file)))
+    }
+
+    fn wait(&self, mut child: Child, until: Option<&Path>) -> Output {
         let end = Instant::now() + LIMIT;
         while child.try_wait().unwrap().is_none() {
             // As the kernel would by itself, where it has a parser.
             let _ignored = Command::new("partx").args(["-a", &self.disk.node]).output();
             std::thread::sleep(Duration::from_millis(50));
-            if Instant::now() > end {
+            let off = until.is_some_and(Path::exists);
+            if off || Instant::now() > end {
                 let _ignored = child.kill();
                 let out = child.wait_with_output().unwrap();
-                panic!("{argv:?} did not end: {}", String::from_utf8_lossy(&out.stderr));
+                assert!(off, "it did not end: {}", String::from_utf8_lossy(&out.stderr));
+                return out;
             }
         }
         child.wait_with_output().unwrap()

@@ -72,7 +72,9 @@ impl Site<'_> {
             Ok(())
         })?;
         step.run("board program", || {
-            self.watch.hands_off();
+            if self.ready.board.has_flasher_program() {
+                self.watch.hands_off();
+            }
             self.ready.board.flasher_board()
         })?;
         let receipt = receipt.finished(step.time.so_far());

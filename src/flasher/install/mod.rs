@@ -121,7 +121,9 @@ fn board_of(environment: &Environment) -> Result<Board> {
 
 fn set_up_board(request: &Request) -> Result<()> {
     let config = config_json::locate(request.config_json.as_deref(), &request.paths);
-    board_of(&Environment::new(&request.paths, &config))?.init_board()
+    let board = board_of(&Environment::new(&request.paths, &config))?;
+    board.check()?;
+    board.init_board()
 }
 
 /// Boot files and `config.json` come from the medium that the system runs from.
