@@ -3,6 +3,7 @@
 //! `qemu/README.md` tells how they are made. Without what they need, each test says `not run:` and why.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod bootloader;
 mod flash_chips;
 mod bootpart;
 mod smoke;

@@ -54,7 +54,7 @@ pub(crate) struct Guest {
     system: bool,
     modules: Vec<String>,
     drives: Vec<Drive>,
-    pflash: Option<PathBuf>,
+    pflash: Option<(PathBuf, Option<PathBuf>)>,
     files: Vec<(PathBuf, u32, Vec<u8>)>,
     script: Option<String>,
     append: String,
@@ -138,12 +138,18 @@ impl Guest {
         let size = std::fs::metadata(path).unwrap().len();
         let firmware = std::fs::metadata(self.qemu.join(FIRMWARE)).unwrap().len();
         let start = (1u64 << 32) - firmware - size;
-        self.pflash = Some(path.to_owned());
+        self.pflash = Some((path.to_owned(), None));
         self.module("physmap")
             .module("cfi_probe")
             .module("cfi_cmdset_0001")
             .module(&format!("nor_flash start={start:#x} size={size:#x}"))
             .module("mtdblock")
+    }
+
+    /// Records every write to the NOR flash into a file.
+    pub(crate) fn pflash_logged(mut self, log: &Path) -> Self {
+        self.pflash.as_mut().expect("a flash comes first").1 = Some(log.to_owned());
+        self
     }
 
     /// A file of this machine, with its mode, in the first root file system (a system guest's disk is [`super::System`]'s).
@@ -237,10 +243,11 @@ impl Guest {
         ]
         .map(str::to_owned)
         .to_vec();
-        if let Some(path) = &self.pflash {
-            let firmware = self.qemu.join(FIRMWARE);
-            arguments.extend(blockdev("flash0", &firmware, true));
-            arguments.extend(blockdev("flash1", path, false));
+        if let Some((path, log)) = &self.pflash {
+            let firmware = self.qemu.join(FIRMWARE).display().to_string();
+            arguments.push("-blockdev".to_owned());
+            arguments.push(format!("driver=file,node-name=flash0,read-only=on,filename={firmware}"));
+            arguments.extend(blockdev("flash1", path, log.as_deref()));
         }
         for (n, drive) in self.drives.iter().enumerate() {
             arguments.extend(drive.arguments(n));
@@ -267,35 +274,27 @@ impl Guest {
     }
 }
 
-fn blockdev(node: &str, path: &Path, read_only: bool) -> [String; 2] {
-    let on = if read_only { "on" } else { "off" };
-    [
-        "-blockdev".to_owned(),
-        format!(
-            "driver=raw,node-name={node},read-only={on},file.driver=file,file.filename={}",
-            path.display()
-        ),
-    ]
+/// The image as a node of that name; every write to it goes into the log.
+fn blockdev(node: &str, path: &Path, log: Option<&Path>) -> [String; 2] {
+    let path = path.display();
+    let node = match log {
+        None => format!("driver=raw,node-name={node},discard=unmap,file.driver=file,file.filename={path}"),
+        Some(log) => {
+            std::fs::write(log, "").unwrap();
+            format!(
+                "driver=blklogwrites,node-name={node},log-super-update-interval=1,log.driver=file,\
+                 log.filename={},file.driver=raw,file.file.driver=file,file.file.filename={path}",
+                log.display()
+            )
+        }
+    };
+    ["-blockdev".to_owned(), node]
 }
 
 impl Drive {
     fn arguments(&self, n: usize) -> Vec<String> {
         let node = format!("disk{n}");
-        let path = self.path.display();
-        let mut arguments = vec!["-blockdev".to_owned()];
-        arguments.push(match &self.log {
-            None => {
-                format!("driver=raw,node-name={node},discard=unmap,file.driver=file,file.filename={path}")
-            }
-            Some(log) => {
-                std::fs::write(log, "").unwrap();
-                format!(
-                    "driver=blklogwrites,node-name={node},log-super-update-interval=1,log.driver=file,\
-                     log.filename={},file.driver=raw,file.file.driver=file,file.file.filename={path}",
-                    log.display()
-                )
-            }
-        });
+        let mut arguments = blockdev(&node, &self.path, self.log.as_deref()).to_vec();
         let (serial, options) = (&self.serial, &self.options);
         let device = match self.disk {
             Disk::Nvme => format!("nvme,drive={node},serial={serial}{options}"),
