@@ -237,8 +237,12 @@ make_small() {
     for name in modprobe insmod rmmod lsmod depmod modinfo; do ln -sf /bin/kmod "$to/sbin/$name"; done
     install -m 755 "$HERE/small-init" "$to/init"
     install -m 755 "$HERE/system-init" "$to/system-init"
+    cp "$HERE/guest.sh" "$to/lib/guest.sh"
     echo 'root:x:0:0:root:/root:/bin/sh' >"$to/etc/passwd"
-    echo 'root:x:0:' >"$to/etc/group"
+    # Those that udev's rules name.
+    for group in root:0 tty:5 disk:6 lp:7 kmem:15 dialout:20 cdrom:24 tape:26 audio:29 video:44 input:100 sgx:101 kvm:102 render:103; do
+        echo "${group%%:*}:x:${group#*:}:"
+    done >"$to/etc/group"
     ln -s /proc/mounts "$to/etc/mtab"
     # modprobe's own view of what each module needs, from the kernel's full tree.
     ln -sf kmod "$from/bin/depmod"
@@ -311,7 +315,7 @@ flock -w 600 9 || die "another preparation has been running for ten minutes"
 recipe=$(cat "$HERE/prepare.sh")
 part qemu "$recipe"
 part kernel "$recipe $(cat "$HERE"/nor/*)"
-part small "$recipe $(cat "$HERE/small-init" "$HERE/system-init" "$TOP/kernel/stamp")"
+part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")"
 if [ "$(id -u)" -ne 0 ]; then
     note "no systemd guest: made as root only"
 elif ! command -v mmdebstrap >/dev/null; then

@@ -28,7 +28,8 @@ lint() {
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
-    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh qemu/*.sh qemu/small-init src/flasher/*.sh
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh \
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/*
 }
 
 # One run of all tests, with the coverage measured in it.

@@ -76,11 +76,23 @@ fn the_write_log_of_a_disk_leads_to_its_contents() {
 #[test]
 fn a_guest_may_have_an_init_of_its_own_and_restart() {
     let Some(guest) = Guest::small("a_guest_may_have_an_init_of_its_own_and_restart") else { return };
+    let dir = folder();
+    let disk = dir.path().join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(8 << 20).unwrap();
     let outcome = guest
-        .init("#!/bin/sh\nmount -t proc proc /proc\necho PID $$ with $(cat /proc/cmdline)\nreboot -f")
+        .disk(Disk::Nvme, &disk, "DISK")
+        .init(
+            "#!/bin/sh
+             . /lib/guest.sh
+             guest_mounts; guest_modules; guest_host /host; guest_udev
+             ls -l /dev/disk/by-id >/host/by-id
+             echo PID $$ with $(cat /proc/cmdline)
+             reboot -f",
+        )
         .append("one.more=argument")
         .run(LIMIT);
-    assert_eq!((outcome.ending, outcome.status), (Ending::Rebooted, None));
+    assert_eq!((outcome.ending, outcome.status), (Ending::Rebooted, None), "{}", outcome.console);
+    assert!(outcome.file("by-id").contains("nvme-QEMU_NVMe_Ctrl_DISK"), "{}", outcome.file("by-id"));
     assert!(outcome.console.contains("PID 1 with"), "{}", outcome.console);
     assert!(outcome.console.contains("one.more=argument"), "{}", outcome.console);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Disk, Guest, System, disk, fat, folder};
+use crate::support::{Disk, Guest, System, fat_image, folder, gpt_image};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -13,6 +13,11 @@ fn a_system_boots_from_a_stick_and_switches_off() {
     let Some(system) = System::new(test) else { return };
     let dir = folder();
     let (boot, root, medium) = (dir.path().join("boot"), dir.path().join("root"), dir.path().join("medium"));
+    let image = |name: &str, size: u64| {
+        let path = dir.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+        path
+    };
     system
         .copal()
         .unit(
@@ -20,10 +25,13 @@ fn a_system_boots_from_a_stick_and_switches_off() {
             "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'copal --version; touch /run/early'",
         )
         .ext4(&root, "flash-rootA", 400);
-    fat(&boot, "flash-boot", 32, &[("config.json", b"{}"), ("a/b/c.txt", b"c")]);
-    disk(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
+    fat_image(&boot, "flash-boot", 32, &[("config.json", b"{}"), ("a/b/c.txt", b"c")]);
+    gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
     let outcome = guest
         .disk(Disk::Usb, &medium, "STICK")
+        .disk(Disk::Nvme, &image("target", 64 << 20), "TARGET")
+        .disk(Disk::Emmc { boot: 1 << 20 }, &image("emmc", 18 << 20), "")
+        .pflash(&image("nor", 1 << 20))
         .script(
             "mkdir -p /mnt/boot
              mount LABEL=flash-boot /mnt/boot
@@ -33,6 +41,7 @@ fn a_system_boots_from_a_stick_and_switches_off() {
              busctl --system list >/host/bus
              systemctl is-active systemd-logind
              [ /dev/disk/by-label/flash-rootA -ef /dev/sda2 ]
+             [ -b /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_TARGET ] && [ -b /dev/mmcblk0boot0 ] && [ -c /dev/mtd0 ]
              echo said by the test | systemd-cat -p warning -t thetest
              systemctl poweroff",
         )

@@ -97,7 +97,7 @@ impl System {
 }
 
 /// Writes a FAT file system of that size, with these files.
-pub(crate) fn fat(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])]) {
+pub(crate) fn fat_image(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])]) {
     std::fs::File::create(to).unwrap().set_len(mib << 20).unwrap();
     let image = to.to_str().unwrap();
     tool(&["mkfs.vfat", "-n", label, image]);
@@ -116,7 +116,7 @@ pub(crate) fn fat(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])]) {
 }
 
 /// Writes a GPT disk from the images of its partitions (name, image), 1 MiB apart, with `spare` MiB after the last one.
-pub(crate) fn disk(to: &Path, partitions: &[(&str, &Path)], spare: u64) {
+pub(crate) fn gpt_image(to: &Path, partitions: &[(&str, &Path)], spare: u64) {
     let mib = |path: &Path| std::fs::metadata(path).unwrap().len().div_ceil(1 << 20);
     let total = 2 + spare + partitions.iter().map(|(_, p)| mib(p)).sum::<u64>();
     std::fs::File::create(to).unwrap().set_len(total << 20).unwrap();
