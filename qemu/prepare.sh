@@ -314,7 +314,8 @@ flock -w 600 9 || die "another preparation has been running for ten minutes"
 
 recipe=$(cat "$HERE/prepare.sh")
 part qemu "$recipe"
-part kernel "$recipe $(cat "$HERE"/nor/*)"
+# With the NOR flash's module as root only.
+part kernel "$recipe $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)"
 part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")"
 if [ "$(id -u)" -ne 0 ]; then
     note "no systemd guest: made as root only"

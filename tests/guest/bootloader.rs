@@ -53,15 +53,14 @@ fn brief(report: &Value) -> (&str, bool, u64) {
 
 #[test]
 fn nor_flash_gets_the_loader_and_keeps_the_rest() {
-    let Some(guest) = Guest::small("nor_flash_gets_the_loader_and_keeps_the_rest") else { return };
     let dir = folder();
     let (nor, loader) = (dir.path().join("nor"), dir.path().join("loader"));
     let before = noise(1, 1 << 20);
     let image = noise(2, 10_000);
     std::fs::write(&nor, &before).unwrap();
     std::fs::write(&loader, &image).unwrap();
+    let Some(guest) = Guest::with_nor("nor_flash_gets_the_loader_and_keeps_the_rest", &nor) else { return };
     let outcome = guest
-        .pflash(&nor)
         .copal()
         .file(&loader, "/loader")
         .script(&format!(
@@ -159,15 +158,14 @@ fn raw_flash_of_other_drivers() {
 /// where the boot ROM looks holds neither.
 #[test]
 fn a_power_cut_leaves_no_half_loader_on_nor_flash() {
-    let Some(guest) = Guest::small("a_power_cut_leaves_no_half_loader_on_nor_flash") else { return };
     let dir = folder();
     let (nor, log, loader) = (dir.path().join("nor"), dir.path().join("log"), dir.path().join("loader"));
     let before = noise(6, 128 << 10);
     let image = noise(7, 20_000);
     std::fs::write(&nor, &before).unwrap();
     std::fs::write(&loader, &image).unwrap();
+    let Some(guest) = Guest::with_nor("a_power_cut_leaves_no_half_loader_on_nor_flash", &nor) else { return };
     let outcome = guest
-        .pflash(&nor)
         .pflash_logged(&log)
         .copal()
         .file(&loader, "/loader")

@@ -93,9 +93,24 @@ impl Guest {
         }
     }
 
+    /// A small guest with [`Guest::pflash`], which takes a module of our own.
+    pub(crate) fn with_nor(test: &str, path: &Path) -> Option<Self> {
+        let guest = Self::small(test)?;
+        let releases = std::fs::read_dir(guest.small.join("lib/modules")).unwrap();
+        if releases.map(|r| r.unwrap().path()).any(|r| r.join("extra/nor_flash.ko").is_file()) {
+            return Some(guest.pflash(path));
+        }
+        host::not_run(test, "no module for the NOR flash: qemu/prepare.sh builds it as root");
+        None
+    }
+
     /// A guest that boots the system on one of its disks: `root` is `LABEL=…`, `PARTLABEL=…`, `UUID=…` or a device.
     /// See [`super::System`] for such a disk. It ends when [`Guest::script`] has ended, or when something in it switches off.
     pub(crate) fn system(test: &str, root: &str) -> Option<Self> {
+        if let Err(why) = host::part("system") {
+            host::not_run(test, &why);
+            return None;
+        }
         let guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
         Some(Self { system: true, ..guest })
     }
