@@ -136,3 +136,21 @@ fn what_boards_and_dashboards_rely_on_is_documented() {
         assert!(documented.contains(variable), "{variable}");
     }
 }
+
+#[test]
+fn flags_of_bootloader_verbs_are_in_the_documentation() {
+    let text = doc("cli.md");
+    let part = text.split("### `copal bootloader`").nth(1).unwrap().split("\n### ").next().unwrap();
+    let mut offered = BTreeSet::new();
+    for verb in ["show", "write", "protect"] {
+        let out =
+            Command::new(env!("CARGO_BIN_EXE_copal")).args(["bootloader", verb, "--help"]).output().unwrap();
+        let help = String::from_utf8(out.stdout).unwrap();
+        assert!(part.contains(&format!("copal bootloader {verb}")), "{verb}");
+        offered.extend(flags(help.split("Examples:").next().unwrap()));
+    }
+    for common in ["--verbose", "--help"] {
+        assert!(offered.remove(common), "{common}");
+    }
+    assert_eq!(flags(part), offered);
+}

@@ -434,7 +434,7 @@ fn areas_of_a_gpt_are_those_of_its_own_entry_array() {
     let disk = bench.disk("gpt");
     let size = fs::metadata(&disk).unwrap().len();
     let table = table_of(&disk);
-    assert_eq!(table.areas, [440..512, 512..1024, 1024..17408, size - 33 * 512..size]);
+    assert_eq!(table.areas, [446..512, 512..1024, 1024..17408, size - 33 * 512..size]);
     let found: Vec<_> = table.partitions.iter().map(|p| p.file_system).collect();
     assert_eq!(found, [Some("FAT"), Some("ext"), None]);
     // A short array, moved away from where a first loader begins.
@@ -463,6 +463,6 @@ fn areas_of_an_mbr_leave_the_boot_code_out_and_have_the_extended_records() {
         Some("label: dos\n2048,8192,c\n10240,,5\n12288,8192,83\n28672,8192,83\n"),
     );
     let areas = table_of(&disk).areas;
-    assert_eq!(areas[..2], [440..512, 10240 * 512..10241 * 512]);
+    assert_eq!(areas[..2], [446..512, 10240 * 512..10241 * 512]);
     assert_eq!(areas.len(), 3, "{areas:?}");
 }

@@ -8,8 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::disk::{self, Disk, read_only};
 use super::io::Io;
-use super::region::{self, Disk, inside, read_only};
+use super::region::inside;
 use super::{Asked, Coming, Job, Kind, Target};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -130,14 +131,14 @@ pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
     if !force_ro.0.exists() {
         return Ok(None);
     }
-    let device = region::open(asked.paths, &node, Access::Read)?;
+    let device = disk::open(asked.paths, &node, Access::Read)?;
     let size = Io::new(&device, &node).size()?;
     Ok(Some(Box::new(MmcBoot { paths: asked.paths.clone(), node, force_ro, size })))
 }
 
 impl MmcBoot {
     fn open(&self, access: Access) -> Result<Disk<'_>> {
-        let device = region::open(&self.paths, &self.node, access)?;
+        let device = disk::open(&self.paths, &self.node, access)?;
         Ok(Disk { device, name: &self.node, erase_block: None })
     }
 

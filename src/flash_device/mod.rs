@@ -3,9 +3,11 @@
 //! What can be refused is refused by [`prepare`], with nothing written. [`Prepared::run`] goes through the one
 //! [sequence](sequence) that all kinds of places share. A further kind is a file of its own and a line in [`KINDS`].
 
+mod disk;
 pub mod io;
 pub mod mmcboot;
 pub mod mtd;
+pub mod place;
 pub mod region;
 pub mod sequence;
 
@@ -17,7 +19,8 @@ use crate::device::resolve;
 use crate::error::{Code, Error, Result};
 use crate::partition::Table;
 use crate::sys::signal::{self, PutOff};
-use sequence::{Difference, Done, Place, Sequence};
+use place::Place;
+use sequence::{Difference, Done, Sequence};
 
 /// Bootloaders are held in memory, so that they do not change between comparison, writing and proof. The largest in the
 /// field have some 16 MiB.

@@ -4,26 +4,20 @@
 //! exclusively, which fails as soon as a partition of it is mounted; instead nothing is written where a partition with a
 //! file system, or one that is in use, or the table lies.
 
+use std::fs;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
+use super::disk::{Disk, open, read_only};
 use super::io::Io;
-use super::sequence::Place;
 use super::{Asked, Coming, Job, Kind, Target};
 use crate::config::paths::Paths;
 use crate::device::claimed;
 use crate::error::{Code, Error, Result};
-use crate::partition::{self, Flaw, Table};
-use crate::sys::block::{Access, Device, Medium};
+use crate::partition::{self, Flaw, SIGNATURE, Table, TableKind};
+use crate::sys::block::{Access, Device};
 use crate::sys::buffer::Buffer;
-
-/// Bytes of the body at once.
-const STRIDE: u64 = 256 << 10;
-
-/// How long another program's lock is waited for: udev takes one to look at a disk that was just written.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Refuses bytes `span` of a device called `name`, of `size` bytes, that is or will be divided by `table`.
 ///
@@ -37,6 +31,10 @@ pub fn check(name: &Path, span: &Range<u64>, size: u64, table: Option<&Table>) -
     if let Some(area) = table.iter().flat_map(|t| &t.areas).find(|a| overlaps(a, span)) {
         let what = format!("bytes {} to {} hold its partition table", area.start, area.end);
         return Err(refuse(Code::SpanOverTable, name, span, &what));
+    }
+    if table.is_some_and(|t| t.kind == TableKind::Mbr) && overlaps(&SIGNATURE, span) {
+        let text = "the bootloader overwrites the disk signature: the PARTUUIDs of its partitions change";
+        warnings.push(format!("{}: {text}", name.display()));
     }
     for p in table.iter().flat_map(|t| &t.partitions) {
         let bytes = p.start..p.start.saturating_add(p.size);
@@ -75,107 +73,6 @@ fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Opens the node of a block device.
-///
-/// # Errors
-/// [`Code::FlashDeviceMissing`], [`Code::NotRoot`], [`Code::Busy`], [`Code::TargetReadOnly`], [`Code::Io`].
-pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device> {
-    let end = Instant::now() + PATIENCE;
-    let opened = loop {
-        match Device::open(node, access) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            other => break other,
-        }
-    };
-    let device = opened.map_err(|e| cannot_open(node, e))?;
-    // A plain file in /dev is what a careless `dd` leaves where a node is missing.
-    if device.dev().is_none() && paths.root() == Path::new("/") {
-        return Err(cannot_open(
-            node,
-            io::Error::new(io::ErrorKind::InvalidInput, "it is not a block device"),
-        ));
-    }
-    Ok(device)
-}
-
-pub(super) fn cannot_open(node: &Path, cause: io::Error) -> Error {
-    let code = match cause.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Code::FlashDeviceMissing,
-        io::ErrorKind::PermissionDenied => Code::NotRoot,
-        io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => Code::Busy,
-        io::ErrorKind::ReadOnlyFilesystem => Code::TargetReadOnly,
-        _ => Code::Io,
-    };
-    let name = node.display();
-    Error::new(code, format!("cannot open {name} for a bootloader")).object(name).because(cause)
-}
-
-pub(super) fn read_only(name: &Path) -> Error {
-    let name = name.display();
-    Error::new(Code::TargetReadOnly, format!("cannot write a bootloader to {name}: it is write-protected"))
-        .object(name)
-}
-
-/// An open block device as a place: sectors, or whole erase blocks where one of raw flash is behind it.
-pub(super) struct Disk<'a> {
-    pub(super) device: Device,
-    pub(super) name: &'a Path,
-    /// Of a `/dev/mtdblockN`: its driver erases and writes this many bytes at once.
-    pub(super) erase_block: Option<u64>,
-}
-
-impl Disk<'_> {
-    fn io(&self) -> Io<'_> {
-        Io::new(&self.device, self.name)
-    }
-}
-
-impl Place for Disk<'_> {
-    fn name(&self) -> String {
-        self.name.display().to_string()
-    }
-
-    fn unit(&self) -> u64 {
-        // A plain file, which stands for a disk in a test, takes anything.
-        self.erase_block.unwrap_or(self.device.block_size().max(512) as u64)
-    }
-
-    fn stride(&self) -> u64 {
-        self.erase_block.unwrap_or(STRIDE)
-    }
-
-    fn erases_by_itself(&self) -> bool {
-        self.erase_block.is_some()
-    }
-
-    fn blank(&self) -> u8 {
-        if self.erase_block.is_some() { 0xff } else { 0 }
-    }
-
-    fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let io = self.io();
-        if !self.device.is_direct() {
-            io.drop_cache()?;
-        }
-        io.read(buf, offset)
-    }
-
-    fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.io().write(bytes, offset)
-    }
-
-    fn erase(&mut self, _offset: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.io().flush()?;
-        self.io().drop_cache()
-    }
-}
-
 /// A disk or a partition.
 pub(super) struct Region {
     paths: Paths,
@@ -210,7 +107,14 @@ impl Region {
             Ok(())
         };
         let name = self.node.display();
-        match partition::of_disk(&mut read_at, self.size) {
+        // A partition has no table, though the boot sector of its file system may look like one.
+        let whole = sysfs(&self.paths, device).is_none_or(|folder| !folder.join("partition").exists());
+        let found = if whole {
+            partition::of_disk(&mut read_at, self.size)
+        } else {
+            Err(Flaw::Missing(String::new()))
+        };
+        match found {
             Ok(table) => Ok(Some(table)),
             Err(Flaw::Missing(_)) => match partition::file_system(&mut read_at) {
                 Ok(None) => Ok(None),
@@ -237,28 +141,38 @@ impl Region {
         }
     }
 
-    /// Refuses a partition that somebody uses without a file system known here.
-    fn refuse_used(&self, device: &Device, span: &Range<u64>, table: &Table) -> Result<()> {
-        let Some((major, minor)) = device.dev() else { return Ok(()) };
-        let folder = self.paths.at(format!("/sys/dev/block/{major}:{minor}"));
+    /// Refuses what somebody uses without a signature known here: the device itself below an array or a volume, all of it
+    /// where no table divides it, or a partition below `span`.
+    fn refuse_used(&self, device: &Device, span: &Range<u64>, table: Option<&Table>) -> Result<()> {
+        let Some(folder) = sysfs(&self.paths, device) else { return Ok(()) };
+        let used = |what: &str| Err(refuse(Code::SpanOverFileSystem, &self.node, span, what));
+        if let Some(holder) = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten().next() {
+            return used(&format!("it is held by {}", holder.file_name().to_string_lossy()));
+        }
+        let Some(table) = table else {
+            return if claimed(&self.node) { used("it is in use") } else { Ok(()) };
+        };
         for p in &table.partitions {
             if !overlaps(&(p.start..p.start.saturating_add(p.size)), span) {
                 continue;
             }
-            let Some(node) = partition_node(&self.paths, &folder, p.index) else { continue };
-            if claimed(&node) {
-                let what = format!("partition {} is in use", p.index);
-                return Err(refuse(Code::SpanOverFileSystem, &self.node, span, &what));
+            if partition_node(&self.paths, &folder, p.index).is_some_and(|node| claimed(&node)) {
+                return used(&format!("partition {} is in use", p.index));
             }
         }
         Ok(())
     }
 }
 
+/// The folder of a block device in sysfs.
+fn sysfs(paths: &Paths, device: &Device) -> Option<PathBuf> {
+    device.dev().map(|(major, minor)| paths.at(format!("/sys/dev/block/{major}:{minor}")))
+}
+
 /// The node of the partition with this number, of the disk whose folder in sysfs this is.
 fn partition_node(paths: &Paths, disk: &Path, index: u32) -> Option<PathBuf> {
-    std::fs::read_dir(disk).ok()?.flatten().find_map(|entry| {
-        let number = std::fs::read_to_string(entry.path().join("partition")).ok()?;
+    fs::read_dir(disk).ok()?.flatten().find_map(|entry| {
+        let number = fs::read_to_string(entry.path().join("partition")).ok()?;
         (number.trim() == index.to_string()).then(|| paths.at("/dev").join(entry.file_name()))
     })
 }
@@ -289,7 +203,7 @@ impl Target for Region {
         } else {
             let table = self.table(&device)?;
             let warnings = check(&self.node, span, self.size, table.as_ref())?;
-            table.map_or(Ok(()), |table| self.refuse_used(&device, span, &table))?;
+            self.refuse_used(&device, span, table.as_ref())?;
             warnings
         };
         for warning in warnings {

@@ -112,7 +112,10 @@ fn piece(read_at: &mut ReadAt<'_>, at: u64, len: usize) -> io::Result<Option<Vec
 mod tests {
     use super::*;
 
-    fn found(marks: &[(usize, &[u8])], len: usize) -> Option<&'static str> {
+    /// Bytes at an offset.
+    type Mark = (usize, &'static [u8]);
+
+    fn found(marks: &[Mark], len: usize) -> Option<&'static str> {
         let mut data = vec![0u8; len];
         for (at, bytes) in marks {
             data[*at..*at + bytes.len()].copy_from_slice(bytes);
@@ -131,8 +134,8 @@ mod tests {
 
     #[test]
     fn every_signature_is_known_at_its_place() {
-        let ext: &[(usize, &[u8])] = &[(1024, &[1, 2, 0, 0]), (1024 + 0x38, &[0x53, 0xef])];
-        let all: &[(&[(usize, &[u8])], &str)] = &[
+        let ext: &[Mark] = &[(1024, &[1, 2, 0, 0]), (1024 + 0x38, &[0x53, 0xef])];
+        let all: &[(&[Mark], &str)] = &[
             (&[(3, b"EXFAT   ")], "exFAT"),
             (&[(3, b"NTFS    ")], "NTFS"),
             (&[(0, b"XFSB")], "xfs"),
@@ -164,7 +167,7 @@ mod tests {
         }
         // The magic of ext by chance.
         assert_eq!(found(&[(1024 + 0x38, &[0x53, 0xef])], 4096), None);
-        let odd: &[(usize, &[u8])] = &[(1024, &[1]), (1024 + 0x18, &[9]), (1024 + 0x38, &[0x53, 0xef])];
+        let odd: &[Mark] = &[(1024, &[1]), (1024 + 0x18, &[9]), (1024 + 0x38, &[0x53, 0xef])];
         assert_eq!(found(odd, 4096), None);
     }
 }

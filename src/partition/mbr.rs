@@ -23,12 +23,15 @@ pub(super) struct Found {
     pub(super) complete: bool,
     /// End of the last partition in bytes, the extended one included.
     pub(super) span: u64,
-    /// Bytes of the table itself: those of the first sector behind the boot code, and the extended records.
+    /// Bytes of the table itself: entries of the first sector, and the extended records.
     pub(super) areas: Vec<Range<u64>>,
 }
 
-/// Disk signature, entries and `55 aa` of the first sector. What is before them is code of the BIOS, or of a board.
-pub(super) const TABLE: Range<u64> = 440..SECTOR;
+/// Entries and `55 aa` of the first sector. What is before them is code of the BIOS, or of a board (one has 442 bytes).
+pub(super) const TABLE: Range<u64> = 446..SECTOR;
+
+/// The disk signature, which an MBR's partitions have in their PARTUUIDs.
+pub const SIGNATURE: Range<u64> = 440..444;
 
 /// An entry that is in use, in sectors.
 #[derive(Clone, Copy)]

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 pub use file_system::file_system;
 use label::{ReadAt, label};
+pub use mbr::SIGNATURE;
 
 /// Kind of a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

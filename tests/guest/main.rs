@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 mod bootloader;
-mod flash_chips;
 mod bootpart;
+mod flash_chips;
 mod smoke;
 mod support;
 mod system;
