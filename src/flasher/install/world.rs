@@ -54,7 +54,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
             FOR_SERVICES.as_secs()
         ),
         Waited::NoBus(why) => {
-            tracing::warn!("cannot ask systemd for network services ({why}); flashing without")
+            tracing::warn!("cannot ask systemd for network services ({why}); flashing without");
         }
     }
 }
