@@ -24,8 +24,8 @@ Not in this build yet:
   update, hooks, rollback, status, doctor, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
-script of that name: exit codes are 0, 1 and, for wrong arguments, 2. None of those names is in this build yet; each
-says so and exits with 1.
+script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has
+resin-init-flasher; each of the others says that it is missing, and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
@@ -33,10 +33,10 @@ Environment:
 
 const FLASH_EXAMPLES: &str = "\
 Examples:
-  copal flash --image-only        write the image that the board's configuration names to the disk that it names
-  copal flash --image-only --plan
-                                  show what would be written, and why nothing else
+  copal flash --plan              show everything that an installation by the board's configuration would write
+  copal flash --no-power-off      install: image, bootloaders, boot partition, the board's own program
   copal flash --image os.img.zst --target /dev/mmcblk0
+                                  write the image, and nothing else
   copal flash --image os.img.gz --target disk.img
                                   make a disk image: no root needed";
 
@@ -78,7 +78,11 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Write an OS image to a disk, and prove that it is there
-    #[command(after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
+    ///
+    /// With --image and --target, or with --image-only, the image is all that is written.
+    /// Otherwise the board's configuration is followed to its end, as resin-init-flasher
+    /// does: bootloaders, boot partition, the board's own programs, and power off.
+    #[command(verbatim_doc_comment, after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
     Flash(FlashArgs),
     /// Compare a disk with an image, without writing
     #[command(after_help = format!("{VERIFY_EXAMPLES}\n\n{EXIT_CODES}"))]
@@ -151,7 +155,7 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub receipt: Option<PathBuf>,
 
-    /// An LED that shows how it goes: the file that takes 1 and 0 [default: the device's configuration]
+    /// An LED that shows how it goes: the file that takes 1 and 0 [default: LED_FILE]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub led: Option<PathBuf>,
 
@@ -159,7 +163,7 @@ pub struct FlashArgs {
     #[arg(long)]
     pub image_only: bool,
 
-    /// Stay on when done; with --image-only that is always so
+    /// Stay on when an installation is done; where only the image is written, that is always so
     #[arg(long)]
     pub no_power_off: bool,
 

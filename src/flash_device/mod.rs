@@ -18,6 +18,7 @@ use crate::config::paths::Paths;
 use crate::device::resolve;
 use crate::error::{Code, Error, Result};
 use crate::partition::Table;
+use crate::sys::log::events;
 use crate::sys::signal::{self, PutOff};
 use place::Place;
 use sequence::{Difference, Done, Sequence};
@@ -154,6 +155,27 @@ pub struct Written {
     pub bytes_written: u64,
 }
 
+impl Written {
+    fn tell(&self) {
+        let (device, offset) = (self.device.display(), self.offset);
+        if self.changed {
+            tracing::info!(
+                MESSAGE_ID = events::BOOTLOADER_WRITTEN,
+                COPAL_DEVICE = %device,
+                COPAL_OFFSET = offset,
+                COPAL_DIGEST = self.sha256,
+                "a bootloader of {} bytes was written to {device} at byte {offset} and verified",
+                self.length
+            );
+        } else {
+            tracing::info!(
+                "the bootloader of {} bytes on {device} at byte {offset} is up to date",
+                self.length
+            );
+        }
+    }
+}
+
 /// Finds the device and reads the bootloader, and refuses whatever can be refused. Nothing is written.
 ///
 /// `coming`: a disk that will be written before; it is judged by the table it will have.
@@ -268,7 +290,9 @@ impl Prepared {
             tracing::warn!("{signal} came while {} was written; obeyed now", self.device().display());
         }
         off.release();
-        result.map(|()| self.report(done))
+        let written = result.map(|()| self.report(done))?;
+        written.tell();
+        Ok(written)
     }
 
     fn sequence<'p>(&self, place: &'p mut dyn Place) -> Result<Sequence<'p>> {

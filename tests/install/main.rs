@@ -28,7 +28,7 @@ fn assert_ok(out: &Output) {
 /// Everything behind the boot partition, and the table in front of it, is the image's.
 fn assert_image(rig: &Rig) {
     let (disk, image) = (std::fs::read(&rig.disk.file).unwrap(), std::fs::read(image()).unwrap());
-    let (boot, rest) = (MIB as usize, 9 * MIB as usize);
+    let (boot, rest) = (MIB, 9 * MIB);
     assert!(disk[..boot] == image[..boot], "the first MiB differs");
     assert!(disk[rest..image.len()] == image[rest..], "a byte behind the boot partition differs");
     assert!(disk[image.len()..].iter().all(|b| *b == 0xA5), "behind the image something was written");
@@ -62,7 +62,7 @@ fn a_disk_is_installed_from_beginning_to_end() {
 
     let receipt: serde_json::Value =
         serde_json::from_str(&disk.boot_text("/flash-receipt.json").unwrap()).unwrap();
-    assert_eq!(receipt["image"]["size"], 32 * MIB);
+    assert_eq!(receipt["image"]["size"], 32 << 20);
     assert_eq!(receipt["target"]["name"], disk.node.as_str());
     assert_eq!(receipt["boot_partition"]["device"], format!("{}p1", disk.node));
     assert_eq!(receipt["bootloaders"], serde_json::json!([]));
@@ -200,7 +200,7 @@ fn the_log_of_an_initramfs_is_kept() {
     assert_ok(&rig.run_with(&["/copal", "flash", "--no-power-off"], &log));
     let part = rig.disk.file.with_extension("list");
     let all = std::fs::read(&rig.disk.file).unwrap();
-    std::fs::write(&part, &all[MIB as usize..9 * MIB as usize]).unwrap();
+    std::fs::write(&part, &all[MIB..9 * MIB]).unwrap();
     let list = rig::tool(&["debugfs", "-R", "ls -p /", part.to_str().unwrap()]);
     let name = list.split('/').find(|n| n.starts_with("migration_")).unwrap_or_else(|| panic!("{list}"));
     let digits: String = name.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub const MIB: u64 = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// Longer than any run here takes; a hang fails with its output so far.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -43,7 +43,7 @@ pub fn image() -> &'static Path {
         fs::write(at("boot/kernel"), "kernel of the image").unwrap();
         let image = at("balena.img");
         let text = |p: &Path| p.to_str().unwrap().to_owned();
-        fs::File::create(&image).unwrap().set_len(32 * MIB).unwrap();
+        fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
         tool(&[
             "sgdisk",
             "-n",
@@ -110,14 +110,14 @@ impl Disk {
     /// The first MiB, and where the image's backup GPT would be.
     pub fn boot_bytes(&self) -> Vec<u8> {
         let all = fs::read(&self.file).unwrap();
-        [&all[..MIB as usize], &all[(32 << 20) - 33 * 512..32 << 20]].concat()
+        [&all[..MIB], &all[(32 << 20) - 33 * 512..32 << 20]].concat()
     }
 
     /// A file of the boot partition, read by another tool.
     pub fn boot_file(&self, path: &str) -> Option<Vec<u8>> {
         let part = self.file.with_extension("part");
         let all = fs::read(&self.file).unwrap();
-        fs::write(&part, &all[MIB as usize..9 * MIB as usize]).unwrap();
+        fs::write(&part, &all[MIB..9 * MIB]).unwrap();
         // The journal of a partition that was just unmounted is empty; debugfs reads what is there.
         let out = Command::new("debugfs").args(["-R", &format!("cat {path}")]).arg(&part).output().unwrap();
         let missing = String::from_utf8_lossy(&out.stderr).contains("File not found");

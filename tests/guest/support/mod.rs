@@ -9,6 +9,6 @@ mod system;
 pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
-pub(crate) use host::{copal, folder, not_run, tool};
+pub(crate) use host::{folder, not_run, tool};
 pub(crate) use machine::{Ending, Outcome};
 pub(crate) use system::{System, fat_image, gpt_image};
