@@ -91,7 +91,8 @@ impl Folder {
     /// Of `openat(2)`: `ENOTDIR` or `ELOOP` for a link.
     pub fn enter(&self, name: &OsStr) -> io::Result<Folder> {
         let dir = File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?);
-        Self::from_file(dir, self.path.join(name), Some(self))
+        let path = if name == "." { self.path.clone() } else { self.path.join(name) };
+        Self::from_file(dir, path, Some(self))
     }
 
     /// Where it was opened; for messages.
@@ -194,6 +195,26 @@ impl Folder {
             }
             Err(nix::errno::Errno::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Whether two names lead to one file by this file system's own rules.
+    ///
+    /// # Errors
+    /// As the operating system says; a name that is not there is only another one.
+    pub fn is_one_file(&self, a: &OsStr, b: &OsStr) -> io::Result<bool> {
+        let open = |name: &OsStr| {
+            // Both are held while they are compared: vfat may give a file another number once nobody uses it.
+            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            nix::fcntl::openat(&self.dir, name, flags, Mode::empty()).map(File::from)
+        };
+        match (open(a), open(b)) {
+            (Ok(a), Ok(b)) => {
+                let (a, b) = (a.metadata()?, b.metadata()?);
+                Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
+            }
+            (Err(nix::errno::Errno::ENOENT), _) | (_, Err(nix::errno::Errno::ENOENT)) => Ok(false),
+            (Err(e), _) | (_, Err(e)) => Err(e.into()),
         }
     }
 

@@ -49,51 +49,48 @@ pub enum Leftover {
     Repaired(OsString),
     /// Somebody is writing to it now.
     InUse,
-    /// It was left where it is, for this reason; it must not be removed by hand before the file system is checked.
-    Left(String),
+    /// No file: it was left where it is.
+    Left,
 }
 
 /// The leftovers of a folder, by name.
 pub type Swept = Vec<(OsString, Leftover)>;
 
-/// Removes what an interrupted [`replace`](super::replace) left in a folder (not in those below).
+/// Removes what an interrupted [`replace`](super::replace) left in a folder (not in those below). To be done before anything in
+/// that folder is replaced or removed: a leftover that shares its clusters with a file can be told from others only until then.
 ///
 /// # Errors
-/// The folder cannot be listed. What cannot be removed is reported, not an error: it is in nobody's way.
+/// The folder cannot be listed, or a file that was left cannot be dealt with. Then nothing in the folder may be touched.
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
-    let names = folder.list()?.into_iter().filter(|(n, _)| is_leftover(n));
-    let swept: Swept = names
-        .map(|(name, kind)| {
-            let fate = sweep_one(folder, &name, kind).unwrap_or_else(|e| Leftover::Left(e.to_string()));
-            match &fate {
-                Leftover::Removed => tracing::info!("removed the leftover {}", shown(folder, &name)),
-                Leftover::Repaired(of) => tracing::warn!(
-                    "{} and {} shared their clusters after a power cut; each was given its own",
-                    shown(folder, &name),
-                    of.to_string_lossy()
-                ),
-                Leftover::InUse => tracing::debug!("{} is in use", shown(folder, &name)),
-                Leftover::Left(why) => tracing::warn!("{} is left where it is: {why}", shown(folder, &name)),
+    let mut swept = Swept::new();
+    for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_leftover(n)) {
+        let fate = at(sweep_one(folder, &name, kind), "clean up", &name)?;
+        let path = folder.path().join(&name);
+        match &fate {
+            Leftover::Removed => tracing::info!("removed the leftover {}", path.display()),
+            Leftover::Repaired(of) => tracing::warn!(
+                "{} and {} shared their clusters after a power cut; the file has got its own",
+                path.display(),
+                of.to_string_lossy()
+            ),
+            Leftover::InUse => tracing::debug!("{} is in use", path.display()),
+            Leftover::Left => {
+                tracing::warn!("{} was being made when the power went; it stays", path.display());
             }
-            (name, fate)
-        })
-        .collect();
-    if !swept.is_empty() {
+        }
+        swept.push((name, fate));
+    }
+    if folder.is_fat() && !swept.is_empty() {
         make_writable_again(folder, was)?;
     }
     Ok(swept)
 }
 
-fn shown(folder: &Folder, name: &OsStr) -> String {
-    folder.path().join(name).display().to_string()
-}
-
 fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<Kind>) -> io::Result<Leftover> {
-    match kind {
-        Some(Kind::File) => {}
-        Some(Kind::Folder) => return Ok(Leftover::Left("a folder that was being made".into())),
-        _ => return Ok(Leftover::Left("not a file".into())),
+    // A folder may share its cluster with the one it was to become, and there is no way to tell.
+    if kind != Some(Kind::File) {
+        return Ok(Leftover::Left);
     }
     let file = folder.open_file(name)?;
     match lock(&file) {
@@ -166,6 +163,7 @@ fn make_writable_again(folder: &Folder, was: FsFlags) -> io::Result<()> {
     if was.contains(FsFlags::ST_RDONLY) || !now.contains(FsFlags::ST_RDONLY) {
         return Ok(());
     }
+    tracing::warn!("{} has become read-only meanwhile; making it writable again", folder.path().display());
     // These have the same bits in both interfaces.
     let kept = FsFlags::ST_NOSUID | FsFlags::ST_NODEV | FsFlags::ST_NOEXEC | FsFlags::ST_NOATIME;
     let flags = MsFlags::from_bits_truncate((was & kept).bits()) | MsFlags::MS_REMOUNT;
