@@ -126,7 +126,7 @@ impl Walked<'_> {
         }
         if self.item.action == Action::ReplaceFolder && !self.new.contains(&self.item.destination) {
             let budget = budgets.of(&self.item.destination)?;
-            for (_, entry) in obsolete(self.dest, self.item)? {
+            for (_, entry) in obsolete(self.dest, self.item, |name| self.dest.root().fold(name))? {
                 budget.free(entry.size);
             }
         }
@@ -190,11 +190,7 @@ impl Walked<'_> {
 
 /// Names that FAT does not take, and names that are one to it.
 fn check_names(dest: &Destination, item: &Item) -> Result<()> {
-    let on = match item.folders.first() {
-        // Inside the folder to be, everything is on the file system of its parent.
-        Some(folder) => dest.nearest(folder.parent().unwrap_or(Path::new("")))?,
-        None => dest.nearest(item.destination.parent().unwrap_or(Path::new("")))?,
-    };
+    let on = dest.nearest(item.destination.parent().unwrap_or(Path::new("")))?;
     if !on.is_fat() {
         return Ok(());
     }

@@ -50,7 +50,10 @@ impl Contents {
     /// `BootPartitionFull`.
     pub fn deploy_config_json(&self, dest: &Destination) -> Result<()> {
         // A torn read is tried again in there.
-        let config = ConfigJson::load(&self.config_json).map_err(Error::after_write)?;
+        let config = ConfigJson::load(&self.config_json).map_err(|e| {
+            e.after_write()
+                .with_hint("put a valid config.json on the medium's boot partition and flash again")
+        })?;
         tracing::info!("internal boot partition: copy {}, without `installer`", self.config_json.display());
         put(dest, self.config_json_name(), &config.for_internal_disk())
     }
@@ -150,8 +153,11 @@ impl Job<'_> {
         }
         if item.action == Action::ReplaceFolder {
             // Innermost first, so that a folder is empty when its turn comes.
-            for (path, _) in obsolete(self.dest, item)? {
+            for (path, _) in obsolete(self.dest, item, OsStr::to_owned)? {
                 if let (Walk::There(folder), name) = self.dest.parent(&path)? {
+                    if is_wanted(&folder, name, item, &path).map_err(|e| failed(&folder, name, e))? {
+                        continue;
+                    }
                     tracing::info!("internal boot partition: remove {}", path.display());
                     remove_any(&folder, name).map_err(|e| failed(&folder, name, e))?;
                     self.done.removed += 1;
@@ -172,8 +178,30 @@ impl Job<'_> {
             remove_all(&folder, name).map_err(|e| failed(&folder, name, e))?;
             self.done.removed += 1;
         }
+        // vfat does not find one by the name of the other, and yet has no room for both, where case is a matter of accents
+        // (CAFÉ, café).
+        let names = folder.names().map_err(|e| failed(&folder, name, e))?;
+        for other in names.iter().filter(|other| *other != name && folder.same_name(other, name)) {
+            if !folder.is_one_file(other, name).map_err(|e| failed(&folder, other, e))? {
+                remove_all(&folder, other).map_err(|e| failed(&folder, other, e))?;
+                self.done.removed += 1;
+            }
+        }
         Ok(())
     }
+}
+
+/// Whether `path` is a file of the item after all: to the file system, under another spelling of its name. Which spellings are
+/// one depends on the character set that the kernel was told.
+fn is_wanted(folder: &Folder, name: &OsStr, item: &Item, path: &Path) -> std::io::Result<bool> {
+    let beside = |p: &&Path| p.parent() == path.parent();
+    let wanted = item.folders.iter().map(PathBuf::as_path).chain(item.files.iter().map(|f| f.to.as_path()));
+    for other in wanted.filter(beside).filter_map(Path::file_name).filter(|_| folder.is_fat()) {
+        if folder.is_one_file(name, other)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A name that is not a folder with something in it.
@@ -209,10 +237,14 @@ fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     remove_any(folder, name)
 }
 
-/// What a replaced folder has and its source has not, innermost first. Leftovers are not among it: to remove one that shares its
-/// clusters would destroy another file.
-pub(super) fn obsolete(dest: &Destination, item: &Item) -> Result<Vec<(PathBuf, Entry)>> {
-    let fold = |path: &Path| -> Vec<OsString> { path.iter().map(|part| dest.root().fold(part)).collect() };
+/// What a replaced folder has and its source has not, innermost first; names are compared after `fold`. Leftovers are not among
+/// it: to remove one that shares its clusters would destroy another file.
+pub(super) fn obsolete(
+    dest: &Destination,
+    item: &Item,
+    fold: impl Fn(&OsStr) -> OsString,
+) -> Result<Vec<(PathBuf, Entry)>> {
+    let fold = |path: &Path| -> Vec<OsString> { path.iter().map(&fold).collect() };
     let wanted: BTreeSet<_> =
         item.folders.iter().map(|p| fold(p)).chain(item.files.iter().map(|f| fold(&f.to))).collect();
     let mut found = Vec::new();
