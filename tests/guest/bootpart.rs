@@ -57,6 +57,8 @@ fn cases() -> Vec<Case> {
         case("system-connections/Home.nmconnection", None, Some(500)),
         case("system-connections/deep/er/vpn", None, Some(1500)),
         case("system-connections/Office.nmconnection", Some(900), Some(950)),
+        case("system-connections/CAFÉ", Some(300), None),
+        case("system-connections/café", None, Some(310)),
         case("dispatcher.d/gone", Some(400), None),
         case("dispatcher.d/inner/gone too", Some(400), None),
         case("dispatcher.d/90-hook", None, Some(2500)),
