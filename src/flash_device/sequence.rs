@@ -25,6 +25,8 @@ pub struct Difference {
     head: bool,
     /// The key of the head holds nothing: it is invalid already, perhaps by an earlier run that was interrupted.
     invalid: bool,
+    /// Where the image has filling in front of its head, there is something else: perhaps an older loader's header.
+    older: bool,
     /// Pieces of the body that differ.
     body: Vec<Range<u64>>,
 }
@@ -106,7 +108,8 @@ impl<'a> Sequence<'a> {
     /// # Errors
     /// The device cannot be read.
     pub fn compare(&mut self) -> Result<Difference> {
-        let mut found = Difference { head: false, invalid: false, body: Vec::new() };
+        let mut found = Difference { head: false, invalid: false, older: false, body: Vec::new() };
+        let first = self.first();
         for piece in self.pieces() {
             let there = fill(self.place, &mut self.scratch, &piece)?;
             let inside = overlap(&piece, &self.image);
@@ -115,6 +118,7 @@ impl<'a> Sequence<'a> {
                 found.head = !same;
                 found.invalid = is_blank(slice(there, &self.key, piece.start));
             } else if !same {
+                found.older |= piece == first && !is_blank(slice(there, &inside, piece.start));
                 found.body.push(piece);
             }
         }
@@ -152,13 +156,22 @@ impl<'a> Sequence<'a> {
     fn replace(&mut self, difference: &Difference) -> Result<()> {
         let mut cleared = false;
         if !difference.body.is_empty() {
+            let mut rest = difference.body.as_slice();
+            if let Some((first, others)) = rest.split_first()
+                && difference.older
+            {
+                self.spoil(&(self.image.start..(self.image.start + KEY).min(first.end).min(self.image.end)))?;
+                self.rewrite(first)?;
+                self.place.flush()?;
+                rest = others;
+            }
             if !difference.invalid {
                 self.clear_head(false)?;
                 self.place.flush()?;
                 self.prove_cleared()?;
                 cleared = true;
             }
-            for piece in &difference.body {
+            for piece in rest {
                 self.rewrite(piece)?;
             }
             self.place.flush()?;
@@ -186,15 +199,23 @@ impl<'a> Sequence<'a> {
             slice_mut(&mut bytes, &overlap(&head, &self.image), head.start).fill(blank);
             return self.write(&bytes, head.start);
         };
-        if grain == 1 && !invalid {
-            // An interrupted erase may leave the beginning of a block as it was: some chips first fill it with zeroes,
-            // from its end (UBI works around the same, `nor_erase_prepare` in drivers/mtd/ubi/io.c). Zeroes can be
-            // written without erasing.
-            let zeroes = vec![0; usize::try_from(len(&self.key)).unwrap_or(0)];
-            self.write(&zeroes, self.key.start)?;
+        if !invalid {
+            self.spoil(&self.key.clone())?;
         }
         self.erase(&head)?;
         self.put_back(&head, grain)
+    }
+
+    /// Overwrites a header before its block is erased, where that can be done.
+    ///
+    /// An interrupted erase may leave the beginning of a block as it was: some chips first fill it with zeroes, from its
+    /// end (UBI works around the same, `nor_erase_prepare` in drivers/mtd/ubi/io.c). Zeroes can be written without erasing.
+    fn spoil(&mut self, header: &Range<u64>) -> Result<()> {
+        if self.place.grain() != Some(1) {
+            return Ok(());
+        }
+        let zeroes = vec![0; usize::try_from(len(header)).unwrap_or(0)];
+        self.write(&zeroes, header.start)
     }
 
     fn prove_cleared(&mut self) -> Result<()> {
@@ -311,7 +332,11 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// The outer range in strides, with the head as a piece of its own.
+    fn first(&self) -> Range<u64> {
+        self.outer.start..(self.outer.start + self.place.unit().max(1)).min(self.outer.end)
+    }
+
+    /// The outer range in strides, with the first unit and the head as pieces of their own.
     fn pieces(&self) -> Vec<Range<u64>> {
         let stride = self.scratch.len() as u64;
         let mut all = Vec::new();
@@ -322,7 +347,9 @@ impl<'a> Sequence<'a> {
                 at += stride;
             }
         };
-        cut(self.outer.start, self.head.start);
+        let first = self.first().end.min(self.head.start);
+        cut(self.outer.start, first);
+        cut(first, self.head.start);
         cut(self.head.start, self.head.end);
         cut(self.head.end, self.outer.end);
         all

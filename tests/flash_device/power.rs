@@ -81,9 +81,14 @@ impl Case {
         Sequence::new(fake, &self.image, self.offset as u64, size)?.run()
     }
 
-    /// The first bytes of the header.
+    /// The first bytes of the new header.
     fn key(&self) -> std::ops::Range<usize> {
-        let filling = self.image.iter().take_while(|b| **b == 0).count();
+        self.key_of(&self.image)
+    }
+
+    /// The first bytes of the header of a loader at the image's place.
+    fn key_of(&self, loader: &[u8]) -> std::ops::Range<usize> {
+        let filling = loader.iter().take_while(|b| **b == 0).count();
         let first = self.offset + filling;
         let unit = usize::try_from(self.shape.unit).unwrap();
         let grain = usize::try_from(self.shape.grain.unwrap_or(1)).unwrap();
@@ -96,18 +101,19 @@ impl Case {
         let (key, span) = (self.key(), self.offset..self.end());
         let goal = self.goal();
         let is = |other: &[u8], range: &std::ops::Range<usize>| state[range.clone()] == other[range.clone()];
-        let (old_header, new_header) = (is(&self.old, &key), is(&goal, &key));
-        let fine = match (old_header, new_header) {
-            (true, true) => is(&self.old, &span) || is(&goal, &span),
-            (true, false) => is(&self.old, &span),
-            (false, true) => is(&goal, &span),
-            (false, false) => true,
-        };
+        // The device may hold a loader without the filling that the image has in front.
+        let bare = self.old[self.offset] != 0;
+        let old_key = if bare { self.key_of(&self.old[span.clone()]) } else { key.clone() };
+        let blank = |range: &std::ops::Range<usize>| state[range.clone()].iter().all(|b| *b == 0xff);
         // An erased header in the device to begin with is no header.
-        let blank =
-            state[key.clone()].iter().all(|b| *b == 0xff) || state[key.clone()].iter().all(|b| *b == 0);
+        let (old_header, new_header) = (is(&self.old, &old_key) && !blank(&old_key), is(&goal, &key));
+        let (was, will) = (is(&self.old, &span), is(&goal, &span));
+        let same =
+            self.old[old_key.clone()] == goal[old_key.clone()] && self.old[key.clone()] == goal[key.clone()];
+        let fine =
+            if same { !old_header || was || will } else { (!old_header || was) && (!new_header || will) };
         assert!(
-            fine || blank,
+            fine,
             "{when}: a header over another's body; {:?} {}, {} at {}",
             self.shape,
             self.what,
