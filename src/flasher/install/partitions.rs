@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result};
 use crate::flash_device::io::Io;
 use crate::flasher::image::BOOT_LABEL;
 use crate::flasher::target::Target;
-use crate::partition::{self, Table};
+use crate::partition::{self, Partition, Table};
 use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
@@ -40,7 +40,9 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
         tracing::warn!("udev is still busy; going on");
     }
     // It may have taken its time to make or to rename nodes.
-    let found = look(paths, target)?;
+    let mut found = look(paths, target)?;
+    // What the kernel still knows of an older table leads to other bytes of the disk.
+    found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
     let labelled: Vec<(Part, Option<String>)> =
         found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
     let mut boot = labelled.iter().filter(|(_, label)| label.as_deref() == Some(BOOT_LABEL));
@@ -54,6 +56,8 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
 #[derive(Debug, Clone)]
 struct Part {
     node: PathBuf,
+    /// Bytes from the disk's beginning.
+    start: u64,
     size: u64,
 }
 
@@ -62,14 +66,25 @@ fn look(paths: &Paths, target: &Target) -> Result<Vec<Part>> {
     let disk = target.dev.and_then(|dev| facts.device(dev));
     let above = disk.into_iter().flat_map(|d| &d.above).filter_map(|dev| facts.device(*dev));
     let parts = above.filter(|d| d.role == Role::Partition);
-    Ok(parts.map(|d: &Device| Part { node: facts.node_of(d), size: d.size }).collect())
+    let start = |d: &Device| {
+        let path = paths.at(format!("/sys/class/block/{}/start", d.kernel_name));
+        let sectors: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        // Of 512 bytes, whatever the disk's sectors have.
+        sectors.checked_mul(512)
+    };
+    Ok(parts.filter_map(|d| Some(Part { node: facts.node_of(d), start: start(d)?, size: d.size })).collect())
 }
 
-/// Every partition of the table is there, by its size, with its node.
+impl Part {
+    fn is_at(&self, planned: &Partition) -> bool {
+        (self.start, self.size) == (planned.start, planned.size)
+    }
+}
+
+/// Every partition of the table is there, in its place, with its node.
 fn is_complete(found: &[Part], table: Option<&Table>) -> bool {
     let Some(table) = table else { return !found.is_empty() };
-    let shown: Vec<u64> = found.iter().filter(|p| p.node.exists()).map(|p| p.size).collect();
-    table.partitions.iter().all(|p| shown.contains(&p.size))
+    table.partitions.iter().all(|q| found.iter().any(|p| p.is_at(q) && p.node.exists()))
 }
 
 /// Waits for something to happen to block devices.
