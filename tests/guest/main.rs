@@ -6,6 +6,7 @@
 mod bootloader;
 mod bootpart;
 mod flash_chips;
+mod flasher;
 mod smoke;
 mod support;
 mod system;

@@ -1,0 +1,169 @@
+//! A whole installation: a stick boots, its flasher writes the internal disk, the NOR flash and an eMMC boot partition,
+//! and the machine switches itself off.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::{Disk, Ending, Guest, Outcome, System, fat_image, folder, gpt_image, tool};
+
+const LIMIT: Duration = Duration::from_secs(400);
+const MIB: u64 = 1 << 20;
+
+const CONF: &str = r#"# written by the recipe
+INTERNAL_DEVICE_KERNEL="md/balena{,_*} nvme?n?"
+INTERNAL_DEVICE_BOOTLOADER_CONFIG="grub.cfg_internal"
+INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH="/EFI/BOOT/grub.cfg"
+BALENA_IMAGE=balena-image-guest.img
+BOOTLOADER_FLASH_DEVICE="mtdblock0"
+BOOTLOADER_IMAGE="u-boot.bin"
+BOOTLOADER_BLOCK_SIZE_OFFSET="1024"
+BOOTLOADER_SKIP_OUTPUT_BLOCKS="3"
+BOOTLOADER_FLASH_DEVICE_1="mmcblk0boot0"
+BOOTLOADER_IMAGE_1="spl.bin"
+BOOTLOADER_BLOCK_SIZE_OFFSET_1="512"
+BOOTLOADER_SKIP_OUTPUT_BLOCKS_1="2"
+"#;
+
+/// Where the image's partitions begin, in MiB: what `gpt_image` makes of 20 and 8 MiB.
+const BOOT_AT: u64 = 1;
+
+struct Machine {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+/// Bytes of one kind, so that a loader can be told from anything else.
+fn loader(byte: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| byte ^ u8::try_from(i % 251).unwrap()).collect()
+}
+
+impl Machine {
+    /// The disks of a board, all of them used before.
+    fn new() -> Self {
+        let dir = folder();
+        let (boot, root, image) =
+            (dir.path().join("boot"), dir.path().join("root"), dir.path().join("image"));
+        fat_image(
+            &boot,
+            "resin-boot",
+            20,
+            &[("EFI/BOOT/grub.cfg", b"of the flasher"), ("device-type.json", b"{}")],
+        );
+        let content = dir.path().join("content");
+        std::fs::create_dir(&content).unwrap();
+        std::fs::write(content.join("hello"), "hello").unwrap();
+        tool(&[
+            "mke2fs",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-L",
+            "resin-rootA",
+            "-d",
+            content.to_str().unwrap(),
+            root.to_str().unwrap(),
+            "8M",
+        ]);
+        gpt_image(&image, &[("resin-boot", &boot), ("resin-rootA", &root)], 1);
+        let machine = Self { dir, image };
+        for (name, size) in [("target", 64 * MIB), ("nor", MIB), ("emmc", 18 * MIB)] {
+            std::fs::write(machine.disk(name), vec![0x5a; usize::try_from(size).unwrap()]).unwrap();
+        }
+        machine
+    }
+
+    fn disk(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn medium(&self, system: System) -> PathBuf {
+        let (boot, root, medium) = (self.disk("flash-boot"), self.disk("flash-rootA"), self.disk("medium"));
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/resin-init-flasher.service");
+        system
+            .copal()
+            .link("copal", "/usr/bin/resin-init-flasher")
+            .file(&self.image, "/opt/balena-image-guest.img")
+            .text("/etc/resin-init-flasher.conf", CONF)
+            .text(
+                "/usr/bin/resin-init-flasher-board",
+                "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n",
+            )
+            .text(
+                "/etc/systemd/system/mnt-boot.mount",
+                "[Mount]\nWhat=/dev/disk/by-label/flash-boot\nWhere=/mnt/boot\nOptions=ro\n",
+            )
+            .unit("resin-init-flasher.service", &std::fs::read_to_string(unit).unwrap())
+            .ext4(&root, "flash-rootA", 450);
+        let config =
+            br#"{"deviceType":"guest","installer":{"secureboot":false},"big":12345678901234567890123}"#;
+        let files: [(&str, &[u8]); 5] = [
+            ("config.json", config),
+            ("grub.cfg_internal", b"of the internal disk"),
+            ("u-boot.bin", &loader(1, 20_000)),
+            ("spl.bin", &loader(2, 10_001)),
+            ("system-connections/wifi", b"[connection]"),
+        ];
+        fat_image(&boot, "flash-boot", 32, &files);
+        gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
+        medium
+    }
+
+    /// A file of the target's boot partition.
+    fn boot_file(&self, name: &str) -> String {
+        let at = format!("{}@@{}M", self.disk("target").display(), BOOT_AT);
+        tool(&["mtype", "-i", &at, &format!("::/{name}")])
+    }
+}
+
+fn flash(test: &str, machine: &Machine) -> Option<Outcome> {
+    let guest = Guest::system(test, "PARTLABEL=flash-rootA")?;
+    let medium = machine.medium(System::new(test)?);
+    let outcome = guest
+        .disk(Disk::Nvme, &machine.disk("target"), "TARGET")
+        .disk(Disk::Usb, &medium, "STICK")
+        .disk(Disk::Emmc { boot: MIB }, &machine.disk("emmc"), "")
+        .pflash(&machine.disk("nor"))
+        .run(LIMIT);
+    Some(outcome)
+}
+
+#[test]
+fn a_stick_installs_and_switches_off() {
+    let machine = Machine::new();
+    let Some(outcome) = flash("a_stick_installs_and_switches_off", &machine) else { return };
+    let said: Vec<String> = outcome
+        .journal()
+        .iter()
+        .filter(|e| {
+            e["SYSLOG_IDENTIFIER"].as_str().is_some_and(|s| s.contains("init") || s.contains("copal"))
+        })
+        .map(|e| format!("{} {}", e["PRIORITY"], e["MESSAGE"]))
+        .collect();
+    let said = said.join("\n");
+    assert_eq!(outcome.ending, Ending::PoweredOff, "{said}\n{}", outcome.console);
+
+    // The internal disk: the image's partitions, and what belongs to this device.
+    let target = machine.disk("target");
+    let table = tool(&["sgdisk", "-p", target.to_str().unwrap()]);
+    assert!(table.contains("resin-boot") && table.contains("resin-rootA"), "{table}\n{said}");
+    assert_eq!(machine.boot_file("EFI/BOOT/grub.cfg"), "of the internal disk");
+    assert_eq!(machine.boot_file("system-connections/wifi"), "[connection]");
+    assert_eq!(machine.boot_file("board.txt"), "/dev/nvme0n1\n");
+    let config: serde_json::Value = serde_json::from_str(&machine.boot_file("config.json")).unwrap();
+    assert!(config.get("installer").is_none() && config["deviceType"] == "guest", "{config}");
+    assert!(machine.boot_file("config.json").contains("12345678901234567890123"));
+    let receipt: serde_json::Value = serde_json::from_str(&machine.boot_file("flash-receipt.json")).unwrap();
+    assert_eq!(receipt["target"]["serial"], "TARGET", "{receipt}");
+    let (image, disk) = (std::fs::read(&machine.image).unwrap(), std::fs::read(&target).unwrap());
+    let root = usize::try_from((BOOT_AT + 20) * MIB).unwrap()..usize::try_from((BOOT_AT + 28) * MIB).unwrap();
+    assert!(image[root.clone()] == disk[root]);
+
+    // The loaders, and every byte around them.
+    let mut nor = vec![0x5a; usize::try_from(MIB).unwrap()];
+    nor[3072..23_072].copy_from_slice(&loader(1, 20_000));
+    assert!(std::fs::read(machine.disk("nor")).unwrap() == nor, "{said}");
+    let mut emmc = vec![0x5a; usize::try_from(18 * MIB).unwrap()];
+    emmc[1024..11_025].copy_from_slice(&loader(2, 10_001));
+    assert!(std::fs::read(machine.disk("emmc")).unwrap() == emmc, "{said}");
+}
