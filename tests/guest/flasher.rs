@@ -27,6 +27,16 @@ BOOTLOADER_SKIP_OUTPUT_BLOCKS_1="2"
 /// Where the image's partitions begin, in MiB: what `gpt_image` makes of 20 and 8 MiB.
 const BOOT_AT: u64 = 1;
 
+/// A small file system with files in its root.
+fn ext4(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])]) {
+    let dir = folder();
+    for (name, data) in files {
+        std::fs::write(dir.path().join(name), data).unwrap();
+    }
+    let (from, size) = (dir.path().to_str().unwrap(), format!("{mib}M"));
+    tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", label, "-d", from, to.to_str().unwrap(), &size]);
+}
+
 struct Machine {
     dir: tempfile::TempDir,
     image: PathBuf,
@@ -49,22 +59,7 @@ impl Machine {
             20,
             &[("EFI/BOOT/grub.cfg", b"of the flasher"), ("device-type.json", b"{}")],
         );
-        let content = dir.path().join("content");
-        std::fs::create_dir(&content).unwrap();
-        std::fs::write(content.join("hello"), "hello").unwrap();
-        tool(&[
-            "mke2fs",
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-L",
-            "resin-rootA",
-            "-d",
-            content.to_str().unwrap(),
-            root.to_str().unwrap(),
-            "8M",
-        ]);
+        ext4(&root, "resin-rootA", 8, &[("hello", b"hello")]);
         gpt_image(&image, &[("resin-boot", &boot), ("resin-rootA", &root)], 1);
         let machine = Self { dir, image };
         for (name, size) in [("target", 64 * MIB), ("nor", MIB), ("emmc", 18 * MIB)] {
@@ -77,8 +72,9 @@ impl Machine {
         self.dir.path().join(name)
     }
 
-    fn medium(&self, system: System) -> PathBuf {
-        let (boot, root, medium) = (self.disk("flash-boot"), self.disk("flash-rootA"), self.disk("medium"));
+    /// A medium whose system is a file system of its own making.
+    fn system_medium(&self, system: System) -> PathBuf {
+        let root = self.disk("flash-rootA");
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/resin-init-flasher.service");
         system
             .copal()
@@ -95,6 +91,11 @@ impl Machine {
             )
             .unit("resin-init-flasher.service", &std::fs::read_to_string(unit).unwrap())
             .ext4(&root, "flash-rootA", 450);
+        self.medium(&root)
+    }
+
+    fn medium(&self, root: &Path) -> PathBuf {
+        let (boot, medium) = (self.disk("flash-boot"), self.disk("medium"));
         let config =
             br#"{"deviceType":"guest","installer":{"secureboot":false},"big":12345678901234567890123}"#;
         let files: [(&str, &[u8]); 5] = [
@@ -105,20 +106,26 @@ impl Machine {
             ("system-connections/wifi", b"[connection]"),
         ];
         fat_image(&boot, "flash-boot", 32, &files);
-        gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
+        gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", root)], 1);
         medium
     }
 
-    /// A file of the target's boot partition.
-    fn boot_file(&self, name: &str) -> String {
-        let at = format!("{}@@{}M", self.disk("target").display(), BOOT_AT);
+    /// The image's root partition on a disk.
+    fn root(&self, disk: &Path) -> Vec<u8> {
+        let at = usize::try_from((BOOT_AT + 20) * MIB).unwrap();
+        std::fs::read(disk).unwrap()[at..at + usize::try_from(8 * MIB).unwrap()].to_vec()
+    }
+
+    /// A file of the boot partition that was written.
+    fn boot_file(&self, disk: &str, name: &str) -> String {
+        let at = format!("{}@@{}M", self.disk(disk).display(), BOOT_AT);
         tool(&["mtype", "-i", &at, &format!("::/{name}")])
     }
 }
 
 fn flash(test: &str, machine: &Machine) -> Option<Outcome> {
     let guest = Guest::system(test, "PARTLABEL=flash-rootA")?;
-    let medium = machine.medium(System::new(test)?);
+    let medium = machine.system_medium(System::new(test)?);
     let outcome = guest
         .disk(Disk::Nvme, &machine.disk("target"), "TARGET")
         .disk(Disk::Usb, &medium, "STICK")
@@ -147,17 +154,17 @@ fn a_stick_installs_and_switches_off() {
     let target = machine.disk("target");
     let table = tool(&["sgdisk", "-p", target.to_str().unwrap()]);
     assert!(table.contains("resin-boot") && table.contains("resin-rootA"), "{table}\n{said}");
-    assert_eq!(machine.boot_file("EFI/BOOT/grub.cfg"), "of the internal disk");
-    assert_eq!(machine.boot_file("system-connections/wifi"), "[connection]");
-    assert_eq!(machine.boot_file("board.txt"), "/dev/nvme0n1\n");
-    let config: serde_json::Value = serde_json::from_str(&machine.boot_file("config.json")).unwrap();
+    assert_eq!(machine.boot_file("target", "EFI/BOOT/grub.cfg"), "of the internal disk");
+    assert_eq!(machine.boot_file("target", "system-connections/wifi"), "[connection]");
+    assert_eq!(machine.boot_file("target", "board.txt"), "/dev/nvme0n1\n");
+    let config: serde_json::Value =
+        serde_json::from_str(&machine.boot_file("target", "config.json")).unwrap();
     assert!(config.get("installer").is_none() && config["deviceType"] == "guest", "{config}");
-    assert!(machine.boot_file("config.json").contains("12345678901234567890123"));
-    let receipt: serde_json::Value = serde_json::from_str(&machine.boot_file("flash-receipt.json")).unwrap();
+    assert!(machine.boot_file("target", "config.json").contains("12345678901234567890123"));
+    let receipt: serde_json::Value =
+        serde_json::from_str(&machine.boot_file("target", "flash-receipt.json")).unwrap();
     assert_eq!(receipt["target"]["serial"], "TARGET", "{receipt}");
-    let (image, disk) = (std::fs::read(&machine.image).unwrap(), std::fs::read(&target).unwrap());
-    let root = usize::try_from((BOOT_AT + 20) * MIB).unwrap()..usize::try_from((BOOT_AT + 28) * MIB).unwrap();
-    assert!(image[root.clone()] == disk[root]);
+    assert!(machine.root(&machine.image) == machine.root(&target));
 
     // The loaders, and every byte around them.
     let mut nor = vec![0x5a; usize::try_from(MIB).unwrap()];
@@ -166,4 +173,56 @@ fn a_stick_installs_and_switches_off() {
     let mut emmc = vec![0x5a; usize::try_from(18 * MIB).unwrap()];
     emmc[1024..11_025].copy_from_slice(&loader(2, 10_001));
     assert!(std::fs::read(machine.disk("emmc")).unwrap() == emmc, "{said}");
+}
+
+/// Before the root of its medium is left for good, an initramfs copies image and boot files to memory, and has the disk that
+/// the device started from written.
+#[test]
+fn an_initramfs_writes_the_disk_it_came_from_and_restarts() {
+    let test = "an_initramfs_writes_the_disk_it_came_from_and_restarts";
+    let Some(guest) = Guest::small(test) else { return };
+    let machine = Machine::new();
+    let root = machine.disk("flash-rootA");
+    ext4(&root, "flash-rootA", 60, &[("balena-image-guest.img", &std::fs::read(&machine.image).unwrap())]);
+    let medium = machine.medium(&root);
+    // No other flash in this machine.
+    let conf: String =
+        CONF.lines().filter(|l| !l.starts_with("BOOTLOADER")).map(|l| format!("{l}\n")).collect();
+    let outcome = guest
+        .memory(768)
+        .disk(Disk::Nvme, &medium, "ONLY")
+        .module("vfat")
+        .module("ext4")
+        .copal()
+        .text("/usr/bin/resin-init-flasher", "#!/bin/sh\nexec copal resin-init-flasher\n")
+        .text("/usr/bin/resin-init-flasher-board", "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n")
+        .text("/etc/resin-init-flasher.conf", &conf)
+        .init(
+            "#!/bin/bash
+             . /lib/guest.sh
+             guest_mounts; guest_modules; guest_udev
+             mkdir -p /rootfs /flash-boot /mnt/boot
+             mount LABEL=flash-rootA /rootfs && mount LABEL=flash-boot /flash-boot
+             cp /rootfs/balena-image-guest.img /tmp
+             cp -r /flash-boot/* /mnt/boot/
+             umount /flash-boot /rootfs
+             echo POSTINSTALL_REBOOT=1 >>/etc/resin-init-flasher.conf
+             export INITRAMFS_LOGFILE=/tmp/initramfs.log
+             echo the log of the initramfs >$INITRAMFS_LOGFILE
+             /usr/bin/resin-init-flasher 2>&1
+             echo it came back with $?
+             poweroff -f",
+        )
+        .run(LIMIT);
+    assert_eq!(outcome.ending, Ending::Rebooted, "{}", outcome.console);
+    for bad in ["it came back", "Kernel panic"] {
+        assert!(!outcome.console.contains(bad), "{}", outcome.console);
+    }
+    assert!(machine.root(&machine.image) == machine.root(&medium), "{}", outcome.console);
+    assert_eq!(machine.boot_file("medium", "EFI/BOOT/grub.cfg"), "of the internal disk");
+    assert_eq!(machine.boot_file("medium", "board.txt"), "/dev/nvme0n1\n");
+    let at = format!("{}@@{}M", medium.display(), BOOT_AT);
+    let names = tool(&["mdir", "-b", "-i", &at, "::/"]);
+    let log = names.lines().find_map(|l| l.strip_prefix("::/migration_")).expect("its log");
+    assert!(machine.boot_file("medium", &format!("migration_{log}")).contains("the log of the initramfs"));
 }
