@@ -24,6 +24,9 @@ BOOTLOADER_BLOCK_SIZE_OFFSET_1="512"
 BOOTLOADER_SKIP_OUTPUT_BLOCKS_1="2"
 "#;
 
+/// A board's own program, without a first line that says by what it is to be run.
+const BOARD: &str = "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n";
+
 /// Where the image's partitions begin, in MiB: what `gpt_image` makes of 20 and 8 MiB.
 const BOOT_AT: u64 = 1;
 
@@ -73,7 +76,7 @@ impl Machine {
     }
 
     /// A medium whose system is a file system of its own making.
-    fn system_medium(&self, system: System) -> PathBuf {
+    fn system_medium(&self, system: System, board: &str) -> PathBuf {
         let root = self.disk("flash-rootA");
         let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/resin-init-flasher.service");
         system
@@ -81,10 +84,7 @@ impl Machine {
             .link("copal", "/usr/bin/resin-init-flasher")
             .file(&self.image, "/opt/balena-image-guest.img")
             .text("/etc/resin-init-flasher.conf", CONF)
-            .text(
-                "/usr/bin/resin-init-flasher-board",
-                "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n",
-            )
+            .text("/usr/bin/resin-init-flasher-board", board)
             .text(
                 "/etc/systemd/system/mnt-boot.mount",
                 "[Mount]\nWhat=/dev/disk/by-label/flash-boot\nWhere=/mnt/boot\nOptions=ro\n",
@@ -123,31 +123,32 @@ impl Machine {
     }
 }
 
-fn flash(test: &str, machine: &Machine) -> Option<Outcome> {
+fn board(test: &str, machine: &Machine, board: &str) -> Option<Guest> {
     let guest = Guest::system(test, "PARTLABEL=flash-rootA")?;
-    let medium = machine.system_medium(System::new(test)?);
-    let outcome = guest
-        .disk(Disk::Nvme, &machine.disk("target"), "TARGET")
-        .disk(Disk::Usb, &medium, "STICK")
-        .disk(Disk::Emmc { boot: MIB }, &machine.disk("emmc"), "")
-        .pflash(&machine.disk("nor"))
-        .run(LIMIT);
-    Some(outcome)
+    let medium = machine.system_medium(System::new(test)?, board);
+    Some(
+        guest
+            .disk(Disk::Nvme, &machine.disk("target"), "TARGET")
+            .disk(Disk::Usb, &medium, "STICK")
+            .disk(Disk::Emmc { boot: MIB }, &machine.disk("emmc"), "")
+            .pflash(&machine.disk("nor")),
+    )
+}
+
+/// What the flasher had to say, for failures of these tests.
+fn said(outcome: &Outcome) -> String {
+    let journal = outcome.journal();
+    let by_the_unit = |e: &&serde_json::Value| e["_SYSTEMD_UNIT"] == "resin-init-flasher.service";
+    let lines = journal.iter().filter(by_the_unit).map(|e| format!("{} {}\n", e["PRIORITY"], e["MESSAGE"]));
+    lines.collect()
 }
 
 #[test]
 fn a_stick_installs_and_switches_off() {
     let machine = Machine::new();
-    let Some(outcome) = flash("a_stick_installs_and_switches_off", &machine) else { return };
-    let said: Vec<String> = outcome
-        .journal()
-        .iter()
-        .filter(|e| {
-            e["SYSLOG_IDENTIFIER"].as_str().is_some_and(|s| s.contains("init") || s.contains("copal"))
-        })
-        .map(|e| format!("{} {}", e["PRIORITY"], e["MESSAGE"]))
-        .collect();
-    let said = said.join("\n");
+    let Some(guest) = board("a_stick_installs_and_switches_off", &machine, BOARD) else { return };
+    let outcome = guest.run(LIMIT);
+    let said = said(&outcome);
     assert_eq!(outcome.ending, Ending::PoweredOff, "{said}\n{}", outcome.console);
 
     // The internal disk: the image's partitions, and what belongs to this device.
@@ -175,6 +176,41 @@ fn a_stick_installs_and_switches_off() {
     assert!(std::fs::read(machine.disk("emmc")).unwrap() == emmc, "{said}");
 }
 
+/// A device that was not finished must start its flasher again, not half a system.
+#[test]
+fn a_board_program_that_fails_leaves_nothing_to_start_from() {
+    let machine = Machine::new();
+    let failing = "touch /run/board-was-here; echo the board is unhappy; exit 7\n";
+    let Some(guest) = board("a_board_program_that_fails_leaves_nothing_to_start_from", &machine, failing)
+    else {
+        return;
+    };
+    let outcome = guest
+        .script(
+            "for i in $(seq 1500); do
+                 [ \"$(systemctl show -p ActiveState --value resin-init-flasher)\" != failed ] || break
+                 sleep 0.2
+             done
+             systemctl show -p ActiveState,ExecMainStatus resin-init-flasher >/host/unit
+             [ -e /run/board-was-here ]
+             ! mountpoint -q /tmp/internal_boot
+             cat /sys/block/mmcblk0boot0/force_ro >/host/force_ro",
+        )
+        .run(LIMIT)
+        .ok();
+    let said = said(&outcome);
+    assert!(outcome.file("unit").contains("ExecMainStatus=1\n"), "{}\n{said}", outcome.file("unit"));
+    assert!(said.contains("the board is unhappy"), "{said}");
+    assert_eq!(outcome.file("force_ro"), "1\n");
+    // The image had been written.
+    let disk = std::fs::read(machine.disk("target")).unwrap();
+    assert!(machine.root(&machine.image) == machine.root(&machine.disk("target")), "{said}");
+    let (mib, size) = (usize::try_from(MIB).unwrap(), std::fs::metadata(&machine.image).unwrap().len());
+    assert!(disk[..mib].iter().all(|b| *b == 0), "{said}");
+    // The backup of the table lies at the end of the image.
+    assert!(disk[usize::try_from(size).unwrap() - 512..][..8] != *b"EFI PART", "{said}");
+}
+
 /// Before the root of its medium is left for good, an initramfs copies image and boot files to memory, and has the disk that
 /// the device started from written.
 #[test]
@@ -195,7 +231,7 @@ fn an_initramfs_writes_the_disk_it_came_from_and_restarts() {
         .module("ext4")
         .copal()
         .text("/usr/bin/resin-init-flasher", "#!/bin/sh\nexec copal resin-init-flasher\n")
-        .text("/usr/bin/resin-init-flasher-board", "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n")
+        .text("/usr/bin/resin-init-flasher-board", BOARD)
         .text("/etc/resin-init-flasher.conf", &conf)
         .init(
             "#!/bin/bash
