@@ -143,6 +143,19 @@ fn said(outcome: &Outcome) -> String {
     lines.collect()
 }
 
+/// Events of docs/journal.md.
+const FLASH_STARTED: &str = "06b2ee14b8b447e6b23061cee0def024";
+const FLASH_FINISHED: &str = "bd777019650f46e385f1b23c954427f6";
+const FLASH_FAILED: &str = "94231e1ed99a406f899dfda870cbf1a2";
+const BOOTLOADER_WRITTEN: &str = "957714db815b40879cf91340b3777ef2";
+
+/// What the journal has for an event: the values of one of its fields.
+fn events(outcome: &Outcome, id: &str, field: &str) -> Vec<String> {
+    let journal = outcome.journal();
+    let those = journal.iter().filter(|e| e["MESSAGE_ID"] == id);
+    those.map(|e| e[field].as_str().unwrap_or_default().to_owned()).collect()
+}
+
 #[test]
 fn a_stick_installs_and_switches_off() {
     let machine = Machine::new();
@@ -166,6 +179,16 @@ fn a_stick_installs_and_switches_off() {
         serde_json::from_str(&machine.boot_file("target", "flash-receipt.json")).unwrap();
     assert_eq!(receipt["target"]["serial"], "TARGET", "{receipt}");
     assert!(machine.root(&machine.image) == machine.root(&target));
+
+    for event in [FLASH_STARTED, FLASH_FINISHED] {
+        assert_eq!(events(&outcome, event, "COPAL_DEVICE"), ["/dev/nvme0n1"], "{said}");
+    }
+    assert_eq!(
+        events(&outcome, BOOTLOADER_WRITTEN, "COPAL_DEVICE"),
+        ["/dev/mtd0", "/dev/mmcblk0boot0"],
+        "{said}"
+    );
+    assert_eq!(events(&outcome, FLASH_FAILED, "MESSAGE"), [""; 0], "{said}");
 
     // The loaders, and every byte around them.
     let mut nor = vec![0x5a; usize::try_from(MIB).unwrap()];
@@ -201,6 +224,8 @@ fn a_board_program_that_fails_leaves_nothing_to_start_from() {
     let said = said(&outcome);
     assert!(outcome.file("unit").contains("ExecMainStatus=1\n"), "{}\n{said}", outcome.file("unit"));
     assert!(said.contains("the board is unhappy"), "{said}");
+    assert_eq!(events(&outcome, FLASH_FAILED, "COPAL_ERROR_CODE"), ["board-program-failed"], "{said}");
+    assert_eq!(events(&outcome, FLASH_FINISHED, "MESSAGE"), [""; 0], "{said}");
     assert_eq!(outcome.file("force_ro"), "1\n");
     // The image had been written.
     let disk = std::fs::read(machine.disk("target")).unwrap();
