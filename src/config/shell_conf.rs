@@ -124,16 +124,16 @@ pub fn is_name(name: &str) -> bool {
 
 fn unreadable(path: &Path, fault: read::Fault) -> Error {
     let name = path.display();
-    let error = |code, what: &str| Error::new(code, format!("{what} {name}")).object(path.display());
+    let error = |code, why: &str| {
+        Error::new(code, format!("cannot read the configuration {name}{why}")).object(path.display())
+    };
     match fault {
-        read::Fault::Missing(e) => error(Code::ConfMissing, "cannot read the configuration").because(e),
-        read::Fault::Io(e) => error(read::io_code(&e), "cannot read the configuration").because(e),
-        read::Fault::NotRegular => error(Code::ConfMissing, "this is not a regular file:"),
-        read::Fault::TooLarge(limit) => {
-            error(Code::ConfSyntax, &format!("more than {limit} bytes are no configuration:"))
-                .with_hint("name the right file, or write it again")
-        }
-        read::Fault::Changed => error(Code::Busy, "another program writes to the configuration")
+        read::Fault::Missing(e) => error(Code::ConfMissing, "").because(e),
+        read::Fault::Io(e) => error(read::io_code(&e), "").because(e),
+        read::Fault::NotRegular => error(Code::ConfMissing, ": it is not a regular file"),
+        read::Fault::TooLarge(limit) => error(Code::ConfSyntax, &format!(": it has more than {limit} bytes"))
+            .with_hint("name the right file, or write it again"),
+        read::Fault::Changed => error(Code::Busy, ": another program writes to it")
             .with_hint("run again once that program is done"),
     }
 }
