@@ -63,7 +63,7 @@ impl<'a> Io<'a> {
     pub fn size(&self) -> Result<u64> {
         match self.medium.size() {
             // A disk without a medium, or one that was pulled. A file may well be empty.
-            Ok(0) if self.medium.block_size() > 1 => Err(self.ended("use", 0)),
+            Ok(0) if self.medium.block_size() > 1 => Err(self.ended("use", None)),
             other => other.map_err(|e| self.failure(Code::TargetReadFailed, "read the size of", None, e)),
         }
     }
@@ -185,7 +185,7 @@ impl<'a> Io<'a> {
             let at = offset + done as u64;
             let before = done;
             match self.retrying(|| op(done, at)) {
-                Ok(0) => return Err(self.ended(what, at)),
+                Ok(0) => return Err(self.ended(what, Some(at))),
                 Ok(n) => done = self.continue_at(done, n, len),
                 Err(e) => return Err(self.failure(code, what, Some(at), e)),
             }
@@ -204,22 +204,31 @@ impl<'a> Io<'a> {
         if now == len { now } else { now - now % self.block() }
     }
 
-    fn ended(&self, what: &str, at: u64) -> Error {
-        let (name, size) = (self.name.display(), self.medium.size().unwrap_or(0));
-        let message = format!("cannot {what} {name} at byte {at}: it ends there now, at {size} bytes");
-        Error::new(Code::TargetVanished, message).object(name)
+    fn ended(&self, what: &str, at: Option<u64>) -> Error {
+        let name = self.name.display();
+        let why = match self.medium.size() {
+            Ok(0) | Err(_) => "it has gone".to_owned(),
+            Ok(size) => format!("it ends there now, at {size} bytes"),
+        };
+        Error::new(Code::TargetVanished, format!("cannot {what} {name}{}: {why}", place(at))).object(name)
     }
 
     fn failure(&self, code: Code, what: &str, at: Option<u64>, cause: io::Error) -> Error {
         let name = self.name.display();
-        let gone = matches!(cause.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
+        let code_of_os = cause.raw_os_error();
+        let is_disk = self.medium.block_size() > 1;
+        let left = self.medium.size().unwrap_or(u64::MAX);
+        // A disk is full where it ends (a thin volume elsewhere, too).
+        if is_disk && code_of_os == Some(libc::ENOSPC) && left <= at.unwrap_or(0) {
+            return self.ended(what, at);
+        }
+        let gone = matches!(code_of_os, Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
             // A pulled stick or card answers EIO, and has no size any more.
-            || (cause.raw_os_error() == Some(libc::EIO) && self.medium.size().is_ok_and(|s| s == 0));
-        let full = self.medium.block_size() == 1
-            && matches!(cause.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
-        let place = at.map(|at| format!(" at byte {at}")).unwrap_or_default();
+            || (is_disk && code_of_os == Some(libc::EIO) && left == 0);
+        let full = !is_disk && matches!(code_of_os, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
         let (code, end) = if gone { (Code::TargetVanished, ": it has gone") } else { (code, "") };
-        let e = Error::new(code, format!("cannot {what} {name}{place}{end}")).object(name).because(cause);
+        let message = format!("cannot {what} {name}{}{end}", place(at));
+        let e = Error::new(code, message).object(name).because(cause);
         if full {
             e.with_hint(
                 "make room on the file system of the target, or use one that takes a file of this size",
@@ -228,6 +237,10 @@ impl<'a> Io<'a> {
             e
         }
     }
+}
+
+fn place(at: Option<u64>) -> String {
+    at.map(|at| format!(" at byte {at}")).unwrap_or_default()
 }
 
 /// Errors with which Linux reports a medium or its connection (`blk_errors` in block/blk-core.c).
@@ -346,9 +359,15 @@ mod tests {
         let m = Scripted::new(1024, vec![Err(libc::ENXIO)]);
         let e = io(&m).write(&[0; 512], 0).unwrap_err();
         assert_eq!(e.code(), Code::TargetVanished);
-        let m = Scripted::new(0, vec![Err(libc::EIO), Err(libc::EIO)]);
-        let e = io(&m).write(&[0; 512], 0).unwrap_err();
-        assert_eq!(e.code(), Code::TargetVanished);
+        for answers in [vec![Err(libc::EIO), Err(libc::EIO)], vec![Err(libc::ENOSPC)], vec![]] {
+            let e = io(&Scripted::new(0, answers)).write(&[0; 512], 0).unwrap_err();
+            assert_eq!(e.code(), Code::TargetVanished);
+            assert!(e.message().contains("it has gone"), "{e}");
+        }
+        for (at, code) in [(0, Code::TargetWriteFailed), (1024, Code::TargetVanished)] {
+            let e = io(&Scripted::new(1024, vec![Err(libc::ENOSPC)])).write(&[0; 512], at).unwrap_err();
+            assert_eq!(e.code(), code, "{at}");
+        }
     }
 
     #[test]
