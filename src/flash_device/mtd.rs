@@ -45,8 +45,9 @@ struct Flash {
 pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(index) = chip::index(asked)? else { return Ok(None) };
     let missing = |why: &str| {
-        Error::new(Code::FlashDeviceMissing, format!("cannot write a bootloader to mtd{index}: {why}"))
-            .object(format!("mtd{index}"))
+        // By the name it was asked for.
+        Error::new(Code::FlashDeviceMissing, format!("cannot write a bootloader to {}: {why}", asked.name))
+            .object(asked.name)
     };
     let chip =
         Chip::read(asked.paths, index).ok_or_else(|| missing("the kernel knows no such MTD device"))?;
