@@ -59,7 +59,7 @@ codes! {
     ConfExpansion = "conf-expansion", "write the literal value: nothing is expanded or executed";
     ConfInvalid = "conf-invalid", "correct the named key in the board's recipe";
     ConfigJsonMissing = "config-json-missing", "put config.json on the medium's boot partition, or set CONFIG_PATH";
-    ConfigJsonInvalid = "config-json-invalid", "download config.json again for this device; nothing was changed";
+    ConfigJsonInvalid = "config-json-invalid", "download config.json again for this device";
     NoTargetPattern = "no-target-pattern", "set INTERNAL_DEVICE_KERNEL in the conf, or name the disk with --target";
     TargetPattern = "target-pattern", "correct the pattern; braces and the wildcards * ? [] are understood";
     NoTarget = "no-target", "attach the internal disk, or correct INTERNAL_DEVICE_KERNEL";

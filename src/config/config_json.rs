@@ -169,7 +169,7 @@ impl ConfigJson {
     fn wrong(&self, key: &str, wanted: &str) -> Error {
         Error::new(Code::ConfigJsonInvalid, format!("{}: {key} has to be {wanted}", self.path.display()))
             .object(key)
-            .with_hint("correct it in config.json; nothing was changed")
+            .with_hint("correct it in config.json")
     }
 }
 
