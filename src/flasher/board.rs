@@ -153,7 +153,14 @@ impl Board {
             .map_err(|e| failed(name, "cannot run", e))?;
         match end {
             End::Status(0) => Ok(()),
-            end => Err(failed(name, "the board's program failed:", because(end, &last))),
+            end => {
+                let e = failed(name, "the board's program failed:", because(end, &last));
+                Err(if matches!(end, End::TooLong(_)) {
+                    e.with_hint(format!("mend the program, or give it more time by {LIMIT_VARIABLE}"))
+                } else {
+                    e
+                })
+            }
         }
     }
 }

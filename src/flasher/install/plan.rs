@@ -89,7 +89,12 @@ impl PlannedBootloader {
             offset,
         };
         let coming = plan.target.dev.map(|dev| Coming { dev, table: plan.image.table.as_ref() });
-        let prepared = flash_device::prepare(&write, paths, coming.as_ref())?;
+        let prepared = flash_device::prepare(&write, paths, coming.as_ref()).map_err(|e| match e.code() {
+            Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::LoaderTooLarge => e.with_hint(
+                "put the bootloader on the medium's boot partition, or correct its name in the board's recipe",
+            ),
+            _ => e,
+        })?;
         Ok(PlannedBootloader {
             kind: prepared.kind(),
             length: prepared.length(),
