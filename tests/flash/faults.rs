@@ -1,63 +1,32 @@
 //! A disk that fails in the kernel: a storage daemon that injects errors behind a loop device.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
+use crate::daemon::Daemon;
 use crate::support::*;
 
-/// A storage daemon that exports a file through FUSE, and a loop device on it.
+/// A loop device on a file that a storage daemon exports. The device goes before the daemon does.
 struct Failing {
-    daemon: Child,
     disk: Option<Loop>,
+    daemon: Option<Daemon>,
     dir: tempfile::TempDir,
 }
 
 impl Failing {
     /// `None`, and a line that says so, where there is no storage daemon with FUSE.
-    fn new(test: &str, size: u64, config: &str) -> Option<Failing> {
+    fn new(test: &str, size: u64, rules: &str) -> Option<Failing> {
         let dir = folder();
-        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        fill(Path::new(&at("backing")), size);
-        std::fs::write(at("export"), "").unwrap();
-        std::fs::write(at("rules"), config).unwrap();
-        let daemon = Command::new("qemu-storage-daemon")
-            .args(["--blockdev", &format!("driver=file,filename={},node-name=f", at("backing"))])
-            .args(["--blockdev", &format!("driver=blkdebug,image=f,config={},node-name=d", at("rules"))])
-            .args([
-                "--export",
-                &format!("type=fuse,id=e,node-name=d,mountpoint={},writable=on", at("export")),
-            ])
-            .stdin(Stdio::null())
-            .spawn();
-        let Ok(daemon) = daemon else {
-            not_run(test, "no qemu-storage-daemon");
-            return None;
-        };
-        let export = dir.path().join("export");
-        let mut failing = Failing { daemon, disk: None, dir };
-        for _ in 0..100 {
-            if std::fs::metadata(&export).is_ok_and(|m| m.len() == size) {
-                failing.disk = Some(Loop::over(test, &export, &[])?);
-                return Some(failing);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        not_run(test, "qemu-storage-daemon exports nothing (FUSE needed)");
-        None
+        let backing = dir.path().join("backing");
+        fill(&backing, size);
+        let daemon = Daemon::start(&backing, rules).map_err(|why| not_run(test, why)).ok()?;
+        let disk = Some(Loop::over(test, &daemon.export, &[])?);
+        Some(Failing { disk, daemon: Some(daemon), dir })
     }
 
     fn node(&self) -> &Path {
         &self.disk.as_ref().unwrap().node
-    }
-}
-
-impl Drop for Failing {
-    fn drop(&mut self) {
-        self.disk = None;
-        let _gone = self.daemon.kill();
-        let _status = self.daemon.wait();
-        let _unmounted = Command::new("umount").arg("-l").arg(self.dir.path().join("export")).output();
     }
 }
 
@@ -144,7 +113,7 @@ fn a_disk_that_goes_away() {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    disk.daemon.kill().unwrap();
+    disk.daemon.as_mut().unwrap().process.kill().unwrap();
     let out = child.wait_with_output().unwrap();
     let line = last_line(&out);
     assert_eq!(out.status.code(), Some(4), "{line}");

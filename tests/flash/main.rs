@@ -9,6 +9,8 @@
 )]
 #![allow(clippy::cast_possible_truncation)]
 
+#[path = "../common/daemon.rs"]
+mod daemon;
 mod faults;
 mod images;
 mod kill;

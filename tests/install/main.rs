@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 #![allow(unreachable_pub)]
 
+mod bad_input;
+#[path = "../common/daemon.rs"]
+mod daemon;
 mod refusals;
 mod rig;
 mod undone;

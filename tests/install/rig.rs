@@ -99,8 +99,12 @@ impl Disk {
     fn new(dir: &Path) -> Disk {
         let file = dir.join("disk.raw");
         fs::write(&file, vec![0xA5; 48 << 20]).unwrap();
-        let node = tool(&["losetup", "-f", "--show", "-P", file.to_str().unwrap()]).trim().to_owned();
-        Disk { node, file }
+        Disk::over(&file, &["-P"])
+    }
+
+    pub fn over(file: &Path, options: &[&str]) -> Disk {
+        let argv = [&["losetup", "-f", "--show"], options, &[file.to_str().unwrap()]].concat();
+        Disk { node: tool(&argv).trim().to_owned(), file: file.to_owned() }
     }
 
     pub fn name(&self) -> &str {
@@ -164,7 +168,10 @@ impl Rig {
         fs::hard_link(image(), rig.root().join("opt/balena.img"))
             .or_else(|_| fs::copy(image(), rig.root().join("opt/balena.img")).map(drop))
             .unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_copal"), rig.root().join("copal")).unwrap();
+        let copal = Path::new(env!("CARGO_BIN_EXE_copal"));
+        fs::hard_link(copal, rig.root().join("copal"))
+            .or_else(|_| fs::copy(copal, rig.root().join("copal")).map(drop))
+            .unwrap();
         std::os::unix::fs::symlink("copal", rig.root().join("resin-init-flasher")).unwrap();
         rig.conf(&[
             "INTERNAL_DEVICE_BOOTLOADER_CONFIG=grub.cfg_internal",
@@ -183,10 +190,15 @@ impl Rig {
         self.dir.path().join("root")
     }
 
-    pub fn put(&self, path: &str, text: &str) {
+    pub fn put(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.root().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    /// A place beside the system, on the same file system.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// A file of the medium's boot partition.
@@ -226,7 +238,8 @@ impl Rig {
         self.wait(self.start(argv, &[]), Some(&self.root().join(file)))
     }
 
-    fn wait(&self, mut child: Child, until: Option<&Path>) -> Output {
+    /// Waits for its end, or for a file.
+    pub fn wait(&self, mut child: Child, until: Option<&Path>) -> Output {
         let end = Instant::now() + LIMIT;
         while child.try_wait().unwrap().is_none() {
             // As the kernel would by itself, where it has a parser.
