@@ -45,13 +45,12 @@ fn show_plan(plan: &Plan, ui: &Ui) {
 /// The image alone.
 fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
-    let flash = || {
-        let prepared = prepare(request, watch.progress())?;
-        let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
-        watch.started(&prepared.plan);
-        Ok((prepared.run(&request.paths, watch.progress())?, file))
-    };
-    let (receipt, file) = flash().inspect_err(|e| watch.failed(e))?;
+    let prepared = prepare(request, watch.progress())?;
+    let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
+    watch.started(&prepared.plan);
+    let run = prepared.run(&request.paths, watch.progress());
+    // A refusal is not shown by the LED: whoever started this by hand is not kept waiting for it.
+    let receipt = run.inspect_err(|e| watch.failed(e))?;
     watch.succeeded(&receipt);
     show_receipt(&receipt, file.as_ref(), ui)
 }

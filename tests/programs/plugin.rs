@@ -69,15 +69,24 @@ fn without_plugins_nothing_is_started() {
 }
 
 #[test]
-fn the_owners_wish_is_refused_before_anything_irreversible() {
-    let root = with("secureboot_setup() { touch \"$CONFIG_PATH.called\"; return 1; }");
-    std::fs::create_dir_all(root.at("/mnt/boot")).unwrap();
-    let mut plugin = start(&root).unwrap();
-    let e = plugin.secureboot_setup(true).unwrap_err();
-    assert_eq!((e.code(), e.subject()), (Code::EncryptionNotInThisBuild, Some("installer.secureboot")));
-    assert!(!root.at("/mnt/boot/config.json.called").exists());
-    plugin.secureboot_setup(false).unwrap();
-    assert!(root.at("/mnt/boot/config.json.called").exists());
+fn a_plugin_is_asked_whatever_the_owner_wishes() {
+    for opted_in in [true, false] {
+        let root = with("secureboot_setup() { touch \"$CONFIG_PATH.called\"; return 1; }");
+        std::fs::create_dir_all(root.at("/mnt/boot")).unwrap();
+        start(&root).unwrap().secureboot_setup(opted_in).unwrap();
+        assert!(root.at("/mnt/boot/config.json.called").exists(), "{opted_in}");
+    }
+}
+
+#[test]
+fn the_owners_wish_is_refused_where_nobody_can_grant_it() {
+    for root in [Root::new(), with("secureboot_bootloader_setup() { true; }")] {
+        let mut plugin = start(&root).unwrap();
+        let e = plugin.secureboot_setup(true).unwrap_err();
+        assert_eq!((e.code(), e.effect()), (Code::EncryptionNotInThisBuild, Effect::Refused));
+        assert_eq!(e.subject(), Some("installer.secureboot"));
+        plugin.secureboot_setup(false).unwrap();
+    }
 }
 
 #[test]
