@@ -3,7 +3,7 @@
 use copal::error::{Code, Effect};
 use copal::flasher::bootpart::Destination;
 
-use crate::support::{Ext4, Rig, Undo, can_mount, see, tool, tree};
+use crate::support::{Ext4, Rig, Undo, can_run, see, tool, tree};
 
 const CONF: &str =
     "INTERNAL_DEVICE_BOOTLOADER_CONFIG=x.cfg\nINTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH=EFI/BOOT/grub.cfg\n";
@@ -88,7 +88,7 @@ fn a_configured_path_cannot_climb() {
 /// The one exception: the EFI programs of an encrypted disk are on its non-encrypted partition.
 #[test]
 fn the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted() {
-    if !can_mount("the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted") {
+    if !can_run("the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted") {
         return;
     }
     let rig = Rig::new(&[X], &[("EFI", "-> ../efi/EFI")]);
@@ -125,7 +125,7 @@ fn the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted() {
 /// A file system that is mounted inside is not the boot partition.
 #[test]
 fn a_mount_inside_is_left_alone() {
-    if !can_mount("a_mount_inside_is_left_alone") {
+    if !can_run("a_mount_inside_is_left_alone") {
         return;
     }
     for inside in ["EFI", "system-connections/in"] {

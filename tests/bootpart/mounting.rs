@@ -6,7 +6,7 @@ use std::time::Duration;
 use copal::error::{Code, Effect};
 use copal::flasher::bootpart::{BootPartition, Destination};
 
-use crate::support::{Ext4, Rig, Undo, can_mount, small, tool};
+use crate::support::{Ext4, Rig, Undo, can_run, small, tool};
 
 fn mounts_at(point: &Path) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -15,7 +15,7 @@ fn mounts_at(point: &Path) -> usize {
 
 #[test]
 fn a_partition_is_mounted_populated_unmounted() {
-    if !can_mount("a_partition_is_mounted_populated_unmounted") {
+    if !can_run("a_partition_is_mounted_populated_unmounted") {
         return;
     }
     let rig = Rig::new(&[("splash/a", "a")], &[]);
@@ -46,7 +46,7 @@ fn a_partition_is_mounted_populated_unmounted() {
 
 #[test]
 fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
-    if !can_mount("a_stale_mount_of_the_same_partition_makes_way_and_another_does_not") {
+    if !can_run("a_stale_mount_of_the_same_partition_makes_way_and_another_does_not") {
         return;
     }
     let rig = Rig::new(&[], &[]);
@@ -68,7 +68,7 @@ fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
 
 #[test]
 fn a_mount_point_of_somebody_else_is_refused() {
-    if !can_mount("a_mount_point_of_somebody_else_is_refused") {
+    if !can_run("a_mount_point_of_somebody_else_is_refused") {
         return;
     }
     let rig =
@@ -88,7 +88,7 @@ fn a_mount_point_of_somebody_else_is_refused() {
 
 #[test]
 fn what_is_no_partition_is_refused() {
-    if !can_mount("what_is_no_partition_is_refused") {
+    if !can_run("what_is_no_partition_is_refused") {
         return;
     }
     let rig = Rig::new(&[], &[("file", "x")]);
@@ -108,7 +108,7 @@ fn what_is_no_partition_is_refused() {
 /// Who keeps it busy is said.
 #[test]
 fn a_partition_that_stays_busy_names_its_users() {
-    if !can_mount("a_partition_that_stays_busy_names_its_users") {
+    if !can_run("a_partition_that_stays_busy_names_its_users") {
         return;
     }
     let rig = Rig::new(&[], &[]);
@@ -127,7 +127,7 @@ fn a_partition_that_stays_busy_names_its_users() {
 /// In memory there is no drive to be flushed; that is no error.
 #[test]
 fn a_tmpfs_has_no_drive() {
-    if !can_mount("a_tmpfs_has_no_drive") {
+    if !can_run("a_tmpfs_has_no_drive") {
         return;
     }
     let rig = Rig::new(&[("splash/a", "a")], &[]);

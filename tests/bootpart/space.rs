@@ -4,7 +4,7 @@ use std::path::Path;
 
 use copal::error::{Code, Effect};
 
-use crate::support::{Rig, can_mount, small};
+use crate::support::{Rig, can_run, small};
 
 /// A destination on a tmpfs of `kib`.
 fn on_small(rig: &Rig, kib: u64) -> crate::support::Undo {
@@ -18,7 +18,7 @@ fn filled(path: &Path, bytes: usize) {
 
 #[test]
 fn a_full_partition_is_found_before_anything_changes() {
-    if !can_mount("a_full_partition_is_found_before_anything_changes") {
+    if !can_run("a_full_partition_is_found_before_anything_changes") {
         return;
     }
     let big = "n".repeat(200 << 10);
@@ -51,7 +51,7 @@ fn a_full_partition_is_found_before_anything_changes() {
 /// A file needs its second copy while it is replaced; what a replaced folder frees comes too late for its own files.
 #[test]
 fn the_second_copy_counts() {
-    if !can_mount("the_second_copy_counts") {
+    if !can_run("the_second_copy_counts") {
         return;
     }
     let fits = |medium: &[(&str, &str)], old: &[(&str, usize)], kib: u64| {
@@ -78,7 +78,7 @@ fn the_second_copy_counts() {
 /// Whatever passes the check does fit.
 #[test]
 fn what_passes_the_check_can_be_copied() {
-    if !can_mount("what_passes_the_check_can_be_copied") {
+    if !can_run("what_passes_the_check_can_be_copied") {
         return;
     }
     let mut rng = fastrand::Rng::with_seed(7);
@@ -114,7 +114,7 @@ fn what_passes_the_check_can_be_copied() {
 
 #[test]
 fn room_for_the_log_is_kept() {
-    if !can_mount("room_for_the_log_is_kept") {
+    if !can_run("room_for_the_log_is_kept") {
         return;
     }
     let rig = Rig::new(&[], &[]);

@@ -1,6 +1,9 @@
 //! Folder trees as maps, and what the tests need of the machine.
 #![allow(unreachable_pub)]
 
+#[path = "../common/needs.rs"]
+mod needs;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +11,8 @@ use std::process::Command;
 use copal::config::flasher_conf::{FlasherConf, RawConf};
 use copal::error::Result;
 use copal::flasher::bootpart::{Contents, Destination, Install};
+
+pub use needs::can_run;
 
 /// Relative paths with contents; a path that ends with `/` is a folder, contents that start with `-> ` are a link.
 pub type Tree = BTreeMap<String, String>;
@@ -99,19 +104,6 @@ pub fn tool(argv: &[&str]) -> String {
     let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
     assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-/// Whether this process may mount; says so where it may not.
-pub fn can_mount(test: &str) -> bool {
-    let why = if !nix::unistd::geteuid().is_root() {
-        "needs root"
-    } else if !Path::new("/dev/loop-control").exists() {
-        "needs loop devices"
-    } else {
-        return true;
-    };
-    eprintln!("not run: {test}: {why}");
-    false
 }
 
 /// Undoes something when the test ends, also by a failure.

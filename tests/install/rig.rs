@@ -4,12 +4,17 @@
 //! It runs as PID 1 of its own PID namespace, where `reboot(2)` ends that namespace only, without a way to sysrq. The
 //! kernel may have no partition parsers: `partx` tells it what the table says, as soon as there is one.
 
+#[path = "../common/needs.rs"]
+mod needs;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+pub use needs::can_run;
 
 pub const MIB: usize = 1 << 20;
 
@@ -74,19 +79,6 @@ pub fn image() -> &'static Path {
         (dir, image)
     };
     &IMAGE.get_or_init(make).1
-}
-
-/// Whether this process may do all this; says so where it may not.
-pub fn can_run(test: &str) -> bool {
-    let why = if !nix::unistd::geteuid().is_root() {
-        "needs root"
-    } else if !Path::new("/dev/loop-control").exists() {
-        "needs loop devices"
-    } else {
-        return true;
-    };
-    eprintln!("not run: {test}: {why}");
-    false
 }
 
 /// The internal disk.

@@ -1,10 +1,15 @@
 //! Loop devices, mounts and swap areas that are gone when a test ends.
 #![allow(unreachable_pub)]
 
+#[path = "../common/needs.rs"]
+mod needs;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
+
+pub use needs::can_run;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -90,19 +95,6 @@ pub fn mount(what: &Path, options: &[&str]) -> Mounted {
     run("mount", &args).unwrap();
     let unmount = Undo("umount", vec![at.into()]);
     Mounted { point, _unmount: unmount, _dir: dir }
-}
-
-/// Whether this process may make loop devices; says so where it may not.
-pub fn can_run(test: &str) -> bool {
-    let why = if !nix::unistd::geteuid().is_root() {
-        "needs root"
-    } else if !Path::new("/dev/loop-control").exists() {
-        "needs loop devices"
-    } else {
-        return true;
-    };
-    eprintln!("not run: {test}: {why}");
-    false
 }
 
 /// Whether a program is installed; says so where it is not.
