@@ -7,6 +7,8 @@ mod bad_input;
 mod daemon;
 mod refusals;
 mod rig;
+#[path = "../common/schema.rs"]
+mod schema;
 mod undone;
 
 use std::os::unix::process::ExitStatusExt;
@@ -65,6 +67,7 @@ fn a_disk_is_installed_from_beginning_to_end() {
 
     let receipt: serde_json::Value =
         serde_json::from_str(&disk.boot_text("/flash-receipt.json").unwrap()).unwrap();
+    assert_eq!(schema::complaints(&receipt), "");
     assert_eq!(receipt["image"]["size"], 32 << 20);
     assert_eq!(receipt["target"]["name"], disk.node.as_str());
     assert_eq!(receipt["boot_partition"]["device"], format!("{}p1", disk.node));
@@ -99,6 +102,33 @@ fn a_disk_is_installed_from_beginning_to_end() {
         assert!(log.contains(line), "{line}: {log}");
     }
     assert!(!log.contains("CRYPT="), "{log}");
+}
+
+#[test]
+fn the_schema_of_receipts_takes_no_other() {
+    let rig = Rig::new();
+    let file = rig.root().join("disk.img");
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_copal"))
+        .args(["flash", "--sha256", "--image"])
+        .arg(image())
+        .arg("--target")
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_ok(&out);
+    let good: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(schema::complaints(&good), "", "the receipt of a plain file");
+    for (field, wrong) in [
+        ("version", serde_json::json!(2)),
+        ("boot_partition", serde_json::json!({ "device": "/dev/sda1" })),
+        ("bootloaders", serde_json::json!([{ "kind": "tape" }])),
+        ("bytes", serde_json::json!({ "written": -1, "zeroed": 0, "skipped": 0, "verified": 0 })),
+        ("unknown", serde_json::json!(1)),
+    ] {
+        let mut bad = good.clone();
+        bad[field] = wrong;
+        assert_ne!(schema::complaints(&bad), "", "{field}");
+    }
 }
 
 #[test]
