@@ -1,5 +1,6 @@
 //! From what was asked to a plan, and from a plan to a receipt.
 
+use std::cell::RefCell;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +11,7 @@ use super::image::{self, Checks, Image, Size};
 use super::plan::Plan;
 use super::progress::Progress;
 use super::receipt::Receipt;
-use super::target::{self, Identity, Kind, Target};
+use super::target::{self, Identity, Kind, Rejection, Target};
 use super::write;
 use crate::config::config_json::{self, ConfigJson};
 use crate::config::flasher_conf::FlasherConf;
@@ -55,19 +56,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Wanted {
     Named(PathBuf),
-    Patterns(String),
+    /// And the disks whose rejection has been logged: a run looks again while it waits, and before it writes.
+    Patterns(String, RefCell<Vec<Rejection>>),
 }
 
 impl Wanted {
     fn choose(&self, paths: &Paths, facts: &Facts, image: &Path, size: Option<Size>) -> Result<Target> {
         match self {
             Wanted::Named(path) => target::named(path, facts, Some(image), size),
-            Wanted::Patterns(list) => {
+            Wanted::Patterns(list, told) => {
                 let patterns = pattern::expand(list)?;
                 let dev = paths.at("/dev");
                 let candidates =
                     target::candidates(&patterns, paths, |p| p.matches(&dev), pattern::Pattern::is_md)?;
-                Ok(target::choose(&candidates, facts, size)?.target)
+                Ok(target::choose_again(&candidates, facts, size, &mut told.borrow_mut())?.target)
             }
         }
     }
@@ -127,7 +129,9 @@ impl Inputs {
         let config = if conf.is_some() { config_json(request)? } else { None };
         let wanted = match &request.target {
             Some(path) => Wanted::Named(path.clone()),
-            None => Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?),
+            None => {
+                Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?, RefCell::default())
+            }
         };
         let image =
             Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {

@@ -122,6 +122,19 @@ pub fn candidates<P>(
 /// [`Code::TargetMounted`], [`Code::TargetSwap`], [`Code::TargetHeld`], [`Code::TargetReadOnly`],
 /// [`Code::TargetTooSmall`], in this order: what is in use would be lost, and the later ones are no danger to it.
 pub fn choose(candidates: &[Candidate], facts: &Facts, image: Option<Size>) -> Result<Choice> {
+    choose_again(candidates, facts, image, &mut Vec::new())
+}
+
+/// [`choose`] for whoever chooses several times: what `told` has is not logged once more.
+///
+/// # Errors
+/// As there.
+pub fn choose_again(
+    candidates: &[Candidate],
+    facts: &Facts,
+    image: Option<Size>,
+    told: &mut Vec<Rejection>,
+) -> Result<Choice> {
     warn_of_hidden_root(facts);
     let medium = facts.medium();
     let mut seen: BTreeSet<Dev> = BTreeSet::new();
@@ -141,18 +154,25 @@ pub fn choose(candidates: &[Candidate], facts: &Facts, image: Option<Size>) -> R
                 return Ok(Choice { target: block(&candidate.name, device, facts), rejected });
             }
             Err(rejection) => {
-                let device = rejection.name.display();
-                tracing::info!(
-                    MESSAGE_ID = events::TARGET_REJECTED,
-                    COPAL_DEVICE = %device,
-                    COPAL_ERROR_CODE = %rejection.code,
-                    "{device} is not the target: {} [{}]", rejection.reason, rejection.code
-                );
+                if !told.contains(&rejection) {
+                    tell(&rejection);
+                    told.push(rejection.clone());
+                }
                 rejected.push(rejection);
             }
         }
     }
     Err(none_left(facts, &rejected))
+}
+
+fn tell(rejection: &Rejection) {
+    let device = rejection.name.display();
+    tracing::info!(
+        MESSAGE_ID = events::TARGET_REJECTED,
+        COPAL_DEVICE = %device,
+        COPAL_ERROR_CODE = %rejection.code,
+        "{device} is not the target: {} [{}]", rejection.reason, rejection.code
+    );
 }
 
 /// A chosen disk with all that is known about it.
