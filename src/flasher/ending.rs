@@ -15,7 +15,7 @@ use super::board::{self, Environment};
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error};
 use crate::sys::power::{self, Ending};
-use crate::sys::{command, systemd};
+use crate::sys::{command, signal, systemd};
 
 /// The board's own way, with what it may use.
 const HELPER: &str = "/usr/libexec/os-helpers-power";
@@ -54,6 +54,10 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
     let root = environment.paths().root();
     let managed = systemd::is_running(root);
     await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), is_running, thread::sleep);
+    // systemd stops this very service on its way down. That is no failure of it.
+    if managed && let Err(e) = signal::term_is_success() {
+        tracing::debug!("SIGTERM will look like a failure: {e}");
+    }
     let ways = Ways {
         systemd: Box::new(move || {
             if !managed {

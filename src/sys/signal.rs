@@ -16,6 +16,23 @@ extern "C" fn note(signal: nix::libc::c_int) {
     CAME.store(signal, Ordering::Relaxed);
 }
 
+/// From now on SIGTERM ends the program at once, as a success: for when all is done but waiting for the power to go, and
+/// the service manager ends everybody on the way there.
+///
+/// # Errors
+/// As the operating system says; then everything is as before.
+#[allow(unsafe_code)]
+pub fn term_is_success() -> io::Result<()> {
+    extern "C" fn end(_signal: nix::libc::c_int) {
+        // SAFETY: async-signal-safe, unlike `exit`: nothing of the program runs any more.
+        unsafe { nix::libc::_exit(0) }
+    }
+    let action = SigAction::new(SigHandler::Handler(end), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing but end the process.
+    unsafe { sigaction(Signal::SIGTERM, &action) }?;
+    Ok(())
+}
+
 /// How many hold them off, and what the signals did before the first.
 static HELD: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
