@@ -4,15 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::medium::noise;
 use crate::support::{Disk, Guest, Outcome, folder, writelog};
 
 const LIMIT: Duration = Duration::from_secs(180);
-
-/// Bytes that are nowhere the same, and nowhere those of erased flash for long.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(|| random.u8(..)).take(len).collect()
-}
 
 /// `copal bootloader write`, its exit status and report kept under a name.
 const WRITE: &str = r#"

@@ -20,10 +20,10 @@ fn text(tag: &str, bytes: usize) -> Vec<u8> {
 }
 
 /// A path with what is there before, and what shall be there afterwards.
-struct Case {
-    path: &'static str,
-    old: Option<Vec<u8>>,
-    new: Option<Vec<u8>>,
+pub(crate) struct Case {
+    pub(crate) path: &'static str,
+    pub(crate) old: Option<Vec<u8>>,
+    pub(crate) new: Option<Vec<u8>>,
     /// On the medium.
     copied: bool,
 }
@@ -74,7 +74,7 @@ fn cases() -> Vec<Case> {
 }
 
 /// [`cases`] with what does not come from the medium as it is.
-fn all_cases() -> Vec<Case> {
+pub(crate) fn all_cases() -> Vec<Case> {
     let mut cases = cases();
     let bootloader = text("new bootloader config", 1300);
     for case in &mut cases {
@@ -116,7 +116,7 @@ fn populate() -> Option<PathBuf> {
 }
 
 /// A FAT with the old files.
-fn old_disk(path: &Path, size: u64, format: &[&str]) -> Vec<u8> {
+pub(crate) fn old_disk(path: &Path, size: u64, format: &[&str]) -> Vec<u8> {
     std::fs::File::create(path).unwrap().set_len(size).unwrap();
     let image = path.to_str().unwrap();
     tool(&[&["mkfs.vfat", "-n", "resin-boot"], format, &[image]].concat());
@@ -136,15 +136,14 @@ fn old_disk(path: &Path, size: u64, format: &[&str]) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// The guest with program, medium and configuration; its script goes on after `populate() { … }`.
-fn guest_with_medium(guest: Guest, program: &Path, script: &str) -> Guest {
+/// The guest with the medium's boot files at `/medium`, a configuration for them at `/test/conf`, and what mounts a FAT.
+pub(crate) fn with_medium(guest: Guest) -> Guest {
     let mut guest = guest
         .module("loop")
         .module("vfat")
         .module("nls_cp437")
         .module("nls_ascii")
         .module("nls_utf8")
-        .file(program, "/usr/bin/populate")
         .text(
             "/test/conf",
             "INTERNAL_DEVICE_BOOTLOADER_CONFIG=grub.cfg_internal\n\
@@ -166,13 +165,17 @@ fn guest_with_medium(guest: Guest, program: &Path, script: &str) -> Guest {
             "/medium/config.json",
             "{\"uuid\": \"abc\", \"installer\": {\"secureboot\": false}, \"apiEndpoint\": \"https://api\"}",
         )
-        .script(&format!(
-            "populate_on() {{ populate /test/conf /medium /medium/config.json $1 /tmp/internal_boot; }}\n{script}"
-        ))
+}
+
+/// The same with the program, for a script that calls `populate_on NODE`.
+fn guest_with_medium(guest: Guest, program: &Path, script: &str) -> Guest {
+    with_medium(guest).file(program, "/usr/bin/populate").script(&format!(
+        "populate_on() {{ populate /test/conf /medium /medium/config.json $1 /tmp/internal_boot; }}\n{script}"
+    ))
 }
 
 /// Whether a name is one that an interrupted replacement leaves.
-fn is_leftover(path: &str) -> bool {
+pub(crate) fn is_leftover(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap();
     name.len() == 12 && name.starts_with("CPL") && name.ends_with(".TMP")
 }
@@ -184,10 +187,9 @@ fn is_alias(path: &str) -> bool {
 }
 
 /// What is wrong with a disk after a cut.
-fn faults(tree: &Tree) -> Vec<String> {
-    let cases = all_cases();
+pub(crate) fn faults(tree: &Tree, cases: &[Case]) -> Vec<String> {
     let mut faults = Vec::new();
-    for case in &cases {
+    for case in cases {
         let there = match tree.nodes.get(case.path) {
             None => None,
             Some(Node::File(Ok(data))) => Some(data),
@@ -224,9 +226,8 @@ fn faults(tree: &Tree) -> Vec<String> {
     faults
 }
 
-fn check_done(tree: &Tree, what: &str) {
-    let cases = all_cases();
-    for case in &cases {
+pub(crate) fn check_done(tree: &Tree, cases: &[Case], what: &str) {
+    for case in cases {
         let there = match tree.nodes.get(case.path) {
             Some(Node::File(Ok(data))) => Some(data),
             None => None,
@@ -241,7 +242,7 @@ fn check_done(tree: &Tree, what: &str) {
 
 /// How a disk treats the writes that no flush has covered yet.
 #[derive(Debug, Clone, Copy)]
-enum Loss {
+pub(crate) enum Loss {
     All,
     None,
     /// Only this one of them is there.
@@ -268,7 +269,7 @@ impl Loss {
 }
 
 /// Every disk that a cut may leave, with what it is; returns how many there were.
-fn every_cut(
+pub(crate) fn every_cut(
     before: &[u8],
     requests: &[writelog::Request],
     thorough: bool,
@@ -308,7 +309,8 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
     .ok();
     println!("{}{}", outcome.file("first"), outcome.file("second"));
     let after = std::fs::read(&image).unwrap();
-    check_done(&fat::read(&after), "after the run");
+    let cases = all_cases();
+    check_done(&fat::read(&after), &cases, "after the run");
     tool(&["fsck.fat", "-n", image.to_str().unwrap()]);
     // Where nothing differs, nothing is written.
     assert!(outcome.file("second").contains("written: 0,"), "{}", outcome.file("second"));
@@ -318,6 +320,7 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
     // What has been reported as done is on the medium, whatever the drive's cache loses.
     check_done(
         &fat::read(&writelog::after_a_cut(&before, &requests, requests.len(), |_, _| false)),
+        &cases,
         "after a cut at the end",
     );
 
@@ -328,7 +331,7 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
     let mut twins: Vec<Vec<u8>> = Vec::new();
     let cuts = every_cut(&before, &requests, thorough, |n, loss, disk| {
         let tree = fat::read(&disk);
-        let faults = faults(&tree);
+        let faults = faults(&tree, &cases);
         assert!(faults.is_empty(), "cut after request {n} of {}, {loss:?}: {faults:#?}", requests.len());
         let leftovers = tree.nodes.keys().filter(|p| is_leftover(p)).count();
         *kinds.entry("with leftovers").or_default() += usize::from(leftovers > 0);
@@ -387,10 +390,10 @@ fn starts_again(test: &str, program: &Path, disks: &[Vec<u8>]) {
         "{}",
         outcome.file("dmesg").lines().filter(|l| l.contains("FAT-fs")).collect::<Vec<_>>().join("\n")
     );
-    let after = std::fs::read(&image).unwrap();
+    let (after, cases) = (std::fs::read(&image).unwrap(), all_cases());
     for (i, disk) in after.chunks(size).enumerate() {
         let tree = fat::read(disk);
-        check_done(&tree, &format!("restart {i}"));
+        check_done(&tree, &cases, &format!("restart {i}"));
         let folders = |p: &String| tree.nodes.get(p) == Some(&Node::Folder);
         let bad: Vec<_> = tree.shared.iter().filter(|(a, b)| !(folders(a) && folders(b))).collect();
         assert!(bad.is_empty(), "restart {i}: {bad:?}");

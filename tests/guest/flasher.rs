@@ -1,289 +1,445 @@
-//! A whole installation: a stick boots, its flasher writes the internal disk, the NOR flash and an eMMC boot partition,
-//! and the machine switches itself off.
+//! The flasher as a board runs it: a Debian with systemd on a stick, its units, its boot partition, and the disks of a device.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Disk, Ending, Guest, Outcome, System, fat_image, folder, gpt_image, tool};
+use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(400);
-const MIB: u64 = 1 << 20;
+use crate::support::medium::{Image, Installed, UNIT, empty, noise, seconds, used_disk};
+use crate::support::{Disk, Ending, Guest, Outcome, System, fat_image, folder, gpt_image};
 
-const CONF: &str = r#"# written by the recipe
-INTERNAL_DEVICE_KERNEL="md/balena{,_*} nvme?n?"
-INTERNAL_DEVICE_BOOTLOADER_CONFIG="grub.cfg_internal"
-INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH="/EFI/BOOT/grub.cfg"
-BALENA_IMAGE=balena-image-guest.img
-BOOTLOADER_FLASH_DEVICE="mtdblock0"
-BOOTLOADER_IMAGE="u-boot.bin"
-BOOTLOADER_BLOCK_SIZE_OFFSET="1024"
-BOOTLOADER_SKIP_OUTPUT_BLOCKS="3"
-BOOTLOADER_FLASH_DEVICE_1="mmcblk0boot0"
-BOOTLOADER_IMAGE_1="spl.bin"
-BOOTLOADER_BLOCK_SIZE_OFFSET_1="512"
-BOOTLOADER_SKIP_OUTPUT_BLOCKS_1="2"
-"#;
+const LIMIT: Duration = Duration::from_secs(300);
 
-/// A board's own program, without a first line that says by what it is to be run.
-const BOARD: &str = "echo \"$internal_dev\" >/tmp/internal_boot/board.txt\n";
-
-/// Where the image's partitions begin, in MiB: what `gpt_image` makes of 20 and 8 MiB.
-const BOOT_AT: u64 = 1;
-
-/// A small file system with files in its root.
-fn ext4(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])]) {
-    let dir = folder();
-    for (name, data) in files {
-        std::fs::write(dir.path().join(name), data).unwrap();
-    }
-    let (from, size) = (dir.path().to_str().unwrap(), format!("{mib}M"));
-    tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", label, "-d", from, to.to_str().unwrap(), &size]);
-}
-
-struct Machine {
-    dir: tempfile::TempDir,
-    image: PathBuf,
-}
-
-/// Bytes of one kind, so that a loader can be told from anything else.
-fn loader(byte: u8, len: usize) -> Vec<u8> {
-    (0..len).map(|i| byte ^ u8::try_from(i % 251).unwrap()).collect()
-}
-
-impl Machine {
-    /// The disks of a board, all of them used before.
-    fn new() -> Self {
-        let dir = folder();
-        let (boot, root, image) =
-            (dir.path().join("boot"), dir.path().join("root"), dir.path().join("image"));
-        fat_image(
-            &boot,
-            "resin-boot",
-            20,
-            &[("EFI/BOOT/grub.cfg", b"of the flasher"), ("device-type.json", b"{}")],
-        );
-        ext4(&root, "resin-rootA", 8, &[("hello", b"hello")]);
-        gpt_image(&image, &[("resin-boot", &boot), ("resin-rootA", &root)], 1);
-        let machine = Self { dir, image };
-        for (name, size) in [("target", 64 * MIB), ("nor", MIB), ("emmc", 18 * MIB)] {
-            std::fs::write(machine.disk(name), vec![0x5a; usize::try_from(size).unwrap()]).unwrap();
-        }
-        machine
-    }
-
-    fn disk(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// A medium whose system is a file system of its own making.
-    fn system_medium(&self, system: System, board: &str) -> PathBuf {
-        let root = self.disk("flash-rootA");
-        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/resin-init-flasher.service");
-        system
-            .copal()
-            .link("copal", "/usr/bin/resin-init-flasher")
-            .file(&self.image, "/opt/balena-image-guest.img")
-            .text("/etc/resin-init-flasher.conf", CONF)
-            .text("/usr/bin/resin-init-flasher-board", board)
-            .text(
-                "/etc/systemd/system/mnt-boot.mount",
-                "[Mount]\nWhat=/dev/disk/by-label/flash-boot\nWhere=/mnt/boot\nOptions=ro\n",
-            )
-            .unit("resin-init-flasher.service", &std::fs::read_to_string(unit).unwrap())
-            .ext4(&root, "flash-rootA", 450);
-        self.medium(&root)
-    }
-
-    fn medium(&self, root: &Path) -> PathBuf {
-        let (boot, medium) = (self.disk("flash-boot"), self.disk("medium"));
-        let config =
-            br#"{"deviceType":"guest","installer":{"secureboot":false},"big":12345678901234567890123}"#;
-        let files: [(&str, &[u8]); 5] = [
-            ("config.json", config),
-            ("grub.cfg_internal", b"of the internal disk"),
-            ("u-boot.bin", &loader(1, 20_000)),
-            ("spl.bin", &loader(2, 10_001)),
-            ("system-connections/wifi", b"[connection]"),
-        ];
-        fat_image(&boot, "flash-boot", 32, &files);
-        gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", root)], 1);
-        medium
-    }
-
-    /// The image's root partition on a disk.
-    fn root(&self, disk: &Path) -> Vec<u8> {
-        let at = usize::try_from((BOOT_AT + 20) * MIB).unwrap();
-        std::fs::read(disk).unwrap()[at..at + usize::try_from(8 * MIB).unwrap()].to_vec()
-    }
-
-    /// A file of the boot partition that was written.
-    fn boot_file(&self, disk: &str, name: &str) -> String {
-        let at = format!("{}@@{}M", self.disk(disk).display(), BOOT_AT);
-        tool(&["mtype", "-i", &at, &format!("::/{name}")])
-    }
-}
-
-fn board(test: &str, machine: &Machine, board: &str) -> Option<Guest> {
-    let guest = Guest::system(test, "PARTLABEL=flash-rootA")?;
-    let medium = machine.system_medium(System::new(test)?, board);
-    Some(
-        guest
-            .disk(Disk::Nvme, &machine.disk("target"), "TARGET")
-            .disk(Disk::Usb, &medium, "STICK")
-            .disk(Disk::Emmc { boot: MIB }, &machine.disk("emmc"), "")
-            .pflash(&machine.disk("nor")),
-    )
-}
-
-/// What the flasher had to say, for failures of these tests.
-fn said(outcome: &Outcome) -> String {
-    let journal = outcome.journal();
-    let by_the_unit = |e: &&serde_json::Value| e["_SYSTEMD_UNIT"] == "resin-init-flasher.service";
-    let lines = journal.iter().filter(by_the_unit).map(|e| format!("{} {}\n", e["PRIORITY"], e["MESSAGE"]));
-    lines.collect()
-}
-
-/// Events of docs/journal.md.
 const FLASH_STARTED: &str = "06b2ee14b8b447e6b23061cee0def024";
 const FLASH_FINISHED: &str = "bd777019650f46e385f1b23c954427f6";
 const FLASH_FAILED: &str = "94231e1ed99a406f899dfda870cbf1a2";
+const TARGET_REJECTED: &str = "2793065fec784251b574ea7b00bea85a";
 const BOOTLOADER_WRITTEN: &str = "957714db815b40879cf91340b3777ef2";
 
-/// What the journal has for an event: the values of one of its fields.
-fn events(outcome: &Outcome, id: &str, field: &str) -> Vec<String> {
-    let journal = outcome.journal();
-    let those = journal.iter().filter(|e| e["MESSAGE_ID"] == id);
-    those.map(|e| e[field].as_str().unwrap_or_default().to_owned()).collect()
+/// Of a device that belongs to a fleet.
+const CONFIG_JSON: &str = "{\"apiEndpoint\": \"https://api\",\n \"big\": 12345678901234567890.10,\n\
+     \"installer\": {\"secureboot\": false},  \"wifi\": {\"x\":  [1, 2.0]}}\n";
+
+/// What stays of it on the internal disk.
+const CONFIG_JSON_INSIDE: &str = "{\n  \"apiEndpoint\": \"https://api\",\n  \"big\": 12345678901234567890.10,\n  \
+     \"wifi\": {\"x\":  [1, 2.0]}\n}\n";
+
+/// Looks twice a second at what an owner may look at. As soon as the system may not be switched off, it tries to.
+const WATCHER: &str = r#"#!/bin/bash
+while sleep 0.4; do
+    status=$(systemctl status resin-init-flasher | sed -n 's/^ *Status: //p')
+    held=$(systemd-inhibit --list --no-legend | grep '^copal ' | tr -s ' ')
+    echo "$status|$held" >>/host/seen
+    if [ -n "$held" ] && [ ! -e /host/refused ]; then
+        systemctl --check-inhibitors=yes poweroff >/host/refused 2>&1
+        echo "status $?" >>/host/refused
+    fi
+done
+"#;
+
+/// The flasher's entries in the journal.
+fn entries(outcome: &Outcome) -> Vec<Value> {
+    let own = |e: &Value| e["SYSLOG_IDENTIFIER"] == "resin-init-flasher";
+    outcome.journal().into_iter().filter(own).collect()
+}
+
+fn log(entries: &[Value]) -> String {
+    let lines = entries.iter().map(|e| e["MESSAGE"].as_str().unwrap_or("(no text)"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The one entry about this event.
+fn event<'a>(entries: &'a [Value], id: &str, device: &str) -> &'a Value {
+    let found: Vec<&Value> =
+        entries.iter().filter(|e| e["MESSAGE_ID"] == id && e["COPAL_DEVICE"] == device).collect();
+    assert_eq!(found.len(), 1, "{id} of {device}: {}", log(entries));
+    found[0]
 }
 
 #[test]
-fn a_stick_installs_and_switches_off() {
-    let machine = Machine::new();
-    let Some(guest) = board("a_stick_installs_and_switches_off", &machine, BOARD) else { return };
-    let outcome = guest.run(LIMIT);
-    let said = said(&outcome);
-    assert_eq!(outcome.ending, Ending::PoweredOff, "{said}\n{}", outcome.console);
+fn a_device_is_flashed_from_beginning_to_end() {
+    let test = "a_device_is_flashed_from_beginning_to_end";
+    let Some(guest) = Guest::system(test, "PARTLABEL=flash-rootA") else { return };
+    let Some(system) = System::new(test) else { return };
+    let dir = folder();
+    let image = Image::new(dir.path(), 72);
+    let at = |name: &str| dir.path().join(name);
+    let (spl, u_boot) = (noise(11, 100_000), noise(12, 300_001));
+    let (nor_before, mut emmc_before) = (noise(13, 1 << 20), noise(14, 2 << 20));
+    emmc_before.resize(18 << 20, 0x11);
+    std::fs::write(at("nor"), &nor_before).unwrap();
+    std::fs::write(at("emmc"), &emmc_before).unwrap();
+    let target = used_disk(at("target"), 144);
 
-    // The internal disk: the image's partitions, and what belongs to this device.
-    let target = machine.disk("target");
-    let table = tool(&["sgdisk", "-p", target.to_str().unwrap()]);
-    assert!(table.contains("resin-boot") && table.contains("resin-rootA"), "{table}\n{said}");
-    assert_eq!(machine.boot_file("target", "EFI/BOOT/grub.cfg"), "of the internal disk");
-    assert_eq!(machine.boot_file("target", "system-connections/wifi"), "[connection]");
-    assert_eq!(machine.boot_file("target", "board.txt"), "/dev/nvme0n1\n");
-    let config: serde_json::Value =
-        serde_json::from_str(&machine.boot_file("target", "config.json")).unwrap();
-    assert!(config.get("installer").is_none() && config["deviceType"] == "guest", "{config}");
-    assert!(machine.boot_file("target", "config.json").contains("12345678901234567890123"));
-    let receipt: serde_json::Value =
-        serde_json::from_str(&machine.boot_file("target", "flash-receipt.json")).unwrap();
-    assert_eq!(receipt["target"]["serial"], "TARGET", "{receipt}");
-    assert!(machine.root(&machine.image) == machine.root(&target));
-
-    for event in [FLASH_STARTED, FLASH_FINISHED] {
-        assert_eq!(events(&outcome, event, "COPAL_DEVICE"), ["/dev/nvme0n1"], "{said}");
-    }
-    assert_eq!(
-        events(&outcome, BOOTLOADER_WRITTEN, "COPAL_DEVICE"),
-        ["/dev/mtd0", "/dev/mmcblk0boot0"],
-        "{said}"
-    );
-    assert_eq!(events(&outcome, FLASH_FAILED, "MESSAGE"), [""; 0], "{said}");
-
-    // The loaders, and every byte around them.
-    let mut nor = vec![0x5a; usize::try_from(MIB).unwrap()];
-    nor[3072..23_072].copy_from_slice(&loader(1, 20_000));
-    assert!(std::fs::read(machine.disk("nor")).unwrap() == nor, "{said}");
-    let mut emmc = vec![0x5a; usize::try_from(18 * MIB).unwrap()];
-    emmc[1024..11_025].copy_from_slice(&loader(2, 10_001));
-    assert!(std::fs::read(machine.disk("emmc")).unwrap() == emmc, "{said}");
-}
-
-/// A device that was not finished must start its flasher again, not half a system.
-#[test]
-fn a_board_program_that_fails_leaves_nothing_to_start_from() {
-    let machine = Machine::new();
-    let failing = "touch /run/board-was-here; echo the board is unhappy; exit 7\n";
-    let Some(guest) = board("a_board_program_that_fails_leaves_nothing_to_start_from", &machine, failing)
-    else {
-        return;
-    };
-    let outcome = guest
-        .script(
-            "for i in $(seq 1500); do
-                 [ \"$(systemctl show -p ActiveState --value resin-init-flasher)\" != failed ] || break
-                 sleep 0.2
-             done
-             systemctl show -p ActiveState,ExecMainStatus resin-init-flasher >/host/unit
-             [ -e /run/board-was-here ]
-             ! mountpoint -q /tmp/internal_boot
-             cat /sys/block/mmcblk0boot0/force_ro >/host/force_ro",
+    let system = system
+        .flasher(
+            &image,
+            "INTERNAL_DEVICE_KERNEL=\"md/balena{,_*} sd? nvme?n? mmcblk? vd?\"\n\
+             INTERNAL_DEVICE_BOOTLOADER_CONFIG=\"grub.cfg_internal\"\n\
+             INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH=\"/EFI/BOOT/grub.cfg\"\n\
+             BOOTLOADER_FLASH_DEVICE=mtdblock0\nBOOTLOADER_IMAGE=spl.img\n\
+             BOOTLOADER_BLOCK_SIZE_OFFSET=1024\nBOOTLOADER_SKIP_OUTPUT_BLOCKS=1\n\
+             BOOTLOADER_FLASH_DEVICE_1=mmcblk0boot0\nBOOTLOADER_IMAGE_1=u-boot.img\n\
+             BOOTLOADER_BLOCK_SIZE_OFFSET_1=1024\nBOOTLOADER_SKIP_OUTPUT_BLOCKS_1=33",
         )
+        .flashing()
+        .text("/usr/bin/resin-device-progress", "#!/bin/sh\necho \"$@\" >>/host/progress\n")
+        // As boards have it: without an interpreter.
+        .text(
+            "/usr/bin/resin-init-flasher-board",
+            "cat /sys/block/mmcblk0boot0/force_ro >/host/read_only_for_board\n\
+             [[ -f $INTERNAL_DEVICE_BOOT_PART_MOUNTPOINT/config.json ]] && echo said by the board $internal_dev\n\
+             echo made by the board >$INTERNAL_DEVICE_BOOT_PART_MOUNTPOINT/board.txt\n",
+        )
+        .text("/usr/local/sbin/watcher", WATCHER)
+        .unit("watcher.service", "[Service]\nExecStart=/usr/local/sbin/watcher\n")
+        .text(
+            &format!("/etc/systemd/system/{UNIT}.d/after.conf"),
+            "[Service]\nExecStopPost=/bin/sh -c 'cat /sys/block/mmcblk0boot0/force_ro >/host/read_only_at_last'\n",
+        );
+    let medium = system.medium(
+        dir.path(),
+        640,
+        &[
+            ("config.json", CONFIG_JSON.as_bytes()),
+            ("grub.cfg_internal", b"menuentry internal\n"),
+            ("spl.img", &spl),
+            ("u-boot.img", &u_boot),
+            ("splash/balena-logo.png", b"a new logo"),
+            ("system-connections/cellular.nmconnection", b"a new connection\n"),
+            ("dispatcher.d/90-hook", b"#!/bin/sh\n"),
+            ("system-proxy/redsocks.conf", b"base {}\n"),
+            ("resinOS_uEnv.txt", b"extra=1\n"),
+        ],
+    );
+    let outcome = guest
+        .disk(Disk::Usb, &medium, "STICK")
+        .disk(Disk::Nvme, &target, "TARGET")
+        .disk(Disk::Emmc { boot: 1 << 20 }, &at("emmc"), "")
+        .pflash(&at("nor"))
+        .run(LIMIT);
+    let entries = entries(&outcome);
+    println!("took {:?}\n{}", outcome.took, log(&entries));
+    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+
+    let disk = image.assert_on(&target);
+    assert_internal_boot_partition(&disk);
+    let (used, old_table) = disk.behind.split_at(disk.behind.len() - 33 * 512);
+    assert!(used.iter().all(|b| *b == 0xA5), "written behind the image");
+    assert!(old_table.iter().all(|b| *b == 0), "the old backup table is still there");
+    let mut nor = nor_before;
+    nor[1024..][..spl.len()].copy_from_slice(&spl);
+    assert!(std::fs::read(at("nor")).unwrap() == nor, "the NOR flash");
+    let mut emmc = emmc_before;
+    emmc[33 * 1024..][..u_boot.len()].copy_from_slice(&u_boot);
+    assert!(std::fs::read(at("emmc")).unwrap() == emmc, "the eMMC");
+    assert_eq!(outcome.file("read_only_for_board"), "1\n");
+    assert_eq!(outcome.file("read_only_at_last"), "1\n");
+
+    // To be stopped on the way down is no failure of the service.
+    let journal = outcome.journal();
+    let of_systemd = journal.iter().filter(|e| e["UNIT"] == UNIT).filter_map(|e| e["MESSAGE"].as_str());
+    let of_systemd: Vec<&str> = of_systemd.collect();
+    assert!(of_systemd.iter().any(|m| m.starts_with("Starting ")), "{of_systemd:#?}");
+    assert!(!of_systemd.iter().any(|m| m.contains("Failed") || m.contains("killed")), "{of_systemd:#?}");
+
+    let receipt = disk.receipt();
+    assert_full_receipt(&receipt, spl.len(), u_boot.len());
+    assert_journal(&entries, &receipt);
+    assert_watched(&outcome);
+}
+
+fn assert_internal_boot_partition(disk: &Installed) {
+    assert_eq!(disk.text("EFI/BOOT/grub.cfg"), "menuentry internal\n");
+    assert_eq!(disk.text("system-connections/cellular.nmconnection"), "a new connection\n");
+    assert_eq!(disk.text("splash/balena-logo.png"), "a new logo");
+    assert_eq!(disk.text("config.json"), CONFIG_JSON_INSIDE);
+    assert_eq!(disk.text("board.txt"), "made by the board\n");
+    assert_eq!(disk.text("resinOS_uEnv.txt"), "extra=1\n");
+    assert_eq!(disk.file("vmlinuz"), noise(1, 100_000));
+    assert_eq!(
+        disk.files(),
+        [
+            "EFI/BOOT/grub.cfg",
+            "board.txt",
+            "config.json",
+            "dispatcher.d/90-hook",
+            "flash-receipt.json",
+            "resinOS_uEnv.txt",
+            "splash/balena-logo.png",
+            "system-connections/cellular.nmconnection",
+            "system-proxy/redsocks.conf",
+            "vmlinuz"
+        ]
+    );
+}
+
+fn assert_full_receipt(receipt: &Value, spl: usize, u_boot: usize) {
+    println!("{:#}", receipt["timeline"]);
+    assert_eq!(receipt["target"]["name"], "/dev/nvme0n1", "{receipt:#}");
+    assert_eq!(receipt["target"]["serial"], "TARGET", "{receipt:#}");
+    assert_eq!(receipt["partition_table_reread"], true, "{receipt:#}");
+    assert_eq!(receipt["boot_partition"]["device"], "/dev/nvme0n1p1", "{receipt:#}");
+    let brief = |b: &Value| {
+        json!([b["kind"], b["device"], b["offset"], b["length"], b["changed"], b["blocks_erased"]])
+    };
+    let loaders: Vec<Value> = receipt["bootloaders"].as_array().unwrap().iter().map(brief).collect();
+    let first = &receipt["bootloaders"][0]["device"];
+    assert!(["/dev/mtd0", "/dev/mtdblock0"].iter().any(|d| first == d), "{receipt:#}");
+    // 1024 + 100000 bytes are in 25 blocks of 4 KiB.
+    assert_eq!(
+        loaders,
+        [
+            json!(["mtd", first, 1024, spl, true, 25]),
+            json!(["mmc-boot", "/dev/mmcblk0boot0", 33 * 1024, u_boot, true, 0])
+        ]
+    );
+    let steps: Vec<&str> =
+        receipt["timeline"].as_array().unwrap().iter().map(|s| s["step"].as_str().unwrap()).collect();
+    let wanted = [
+        "board set-up",
+        "medium",
+        "inputs",
+        "network",
+        "disk",
+        "check",
+        "secure boot",
+        "write",
+        "partitions",
+        "bootloaders",
+        "boot partition",
+        "board program",
+    ];
+    assert_eq!(steps, wanted);
+    // Neither of the services that are waited for exists.
+    assert!(seconds(receipt, "network") < 1.0);
+}
+
+fn assert_journal(entries: &[Value], receipt: &Value) {
+    let log = log(entries);
+    let device = "/dev/nvme0n1";
+    assert_eq!(event(entries, FLASH_STARTED, device)["COPAL_IMAGE"], "/opt/balena.img", "{log}");
+    let digest = &event(entries, FLASH_FINISHED, device)["COPAL_DIGEST"];
+    assert_eq!(digest, &receipt["image"]["chunk_digest"], "{log}");
+    assert_eq!(event(entries, TARGET_REJECTED, "/dev/sda")["COPAL_ERROR_CODE"], "target-is-medium", "{log}");
+    for loader in receipt["bootloaders"].as_array().unwrap() {
+        let entry = event(entries, BOOTLOADER_WRITTEN, loader["device"].as_str().unwrap());
+        assert_eq!(entry["COPAL_DIGEST"], loader["sha256"], "{log}");
+        assert_eq!(entry["COPAL_OFFSET"], loader["offset"].to_string(), "{log}");
+    }
+    assert!(!entries.iter().any(|e| e["MESSAGE_ID"] == FLASH_FAILED), "{log}");
+    for stage in ["write", "verify"] {
+        let percent: Vec<u8> = entries
+            .iter()
+            .filter(|e| e["COPAL_STAGE"] == stage)
+            .filter_map(|e| e["COPAL_PERCENT"].as_str()?.parse().ok())
+            .collect();
+        assert!(percent.len() > 10 && percent.is_sorted() && percent.last() == Some(&100), "{percent:?}");
+    }
+    assert!(entries.iter().all(|e| e["_SYSTEMD_UNIT"] == UNIT), "{log}");
+    let board = entries
+        .iter()
+        .find(|e| e["MESSAGE"].as_str().is_some_and(|m| m.contains("said by the board /dev/nvme0n1")));
+    assert_eq!(board.expect("the board program's words are in the journal")["PRIORITY"], "6");
+    for line in [" s] network: 0.", "not waiting for the network", "systemd was asked to power off"] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+}
+
+/// What [`WATCHER`] and the program for the owner's dashboard saw.
+fn assert_watched(outcome: &Outcome) {
+    let seen = outcome.file("seen");
+    println!("{seen}{}{}", outcome.file("refused"), outcome.file("progress"));
+    let seen: Vec<(&str, &str)> = seen.lines().filter_map(|line| line.split_once('|')).collect();
+    // Status and lock are looked at one after the other, so not every look has both; and a stage can be over within a second.
+    let held = |lock: &str| lock.contains(" shutdown ") && lock.ends_with(" block");
+    for stage in ["write: ", "verify: "] {
+        let mut there = seen.iter().filter(|(status, _)| status.contains(stage));
+        assert!(there.any(|(_, lock)| held(lock)), "{stage}: {seen:#?}");
+    }
+    assert!(seen.iter().any(|(status, lock)| status.contains(" %, ") && held(lock)), "{seen:#?}");
+    assert!(seen.iter().any(|(_, lock)| lock.is_empty()), "the lock was there all the time: {seen:#?}");
+    let refused = outcome.file("refused");
+    assert!(refused.contains("copal") && !refused.ends_with("status 0\n"), "{refused}");
+
+    let progress = outcome.file("progress");
+    let told: Vec<(u8, &str)> = progress
+        .lines()
+        .map(|line| {
+            let rest = line.strip_prefix("--percentage ").unwrap();
+            let (percent, state) = rest.split_once(" --state ").unwrap();
+            (percent.parse().unwrap(), state)
+        })
+        .collect();
+    assert_eq!(told[0], (0, "Starting flashing balenaOS on internal media"), "{told:?}");
+    assert_eq!(told.last().unwrap(), &(100, "Post-Provisioning"), "{told:?}");
+    assert!(told.is_sorted_by_key(|t| t.0), "{told:?}");
+    let flashing = told.iter().filter(|t| t.1 == "Flashing balenaOS on internal media").count();
+    assert!(flashing > 0 && flashing + 2 == told.len(), "{told:?}");
+}
+
+/// A disk that was there before the system, with a boot partition of the same label, is what the mount unit took. It is the
+/// disk to be flashed, too.
+#[test]
+fn the_medium_takes_its_own_boot_partition() {
+    let test = "the_medium_takes_its_own_boot_partition";
+    let Some(guest) = Guest::system(test, "PARTLABEL=flash-rootA") else { return };
+    let Some(system) = System::new(test) else { return };
+    let dir = folder();
+    let image = Image::new(dir.path(), 8);
+    // An older flasher on the internal disk.
+    let (boot, target) = (dir.path().join("other-boot"), dir.path().join("target"));
+    fat_image(
+        &boot,
+        "flash-boot",
+        16,
+        &[("config.json", b"{\"from\": \"the other disk\"}"), ("balena-image-flasher", b"")],
+    );
+    gpt_image(&target, &[("flash-boot", &boot)], 40);
+    let system = system
+        .flasher(&image, "INTERNAL_DEVICE_KERNEL=nvme?n?")
+        .flashing()
+        // Of two partitions with the same label, udev takes this one.
+        .text(
+            "/etc/udev/rules.d/99-other.rules",
+            "KERNEL==\"nvme0n1p1\", ENV{ID_FS_LABEL}==\"flash-boot\", OPTIONS+=\"link_priority=100\"\n",
+        )
+        .unit(
+            "look.service",
+            "[Unit]\nAfter=mnt-boot.mount\nBefore=resin-init-flasher.service\n[Service]\nType=oneshot\n\
+             ExecStart=/bin/sh -c 'findmnt -n -o SOURCE /mnt/boot >/host/mounted'\n",
+        )
+        .text(
+            "/usr/bin/resin-init-flasher-board",
+            "#!/bin/sh\nfindmnt -n -o SOURCE,OPTIONS /mnt/boot >/host/mounted_then\n\
+             systemctl is-active mnt-boot.mount >/host/unit\necho $CONFIG_PATH >/host/config_path\n",
+        );
+    let medium = system.medium(
+        dir.path(),
+        600,
+        &[("config.json", b"{\"from\": \"the medium\"}"), ("splash/balena-logo.png", b"a new logo")],
+    );
+    let outcome = guest.disk(Disk::Usb, &medium, "STICK").disk(Disk::Nvme, &target, "TARGET").run(LIMIT);
+    let entries = entries(&outcome);
+    println!("took {:?}\n{}", outcome.took, log(&entries));
+    for entry in outcome.journal().iter().filter(|e| e["UNIT"] == "mnt-boot.mount" || e["UNIT"] == UNIT) {
+        println!("{}: {}", entry["UNIT"], entry["MESSAGE"]);
+    }
+    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+    assert_eq!(outcome.file("mounted").trim(), "/dev/nvme0n1p1", "the test's own mount");
+    let disk = image.assert_on(&target);
+    assert_eq!(disk.text("config.json"), "{\n  \"from\": \"the medium\"\n}\n");
+    assert_eq!(disk.text("splash/balena-logo.png"), "a new logo");
+    let then = outcome.file("mounted_then");
+    assert!(then.starts_with("/dev/sda1 ro"), "{then}");
+    // The unit that had mounted the other partition goes on with what is there now, and has not taken the flasher along.
+    assert_eq!(outcome.file("unit"), "active\n");
+    assert_eq!(outcome.file("config_path"), "/mnt/boot/config.json\n");
+    let warning = entries
+        .iter()
+        .find(|e| e["MESSAGE"].as_str().unwrap_or_default().contains("/mnt/boot is /dev/nvme0n1p1"));
+    assert_eq!(warning.expect("a warning")["PRIORITY"], "4");
+}
+
+/// Runs of a medium by hand: what each waits for, and a failure behind the write.
+#[test]
+fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
+    let test = "waits_are_no_longer_than_needed_and_failures_leave_no_half_system";
+    let Some(guest) = Guest::system(test, "PARTLABEL=flash-rootA") else { return };
+    let Some(system) = System::new(test) else { return };
+    let dir = folder();
+    let image = Image::new(dir.path(), 4);
+    let mib = image.bytes.len() >> 20;
+    let disks = ["a", "b", "c"].map(|name| empty(dir.path().join(name), mib));
+    let late = used_disk(dir.path().join("late"), mib + 8);
+    let system = system
+        .flasher(&image, "INTERNAL_DEVICE_KERNEL=nvme?n?")
+        .text(
+            "/usr/lib/systemd/system/openvpn.service",
+            "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sleep 3\n",
+        )
+        .text("/usr/lib/systemd/system/resin-device-register.service", "[Service]\nExecStart=/bin/false\n");
+    let medium = system.medium(dir.path(), 600, &[("config.json", b"{}")]);
+    let outcome = guest
+        .disk(Disk::Usb, &medium, "STICK")
+        .disk(Disk::Nvme, &late, "LATE")
+        .disk(Disk::Virtio, &disks[0], "A")
+        .disk(Disk::Virtio, &disks[1], "B")
+        .disk(Disk::Virtio, &disks[2], "C")
+        .script(&format!(
+            r#"
+            flash() {{
+                local name=$1
+                shift
+                copal flash --no-power-off --receipt /host/$name.json "$@" 2>/host/$name.log || echo "$name: $?"
+            }}
+            systemctl start temp-conf.service
+            flash offline --target /dev/vda
+
+            echo '{{"apiEndpoint": "https://api"}}' >/mnt/boottmp/config.json
+            systemctl start --no-block openvpn.service
+            flash soon --target /dev/vdb
+            systemctl is-active openvpn.service >/host/openvpn
+
+            systemctl stop openvpn.service
+            systemctl mask --runtime openvpn.service
+            systemctl start resin-device-register.service
+            while systemctl is-active resin-device-register.service; do sleep 0.1; done
+            systemctl is-failed resin-device-register.service
+            flash never --target /dev/vdc
+
+            echo 1 >/sys/bus/pci/devices/$(basename $(readlink -f /sys/block/nvme0n1/device/device))/remove
+            [ ! -e /dev/nvme0n1 ]
+            (sleep 5; echo 1 >/sys/bus/pci/rescan) &
+            COPAL_LOG=info flash late
+
+            printf '#!/bin/sh\necho the board says no\nexit 7\n' >/usr/bin/resin-init-flasher-board
+            chmod 755 /usr/bin/resin-init-flasher-board
+            systemctl start {UNIT} 2>/host/start && exit 1
+            systemctl show -p ActiveState,Result,ExecMainStatus {UNIT} >/host/unit
+            findmnt /tmp/internal_boot && exit 1
+            ls /dev/nvme0n1* >/host/nodes
+            echo still up >/host/up
+            "#
+        ))
         .run(LIMIT)
         .ok();
-    let said = said(&outcome);
-    assert!(outcome.file("unit").contains("ExecMainStatus=1\n"), "{}\n{said}", outcome.file("unit"));
-    assert!(said.contains("the board is unhappy"), "{said}");
-    assert_eq!(events(&outcome, FLASH_FAILED, "COPAL_ERROR_CODE"), ["board-program-failed"], "{said}");
-    assert_eq!(events(&outcome, FLASH_FINISHED, "MESSAGE"), [""; 0], "{said}");
-    assert_eq!(outcome.file("force_ro"), "1\n");
-    // The image had been written.
-    let disk = std::fs::read(machine.disk("target")).unwrap();
-    assert!(machine.root(&machine.image) == machine.root(&machine.disk("target")), "{said}");
-    let (mib, size) = (usize::try_from(MIB).unwrap(), std::fs::metadata(&machine.image).unwrap().len());
-    assert!(disk[..mib].iter().all(|b| *b == 0), "{said}");
-    // The backup of the table lies at the end of the image.
-    assert!(disk[usize::try_from(size).unwrap() - 512..][..8] != *b"EFI PART", "{said}");
-}
-
-/// Before the root of its medium is left for good, an initramfs copies image and boot files to memory, and has the disk that
-/// the device started from written.
-#[test]
-fn an_initramfs_writes_the_disk_it_came_from_and_restarts() {
-    let test = "an_initramfs_writes_the_disk_it_came_from_and_restarts";
-    let Some(guest) = Guest::small(test) else { return };
-    let machine = Machine::new();
-    let root = machine.disk("flash-rootA");
-    ext4(&root, "flash-rootA", 60, &[("balena-image-guest.img", &std::fs::read(&machine.image).unwrap())]);
-    let medium = machine.medium(&root);
-    // No other flash in this machine.
-    let conf: String =
-        CONF.lines().filter(|l| !l.starts_with("BOOTLOADER")).map(|l| format!("{l}\n")).collect();
-    let outcome = guest
-        .memory(768)
-        .disk(Disk::Nvme, &medium, "ONLY")
-        .module("vfat")
-        .module("ext4")
-        .copal()
-        .text("/usr/bin/resin-init-flasher", "#!/bin/sh\nexec copal resin-init-flasher\n")
-        .text("/usr/bin/resin-init-flasher-board", BOARD)
-        .text("/etc/resin-init-flasher.conf", &conf)
-        .init(
-            "#!/bin/bash
-             . /lib/guest.sh
-             guest_mounts; guest_modules; guest_udev
-             mkdir -p /rootfs /flash-boot /mnt/boot
-             mount LABEL=flash-rootA /rootfs && mount LABEL=flash-boot /flash-boot
-             cp /rootfs/balena-image-guest.img /tmp
-             cp -r /flash-boot/* /mnt/boot/
-             umount /flash-boot /rootfs
-             echo POSTINSTALL_REBOOT=1 >>/etc/resin-init-flasher.conf
-             export INITRAMFS_LOGFILE=/tmp/initramfs.log
-             echo the log of the initramfs >$INITRAMFS_LOGFILE
-             /usr/bin/resin-init-flasher 2>&1
-             echo it came back with $?
-             poweroff -f",
+    println!("took {:?}", outcome.took);
+    let receipt = |name: &str| -> Value {
+        let text = std::fs::read_to_string(outcome.host().join(format!("{name}.json")));
+        serde_json::from_str(
+            &text.unwrap_or_else(|e| panic!("{name}: {e}\n{}", outcome.file(&format!("{name}.log")))),
         )
-        .run(LIMIT);
-    assert_eq!(outcome.ending, Ending::Rebooted, "{}", outcome.console);
-    for bad in ["it came back", "Kernel panic"] {
-        assert!(!outcome.console.contains(bad), "{}", outcome.console);
+        .unwrap()
+    };
+    let [offline, soon, never, late_run] = ["offline", "soon", "never", "late"].map(receipt);
+    for disk in &disks {
+        image.assert_on(disk);
     }
-    assert!(machine.root(&machine.image) == machine.root(&medium), "{}", outcome.console);
-    assert_eq!(machine.boot_file("medium", "EFI/BOOT/grub.cfg"), "of the internal disk");
-    assert_eq!(machine.boot_file("medium", "board.txt"), "/dev/nvme0n1\n");
-    let at = format!("{}@@{}M", medium.display(), BOOT_AT);
-    let names = tool(&["mdir", "-b", "-i", &at, "::/"]);
-    let log = names.lines().find_map(|l| l.strip_prefix("::/migration_")).expect("its log");
-    assert!(machine.boot_file("medium", &format!("migration_{log}")).contains("the log of the initramfs"));
+    let network = [&offline, &soon, &never].map(|r| seconds(r, "network"));
+    println!("waited for the network: {network:?}; for the disk: {}", seconds(&late_run, "disk"));
+    assert!(network[0] < 1.0 && (1.0..8.0).contains(&network[1]) && network[2] < 1.0, "{network:?}");
+    assert_eq!(outcome.file("openvpn"), "active\n");
+
+    println!("{:#}\n{}", late_run["timeline"], outcome.file("late.log"));
+    assert!((2.0..15.0).contains(&seconds(&late_run, "disk")), "{}", late_run["timeline"]);
+    assert_eq!(late_run["target"]["serial"], "LATE");
+
+    // The last run, by the unit, onto the same disk.
+    let entries = entries(&outcome);
+    let log = log(&entries);
+    println!("{log}");
+    assert_eq!(outcome.file("unit"), "Result=exit-code\nExecMainStatus=1\nActiveState=failed\n");
+    let failed = event(&entries, FLASH_FAILED, "/dev/nvme0n1");
+    assert_eq!(failed["COPAL_ERROR_CODE"], "board-program-failed", "{log}");
+    assert!(log.contains("the board says no"), "{log}");
+    let disk = std::fs::read(&late).unwrap();
+    assert!(disk[..1 << 20].iter().all(|b| *b == 0), "the disk can still boot");
+    assert!(
+        disk[image.boot.end..][..4 << 20] == image.bytes[image.boot.end..][..4 << 20],
+        "nothing was written"
+    );
+    // The backup of the table, at the end of the image.
+    assert!(disk[image.bytes.len() - 512..][..8] != *b"EFI PART", "the disk can still boot");
+    assert_eq!(outcome.file("nodes"), "/dev/nvme0n1\n");
+    assert_eq!(outcome.file("up"), "still up\n");
 }

@@ -5,6 +5,7 @@ pub(crate) mod fat;
 mod guest;
 mod host;
 mod machine;
+pub(crate) mod medium;
 mod system;
 pub(crate) mod writelog;
 
