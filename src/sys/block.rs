@@ -69,7 +69,9 @@ pub trait Medium: Sync {
 #[allow(unsafe_code)]
 mod ioctl {
     //! Numbers from `include/uapi/linux/fs.h`.
-    nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
+
+    // It stores 64 bits everywhere, but its number is made with the size of a `size_t`.
+    nix::ioctl_read_bad!(blkgetsize64, nix::request_code_read!(0x12, 114, size_of::<usize>()), u64);
     nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
     nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
     nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), nix::libc::c_int);
