@@ -139,6 +139,21 @@ fn units(span: &Range<u64>, unit: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| (first + i) * unit)
 }
 
+/// The erase blocks of `range` that are locked, as `is_locked` says. Neighbours are joined: SPI NOR locks from one end of the
+/// chip, so that blocks in between can be locked again only together.
+fn locked(range: &Range<u64>, unit: u64, is_locked: impl Fn(u64) -> Option<bool>) -> Option<Vec<Range<u64>>> {
+    let mut found: Vec<Range<u64>> = Vec::new();
+    for start in units(range, unit) {
+        if is_locked(start)? {
+            match found.last_mut() {
+                Some(last) if last.end == start => last.end += unit,
+                _ => found.push(start..start + unit),
+            }
+        }
+    }
+    Some(found)
+}
+
 impl Target for Flash {
     fn kind(&self) -> Kind {
         Kind::Mtd
@@ -207,16 +222,10 @@ impl CharDevice<'_> {
         Io::new(&self.mtd, self.name)
     }
 
-    /// Blocks of `range` that are locked; `None` where the chip cannot tell.
+    /// Blocks of `range` that are locked, neighbours as one; `None` where the chip cannot tell.
     fn locked(&self, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
-        let mut found = Vec::new();
-        for unit in units(range, self.unit) {
-            // Whatever error a driver has for "no such thing".
-            if self.mtd.is_locked(unit, self.unit).ok().flatten()? {
-                found.push(unit..unit + self.unit);
-            }
-        }
-        Some(found)
+        // Whatever error a driver has for "no such thing".
+        locked(range, self.unit, |unit| self.mtd.is_locked(unit, self.unit).ok().flatten())
     }
 }
 
@@ -276,7 +285,7 @@ impl Place for CharDevice<'_> {
         };
         // SPI NOR locks from one end of the chip: a part in the middle cannot be unlocked by itself.
         let all = 0..self.size;
-        if self.locked(&all).is_none_or(|l| l.len() as u64 * self.unit < self.size) {
+        if self.locked(&all).is_none_or(|l| l != [all.clone()]) {
             return Err(refused(e));
         }
         self.mtd.unlock(0, self.size).map_err(refused)?;
@@ -304,5 +313,17 @@ mod tests {
         assert_eq!(list(0..1), [0]);
         assert_eq!(list(1055..1057), [0, 1056]);
         assert_eq!(list(1056..2112), [1056]);
+    }
+    #[test]
+    fn locked_blocks_side_by_side_are_one_range() {
+        let of = |answers: &'static [bool]| {
+            locked(&(0..answers.len() as u64 * 64), 64, |at| {
+                usize::try_from(at / 64).ok().map(|i| answers[i])
+            })
+        };
+        assert_eq!(of(&[false, true, true, true, false, true]), Some(vec![64..256, 320..384]));
+        assert_eq!(of(&[true, true]), Some(vec![Range { start: 0, end: 128 }]));
+        assert_eq!(of(&[false]), Some(vec![]));
+        assert_eq!(locked(&(0..64), 64, |_| None), None);
     }
 }
