@@ -38,6 +38,20 @@ fn a_lock_lasts_until_it_is_released() {
 }
 
 #[test]
+fn a_program_that_is_started_meanwhile_does_not_keep_the_lock() {
+    let Some(daemon) = Daemon::start("lock and child") else { return };
+    let fake = Fake::start(&daemon);
+    let lock = daemon.bus().inhibit_shutdown("copal", "x").unwrap();
+    let other_end = fake.lock();
+    let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    lock.release();
+    let free = is_free(&other_end, 5000);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(free);
+}
+
+#[test]
 fn a_lock_that_is_not_to_be_had_is_no_error() {
     if is_child() {
         let began = Instant::now();
