@@ -53,7 +53,7 @@ fn function(ending: Ending) -> &'static str {
 pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> Error {
     let root = environment.paths().root();
     let managed = systemd::is_running(root);
-    await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), is_running, thread::sleep);
+    await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), thread::sleep);
     // systemd stops this very service on its way down. That is no failure of it.
     if managed && let Err(e) = signal::term_is_success() {
         tracing::debug!("SIGTERM will look like a failure: {e}");
@@ -83,11 +83,6 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
         power::stay();
     }
     error
-}
-
-fn is_running(pid: i32) -> bool {
-    // A process of somebody else is one, too.
-    !matches!(nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH))
 }
 
 /// Why a rung was passed over.
@@ -242,17 +237,18 @@ fn apart(
 }
 
 /// Waits until the debugging daemon of a recovery system is gone, as the value of `ADBD_PID` asks: somebody may be
-/// fetching files through it. It is no child of ours. For as long as it takes.
-pub fn await_adbd(value: Option<&OsStr>, is_running: impl Fn(i32) -> bool, mut wait: impl FnMut(Duration)) {
+/// fetching files through it. It is no child of ours: our caller started it, who waits for us, and reaps it later. For as long as
+/// it takes.
+pub fn await_adbd(value: Option<&OsStr>, mut wait: impl FnMut(Duration)) {
     let Some(value) = value.filter(|v| !v.is_empty()) else { return };
     let Some(pid) = value.to_str().and_then(|v| v.trim().parse().ok()).filter(|pid| *pid > 1) else {
         tracing::warn!("{ADBD_VARIABLE}={} is not the number of a process; ignored", value.to_string_lossy());
         return;
     };
-    if is_running(pid) {
+    if command::is_running(pid) {
         tracing::info!("waiting for adbd, process {pid}, to end");
     }
-    while is_running(pid) {
+    while command::is_running(pid) {
         wait(ADBD_PAUSE);
     }
 }

@@ -155,7 +155,7 @@ fn adbd_is_awaited() {
     let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
     let pid = child.id().to_string();
     let mut waits = 0;
-    await_adbd(Some(OsStr::new(&pid)), is_running, |time| {
+    await_adbd(Some(OsStr::new(&pid)), |time| {
         assert_eq!(time, Duration::from_secs(1));
         waits += 1;
         std::thread::sleep(Duration::from_millis(10));
@@ -163,16 +163,15 @@ fn adbd_is_awaited() {
     // Nobody has reaped it, and yet it is gone.
     assert!(waits > 3 && !runs(&pid), "{waits}");
     child.wait().unwrap();
-    await_adbd(Some(OsStr::new(&pid)), is_running, |_| panic!("it is gone"));
+    await_adbd(Some(OsStr::new(&pid)), |_| panic!("it is gone"));
     assert!(is_running(1));
 }
 
 #[test]
 fn an_odd_adbd_is_not_awaited() {
-    await_adbd(None, |_| panic!("nobody to ask for"), |_| ());
+    await_adbd(None, |_| panic!("nobody to wait for"));
     for odd in ["", "0", "1", "-5", "abc", "99999999999"] {
-        let ((), log) =
-            logged(|| await_adbd(Some(OsStr::new(odd)), |_| panic!("{odd}"), |_| panic!("{odd}")));
+        let ((), log) = logged(|| await_adbd(Some(OsStr::new(odd)), |_| panic!("{odd}")));
         assert_eq!(log.len(), usize::from(!odd.is_empty()), "{log:?}");
     }
 }
