@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Dev;
 use crate::config::paths::Paths;
-use crate::sys::loopdev;
+use crate::sys::block::major_minor;
 
 /// As many symbolic links as the kernel follows in one path (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
@@ -69,7 +69,7 @@ pub(super) fn dev_at(paths: &Paths, path: &Path, named: impl Fn(&str) -> Option<
     let path = resolve(paths, path).ok()?;
     let meta = fs::symlink_metadata(paths.at(&path)).ok()?;
     if meta.file_type().is_block_device() {
-        return Some(loopdev::split(meta.rdev()));
+        return Some(major_minor(meta.rdev()));
     }
     if paths.root() == Path::new("/") || !meta.is_file() {
         return None;

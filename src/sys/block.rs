@@ -419,4 +419,9 @@ mod tests {
         assert!(Device::open(dir.path(), Access::Read).is_err());
         assert!(Device::open(&dir.path().join("none"), Access::Read).is_err());
     }
+
+    #[test]
+    fn device_numbers_are_split() {
+        assert_eq!(major_minor(0x0010_0302), (3, 0x102));
+    }
 }

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use super::block::major_minor;
+
 /// The file behind a loop device, as the driver holds it, wherever that file is visible now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backing {
@@ -44,16 +46,8 @@ pub fn backing(node: &Path) -> io::Result<Backing> {
     let mut info = LoopInfo64 { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
     // SAFETY: the kernel fills at most `sizeof(struct loop_info64)` bytes, which `LoopInfo64` has (tested below).
     unsafe { ioctl::loop_get_status64(file.as_raw_fd(), &raw mut info) }?;
-    let device = (info.rdevice != 0).then(|| split(info.rdevice));
-    Ok(Backing { file_system: split(info.device), inode: info.inode, device })
-}
-
-/// Major and minor of a device number as user space has it.
-#[must_use]
-pub fn split(dev: u64) -> (u32, u32) {
-    // Both halves have at most 32 bits by definition of the encoding.
-    let half = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    (half(nix::sys::stat::major(dev)), half(nix::sys::stat::minor(dev)))
+    let device = (info.rdevice != 0).then(|| major_minor(info.rdevice));
+    Ok(Backing { file_system: major_minor(info.device), inode: info.inode, device })
 }
 
 #[cfg(test)]
@@ -68,10 +62,5 @@ mod tests {
     #[test]
     fn other_nodes_are_an_error() {
         assert!(backing(Path::new("/dev/null")).is_err());
-    }
-
-    #[test]
-    fn device_numbers_are_split() {
-        assert_eq!(split(0x0010_0302), (3, 0x102));
     }
 }

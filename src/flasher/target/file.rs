@@ -9,7 +9,7 @@ use super::named::{inode, missing, resolved};
 use super::{Kind, Target, checks};
 use crate::device::{Dev, Facts};
 use crate::error::{Code, Error, Result};
-use crate::sys::loopdev;
+use crate::sys::block::major_minor;
 
 /// File systems of the kernel, where a file is a switch or a mistyped device and never a place for an image.
 const NOT_FOR_FILES: &[&str] = &[
@@ -97,7 +97,7 @@ pub(super) fn is_same(file: &Path, other: &Path, known: Option<(Dev, u64)>) -> b
     let Some((dev, ino)) = inode(file) else { return false };
     match known {
         // Not for btrfs, which gives a file another device number than the driver sees; there the path decides too.
-        Some(known) if (loopdev::split(dev), ino) == known => true,
+        Some(known) if (major_minor(dev), ino) == known => true,
         _ => inode(other) == Some((dev, ino)),
     }
 }
