@@ -277,6 +277,12 @@ impl Prepared {
     /// [`Code::VerifyMismatch`] after writing began, with the loader incomplete; [`Code::LeftWritable`] with the loader
     /// complete.
     pub fn run(&self) -> Result<Written> {
+        // Looked at first with nothing lifted, locked or opened for writing, for most often nothing is to be done.
+        if self.compare()?.identical {
+            let written = self.report(Done::default());
+            written.tell();
+            return Ok(written);
+        }
         let off = PutOff::begin().map_err(|e| {
             let text = format!("cannot put off signals while {} is written", self.device().display());
             Error::new(Code::Io, text).object(self.device().display()).because(e)

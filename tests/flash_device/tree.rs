@@ -98,7 +98,11 @@ fn an_emmc_boot_partition_is_protected_again_whatever_it_was() {
     want[33 * 1024..33 * 1024 + 100_001].copy_from_slice(&image);
     assert!(fs::read(root.at("dev/mmcblk2boot0")).unwrap() == want);
     assert_eq!(root.force_ro("mmcblk2boot0"), "1");
+    // Nothing to do: the protection is not even lifted.
+    let touched = || fs::metadata(root.at("sys/block/mmcblk2boot0/force_ro")).unwrap().modified().unwrap();
+    let before = touched();
     assert!(!root.write("/dev/mmcblk2boot0", &image, 33 * 1024).unwrap().changed);
+    assert_eq!(touched(), before);
     root.put("sys/block/mmcblk2boot0/force_ro", "0\n");
     assert!(root.write("mmcblk2boot0", &noise(9, 1), 0).unwrap().changed);
     assert_eq!(root.force_ro("mmcblk2boot0"), "0");
