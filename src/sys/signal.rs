@@ -37,6 +37,7 @@ pub fn term_is_success() -> io::Result<()> {
 static HELD: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
 /// As long as one is held, SIGTERM, SIGINT, SIGHUP and SIGQUIT are only noted, in whichever thread they arrive.
+/// One that was ignored before still is.
 #[derive(Debug)]
 #[must_use = "signals stay put off until `release`"]
 pub struct PutOff(());
@@ -57,6 +58,11 @@ impl PutOff {
             for signal in ENDING {
                 // SAFETY: the handler does nothing but store to an atomic, which is async-signal-safe.
                 match unsafe { sigaction(signal, &action) } {
+                    // Ignored it stays: under `nohup` a lost terminal asks for nothing.
+                    Ok(before) if matches!(before.handler(), SigHandler::SigIgn) => {
+                        restore(&mut vec![(signal, before)]);
+                        forget(signal);
+                    }
                     Ok(before) => former.push((signal, before)),
                     Err(e) => {
                         restore(former);
@@ -86,6 +92,12 @@ impl PutOff {
             tracing::warn!("cannot pass {signal} on: {e}");
         }
     }
+}
+
+/// It came in the moment in which it was not ignored.
+fn forget(signal: Signal) {
+    // Another one may have come since, which counts.
+    let _other = CAME.compare_exchange(signal as i32, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 #[allow(unsafe_code)]
@@ -123,6 +135,15 @@ mod tests {
         assert_eq!((came(), SEEN.load(Ordering::Relaxed)), (Some(Signal::SIGHUP), 0));
         off.release();
         assert_eq!(SEEN.load(Ordering::Relaxed), Signal::SIGHUP as i32);
+
+        // One test for both: they share what the process does with signals.
+        let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+        // SAFETY: nothing is run.
+        unsafe { sigaction(Signal::SIGHUP, &ignored) }.unwrap();
+        let off = PutOff::begin().unwrap();
+        raise(Signal::SIGHUP).unwrap();
+        assert_eq!(came(), None, "what is ignored stays so");
+        off.release();
         // SAFETY: the action that was there before.
         unsafe { sigaction(Signal::SIGHUP, &before) }.unwrap();
     }
