@@ -186,7 +186,7 @@ const MAX_ENTRIES: u64 = 512 << 10;
 /// The backup GPT at the end of a disk: its header in the last sector and the entry array that it names.
 ///
 /// Both sector sizes are tried: a disk can have been partitioned behind an adapter that showed the other one.
-fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
+pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
     let size = disk.size()?;
     let mut buffer = Buffer::zeroed(0);
     for sector in [512u64, 4096] {

@@ -48,6 +48,8 @@ pub trait Progress: Sync {
     fn begin(&self, stage: Stage, total: Option<u64>);
     /// `bytes` more of the current stage are done.
     fn advance(&self, bytes: u64);
+    /// Next comes what makes the target bootable: from here on the job must not be ended without taking that off again.
+    fn last_writes(&self) {}
     /// The current stage has succeeded.
     fn finish(&self);
     /// The job is over, well or not: whatever is on the screen goes, and nothing is shown any more.

@@ -19,7 +19,7 @@ use copal::flasher::chunks::{Piece, Source};
 use copal::flasher::digest::{CHUNK, CHUNK_LEN, chunk_digest};
 use copal::flasher::image::{Format, Inspection, Size};
 use copal::flasher::plan::{Plan, Stored};
-use copal::flasher::progress::Silent;
+use copal::flasher::progress::{Progress, Silent};
 use copal::flasher::target::{Kind, Target};
 use copal::flasher::write::{Outcome, execute};
 use copal::partition::{Table, TableKind};
@@ -112,10 +112,14 @@ impl Job {
     }
 
     pub fn run_plan(&self, plan: &Plan, disk: &Disk) -> Result<Outcome> {
+        self.run_shown(plan, disk, &Silent)
+    }
+
+    pub fn run_shown(&self, plan: &Plan, disk: &Disk, progress: &dyn Progress) -> Result<Outcome> {
         let image: &'static [u8] = Box::leak(self.image.clone().into_boxed_slice());
         let sparse = self.sparse;
         let open = move || Ok(Box::new(Bytes::new(image, sparse)) as Box<dyn Source>);
-        execute(plan, &open, disk, &Silent)
+        execute(plan, &open, disk, progress)
     }
 }
 

@@ -230,6 +230,22 @@ impl Rig {
         self.wait(self.start(argv, &[]), Some(&self.root().join(file)))
     }
 
+    /// Runs `argv`, and sends the flasher a signal as soon as the disk has a boot sector.
+    pub fn run_and_signal(&self, argv: &[&str], signal: &str) -> Output {
+        let child = self.start(argv, &[]);
+        let end = Instant::now() + LIMIT;
+        let mut sector = [0xA5; 512];
+        // What was there before, then nothing, then the image's.
+        while (sector == [0xA5; 512] || sector == [0; 512]) && Instant::now() < end {
+            let disk = fs::File::open(&self.disk.file).unwrap();
+            std::os::unix::fs::FileExt::read_exact_at(&disk, &mut sector, 0).unwrap();
+        }
+        let inside =
+            tool(&["pgrep", "-f", "-P", &tool(&["pgrep", "-P", &child.id().to_string()]).trim(), "^/copal"]);
+        tool(&["kill", &format!("-{signal}"), inside.trim()]);
+        self.wait(child, None)
+    }
+
     /// Waits for its end, or for a file.
     pub fn wait(&self, mut child: Child, until: Option<&Path>) -> Output {
         let end = Instant::now() + LIMIT;

@@ -5,7 +5,10 @@ use crate::stderr;
 
 /// Runs the installation, which must fail with `code` after the write, and leave a disk that does not boot.
 fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
-    let out = rig.run(&["/copal", "flash", "--no-power-off", "-v"]);
+    // The mounts are those of the rig's own namespace, which ends with its first process.
+    let script =
+        "/copal flash --no-power-off -v; status=$?; echo mounts; cat /proc/self/mountinfo; exit $status";
+    let out = rig.run(&["sh", "-c", script]);
     let text = stderr(&out);
     assert_eq!(out.status.code(), Some(4), "{code}: {text}");
     assert!(text.contains(&format!("[{code}]")), "{code}: {text}");
@@ -13,9 +16,40 @@ fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "{code}: the disk may still boot");
-    let left = String::from_utf8(std::fs::read("/proc/self/mountinfo").unwrap()).unwrap();
-    assert!(!left.contains(rig.disk.name()), "{code}: still mounted: {left}");
+    let left = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(left.contains("mounts\n"), "{left}");
+    let mounted = left.lines().any(|l| l.contains(&format!("{}p1", rig.disk.node)));
+    assert_eq!(mounted, text.contains("cannot unmount /tmp/internal_boot"), "{code}: {left}\n{text}");
     text
+}
+
+#[test]
+fn a_signal_as_soon_as_the_table_is_there() {
+    if !can_run("a_signal_as_soon_as_the_table_is_there") {
+        return;
+    }
+    let rig = Rig::new();
+    // Not the first process of its namespace, whom a signal does not end unless it is caught.
+    let out = rig.run_and_signal(&["sh", "-c", "/copal flash --no-power-off -v; exit $?"], "TERM");
+    let text = stderr(&out);
+    assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "the disk may still boot: {text}");
+    assert_eq!(out.status.code(), Some(4), "{text}");
+    assert!(text.contains("[interrupted]") && text.contains("SIGTERM"), "{text}");
+}
+
+#[test]
+fn a_board_program_that_moves_the_backup_table_and_fails() {
+    if !can_run("a_board_program_that_moves_the_backup_table_and_fails") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.program("bin/resin-init-flasher-board", "#!/bin/sh\nset -e\nsgdisk -e $internal_dev\nexit 1\n");
+    let text = undone(&rig, "board-program-failed", &["The operation has completed successfully"]);
+    let disk = std::fs::read(&rig.disk.file).unwrap();
+    assert!(
+        disk[disk.len() - 33 * 512..].iter().all(|b| *b == 0),
+        "firmware would bring the table back: {text}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::timeline::Timeline;
@@ -12,6 +13,7 @@ use crate::flash_device::{self, Written};
 use crate::flasher::bootpart::{self, BootPartition, Deployed, Destination};
 use crate::flasher::plan::Plan;
 use crate::flasher::plugin::Plugin;
+use crate::flasher::progress::{Progress, Stage};
 use crate::flasher::receipt::{BootPartitionRecord, Receipt};
 use crate::flasher::watch::Watch;
 use crate::sys::signal::{self, PutOff};
@@ -35,15 +37,23 @@ impl Site<'_> {
         &self.ready.prepared.plan
     }
 
-    /// Writes the image and reads it back.
-    pub(super) fn write_image(&self) -> Result<Receipt> {
+    /// Writes the image and reads it back. Before the disk becomes bootable signals are put off, for [`Site::finish`].
+    pub(super) fn write_image(&self) -> Result<(Receipt, Option<PutOff>)> {
         let _held = hold_off_shutdown();
-        self.ready.prepared.run(self.paths, self.watch.progress())
+        let guarded = Guarded { progress: self.watch.progress(), put_off: Mutex::new(None) };
+        let receipt = self.ready.prepared.run(self.paths, &guarded)?;
+        Ok((receipt, guarded.put_off.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Everything behind the write. When it fails, or a signal asks the program to end, the disk is made unbootable again.
-    pub(super) fn finish(&self, receipt: Receipt, plugin: &mut Plugin, time: Timeline) -> Result<Receipt> {
-        let put_off = PutOff::begin().map_err(|e| {
+    /// `put_off` is held since before the end of the write.
+    pub(super) fn finish(
+        &self,
+        (receipt, put_off): (Receipt, Option<PutOff>),
+        plugin: &mut Plugin,
+        time: Timeline,
+    ) -> Result<Receipt> {
+        let put_off = put_off.map_or_else(PutOff::begin, Ok).map_err(|e| {
             Error::new(Code::Io, "cannot put off signals while the installation is finished").because(e)
         });
         let mut mounted = None;
@@ -64,6 +74,7 @@ impl Site<'_> {
         let plan = self.plan();
         let table = plan.image.table.as_ref();
         let mut step = Steps { time: &mut time };
+        refuse_after_signal("write")?;
         let node = step.run("partitions", || partitions::boot_partition(self.paths, &plan.target, table))?;
         receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
         step.run("boot partition", || {
@@ -101,7 +112,8 @@ impl Site<'_> {
         let mut deployed = Deployed::default();
         let contents = self.plan().installation.as_ref().map(|i| &i.boot_partition);
         if let Some(contents) = contents {
-            contents.check(&dest, log_file().map_or(0, |log| log.1))?;
+            // A log that does not fit is left behind: see `leave_records`.
+            contents.check(&dest, log_file().map_or(0, |log| log.1)).or_else(|_| contents.check(&dest, 0))?;
             let _held = hold_off_shutdown();
             deployed = contents.deploy(&dest)?;
         }
@@ -121,10 +133,15 @@ impl Site<'_> {
         let dest = Destination::open(boot.point(), None)?;
         bootpart::put(&dest, OsStr::new(RECEIPT), receipt.to_text().as_bytes())?;
         if let Some((log, _)) = log_file() {
-            match std::fs::read(&log) {
-                Ok(bytes) => bootpart::put(&dest, OsStr::new(&format!("migration_{}", minute())), &bytes)?,
-                // Of interest to whoever looks for a fault, and no reason to throw away a good installation.
-                Err(e) => tracing::warn!("cannot read {}, which {LOG_VARIABLE} names: {e}", log.display()),
+            let name = format!("migration_{}", minute());
+            let kept = match std::fs::read(&log) {
+                Ok(bytes) => bootpart::put(&dest, OsStr::new(&name), &bytes).map_err(|e| e.message()),
+                Err(e) => Err(e.to_string()),
+            };
+            // Of interest to whoever looks for a fault, and no reason to throw away a good installation: in an
+            // initramfs there may be no medium any more to start another one from.
+            if let Err(why) = kept {
+                tracing::warn!("cannot keep {}, which {LOG_VARIABLE} names: {why}", log.display());
             }
         }
         drop(dest);
@@ -140,13 +157,46 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.time.step(name, work)?;
-        match signal::came() {
-            None => Ok(done),
-            Some(signal) => {
-                let message = format!("the installation was interrupted after its step `{name}` by {signal}");
-                Err(Error::new(Code::Interrupted, message).object(name))
-            }
+        refuse_after_signal(name)?;
+        Ok(done)
+    }
+}
+
+fn refuse_after_signal(step: &str) -> Result<()> {
+    let Some(signal) = signal::came() else { return Ok(()) };
+    let message = format!("the installation was interrupted after its step `{step}` by {signal}");
+    Err(Error::new(Code::Interrupted, message).object(step))
+}
+
+/// Puts signals off before the disk becomes bootable. Until then one may end the program, and the disk has no table.
+struct Guarded<'a> {
+    progress: &'a dyn Progress,
+    put_off: Mutex<Option<PutOff>>,
+}
+
+impl Progress for Guarded<'_> {
+    fn begin(&self, stage: Stage, total: Option<u64>) {
+        self.progress.begin(stage, total);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.progress.advance(bytes);
+    }
+
+    fn last_writes(&self) {
+        let mut put_off = self.put_off.lock().unwrap_or_else(PoisonError::into_inner);
+        if put_off.is_none() {
+            // Where it fails, it is tried again behind the write, and that is an error then.
+            *put_off = PutOff::begin().inspect_err(|e| tracing::warn!("cannot put off signals: {e}")).ok();
         }
+    }
+
+    fn finish(&self) {
+        self.progress.finish();
+    }
+
+    fn close(&self) {
+        self.progress.close();
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::chunks::Source;
 use super::digest::{CHUNK, Digest256, chunk_digest, root};
 use super::image::Size;
-use super::plan::{Plan, Step};
+use super::plan::{Plan, Step, stale_backup};
 use super::progress::{Progress, Stage};
 use crate::error::{Code, Error, Result};
 use crate::flash_device::io::Io;
@@ -123,6 +123,9 @@ impl<'a> Engine<'a> {
         let began = Instant::now();
         let mut written_by = began;
         for step in &self.plan.steps {
+            if matches!(step, Step::WriteBackupGpt { .. } | Step::WriteHead { .. }) {
+                self.progress.last_writes();
+            }
             match step {
                 Step::Clear { range, .. } => clear(&self.io, range)?,
                 Step::WriteBody { end, .. } => {
@@ -250,9 +253,21 @@ impl<'a> Engine<'a> {
 }
 
 /// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went.
+///
+/// A backup table at its end goes, too: a board's program may have moved it there, and firmware would bring it back.
 #[must_use]
 pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
-    clear_all(plan, &Io::new(medium, &plan.target.name))
+    let io = Io::new(medium, &plan.target.name);
+    let cleared = clear_all(plan, &io);
+    let moved = match stale_backup(&io) {
+        Ok(Some(range)) => clear(&io, &range).is_ok() || clear_around_bad_blocks(&io, &range),
+        Ok(None) => true,
+        Err(e) => {
+            tracing::warn!("cannot look for a backup partition table: {}", e.message());
+            false
+        }
+    };
+    cleared && moved
 }
 
 fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
