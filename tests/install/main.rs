@@ -240,3 +240,18 @@ fn the_log_of_an_initramfs_is_kept() {
     assert_eq!(digits, "migration_99999999T9999");
     assert_eq!(rig.disk.boot_text(&format!("/{name}")).unwrap(), "all that happened\n");
 }
+
+#[test]
+fn a_log_without_room_is_left_behind() {
+    if !can_run("a_log_without_room_is_left_behind") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("var/initramfs.log", &"all that happened\n".repeat(9 * MIB / 18));
+    let log = [("INITRAMFS_LOGFILE", "/var/initramfs.log")];
+    let out = rig.run_with(&["/copal", "flash", "--no-power-off"], &log);
+    assert_ok(&out);
+    assert!(stderr(&out).contains("cannot keep /var/initramfs.log"), "{}", stderr(&out));
+    assert!(rig.disk.boot_text("/flash-receipt.json").unwrap().ends_with("}\n"));
+    assert!(rig.disk.boot_file("/config.json").is_some());
+}
