@@ -271,14 +271,14 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     .object(target))
 }
 
-/// The device's `config.json`, valid; `None` where there is none. One that `CONFIG_PATH` names, or that a flasher
-/// medium makes, must be there.
+/// The device's `config.json`, valid; `None` where there is none. One that `CONFIG_PATH` names, that a flasher
+/// medium makes, or that an installation copies, must be there.
 fn config_json(request: &Request) -> Result<Option<ConfigJson>> {
     let path = config_json::locate(request.config_json.as_deref(), &request.paths);
     match ConfigJson::load(&path) {
         // Its `target_devices` has the last word: only where none was promised may there be none.
         Err(e) if e.code() == Code::ConfigJsonMissing && path == request.paths.config_json() => {
-            if request.config_json.is_some() { Err(e) } else { Ok(None) }
+            if request.config_json.is_some() || request.is_installation() { Err(e) } else { Ok(None) }
         }
         other => other.map(Some),
     }

@@ -59,6 +59,26 @@ fn bootloaders_that_cannot_go_where_they_should() {
 }
 
 #[test]
+fn a_config_json_that_is_missing_or_cannot_be_understood() {
+    if !can_run("a_config_json_that_is_missing_or_cannot_be_understood") {
+        return;
+    }
+    let rig = Rig::new();
+    for key in ["secureboot", "whitelist_pcr2"] {
+        rig.put("mnt/boottmp/config.json", &format!("{{\"installer\": {{\"{key}\": \"yes\"}}}}\n"));
+        refused(&rig, "config-json-invalid", key);
+        let out = rig.run(&["/copal", "flash", "--plan"]);
+        assert_eq!(out.status.code(), Some(3), "the plan says so, too: {}", stderr(&out));
+    }
+    std::fs::remove_file(rig.root().join("mnt/boottmp/config.json")).unwrap();
+    refused(&rig, "config-json-missing", "/mnt/boottmp/config.json");
+    // Of a medium without the flag, as an initramfs may have it.
+    std::fs::remove_file(rig.root().join("mnt/boot/balena-image-flasher")).unwrap();
+    std::fs::remove_file(rig.root().join("mnt/boot/config.json")).unwrap();
+    refused(&rig, "config-json-missing", "/mnt/boot/config.json");
+}
+
+#[test]
 fn a_board_set_up_that_fails() {
     if !can_run("a_board_set_up_that_fails") {
         return;

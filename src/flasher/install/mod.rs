@@ -139,6 +139,9 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
     let (Some(conf), Some(config)) = (inputs.conf.clone(), inputs.config.clone()) else {
         return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
     };
+    // Asked for later; a plan is to tell, too, that they cannot be understood.
+    config.installer_secureboot()?;
+    config.installer_whitelist_pcr2()?;
     let mut prepared = inputs.prepare(request, progress)?;
     let environment = Environment::new(&request.paths, config.path()).with_target(&prepared.plan.target.name);
     let board = board_of(&environment)?;
