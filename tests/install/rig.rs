@@ -230,8 +230,11 @@ impl Rig {
         self.wait(self.start(argv, &[]), Some(&self.root().join(file)))
     }
 
-    /// Runs `argv`, and sends the flasher a signal as soon as the disk has a boot sector.
-    pub fn run_and_signal(&self, argv: &[&str], signal: &str) -> Output {
+    /// Runs `argv`, of which the flasher is a child, and sends that SIGTERM as soon as the disk has a boot sector.
+    pub fn run_and_end(&self, argv: &[&str]) -> Output {
+        // Held open, it has the kernel refuse the new table, and the flasher try again: time enough to hit it there.
+        tool(&["addpart", &self.disk.node, "9", "69632", "2048"]);
+        let held = fs::File::open(format!("{}p9", self.disk.node)).unwrap();
         let child = self.start(argv, &[]);
         let end = Instant::now() + LIMIT;
         let mut sector = [0xA5; 512];
@@ -240,9 +243,9 @@ impl Rig {
             let disk = fs::File::open(&self.disk.file).unwrap();
             std::os::unix::fs::FileExt::read_exact_at(&disk, &mut sector, 0).unwrap();
         }
-        let inside =
-            tool(&["pgrep", "-f", "-P", &tool(&["pgrep", "-P", &child.id().to_string()]).trim(), "^/copal"]);
-        tool(&["kill", &format!("-{signal}"), inside.trim()]);
+        let first = tool(&["pgrep", "-P", &child.id().to_string()]);
+        tool(&["pkill", "-TERM", "-P", first.trim(), "copal"]);
+        drop(held);
         self.wait(child, None)
     }
 

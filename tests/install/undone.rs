@@ -30,7 +30,7 @@ fn a_signal_as_soon_as_the_table_is_there() {
     }
     let rig = Rig::new();
     // Not the first process of its namespace, whom a signal does not end unless it is caught.
-    let out = rig.run_and_signal(&["sh", "-c", "/copal flash --no-power-off -v; exit $?"], "TERM");
+    let out = rig.run_and_end(&["sh", "-c", "/copal flash --no-power-off -v; exit $?"]);
     let text = stderr(&out);
     assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "the disk may still boot: {text}");
     assert_eq!(out.status.code(), Some(4), "{text}");
