@@ -74,6 +74,15 @@ impl Plugin {
         Ok(Plugin { shell: Some(shell) })
     }
 
+    /// Refuses what can be refused without asking anybody: `opted_in`, the owner's wish for secure boot, on a board that has
+    /// no plug-in at all.
+    ///
+    /// # Errors
+    /// [`Code::EncryptionNotInThisBuild`]; nothing was written.
+    pub fn check(environment: &Environment, opted_in: bool) -> Result<()> {
+        if opted_in && present(environment, &PLUGINS).is_empty() { Err(nobody_grants()) } else { Ok(()) }
+    }
+
     /// Lets a plug-in that defines `secureboot_setup` decide. `opted_in`: the owner asked for secure boot in
     /// `config.json`.
     ///
@@ -83,14 +92,7 @@ impl Plugin {
     /// [`Code::PluginFailed`]: the plug-in gave up. Nothing was written to the disk.
     pub fn secureboot_setup(&mut self, opted_in: bool) -> Result<()> {
         match self.call(SETUP)? {
-            // Nobody is there who could do what the owner asks for. To install all the same would be worse than not to.
-            None if opted_in => {
-                let message = "cannot install with secure boot, as config.json asks (installer.secureboot): no plug-in of this \
-                               board provides it, and this build does not encrypt";
-                Err(Error::new(Code::EncryptionNotInThisBuild, message)
-                    .object("installer.secureboot")
-                    .with_hint("remove installer.secureboot from config.json, or use the script that this program replaces"))
-            }
+            None if opted_in => Err(nobody_grants()),
             None => Ok(()),
             Some(0) => {
                 let message = format!(
@@ -158,4 +160,12 @@ impl Plugin {
                 .and_also("if it has started a reboot, that goes on; nothing else is done until then")),
         }
     }
+}
+
+/// To install all the same would be worse than not to.
+fn nobody_grants() -> Error {
+    let message = "cannot install with secure boot, as config.json asks (installer.secureboot): no plug-in of this board \
+                   provides it, and this build does not encrypt";
+    let hint = "remove installer.secureboot from config.json, or use the script that this program replaces";
+    Error::new(Code::EncryptionNotInThisBuild, message).object("installer.secureboot").with_hint(hint)
 }

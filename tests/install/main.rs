@@ -247,7 +247,7 @@ fn a_log_without_room_is_left_behind() {
         return;
     }
     let rig = Rig::new();
-    rig.put("var/initramfs.log", &"all that happened\n".repeat(9 * MIB / 18));
+    rig.put("var/initramfs.log", "all that happened\n".repeat(9 * MIB / 18));
     let log = [("INITRAMFS_LOGFILE", "/var/initramfs.log")];
     let out = rig.run_with(&["/copal", "flash", "--no-power-off"], &log);
     assert_ok(&out);

@@ -65,7 +65,7 @@ fn a_config_json_that_is_missing_or_cannot_be_understood() {
     }
     let rig = Rig::new();
     for key in ["secureboot", "whitelist_pcr2"] {
-        rig.put("mnt/boottmp/config.json", &format!("{{\"installer\": {{\"{key}\": \"yes\"}}}}\n"));
+        rig.put("mnt/boottmp/config.json", format!("{{\"installer\": {{\"{key}\": \"yes\"}}}}\n"));
         refused(&rig, "config-json-invalid", key);
         let out = rig.run(&["/copal", "flash", "--plan"]);
         assert_eq!(out.status.code(), Some(3), "the plan says so, too: {}", stderr(&out));
@@ -94,6 +94,11 @@ fn a_plug_in_that_wants_encryption_or_does_not_come_back() {
         return;
     }
     let rig = Rig::new();
+    rig.put("mnt/boottmp/config.json", "{\"installer\": {\"secureboot\": true}}\n");
+    refused(&rig, "encryption-not-in-this-build", "installer.secureboot");
+    let out = rig.run(&["/copal", "flash", "--plan"]);
+    assert_eq!(out.status.code(), Some(3), "the plan says so, too: {}", stderr(&out));
+    rig.put("mnt/boottmp/config.json", "{}\n");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { return 0; }\n");
     refused(&rig, "encryption-not-in-this-build", "secureboot_setup");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { exit 0; }\n");

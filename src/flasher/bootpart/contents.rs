@@ -172,7 +172,11 @@ enum Found {
 
 impl Source {
     fn open(medium: &Path) -> Result<Source> {
-        let root = fs::canonicalize(medium).map_err(|e| unreadable(medium, e))?;
+        let root = fs::canonicalize(medium).map_err(|e| {
+            unreadable(medium, e).with_hint(
+                "mount the installation medium's boot partition there, or write the image alone with --image-only",
+            )
+        })?;
         Ok(Source { root })
     }
 

@@ -140,10 +140,11 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
         return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
     };
     // Asked for later; a plan is to tell, too, that they cannot be understood.
-    config.installer_secureboot()?;
+    let opted_in = config.installer_secureboot()?;
     config.installer_whitelist_pcr2()?;
     let mut prepared = inputs.prepare(request, progress)?;
     let environment = Environment::new(&request.paths, config.path()).with_target(&prepared.plan.target.name);
+    Plugin::check(&environment, opted_in)?;
     let board = board_of(&environment)?;
     prepared.plan.installation =
         Some(Installation::new(&request.paths, &conf, &config, &board, &prepared.plan)?);

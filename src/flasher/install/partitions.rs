@@ -36,6 +36,9 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
         pause(events.as_ref(), deadline);
         found = look(paths, target)?;
     }
+    if !is_complete(&found, table) {
+        tracing::warn!("the kernel does not show all partitions of {}", target.name.display());
+    }
     if !uevent::udev_settled(paths.root(), deadline.max(Instant::now() + Duration::from_secs(5))) {
         tracing::warn!("udev is still busy; going on");
     }
