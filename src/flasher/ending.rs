@@ -147,9 +147,9 @@ pub fn ladder<'a>(
     ]
 }
 
-/// Goes down the ladder: flushes, asks, waits, and so on. `flush` must come back, even where a disk hangs. On success the system ends while this waits. So a return is a
-/// failure, with the effect that the installation itself has succeeded; without an init system that goes on, the caller
-/// must not return either.
+/// Goes down the ladder: flushes, asks, waits, and so on. `flush` must come back, even where a disk hangs. On success the
+/// system ends while this waits. So a return is a failure, with the effect that the installation itself has succeeded;
+/// without an init system that goes on, the caller must not return either.
 #[must_use]
 pub fn end(
     ending: Ending,

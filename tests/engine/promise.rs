@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use copal::flasher::digest::{CHUNK_LEN, Digest256, root};
 use copal::flasher::plan::{Cleared, Step};
 use copal::flasher::progress::{Progress, Stage};
+use copal::flasher::write::disarm;
 use proptest::prelude::*;
 
-use crate::medium::{Disk, Fault};
+use crate::medium::{Call, Disk, Fault};
 use crate::{Job, image};
 
 const MIB: usize = 1 << 20;
@@ -261,4 +262,24 @@ proptest! {
         assert_holds(&disk, &job.image, old);
         prop_assert_eq!(done.verified, len as u64);
     }
+}
+
+#[test]
+fn what_was_disarmed_is_read_back() {
+    let job = Job::new(image(4 * MIB, 5));
+    let disk = Disk::filled(8 * MIB, 0xA5);
+    let plan = job.plan(&disk);
+    job.run_plan(&plan, &disk).unwrap();
+    assert!(disarm(&plan, &disk));
+    let durable = disk.durable();
+    assert!(durable[..MIB].iter().chain(&durable[4 * MIB - 33 * 512..4 * MIB]).all(|b| *b == 0));
+
+    // A disk that says it has cleared its first sector, and has not.
+    disk.on_call(|state, call, _| {
+        if call == Call::Read {
+            state.durable[510] = 0x55;
+        }
+        None
+    });
+    assert!(!disarm(&plan, &disk));
 }

@@ -24,6 +24,7 @@ use super::progress::{Progress, Stage};
 use crate::error::{Code, Error, Result};
 use crate::flash_device::io::Io;
 use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
 pub(super) use verify::place;
 use zero::Zeroer;
 
@@ -252,7 +253,8 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went.
+/// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went, as
+/// read back from the medium.
 ///
 /// A backup table at its end goes, too: a board's program may have moved it there, and firmware would bring it back.
 #[must_use]
@@ -267,16 +269,34 @@ pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
             false
         }
     };
-    cleared && moved
+    cleared && moved && cleared_ranges(plan).all(|range| reads_as_zero(&io, range))
+}
+
+fn cleared_ranges(plan: &Plan) -> impl Iterator<Item = &Range<u64>> {
+    plan.steps.iter().filter_map(|s| match s {
+        Step::Clear { range, .. } => Some(range),
+        _ => None,
+    })
+}
+
+fn reads_as_zero(io: &Io<'_>, range: &Range<u64>) -> bool {
+    let mut buffer = Buffer::zeroed(0);
+    let read = io.drop_cache().and_then(|()| io.read_any(&mut buffer, range.start, range.end - range.start));
+    match read {
+        Ok(bytes) => bytes.iter().all(|b| *b == 0),
+        Err(e) => {
+            tracing::warn!("cannot read back what was cleared: {}", e.message());
+            false
+        }
+    }
 }
 
 fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
-    let ranges = plan.steps.iter().filter_map(|s| match s {
-        Step::Clear { range, .. } => Some(range),
-        _ => None,
-    });
     // Not `all`: every range is to be tried.
-    ranges.filter(|range| clear(io, range).is_err() && !clear_around_bad_blocks(io, range)).count() == 0
+    cleared_ranges(plan)
+        .filter(|range| clear(io, range).is_err() && !clear_around_bad_blocks(io, range))
+        .count()
+        == 0
 }
 
 fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
