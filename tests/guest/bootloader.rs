@@ -92,15 +92,36 @@ fn an_emmc_boot_partition_is_protected_again() {
              write boot0 --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
              write again --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
              write user --device mmcblk0 --image /loader --block-size 1024 --seek 33
-             cat /sys/block/mmcblk0boot0/force_ro /sys/block/mmcblk0boot1/force_ro >/host/force_ro"
+             cat /sys/block/mmcblk0boot0/force_ro /sys/block/mmcblk0boot1/force_ro >/host/force_ro
+             # Killed while it writes, it cannot protect the partition again. The unit's ExecStopPost does.
+             f=/sys/block/mmcblk0boot1/force_ro
+             for attempt in $(seq 20); do
+                 head -c 1000000 /dev/urandom >/large
+                 copal bootloader write --device mmcblk0boot1 --image /large >/dev/null & pid=$!
+                 while kill -0 $pid 2>/dev/null; do read -r ro <$f; [ $ro = 1 ] || break; done
+                 kill -9 $pid 2>/dev/null || true
+                 wait $pid || true
+                 read -r ro <$f
+                 [ $ro = 1 ] || break
+             done
+             echo $ro >/host/killed
+             copal bootloader protect
+             cat $f >>/host/killed
+             write mended --device mmcblk0boot1 --image /loader"
         ))
         .run(LIMIT)
         .ok();
     let mut expected = before;
     expected[1024..][..image.len()].copy_from_slice(&image);
     expected[(2 << 20) + (33 << 10)..][..image.len()].copy_from_slice(&image);
-    assert!(std::fs::read(&emmc).unwrap() == expected);
+    let mut found = std::fs::read(&emmc).unwrap();
+    // Behind the loader that was written last, boot1 holds what the killed writes left.
+    assert!(found[1 << 20..][..image.len()] == image);
+    found[1 << 20..2 << 20].copy_from_slice(&expected[1 << 20..2 << 20]);
+    assert!(found == expected);
     assert_eq!(outcome.file("force_ro"), "1\n1\n");
+    assert_eq!(outcome.file("killed"), "0\n1\n", "left writable by SIGKILL, then protected");
+    assert_eq!(brief(&report(&outcome, "mended")), ("mmc-boot", true, 0));
     assert_eq!(brief(&report(&outcome, "boot0")), ("mmc-boot", true, 0));
     assert_eq!(brief(&report(&outcome, "again")), ("mmc-boot", false, 0));
     assert_eq!(brief(&report(&outcome, "user")), ("region", true, 0));
