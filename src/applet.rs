@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use crate::cli;
 use crate::error::{Code, Error, Result};
 use crate::flasher;
+use crate::hostapp::hooks;
 use crate::sys::log::{self, Failure, Voice};
 
 /// A legacy name.
@@ -59,23 +60,28 @@ pub const APPLETS: &[Applet] = &[
     program("resin_update_state_probe", absent),
     // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
     // are in the field, and the base name decides the target.
-    program("1-bootfiles", absent),
-    program("2-rpifiles", absent),
-    program("2-imxfiles", absent),
-    program("60-data-breadcrumb", absent),
-    program("70-sshd_migrate_keys", absent),
+    program("1-bootfiles", hook),
+    program("2-rpifiles", hook),
+    program("2-imxfiles", hook),
+    program("60-data-breadcrumb", hook),
+    program("70-sshd_migrate_keys", hook),
     // Three of them are folders of one program a phase; the base name is what is called.
-    program("75-forward_supervisor-db", absent),
-    program("75-fwd_commit_supervisor-db", absent),
-    program("76-forward_supervisor-db", absent),
-    program("76-fwd_commit_supervisor-db", absent),
-    program("80-rollback", absent),
-    program("85-after_os-blocks-extensions", absent),
-    program("85-fwd_commit_os-blocks-extensions", absent),
-    program("99-resin-uboot", absent),
-    program("99-resin-grub", absent),
-    program("99-balena-bootloader", absent),
+    program("75-forward_supervisor-db", hook),
+    program("75-fwd_commit_supervisor-db", hook),
+    program("76-forward_supervisor-db", hook),
+    program("76-fwd_commit_supervisor-db", hook),
+    program("80-rollback", hook),
+    program("85-after_os-blocks-extensions", hook),
+    program("85-fwd_commit_os-blocks-extensions", hook),
+    program("99-resin-uboot", hook),
+    program("99-resin-grub", hook),
+    program("99-balena-bootloader", hook),
 ];
+
+/// A built-in hook.
+fn hook(call: &Invocation) -> Result<()> {
+    hooks::builtin::run(call.name, &call.args)
+}
 
 /// The program behind a name that this build has none for: a caller must never take it for done.
 fn absent(call: &Invocation) -> Result<()> {

@@ -118,6 +118,21 @@ codes! {
     BootPathEscapes = "boot-path-escapes", "correct the path or the link named here: nothing may lead out of a boot partition";
     BootNameInvalid = "boot-name-invalid", "rename the file on the medium's boot partition";
     BootCopyFailed = "boot-copy-failed", "look at the kernel log for the devices named here";
+    SlotUnknown = "slot-unknown", "run `copal doctor`, and look at what is mounted at /mnt/sysroot/active and /mnt/sysroot/inactive";
+    SlotSame = "slot-same", "restart the device: the other root partition is not mounted where it should be";
+    BootStateInvalid = "boot-state-invalid", "run `copal doctor`; the file named here says which root boots";
+    BootStateUnwritable = "boot-state-unwritable", "look at the kernel log for the boot partition: nothing else may be changed until this file can be";
+    StateUnwritable = "state-unwritable", "make room on the state partition, and look at the kernel log for it";
+    HookFailed = "hook-failed", "look at the hook's lines in the log, and mend it in the release it is part of";
+    EngineUnreachable = "engine-unreachable", "start balena-host.service, and look at its log";
+    EngineFailed = "engine-failed", "look at the log of balena-host.service";
+    ImageArchiveInvalid = "image-archive-invalid", "fetch the archive again: it is no image as `docker save` writes it";
+    ImageUnknown = "image-unknown", "correct the image reference, or the tag in it";
+    RegistryRefused = "registry-refused", "log in to the registry, or correct the credentials in config.json of the engine's client";
+    RegistryUnreachable = "registry-unreachable", "look at the network, and run the update again: what was fetched is kept";
+    SlotFull = "slot-full", "use a smaller image: the other root partition has no room for it";
+    UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`";
+    UpdateFailed = "update-failed", "run the update again: the running system is selected as before";
 }
 
 impl fmt::Display for Code {

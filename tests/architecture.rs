@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["applet"],
     &["cli"],
     &["flasher", "hostapp", "rollback", "daemon"],
-    &["bootloader", "config", "device", "flash_device", "partition", "slot", "version"],
+    &["bootloader", "config", "device", "flash_device", "partition", "phase", "slot", "version"],
     &["sys"],
     &["error"],
 ];

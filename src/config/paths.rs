@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::sys::mount;
+
 /// Well-known paths below a root (`/` on a device).
 #[derive(Debug, Clone)]
 pub struct Paths {
@@ -56,7 +58,63 @@ impl Paths {
     pub fn flasher_config_json(&self) -> PathBuf {
         self.at("/mnt/boottmp/config.json")
     }
+
+    /// The state partition: small files that outlive an update.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.at("/mnt/state")
+    }
+
+    /// The data partition.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.at("/mnt/data")
+    }
+
+    /// The root file system that is not running, where an update goes.
+    #[must_use]
+    pub fn inactive(&self) -> PathBuf {
+        self.at("/mnt/sysroot/inactive")
+    }
+
+    /// The running root file system.
+    #[must_use]
+    pub fn active(&self) -> PathBuf {
+        self.at("/mnt/sysroot/active")
+    }
+
+    /// copal's own files on the state partition.
+    #[must_use]
+    pub fn state_files(&self) -> PathBuf {
+        self.at("/mnt/state/copal")
+    }
+
+    /// copal's own files that last until the next boot.
+    #[must_use]
+    pub fn run_files(&self) -> PathBuf {
+        self.at("/run/copal")
+    }
+
+    /// The mounted boot partition that is not encrypted: what the bootloader can read. The same as [`boot`](Self::boot) unless
+    /// the disk is encrypted and the boot partition was split.
+    #[must_use]
+    pub fn plain_boot(&self) -> PathBuf {
+        let named = std::env::var_os(PLAIN_BOOT_VARIABLE).filter(|v| !v.is_empty());
+        if let Some(named) = named {
+            return self.at(PathBuf::from(named));
+        }
+        let mounts = mount::read_mounts(&self.at("/proc/self/mountinfo")).unwrap_or_default();
+        let mounted = |p: &&&str| mounts.iter().any(|m| m.point == Path::new(**p));
+        self.at(PLAIN_BOOT_POINTS.iter().find(mounted).unwrap_or(&"/mnt/boot"))
+    }
 }
+
+/// The shell parts of the system know the mount point by this name (`balena-config-defaults`).
+pub const PLAIN_BOOT_VARIABLE: &str = "BALENA_NONENC_BOOT_MOUNTPOINT";
+
+/// Where boards with encryption mount their boot partition that is not encrypted: `/mnt/` and its label without `balena-`
+/// (meta-balena, `BALENA_NONENC_BOOT_MOUNT`). Nothing else is ever mounted there.
+const PLAIN_BOOT_POINTS: [&str; 3] = ["/mnt/efi", "/mnt/rpi", "/mnt/imx"];
 
 impl Default for Paths {
     fn default() -> Self {

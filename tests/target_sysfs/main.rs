@@ -5,6 +5,7 @@ mod medium;
 mod named;
 mod refusals;
 mod skips;
+#[path = "../common/tree.rs"]
 mod tree;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,34 @@
+//! The hooks that are part of copal, each in a file of its own.
+
+use std::ffi::OsString;
+
+use super::Context;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+
+/// A built-in hook.
+pub struct Builtin {
+    /// Its name, and the names under which boards install copies of it.
+    pub names: &'static [&'static str],
+    /// What it does.
+    pub run: fn(&Context) -> Result<()>,
+}
+
+/// The table: every built-in hook, in the order in which they run.
+pub const BUILTINS: &[Builtin] = &[];
+
+/// Runs the hook of this name, as the environment says.
+///
+/// # Errors
+/// Of the hook.
+pub fn run(name: &str, args: &[OsString]) -> Result<()> {
+    let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).ok_or_else(|| {
+        Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
+            .object(name)
+    })?;
+    if let Some(arg) = args.first() {
+        tracing::warn!("{name} takes no arguments; {} is ignored", arg.to_string_lossy());
+    }
+    let during_update = std::env::var_os("DURING_UPDATE").is_some_and(|v| v == "1");
+    (hook.run)(&Context { paths: Paths::default(), during_update, called: name.to_owned() })
+}

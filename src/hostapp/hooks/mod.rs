@@ -1,0 +1,16 @@
+//! Hooks: programs of a release that run when it is installed, confirmed or undone.
+
+pub mod builtin;
+
+use crate::config::paths::Paths;
+
+/// What a built-in hook is told.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Where everything is.
+    pub paths: Paths,
+    /// Whether a release is being installed (`DURING_UPDATE=1`). Otherwise the one that runs is put back in its rights.
+    pub during_update: bool,
+    /// The base name it was called by.
+    pub called: String,
+}

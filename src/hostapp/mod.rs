@@ -1,0 +1,3 @@
+//! Updates of the host OS.
+
+pub mod hooks;

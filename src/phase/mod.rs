@@ -1,0 +1,1 @@
+//! Where a device stands in an update.
