@@ -123,6 +123,7 @@ codes! {
     BootStateInvalid = "boot-state-invalid", "run `copal doctor`; the file named here says which root boots";
     BootStateUnwritable = "boot-state-unwritable", "look at the kernel log for the boot partition: nothing else may be changed until this file can be";
     StateUnwritable = "state-unwritable", "make room on the state partition, and look at the kernel log for it";
+    StateInvalid = "state-invalid", "remove the file named here once no update runs and the device is known to be well";
     HookFailed = "hook-failed", "look at the hook's lines in the log, and mend it in the release it is part of";
     EngineUnreachable = "engine-unreachable", "start balena-host.service, and look at its log";
     EngineFailed = "engine-failed", "look at the log of balena-host.service";

@@ -1,0 +1,478 @@
+//! The small files that an update leaves behind for whoever comes after it: a supervisor, the next boot, a rollback.
+//!
+//! Names and meanings of those directly on the state partition are the contract with shell releases of the OS and with the
+//! supervisor; the others are copal's own. Every change is on the medium when its function returns.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::Marked;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::slot::Slot;
+use crate::sys::file::{self, Content, Folder};
+
+/// While it is there, the supervisor does not reboot, and `rollback-health` runs at boot.
+const HEALTH_BREADCRUMB: &str = "rollback-health-breadcrumb";
+/// While it is there, `rollback-altboot` runs at boot.
+const ALTBOOT_BREADCRUMB: &str = "rollback-altboot-breadcrumb";
+/// What the running system was like before the update.
+const VARIABLES: &str = "rollback-health-variables";
+
+/// Whether there is a breadcrumb, of either kind.
+///
+/// # Errors
+/// The state partition cannot be looked at.
+pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
+    Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
+        || is_there(&paths.state().join(ALTBOOT_BREADCRUMB))?)
+}
+
+/// Creates both breadcrumbs. One that is there stays as it is.
+///
+/// # Errors
+/// `StateUnwritable`.
+pub fn drop_breadcrumbs(paths: &Paths) -> Result<()> {
+    for name in [HEALTH_BREADCRUMB, ALTBOOT_BREADCRUMB] {
+        if !is_there(&paths.state().join(name))? {
+            write(&paths.state(), name, b"")?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes both breadcrumbs, that of the health checks last: while one of the two is left, a cut is noticed at the next boot.
+///
+/// # Errors
+/// `StateUnwritable`.
+pub fn remove_breadcrumbs(paths: &Paths) -> Result<()> {
+    remove(&paths.state(), ALTBOOT_BREADCRUMB)?;
+    remove(&paths.state(), HEALTH_BREADCRUMB)
+}
+
+/// What became of an earlier update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flag {
+    /// The health checks failed, and the device went back.
+    HealthTriggered,
+    /// The bootloader gave up, and the device went back.
+    AltbootTriggered,
+    /// The device could not go back: nobody could restore its boot files.
+    HealthFailed,
+}
+
+impl Flag {
+    /// Every flag.
+    pub const ALL: [Flag; 3] = [Flag::HealthTriggered, Flag::AltbootTriggered, Flag::HealthFailed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Flag::HealthTriggered => "rollback-health-triggered",
+            Flag::AltbootTriggered => "rollback-altboot-triggered",
+            Flag::HealthFailed => "rollback-health-failed",
+        }
+    }
+
+    /// Whether it is raised.
+    ///
+    /// # Errors
+    /// The state partition cannot be looked at.
+    pub fn is_up(self, paths: &Paths) -> Result<bool> {
+        is_there(&paths.state().join(self.name()))
+    }
+
+    /// Raises it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn raise(self, paths: &Paths) -> Result<()> {
+        write(&paths.state(), self.name(), b"")
+    }
+
+    /// Lowers it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn lower(self, paths: &Paths) -> Result<()> {
+        remove(&paths.state(), self.name())
+    }
+}
+
+/// Keeps whether the VPN was up before the update, for the health checks after it.
+///
+/// # Errors
+/// `StateUnwritable`.
+pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
+    let text = format!("BALENAOS_ROLLBACK_VPNONLINE={}\n", u8::from(up));
+    write(&paths.state(), VARIABLES, text.as_bytes())
+}
+
+/// Whether the VPN was up before the update; `None` where nothing, or nothing that can be understood, was kept.
+#[must_use]
+pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
+    let text = fs::read_to_string(paths.state().join(VARIABLES)).ok()?;
+    let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
+    match value.trim_matches(['"', '\'']) {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Removes what was kept of the system before the update.
+///
+/// # Errors
+/// `StateUnwritable`.
+pub fn remove_variables(paths: &Paths) -> Result<()> {
+    remove(&paths.state(), VARIABLES)
+}
+
+/// A number for one update, from its beginning to its verdict.
+///
+/// # Errors
+/// `Io` when the kernel gives none.
+pub fn new_transaction() -> Result<String> {
+    // Not below the root of the tests: it is no fact about a device.
+    let file = Path::new("/proc/sys/kernel/random/uuid");
+    let text = fs::read_to_string(file).map_err(|e| cannot_read(file, e))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Identifies this boot.
+///
+/// # Errors
+/// `Io` when the kernel does not tell.
+pub fn boot_id(paths: &Paths) -> Result<String> {
+    let file = paths.at("/proc/sys/kernel/random/boot_id");
+    let text = fs::read_to_string(&file).map_err(|e| cannot_read(&file, e))?;
+    Ok(text.trim().to_owned())
+}
+
+/// "Since the last boot, an update has begun, or a rollback has ended." In memory: gone with the next boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marker {
+    /// What has happened.
+    pub kind: Marked,
+    /// In which boot; one of another boot, on a `/run` that outlived it, counts for nothing.
+    pub boot_id: String,
+    /// Where it leads.
+    pub target: Slot,
+    /// Of which update.
+    pub transaction: String,
+}
+
+impl Marker {
+    const NAME: &'static str = "marker";
+
+    /// The marker of this boot.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn read(paths: &Paths) -> Result<Option<Marker>> {
+        let Some(marker) = read::<Marker>(&paths.run_files().join(Self::NAME))? else { return Ok(None) };
+        Ok(Some(marker).filter(|m| boot_id(paths).map_or(true, |id| id == m.boot_id)))
+    }
+
+    /// Sets it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn set(&self, paths: &Paths) -> Result<()> {
+        put(&paths.run_files(), Self::NAME, self)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn remove(paths: &Paths) -> Result<()> {
+        remove(&paths.run_files(), Self::NAME)
+    }
+}
+
+/// "The boot files of one slot are being deployed." Written before the first of them, removed once the bootloader durably
+/// selects that slot: in between, the boot partition may hold files of two releases.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootfilesRecord {
+    /// Of which update.
+    pub transaction: String,
+    /// Whose boot files they are.
+    pub owner: Slot,
+}
+
+impl BootfilesRecord {
+    const NAME: &'static str = "bootfiles";
+
+    /// The record, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn read(paths: &Paths) -> Result<Option<BootfilesRecord>> {
+        read(&paths.state_files().join(Self::NAME))
+    }
+
+    /// Writes it, over any that is there.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn write(&self, paths: &Paths) -> Result<()> {
+        put(&paths.state_files(), Self::NAME, self)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn remove(paths: &Paths) -> Result<()> {
+        remove(&paths.state_files(), Self::NAME)
+    }
+
+    /// Removes it if it is that of the slot which the bootloader selects by now.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn settle(paths: &Paths, selected: Slot) -> Result<()> {
+        match Self::read(paths) {
+            Ok(Some(record)) if record.owner == selected => Self::remove(paths),
+            Ok(_) => Ok(()),
+            Err(e) => {
+                // A damaged one says at most "a deployment was cut off"; whoever selects a slot has deployed its files.
+                tracing::warn!("{e}; it is removed");
+                Self::remove(paths)
+            }
+        }
+    }
+}
+
+/// Why a device goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RollbackKind {
+    /// The health checks failed.
+    Health,
+    /// The bootloader gave up.
+    Altboot,
+}
+
+/// "A rollback is in progress."
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackRecord {
+    /// The slot it leads to.
+    pub target: Slot,
+    /// Why.
+    pub kind: RollbackKind,
+}
+
+impl RollbackRecord {
+    const NAME: &'static str = "rollback";
+
+    /// The record, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn read(paths: &Paths) -> Result<Option<RollbackRecord>> {
+        read(&paths.state_files().join(Self::NAME))
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn write(&self, paths: &Paths) -> Result<()> {
+        put(&paths.state_files(), Self::NAME, self)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// `StateUnwritable`.
+    pub fn remove(paths: &Paths) -> Result<()> {
+        remove(&paths.state_files(), Self::NAME)
+    }
+}
+
+fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(|e| cannot_read(path, e))
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(cannot_read(path, e)),
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|e| {
+        Error::new(Code::StateInvalid, format!("cannot understand {}", path.display()))
+            .object(path.display())
+            .because(e)
+    })
+}
+
+fn put(folder: &Path, name: &str, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_vec(value).map_err(|e| {
+        Error::new(Code::StateUnwritable, format!("cannot write {}", folder.join(name).display())).because(e)
+    })?;
+    text.push(b'\n');
+    make_folder(folder)?;
+    write(folder, name, &text)
+}
+
+/// Only the last part is made: a parent that is missing is a partition that is not mounted.
+fn make_folder(folder: &Path) -> Result<()> {
+    let made = || -> io::Result<()> {
+        if folder.try_exists()? {
+            return Ok(());
+        }
+        let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
+        file::make_folder(&Folder::open(parent)?, name)
+    };
+    made().map_err(|e| unwritable(folder, e))
+}
+
+fn write(folder: &Path, name: &str, text: &[u8]) -> Result<()> {
+    let written = || file::replace(&Folder::open(folder)?, OsStr::new(name), &Content::Bytes(text));
+    written().map(drop).map_err(|e| unwritable(&folder.join(name), e))
+}
+
+fn remove(folder: &Path, name: &str) -> Result<()> {
+    let removed = || match Folder::open(folder) {
+        Ok(folder) => file::remove(&folder, OsStr::new(name)).map(drop),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    };
+    removed().map_err(|e| unwritable(&folder.join(name), e))
+}
+
+fn cannot_read(path: &Path, e: io::Error) -> Error {
+    Error::new(Code::Io, format!("cannot read {}", path.display())).object(path.display()).because(e)
+}
+
+fn unwritable(path: &Path, e: io::Error) -> Error {
+    Error::new(Code::StateUnwritable, format!("cannot change {}", path.display()))
+        .object(path.display())
+        .because(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with an empty state partition.
+    fn device() -> (tempfile::TempDir, Paths) {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["mnt/state", "run", "proc/sys/kernel/random"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        fs::write(dir.path().join("proc/sys/kernel/random/boot_id"), "one\n").unwrap();
+        let paths = Paths::new(dir.path());
+        (dir, paths)
+    }
+
+    #[test]
+    fn breadcrumbs_come_and_go_together() {
+        let (_dir, paths) = device();
+        assert!(!any_breadcrumb(&paths).unwrap());
+        drop_breadcrumbs(&paths).unwrap();
+        drop_breadcrumbs(&paths).unwrap();
+        for name in ["rollback-health-breadcrumb", "rollback-altboot-breadcrumb"] {
+            assert_eq!(fs::read(paths.state().join(name)).unwrap(), b"", "{name}");
+        }
+        fs::remove_file(paths.state().join("rollback-altboot-breadcrumb")).unwrap();
+        assert!(any_breadcrumb(&paths).unwrap());
+        remove_breadcrumbs(&paths).unwrap();
+        remove_breadcrumbs(&paths).unwrap();
+        assert_eq!(fs::read_dir(paths.state()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn flags_have_the_names_that_others_look_for() {
+        let (_dir, paths) = device();
+        let names = ["rollback-health-triggered", "rollback-altboot-triggered", "rollback-health-failed"];
+        for (flag, name) in Flag::ALL.into_iter().zip(names) {
+            assert!(!flag.is_up(&paths).unwrap());
+            flag.raise(&paths).unwrap();
+            assert!(flag.is_up(&paths).unwrap() && paths.state().join(name).is_file());
+            flag.lower(&paths).unwrap();
+            assert!(!flag.is_up(&paths).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_vpn_state_is_kept_as_shell_sources_it() {
+        let (_dir, paths) = device();
+        let file = paths.state().join("rollback-health-variables");
+        assert_eq!(kept_vpn_state(&paths), None);
+        keep_vpn_state(&paths, true).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "BALENAOS_ROLLBACK_VPNONLINE=1\n");
+        assert_eq!(kept_vpn_state(&paths), Some(true));
+        keep_vpn_state(&paths, false).unwrap();
+        assert_eq!(kept_vpn_state(&paths), Some(false));
+        for (text, value) in
+            [("BALENAOS_ROLLBACK_VPNONLINE=", None), ("BALENAOS_ROLLBACK_VPNONLINE='1'", Some(true))]
+        {
+            fs::write(&file, text).unwrap();
+            assert_eq!(kept_vpn_state(&paths), value, "{text}");
+        }
+        remove_variables(&paths).unwrap();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_marker_of_another_boot_counts_for_nothing() {
+        let (_dir, paths) = device();
+        assert_eq!(Marker::read(&paths).unwrap(), None);
+        let marker = Marker {
+            kind: Marked::RolledBack,
+            boot_id: "one".into(),
+            target: Slot::B,
+            transaction: new_transaction().unwrap(),
+        };
+        marker.set(&paths).unwrap();
+        assert_eq!(Marker::read(&paths).unwrap(), Some(marker));
+        fs::write(paths.at("/proc/sys/kernel/random/boot_id"), "two\n").unwrap();
+        assert_eq!(Marker::read(&paths).unwrap(), None);
+        Marker::remove(&paths).unwrap();
+        assert_eq!(fs::read_dir(paths.run_files()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_record_is_settled_by_its_own_slot_only() {
+        let (_dir, paths) = device();
+        let record = BootfilesRecord { transaction: "t".into(), owner: Slot::B };
+        record.write(&paths).unwrap();
+        BootfilesRecord::settle(&paths, Slot::A).unwrap();
+        assert_eq!(BootfilesRecord::read(&paths).unwrap(), Some(record));
+        BootfilesRecord::settle(&paths, Slot::B).unwrap();
+        assert_eq!(BootfilesRecord::read(&paths).unwrap(), None);
+        fs::write(paths.state_files().join("bootfiles"), "{\"owner\":").unwrap();
+        assert_eq!(BootfilesRecord::read(&paths).unwrap_err().code(), Code::StateInvalid);
+        BootfilesRecord::settle(&paths, Slot::A).unwrap();
+        assert_eq!(BootfilesRecord::read(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn a_rollback_is_recorded() {
+        let (_dir, paths) = device();
+        let record = RollbackRecord { target: Slot::A, kind: RollbackKind::Altboot };
+        record.write(&paths).unwrap();
+        assert_eq!(RollbackRecord::read(&paths).unwrap(), Some(record));
+        RollbackRecord::remove(&paths).unwrap();
+        assert_eq!(RollbackRecord::read(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn a_state_partition_that_is_not_there_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        assert_eq!(drop_breadcrumbs(&paths).unwrap_err().code(), Code::StateUnwritable);
+        let record = BootfilesRecord { transaction: "t".into(), owner: Slot::B };
+        assert_eq!(record.write(&paths).unwrap_err().code(), Code::StateUnwritable);
+        // Nothing to remove is nothing to fail at.
+        remove_breadcrumbs(&paths).unwrap();
+    }
+}
