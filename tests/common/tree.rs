@@ -1,5 +1,5 @@
 //! A made-up machine: `sys`, `proc`, `dev` and `run` in a temporary folder.
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub, dead_code)] // no test program uses all of it
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -66,7 +66,9 @@ impl Tree {
     pub fn part(&mut self, disk: &str, name: &str, dev: &str, bytes: u64) -> &mut Self {
         let dir = format!("/sys/class/block/{disk}/{name}");
         self.folder(&format!("{dir}/holders")).basics(&dir, name, dev, bytes);
-        self.file(&format!("{dir}/partition"), "1\n").file(&format!("{dir}/start"), "2048\n");
+        let number = name.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap();
+        self.file(&format!("{dir}/partition"), &format!("{number}\n"))
+            .file(&format!("{dir}/start"), "2048\n");
         self.link(&format!("/sys/class/block/{name}"), &format!("{disk}/{name}"))
     }
 
