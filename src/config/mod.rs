@@ -3,6 +3,7 @@
 mod braces;
 pub mod config_json;
 pub mod flasher_conf;
+pub mod os_release;
 pub mod paths;
 pub mod pattern;
 mod read;

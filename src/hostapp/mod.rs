@@ -1,3 +1,4 @@
 //! Updates of the host OS.
 
+pub mod current;
 pub mod hooks;

@@ -1,0 +1,154 @@
+//! What a root partition holds: its current hostapp, and files of that without starting or mounting it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use crate::config::os_release::OsRelease;
+
+/// A link in a hostapp that leads on and on ends here.
+const LONGEST_CHAIN: usize = 8;
+
+/// The container of a root's current hostapp; `None` where there is none, or not all of it.
+#[must_use]
+pub fn container(root: &Path) -> Option<String> {
+    let link = fs::read_link(root.join("current")).ok()?;
+    let id = link.file_name()?.to_str()?.to_owned();
+    let in_place = link.parent() == Some(Path::new("hostapps")) && root.join("current/boot").is_dir();
+    in_place.then_some(id)
+}
+
+/// The number that tells which of two hostapps was installed later.
+#[must_use]
+pub fn counter(root: &Path) -> Option<u64> {
+    fs::read_to_string(root.join("counter")).ok()?.trim().parse().ok()
+}
+
+/// Which release a root's current hostapp is.
+#[must_use]
+pub fn os_release(root: &Path) -> Option<OsRelease> {
+    let layers = layers(root, &container(root)?)?;
+    let file = find(&layers, Path::new("etc/os-release"))?;
+    Some(OsRelease::parse(&fs::read_to_string(file).ok()?))
+}
+
+/// The folders that a container's root file system consists of, the top one first, as the engine's driver `overlay2` keeps
+/// them: `mount-id` names the top one, whose file `lower` lists short links to the others (moby, `daemon/graphdriver/overlay2`).
+fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
+    let engine = root.join("balena");
+    let id =
+        fs::read_to_string(engine.join("image/overlay2/layerdb/mounts").join(container).join("mount-id"))
+            .ok()?;
+    let overlay = engine.join("overlay2");
+    let top = overlay.join(Path::new(id.trim()).file_name()?);
+    let lower = fs::read_to_string(top.join("lower")).unwrap_or_default();
+    let lower = lower.trim().split(':').filter(|l| !l.is_empty()).map(|l| overlay.join(l));
+    Some(std::iter::once(top.join("diff")).chain(lower).collect())
+}
+
+/// A file of the stacked layers, through links that stay among them.
+fn find(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LONGEST_CHAIN {
+        let found = layers.iter().map(|l| l.join(&path)).find(|p| p.symlink_metadata().is_ok())?;
+        let kind = found.symlink_metadata().ok()?.file_type();
+        // How overlayfs marks what an upper layer has removed.
+        if kind.is_char_device() {
+            return None;
+        }
+        if !kind.is_symlink() {
+            return kind.is_file().then_some(found);
+        }
+        path = inside(path.parent()?, &fs::read_link(&found).ok()?);
+    }
+    None
+}
+
+/// Where a link in `folder` leads, seen from the root that holds it; never out of that.
+fn inside(folder: &Path, link: &Path) -> PathBuf {
+    let mut path = if link.is_absolute() { PathBuf::new() } else { folder.to_owned() };
+    for part in link.components() {
+        match part {
+            Component::Normal(name) => path.push::<&OsStr>(name),
+            Component::ParentDir => drop(path.pop()),
+            _ => {}
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A root with one hostapp of two layers and an empty top.
+    fn root() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let r = dir.path();
+        fs::create_dir_all(r.join("balena/volumes/v/_data")).unwrap();
+        fs::create_dir_all(r.join("hostapps/c0ffee")).unwrap();
+        symlink("../../balena/volumes/v/_data", r.join("hostapps/c0ffee/boot")).unwrap();
+        symlink("hostapps/c0ffee", r.join("current")).unwrap();
+        write(&r.join("balena/image/overlay2/layerdb/mounts/c0ffee/mount-id"), "top");
+        write(&r.join("balena/overlay2/top/lower"), "l/UP:l/LOW");
+        fs::create_dir_all(r.join("balena/overlay2/top/diff")).unwrap();
+        fs::create_dir_all(r.join("balena/overlay2/l")).unwrap();
+        symlink("../up/diff", r.join("balena/overlay2/l/UP")).unwrap();
+        symlink("../low/diff", r.join("balena/overlay2/l/LOW")).unwrap();
+        fs::create_dir_all(r.join("balena/overlay2/up/diff/etc")).unwrap();
+        symlink("../usr/lib/os-release", r.join("balena/overlay2/up/diff/etc/os-release")).unwrap();
+        write(&r.join("balena/overlay2/low/diff/usr/lib/os-release"), "VERSION=\"2.0.0\"\n");
+        write(&r.join("balena/overlay2/low/diff/etc/os-release"), "VERSION=\"1.0.0\"\n");
+        dir
+    }
+
+    #[test]
+    fn the_release_is_read_from_the_layers() {
+        let dir = root();
+        assert_eq!(container(dir.path()).as_deref(), Some("c0ffee"));
+        assert_eq!(os_release(dir.path()).unwrap().version(), Some("2.0.0"));
+        write(&dir.path().join("balena/overlay2/top/diff/etc/os-release"), "VERSION=\"3.0.0\"\n");
+        assert_eq!(os_release(dir.path()).unwrap().version(), Some("3.0.0"));
+    }
+
+    #[test]
+    fn no_link_leads_out_of_the_layers() {
+        let dir = root();
+        let link = dir.path().join("balena/overlay2/up/diff/etc/os-release");
+        for to in ["/etc/os-release", "../../../../../../../../etc/os-release"] {
+            fs::remove_file(&link).unwrap();
+            symlink(to, &link).unwrap();
+            // It is its own target then.
+            assert_eq!(os_release(dir.path()), None, "{to}");
+        }
+    }
+
+    #[test]
+    fn half_a_hostapp_is_none() {
+        let dir = root();
+        fs::remove_dir(dir.path().join("balena/volumes/v/_data")).unwrap();
+        assert_eq!(container(dir.path()), None);
+        let dir = root();
+        fs::remove_file(dir.path().join("current")).unwrap();
+        symlink("/hostapps/c0ffee", dir.path().join("current")).unwrap();
+        assert_eq!(container(dir.path()), None);
+    }
+
+    #[test]
+    fn counters() {
+        let dir = root();
+        assert_eq!(counter(dir.path()), None);
+        fs::write(dir.path().join("counter"), "41\n").unwrap();
+        assert_eq!(counter(dir.path()), Some(41));
+        fs::write(dir.path().join("counter"), "x").unwrap();
+        assert_eq!(counter(dir.path()), None);
+    }
+}
