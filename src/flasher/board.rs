@@ -4,14 +4,13 @@
 //! contract is in `docs/board-programs.md`.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::bootpart::POINT;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::command::{self, Command, End, Said};
+use crate::sys::command::{self, Command, End, Speaker};
 
 /// Run before anything is read or written.
 const INIT: &str = "/usr/bin/resin-init-board";
@@ -20,9 +19,6 @@ pub const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
 
 /// Seconds that a board program may take; without it there is no limit.
 pub const LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
-
-/// Not passed on: the board's `balena-config-defaults` takes its presence for an encrypted installation.
-pub(super) const NOT_PASSED_ON: &str = "CRYPT";
 
 /// What the programs and plug-ins of the board find in their environment.
 #[derive(Debug, Clone)]
@@ -136,25 +132,18 @@ impl Board {
         };
         let short = name.rsplit('/').next().unwrap_or(name);
         tracing::info!("running {name}");
-        let mut last = String::new();
         let command = Command::script(&program).map_err(|e| failed(name, "cannot run", e))?;
-        let end = command
+        let speaker = Speaker { name: short, full: name, hook: None, levels: false };
+        let ended = command
             .envs(self.environment.variables())
-            .without(NOT_PASSED_ON)
             .limit(self.limit)
             .silence(self.silence)
-            .run(|said| match said {
-                Said::Line(_, line) => {
-                    tracing::info!("{short}: {line}");
-                    keep(&mut last, line);
-                }
-                Said::Nothing(time) => warn_of_silence(name, time),
-            })
+            .run_logged(speaker, |_| ())
             .map_err(|e| failed(name, "cannot run", e))?;
-        match end {
+        match ended.end {
             End::Status(0) => Ok(()),
             end => {
-                let e = failed(name, "the board's program failed:", because(end, &last));
+                let e = failed(name, "the board's program failed:", ended.because());
                 Err(if matches!(end, End::TooLong(_)) {
                     e.with_hint(format!("mend the program, or give it more time by {LIMIT_VARIABLE}"))
                 } else {
@@ -170,43 +159,15 @@ impl Board {
 /// # Errors
 /// [`Code::Usage`]: it is not a number above zero.
 pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
-    let Some(value) = variable.filter(|v| !v.is_empty()) else { return Ok(None) };
-    match value.to_str().and_then(|v| v.parse::<u32>().ok()) {
-        Some(seconds @ 1..) => Ok(Some(Duration::from_secs(seconds.into()))),
-        _ => {
-            let message = format!("{LIMIT_VARIABLE}={} is not a number of seconds", value.to_string_lossy());
-            Err(Error::new(Code::Usage, message)
-                .object(LIMIT_VARIABLE)
-                .with_hint("write whole seconds, 1 or more"))
-        }
-    }
+    command::seconds(variable).map_err(|found| {
+        Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))
+            .object(LIMIT_VARIABLE)
+            .with_hint("write whole seconds, 1 or more")
+    })
 }
 
 fn failed(name: &str, what: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(Code::BoardProgramFailed, format!("{what} {name}")).object(name).because(cause)
-}
-
-pub(super) fn warn_of_silence(name: &str, time: Duration) {
-    let minutes = time.as_secs() / 60;
-    tracing::warn!("{name} has been silent for {minutes} min; it is still waited for");
-}
-
-/// Keeps the last line that says something.
-pub(super) fn keep(last: &mut String, line: &str) {
-    if !line.trim().is_empty() {
-        line.trim().clone_into(last);
-    }
-}
-
-/// How something ended, and its last words.
-pub(super) fn because(end: End, last: &str) -> io::Error {
-    const MOST: usize = 200;
-    let words: String = last.chars().take(MOST).collect();
-    io::Error::other(if words.is_empty() {
-        end.to_string()
-    } else {
-        format!("{end}, after it said: {words}")
-    })
 }
 
 #[cfg(test)]

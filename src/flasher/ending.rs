@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use super::board::{self, Environment};
+use super::board::Environment;
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error};
 use crate::sys::power::{self, Ending};
@@ -200,10 +200,10 @@ pub fn helper(
     let mut files = present(environment, &USED_BY_HELPER);
     files.extend(present(environment, &[HELPER]));
     files.extend(conf.cloned());
-    let gone = |end, last: &str| Missed::Failed(board::because(end, last).to_string());
+    let gone = |end, last: &str| Missed::Failed(command::because(end, last).to_string());
     for file in files {
         if let Answer::Gone(end, last) = shell.source(&file)? {
-            return Err(Missed::Failed(format!("{}: {}", file.display(), board::because(end, &last))));
+            return Err(Missed::Failed(format!("{}: {}", file.display(), command::because(end, &last))));
         }
     }
     let function = function(ending);

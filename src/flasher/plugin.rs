@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::board::{self, Environment};
+use super::board::Environment;
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error, Result};
 use crate::sys::command;
@@ -68,7 +68,7 @@ impl Plugin {
         for file in &files {
             match shell.source(file).map_err(|e| cannot(file).because(e))? {
                 Answer::Status(_) => {}
-                Answer::Gone(end, last) => return Err(cannot(file).because(board::because(end, &last))),
+                Answer::Gone(end, last) => return Err(cannot(file).because(command::because(end, &last))),
             }
         }
         Ok(Plugin { shell: Some(shell) })
@@ -156,7 +156,7 @@ impl Plugin {
         }
         match answer {
             Answer::Status(status) => Ok(Some(status)),
-            Answer::Gone(end, last) => Err(failed(board::because(end, &last))
+            Answer::Gone(end, last) => Err(failed(command::because(end, &last))
                 .and_also("if it has started a reboot, that goes on; nothing else is done until then")),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::Level;
 
-use super::board::{self, Environment};
+use super::board::Environment;
 use crate::sys::command::{self, Command, End, Event, Running, Stream};
 
 const DRIVER: &str = include_str!("shell.sh");
@@ -50,7 +50,7 @@ impl Shell {
             .apart()
             .with_input()
             .silence(silence);
-        for variable in [board::NOT_PASSED_ON, "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
+        for variable in [command::NOT_PASSED_ON, "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
             command = command.without(variable);
         }
         Ok(Some(Shell { running: command.start()?, name, last: String::new() }))
@@ -97,7 +97,7 @@ impl Shell {
                     self.heard(&line);
                 }
                 Event::Line(Stream::Err, line) => self.heard(&line),
-                Event::Silent(time) => board::warn_of_silence(self.name, time),
+                Event::Silent(time) => command::warn_of_silence(self.name, time),
                 Event::Ended(end) => return Ok(Answer::Gone(end, std::mem::take(&mut self.last))),
                 Event::Waited => {}
             }
@@ -113,14 +113,14 @@ impl Shell {
     }
 
     fn heard(&mut self, line: &str) {
-        let (level, text) = told(line);
+        let (level, text) = command::told(line);
         let name = self.name;
         match level {
             Level::ERROR => tracing::error!("{name}: {text}"),
             Level::WARN => tracing::warn!("{name}: {text}"),
             _ => tracing::info!("{name}: {text}"),
         }
-        board::keep(&mut self.last, text);
+        command::keep(&mut self.last, text);
     }
 }
 
@@ -138,33 +138,7 @@ impl Drop for Shell {
     }
 }
 
-/// Takes a line of the board's logging helper (`[name][LEVEL] text`) apart.
-fn told(line: &str) -> (Level, &str) {
-    let parts = line.strip_prefix('[').and_then(|l| l.split_once("][")).and_then(|(_, l)| l.split_once("] "));
-    match parts {
-        Some(("ERROR", text)) => (Level::ERROR, text),
-        Some(("WARN", text)) => (Level::WARN, text),
-        Some(("INFO", text)) => (Level::INFO, text),
-        _ => (Level::INFO, line),
-    }
-}
-
 /// Those of `files` that are there, below the root of `environment`, in this order.
 pub(super) fn present(environment: &Environment, files: &[&str]) -> Vec<PathBuf> {
     files.iter().map(|f| environment.paths().at(f)).filter(|f| f.is_file()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_of_the_logging_helper_keep_their_level() {
-        assert_eq!(told("[resin-init-flasher][ERROR] no [key][x] here"), (Level::ERROR, "no [key][x] here"));
-        assert_eq!(told("[x][WARN] y"), (Level::WARN, "y"));
-        assert_eq!(told("[x][INFO] "), (Level::INFO, ""));
-        for plain in ["plain", "[x] y", "[x][LOUD] y", "[x][ERROR]y"] {
-            assert_eq!(told(plain), (Level::INFO, plain));
-        }
-    }
 }

@@ -4,21 +4,24 @@
 //! that it can be ended with everything it started. Nothing it does can keep this program waiting for longer than was
 //! agreed: not silence, not output without end, not a child that it left behind with its output open.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 use std::time::Duration;
 
 mod lines;
+mod logged;
 mod running;
+mod script;
 
 pub use lines::LONGEST;
+pub use logged::{Ended, NOT_PASSED_ON, Speaker, because, keep, seconds, told, warn_of_silence};
 pub use running::{Event, Running};
+use script::is_executable;
+pub use script::{Script, Start};
 
 /// Silence that is worth a warning.
 pub const SILENCE: Duration = Duration::from_secs(300);
@@ -239,41 +242,20 @@ pub fn bash() -> Option<PathBuf> {
     folders.map(|folder| folder.join("bash")).find(|path| is_executable(path))
 }
 
-fn is_executable(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-}
-
 /// What has to run `path`: bash, or nothing but the kernel.
 fn interpreter(path: &Path) -> io::Result<Option<PathBuf>> {
-    let error = |kind, why: String| Err(io::Error::new(kind, why));
-    if !std::fs::metadata(path)?.is_file() {
-        return error(io::ErrorKind::InvalidInput, "it is not a plain file".to_owned());
-    }
-    let mut head = Vec::new();
-    File::open(path)?.take(256).read_to_end(&mut head)?;
-    let direct = match head.strip_prefix(b"#!") {
-        Some(rest) => {
-            let line = rest.split(|&b| b == b'\n').next().unwrap_or_default().trim_ascii();
-            let name = line.split(|b| b" \t\r".contains(b)).next().unwrap_or_default();
-            let name = PathBuf::from(OsString::from(String::from_utf8_lossy(name).into_owned()));
-            if !is_executable(&name) {
-                return error(
-                    io::ErrorKind::NotFound,
-                    format!("its interpreter {} is missing", name.display()),
-                );
-            }
-            true
+    let script = Script::of(path)?;
+    let error = |kind, why: &str| Err(io::Error::new(kind, why.to_owned()));
+    script.check_interpreter()?;
+    match (script.start, script.executable) {
+        (Start::Named(..) | Start::Binary, true) => Ok(None),
+        (Start::Named(..) | Start::Binary, false) => {
+            error(io::ErrorKind::PermissionDenied, "it is not executable (chmod +x)")
         }
-        // Whatever is no text is the kernel's: ELF, or a format that was registered with it.
-        None => head.contains(&0),
-    };
-    match (direct, is_executable(path)) {
-        (true, true) => Ok(None),
-        (true, false) => error(io::ErrorKind::PermissionDenied, "it is not executable (chmod +x)".to_owned()),
         // bash only reads it, as `bash FILE` did.
-        (false, _) => match bash() {
+        (Start::Text, _) => match bash() {
             Some(bash) => Ok(Some(bash)),
-            None => error(io::ErrorKind::NotFound, "it names no interpreter, and bash is missing".to_owned()),
+            None => error(io::ErrorKind::NotFound, "it names no interpreter, and bash is missing"),
         },
     }
 }

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use super::Stage;
 use super::meter::{Due, Moment, Sink, Snapshot};
 use crate::config::paths::Paths;
-use crate::flasher::board;
-use crate::sys::command::{Command, End, Said};
+use crate::sys::command::{self, Command, End, Said};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
@@ -153,7 +152,7 @@ fn call(program: &Path, percent: u8, text: &str) {
     let command = Command::script(program).map(|command| {
         command
             .args(["--percentage", &percent.to_string(), "--state", text])
-            .without(board::NOT_PASSED_ON)
+            .without(command::NOT_PASSED_ON)
             .limit(Some(LIMIT))
     });
     let end = command.and_then(|command| {

@@ -107,6 +107,12 @@ impl Running {
         })
     }
 
+    /// Its number, which is that of its process group, too.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Writes a line to its standard input.
     ///
     /// # Errors
