@@ -1,9 +1,10 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
-//! The dependency direction is `main → applet → cli → {flasher, hostapp} → {phase, bootloader, config, device, flash_device, partition,
-//! slot} → sys`, with [`error`] below all of them.
+//! The dependency direction is `main → applet → cli → {flasher, hostapp} → {phase, boot_files, bootloader, config, device,
+//! flash_device, partition, slot} → sys`, with [`error`] below all of them.
 
 pub mod applet;
+pub mod boot_files;
 pub mod bootloader;
 pub mod cli;
 pub mod config;

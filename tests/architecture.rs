@@ -10,7 +10,17 @@ const LAYERS: &[&[&str]] = &[
     &["applet"],
     &["cli"],
     &["flasher", "hostapp", "rollback", "daemon"],
-    &["bootloader", "config", "device", "flash_device", "partition", "phase", "slot", "version"],
+    &[
+        "boot_files",
+        "bootloader",
+        "config",
+        "device",
+        "flash_device",
+        "partition",
+        "phase",
+        "slot",
+        "version",
+    ],
     &["sys"],
     &["error"],
 ];

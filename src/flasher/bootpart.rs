@@ -2,14 +2,13 @@
 //!
 //! [`Contents::gather`] decides, [`Contents::check`] refuses, [`Contents::deploy`] does. See `docs/boot-partition.md`.
 
+pub use crate::boot_files::Destination;
+
 mod check;
 mod contents;
 mod deploy;
-mod destination;
 mod partition;
-mod space;
 
 pub use contents::{Action, Contents, Install, Item, SourceFile};
 pub use deploy::{Deployed, put};
-pub use destination::Destination;
 pub use partition::{BootPartition, POINT};

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::contents::{Action, Contents, Item};
 use super::deploy::obsolete;
-use super::destination::{Destination, Walk, failed};
-use super::space::{Budget, entries_of};
+use crate::boot_files::{Budgets, Destination, Walk, failed, refused_by_fat};
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{Folder, Kind, Steps};
+use crate::sys::file::{Folder, Kind};
 
 /// Kept free for the receipt.
 const RECEIPT: u64 = 64 << 10;
@@ -22,7 +21,11 @@ impl Contents {
     /// `BootPathEscapes`, `BootNameInvalid`, `BootPartitionFull`, or `BootCopyFailed` when it cannot be read. All of them come
     /// after the image has been written.
     pub fn check(&self, dest: &Destination, log: u64) -> Result<()> {
-        let mut budgets = Budgets { dest, by_device: BTreeMap::new() };
+        self.check_all(dest, log).map_err(Error::after_write)
+    }
+
+    fn check_all(&self, dest: &Destination, log: u64) -> Result<()> {
+        let mut budgets = Budgets::of(dest, 0);
         for item in &self.items {
             check_names(dest, item)?;
             Walked { dest, item, new: BTreeSet::new() }.count(&mut budgets)?;
@@ -37,7 +40,7 @@ impl Contents {
         let config = self.config_json_name();
         // It is laid out anew and grows while the device registers itself.
         let size = self.config_json_size.saturating_mul(2).saturating_add(4096);
-        let root = budgets.dest.root();
+        let root = budgets.dest().root();
         for (name, size) in [
             (config, size),
             (OsStr::new("flash-receipt.json"), RECEIPT),
@@ -48,7 +51,7 @@ impl Contents {
                 Some(e) if e.kind == Kind::File => Some(e.size),
                 Some(_) => return Err(wrong_kind(root, name)),
             };
-            let budget = budgets.of(top)?;
+            let budget = budgets.at(top)?;
             if old.is_none() {
                 budget.name(top, name);
             }
@@ -63,44 +66,6 @@ fn wrong_kind(folder: &Folder, name: &OsStr) -> Error {
     let path = folder.path().join(name);
     Error::new(Code::BootNameInvalid, format!("{} is in the way: it is not a file", path.display()))
         .object(path.display())
-        .after_write()
-}
-
-/// One budget for each file system.
-struct Budgets<'a> {
-    dest: &'a Destination,
-    by_device: BTreeMap<u64, (PathBuf, Budget)>,
-}
-
-impl Budgets<'_> {
-    /// That of the file system where the folder `path` is or will be.
-    fn of(&mut self, path: &Path) -> Result<&mut Budget> {
-        let folder = self.dest.nearest(path)?;
-        let space = folder.space().map_err(|e| failed(&folder, OsStr::new("."), e))?;
-        let new = || (folder.path().to_owned(), Budget::new(space));
-        Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
-    }
-
-    fn check(&self) -> Result<()> {
-        for (place, budget) in self.by_device.values() {
-            budget.check(place)?;
-        }
-        let root = self.dest.root();
-        let Some((_, budget)) = self.by_device.get(&root.dev()) else { return Ok(()) };
-        let read = |e| failed(root, OsStr::new("."), e);
-        let Some(most) = root.top_entries().map_err(read)? else { return Ok(()) };
-        // The label is an entry, too.
-        let used: u64 = 1 + root.names().map_err(read)?.iter().map(|n| entries_of(n)).sum::<u64>();
-        let new = budget.new_entries(Path::new(""));
-        if used + new <= most {
-            return Ok(());
-        }
-        let place = root.path().display();
-        let what = format!(
-            "cannot copy the boot files to {place}: its top folder takes {most} entries, {used} are used, {new} are needed"
-        );
-        Err(Error::new(Code::BootPartitionFull, what).object(place).after_write())
-    }
 }
 
 /// An item against what is there.
@@ -125,7 +90,7 @@ impl Walked<'_> {
             self.count_file(&file.to, file.size, budgets)?;
         }
         if self.item.action == Action::ReplaceFolder && !self.new.contains(&self.item.destination) {
-            let budget = budgets.of(&self.item.destination)?;
+            let budget = budgets.at(&self.item.destination)?;
             for (_, entry) in obsolete(self.dest, self.item, |name| self.dest.root().fold(name))? {
                 budget.free(entry.size);
             }
@@ -143,7 +108,7 @@ impl Walked<'_> {
                 Err(e) => return Err(e),
             };
         let on = self.existing(path);
-        let budget = budgets.of(&on)?;
+        let budget = budgets.at(&on)?;
         if !there {
             self.new.insert(path.to_owned());
             budget.name(parent, path.file_name().unwrap_or_default());
@@ -178,7 +143,7 @@ impl Walked<'_> {
             }
         }
         let on = self.existing(parent);
-        let budget = budgets.of(&on)?;
+        let budget = budgets.at(&on)?;
         if old.is_none() {
             budget.name(parent, name);
         }
@@ -202,7 +167,6 @@ fn check_names(dest: &Destination, item: &Item) -> Result<()> {
                 format!("cannot copy {} to a FAT file system: {what}", path.display()),
             )
             .object(path.display())
-            .after_write()
         };
         if let Some(why) = path.iter().find_map(refused_by_fat) {
             return Err(invalid(why));
@@ -213,33 +177,4 @@ fn check_names(dest: &Destination, item: &Item) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Why FAT, as Linux has it, does not take a name (`vfat_is_used_badchars` and `vfat_striptail_len` of `fs/fat/namei_vfat.c`).
-fn refused_by_fat(name: &OsStr) -> Option<&'static str> {
-    let text = name.to_string_lossy();
-    match &*text {
-        t if t.chars().any(|c| c < ' ' || "*?<>|\":\\".contains(c)) => {
-            Some("its name has one of the signs * ? < > | \" : \\")
-        }
-        t if t.ends_with('.') => Some("its name ends with a dot"),
-        t if t.ends_with(' ') => Some("its name ends with a blank"),
-        t if t.encode_utf16().count() > 255 => Some("its name is too long"),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_fat_does_not_take() {
-        for name in ["a:b", "what?", "a\\b", "tab\t", "dot.", "blank ", "\"", &"x".repeat(256)] {
-            assert!(refused_by_fat(OsStr::new(name)).is_some(), "{name}");
-        }
-        for name in [".hidden", "a b.txt", "ä", "x+y=z,[1];", &"x".repeat(255)] {
-            assert!(refused_by_fat(OsStr::new(name)).is_none(), "{name}");
-        }
-    }
 }

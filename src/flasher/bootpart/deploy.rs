@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 
 use super::contents::{Action, Contents, Item, SourceFile, unreadable};
-use super::destination::{Destination, Walk, failed};
+use crate::boot_files::{Destination, Walk, failed};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, Entry, Folder, Kind, Outcome, Steps};
@@ -33,6 +33,10 @@ impl Contents {
     /// # Errors
     /// `BootCopyFailed`, `BootPartitionFull`, `BootPathEscapes`, `BootNameInvalid`.
     pub fn deploy(&self, dest: &Destination) -> Result<Deployed> {
+        self.deploy_all(dest).map_err(Error::after_write)
+    }
+
+    fn deploy_all(&self, dest: &Destination) -> Result<Deployed> {
         let mut job = Job { contents: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
         job.sweep(Path::new(""))?;
         for item in &self.items {
@@ -61,11 +65,11 @@ impl Contents {
     fn open(&self, file: &SourceFile) -> Result<std::fs::File> {
         let path = self.medium.join(&file.from);
         let open = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
-        let source = open.map_err(|e| unreadable(&path, e).after_write())?;
+        let source = open.map_err(|e| unreadable(&path, e))?;
         match source.metadata() {
             Ok(meta) if meta.is_file() => Ok(source),
-            Ok(_) => Err(unreadable(&path, std::io::Error::other("not a file any more")).after_write()),
-            Err(e) => Err(unreadable(&path, e).after_write()),
+            Ok(_) => Err(unreadable(&path, std::io::Error::other("not a file any more"))),
+            Err(e) => Err(unreadable(&path, e)),
         }
     }
 
@@ -94,7 +98,7 @@ impl Contents {
 fn differs(path: &Path) -> Error {
     let what =
         format!("{} is not what was written there: the medium returned something else", path.display());
-    Error::new(Code::BootCopyFailed, what).object(path.display()).after_write()
+    Error::new(Code::BootCopyFailed, what).object(path.display())
 }
 
 /// Puts a file into the top folder: `config.json`, the receipt, a log. It is read back from the medium.
@@ -102,6 +106,10 @@ fn differs(path: &Path) -> Error {
 /// # Errors
 /// `BootCopyFailed`, `BootPartitionFull`; `BootPathEscapes` when `name` is more than a name.
 pub fn put(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
+    put_checked(dest, name, bytes).map_err(Error::after_write)
+}
+
+fn put_checked(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
     let plain = Path::new(name).file_name() == Some(name);
     if !plain {
         return Err(dest.escapes(Path::new(name)));

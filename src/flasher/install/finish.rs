@@ -108,7 +108,7 @@ impl Site<'_> {
         node: &Path,
         plugin: &mut Plugin,
     ) -> Result<BootPartitionRecord> {
-        let dest = Destination::open(boot.point(), None)?;
+        let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
         let mut deployed = Deployed::default();
         let contents = self.plan().installation.as_ref().map(|i| &i.boot_partition);
         if let Some(contents) = contents {
@@ -130,7 +130,7 @@ impl Site<'_> {
     fn leave_records(&self, receipt: &Receipt, mounted: &mut Option<BootPartition>) -> Result<()> {
         let _held = hold_off_shutdown();
         let Some(boot) = mounted.as_ref() else { return Ok(()) };
-        let dest = Destination::open(boot.point(), None)?;
+        let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
         bootpart::put(&dest, OsStr::new(RECEIPT), receipt.to_text().as_bytes())?;
         if let Some((log, _)) = log_file() {
             let name = format!("migration_{}", minute());

@@ -1,4 +1,4 @@
-//! The mounted internal boot partition, and finding one's way in it without ever leaving it.
+//! The mounted boot partition, and finding one's way in it without ever leaving it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +12,7 @@ use crate::sys::file::{self, Folder, Kind};
 const EFI: &str = "EFI";
 const EFI_LINK: &str = "../efi/EFI";
 
-/// The internal boot partition, mounted.
+/// A boot partition, mounted.
 #[derive(Debug)]
 pub struct Destination {
     root: Folder,
@@ -21,7 +21,9 @@ pub struct Destination {
 }
 
 /// Where a walk ended.
-pub(super) enum Walk {
+#[derive(Debug)]
+pub enum Walk {
+    /// In this folder.
     There(Folder),
     /// Some folder on the way is not there.
     Missing,
@@ -34,16 +36,10 @@ impl Destination {
     /// # Errors
     /// `BootMountFailed`.
     pub fn open(point: &Path, non_encrypted: Option<&Path>) -> Result<Destination> {
-        let fail = |path: &Path, e: io::Error| {
-            Error::new(Code::BootMountFailed, format!("cannot open {}", path.display()))
-                .object(path.display())
-                .because(e)
-                .after_write()
-        };
-        let root = Folder::open(point).map_err(|e| fail(point, e))?;
+        let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
         let mut efi = None;
         if let Some(node) = non_encrypted {
-            let meta = std::fs::metadata(node).map_err(|e| fail(node, e))?;
+            let meta = std::fs::metadata(node).map_err(|e| cannot_open(node, e))?;
             let beside = point.parent().unwrap_or(point).join("efi");
             // No such mount, and no such link: a board that splits in another way.
             if let Ok(folder) = Folder::open(&beside)
@@ -56,6 +52,19 @@ impl Destination {
         Ok(Destination { root, efi })
     }
 
+    /// Opens what is mounted at `point` on a running system. `plain`: where the boot partition is mounted that is not encrypted;
+    /// when that is `efi` beside `point`, the link may lead there.
+    ///
+    /// # Errors
+    /// `BootMountFailed`.
+    pub fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
+        let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
+        let beside = point.parent().unwrap_or(point).join("efi");
+        let other = (plain == beside).then(|| Folder::open(&beside).ok()).flatten();
+        let efi = other.filter(|f| f.dev() != root.dev()).and_then(|f| f.enter(OsStr::new(EFI)).ok());
+        Ok(Destination { root, efi })
+    }
+
     /// Its top folder.
     #[must_use]
     pub fn root(&self) -> &Folder {
@@ -63,7 +72,10 @@ impl Destination {
     }
 
     /// The folder at `path`, which every link but the one allowed leads out of.
-    pub(super) fn walk(&self, path: &Path) -> Result<Walk> {
+    ///
+    /// # Errors
+    /// `BootPathEscapes`, `BootNameInvalid` for a file in the way, `BootCopyFailed`.
+    pub fn walk(&self, path: &Path) -> Result<Walk> {
         let mut here: Option<Folder> = None;
         for (i, part) in path.components().enumerate() {
             let Component::Normal(name) = part else { return Err(self.escapes(path)) };
@@ -91,7 +103,10 @@ impl Destination {
     }
 
     /// The folder at `path`, or the innermost one on the way that is there: both are, or will be, on one file system.
-    pub(super) fn nearest(&self, path: &Path) -> Result<Folder> {
+    ///
+    /// # Errors
+    /// As for [`walk`](Self::walk).
+    pub fn nearest(&self, path: &Path) -> Result<Folder> {
         for ancestor in path.ancestors() {
             if let Walk::There(folder) = self.walk(ancestor)? {
                 return Ok(folder);
@@ -107,57 +122,76 @@ impl Destination {
     }
 
     /// The folder at `path`, made where it is missing; its parent must be there.
-    pub(super) fn make(&self, path: &Path) -> Result<Folder> {
+    ///
+    /// # Errors
+    /// As for [`walk`](Self::walk), and `BootPartitionFull`.
+    pub fn make(&self, path: &Path) -> Result<Folder> {
+        self.make_by(path, file::make_folder).map(|(folder, _)| folder)
+    }
+
+    /// [`make`](Self::make) by other means; with whether it was missing.
+    ///
+    /// # Errors
+    /// As for [`make`](Self::make).
+    pub fn make_by(
+        &self,
+        path: &Path,
+        make: impl FnOnce(&Folder, &OsStr) -> io::Result<()>,
+    ) -> Result<(Folder, bool)> {
         if let Walk::There(folder) = self.walk(path)? {
-            return Ok(folder);
+            return Ok((folder, false));
         }
         let (Walk::There(parent), Some(name)) =
             (self.walk(path.parent().unwrap_or(Path::new("")))?, path.file_name())
         else {
             return Err(self.not_a_folder(path));
         };
-        file::make_folder(&parent, name).map_err(|e| failed(&parent, name, e))?;
-        parent.enter(name).map_err(|e| failed(&parent, name, e))
+        make(&parent, name).map_err(|e| failed(&parent, name, e))?;
+        Ok((parent.enter(name).map_err(|e| failed(&parent, name, e))?, true))
     }
 
     /// The folder that holds `path`, and the name in it.
-    pub(super) fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
+    ///
+    /// # Errors
+    /// As for [`walk`](Self::walk).
+    pub fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
         match path.file_name() {
             Some(name) => Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name)),
             None => Err(self.escapes(path)),
         }
     }
 
-    pub(super) fn escapes(&self, path: &Path) -> Error {
+    /// The error for a path that leads elsewhere.
+    #[must_use]
+    pub fn escapes(&self, path: &Path) -> Error {
         let full = self.root.path().join(path);
         Error::new(
             Code::BootPathEscapes,
-            format!("{} leads out of the internal boot partition, by a link or `..`", full.display()),
+            format!("{} leads out of the boot partition, by a link or `..`", full.display()),
         )
         .object(full.display())
-        .after_write()
     }
 
     fn not_a_folder(&self, path: &Path) -> Error {
         let full = self.root.path().join(path);
-        Error::new(
-            Code::BootNameInvalid,
-            format!("{} is not a folder on the internal boot partition", full.display()),
-        )
-        .object(full.display())
-        .after_write()
+        Error::new(Code::BootNameInvalid, format!("{} is not a folder on the boot partition", full.display()))
+            .object(full.display())
     }
 }
 
-/// An error of the internal boot partition.
-pub(super) fn failed(folder: &Folder, name: &OsStr, e: io::Error) -> Error {
+fn cannot_open(path: &Path, e: io::Error) -> Error {
+    Error::new(Code::BootMountFailed, format!("cannot open {}", path.display()))
+        .object(path.display())
+        .because(e)
+}
+
+/// An error of the boot partition.
+#[must_use]
+pub fn failed(folder: &Folder, name: &OsStr, e: io::Error) -> Error {
     let path = folder.path().join(name);
     let code = match e.kind() {
         io::ErrorKind::StorageFull => Code::BootPartitionFull,
         _ => Code::BootCopyFailed,
     };
-    Error::new(code, format!("cannot write {}", path.display()))
-        .object(path.display())
-        .because(e)
-        .after_write()
+    Error::new(code, format!("cannot write {}", path.display())).object(path.display()).because(e)
 }

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Code, Error};
-use crate::sys::file::Space;
+use super::destination::{Destination, failed};
+use crate::error::{Code, Error, Result};
+use crate::sys::file::{Space, Steps};
 
 /// Bytes of one entry of a FAT folder; a long name takes one for every 13 of its characters, and one more.
 const ENTRY: u64 = 32;
 
 /// What one file system will be asked for, step by step.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     space: Space,
     /// Units in use beyond those of today; negative once more has been freed than taken.
     now: i128,
@@ -23,7 +24,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(space: Space) -> Budget {
+    fn new(space: Space) -> Budget {
         Budget { space, now: 0, peak: 0, entries: BTreeMap::new() }
     }
 
@@ -32,34 +33,34 @@ impl Budget {
     }
 
     /// Writes a file of `new` bytes, then frees one of `old`.
-    pub(super) fn replace(&mut self, old: u64, new: u64) {
+    pub fn replace(&mut self, old: u64, new: u64) {
         self.now += self.units(new);
         self.peak = self.peak.max(self.now);
         self.free(old);
     }
 
     /// Room for something of `bytes` that stays.
-    pub(super) fn take(&mut self, bytes: u64) {
+    pub fn take(&mut self, bytes: u64) {
         self.replace(0, bytes);
     }
 
     /// Removes a file.
-    pub(super) fn free(&mut self, bytes: u64) {
+    pub fn free(&mut self, bytes: u64) {
         self.now -= self.units(bytes);
     }
 
     /// A name that `folder` does not have yet.
-    pub(super) fn name(&mut self, folder: &Path, name: &OsStr) {
+    pub fn name(&mut self, folder: &Path, name: &OsStr) {
         *self.folder(folder) += entries_of(name);
     }
 
     /// A folder that something is written to, so that it needs an entry for the temporary.
-    pub(super) fn folder(&mut self, folder: &Path) -> &mut u64 {
+    pub fn folder(&mut self, folder: &Path) -> &mut u64 {
         self.entries.entry(folder.to_owned()).or_insert(1)
     }
 
     /// New entries in a folder.
-    pub(super) fn new_entries(&self, folder: &Path) -> u64 {
+    fn new_entries(&self, folder: &Path) -> u64 {
         self.entries.get(folder).copied().unwrap_or(0)
     }
 
@@ -70,27 +71,84 @@ impl Budget {
         units.saturating_mul(self.space.unit)
     }
 
-    /// `BootPartitionFull` when it does not fit.
-    pub(super) fn check(&self, place: &Path) -> Result<(), Error> {
+    /// `BootPartitionFull` when it does not fit with `reserve` bytes left over.
+    fn check(&self, place: &Path, reserve: u64) -> Result<()> {
         let (needed, free) = (self.needed(), self.space.free.saturating_mul(self.space.unit));
-        if needed <= free {
+        if needed == 0 || needed.saturating_add(reserve) <= free {
             return Ok(());
         }
+        let kept = if reserve == 0 { String::new() } else { format!(", {reserve} of which have to stay so") };
         Err(Error::new(
             Code::BootPartitionFull,
             format!(
-                "cannot copy the boot files to {}: {needed} bytes are needed, in units of {}, and {free} are free",
+                "cannot copy the boot files to {}: {needed} bytes are needed, in units of {}, and {free} are free{kept}",
                 place.display(),
                 self.space.unit
             ),
         )
-        .object(place.display())
-        .after_write())
+        .object(place.display()))
+    }
+}
+
+/// One budget for each file system.
+#[derive(Debug)]
+pub struct Budgets<'a> {
+    dest: &'a Destination,
+    /// Bytes that stay free on each.
+    reserve: u64,
+    by_device: BTreeMap<u64, (PathBuf, Budget)>,
+}
+
+impl<'a> Budgets<'a> {
+    /// Empty ones; `reserve` bytes are to stay free on each file system that is written to.
+    #[must_use]
+    pub fn of(dest: &'a Destination, reserve: u64) -> Budgets<'a> {
+        Budgets { dest, reserve, by_device: BTreeMap::new() }
+    }
+
+    /// What they are for.
+    #[must_use]
+    pub fn dest(&self) -> &'a Destination {
+        self.dest
+    }
+
+    /// That of the file system where the folder `path` is or will be.
+    ///
+    /// # Errors
+    /// As for [`Destination::walk`].
+    pub fn at(&mut self, path: &Path) -> Result<&mut Budget> {
+        let folder = self.dest.nearest(path)?;
+        let space = folder.space().map_err(|e| failed(&folder, OsStr::new("."), e))?;
+        let new = || (folder.path().to_owned(), Budget::new(space));
+        Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
+    }
+
+    /// # Errors
+    /// `BootPartitionFull` when one file system has not enough room, or the top folder of a FAT16 not enough entries.
+    pub fn check(&self) -> Result<()> {
+        for (place, budget) in self.by_device.values() {
+            budget.check(place, self.reserve)?;
+        }
+        let root = self.dest.root();
+        let Some((_, budget)) = self.by_device.get(&root.dev()) else { return Ok(()) };
+        let read = |e| failed(root, OsStr::new("."), e);
+        let Some(most) = root.top_entries().map_err(read)? else { return Ok(()) };
+        // The label is an entry, too.
+        let used: u64 = 1 + root.names().map_err(read)?.iter().map(|n| entries_of(n)).sum::<u64>();
+        let new = budget.new_entries(Path::new(""));
+        if used + new <= most {
+            return Ok(());
+        }
+        let place = root.path().display();
+        let what = format!(
+            "cannot copy the boot files to {place}: its top folder takes {most} entries, {used} are used, {new} are needed"
+        );
+        Err(Error::new(Code::BootPartitionFull, what).object(place))
     }
 }
 
 /// Entries that a name takes in a FAT folder, at most.
-pub(super) fn entries_of(name: &OsStr) -> u64 {
+fn entries_of(name: &OsStr) -> u64 {
     let characters = name.to_string_lossy().encode_utf16().count();
     1 + u64::try_from(characters).unwrap_or(u64::MAX).div_ceil(13)
 }
