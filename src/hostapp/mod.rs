@@ -1,4 +1,6 @@
 //! Updates of the host OS.
 
+pub mod archive;
 pub mod current;
+pub mod engine;
 pub mod hooks;

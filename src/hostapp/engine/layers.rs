@@ -1,0 +1,79 @@
+//! Progress of many layers as one.
+
+use std::collections::HashMap;
+
+use bollard::models::ProgressDetail;
+
+use super::{Progress, Stage};
+
+/// More layers than any image may have (overlay2 allows 128); whatever comes beyond is not counted.
+const MOST: usize = 4096;
+
+/// How far each layer has come, kept over repeated tries: a layer that is fetched once more counts where it goes on.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    seen: HashMap<(u8, String), (u64, u64)>,
+}
+
+impl Layers {
+    /// Takes what the engine says of layer `id`, and says how far all have come.
+    pub(super) fn update(&mut self, stage: Stage, id: &str, detail: &ProgressDetail) -> Option<Progress> {
+        let current = u64::try_from(detail.current?).ok()?;
+        let total = detail.total.and_then(|t| u64::try_from(t).ok()).unwrap_or(0);
+        let key = (stage as u8, id.to_owned());
+        if self.seen.len() >= MOST && !self.seen.contains_key(&key) {
+            return None;
+        }
+        let layer = self.seen.entry(key).or_default();
+        *layer = (layer.0.max(current), layer.1.max(total));
+        Some(self.sum(stage))
+    }
+
+    /// Layer `id` is done.
+    pub(super) fn complete(&mut self, stage: Stage, id: &str) -> Option<Progress> {
+        let layer = self.seen.get_mut(&(stage as u8, id.to_owned()))?;
+        layer.0 = layer.0.max(layer.1);
+        Some(self.sum(stage))
+    }
+
+    fn sum(&self, stage: Stage) -> Progress {
+        let layers = self.seen.iter().filter(|((s, _), _)| *s == stage as u8).map(|(_, l)| *l);
+        let (done, total, known) = layers.fold((0u64, 0u64, true), |(done, total, known), l| {
+            (done.saturating_add(l.0), total.saturating_add(l.1.max(l.0)), known && l.1 > 0)
+        });
+        Progress { stage, done, total: known.then_some(total) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn detail(current: i64, total: Option<i64>) -> ProgressDetail {
+        ProgressDetail { current: Some(current), total }
+    }
+
+    #[test]
+    fn layers_add_up_and_never_go_back() {
+        let mut layers = Layers::default();
+        let mut at = |id: &str, current, total| {
+            let p = layers.update(Stage::Pull, id, &detail(current, total)).unwrap();
+            (p.done, p.total)
+        };
+        assert_eq!(at("a", 10, Some(100)), (10, Some(100)));
+        assert_eq!(at("b", 5, Some(50)), (15, Some(150)));
+        assert_eq!(at("a", 0, Some(100)), (15, Some(150)), "fetched once more");
+        assert_eq!(at("c", 3, None), (18, None), "one of unknown length");
+        assert_eq!(at("c", 3, Some(2)), (18, Some(153)), "more than it has");
+        assert_eq!(layers.complete(Stage::Pull, "a").unwrap().done, 108);
+        assert_eq!(layers.complete(Stage::Pull, "never seen"), None);
+        assert_eq!(
+            layers.update(Stage::Extract, "a", &detail(1, Some(2))).unwrap().done,
+            1,
+            "a stage of its own"
+        );
+        assert_eq!(layers.update(Stage::Pull, "a", &ProgressDetail::default()), None);
+        assert_eq!(layers.update(Stage::Pull, "a", &detail(-1, None)), None);
+    }
+}

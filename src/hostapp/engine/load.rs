@@ -1,0 +1,200 @@
+//! Loading an image archive.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bollard::models::BuildInfo;
+use bollard::query_parameters::ImportImageOptionsBuilder;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+
+use super::failure::{Failure, Why};
+use super::layers::Layers;
+use super::{Engine, Image, Progress, Stage, watch};
+use crate::error::{Code, Error, Result};
+
+/// Bytes of the archive in one piece to the engine.
+const PIECE: usize = 64 << 10;
+
+/// The engine's messages that matter are a few lines; what is beyond this is no longer looked at.
+const MOST_TEXT: usize = 64 << 10;
+
+impl Engine {
+    /// Loads the image of the archive `archive`, which goes to the engine piece by piece.
+    ///
+    /// # Errors
+    /// The archive cannot be read or holds anything but one image; the engine's own error, shown as it is; the engine went
+    /// away.
+    pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
+        let what = format!("cannot load the image archive {}", archive.display());
+        let file = File::open(archive)
+            .map_err(|e| Error::new(Code::ImageMissing, &what).object(archive.display()).because(e))?;
+        let size = file.metadata().map_or(0, |m| m.len());
+        let upload = Upload::default();
+        let said = self.runtime.block_on(self.feed(file, size, &upload, progress));
+        if let Some(e) = upload.broken() {
+            return Err(Error::new(Code::Io, what).object(archive.display()).because(e));
+        }
+        let said = said.map_err(|e| {
+            let code = if blames_archive(&e) { Code::ImageArchiveInvalid } else { Code::EngineFailed };
+            e.coded(code, &what).object(archive.display())
+        })?;
+        match said.loaded().as_slice() {
+            [name] => self.image(name),
+            [] => Err(Error::new(
+                Code::EngineFailed,
+                format!("{what}: the engine does not say that it loaded an image"),
+            )),
+            several => Err(Error::new(
+                Code::ImageArchiveInvalid,
+                format!("{what}: it holds more than one image or name: {}", several.join(", ")),
+            )),
+        }
+        .map_err(|e| e.object(archive.display()))
+    }
+
+    async fn feed(
+        &self,
+        file: File,
+        size: u64,
+        upload: &Upload,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Said, Failure> {
+        let options = ImportImageOptionsBuilder::new().quiet(false).build();
+        let mut answers = self.docker.import_image_stream(options, upload.pieces(file), None);
+        let mut said = Said::default();
+        let mut layers = Layers::default();
+        let mut sent = 0;
+        loop {
+            let tick = || {
+                let now = upload.sent.load(Ordering::Relaxed);
+                let moved = now != sent;
+                if moved {
+                    sent = now;
+                    progress(&Progress { stage: Stage::Load, done: now, total: Some(size) });
+                }
+                moved
+            };
+            match watch::next(&self.docker, self.patience, &mut answers, tick).await {
+                Ok(Some(answer)) => {
+                    if let Some(p) = said.take(&answer, &mut layers) {
+                        progress(&p);
+                    }
+                }
+                Ok(None) => return Ok(said),
+                Err(e) if e.is_loose_end() && !said.loaded().is_empty() => return Ok(said),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// What the engine knows of the image `name`, by which one and the same image is addressed from here on.
+    pub(super) fn image(&self, name: &str) -> Result<Image> {
+        let what = format!("cannot find the image {name} that was fetched just now");
+        let found = self.soon(self.docker.inspect_image(name)).map_err(|e| e.during(&what))?;
+        match found.id.filter(|id| id.starts_with("sha256:")) {
+            Some(id) => Ok(Image {
+                reference: name.to_owned(),
+                id,
+                size: found.size.and_then(|s| u64::try_from(s).ok()).unwrap_or(0),
+            }),
+            None => Err(Error::new(Code::EngineFailed, format!("{what}: the engine does not say its ID"))),
+        }
+    }
+}
+
+/// The archive on its way to the engine.
+#[derive(Clone, Default)]
+struct Upload {
+    sent: Arc<AtomicU64>,
+    failed: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Upload {
+    /// The file in pieces. Reading blocks the one thread there is for the time of one piece.
+    fn pieces(&self, file: File) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        let upload = self.clone();
+        stream::unfold(Some(file), move |file| {
+            let upload = upload.clone();
+            async move {
+                let mut file = file?;
+                let mut piece = vec![0; PIECE];
+                match read(&mut file, &mut piece) {
+                    Ok(0) => None,
+                    Ok(n) => {
+                        piece.truncate(n);
+                        upload.sent.fetch_add(n as u64, Ordering::Relaxed);
+                        Some((Ok(Bytes::from(piece)), Some(file)))
+                    }
+                    Err(e) => {
+                        let shown = io::Error::new(e.kind(), e.to_string());
+                        *upload.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                        Some((Err(shown), None))
+                    }
+                }
+            }
+        })
+    }
+
+    /// Why the archive could not be read to its end.
+    fn broken(&self) -> Option<io::Error> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn read(file: &mut File, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read(piece) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// What the engine has said while it loaded.
+#[derive(Default)]
+struct Said {
+    text: String,
+}
+
+impl Said {
+    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers) -> Option<Progress> {
+        if let Some(text) = &answer.stream
+            && self.text.len() + text.len() <= MOST_TEXT
+        {
+            self.text.push_str(text);
+        }
+        layers.update(Stage::Extract, answer.id.as_deref()?, answer.progress_detail.as_ref()?)
+    }
+
+    /// The names, or the IDs where there is none, of what was loaded (moby, image/tarexport/load.go), each once.
+    fn loaded(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for line in self.text.lines() {
+            let name =
+                ["Loaded image: ", "Loaded image ID: "].iter().find_map(|p| line.trim().strip_prefix(p));
+            names.extend(name.map(str::trim).filter(|n| !n.is_empty() && !names.contains(n)));
+        }
+        names
+    }
+}
+
+/// Whether the failure is the archive's: what moby says of one that is damaged or none at all.
+fn blames_archive(failure: &Failure) -> bool {
+    const WORDS: [&str; 9] = [
+        "archive/tar",
+        "unexpected eof",
+        "invalid tar header",
+        "manifest.json",
+        "invalid manifest",
+        "invalid diffid",
+        "invalid reference format",
+        "gzip: invalid",
+        "unrecognized image format",
+    ];
+    let text = failure.text.to_ascii_lowercase();
+    matches!(failure.why, Why::Reported | Why::Refused(_)) && WORDS.iter().any(|w| text.contains(w))
+}
