@@ -5,15 +5,19 @@
 //! same steps are merely more than needed.
 
 mod content;
+mod current;
 mod flush;
 mod folder;
+mod in_place;
 mod leftovers;
 mod replace;
 mod side;
 
 pub use content::Content;
+pub use current::{current_content, settle};
 pub use flush::flush_node;
 pub use folder::{Entry, Folder, Kind, Space};
+pub use in_place::{InPlace, SECTOR, change_in_place, differing};
 pub use leftovers::{Leftover, Swept, is_leftover, sweep};
 pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
 pub use side::is_side_file;

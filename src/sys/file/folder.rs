@@ -239,6 +239,19 @@ impl Folder {
         Ok(file)
     }
 
+    /// Opens a regular file for writing, each write being on its way to the medium when it returns; never a link.
+    ///
+    /// # Errors
+    /// As for [`open_file`](Self::open_file).
+    pub(super) fn open_synchronous(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_DSYNC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(nix::fcntl::openat(&self.dir, name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(file)
+    }
+
     /// Whether a file holds exactly `content`, as read from the medium.
     ///
     /// # Errors
