@@ -4,9 +4,21 @@
 //! Three dialects behind one trait. Every change is durable and read back when a verb returns, and at every instant of it the
 //! bootloader finds either the old or the new selection.
 
+mod balena;
+pub mod change;
+mod env_file;
+pub mod envblock;
+mod grub;
+mod locate;
+mod retire;
+mod uboot;
+pub mod uenv;
+
 use std::path::Path;
 
-use crate::config::paths::Paths;
+pub use locate::{balena, detect, grub, uboot};
+pub use retire::{Keep, retire_others};
+
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Slot};
 
@@ -44,6 +56,13 @@ pub struct BootState {
     pub upgrade_available: bool,
 }
 
+impl BootState {
+    /// A root that was never on trial.
+    fn untouched(root: Named) -> Self {
+        BootState { root, bootcount: 0, upgrade_available: false }
+    }
+}
+
 /// One way in which a bootloader is told.
 pub trait Dialect {
     /// Its name, for owners.
@@ -57,7 +76,17 @@ pub trait Dialect {
         true
     }
 
-    /// What the bootloader will go by.
+    /// How many attempts the bootloader makes, as its configuration gives the number. For the owner; see
+    /// [`is_exceeded`](Self::is_exceeded) for what it means.
+    fn limit(&self) -> u32;
+
+    /// Whether the bootloader takes the other root at this count, on trial or not: a count that was left over is as dangerous as a
+    /// wrong root.
+    fn is_exceeded(&self, bootcount: u32) -> bool {
+        self.counts() && bootcount >= self.limit()
+    }
+
+    /// What the bootloader will go by. Of a damaged file, what can be read of it.
     ///
     /// # Errors
     /// `BootStateInvalid` when the file cannot be read or understood.
@@ -76,38 +105,12 @@ pub trait Dialect {
     fn clear_bootcount(&self) -> Result<()>;
 }
 
-/// The dialect that is in use on this device.
-///
-/// # Errors
-/// The boot partition cannot be looked at.
-pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
-    Err(absent(paths))
+fn invalid(file: &Path) -> Error {
+    Error::new(Code::BootStateInvalid, format!("cannot read the boot selection in {}", file.display()))
+        .object(file.display())
 }
 
-/// The dialect of U-Boot, whether its file is there or not.
-///
-/// # Errors
-/// The boot partition cannot be looked at.
-pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
-    Err(absent(paths))
-}
-
-/// The dialect of GRUB.
-///
-/// # Errors
-/// There is no `grubenv`, nor a `grub.cfg` of an old image, on the boot partition.
-pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
-    Err(absent(paths))
-}
-
-/// The dialect of the balena bootloader, whether its file is there or not.
-///
-/// # Errors
-/// The boot partition cannot be looked at.
-pub fn balena(paths: &Paths) -> Result<Box<dyn Dialect>> {
-    Err(absent(paths))
-}
-
-fn absent(paths: &Paths) -> Error {
-    Error::new(Code::NotInThisBuild, format!("no dialect for {}", paths.root().display()))
+fn unwritable(file: &Path) -> Error {
+    Error::new(Code::BootStateUnwritable, format!("cannot change the boot selection in {}", file.display()))
+        .object(file.display())
 }

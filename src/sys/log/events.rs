@@ -26,4 +26,6 @@ events! {
     VERIFY_MISMATCH = "6ffd8d7e2c5e45d4905de0114e8ce803";
     /// A bootloader was written and verified.
     BOOTLOADER_WRITTEN = "957714db815b40879cf91340b3777ef2";
+    /// The file with the boot selection was damaged, and has been written anew.
+    ENVIRONMENT_REPAIRED = "3e2ebb1a5b3142ffbea465409f014bc4";
 }

@@ -1,0 +1,63 @@
+//! The balena bootloader: a small system that starts the real one by kexec (meta-balena, `initrdscripts/files/abroot`).
+//!
+//! It adds 1 to the count while the selection is on trial, takes the other root from 3 on, and puts back the kernel override of
+//! the root it takes. It reads the block with `grub-editenv`.
+
+use std::path::{Path, PathBuf};
+
+use super::env_file::{self, EnvFile};
+use super::envblock::ROOT;
+use super::{BootState, Dialect, Named, invalid};
+use crate::error::Result;
+use crate::slot::{Root, Slot};
+
+/// Name of its file, at the top of the boot partition.
+pub(super) const FILE: &str = "bootenv";
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Balena {
+    file: EnvFile,
+}
+
+impl Balena {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Balena { file: EnvFile::new(path) }
+    }
+}
+
+impl Dialect for Balena {
+    fn name(&self) -> &'static str {
+        "balena bootloader"
+    }
+
+    fn file(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn limit(&self) -> u32 {
+        3
+    }
+
+    fn read(&self) -> Result<BootState> {
+        // Without the file the small system itself keeps running from the root it finds: the first one.
+        let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::A))) };
+        let root = match found.block.get(ROOT) {
+            Some(b"A") => Named::Slot(Slot::A),
+            Some(b"B") => Named::Slot(Slot::B),
+            other => Named::Other(env_file::text(other.unwrap_or_default())),
+        };
+        let bootcount = env_file::count(&found.block).ok_or_else(|| {
+            invalid(self.file()).because(std::io::Error::other("its bootcount is no number"))
+        })?;
+        Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+    }
+
+    fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
+        self.file.select(root.slot.letter(), upgrade_available)
+    }
+
+    fn clear_bootcount(&self) -> Result<()> {
+        self.file.clear_bootcount()
+    }
+}

@@ -1,0 +1,81 @@
+//! A change of the boot state as a list of steps, and the one place that carries them out.
+//!
+//! Whatever decides what to write is pure; whatever writes goes through [`InPlace`], which a test can stop at each call.
+
+use std::ffi::OsString;
+use std::io;
+
+use crate::sys::file::{self, Content, Folder, InPlace, Kind};
+
+/// One step. Each is on the medium, and read back, before the next begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Make the file hold this, by a new file that takes its name.
+    Replace(OsString, Vec<u8>),
+    /// Make the file, which holds `old`, hold `new` by writing these sectors in this order.
+    Sectors {
+        /// The file.
+        name: OsString,
+        /// What it holds.
+        old: Vec<u8>,
+        /// What it shall hold.
+        new: Vec<u8>,
+        /// Numbers of the sectors of 512 bytes that differ.
+        order: Vec<usize>,
+    },
+    /// Remove every file whose name has this in it, in whatever case, with its side files.
+    RemoveAll(&'static str),
+}
+
+/// Carries out a change in one folder.
+///
+/// # Errors
+/// As the operating system says; the steps after the one that failed are not done.
+pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
+    for step in steps {
+        match step {
+            Step::Replace(name, new) => {
+                file::replace_by(files, name, &Content::Bytes(new))?;
+            }
+            Step::Sectors { name, old, new, order } => {
+                file::change_in_place(files, name, old, new, order)?;
+            }
+            Step::RemoveAll(part) => remove_all(files, part)?,
+        }
+    }
+    Ok(())
+}
+
+/// A damaged FAT may have one name several times: each removal takes one of them.
+fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
+    for _ in 0..MOST {
+        let names = files.names()?;
+        let Some(name) = names.iter().find(|name| has(name, part)) else { return Ok(()) };
+        file::remove(files, name)?;
+    }
+    Err(io::Error::other(format!("files named *{part}* are still there after {MOST} were removed")))
+}
+
+/// Names removed at most: U-Boot has been seen to leave a few.
+const MOST: usize = 64;
+
+/// Whether a name has `part` in it, in whatever case.
+pub(super) fn has(name: &std::ffi::OsStr, part: &str) -> bool {
+    name.to_string_lossy().to_lowercase().contains(part)
+}
+
+/// Makes a folder fit for a change: nothing an earlier one left, nothing of `fatrw` half done.
+///
+/// # Errors
+/// As the operating system says. Then nothing in the folder may be touched.
+pub(super) fn prepare(folder: &Folder, name: &std::ffi::OsStr) -> io::Result<()> {
+    file::sweep(folder)?;
+    file::settle(folder, name)?;
+    Ok(())
+}
+
+/// The file of this name as the folder writes it, which on FAT may be in another case.
+pub(super) fn find(folder: &Folder, name: &str) -> io::Result<Option<OsString>> {
+    let mut names = folder.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == Kind::File));
+    Ok(names.find(|(n, _)| folder.same_name(n, name.as_ref())).map(|(n, _)| n))
+}

@@ -1,0 +1,141 @@
+//! A file with an environment block, as GRUB and the balena bootloader have one.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::change::{self, Step};
+use super::envblock::{BOOTCOUNT, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
+use super::{invalid, unwritable};
+use crate::error::Result;
+use crate::sys::file::{self, Folder};
+use crate::sys::log::events;
+
+/// Where the block is.
+#[derive(Debug, Clone)]
+pub(super) struct EnvFile {
+    path: PathBuf,
+}
+
+/// The block, and what it was read from.
+pub(super) struct Found {
+    pub(super) block: EnvBlock,
+    /// Why it has to be repaired.
+    pub(super) damage: Option<Damage>,
+    bytes: Vec<u8>,
+}
+
+impl EnvFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        EnvFile { path }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn name(&self) -> OsString {
+        self.path.file_name().unwrap_or_default().to_owned()
+    }
+
+    fn folder(&self) -> io::Result<Folder> {
+        Folder::open(self.path.parent().unwrap_or(Path::new("/")))
+    }
+
+    /// The block; `None` where there is no file.
+    pub(super) fn read(&self) -> Result<Option<Found>> {
+        let found = self.folder().and_then(|folder| Self::found(&folder, &self.name()));
+        found.map_err(|e| invalid(&self.path).because(e))
+    }
+
+    fn found(folder: &Folder, name: &OsStr) -> io::Result<Option<Found>> {
+        Ok(file::current_content(folder, name)?.map(Found::of))
+    }
+
+    /// Selects a root, with a count of 0.
+    pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
+        self.change(|block| {
+            let upgrade = if upgrade_available { "1" } else { "0" };
+            [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)]
+                .iter()
+                .all(|(k, v)| block.set(k, v.as_bytes()))
+        })
+    }
+
+    /// Sets the count to 0 where it is not.
+    pub(super) fn clear_bootcount(&self) -> Result<()> {
+        let Some(found) = self.read()? else { return Ok(()) };
+        if matches!(found.block.get(BOOTCOUNT), None | Some(b"0")) {
+            return Ok(());
+        }
+        self.change(|block| block.set(BOOTCOUNT, b"0"))
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut EnvBlock) -> bool) -> Result<()> {
+        self.try_change(edit).map_err(|e| unwritable(&self.path).because(e))
+    }
+
+    fn try_change(&self, edit: impl FnOnce(&mut EnvBlock) -> bool) -> io::Result<()> {
+        let (folder, name) = (self.folder()?, self.name());
+        change::prepare(&folder, &name)?;
+        let found = Self::found(&folder, &name)?;
+        let mut block = found.as_ref().map(|f| f.block.clone()).unwrap_or_default();
+        if !edit(&mut block) {
+            return Err(io::Error::other("it cannot hold this selection"));
+        }
+        let step = plan(name, found.as_ref(), block)?;
+        change::carry_out(&folder, &[step])?;
+        if let Some(damage) = found.and_then(|f| f.damage) {
+            tracing::warn!(
+                MESSAGE_ID = events::ENVIRONMENT_REPAIRED,
+                COPAL_FILE = %self.path.display(),
+                "{} was damaged ({damage}); it has been written anew with what could be read of it",
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Reads a block, or what can be read of a damaged one.
+    pub(super) fn of(bytes: Vec<u8>) -> Found {
+        match EnvBlock::parse(&bytes) {
+            Ok(block) => Found { block, damage: None, bytes },
+            Err(damage) => Found { block: EnvBlock::salvage(&bytes), damage: Some(damage), bytes },
+        }
+    }
+}
+
+/// The step that makes a file hold `block`: in place wherever that is safe.
+fn plan(name: OsString, found: Option<&Found>, mut block: EnvBlock) -> io::Result<Step> {
+    match found {
+        Some(Found { damage: None, bytes, .. }) => {
+            if let Some(Rewrite { new, order }) = block.in_place(bytes).map_err(io::Error::other)? {
+                return Ok(Step::Sectors { name, old: bytes.clone(), new, order });
+            }
+        }
+        // What was read of a damaged block may be too much for a sound one. The boot decision counts.
+        Some(_) => while block.print().is_err() && block.drop_last() {},
+        None => {}
+    }
+    Ok(Step::Replace(name, block.print().map_err(io::Error::other)?))
+}
+
+/// A count as these bootloaders write it: decimal; none is 0.
+pub(super) fn count(block: &EnvBlock) -> Option<u32> {
+    match block.get(BOOTCOUNT) {
+        None | Some(b"") => Some(0),
+        Some(text) => std::str::from_utf8(text).ok()?.parse().ok(),
+    }
+}
+
+/// Whether the selection is on trial: GRUB and the scripts compare with `1`.
+pub(super) fn is_on_trial(block: &EnvBlock) -> bool {
+    block.get(UPGRADE) == Some(b"1")
+}
+
+/// A value as text, for what is not understood.
+pub(super) fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(trim(value)).into_owned()
+}

@@ -1,0 +1,175 @@
+//! GRUB (meta-balena, `recipes-bsp/grub`): its configuration compares the partition's number with 2, and takes root B for any other
+//! value and for none. While the selection is on trial it counts 0, 1, 2, and takes the other root at 2.
+//!
+//! Old images have no selection in `grubenv`: the label of the root stands in `grub.cfg`, and nothing is counted.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::change::{self, Step};
+use super::env_file::{self, EnvFile};
+use super::envblock::{ROOT, UPGRADE};
+use super::{BootState, Dialect, Named, invalid, unwritable};
+use crate::error::Result;
+use crate::slot::{Root, Slot};
+use crate::sys::file::{self, Folder};
+
+/// Name of the block's file.
+pub(super) const FILE: &str = "grubenv";
+/// Name of its configuration.
+pub(super) const CONFIG: &str = "grub.cfg";
+
+/// GRUB with a selection in its environment block.
+#[derive(Debug)]
+pub(super) struct Grub {
+    file: EnvFile,
+}
+
+impl Grub {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Grub { file: EnvFile::new(path) }
+    }
+
+    /// Whether the block has a selection, as images have had since rollbacks came.
+    pub(super) fn has_selection(&self) -> Result<bool> {
+        Ok(self.file.read()?.is_some_and(|found| found.block.get(UPGRADE).is_some()))
+    }
+}
+
+impl Dialect for Grub {
+    fn name(&self) -> &'static str {
+        "GRUB"
+    }
+
+    fn file(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn limit(&self) -> u32 {
+        2
+    }
+
+    fn read(&self) -> Result<BootState> {
+        let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::B))) };
+        let root = match found.block.get(ROOT) {
+            None | Some(b"") => Named::Slot(Slot::B),
+            Some(value) => {
+                let text = env_file::text(value);
+                text.parse().map_or(Named::Other(text), Named::Index)
+            }
+        };
+        let bootcount = env_file::count(&found.block)
+            .ok_or_else(|| invalid(self.file()).because(io::Error::other("its bootcount is no number")))?;
+        Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+    }
+
+    fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
+        self.file.select(&root.index.to_string(), upgrade_available)
+    }
+
+    fn clear_bootcount(&self) -> Result<()> {
+        self.file.clear_bootcount()
+    }
+}
+
+/// GRUB with the label of the root in its configuration.
+#[derive(Debug)]
+pub(super) struct Legacy {
+    config: PathBuf,
+}
+
+impl Legacy {
+    pub(super) fn new(config: PathBuf) -> Self {
+        Legacy { config }
+    }
+
+    fn text(&self) -> io::Result<Vec<u8>> {
+        file::current_content(&self.folder()?, self.config_name())?
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn folder(&self) -> io::Result<Folder> {
+        Folder::open(self.config.parent().unwrap_or(Path::new("/")))
+    }
+
+    fn config_name(&self) -> &OsStr {
+        self.config.file_name().unwrap_or_default()
+    }
+
+    fn try_set(&self, slot: Slot) -> io::Result<()> {
+        let folder = self.folder()?;
+        change::prepare(&folder, self.config_name())?;
+        let old = self.text()?;
+        if labels(&old).next().is_none() {
+            return Err(io::Error::other("it has no label of a root partition"));
+        }
+        let step = Step::Replace(self.config_name().to_owned(), with_slot(&old, slot));
+        change::carry_out(&folder, &[step])
+    }
+}
+
+impl Dialect for Legacy {
+    fn name(&self) -> &'static str {
+        "GRUB without rollback"
+    }
+
+    fn file(&self) -> &Path {
+        &self.config
+    }
+
+    fn counts(&self) -> bool {
+        false
+    }
+
+    fn limit(&self) -> u32 {
+        0
+    }
+
+    fn read(&self) -> Result<BootState> {
+        let text = self.text().map_err(|e| invalid(&self.config).because(e))?;
+        let mut slots: Vec<Slot> = labels(&text).map(|(_, slot)| slot).collect();
+        slots.dedup();
+        match slots.as_slice() {
+            [slot] => Ok(BootState::untouched(Named::Slot(*slot))),
+            [] => Ok(BootState::untouched(Named::Other(String::new()))),
+            _ => Ok(BootState::untouched(Named::Other("several labels".into()))),
+        }
+    }
+
+    fn set(&self, root: &Root, _: bool) -> Result<()> {
+        self.try_set(root.slot).map_err(|e| unwritable(&self.config).because(e))
+    }
+
+    fn clear_bootcount(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+const LABELS: [&[u8]; 2] = [b"resin-root", b"balena-root"];
+
+/// Where the letters of root labels are in a text, and which slots they name.
+pub(super) fn labels(text: &[u8]) -> impl Iterator<Item = (usize, Slot)> {
+    (0..text.len()).filter_map(move |at| {
+        let rest = text.get(at..)?;
+        let label = LABELS.iter().find(|label| rest.starts_with(label))?;
+        let slot = match rest.get(label.len())? {
+            b'A' => Slot::A,
+            b'B' => Slot::B,
+            _ => return None,
+        };
+        let word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        let ends = rest.get(label.len() + 1).is_none_or(|b| !word(b));
+        ends.then_some((at + label.len(), slot))
+    })
+}
+
+fn with_slot(text: &[u8], slot: Slot) -> Vec<u8> {
+    let mut new = text.to_vec();
+    for (at, _) in labels(text) {
+        if let (Some(letter), Some(with)) = (new.get_mut(at), slot.letter().bytes().next()) {
+            *letter = with;
+        }
+    }
+    new
+}

@@ -1,0 +1,139 @@
+//! Which dialect a device has, by the files on its boot partition.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::grub::{Grub, Legacy};
+use super::{Dialect, balena as bl, change, grub as gr, uboot as ub};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::file::Folder;
+use crate::sys::mount;
+
+/// The dialect that is in use on this device: by `resinOS_uEnv.txt`, `bootenv` or GRUB's files, in this order. None of them is a
+/// device with U-Boot that was never updated: no image comes with its file.
+///
+/// # Errors
+/// The boot partition cannot be looked at.
+pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
+    let boot = paths.plain_boot();
+    if has(&boot, ub::FILE)? {
+        uboot(paths)
+    } else if has(&boot, bl::FILE)? {
+        balena(paths)
+    } else if grub_place(paths)?.is_some() {
+        grub(paths)
+    } else {
+        uboot(paths)
+    }
+}
+
+/// The dialect of U-Boot, whether its file is there or not.
+///
+/// # Errors
+/// The boot partition cannot be looked at.
+pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
+    let boot = paths.plain_boot();
+    look(&boot)?;
+    // U-Boot takes the partition after the boot partition for root A (`resin_roota`).
+    let first_root = partition_of(paths, &boot).map_or(2, |index| index.saturating_add(1));
+    Ok(Box::new(ub::Uboot::new(boot, first_root)))
+}
+
+/// The dialect of GRUB.
+///
+/// # Errors
+/// There is no `grubenv`, nor a `grub.cfg`, on the boot partition, or it cannot be looked at.
+pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
+    let Some(place) = grub_place(paths)? else {
+        let boot = paths.plain_boot();
+        return Err(Error::new(
+            Code::BootStateInvalid,
+            format!("cannot find GRUB's {} or {} below {}", gr::FILE, gr::CONFIG, boot.display()),
+        )
+        .object(boot.display()));
+    };
+    let grub = Grub::new(place.join(gr::FILE));
+    let config = place.join(gr::CONFIG);
+    // A configuration that knows the selection has both labels. One that does not has the one it boots.
+    if !grub.has_selection()? && is_legacy(&config) {
+        return Ok(Box::new(Legacy::new(config)));
+    }
+    Ok(Box::new(grub))
+}
+
+/// The dialect of the balena bootloader, whether its file is there or not.
+///
+/// # Errors
+/// The boot partition cannot be looked at.
+pub fn balena(paths: &Paths) -> Result<Box<dyn Dialect>> {
+    let boot = paths.plain_boot();
+    look(&boot)?;
+    Ok(Box::new(bl::Balena::new(boot.join(bl::FILE))))
+}
+
+fn is_legacy(config: &Path) -> bool {
+    let text = fs::read(config).unwrap_or_default();
+    let knows = text.windows(super::envblock::ROOT.len()).any(|w| w == super::envblock::ROOT.as_bytes());
+    !knows && gr::labels(&text).next().is_some()
+}
+
+/// GRUB's folder. On an encrypted disk the other boot partition has a link `EFI` to it.
+fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
+    let mut folders = ["grub", "EFI/BOOT"];
+    if paths.at("/sys/firmware/efi").is_dir() {
+        folders.reverse();
+    }
+    let (plain, boot) = (paths.plain_boot(), paths.boot());
+    let all: Vec<PathBuf> =
+        [&plain, &boot].into_iter().flat_map(|top| folders.map(|f| top.join(f))).collect();
+    for name in [gr::FILE, gr::CONFIG] {
+        for folder in &all {
+            if folder.is_dir() && has(folder, name)? {
+                return Ok(Some(folder.clone()));
+            }
+        }
+        if name == gr::FILE && has(&plain, name)? {
+            return Ok(Some(plain));
+        }
+    }
+    Ok(None)
+}
+
+fn look(folder: &Path) -> Result<Folder> {
+    Folder::open(folder).map_err(|e| {
+        Error::new(Code::BootStateInvalid, format!("cannot look at the boot partition, {}", folder.display()))
+            .object(folder.display())
+            .because(e)
+    })
+}
+
+fn has(folder: &Path, name: &str) -> Result<bool> {
+    let open = look(folder)?;
+    let found = change::find(&open, name).map_err(|e| super::invalid(&folder.join(name)).because(e))?;
+    // A file that `fatrw` was about to make.
+    let pending = || crate::sys::file::current_content(&open, name.as_ref());
+    match found {
+        Some(_) => Ok(true),
+        None => Ok(pending().map_err(|e| super::invalid(&folder.join(name)).because(e))?.is_some()),
+    }
+}
+
+/// Number of the partition that is mounted here.
+fn partition_of(paths: &Paths, point: &Path) -> Option<u32> {
+    let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).ok()?;
+    let mounted = mounts.iter().rev().find(|m| paths.at(&m.point) == point && m.dev.0 != 0)?;
+    let (major, minor) = mounted.dev;
+    let by_number = paths.at(format!("/sys/dev/block/{major}:{minor}/partition"));
+    let text = fs::read_to_string(by_number).or_else(|_| {
+        let class = paths.at("/sys/class/block");
+        let mut nodes = fs::read_dir(class)?.filter_map(|entry| entry.ok().map(|e| e.path()));
+        let is_it = |node: &PathBuf| {
+            fs::read_to_string(node.join("dev"))
+                .is_ok_and(|dev| mount::parse_dev(dev.trim()) == Some(mounted.dev))
+        };
+        let node = nodes.find(is_it).ok_or(std::io::ErrorKind::NotFound)?;
+        fs::read_to_string(node.join("partition"))
+    });
+    text.ok()?.trim().parse().ok()
+}
