@@ -9,6 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 pub enum Content<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
+    /// These bytes, in a file that is made with these permissions (less the process's mask), where the file system has any.
+    BytesAs(&'a [u8], u32),
     /// An open regular file, read from its beginning.
     File(&'a File),
 }
@@ -23,7 +25,9 @@ impl Content<'_> {
     /// The file's size cannot be told.
     pub fn size(&self) -> io::Result<u64> {
         match self {
-            Content::Bytes(bytes) => Ok(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+            Content::Bytes(bytes) | Content::BytesAs(bytes, _) => {
+                Ok(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
+            }
             Content::File(file) => Ok(file.metadata()?.len()),
         }
     }
@@ -32,6 +36,7 @@ impl Content<'_> {
     pub(super) fn mode(&self) -> io::Result<u32> {
         match self {
             Content::Bytes(_) => Ok(0o644),
+            Content::BytesAs(_, mode) => Ok(mode & 0o777),
             Content::File(file) => Ok(file.metadata()?.mode() & 0o777),
         }
     }
@@ -39,7 +44,7 @@ impl Content<'_> {
     /// Fills as much of `buf` as there is from `offset` on.
     pub(super) fn fill(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
-            Content::Bytes(bytes) => {
+            Content::Bytes(bytes) | Content::BytesAs(bytes, _) => {
                 let rest =
                     usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
                 let n = rest.len().min(buf.len());

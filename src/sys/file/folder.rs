@@ -15,6 +15,8 @@ use nix::unistd::UnlinkatFlags;
 
 use super::content::{Content, STEP, fill};
 use super::flush::Drive;
+use super::in_place::InPlace;
+use super::leftovers;
 use super::replace::Steps;
 use crate::sys::buffer::Buffer;
 
@@ -231,7 +233,11 @@ impl Folder {
     /// # Errors
     /// Of `openat(2)`; `InvalidInput` when it is not a regular file.
     pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        self.open_regular(name, OFlag::O_RDONLY)
+    }
+
+    fn open_regular(&self, name: &OsStr, access: OFlag) -> io::Result<File> {
+        let flags = access | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(nix::fcntl::openat(&self.dir, name, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -378,6 +384,31 @@ impl Steps for Folder {
 
     fn flush(&self) -> io::Result<()> {
         self.drive.flush()
+    }
+
+    fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
+        if !self.fat {
+            return Ok(None);
+        }
+        leftovers::twin(self, name, &self.open_file(name)?)
+    }
+
+    fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
+        leftovers::separate_side(self, name, twin)
+    }
+}
+
+impl InPlace for Folder {
+    fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
+        self.open_regular(name, OFlag::O_RDWR)
+    }
+
+    fn put(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+    }
+
+    fn cut(&self, file: &File, size: u64) -> io::Result<()> {
+        file.set_len(size)
     }
 }
 

@@ -110,7 +110,7 @@ fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<Kind>) -> io::Result<Le
 /// The other file of this folder that begins at the same cluster. Only FAT can have one.
 ///
 /// Needs `CAP_SYS_RAWIO`; an error means that nobody can tell, and then nothing may be unlinked.
-fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Option<OsString>> {
+pub(super) fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Option<OsString>> {
     if !folder.is_fat() {
         return Ok(None);
     }
@@ -153,6 +153,18 @@ fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::
     drop(shared);
     drop(held);
     Ok(())
+}
+
+/// [`separate`] of a side file, which nobody else will look for afterwards.
+pub(super) fn separate_side(folder: &Folder, side: &OsStr, twin: &OsStr) -> io::Result<()> {
+    let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
+    separate(folder, side, folder.open_file(side)?, twin)?;
+    tracing::warn!(
+        "{} and {} shared their clusters after a power cut; the file has got its own",
+        folder.path().join(side).display(),
+        twin.to_string_lossy()
+    );
+    make_writable_again(folder, was)
 }
 
 /// Clusters that are freed although the table has them as free already, because a cut tore table and entry apart or because two

@@ -33,6 +33,16 @@ pub trait Steps {
     fn sync_folder(&self) -> io::Result<()>;
     /// Writes back the block device and flushes the drive's cache.
     fn flush(&self) -> io::Result<()>;
+    /// Another file of the folder that begins at the same cluster, as half a rename leaves it on FAT.
+    fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
+        let _none_elsewhere = name;
+        Ok(None)
+    }
+    /// Gives `twin` clusters of its own, then removes `name`, with which it shared them.
+    fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
+        let _none_elsewhere = (name, twin);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Closes a file: the clusters of one that has no name any more are freed here.
     fn close(&self, file: File) -> io::Result<()> {
         drop(file);
@@ -53,6 +63,9 @@ pub enum Outcome {
 /// content (or to nothing, if there was nothing), also on the medium. Returns when the new content is on the medium and has
 /// been read back from there.
 ///
+/// Side files of `fatrw` are dropped first, complete or not: they hold what was there before `content`, and would be put over it.
+/// So content that was made by changing the old one must have been made from what [`open_current`](super::open_current) gives.
+///
 /// # Errors
 /// As the operating system says, with the step that failed; `InvalidData` when the medium returned something else than what
 /// was written, in which case the old file is still in place.
@@ -66,11 +79,17 @@ pub fn replace(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Resu
 /// As for [`replace`].
 pub fn replace_by(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
     let stale = remove_side_files(steps, name)?;
+    let outcome = replace_only(steps, name, content)?;
+    Ok(if stale { Outcome::Written } else { outcome })
+}
+
+/// [`replace_by`] that leaves side files alone.
+pub(super) fn replace_only(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
     if at(steps.holds(name, content), "compare", name)? {
         // It may have been written by somebody who did not care whether it reaches the medium.
         at(steps.sync_folder(), "sync the folder of", name)?;
         at(steps.flush(), "flush the drive below", name)?;
-        return Ok(if stale { Outcome::Written } else { Outcome::Unchanged });
+        return Ok(Outcome::Unchanged);
     }
     // Held until the very end: freed earlier, a cut could leave the old entry with clusters that the table calls free.
     let old = at(steps.hold(name), "open", name)?;
@@ -126,10 +145,26 @@ pub(super) fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<
     let all = at(steps.names(), "list the folder of", name)?;
     let stale: Vec<_> =
         all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect();
+    let stale = side_files(steps, name)?;
     for side in &stale {
-        unlink_held(steps, side)?;
+        drop_side_file(steps, side)?;
     }
     Ok(!stale.is_empty())
+}
+
+/// What `fatrw` keeps beside a file.
+pub(super) fn side_files(steps: &impl Steps, name: &OsStr) -> io::Result<Vec<OsString>> {
+    let all = at(steps.names(), "list the folder of", name)?;
+    Ok(all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect())
+}
+
+/// Removes a side file. `fatrw` renames one over its file; half of that leaves two names for the same clusters, and to unlink
+/// either one would free those of the other.
+pub(super) fn drop_side_file(steps: &impl Steps, side: &OsStr) -> io::Result<()> {
+    match at(steps.twin(side), "find the clusters of", side)? {
+        Some(twin) => at(steps.separate(side, &twin), "clean up", side),
+        None => unlink_held(steps, side),
+    }
 }
 
 /// Removes a name so that the clusters are freed after the entry has gone from the medium, never before.

@@ -33,11 +33,19 @@ pub(super) fn is_side_file_by(entry: &OsStr, name: &OsStr, same: impl Fn(&OsStr,
 
 /// `REST.RANDOM.MD5`: then the file is `NAME.REST`.
 fn belongs_to_longer_name(middle: &[u8]) -> bool {
-    let hex = |part: Option<&[u8]>, len| {
-        part.is_some_and(|p| p.len() == len && p.iter().all(u8::is_ascii_hexdigit))
-    };
     let mut parts = middle.rsplit(|&b| b == b'.');
     hex(parts.next(), 32) && hex(parts.next(), 8) && parts.next().is_some()
+}
+
+fn hex(part: Option<&[u8]>, len: usize) -> bool {
+    part.is_some_and(|p| p.len() == len && p.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The MD5 that the content of a side file must have, in lower-case hex; `None` where the name has none.
+pub(super) fn digest_of_name(entry: &OsStr) -> Option<String> {
+    let mut parts = bytes(entry).strip_suffix(b".md5sum")?.rsplit(|&b| b == b'.');
+    let digest = parts.next().filter(|d| hex(Some(d), 32))?;
+    hex(parts.next(), 8).then(|| String::from_utf8_lossy(digest).to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -60,5 +68,19 @@ mod tests {
         no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "config");
         no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "config.jso");
         no(&format!(".config.json.12ab34cd.{HASH}.md5sum"), "onfig.json");
+    }
+
+    #[test]
+    fn only_a_whole_name_says_what_the_content_must_be() {
+        let digest = |name: String| digest_of_name(name.as_ref());
+        assert_eq!(digest(format!(".f.12ab34cd.{HASH}.md5sum")).as_deref(), Some(HASH));
+        for other in [
+            format!(".f.12ab34cd.{HASH}.tmp"),
+            format!(".f.12ab34c.{HASH}.md5sum"),
+            format!(".f.12ab34cd.{}.md5sum", &HASH[1..]),
+            ".f.12ab34cd.md5sum".to_owned(),
+        ] {
+            assert_eq!(digest(other.clone()), None, "{other}");
+        }
     }
 }

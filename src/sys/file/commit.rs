@@ -1,0 +1,191 @@
+//! What `fatrw` has left beside a file: complete content that a reader must see, or the rest of a write that was cut off.
+//!
+//! A side file is there from before the target is touched until after it has been renamed, and nobody but `fatrw` makes one. Whoever
+//! else writes the target removes it first ([`replace`](super::replace), [`remove`](super::remove),
+//! [`overwrite`](super::overwrite)). So one that is complete is always newer than the target, and time stamps, which a device
+//! without a clock cannot make, decide only between several of them.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::time::SystemTime;
+
+use md5::{Digest as _, Md5};
+
+use super::at;
+use super::content::{Content, STEP, fill};
+use super::folder::Folder;
+use super::leftovers::sweep;
+use super::replace::{Outcome, Steps, drop_side_file, replace_only, side_files};
+use super::side::digest_of_name;
+
+/// Opens the content that a reader of `name` must see, for reading from its beginning: a complete side file of `fatrw`, put over the
+/// file for good, or else the file. Whoever changes a boot file instead of replacing it must begin with this.
+///
+/// Where it cannot be put over the file (no room, a read-only file system), the side file itself is opened, and stays.
+///
+/// # Errors
+/// As the operating system says; `NotFound` where there is neither.
+pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
+    match sweep_for(folder, name) {
+        Ok(()) => open_current_by(folder, name),
+        Err(e) => {
+            tracing::warn!("{} is read as it is: {e}", folder.path().join(name).display());
+            let newest = newest_complete(folder, &side_files(folder, name)?)?;
+            newest.map_or_else(|| folder.open_file(name), |(_, file)| Ok(file))
+        }
+    }
+}
+
+/// What is cleaned up before anything in the folder may be replaced or removed.
+fn sweep_for(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    if side_files(folder, name)?.is_empty() { Ok(()) } else { sweep(folder).map(drop) }
+}
+
+/// [`open_current`] by other means.
+///
+/// # Errors
+/// As for [`open_current`].
+pub fn open_current_by(steps: &impl Steps, name: &OsStr) -> io::Result<File> {
+    let sides = side_files(steps, name)?;
+    let newest = newest_complete(steps, &sides)?;
+    if let Err(e) = commit(steps, name, &sides, newest.as_ref()) {
+        let shown = name.to_string_lossy();
+        match newest {
+            Some((side, file)) => {
+                let side = side.to_string_lossy();
+                tracing::warn!("{side} is read for {shown}, and cannot be put over it: {e}");
+                return Ok(file);
+            }
+            None => tracing::warn!("cannot clean up beside {shown}: {e}"),
+        }
+    }
+    at(steps.hold(name), "open", name)?.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("{}: there is no such file", name.to_string_lossy()))
+    })
+}
+
+/// Puts a complete side file of `fatrw` over its file, as [`replace`](super::replace) does, and removes it; of several the one that
+/// was written last. Removes those that are not complete. [`Outcome::Written`] when the file has other content now.
+///
+/// At every instant the file is complete, and a reader that knows of side files sees the new content.
+///
+/// # Errors
+/// As for [`replace`](super::replace). The side file is still there.
+pub fn commit_side_files(folder: &Folder, name: &OsStr) -> io::Result<Outcome> {
+    sweep_for(folder, name)?;
+    commit_side_files_by(folder, name)
+}
+
+/// [`commit_side_files`] by other means.
+///
+/// # Errors
+/// As for [`commit_side_files`].
+pub fn commit_side_files_by(steps: &impl Steps, name: &OsStr) -> io::Result<Outcome> {
+    let sides = side_files(steps, name)?;
+    let newest = newest_complete(steps, &sides)?;
+    commit(steps, name, &sides, newest.as_ref())
+}
+
+fn commit(
+    steps: &impl Steps,
+    name: &OsStr,
+    sides: &[OsString],
+    newest: Option<&(OsString, File)>,
+) -> io::Result<Outcome> {
+    // The others first: what is left when the power goes must not be an older one alone.
+    for other in sides.iter().filter(|s| newest.is_none_or(|(side, _)| side != *s)) {
+        drop_side_file(steps, other)?;
+    }
+    let Some((side, file)) = newest else { return Ok(Outcome::Unchanged) };
+    tracing::info!("{}: putting {} over it", name.to_string_lossy(), side.to_string_lossy());
+    match at(steps.twin(side), "find the clusters of", side)? {
+        // It was being renamed, not copied, when the power went: half of that has happened.
+        Some(twin) if steps.same_name(&twin, name) => {
+            at(steps.separate(side, &twin), "clean up", side)?;
+            Ok(Outcome::Written)
+        }
+        Some(twin) => Err(io::Error::other(format!(
+            "{} shares its clusters with {}",
+            side.to_string_lossy(),
+            twin.to_string_lossy()
+        ))),
+        None => {
+            let outcome = replace_only(steps, name, &Content::File(file))?;
+            drop_side_file(steps, side)?;
+            Ok(outcome)
+        }
+    }
+}
+
+/// Renames a complete side file over its file, of several the one that was written last: for a commit without room for a second
+/// copy. `false` where there is none.
+///
+/// At every instant the file is complete. What a cut may leave is a side file that shares its clusters with the file: copal tells
+/// those apart, the original `fatrw` does not.
+///
+/// # Errors
+/// As the operating system says, with the step that failed.
+pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+    sweep_for(folder, name)?;
+    rename_side_file_by(folder, name)
+}
+
+/// [`rename_side_file`] by other means.
+///
+/// # Errors
+/// As for [`rename_side_file`].
+pub fn rename_side_file_by(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
+    let sides = side_files(steps, name)?;
+    let Some((side, file)) = newest_complete(steps, &sides)? else { return Ok(false) };
+    if at(steps.twin(&side), "find the clusters of", &side)?.is_some() {
+        return Err(io::Error::other(format!("{} shares its clusters", side.to_string_lossy())));
+    }
+    for other in sides.iter().filter(|s| **s != side) {
+        drop_side_file(steps, other)?;
+    }
+    // Whoever wrote it may have died before it was on the medium.
+    at(steps.sync(&file), "sync", &side)?;
+    at(steps.sync_folder(), "sync the folder of", &side)?;
+    at(steps.flush(), "flush the drive below", &side)?;
+    let old = at(steps.hold(name), "open", name)?;
+    at(steps.rename(&side, name), "rename over", name)?;
+    at(steps.sync(&file), "sync", name)?;
+    at(steps.sync_folder(), "sync the folder of", name)?;
+    at(steps.flush(), "flush the drive below", name)?;
+    if let Some(old) = old {
+        steps.close(old)?;
+        at(steps.flush(), "flush the drive below", name)?;
+    }
+    Ok(true)
+}
+
+/// The side file, open, whose content fits its name; of several the one that was written last.
+fn newest_complete(steps: &impl Steps, sides: &[OsString]) -> io::Result<Option<(OsString, File)>> {
+    let mut newest: Option<(SystemTime, &OsString, File)> = None;
+    for side in sides {
+        let Some(wanted) = digest_of_name(side) else { continue };
+        let Some(file) = at(steps.hold(side), "open", side)? else { continue };
+        if at(digest(&file), "read", side)? != wanted {
+            tracing::debug!("{} is not complete", side.to_string_lossy());
+            continue;
+        }
+        let time = file.metadata()?.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        if newest.as_ref().is_none_or(|(other, ..)| time > *other) {
+            newest = Some((time, side, file));
+        }
+    }
+    Ok(newest.map(|(_, side, file)| (side.clone(), file)))
+}
+
+/// MD5 of a file, in lower-case hex.
+fn digest(file: &File) -> io::Result<String> {
+    let (mut md5, mut buf, mut offset) = (Md5::new(), vec![0; STEP], 0);
+    loop {
+        let n = fill(file, &mut buf, offset)?;
+        let Some(part) = buf.get(..n).filter(|p| !p.is_empty()) else { break };
+        md5.update(part);
+        offset += u64::try_from(n).unwrap_or(u64::MAX);
+    }
+    Ok(md5.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
