@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use crate::cli;
 use crate::error::{Code, Error, Result};
+use crate::fatrw;
 use crate::flasher;
 use crate::hostapp::hooks;
 use crate::sys::log::{self, Failure, Voice};
@@ -56,7 +57,7 @@ pub const APPLETS: &[Applet] = &[
     program("rollback-check-version", absent),
     Applet { name: "rollback-parse-bootloader", kind: Kind::Sourced },
     program("safe_reboot", absent),
-    program("fatrw", absent),
+    program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", absent),
     // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
     // are in the field, and the base name decides the target.

@@ -2,6 +2,8 @@
 //!
 //! The dependency direction is `main → applet → cli → {flasher, hostapp} → {phase, boot_files, bootloader, config, device,
 //! flash_device, partition, slot} → sys`, with [`error`] below all of them.
+//! The dependency direction is `main → applet → cli → {flasher, hostapp, fatrw} → {phase, bootloader, config, device, flash_device,
+//! partition, slot} → sys`, with [`error`] below all of them.
 
 pub mod applet;
 pub mod boot_files;
@@ -10,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod device;
 pub mod error;
+pub mod fatrw;
 pub mod flash_device;
 pub mod flasher;
 pub mod hostapp;

@@ -21,6 +21,8 @@ const LAYERS: &[&[&str]] = &[
         "slot",
         "version",
     ],
+    &["flasher", "hostapp", "rollback", "daemon", "fatrw"],
+    &["bootloader", "config", "device", "flash_device", "partition", "phase", "slot", "version"],
     &["sys"],
     &["error"],
 ];

@@ -91,7 +91,7 @@ fn a_legacy_name_answers_through_its_link_and_as_an_argument() {
         for o in [by_link, by_argument] {
             // Most are not in this build, and none may look as if it had done its work.
             let (status, error) = match name.as_str() {
-                "resin-init-flasher" => (2, "[usage]"),
+                "resin-init-flasher" | "fatrw" => (2, "[usage]"),
                 _ => (1, "[not-in-this-build]"),
             };
             assert_eq!((code(&o), stdout(&o).as_str()), (status, ""), "{name}");
@@ -217,7 +217,7 @@ fn output_that_cannot_be_written_is_a_failure() {
     // With nowhere to tell it, the exit code still does.
     let o = command(COPAL).arg("--list").stdout(full()).stderr(full()).output().unwrap();
     assert_eq!(code(&o), 1);
-    let o = command(COPAL).arg("fatrw").stderr(full()).output().unwrap();
+    let o = command(COPAL).arg("rollback-stop").stderr(full()).output().unwrap();
     assert_eq!(code(&o), 1);
 }
 
@@ -226,8 +226,8 @@ fn a_wrong_log_level_is_told_and_ignored() {
     let o = command(COPAL).arg("--version").env("COPAL_LOG", "loud").output().unwrap();
     assert_eq!(code(&o), 0);
     assert!(stderr(&o).starts_with("copal: warning: COPAL_LOG=loud "), "{}", stderr(&o));
-    let o = command(COPAL).arg("fatrw").env("COPAL_LOG", "loud").output().unwrap();
-    assert!(stderr(&o).starts_with("[fatrw][WARN] COPAL_LOG=loud "), "{}", stderr(&o));
+    let o = command(COPAL).arg("rollback-stop").env("COPAL_LOG", "loud").output().unwrap();
+    assert!(stderr(&o).starts_with("[rollback-stop][WARN] COPAL_LOG=loud "), "{}", stderr(&o));
     let o = command(COPAL).arg("--version").env("COPAL_LOG", "debug").output().unwrap();
     assert_eq!(stderr(&o), "");
 }

@@ -25,7 +25,7 @@ Not in this build yet:
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
 script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has
-resin-init-flasher; each of the others says that it is missing, and exits with 1.
+resin-init-flasher and fatrw; each of the others says that it is missing, and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]

@@ -1,0 +1,222 @@
+//! `fatrw`: how shell parts of the system read and write files on a boot partition.
+//!
+//! Names, arguments and what a reader sees are those of the program it stands in for (0.2.21), so that either may go on where the
+//! other was cut off. How a file gets to the medium is copal's own: [`file::replace`], which leaves no side file behind.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::{Code, Error, Result};
+use crate::sys::file::{self, Content, Folder};
+use crate::sys::log;
+
+/// Read and write files on FAT so that power may fail at any moment
+#[derive(Debug, Parser)]
+#[command(name = "fatrw", version = concat!(env!("CARGO_PKG_VERSION"), " (copal)"))]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+
+    /// Tell on stderr what is done
+    #[arg(short, long, global = true)]
+    debug: bool,
+
+    /// Where there is no room for a second copy, write over the file in place: a power cut may then cost it
+    #[arg(short, long = "unsafe", global = true)]
+    unsafe_fallback: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print a file, having put over it what a cut-off write has left beside it
+    Read { path: PathBuf },
+    /// Replace a file by what comes on stdin
+    Write(WriteArgs),
+    /// Replace a file by a copy of another one
+    Copy { source: PathBuf, dest: PathBuf },
+}
+
+#[derive(Debug, Args)]
+struct WriteArgs {
+    path: PathBuf,
+
+    /// Permissions in octal, for file systems that have any
+    #[arg(short, long, value_parser = mode)]
+    mode: Option<u32>,
+}
+
+fn mode(text: &str) -> Result<u32, &'static str> {
+    u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777).ok_or("up to four octal digits are wanted")
+}
+
+/// `fatrw args…`.
+///
+/// # Errors
+/// [`Code::Usage`]; [`Code::NotRoot`] without the right to; [`Code::Io`] when a file cannot be read or written, in which case it
+/// is as it was, save with `-u` where there was no room; [`Code::OutputFailed`].
+pub fn fatrw(args: &[OsString]) -> Result<()> {
+    let argv = std::iter::once(OsString::from("fatrw")).chain(args.iter().cloned());
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return print(e.render().to_string().as_bytes(), Path::new("fatrw"));
+        }
+        Err(e) => return Err(usage(&e)),
+    };
+    if cli.debug {
+        log::at_least(tracing::Level::DEBUG);
+    }
+    match &cli.verb {
+        Verb::Read { path } => read(path, cli.unsafe_fallback),
+        Verb::Write(args) => write(args, cli.unsafe_fallback),
+        Verb::Copy { source, dest } => copy(source, dest, cli.unsafe_fallback),
+    }
+}
+
+/// clap's first paragraph, on one line.
+fn usage(e: &clap::Error) -> Error {
+    let text = e.render().to_string();
+    let first = match e.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "read, write or copy is wanted"
+        }
+        _ => text.split("\n\n").next().unwrap_or_default(),
+    };
+    let message = first.strip_prefix("error: ").unwrap_or(first);
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    Error::new(Code::Usage, message).with_hint("run `fatrw --help`")
+}
+
+fn read(path: &Path, unsafe_fallback: bool) -> Result<()> {
+    print(open(path, unsafe_fallback)?, path)
+}
+
+fn write(args: &WriteArgs, unsafe_fallback: bool) -> Result<()> {
+    let mut input = Vec::new();
+    io::stdin().lock().read_to_end(&mut input).map_err(|e| {
+        Error::new(Code::Io, "cannot read stdin: nothing was written")
+            .because(e)
+            .with_hint("look at the program that writes into this one")
+    })?;
+    let content = match args.mode {
+        Some(mode) => Content::BytesAs(&input, mode),
+        None => Content::Bytes(&input),
+    };
+    put(&args.path, &content, unsafe_fallback)
+}
+
+fn copy(source: &Path, dest: &Path, unsafe_fallback: bool) -> Result<()> {
+    let file = open(source, unsafe_fallback)?;
+    let failed = |e| failure("read", source, e);
+    if file.metadata().map_err(failed)?.len() > 0 {
+        return put(dest, &Content::File(&file), unsafe_fallback);
+    }
+    // Empty, or in a file system such as /proc, where no file has a size.
+    let mut bytes = Vec::new();
+    (&file).read_to_end(&mut bytes).map_err(failed)?;
+    put(dest, &Content::Bytes(&bytes), unsafe_fallback)
+}
+
+/// Opens what a reader of `path` must see.
+fn open(path: &Path, unsafe_fallback: bool) -> Result<File> {
+    let open = || {
+        let (folder, name) = locate(path)?;
+        tracing::debug!("reading {}", folder.path().join(&name).display());
+        if unsafe_fallback
+            && let Err(e) = file::commit_side_files(&folder, &name)
+            && e.kind() == io::ErrorKind::StorageFull
+        {
+            tracing::warn!("no room for a second copy of {}: renaming its side file", path.display());
+            file::rename_side_file(&folder, &name)?;
+        }
+        file::open_current(&folder, &name)
+    };
+    open().map_err(|e| failure("read", path, e))
+}
+
+/// Replaces `path`; what lies beside it is dropped.
+fn put(path: &Path, content: &Content<'_>, unsafe_fallback: bool) -> Result<()> {
+    let put = || {
+        let (folder, name) = locate(path)?;
+        file::sweep(&folder)?;
+        let result = match file::replace(&folder, &name, content) {
+            Err(e) if unsafe_fallback && e.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!("no room for a second copy of {}: writing over it in place", path.display());
+                file::overwrite(&folder, &name, content).map_err(|in_place| match in_place.kind() {
+                    // A file that is not there yet: the first error is the one.
+                    io::ErrorKind::NotFound => e,
+                    _ => in_place,
+                })
+            }
+            result => result,
+        };
+        tracing::debug!("{}: {:?}", folder.path().join(&name).display(), result.as_ref().ok());
+        result
+    };
+    put().map(drop).map_err(|e| failure("write", path, e))
+}
+
+/// The folder of a file and its name there. A link is followed, so that it stays one.
+fn locate(path: &Path) -> io::Result<(Folder, OsString)> {
+    let whole = match path.canonicalize() {
+        Ok(whole) => whole,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            parent.canonicalize()?.join(file_name(path)?)
+        }
+        Err(e) => return Err(e),
+    };
+    let folder = whole.parent().ok_or(io::ErrorKind::IsADirectory)?;
+    Ok((Folder::open(folder)?, file_name(&whole)?.to_owned()))
+}
+
+fn file_name(path: &Path) -> io::Result<&OsStr> {
+    path.file_name().ok_or_else(|| io::ErrorKind::IsADirectory.into())
+}
+
+/// Prints everything in `from`, which is called `path`; a reader that has left is no failure.
+fn print(mut from: impl io::Read, path: &Path) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let mut buf = vec![0; 64 << 10];
+    loop {
+        let n = match from.read(&mut buf) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            result => result.map_err(|e| failure("read", path, e))?,
+        };
+        let part = buf.get(..n).unwrap_or_default();
+        // `flush` at the end: a line that is not ended may still be in memory.
+        match if part.is_empty() { out.flush() } else { out.write_all(part) } {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(e) => {
+                return Err(
+                    Error::new(Code::OutputFailed, format!("cannot print {}", path.display())).because(e)
+                );
+            }
+            Ok(()) if part.is_empty() => return Ok(()),
+            Ok(()) => {}
+        }
+    }
+}
+
+fn failure(verb: &str, path: &Path, e: io::Error) -> Error {
+    let hint = match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => {
+            Some("name a regular file in an existing folder")
+        }
+        io::ErrorKind::StorageFull => Some("make room for a second copy on its file system"),
+        io::ErrorKind::ReadOnlyFilesystem => Some("mount its file system read-write"),
+        _ => None,
+    };
+    let code = if e.kind() == io::ErrorKind::PermissionDenied { Code::NotRoot } else { Code::Io };
+    let error =
+        Error::new(code, format!("cannot {verb} {}", path.display())).object(path.display()).because(e);
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
