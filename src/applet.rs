@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::cli;
+use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::fatrw;
 use crate::flasher;
@@ -47,8 +48,8 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
 pub const APPLETS: &[Applet] = &[
     program("resin-init-flasher", |call| flasher::resin_init_flasher(&call.args)),
     program("hostapp-update", absent),
-    program("hostapp-update-hooks", absent),
-    program("hostapp-update-hooks-v2", absent),
+    program("hostapp-update-hooks", run_hooks),
+    program("hostapp-update-hooks-v2", run_hooks),
     program("rollback-health", absent),
     program("rollback-altboot", absent),
     program("rollback-clear-bootcount", absent),
@@ -78,6 +79,14 @@ pub const APPLETS: &[Applet] = &[
     program("99-resin-grub", hook),
     program("99-balena-bootloader", hook),
 ];
+
+/// Runs hooks, or says what would run.
+fn run_hooks(call: &Invocation) -> Result<()> {
+    match hooks::legacy::main(&call.args, &Paths::default())? {
+        Some(answer) => cli::answer(&answer),
+        None => Ok(()),
+    }
+}
 
 /// A built-in hook.
 fn hook(call: &Invocation) -> Result<()> {

@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use super::bootloader::BootloaderVerb;
+use super::hooks::HooksArgs;
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
 
@@ -21,11 +22,13 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  update, hooks, rollback, status, doctor, daemon, man
+  update, rollback, status, doctor, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
 script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has
 resin-init-flasher and fatrw; each of the others says that it is missing, and exits with 1.
+resin-init-flasher, hostapp-update-hooks and hostapp-update-hooks-v2; each of the others says that it is missing, and
+exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
@@ -57,7 +60,7 @@ Examples:
   copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
 
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["update", "hooks", "rollback", "status", "doctor", "daemon", "man"];
+const LATER: &[&str] = &["update", "rollback", "status", "doctor", "daemon", "man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -100,6 +103,12 @@ pub(super) enum Verb {
         #[command(subcommand)]
         what: BootloaderVerb,
     },
+    /// Run the hooks of host OS updates, or show which would run
+    ///
+    /// Without a phase: the forward hooks, which are run in a new release to install it.
+    /// With DURING_UPDATE=0 (or without it) they put the running release back in its rights.
+    #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
+    Hooks(HooksArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

@@ -18,6 +18,8 @@ pub const BUSY: u8 = 5;
 pub fn of_verb(error: &Error) -> u8 {
     match (error.code(), error.effect()) {
         (Code::Usage, _) => USAGE,
+        // What a hook has done is its own: neither an untouched device nor a spoilt one is promised.
+        (Code::HookFailed, Effect::Written) => FAILURE,
         // Before all others: whoever reads 3 or 5 relies on an untouched target.
         (_, Effect::Written) => AFTER_WRITE,
         (_, Effect::Completed) => FAILURE,
@@ -51,6 +53,9 @@ mod tests {
         assert_eq!(code(Code::TargetTooSmall), 3);
         assert_eq!(of_verb(&Error::new(Code::TargetWriteFailed, "x").after_write()), 4);
         assert_eq!(of_verb(&Error::new(Code::Busy, "x").after_write()), 4);
+        assert_eq!(of_verb(&Error::new(Code::Interrupted, "x").after_write()), 4);
+        assert_eq!(of_verb(&Error::new(Code::HookFailed, "x").after_write()), 1);
+        assert_eq!(code(Code::HookFailed), 3);
     }
 
     #[test]

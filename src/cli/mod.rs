@@ -12,13 +12,14 @@ mod completions;
 mod digest;
 pub mod exit;
 mod flash;
+mod hooks;
 mod receipt_file;
 mod ui;
 mod verify;
 
 use args::{Cli, Request, Verb};
 pub use args::{DigestArgs, FlashArgs, VerifyArgs, verbs};
-pub use ui::Ui;
+pub use ui::{Ui, answer};
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.
 pub fn run(args: &[OsString], legacy: &[&str]) -> ExitCode {
@@ -44,6 +45,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Flash(a)) => flash::run_flash(a, ui),
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
         Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
+        Some(Verb::Hooks(a)) => hooks::run_hooks(a, ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
         Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
     }

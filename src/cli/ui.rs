@@ -105,8 +105,7 @@ impl Ui {
         match self.failure.into_inner() {
             None => ExitCode::SUCCESS,
             Some(e) => {
-                let e = Error::new(Code::OutputFailed, "cannot write to stdout").object("stdout").because(e);
-                say(&e);
+                say(&no_output(e));
                 ExitCode::from(exit::FAILURE)
             }
         }
@@ -142,6 +141,22 @@ impl Ui {
     fn keep(&self, e: io::Error) {
         self.failure.borrow_mut().get_or_insert(e);
     }
+}
+
+/// The answer of a legacy name, on stdout, byte by byte. A reader that has left has had enough.
+///
+/// # Errors
+/// [`Code::OutputFailed`].
+pub fn answer(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(no_output(e)),
+        _ => Ok(()),
+    }
+}
+
+fn no_output(e: io::Error) -> Error {
+    Error::new(Code::OutputFailed, "cannot write to stdout").object("stdout").because(e)
 }
 
 fn say(e: &Error) {

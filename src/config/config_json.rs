@@ -132,6 +132,17 @@ impl ConfigJson {
         self.object.get("apiEndpoint").and_then(Value::as_str).filter(|s| !s.is_empty())
     }
 
+    /// Whether the hooks of updates are to show what they do: 1, as a number or as a text, as the scripts compared what
+    /// `jq` printed.
+    #[must_use]
+    pub fn is_debug(&self) -> bool {
+        match self.object.get("debug") {
+            Some(Value::String(text)) => text == "1",
+            Some(Value::Number(number)) => number.as_f64() == Some(1.0),
+            _ => false,
+        }
+    }
+
     /// Whether the device belongs to a fleet, so that somebody wants to hear of its progress.
     #[must_use]
     pub fn is_provisioned(&self) -> bool {

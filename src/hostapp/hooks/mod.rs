@@ -1,6 +1,14 @@
 //! Hooks: programs of a release that run when it is installed, confirmed or undone.
 
 pub mod builtin;
+pub mod legacy;
+mod list;
+mod runner;
+mod running;
+
+pub use list::{Hook, Phase, Phases};
+pub use runner::{DIR, DURING_UPDATE, LIMIT_VARIABLE, Ran, Run, Signals, limit, run, run_program};
+pub use running::{RunningHook, running};
 
 use crate::config::paths::Paths;
 

@@ -1,0 +1,354 @@
+//! Runs hooks.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::list::{Hook, Hooks, Phase, Phases};
+use super::running::Shown;
+use crate::config::config_json::{self, ConfigJson};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::{self, Command, End, Ended, Script, Speaker, Start};
+use crate::sys::notify;
+use crate::sys::signal::{self, PutOff};
+
+/// Where hooks are installed.
+pub const DIR: &str = "/etc/hostapp-update-hooks.d";
+/// Tells hooks whether a release is being installed (`1`) or undone (`0`).
+pub const DURING_UPDATE: &str = "DURING_UPDATE";
+/// Tells hooks where they are. Never read.
+const HOOKS_DIR: &str = "HOOKS_DIR";
+/// Seconds that a hook may take; without it there is no limit.
+pub const LIMIT_VARIABLE: &str = "COPAL_HOOK_TIMEOUT";
+
+/// Runs what is not executable.
+const SH: &str = "/bin/sh";
+
+/// What is to be run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Which hooks.
+    pub phases: Phases,
+    /// Where they are.
+    pub dir: PathBuf,
+    /// `DURING_UPDATE`, as they see it.
+    pub during_update: OsString,
+    /// How long one may take.
+    pub limit: Option<Duration>,
+    /// What a signal to end the program, one that is put off already included, does behind the hook that runs.
+    pub signals: Signals,
+}
+
+/// What a signal to end the program means to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signals {
+    /// The hook that runs is waited for, no further one is started.
+    StopBetweenHooks,
+    /// Nothing until all hooks have run, for an undo: what it stopped half way would be worse. The caller obeys.
+    RunToTheEnd,
+}
+
+/// A hook that was run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ran {
+    /// The hook.
+    pub hook: Hook,
+    /// How long it took.
+    pub time: Duration,
+}
+
+impl Run {
+    /// The hooks of `phases` in the system's own directory, or in `dir`, with what the environment says.
+    ///
+    /// # Errors
+    /// [`Code::Usage`]: the limit in the environment is no number.
+    pub fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
+        // An empty one counts as none, as it did for the script.
+        let during_update = std::env::var_os(DURING_UPDATE).filter(|v| !v.is_empty());
+        Ok(Run {
+            phases,
+            dir: dir.unwrap_or_else(|| paths.at(DIR)),
+            during_update: during_update.unwrap_or_else(|| "0".into()),
+            limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
+            signals: Signals::StopBetweenHooks,
+        })
+    }
+
+    /// What would run, in its order.
+    ///
+    /// # Errors
+    /// [`Code::Io`]: the hook directory cannot be read.
+    pub fn list(&self) -> Result<Vec<Hook>> {
+        Ok(Hooks::in_dir(&self.dir)?.of_all(self.phases))
+    }
+
+    fn is_update(&self) -> bool {
+        self.during_update == "1"
+    }
+}
+
+/// Runs hooks; those that were run, in their order.
+///
+/// A forward hook that fails stops the forward hooks; `after` hooks still run, and then all clean-up hooks. Any other one that
+/// fails ends the run.
+///
+/// # Errors
+/// [`Code::HookFailed`] names the first hook that failed and its end; [`Code::Interrupted`]; [`Code::Io`] where the hook
+/// directory cannot be read.
+pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
+    let hooks = Hooks::in_dir(&run.dir)?;
+    let selected = hooks.of_all(run.phases);
+    if selected.is_empty() {
+        let dir = run.dir.display();
+        if run.dir.is_dir() {
+            tracing::info!("no hooks to run in {dir}");
+        } else {
+            tracing::warn!("there is no hook directory {dir}: no hooks to run");
+        }
+        return Ok(Vec::new());
+    }
+    if run.is_update() {
+        // Refused while nothing is changed. An undo goes as far as it can instead.
+        selected.iter().try_for_each(|hook| check(hook).map_err(|e| failed(hook, "cannot run", e)))?;
+    }
+    let put_off = PutOff::begin()
+        .map_err(|e| Error::new(Code::Io, "cannot put off signals while hooks run").because(e))?;
+    let mut runner = Runner { paths, run, debug: is_debugging(paths), ran: Vec::new() };
+    let result = runner.phases(&hooks, &selected);
+    if result.is_ok() || signal::came().is_none() {
+        put_off.release();
+    }
+    // Otherwise they stay put off: the program ends now, or undoes what was done, and its last words are to be heard.
+    match result {
+        Ok(()) => Ok(runner.ran),
+        Err(e) if runner.ran.is_empty() => Err(e),
+        // What was begun is done.
+        Err(e) if e.code() == Code::Interrupted => Err(e.after_success()),
+        Err(e) => Err(e.after_write()),
+    }
+}
+
+/// Runs another release's runner, with its output in the log: `<root>/usr/bin/hostapp-update-hooks-v2 --before --dir …`.
+/// It may be a script or copal.
+///
+/// # Errors
+/// [`Code::HookFailed`].
+pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Result<()> {
+    let shown = program.display().to_string();
+    let wrong = |what: &str, e: io::Error| {
+        Error::new(Code::HookFailed, format!("{what} {shown}")).object(&shown).because(e)
+    };
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    tracing::info!("running {shown}");
+    let speaker = Speaker { name: &name, full: &shown, hook: None, levels: true };
+    let command = Command::script(program).map_err(|e| wrong("cannot run", e))?;
+    let ended = command.args(args).envs([(DURING_UPDATE, during_update)]).run_logged(speaker, |_| ());
+    let ended = ended.map_err(|e| wrong("cannot run", e))?;
+    if ended.end.is_success() { Ok(()) } else { Err(wrong("hooks failed:", ended.because()).after_write()) }
+}
+
+/// The limit that [`LIMIT_VARIABLE`] sets, in seconds.
+///
+/// # Errors
+/// [`Code::Usage`]: it is not a number above zero.
+pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
+    command::seconds(variable).map_err(|found| {
+        Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))
+            .object(LIMIT_VARIABLE)
+            .with_hint("write whole seconds, 1 or more")
+    })
+}
+
+/// Whether the owner wants to see what hooks do. Without a `config.json` that can be read, nobody does.
+fn is_debugging(paths: &Paths) -> bool {
+    let named = std::env::var_os("CONFIG_PATH").map(PathBuf::from);
+    let path = config_json::locate(named.as_deref(), paths);
+    if !path.exists() {
+        return false;
+    }
+    match ConfigJson::load(&path) {
+        Ok(config) => config.is_debug(),
+        Err(e) => {
+            tracing::debug!("hooks run without debugging: {e}");
+            false
+        }
+    }
+}
+
+struct Runner<'a> {
+    paths: &'a Paths,
+    run: &'a Run,
+    debug: bool,
+    ran: Vec<Ran>,
+}
+
+impl Runner<'_> {
+    fn phases(&mut self, hooks: &Hooks, selected: &[Hook]) -> Result<()> {
+        let of = |phase| selected.iter().filter(move |h| h.phase == phase);
+        self.all(of(Phase::Before))?;
+        let forward = self.all(of(Phase::Forward));
+        if forward.as_ref().is_err_and(|e| e.code() == Code::Interrupted) {
+            return forward;
+        }
+        let after = self.all(of(Phase::After));
+        let Err(mut e) = forward else {
+            after?;
+            return self.all(of(Phase::Commit));
+        };
+        if let Err(after) = after {
+            e = e.and_also(&after.message());
+        }
+        if self.run.phases.commit {
+            tracing::warn!("commit hooks are left out, for a forward hook failed");
+        }
+        self.clean_up(&hooks.of(Phase::Cleanup));
+        Err(e)
+    }
+
+    /// Runs them one by one until one fails.
+    fn all<'h>(&mut self, hooks: impl Iterator<Item = &'h Hook>) -> Result<()> {
+        for hook in hooks {
+            self.heed_signals(hook)?;
+            self.one(hook)?;
+        }
+        Ok(())
+    }
+
+    /// Each of them, whatever becomes of the others, and even of those that have run before in another part.
+    fn clean_up(&mut self, hooks: &[Hook]) {
+        for hook in hooks {
+            if let Err(e) = self.one(hook) {
+                tracing::error!("{}", e.message());
+            }
+        }
+    }
+
+    fn heed_signals(&self, next: &Hook) -> Result<()> {
+        match signal::came() {
+            Some(signal) if self.run.signals == Signals::StopBetweenHooks => {
+                let text = format!("hooks were interrupted by {signal} before {}", next.name);
+                Err(Error::new(Code::Interrupted, text).object(&next.name).with_hint("run the hooks again"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn one(&mut self, hook: &Hook) -> Result<()> {
+        let (name, phase) = (&hook.name, hook.phase.word());
+        tracing::info!(COPAL_HOOK = name, COPAL_PHASE = phase, "running {phase} hook {name}");
+        notify::status(&format!("{phase} hook {name}"));
+        let ended = self.start(hook).map_err(|e| failed(hook, "cannot run", e))?;
+        self.ran.push(Ran { hook: hook.clone(), time: ended.time });
+        tell(hook, &ended);
+        match ended.end {
+            End::Status(0) => Ok(()),
+            End::TooLong(_) => Err(failed(hook, "failed:", ended.because())
+                .with_hint(format!("mend the hook, or give it more time by {LIMIT_VARIABLE}"))),
+            _ => Err(failed(hook, "failed:", ended.because())),
+        }
+    }
+
+    fn start(&self, hook: &Hook) -> io::Result<Ended> {
+        let mut shown = None;
+        let speaker = Speaker { name: &hook.name, full: &hook.name, hook: Some(&hook.name), levels: true };
+        command(hook, self.debug)?
+            .envs([(DURING_UPDATE, &self.run.during_update), (HOOKS_DIR, &with_slash(&self.run.dir))])
+            .limit(self.run.limit)
+            .run_logged(speaker, |pid| shown = Some(Shown::begin(self.paths, hook, pid)))
+    }
+}
+
+/// One line about a hook that has ended.
+fn tell(hook: &Hook, ended: &Ended) {
+    let (name, phase, end) = (&hook.name, hook.phase.word(), ended.end);
+    let seconds = format!("{:.3}", ended.time.as_secs_f64());
+    let status = match end {
+        End::Status(status) => Some(status),
+        End::Signal(_) | End::TooLong(_) => None,
+    };
+    let text = format!("{phase} hook {name}: {end} after {seconds} s");
+    if end.is_success() {
+        tracing::info!(
+            COPAL_HOOK = name,
+            COPAL_PHASE = phase,
+            COPAL_DURATION = seconds,
+            COPAL_STATUS = status,
+            "{text}"
+        );
+    } else {
+        tracing::error!(
+            COPAL_HOOK = name,
+            COPAL_PHASE = phase,
+            COPAL_DURATION = seconds,
+            COPAL_STATUS = status,
+            "{text}"
+        );
+    }
+}
+
+fn failed(hook: &Hook, what: &str, cause: io::Error) -> Error {
+    let text = match what {
+        "failed:" => format!("the {} hook {} failed", hook.phase.word(), hook.name),
+        _ => format!("{what} the {} hook {}", hook.phase.word(), hook.name),
+    };
+    Error::new(Code::HookFailed, text).object(&hook.name).because(cause)
+}
+
+fn with_slash(dir: &Path) -> OsString {
+    // An empty last part is a slash, where there is none yet.
+    dir.join("").into_os_string()
+}
+
+fn check(hook: &Hook) -> io::Result<()> {
+    command_of(hook, false).map(drop)
+}
+
+/// What runs a hook; says so where that is not as it should be.
+fn command(hook: &Hook, trace: bool) -> io::Result<Command> {
+    let (command, odd) = command_of(hook, trace)?;
+    if odd {
+        tracing::warn!(COPAL_HOOK = hook.name, "{} is not executable (chmod +x); {SH} runs it", hook.name);
+    }
+    Ok(command)
+}
+
+/// The command, and whether the hook lacks the mode to be executed.
+fn command_of(hook: &Hook, trace: bool) -> io::Result<(Command, bool)> {
+    let path = &hook.path;
+    let script = Script::of(path)?;
+    let trace = if trace && script.is_for_shell() { &["-x"][..] } else { &[] };
+    if !script.executable {
+        if script.is_for_shell() {
+            return Ok((Command::new(SH).args(trace).arg(path), true));
+        }
+        let why = "it is not executable (chmod +x), and no shell could run it";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    script.check_interpreter()?;
+    let command = match script.start {
+        Start::Text => {
+            let missing =
+                || io::Error::new(io::ErrorKind::NotFound, "it names no interpreter, and bash is missing");
+            Command::new(command::bash().ok_or_else(missing)?).args(trace).arg(path)
+        }
+        // As the kernel does, with one argument more.
+        Start::Named(interpreter, argument) if !trace.is_empty() => {
+            Command::new(interpreter).args(argument).args(trace).arg(path)
+        }
+        Start::Named(..) | Start::Binary => Command::new(path),
+    };
+    Ok((command, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_ends_with_one_slash() {
+        assert_eq!(with_slash(Path::new("/a/b")), "/a/b/");
+        assert_eq!(with_slash(Path::new("/a/b/")), "/a/b/");
+    }
+}

@@ -1,0 +1,88 @@
+//! Which hook runs now, for whoever asks for the state of the device.
+//!
+//! A file in `/run/copal`, which the runner holds locked. The lock tells whether it still counts: forward hooks run in a
+//! container, whose process numbers mean nothing outside of it, and whose runner may be killed with it.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::list::{Hook, Phase};
+use crate::config::paths::Paths;
+
+const NAME: &str = "hook";
+
+/// A hook under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningHook {
+    /// Path below the hook directory.
+    pub name: String,
+    /// When such hooks run: `before`, `forward`, `after`, `commit`, `cleanup`.
+    pub phase: String,
+    /// Number of its process, as the runner sees it: in a container it is another one than outside.
+    pub pid: u32,
+    /// When it began: UTC, as RFC 3339 has it.
+    pub since: String,
+}
+
+/// The hook that is running now, anywhere on this device.
+#[must_use]
+pub fn running(paths: &Paths) -> Option<RunningHook> {
+    let file = File::open(paths.run_files().join(NAME)).ok()?;
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        // Nobody holds it: the runner was killed.
+        Ok(_) => None,
+        Err((file, _)) => serde_json::from_reader(io::BufReader::new(file)).ok(),
+    }
+}
+
+/// As long as it lives, the hook is shown as running. Where that cannot be, it runs all the same.
+pub(super) struct Shown(Option<(PathBuf, Flock<File>)>);
+
+impl Shown {
+    pub(super) fn begin(paths: &Paths, hook: &Hook, pid: u32) -> Shown {
+        let value = RunningHook {
+            name: hook.name.clone(),
+            phase: Phase::word(hook.phase).to_owned(),
+            pid,
+            since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        };
+        Shown(match write(&paths.run_files(), &value) {
+            Ok(shown) => Some(shown),
+            Err(e) => {
+                tracing::debug!("{} cannot be shown as running: {e}", hook.name);
+                None
+            }
+        })
+    }
+}
+
+/// It has its name only when it is complete and locked.
+fn write(folder: &Path, value: &RunningHook) -> io::Result<(PathBuf, Flock<File>)> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(NAME);
+    let mut new = tempfile::Builder::new().prefix(".hook-").tempfile_in(folder)?;
+    new.write_all(&serde_json::to_vec(value)?)?;
+    let file = new.as_file().try_clone()?;
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e)?;
+    new.persist(&path).map_err(|e| e.error)?;
+    Ok((path, lock))
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let Some((path, lock)) = self.0.take() else { return };
+        let own = lock.metadata().map(|m| (m.dev(), m.ino())).ok();
+        // Another runner may have put its own there meanwhile.
+        if fs::symlink_metadata(&path).map(|m| (m.dev(), m.ino())).ok() == own
+            && let Err(e) = fs::remove_file(&path)
+        {
+            tracing::debug!("{} cannot be removed: {e}", path.display());
+        }
+    }
+}

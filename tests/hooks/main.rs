@@ -1,0 +1,8 @@
+//! Hooks of host OS updates: which run, in which order, what they find, and what their failure means.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod order;
+mod place;
+mod program;
+mod runner;
+mod support;
