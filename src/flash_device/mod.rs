@@ -185,7 +185,23 @@ impl Written {
 /// or file system; the device is in use, bad there, or write-protected.
 pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
     let target = find(&write.device, paths)?;
-    let image = read_image(&write.image)?;
+    judge(target, write, read_image(&write.image)?, coming)
+}
+
+/// [`prepare`] with a bootloader that is in memory: what [`read_image`] gave, or was made of it.
+///
+/// # Errors
+/// As for [`prepare`], save those of the image's file.
+pub fn prepare_bytes(write: &Write, image: Vec<u8>, paths: &Paths) -> Result<Prepared> {
+    judge(find(&write.device, paths)?, write, image, None)
+}
+
+fn judge(
+    target: Box<dyn Target>,
+    write: &Write,
+    image: Vec<u8>,
+    coming: Option<&Coming<'_>>,
+) -> Result<Prepared> {
     let end = write.offset.saturating_add(image.len() as u64);
     target.check(&(write.offset..end), coming)?;
     let sha256 = sequence::sha256(&image);
@@ -202,7 +218,12 @@ fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
     Err(Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name))
 }
 
-fn read_image(path: &Path) -> Result<Vec<u8>> {
+/// Reads a bootloader's file.
+///
+/// # Errors
+/// [`Code::ImageMissing`], [`Code::ImageNotRegular`], [`Code::ImageEmpty`], [`Code::LoaderTooLarge`], [`Code::ImageChanged`],
+/// [`Code::Io`].
+pub fn read_image(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let wrong = |code, why: &str| {
         let hint = "name the bootloader's file";
