@@ -124,7 +124,9 @@ codes! {
     BootStateUnwritable = "boot-state-unwritable", "look at the kernel log for the boot partition: nothing else may be changed until this file can be";
     StateUnwritable = "state-unwritable", "make room on the state partition, and look at the kernel log for it";
     StateInvalid = "state-invalid", "remove the file named here once no update runs and the device is known to be well";
+    DataUnwritable = "data-unwritable", "make room on the data partition, and look at the kernel log for it";
     HookFailed = "hook-failed", "look at the hook's lines in the log, and mend it in the release it is part of";
+    SecureLoaderMissing = "secure-loader-missing", "build the release with signed boot files: an encrypted device starts no others";
     EngineUnreachable = "engine-unreachable", "start balena-host.service, and look at its log";
     EngineFailed = "engine-failed", "look at the log of balena-host.service";
     ImageArchiveInvalid = "image-archive-invalid", "fetch the archive again: it is no image as `docker save` writes it";

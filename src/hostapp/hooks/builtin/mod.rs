@@ -1,5 +1,16 @@
 //! The hooks that are part of copal, each in a file of its own.
 
+mod balena;
+mod data_breadcrumb;
+mod extensions;
+mod grub;
+mod rollback;
+mod sshd_keys;
+mod supervisor_db;
+mod support;
+mod switch;
+mod uboot;
+
 use std::ffi::OsString;
 
 use super::Context;
@@ -15,7 +26,20 @@ pub struct Builtin {
 }
 
 /// The table: every built-in hook, in the order in which they run.
-pub const BUILTINS: &[Builtin] = &[];
+pub const BUILTINS: &[Builtin] = &[
+    Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
+    Builtin { names: &["70-sshd_migrate_keys"], run: sshd_keys::run },
+    Builtin { names: &["75-forward_supervisor-db"], run: supervisor_db::forward_first },
+    Builtin { names: &["75-fwd_commit_supervisor-db"], run: supervisor_db::commit_first },
+    Builtin { names: &["76-forward_supervisor-db"], run: supervisor_db::forward_second },
+    Builtin { names: &["76-fwd_commit_supervisor-db"], run: supervisor_db::commit_second },
+    Builtin { names: &["80-rollback"], run: rollback::run },
+    Builtin { names: &["85-after_os-blocks-extensions"], run: extensions::after },
+    Builtin { names: &["85-fwd_commit_os-blocks-extensions"], run: extensions::commit },
+    Builtin { names: &["99-resin-uboot"], run: uboot::run },
+    Builtin { names: &["99-resin-grub"], run: grub::run },
+    Builtin { names: &["99-balena-bootloader"], run: balena::run },
+];
 
 /// Runs the hook of this name, as the environment says.
 ///

@@ -1,0 +1,70 @@
+//! What several built-in hooks need.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::{Command, Said, Stream};
+use crate::sys::file::{self, Folder};
+
+/// No tool that is called here takes minutes; one that hangs shall not hold an update for ever.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Where programs are looked for first, whatever `PATH` a container or a change of root has left.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// An installed program.
+pub(super) fn find(paths: &Paths, name: &str) -> Option<PathBuf> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let folders = FOLDERS.into_iter().map(PathBuf::from).chain(std::env::split_paths(&search));
+    folders.map(|folder| paths.at(folder).join(name)).find(|path| path.is_file())
+}
+
+/// Runs a program to its end, and returns the lines of its standard output. What it says on standard error is logged.
+///
+/// # Errors
+/// `HookFailed`: `cannot {what}: …`.
+pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<String>> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (mut lines, mut last) = (Vec::new(), None);
+    let end = command.apart().limit(Some(LIMIT)).run(|said| match said {
+        Said::Line(Stream::Out, line) => lines.push(line.to_owned()),
+        Said::Line(Stream::Err, line) => {
+            tracing::info!("{name}: {line}");
+            last = Some(line.to_owned());
+        }
+        Said::Nothing(time) => tracing::warn!("{name} has said nothing for {} s", time.as_secs()),
+    });
+    match end {
+        Ok(end) if end.is_success() => Ok(lines),
+        Ok(end) => {
+            let words = last.map(|l| format!(": {l}")).unwrap_or_default();
+            Err(failed(what, format!("{name}: {end}{words}"), program))
+        }
+        Err(e) => Err(failed(what, format!("{name} cannot be run"), program).because(e)),
+    }
+}
+
+/// `cannot {what}: {why}`.
+pub(super) fn failed(what: &str, why: impl Display, object: &Path) -> Error {
+    Error::new(Code::HookFailed, format!("cannot {what}: {why}")).object(object.display())
+}
+
+/// Makes a folder with all that is missing above it. Each has its name only once it is on the medium.
+pub(super) fn make_folders(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    make_folders(parent)?;
+    file::make_folder(&Folder::open(parent)?, name)
+}
+
+/// The folder and the name of a file.
+pub(super) fn split(path: &Path) -> (&Path, &OsStr) {
+    (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
+}
