@@ -135,6 +135,7 @@ codes! {
     RegistryUnreachable = "registry-unreachable", "look at the network, and run the update again: what was fetched is kept";
     SlotFull = "slot-full", "use a smaller image: the other root partition has no room for it";
     UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`";
+    ProblemsFound = "problems-found", "see the lines above, each with its remedy";
     UpdateFailed = "update-failed", "run the update again: the running system is selected as before";
 }
 

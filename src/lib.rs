@@ -11,6 +11,7 @@ pub mod bootloader;
 pub mod cli;
 pub mod config;
 pub mod device;
+pub mod doctor;
 pub mod error;
 pub mod fatrw;
 pub mod flash_device;

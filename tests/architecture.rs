@@ -9,6 +9,7 @@ const LAYERS: &[&[&str]] = &[
     &["main"],
     &["applet"],
     &["cli"],
+    &["doctor"],
     &["flasher", "hostapp", "rollback", "daemon"],
     &[
         "boot_files",

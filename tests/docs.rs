@@ -154,3 +154,24 @@ fn flags_of_bootloader_verbs_are_in_the_documentation() {
     }
     assert_eq!(flags(part), offered);
 }
+
+/// The documentation of the phases has every one of them, in the order in which they are decided, and its diagram no other.
+#[test]
+fn phases_are_those_of_the_program() {
+    use copal::phase::Phase;
+    let text = doc("phases.md");
+    let table = text.split("## How they follow").next().unwrap();
+    let documented: BTreeSet<String> =
+        rows(table).into_iter().filter(|r| r.len() == 7).map(|r| r[0].clone()).collect();
+    let phases: BTreeSet<String> = Phase::ALL.iter().map(|p| p.to_string()).collect();
+    assert_eq!(documented, phases);
+    let diagram = text.split("stateDiagram-v2").nth(1).unwrap().split("```").next().unwrap();
+    let drawn: BTreeSet<String> = diagram
+        .lines()
+        .filter_map(|l| l.split_once(" --> "))
+        .flat_map(|(from, to)| [from, to.split(':').next().unwrap()])
+        .map(|name| name.trim().replace('_', " "))
+        .filter(|name| name != "[*]")
+        .collect();
+    assert_eq!(drawn, phases);
+}

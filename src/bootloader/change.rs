@@ -70,7 +70,7 @@ pub(super) fn has(name: &std::ffi::OsStr, part: &str) -> bool {
 /// As the operating system says. Then nothing in the folder may be touched.
 pub(super) fn prepare(folder: &Folder, name: &std::ffi::OsStr) -> io::Result<()> {
     file::sweep(folder)?;
-    file::settle(folder, name)?;
+    file::commit_side_files(folder, name)?;
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use super::bootloader::BootloaderVerb;
+use super::doctor::DoctorArgs;
 use super::hooks::HooksArgs;
+use super::status::StatusArgs;
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
 
@@ -22,7 +24,7 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  update, rollback, status, doctor, daemon, man
+  update, rollback, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
 script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has
@@ -59,8 +61,18 @@ Examples:
   copal completions zsh > /usr/share/zsh/site-functions/_copal
   copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  copal status
+  copal status --json | tail -n 1 | jq .status.phase";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  copal doctor
+  copal doctor --json";
+
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["update", "rollback", "status", "doctor", "daemon", "man"];
+const LATER: &[&str] = &["update", "rollback", "daemon", "man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -109,6 +121,16 @@ pub(super) enum Verb {
     /// With DURING_UPDATE=0 (or without it) they put the running release back in its rights.
     #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
     Hooks(HooksArgs),
+    /// Show where the device stands: slots, versions, boot state, phase of an update
+    ///
+    /// Reads only. What cannot be told is listed with the reason, and hides nothing else.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Look for what would stop a flash, an update or a rollback
+    ///
+    /// Changes nothing. Exit code 1: there is something; each line says what to do.
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

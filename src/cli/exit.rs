@@ -24,8 +24,8 @@ pub fn of_verb(error: &Error) -> u8 {
         (_, Effect::Written) => AFTER_WRITE,
         (_, Effect::Completed) => FAILURE,
         (Code::Busy, _) => BUSY,
-        // The answer of a comparison, and the absence of a verb, refuse nothing.
-        (Code::TargetDiffers | Code::NotInThisBuild, _) => FAILURE,
+        // The answer of a comparison or an examination, and the absence of a verb, refuse nothing.
+        (Code::TargetDiffers | Code::NotInThisBuild | Code::ProblemsFound, _) => FAILURE,
         _ => REFUSED,
     }
 }

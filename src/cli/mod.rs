@@ -10,10 +10,12 @@ mod args;
 mod bootloader;
 mod completions;
 mod digest;
+mod doctor;
 pub mod exit;
 mod flash;
 mod hooks;
 mod receipt_file;
+mod status;
 mod ui;
 mod verify;
 
@@ -46,6 +48,8 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
         Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
         Some(Verb::Hooks(a)) => hooks::run_hooks(a, ui),
+        Some(Verb::Status(a)) => status::run_status(a, ui),
+        Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
         Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
     }

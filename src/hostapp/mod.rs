@@ -4,3 +4,5 @@ pub mod archive;
 pub mod current;
 pub mod engine;
 pub mod hooks;
+pub mod lock;
+pub mod status;

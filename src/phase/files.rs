@@ -70,7 +70,9 @@ impl Flag {
     /// Every flag.
     pub const ALL: [Flag; 3] = [Flag::HealthTriggered, Flag::AltbootTriggered, Flag::HealthFailed];
 
-    const fn name(self) -> &'static str {
+    /// Name of its file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Flag::HealthTriggered => "rollback-health-triggered",
             Flag::AltbootTriggered => "rollback-altboot-triggered",

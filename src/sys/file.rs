@@ -6,25 +6,24 @@
 
 mod commit;
 mod content;
-mod current;
 mod flush;
 mod folder;
 mod in_place;
 mod leftovers;
+mod overwrite;
 mod replace;
 mod side;
 
 pub use commit::{
-    commit_side_files, commit_side_files_by, open_current, open_current_by, rename_side_file,
-    rename_side_file_by,
+    commit_side_files, commit_side_files_by, current_content, open_current, open_current_by,
+    rename_side_file, rename_side_file_by,
 };
 pub use content::Content;
-pub use current::{current_content, settle};
 pub use flush::flush_node;
 pub use folder::{Entry, Folder, Kind, Space};
 pub use in_place::{InPlace, SECTOR, change_in_place, differing};
-pub use in_place::{InPlace, overwrite, overwrite_by};
 pub use leftovers::{Leftover, Swept, is_leftover, sweep};
+pub use overwrite::{Overwrite, overwrite, overwrite_by};
 pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
 pub use side::is_side_file;
 

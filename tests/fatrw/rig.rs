@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use copal::sys::file::{Content, Folder, InPlace, Steps, is_leftover};
+use copal::sys::file::{Content, Folder, Overwrite, Steps, is_leftover};
 
 pub struct Rig<'a> {
     folder: &'a Folder,
@@ -116,7 +116,7 @@ impl Steps for Rig<'_> {
     }
 }
 
-impl InPlace for Rig<'_> {
+impl Overwrite for Rig<'_> {
     fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
         self.step(format!("open {}", plain(name)), || self.folder.open_to_write(name))
     }

@@ -19,6 +19,9 @@ use super::leftovers::sweep;
 use super::replace::{Outcome, Steps, drop_side_file, replace_only, side_files};
 use super::side::digest_of_name;
 
+/// Beyond any file that is read as a whole, in bytes.
+const LARGEST: u64 = 1 << 20;
+
 /// Opens the content that a reader of `name` must see, for reading from its beginning: a complete side file of `fatrw`, put over the
 /// file for good, or else the file. Whoever changes a boot file instead of replacing it must begin with this.
 ///
@@ -35,6 +38,25 @@ pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
             newest.map_or_else(|| folder.open_file(name), |(_, file)| Ok(file))
         }
     }
+}
+
+/// The content that a reader of `name` must see, as it is on the medium or will be once it is put right; `None` where there is none.
+/// Changes nothing.
+///
+/// # Errors
+/// As the operating system says; `FileTooLarge` beyond a mebibyte.
+pub fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    let newest = newest_complete(folder, &side_files(folder, name)?)?;
+    let Some(file) = newest.map_or_else(|| folder.hold(name), |(_, file)| Ok(Some(file)))? else {
+        return Ok(None);
+    };
+    if file.metadata()?.len() > LARGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut content = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
+    let n = fill(&file, &mut content, 0)?;
+    content.truncate(n);
+    Ok(Some(content))
 }
 
 /// What is cleaned up before anything in the folder may be replaced or removed.

@@ -15,8 +15,8 @@ use nix::unistd::UnlinkatFlags;
 
 use super::content::{Content, STEP, fill};
 use super::flush::Drive;
-use super::in_place::InPlace;
 use super::leftovers;
+use super::overwrite::Overwrite;
 use super::replace::Steps;
 use crate::sys::buffer::Buffer;
 
@@ -398,7 +398,7 @@ impl Steps for Folder {
     }
 }
 
-impl InPlace for Folder {
+impl Overwrite for Folder {
     fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDWR)
     }

@@ -142,9 +142,6 @@ fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>
 
 /// Removes what `fatrw` keeps beside a file, and would put over it at its next read. Whether there was anything.
 pub(super) fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
-    let all = at(steps.names(), "list the folder of", name)?;
-    let stale: Vec<_> =
-        all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect();
     let stale = side_files(steps, name)?;
     for side in &stale {
         drop_side_file(steps, side)?;

@@ -50,8 +50,12 @@ pub fn run(name: &str, args: &[OsString]) -> Result<()> {
         Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
             .object(name)
     })?;
+    // The scripts ran whatever they were told; nobody calls a hook so, but for somebody who asks it for help.
     if let Some(arg) = args.first() {
-        tracing::warn!("{name} takes no arguments; {} is ignored", arg.to_string_lossy());
+        let text =
+            format!("{name} takes no arguments, and was given {}: nothing was done", arg.to_string_lossy());
+        let hint = "call it as a runner of hooks does: with DURING_UPDATE=1 or 0 in its environment";
+        return Err(Error::new(Code::Usage, text).object(name).with_hint(hint));
     }
     let during_update = std::env::var_os("DURING_UPDATE").is_some_and(|v| v == "1");
     (hook.run)(&Context { paths: Paths::default(), during_update, called: name.to_owned() })

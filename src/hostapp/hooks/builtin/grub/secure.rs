@@ -91,7 +91,7 @@ impl Pair {
     fn config_in_place(&self) -> Result<()> {
         for name in [LUKS, LUKS_SIGNATURE] {
             // Shell releases write these through `fatrw`, which may have been cut off.
-            let settled = file::settle(&self.there, OsStr::new(name));
+            let settled = file::commit_side_files(&self.there, OsStr::new(name));
             settled.map_err(|e| cannot("complete", &self.there.path().join(name), e))?;
         }
         let Some(config) = self.source(OsStr::new(LUKS)) else {

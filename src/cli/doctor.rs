@@ -1,0 +1,50 @@
+//! `copal doctor`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Ui;
+use crate::config::paths::Paths;
+use crate::doctor::{self, Finding, Verdict};
+use crate::error::{Code, Error, Result};
+
+/// What `copal doctor` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct DoctorArgs {
+    /// The findings as JSON lines on stdout
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub(super) root: PathBuf,
+}
+
+/// Shows what would stop a flash, an update or a rollback; that there is something is [`Code::ProblemsFound`].
+pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
+    let findings = doctor::examine(&Paths::new(&args.root));
+    let text = findings.iter().map(line).collect::<Vec<_>>().join("\n");
+    let problems = findings.iter().filter(|f| f.verdict == Verdict::Problem).count();
+    if problems == 0 {
+        ui.result("doctor", &findings, &text);
+        return Ok(());
+    }
+    ui.event("doctor", &findings, &text);
+    let what = if problems == 1 { "1 thing".into() } else { format!("{problems} things") };
+    Err(Error::new(
+        Code::ProblemsFound,
+        format!("{what} would stop a flash, an update or a rollback of this device"),
+    ))
+}
+
+fn line(finding: &Finding) -> String {
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok      ",
+        Verdict::Warning => "warning ",
+        Verdict::Problem => "PROBLEM ",
+    };
+    let code = finding.code.map(|c| format!(" [{c}]")).unwrap_or_default();
+    let hint = finding.hint.as_deref().map(|h| format!("; {h}")).unwrap_or_default();
+    format!("{verdict}{}: {}{code}{hint}", finding.check, finding.text)
+}

@@ -1,0 +1,87 @@
+//! `copal status`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Ui;
+use crate::config::paths::Paths;
+use crate::error::Result;
+use crate::hostapp::status::{self, Held, Status};
+
+/// What `copal status` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StatusArgs {
+    /// The result as a JSON line on stdout
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub(super) root: PathBuf,
+}
+
+/// Shows where the device stands.
+pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
+    let status = status::read(&Paths::new(&args.root));
+    ui.result("status", &status, text(&status).trim_end());
+    Ok(())
+}
+
+fn text(status: &Status) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| {
+        out.push_str(&text);
+        out.push('\n');
+    };
+    match (status.phase, status.meaning) {
+        (Some(phase), Some(meaning)) => line(format!("phase    {phase}: {meaning}")),
+        _ => line("phase    unknown".into()),
+    }
+    for held in &status.slots {
+        line(format!("slot {}   {}", held.slot, slot(held, status)));
+    }
+    if let Some(boot) = &status.boot {
+        let trial = if boot.upgrade_available { "on trial" } else { "for good" };
+        let limit = boot.limit.map_or("no limit".into(), |l| format!("of {l}"));
+        line(format!(
+            "boot     {} selects root {} {trial}; {} attempts {limit}",
+            boot.dialect, boot.root, boot.bootcount
+        ));
+        line(format!("         {}", boot.file));
+    }
+    if let Some(update) = &status.update {
+        line(format!("update   {} runs as process {}, since {}", update.program, update.pid, update.since));
+    }
+    if let Some(hook) = &status.hook {
+        line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));
+    }
+    if status.breadcrumb == Some(true) {
+        line("         breadcrumbs are there: the supervisor does not reboot the device".into());
+    }
+    for flag in &status.flags {
+        line(format!("flag     {flag}"));
+    }
+    for (record, slot) in [("boot files", status.bootfiles), ("rollback", status.rollback)] {
+        if let Some(slot) = slot {
+            line(format!("record   {record}: slot {slot}"));
+        }
+    }
+    for problem in &status.problems {
+        line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
+    }
+    out
+}
+
+fn slot(held: &Held, status: &Status) -> String {
+    let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
+        Some(_) => "unknown version".into(),
+        None => "no hostapp".into(),
+    })];
+    words.push(format!("on {} (partition {})", held.device, held.partition));
+    words.extend(held.counter.map(|n| format!("counter {n}")));
+    words.extend(held.encrypted.then(|| "encrypted".into()));
+    words.extend(held.running.then(|| "runs now".into()));
+    words.extend((status.next == Some(held.slot)).then(|| "boots next".into()));
+    words.join(", ")
+}

@@ -1,0 +1,32 @@
+//! The two roots, and what is on them.
+
+use super::{Findings, Patient};
+use crate::hostapp::current;
+use crate::slot::Root;
+
+pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    let Some(roots) = patient.roots else { return };
+    let running = format!("slot {} runs, from {}", roots.active.slot, place(patient, &roots.active));
+    found.ok(running);
+    match roots.other() {
+        Ok(other) => found.ok(format!("slot {} is {}", other.slot, place(patient, other))),
+        Err(e) => found.problem(&e),
+    }
+    for (root, path) in
+        [(Some(&roots.active), patient.paths.active()), (roots.inactive.as_ref(), patient.paths.inactive())]
+    {
+        let Some(root) = root else { continue };
+        if current::container(&path).is_none() {
+            found.warn(
+                format!("slot {} holds no complete hostapp", root.slot),
+                "install an update: until then there is nothing to go back to",
+            );
+        }
+    }
+}
+
+fn place(patient: &Patient<'_>, root: &Root) -> String {
+    let name = patient.facts.and_then(|f| f.device(root.dev)).map(|d| d.name.as_str());
+    let crypt = if root.encrypted { ", encrypted" } else { "" };
+    format!("{} (partition {}{crypt})", name.unwrap_or("?"), root.index)
+}

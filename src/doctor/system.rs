@@ -1,0 +1,73 @@
+//! What updates leave behind, whether one is under way, and the services they rely on.
+
+use super::{Findings, Patient};
+use crate::hostapp::hooks;
+use crate::hostapp::lock::Holder;
+use crate::phase::{self, Welcome};
+use crate::sys::{mount, systemd};
+
+/// What an interrupted update may leave in the slot it was writing.
+const IN_THE_SLOT: [&str; 4] = ["hostapps/.new", "current.new", "counter.new", "counter.tmp"];
+
+pub(super) fn leftovers(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    let inactive = patient.paths.inactive();
+    let left: Vec<_> = IN_THE_SLOT.iter().filter(|n| inactive.join(n).symlink_metadata().is_ok()).collect();
+    for name in &left {
+        found.warn(
+            format!("an interrupted update has left {}", inactive.join(name).display()),
+            "nothing to do: the next update removes it",
+        );
+    }
+    let tmp = std::path::Path::new(crate::slot::INACTIVE).join("balena/tmp");
+    let mounts = mount::read_mounts(&patient.paths.at("/proc/self/mountinfo")).unwrap_or_default();
+    let mounted = mounts.iter().any(|m| m.point == tmp);
+    if mounted {
+        found.warn(
+            format!("{} is still mounted", tmp.display()),
+            "nothing to do: the next update uses it, and unmounts it",
+        );
+    }
+    if left.is_empty() && !mounted {
+        found.ok("no leftovers of an earlier update");
+    }
+}
+
+pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    match Holder::of(patient.paths) {
+        Ok(Some(holder)) => {
+            found.warn(
+                format!(
+                    "{} (process {}) has been updating since {}",
+                    holder.program, holder.pid, holder.since
+                ),
+                "wait until it has ended; `copal status` tells how far it is",
+            );
+        }
+        Ok(None) => {}
+        Err(e) => found.warn(format!("cannot tell whether an update is running: {e}"), "run it as root"),
+    }
+    if let Some(hook) = hooks::running(patient.paths) {
+        found.warn(
+            format!("the hook {} (process {}) has been running since {}", hook.name, hook.pid, hook.since),
+            "wait until it has ended",
+        );
+    }
+    let Some(seen) = patient.roots.and_then(|r| phase::observe(patient.paths, r).ok()) else { return };
+    let text = format!("{}: {}", seen.phase, seen.phase.meaning());
+    match seen.phase.welcome() {
+        Welcome::Free => found.ok(text),
+        Welcome::AfterRecovery => found.warn(text, "nothing to do: the next update puts it right first"),
+        Welcome::Forced | Welcome::Never => found.warn(text, "wait: no update can start before that"),
+    }
+}
+
+pub(super) fn services(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    if systemd::is_running(patient.paths.root()) {
+        found.ok("systemd runs here");
+    } else {
+        found.warn(
+            "systemd does not run here",
+            "run it on the device itself, not in a container: a reboot could not be asked for",
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! One update at a time.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+
+/// Whoever updates, as the file of the lock tells it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Holder {
+    /// Number of its process.
+    pub pid: u32,
+    /// The name it was called by.
+    pub program: String,
+    /// Since when, in UTC.
+    pub since: String,
+}
+
+/// Held, no other update begins. The kernel frees it with the process, however that ends; no child inherits it.
+#[derive(Debug)]
+#[must_use = "the lock ends with this value"]
+pub struct Lock {
+    file: File,
+}
+
+/// The file stays: whoever removed it could let in a third one while a second one waits.
+fn place(paths: &Paths) -> PathBuf {
+    paths.run_files().join("update.lock")
+}
+
+impl Lock {
+    /// Takes the lock in the name of `program`.
+    ///
+    /// # Errors
+    /// `Busy` when somebody has it; `Io` when its file cannot be made.
+    pub fn take(paths: &Paths, program: &str) -> Result<Lock> {
+        let path = place(paths);
+        let failed = |e: io::Error| {
+            Error::new(Code::Io, format!("cannot lock {}", path.display())).object(path.display()).because(e)
+        };
+        fs::create_dir_all(paths.run_files()).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        let mut file = options.open(&path).map_err(failed)?;
+        if !take_soon(&file).map_err(failed)? {
+            return Err(busy(Holder::read(&mut file)).object(path.display()));
+        }
+        let holder = Holder {
+            pid: std::process::id(),
+            program: program.to_owned(),
+            since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        };
+        holder.write(&mut file).map_err(failed)?;
+        Ok(Lock { file })
+    }
+
+    /// Frees it, and takes the name off.
+    pub fn release(self) {
+        if let Err(e) = self.file.set_len(0) {
+            tracing::debug!("update.lock: {e}");
+        }
+    }
+}
+
+impl Holder {
+    /// Whoever updates right now; `None` when nobody does.
+    ///
+    /// # Errors
+    /// The lock cannot be looked at.
+    pub fn of(paths: &Paths) -> io::Result<Option<Holder>> {
+        let mut file = match File::open(place(paths)) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        // Free: closing the file gives it back.
+        if is_free(&file)? {
+            return Ok(None);
+        }
+        Ok(Holder::read(&mut file).or(Some(Holder {
+            pid: 0,
+            program: "another program".to_owned(),
+            since: String::new(),
+        })))
+    }
+
+    fn read(file: &mut File) -> Option<Holder> {
+        let mut text = String::new();
+        file.take(4096).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    fn write(&self, file: &mut File) -> io::Result<()> {
+        let text = serde_json::to_string(self)?;
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{text}\n").as_bytes())
+    }
+}
+
+/// Whoever only asks ([`Holder::of`]) has it for a moment: worth a second look.
+fn take_soon(file: &File) -> io::Result<bool> {
+    for _ in 0..4 {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(25)),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
+    Ok(false)
+}
+
+fn is_free(file: &File) -> io::Result<bool> {
+    match file.try_lock_shared() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
+fn busy(holder: Option<Holder>) -> Error {
+    let message = match holder {
+        Some(h) => {
+            format!("cannot update: {} (process {}) has been updating since {}", h.program, h.pid, h.since)
+        }
+        // Between its taking the lock and its signing it.
+        None => "cannot update: another program has just begun to".to_owned(),
+    };
+    Error::new(Code::Busy, message).with_hint("wait until that update has ended, or stop it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_holds_it_and_the_third_gets_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        assert_eq!(Holder::of(&paths).unwrap(), None);
+        let lock = Lock::take(&paths, "first").unwrap();
+        let e = Lock::take(&paths, "second").unwrap_err();
+        assert_eq!(e.code(), Code::Busy);
+        let pid = format!("first (process {}) has been updating since 20", std::process::id());
+        assert!(e.message().contains(&pid), "{e}");
+        assert_eq!(Holder::of(&paths).unwrap().unwrap().program, "first");
+        lock.release();
+        assert_eq!(Holder::of(&paths).unwrap(), None);
+        drop(Lock::take(&paths, "third").unwrap());
+        assert_eq!(Holder::of(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn one_without_a_name_is_held_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let lock = Lock::take(&paths, "first").unwrap();
+        lock.file.set_len(0).unwrap();
+        assert!(Lock::take(&paths, "second").unwrap_err().message().contains("another program"));
+        assert_eq!(Holder::of(&paths).unwrap().unwrap().pid, 0);
+    }
+}

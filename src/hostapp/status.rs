@@ -1,0 +1,216 @@
+//! Where the device stands, for people and programs. Reads only, and tells what it can: one part that cannot be read never
+//! hides the others.
+
+use serde::Serialize;
+
+use super::current;
+use super::hooks::{self, RunningHook};
+use super::lock::Holder;
+use crate::bootloader::{self, BootState, Dialect, Named};
+use crate::config::os_release::OsRelease;
+use crate::config::paths::Paths;
+use crate::device::Facts;
+use crate::error::{Error, Result};
+use crate::phase::files::{self, BootfilesRecord, Flag, RollbackRecord};
+use crate::phase::{self, Phase};
+use crate::slot::{Root, Roots, Slot};
+
+/// Everything that is known.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// Version of copal.
+    pub copal: &'static str,
+    /// Where the device stands; absent where it cannot be told.
+    pub phase: Option<&'static str>,
+    /// What that means.
+    pub meaning: Option<&'static str>,
+    /// The slot that runs.
+    pub running: Option<Slot>,
+    /// The slot that the bootloader takes next.
+    pub next: Option<Slot>,
+    /// What the bootloader goes by.
+    pub boot: Option<Boot>,
+    /// The two roots, as far as they are mounted.
+    pub slots: Vec<Held>,
+    /// Whether a breadcrumb tells the supervisor to keep its hands off.
+    pub breadcrumb: Option<bool>,
+    /// What became of earlier updates.
+    pub flags: Vec<&'static str>,
+    /// Boot files of this slot are being deployed, or that was cut off.
+    pub bootfiles: Option<Slot>,
+    /// A rollback to this slot is in progress.
+    pub rollback: Option<Slot>,
+    /// Who is updating now.
+    pub update: Option<Holder>,
+    /// The hook that runs now.
+    pub hook: Option<RunningHook>,
+    /// What could not be told, and why.
+    pub problems: Vec<Problem>,
+}
+
+/// What the bootloader goes by.
+#[derive(Debug, Clone, Serialize)]
+pub struct Boot {
+    /// How it is told: `U-Boot`, `GRUB`, …
+    pub dialect: &'static str,
+    /// The file that tells it.
+    pub file: String,
+    /// The selected root as that file names it.
+    pub root: String,
+    /// Whether the selection is on trial.
+    pub upgrade_available: bool,
+    /// How often it was tried.
+    pub bootcount: u32,
+    /// How many attempts the bootloader makes before it takes the other root; absent where it does not count.
+    pub limit: Option<u32>,
+    /// Whether it takes the other root already.
+    pub exceeded: bool,
+}
+
+/// A root and what is on it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Held {
+    /// Which one.
+    pub slot: Slot,
+    /// Whether it is the running one.
+    pub running: bool,
+    /// Kernel name of what is mounted.
+    pub device: String,
+    /// Number of its partition.
+    pub partition: u32,
+    /// Whether it is encrypted.
+    pub encrypted: bool,
+    /// Its current hostapp.
+    pub hostapp: Option<String>,
+    /// The release of that.
+    pub version: Option<String>,
+    /// The higher one was installed later.
+    pub counter: Option<u64>,
+}
+
+/// Something that could not be told.
+#[derive(Debug, Clone, Serialize)]
+pub struct Problem {
+    /// Stable code of the error.
+    pub code: &'static str,
+    /// What and why.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<&Error> for Problem {
+    fn from(e: &Error) -> Self {
+        Problem { code: e.code().as_str(), message: e.message(), hint: e.hint().to_owned() }
+    }
+}
+
+/// Collects what failed.
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
+        let e = match result {
+            Ok(value) => return Some(value),
+            Err(e) => Problem::from(&e),
+        };
+        // Two parts may fail for one reason.
+        if !self.0.iter().any(|p| p.message == e.message) {
+            self.0.push(e);
+        }
+        None
+    }
+}
+
+/// Reads where the device stands.
+#[must_use]
+pub fn read(paths: &Paths) -> Status {
+    let mut problems = Problems::default();
+    let facts = problems.keep(Facts::gather(paths));
+    let roots = facts.as_ref().and_then(|f| problems.keep(Roots::of(f)));
+    let observed = roots.as_ref().and_then(|r| problems.keep(phase::observe(paths, r)));
+    let boot = match &observed {
+        Some(o) => Some(Boot::of(&*o.dialect, &o.state)),
+        None => problems.keep(boot_alone(paths)),
+    };
+    let phase = observed.as_ref().map(|o| o.phase);
+    let running = roots.as_ref().map(|r| r.active.slot);
+    let next = boot.as_ref().zip(roots.as_ref()).and_then(|(b, r)| b.next(observed.as_ref()?.selected?, r));
+    let record = problems.keep(BootfilesRecord::read(paths)).flatten();
+    let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
+    Status {
+        copal: env!("CARGO_PKG_VERSION"),
+        phase: phase.map(Phase::as_str),
+        meaning: phase.map(Phase::meaning),
+        running,
+        next,
+        boot,
+        slots: facts.as_ref().zip(roots.as_ref()).map(|(f, r)| held(f, r)).unwrap_or_default(),
+        breadcrumb: problems.keep(files::any_breadcrumb(paths)),
+        flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
+        bootfiles: record.map(|r| r.owner),
+        rollback: rollback.map(|r| r.target),
+        update: Holder::of(paths).ok().flatten(),
+        hook: hooks::running(paths),
+        problems: problems.0,
+    }
+}
+
+fn boot_alone(paths: &Paths) -> Result<Boot> {
+    let dialect = bootloader::detect(paths)?;
+    let state = dialect.read()?;
+    Ok(Boot::of(&*dialect, &state))
+}
+
+impl Boot {
+    fn of(dialect: &dyn Dialect, state: &BootState) -> Boot {
+        Boot {
+            dialect: dialect.name(),
+            file: dialect.file().display().to_string(),
+            root: match &state.root {
+                Named::Index(index) => index.to_string(),
+                Named::Slot(slot) => slot.letter().to_owned(),
+                Named::Other(text) => text.clone(),
+            },
+            upgrade_available: state.upgrade_available,
+            bootcount: state.bootcount,
+            limit: dialect.counts().then(|| dialect.limit()),
+            exceeded: dialect.is_exceeded(state.bootcount),
+        }
+    }
+
+    /// What the bootloader takes next: a count beyond the limit acts whether or not the selection is on trial.
+    fn next(&self, selected: Slot, roots: &Roots) -> Option<Slot> {
+        let next = if self.exceeded { selected.other() } else { selected };
+        roots.in_slot(next).map(|r| r.slot)
+    }
+}
+
+fn held(facts: &Facts, roots: &Roots) -> Vec<Held> {
+    let paths = facts.paths();
+    let mut all = vec![of_root(facts, &roots.active, true)];
+    all.extend(roots.inactive.as_ref().map(|r| of_root(facts, r, false)));
+    if let Some(active) = all.first_mut().filter(|h| h.version.is_none()) {
+        // The running system knows its own release without the engine's folders.
+        let own = std::fs::read_to_string(paths.at("/etc/os-release")).ok();
+        active.version = own.and_then(|text| OsRelease::parse(&text).version().map(str::to_owned));
+    }
+    all.sort_by_key(|h| h.slot);
+    all
+}
+
+fn of_root(facts: &Facts, root: &Root, running: bool) -> Held {
+    let paths = facts.paths();
+    let place = if running { paths.active() } else { paths.inactive() };
+    Held {
+        slot: root.slot,
+        running,
+        device: facts.device(root.dev).map(|d| d.name.clone()).unwrap_or_default(),
+        partition: root.index,
+        encrypted: root.encrypted,
+        hostapp: current::container(&place),
+        version: current::os_release(&place).and_then(|r| r.version().map(str::to_owned)),
+        counter: current::counter(&place),
+    }
+}
