@@ -19,5 +19,6 @@ pub mod flasher;
 pub mod hostapp;
 pub mod partition;
 pub mod phase;
+pub mod report;
 pub mod slot;
 pub mod sys;

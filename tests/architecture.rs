@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
         "version",
     ],
     &["flasher", "hostapp", "rollback", "daemon", "fatrw"],
-    &["bootloader", "config", "device", "flash_device", "partition", "phase", "slot", "version"],
+    &["bootloader", "config", "device", "flash_device", "partition", "phase", "report", "slot", "version"],
     &["sys"],
     &["error"],
 ];

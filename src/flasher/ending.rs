@@ -1,19 +1,16 @@
 //! The end of an installation: the device goes off, or reboots from its internal disk.
-//!
-//! There are several ways, and each has failed on some device: a power-off that returned and did nothing, a kernel that
-//! got stuck in a driver. So they are the rungs of a ladder, gentlest first. A rung that accepted has time to act before
-//! the next one is tried; one that refused has not.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use super::board::Environment;
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error};
+use crate::sys::ladder::{self, apart};
+pub use crate::sys::ladder::{Missed, Rung};
 use crate::sys::power::{self, Ending};
 use crate::sys::{command, signal, systemd};
 
@@ -85,37 +82,6 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
     error
 }
 
-/// Why a rung was passed over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missed {
-    /// This system has none.
-    NotHere,
-    /// It refused.
-    Failed(String),
-}
-
-impl From<io::Error> for Missed {
-    fn from(e: io::Error) -> Self {
-        Missed::Failed(e.to_string())
-    }
-}
-
-/// One way to end.
-pub struct Rung<'a> {
-    /// For the log.
-    pub name: &'static str,
-    /// How long it may take to act once it has accepted.
-    pub patience: Duration,
-    /// Asks it; `Ok` means that it has accepted.
-    pub act: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
-}
-
-impl<'a> Rung<'a> {
-    fn new(name: &'static str, patience: Duration, act: impl FnMut() -> Result<(), Missed> + 'a) -> Self {
-        Rung { name, patience, act: Box::new(act) }
-    }
-}
-
 /// The ways of the system, below the board's own.
 pub struct Ways<'a> {
     /// Asks systemd; [`Missed::NotHere`] where it does not run.
@@ -151,32 +117,9 @@ pub fn ladder<'a>(
 /// system ends while this waits. So a return is a failure, with the effect that the installation itself has succeeded;
 /// without an init system that goes on, the caller must not return either.
 #[must_use]
-pub fn end(
-    ending: Ending,
-    rungs: Vec<Rung<'_>>,
-    mut flush: impl FnMut(),
-    mut wait: impl FnMut(Duration),
-) -> Error {
-    let verb = ending.verb();
-    let mut reasons = Vec::new();
-    for mut rung in rungs {
-        let name = rung.name;
-        flush();
-        match (rung.act)() {
-            Ok(()) => {
-                tracing::info!("{name} was asked to {verb}");
-                wait(rung.patience);
-                tracing::warn!("{name} was asked to {verb}, and nothing happened");
-                reasons.push(format!("{name}: nothing happened"));
-            }
-            Err(Missed::NotHere) => tracing::debug!("{name}: not on this system"),
-            Err(Missed::Failed(why)) => {
-                tracing::warn!("{name} does not {verb}: {why}");
-                reasons.push(format!("{name}: {why}"));
-            }
-        }
-    }
-    let message = format!("the installation is complete, but the device does not {verb}");
+pub fn end(ending: Ending, rungs: Vec<Rung<'_>>, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
+    let reasons = ladder::descend(ending, rungs, flush, wait);
+    let message = format!("the installation is complete, but the device does not {}", ending.verb());
     Error::new(Code::EndingFailed, message).because(io::Error::other(reasons.join("; "))).after_success()
 }
 
@@ -216,23 +159,6 @@ pub fn helper(
         Answer::Status(0) => Ok(()),
         Answer::Status(status) => Err(Missed::Failed(format!("{function} returned {status}"))),
         Answer::Gone(end, last) => Err(gone(end, &last)),
-    }
-}
-
-/// Calls what may never come back, and waits for `patience` whether it does.
-fn apart(
-    job: &std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
-    patience: Duration,
-) -> Result<(), Missed> {
-    let (done, waiting) = mpsc::channel();
-    let job = job.clone();
-    thread::Builder::new().name("ending".to_owned()).spawn(move || {
-        // Nobody waits any more, if it is late.
-        drop(done.send(job()));
-    })?;
-    match waiting.recv_timeout(patience) {
-        Ok(result) => Ok(result?),
-        Err(_) => Ok(()),
     }
 }
 

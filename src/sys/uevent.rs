@@ -80,7 +80,7 @@ fn is_about_a_disk(event: &[u8]) -> bool {
 }
 
 /// Whether there is something to read before `deadline`.
-fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
+pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         // Rounded up: a wait of zero just before the deadline would spin.

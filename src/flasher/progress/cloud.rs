@@ -1,19 +1,12 @@
-//! Progress in the owner's dashboard, by the program `resin-device-progress`.
-//!
-//! It talks to a server somewhere, so nothing may depend on it: it runs beside the work, one at a time, with the newest
-//! state only, and what it comes to is of no interest.
-
-use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+//! Progress in the owner's dashboard.
 
 use super::Stage;
 use super::meter::{Due, Moment, Sink, Snapshot};
 use crate::config::paths::Paths;
 use crate::sys::command::{self, Command, End, Said};
-
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
+pub use crate::report::Dashboard as Cloud;
+use crate::report::INTERVAL;
 
 /// The states, in words that dashboards and people know.
 pub const STARTING: &str = "Starting flashing balenaOS on internal media";
@@ -26,98 +19,7 @@ pub const NO_DEVICE: &str = "Failed to find any block devices.";
 /// At 100 %: nothing says which disk is the internal one.
 pub const NOT_SUPPORTED: &str = "Installer is not supported on this device type.";
 
-/// Between two calls.
-const INTERVAL: Duration = Duration::from_secs(3);
-/// For one call.
-const LIMIT: Duration = Duration::from_secs(10);
-/// Percent from one line of the log to the next, where there is nobody else to tell.
-const STEP: u8 = 5;
-
-/// A percentage and what is being done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
-    percent: u8,
-    text: &'static str,
-}
-
-/// Takes a state somewhere.
-type Carrier = Box<dyn FnMut(u8, &'static str) + Send>;
-
-/// The reporter. Clones are the same one.
-#[derive(Clone)]
-pub struct Cloud {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    inner: Mutex<Inner>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// The newest one that has not been taken.
-    next: Option<State>,
-    highest: Option<State>,
-    busy: bool,
-    /// Nobody takes anything: the thread is not there.
-    deaf: bool,
-}
-
 impl Cloud {
-    /// Reports to the dashboard, if the device belongs to a fleet (`provisioned`) and the program is installed; to the
-    /// log otherwise.
-    #[must_use]
-    pub fn new(paths: &Paths, provisioned: bool) -> Self {
-        let program = paths.at(PROGRAM);
-        if provisioned && program.is_file() {
-            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
-        } else {
-            Self::with(Duration::ZERO, logger())
-        }
-    }
-
-    fn with(interval: Duration, carry: Carrier) -> Self {
-        let shared = Arc::new(Shared { inner: Mutex::default(), changed: Condvar::new() });
-        let worker = shared.clone();
-        if thread::Builder::new()
-            .name("cloud".to_owned())
-            .spawn(move || worker.work(interval, carry))
-            .is_err()
-        {
-            shared.lock().deaf = true;
-        }
-        Cloud { shared }
-    }
-
-    /// Reports a state. One with a lower percentage than an earlier one is left out: progress does not go backwards.
-    pub fn report(&self, percent: u8, text: &'static str) {
-        let state = State { percent, text };
-        let mut inner = self.shared.lock();
-        if inner.highest.is_some_and(|highest| percent < highest.percent || state == highest) {
-            return;
-        }
-        inner.highest = Some(state);
-        inner.next = Some(state);
-        self.shared.changed.notify_all();
-    }
-
-    /// Waits until the last state has been carried, at most `patience`. 25 seconds are enough for everything that is
-    /// under way.
-    pub fn finish(&self, patience: Duration) {
-        let end = Instant::now() + patience;
-        let mut inner = self.shared.lock();
-        while (inner.busy || inner.next.is_some()) && !inner.deaf {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                tracing::debug!("the last progress report is left behind");
-                return;
-            }
-            inner =
-                self.shared.changed.wait_timeout(inner, left).map_or_else(|e| e.into_inner().0, |(i, _)| i);
-        }
-    }
-
     /// What a job's progress is shown through.
     #[must_use]
     pub fn sink(&self) -> Box<dyn Sink> {
@@ -129,7 +31,6 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
     fn work(&self, interval: Duration, mut carry: Carrier) {
         loop {
             let mut inner = self.lock();
@@ -147,7 +48,6 @@ impl Shared {
         }
     }
 }
-
 fn call(program: &Path, percent: u8, text: &str) {
     let command = Command::script(program).map(|command| {
         command
@@ -168,7 +68,6 @@ fn call(program: &Path, percent: u8, text: &str) {
         Err(e) => tracing::debug!("resin-device-progress: {e}"),
     }
 }
-
 /// Without a fleet the log is where somebody may look.
 fn logger() -> Carrier {
     let mut last: Option<State> = None;
@@ -179,7 +78,6 @@ fn logger() -> Carrier {
         }
     })
 }
-
 struct CloudSink(Cloud);
 
 impl Sink for CloudSink {
@@ -199,6 +97,10 @@ impl Sink for CloudSink {
 mod tests {
     use super::super::{Progress, meter::Meter};
     use super::*;
+    use crate::report::Carrier;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     type Kept = Arc<Mutex<Vec<(u8, &'static str, Instant)>>>;
 

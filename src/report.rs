@@ -1,0 +1,178 @@
+//! The owner's dashboard, told by the program `resin-device-progress`.
+//!
+//! It talks to a server somewhere, so nothing may depend on it: it runs beside the work, one at a time, with the newest
+//! state only, and what it comes to is of no interest.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::config::NOT_PASSED_ON;
+use crate::config::paths::Paths;
+use crate::sys::command::{Command, End, Said};
+
+const PROGRAM: &str = "/usr/bin/resin-device-progress";
+
+/// Between two calls.
+pub const INTERVAL: Duration = Duration::from_secs(3);
+/// For one call.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Percent from one line of the log to the next, where there is nobody else to tell.
+const STEP: u8 = 5;
+
+/// A percentage and what is being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    percent: u8,
+    text: &'static str,
+}
+
+/// Takes a state somewhere.
+pub(crate) type Carrier = Box<dyn FnMut(u8, &'static str) + Send>;
+
+/// The reporter. Clones are the same one.
+#[derive(Clone)]
+pub struct Dashboard {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The newest one that has not been taken.
+    next: Option<State>,
+    highest: Option<State>,
+    busy: bool,
+    /// Nobody takes anything: the thread is not there.
+    deaf: bool,
+}
+
+impl Dashboard {
+    /// Reports to the dashboard, if the device belongs to a fleet (`provisioned`) and the program is installed; to the
+    /// log otherwise.
+    #[must_use]
+    pub fn new(paths: &Paths, provisioned: bool) -> Self {
+        let program = paths.at(PROGRAM);
+        if provisioned && program.is_file() {
+            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
+        } else {
+            Self::with(Duration::ZERO, logger())
+        }
+    }
+
+    /// Reports to the dashboard, if the program is installed; to nobody otherwise.
+    #[must_use]
+    pub fn if_installed(paths: &Paths) -> Self {
+        let program = paths.at(PROGRAM);
+        if program.is_file() {
+            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
+        } else {
+            Self::with(
+                Duration::ZERO,
+                Box::new(|percent, text| tracing::debug!("progress {percent}: {text}")),
+            )
+        }
+    }
+
+    /// Takes states elsewhere, `interval` or more from one begin to the next.
+    pub(crate) fn with(interval: Duration, carry: Carrier) -> Self {
+        let shared = Arc::new(Shared { inner: Mutex::default(), changed: Condvar::new() });
+        let worker = shared.clone();
+        if thread::Builder::new()
+            .name("dashboard".to_owned())
+            .spawn(move || worker.work(interval, carry))
+            .is_err()
+        {
+            shared.lock().deaf = true;
+        }
+        Dashboard { shared }
+    }
+
+    /// Reports a state. One with a lower percentage than an earlier one is left out: progress does not go backwards.
+    pub fn report(&self, percent: u8, text: &'static str) {
+        let state = State { percent, text };
+        let mut inner = self.shared.lock();
+        if inner.highest.is_some_and(|highest| percent < highest.percent || state == highest) {
+            return;
+        }
+        inner.highest = Some(state);
+        inner.next = Some(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until the last state has been carried, at most `patience`. 25 seconds are enough for everything that is
+    /// under way.
+    pub fn finish(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let mut inner = self.shared.lock();
+        while (inner.busy || inner.next.is_some()) && !inner.deaf {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                tracing::debug!("the last progress report is left behind");
+                return;
+            }
+            inner =
+                self.shared.changed.wait_timeout(inner, left).map_or_else(|e| e.into_inner().0, |(i, _)| i);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, interval: Duration, mut carry: Carrier) {
+        loop {
+            let mut inner = self.lock();
+            while inner.next.is_none() {
+                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            }
+            let Some(state) = inner.next.take() else { continue };
+            inner.busy = true;
+            drop(inner);
+            let began = Instant::now();
+            carry(state.percent, state.text);
+            self.lock().busy = false;
+            self.changed.notify_all();
+            thread::sleep(interval.saturating_sub(began.elapsed()));
+        }
+    }
+}
+
+fn call(program: &Path, percent: u8, text: &str) {
+    let command = Command::script(program).map(|command| {
+        command
+            .args(["--percentage", &percent.to_string(), "--state", text])
+            .without(NOT_PASSED_ON)
+            .limit(Some(LIMIT))
+    });
+    let end = command.and_then(|command| {
+        command.run(|said| {
+            if let Said::Line(_, line) = said {
+                tracing::debug!("resin-device-progress: {line}");
+            }
+        })
+    });
+    match end {
+        Ok(End::Status(0)) => {}
+        Ok(end) => tracing::debug!("resin-device-progress: {end}"),
+        Err(e) => tracing::debug!("resin-device-progress: {e}"),
+    }
+}
+
+/// Without a fleet the log is where somebody may look.
+fn logger() -> Carrier {
+    let mut last: Option<State> = None;
+    Box::new(move |percent, text| {
+        if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(STEP)) {
+            last = Some(State { percent, text });
+            tracing::info!("Unprovisioned: Percentage {percent}, status {text}");
+        }
+    })
+}
