@@ -106,6 +106,18 @@ fn without_a_target_the_system_ends_at_once() {
 }
 
 #[test]
+fn by_force_no_service_is_stopped() {
+    for (ending, method) in [(Ending::PowerOff, "PowerOff"), (Ending::Reboot, "Reboot")] {
+        let Some(daemon) = Daemon::start("end by force") else { return };
+        let fake = Fake::start(&daemon);
+        daemon.bus().end_by_force(ending).unwrap();
+        assert_eq!(fake.calls(), [method]);
+        drop(fake.refusing(method));
+        assert!(matches!(daemon.bus().end_by_force(ending), Err(SystemdError::Refused(..))));
+    }
+}
+
+#[test]
 fn an_end_without_an_answer_is_not_asked_for_twice() {
     let Some(daemon) = Daemon::start("end without answer") else { return };
     let fake = Fake::start(&daemon).silent_on("StartUnit");

@@ -14,9 +14,10 @@ impl Bus {
     /// # Errors
     /// systemd cannot be reached, does not answer, or refuses both.
     pub fn end(&self, ending: Ending) -> Result<(), SystemdError> {
-        let (target, method) = match ending {
-            Ending::PowerOff => ("poweroff.target", "PowerOff"),
-            Ending::Reboot => ("reboot.target", "Reboot"),
+        let method = method(ending);
+        let target = match ending {
+            Ending::PowerOff => "poweroff.target",
+            Ending::Reboot => "reboot.target",
         };
         self.run(async |calls| {
             match calls.call(SYSTEMD, "StartUnit", &(target, "replace-irreversibly")).await {
@@ -28,5 +29,21 @@ impl Bus {
                 other => other.map(drop),
             }
         })
+    }
+
+    /// Ends the system without stopping services: what `systemctl --force` does.
+    ///
+    /// # Errors
+    /// systemd cannot be reached, does not answer, or refuses.
+    pub fn end_by_force(&self, ending: Ending) -> Result<(), SystemdError> {
+        self.run(async |calls| calls.call(SYSTEMD, method(ending), &()).await.map(drop))
+    }
+}
+
+/// systemd's method for an end without a job for each service.
+fn method(ending: Ending) -> &'static str {
+    match ending {
+        Ending::PowerOff => "PowerOff",
+        Ending::Reboot => "Reboot",
     }
 }

@@ -76,6 +76,15 @@ pub fn reboot() -> Result<(), SystemdError> {
     Bus::system().end(Ending::Reboot)
 }
 
+/// Restarts the system without stopping services: every process is killed, and file systems are unmounted. Returns once systemd has
+/// taken the request.
+///
+/// # Errors
+/// As [`power_off`].
+pub fn reboot_by_force() -> Result<(), SystemdError> {
+    Bus::system().end_by_force(Ending::Reboot)
+}
+
 /// A lock against shutting down. It lasts as long as this value, and no longer than the process.
 #[derive(Debug)]
 #[must_use = "the lock ends with this value"]
