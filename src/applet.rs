@@ -13,7 +13,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::fatrw;
 use crate::flasher;
-use crate::hostapp::hooks;
+use crate::hostapp::{hooks, safe_reboot};
 use crate::sys::log::{self, Failure, Voice};
 
 /// A legacy name.
@@ -57,7 +57,7 @@ pub const APPLETS: &[Applet] = &[
     program("rollback-tests", absent),
     program("rollback-check-version", absent),
     Applet { name: "rollback-parse-bootloader", kind: Kind::Sourced },
-    program("safe_reboot", absent),
+    program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
     program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", absent),
     // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two

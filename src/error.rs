@@ -137,6 +137,7 @@ codes! {
     UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`";
     ProblemsFound = "problems-found", "see the lines above, each with its remedy";
     UpdateFailed = "update-failed", "run the update again: the running system is selected as before";
+    RebootFailed = "reboot-failed", "restart the device by hand: the message says what each way to do so came to";
 }
 
 impl fmt::Display for Code {

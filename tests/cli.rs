@@ -98,6 +98,7 @@ fn a_legacy_name_answers_through_its_link_and_as_an_argument() {
                 }
                 "1-bootfiles" | "2-rpifiles" | "2-imxfiles" => (1, "[not-in-this-build]"),
                 hook if hook.starts_with(|c: char| c.is_ascii_digit()) => (2, "[usage]"),
+                "resin-init-flasher" | "fatrw" | "safe_reboot" => (2, "[usage]"),
                 _ => (1, "[not-in-this-build]"),
             };
             assert_eq!((code(&o), stdout(&o).as_str()), (status, ""), "{name}");

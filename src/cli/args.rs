@@ -31,6 +31,7 @@ script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those n
 resin-init-flasher and fatrw; each of the others says that it is missing, and exits with 1.
 resin-init-flasher, hostapp-update-hooks and hostapp-update-hooks-v2; each of the others says that it is missing, and
 exits with 1.
+resin-init-flasher, safe_reboot and fatrw; each of the others says that it is missing, and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]

@@ -6,3 +6,4 @@ pub mod engine;
 pub mod hooks;
 pub mod lock;
 pub mod status;
+pub mod safe_reboot;

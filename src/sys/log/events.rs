@@ -28,4 +28,6 @@ events! {
     BOOTLOADER_WRITTEN = "957714db815b40879cf91340b3777ef2";
     /// The file with the boot selection was damaged, and has been written anew.
     ENVIRONMENT_REPAIRED = "3e2ebb1a5b3142ffbea465409f014bc4";
+    /// A reboot waits for the lock of a service.
+    LOCK_WAIT = "10158c8430fa41b1a74808c0bc1475c2";
 }

@@ -1,0 +1,167 @@
+//! The locks by which services keep a device from being restarted under them.
+//!
+//! A service holds one as long as somebody has an exclusive lock (`flock(2)`) on its `updates.lock`; the file alone means nothing. The
+//! supervisor makes the folders, and notes whether the owner overrides locks.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+
+use crate::config::paths::Paths;
+use crate::sys::watch::Watch;
+
+const SERVICES: &str = "/tmp/balena-supervisor/services";
+const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
+const LOCK: &str = "updates.lock";
+/// The first one that is set counts, the second name being the older one.
+const OVERRIDES: [&str; 2] = ["SUPERVISOR_OVERRIDE_LOCK", "RESIN_OVERRIDE_LOCK"];
+
+/// What the supervisor keeps about services.
+pub(super) struct Services {
+    folder: PathBuf,
+    config: PathBuf,
+}
+
+/// What a look at the locks has shown.
+pub(super) enum Look {
+    /// Nobody holds one.
+    Free,
+    /// Somebody holds this one, and perhaps others.
+    Held(Held),
+}
+
+/// A lock that somebody holds.
+pub(super) struct Held {
+    pub(super) path: PathBuf,
+    /// Why it cannot be told. Then it counts as held.
+    pub(super) unknown: Option<io::Error>,
+    file: Option<File>,
+}
+
+impl Held {
+    /// Whether it is free by now. To ask makes no event, unlike a look.
+    pub(super) fn is_free_now(&self) -> bool {
+        // The kernel lets go of it when the file is closed, but that is an event; so at once.
+        self.file.as_ref().is_some_and(|f| f.try_lock().is_ok() && f.unlock().is_ok())
+    }
+}
+
+impl Services {
+    pub(super) fn new(paths: &Paths) -> Self {
+        Services { folder: paths.at(SERVICES), config: paths.at(CONFIG) }
+    }
+
+    /// Whether the owner overrides locks; `watch` will tell when that may have changed.
+    pub(super) fn overridden(&self, watch: Option<&Watch>) -> bool {
+        if let (Some(watch), Some(folder)) = (watch, self.config.parent()) {
+            watched(watch.folder(folder), folder);
+        }
+        match fs::read(&self.config) {
+            Ok(text) => is_override(&text),
+            Err(e) => {
+                tracing::debug!("{}: {e}", self.config.display());
+                false
+            }
+        }
+    }
+
+    /// Looks at every lock; `watch` will tell when one of them may have been let go.
+    pub(super) fn look(&self, watch: Option<&Watch>) -> Look {
+        let mut locks = Vec::new();
+        let mut folders = vec![self.folder.clone()];
+        while let Some(folder) = folders.pop() {
+            // Watched first, read then: nothing can come in between.
+            if let Some(watch) = watch {
+                watched(watch.folder(&folder), &folder);
+            }
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(e) => {
+                    tracing::debug!("{}: {e}", folder.display());
+                    continue;
+                }
+            };
+            for entry in entries.flatten() {
+                // Of the entry itself: a link to a folder is not followed, and could lead round in circles.
+                if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                    folders.push(entry.path());
+                }
+                if entry.file_name() == LOCK {
+                    locks.push(entry.path());
+                }
+            }
+        }
+        locks.sort();
+        locks.into_iter().find_map(|path| test(path, watch)).map_or(Look::Free, Look::Held)
+    }
+}
+
+/// Tries a lock; `None` when nobody holds it, or it has gone meanwhile.
+fn test(path: PathBuf, watch: Option<&Watch>) -> Option<Held> {
+    if let Some(watch) = watch {
+        watched(watch.closing(&path), &path);
+    }
+    // A pipe of this name must not make us wait.
+    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path)
+    {
+        Ok(file) => file,
+        // Nobody else can open it either.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
+            return None;
+        }
+        Err(e) => return Some(Held { path, unknown: Some(e), file: None }),
+    };
+    match file.try_lock() {
+        Ok(()) => None,
+        Err(TryLockError::WouldBlock) => Some(Held { path, unknown: None, file: Some(file) }),
+        Err(TryLockError::Error(e)) => Some(Held { path, unknown: Some(e), file: None }),
+    }
+}
+
+fn watched(result: io::Result<()>, path: &Path) {
+    if let Err(e) = result {
+        tracing::debug!("cannot watch {}: {e}", path.display());
+    }
+}
+
+/// The first key that is set, neither `null` nor `false`, must be `true` or `"true"`.
+fn is_override(text: &[u8]) -> bool {
+    let config: serde_json::Value = match serde_json::from_slice(text) {
+        Ok(config) => config,
+        Err(e) => {
+            tracing::debug!("target-state-config: {e}");
+            return false;
+        }
+    };
+    let is_set = |v: &&serde_json::Value| !v.is_null() && v.as_bool() != Some(false);
+    let first = OVERRIDES.iter().filter_map(|key| config.get(key)).find(is_set);
+    first.is_some_and(|v| v.as_bool() == Some(true) || v.as_str() == Some("true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_overridden_by_either_key() {
+        for (text, expected) in [
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": true}"#, true),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": "true", "x": {}}"#, true),
+            (r#"{"RESIN_OVERRIDE_LOCK": "true"}"#, true),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": false, "RESIN_OVERRIDE_LOCK": true}"#, true),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": null, "RESIN_OVERRIDE_LOCK": "true"}"#, true),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": "false", "RESIN_OVERRIDE_LOCK": true}"#, false),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": 1}"#, false),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": "True"}"#, false),
+            (r#"{"config": {"SUPERVISOR_OVERRIDE_LOCK": true}}"#, false),
+            (r#"{"SUPERVISOR_OVERRIDE_LOCK": tru"#, false),
+            ("[]", false),
+            ("", false),
+        ] {
+            assert_eq!(is_override(text.as_bytes()), expected, "{text}");
+        }
+    }
+}
