@@ -8,9 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::config::NOT_PASSED_ON;
 use crate::config::paths::Paths;
-use crate::sys::command::{Command, End, Said};
+use crate::sys::command::{self, Command, End, Said};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
@@ -149,7 +148,7 @@ fn call(program: &Path, percent: u8, text: &str) {
     let command = Command::script(program).map(|command| {
         command
             .args(["--percentage", &percent.to_string(), "--state", text])
-            .without(NOT_PASSED_ON)
+            .without(command::NOT_PASSED_ON)
             .limit(Some(LIMIT))
     });
     let end = command.and_then(|command| {

@@ -27,11 +27,8 @@ Not in this build yet:
   update, rollback, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
-script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has
-resin-init-flasher and fatrw; each of the others says that it is missing, and exits with 1.
-resin-init-flasher, hostapp-update-hooks and hostapp-update-hooks-v2; each of the others says that it is missing, and
-exits with 1.
-resin-init-flasher, safe_reboot and fatrw; each of the others says that it is missing, and exits with 1.
+script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has no rollback-* and no
+resin_update_state_probe: each of them says that it is missing, and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]

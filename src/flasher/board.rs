@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::bootpart::POINT;
-use crate::config::NOT_PASSED_ON;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{self, Command, End, Speaker};

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use tracing::Level;
 
 use super::board::Environment;
-use super::board::{self, Environment};
-use crate::config::NOT_PASSED_ON;
 use crate::sys::command::{self, Command, End, Event, Running, Stream};
 
 const DRIVER: &str = include_str!("shell.sh");
@@ -53,7 +51,6 @@ impl Shell {
             .with_input()
             .silence(silence);
         for variable in [command::NOT_PASSED_ON, "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
-        for variable in [NOT_PASSED_ON, "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
             command = command.without(variable);
         }
         Ok(Some(Shell { running: command.start()?, name, last: String::new() }))

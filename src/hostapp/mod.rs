@@ -5,5 +5,5 @@ pub mod current;
 pub mod engine;
 pub mod hooks;
 pub mod lock;
-pub mod status;
 pub mod safe_reboot;
+pub mod status;

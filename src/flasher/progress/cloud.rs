@@ -2,9 +2,6 @@
 
 use super::Stage;
 use super::meter::{Due, Moment, Sink, Snapshot};
-use crate::config::paths::Paths;
-use crate::sys::command::{self, Command, End, Said};
-const PROGRAM: &str = "/usr/bin/resin-device-progress";
 pub use crate::report::Dashboard as Cloud;
 use crate::report::INTERVAL;
 
@@ -27,57 +24,6 @@ impl Cloud {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    fn work(&self, interval: Duration, mut carry: Carrier) {
-        loop {
-            let mut inner = self.lock();
-            while inner.next.is_none() {
-                inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
-            }
-            let Some(state) = inner.next.take() else { continue };
-            inner.busy = true;
-            drop(inner);
-            let began = Instant::now();
-            carry(state.percent, state.text);
-            self.lock().busy = false;
-            self.changed.notify_all();
-            thread::sleep(interval.saturating_sub(began.elapsed()));
-        }
-    }
-}
-fn call(program: &Path, percent: u8, text: &str) {
-    let command = Command::script(program).map(|command| {
-        command
-            .args(["--percentage", &percent.to_string(), "--state", text])
-            .without(command::NOT_PASSED_ON)
-            .limit(Some(LIMIT))
-    });
-    let end = command.and_then(|command| {
-        command.run(|said| {
-            if let Said::Line(_, line) = said {
-                tracing::debug!("resin-device-progress: {line}");
-            }
-        })
-    });
-    match end {
-        Ok(End::Status(0)) => {}
-        Ok(end) => tracing::debug!("resin-device-progress: {end}"),
-        Err(e) => tracing::debug!("resin-device-progress: {e}"),
-    }
-}
-/// Without a fleet the log is where somebody may look.
-fn logger() -> Carrier {
-    let mut last: Option<State> = None;
-    Box::new(move |percent, text| {
-        if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(STEP)) {
-            last = Some(State { percent, text });
-            tracing::info!("Unprovisioned: Percentage {percent}, status {text}");
-        }
-    })
-}
 struct CloudSink(Cloud);
 
 impl Sink for CloudSink {
