@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::change::Plan;
 use super::env_file::{self, EnvFile};
 use super::envblock::ROOT;
-use super::{BootState, Dialect, Named, invalid};
+use super::{BootState, Dialect, Named};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 
@@ -47,10 +48,12 @@ impl Dialect for Balena {
             Some(b"B") => Named::Slot(Slot::B),
             other => Named::Other(env_file::text(other.unwrap_or_default())),
         };
-        let bootcount = env_file::count(&found.block).ok_or_else(|| {
-            invalid(self.file()).because(std::io::Error::other("its bootcount is no number"))
-        })?;
+        let bootcount = env_file::count(&found.block, self.file());
         Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+    }
+
+    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
+        self.file.plan(root.slot.letter(), upgrade_available)
     }
 
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {

@@ -4,8 +4,18 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 
 use crate::sys::file::{self, Content, Folder, InPlace, Kind};
+
+/// What is to be done in one folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The folder.
+    pub folder: PathBuf,
+    /// In order.
+    pub steps: Vec<Step>,
+}
 
 /// One step. Each is on the medium, and read back, before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,10 +58,18 @@ pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
 
 /// A damaged FAT may have one name several times: each removal takes one of them.
 fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
+    let mut others = Vec::new();
     for _ in 0..MOST {
         let names = files.names()?;
-        let Some(name) = names.iter().find(|name| has(name, part)) else { return Ok(()) };
-        file::remove(files, name)?;
+        let Some(name) = names.iter().find(|name| has(name, part) && !others.contains(*name)) else {
+            return Ok(());
+        };
+        match file::remove(files, name) {
+            Ok(_) => {}
+            // A folder, which no bootloader reads a count from.
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => others.push(name.clone()),
+            Err(e) => return Err(e),
+        }
     }
     Err(io::Error::other(format!("files named *{part}* are still there after {MOST} were removed")))
 }

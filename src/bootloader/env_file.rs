@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Step};
+use super::change::{self, Plan, Step};
 use super::envblock::{BOOTCOUNT, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
 use super::{invalid, unwritable};
 use crate::error::Result;
@@ -54,12 +54,15 @@ impl EnvFile {
 
     /// Selects a root, with a count of 0.
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
-        self.change(|block| {
-            let upgrade = if upgrade_available { "1" } else { "0" };
-            [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)]
-                .iter()
-                .all(|(k, v)| block.set(k, v.as_bytes()))
-        })
+        self.change(&|block| select(block, root, upgrade_available))
+    }
+
+    /// What [`select`](Self::select) would do.
+    pub(super) fn plan(&self, root: &str, upgrade_available: bool) -> Result<Plan> {
+        let found = self.read()?;
+        let step = self.step(found.as_ref(), &|block| select(block, root, upgrade_available));
+        let folder = self.path.parent().unwrap_or(Path::new("/")).to_owned();
+        step.map(|step| Plan { folder, steps: vec![step] }).map_err(|e| unwritable(&self.path).because(e))
     }
 
     /// Sets the count to 0 where it is not.
@@ -68,23 +71,18 @@ impl EnvFile {
         if matches!(found.block.get(BOOTCOUNT), None | Some(b"0")) {
             return Ok(());
         }
-        self.change(|block| block.set(BOOTCOUNT, b"0"))
+        self.change(&|block| block.set(BOOTCOUNT, b"0"))
     }
 
-    fn change(&self, edit: impl FnOnce(&mut EnvBlock) -> bool) -> Result<()> {
+    fn change(&self, edit: &Edit<'_>) -> Result<()> {
         self.try_change(edit).map_err(|e| unwritable(&self.path).because(e))
     }
 
-    fn try_change(&self, edit: impl FnOnce(&mut EnvBlock) -> bool) -> io::Result<()> {
+    fn try_change(&self, edit: &Edit<'_>) -> io::Result<()> {
         let (folder, name) = (self.folder()?, self.name());
         change::prepare(&folder, &name)?;
         let found = Self::found(&folder, &name)?;
-        let mut block = found.as_ref().map(|f| f.block.clone()).unwrap_or_default();
-        if !edit(&mut block) {
-            return Err(io::Error::other("it cannot hold this selection"));
-        }
-        let step = plan(name, found.as_ref(), block)?;
-        change::carry_out(&folder, &[step])?;
+        change::carry_out(&folder, &[self.step(found.as_ref(), edit)?])?;
         if let Some(damage) = found.and_then(|f| f.damage) {
             tracing::warn!(
                 MESSAGE_ID = events::ENVIRONMENT_REPAIRED,
@@ -95,6 +93,33 @@ impl EnvFile {
         }
         Ok(())
     }
+
+    /// The step that makes the file hold the edited block: in place wherever that is safe.
+    fn step(&self, found: Option<&Found>, edit: &Edit<'_>) -> io::Result<Step> {
+        let mut block = found.map(|f| f.block.clone()).unwrap_or_default();
+        if !edit(&mut block) {
+            return Err(io::Error::other("it cannot hold this selection"));
+        }
+        match found {
+            Some(Found { damage: None, bytes, .. }) => {
+                if let Some(Rewrite { new, order }) = block.in_place(bytes).map_err(io::Error::other)? {
+                    return Ok(Step::Sectors { name: self.name(), old: bytes.clone(), new, order });
+                }
+            }
+            // What was read of a damaged block may be too much for a sound one. The boot decision counts.
+            Some(_) => while block.print().is_err() && block.drop_last() {},
+            None => {}
+        }
+        Ok(Step::Replace(self.name(), block.print().map_err(io::Error::other)?))
+    }
+}
+
+/// A change of a block; false where the block cannot hold it.
+type Edit<'e> = dyn Fn(&mut EnvBlock) -> bool + 'e;
+
+fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
+    let upgrade = if upgrade_available { "1" } else { "0" };
+    [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)].iter().all(|(k, v)| block.set(k, v.as_bytes()))
 }
 
 impl Found {
@@ -107,27 +132,13 @@ impl Found {
     }
 }
 
-/// The step that makes a file hold `block`: in place wherever that is safe.
-fn plan(name: OsString, found: Option<&Found>, mut block: EnvBlock) -> io::Result<Step> {
-    match found {
-        Some(Found { damage: None, bytes, .. }) => {
-            if let Some(Rewrite { new, order }) = block.in_place(bytes).map_err(io::Error::other)? {
-                return Ok(Step::Sectors { name, old: bytes.clone(), new, order });
-            }
-        }
-        // What was read of a damaged block may be too much for a sound one. The boot decision counts.
-        Some(_) => while block.print().is_err() && block.drop_last() {},
-        None => {}
-    }
-    Ok(Step::Replace(name, block.print().map_err(io::Error::other)?))
-}
-
-/// A count as these bootloaders write it: decimal; none is 0.
-pub(super) fn count(block: &EnvBlock) -> Option<u32> {
-    match block.get(BOOTCOUNT) {
-        None | Some(b"") => Some(0),
-        Some(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-    }
+/// A count as these bootloaders write it: decimal. They take what is no number for 0.
+pub(super) fn count(block: &EnvBlock, file: &Path) -> u32 {
+    let Some(text) = block.get(BOOTCOUNT).filter(|text| !text.is_empty()) else { return 0 };
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+        tracing::warn!("{}: the bootcount is no number; it counts as 0", file.display());
+        0
+    })
 }
 
 /// Whether the selection is on trial: GRUB and the scripts compare with `1`.

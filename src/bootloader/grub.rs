@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Step};
+use super::change::{self, Plan, Step};
 use super::env_file::{self, EnvFile};
 use super::envblock::{ROOT, UPGRADE};
 use super::{BootState, Dialect, Named, invalid, unwritable};
@@ -50,6 +50,11 @@ impl Dialect for Grub {
         2
     }
 
+    /// Its configuration compares with 2, and nothing else.
+    fn is_exceeded(&self, bootcount: u32) -> bool {
+        bootcount == self.limit()
+    }
+
     fn read(&self) -> Result<BootState> {
         let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::B))) };
         let root = match found.block.get(ROOT) {
@@ -59,9 +64,12 @@ impl Dialect for Grub {
                 text.parse().map_or(Named::Other(text), Named::Index)
             }
         };
-        let bootcount = env_file::count(&found.block)
-            .ok_or_else(|| invalid(self.file()).because(io::Error::other("its bootcount is no number")))?;
+        let bootcount = env_file::count(&found.block, self.file());
         Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+    }
+
+    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
+        self.file.plan(&root.index.to_string(), upgrade_available)
     }
 
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
@@ -100,12 +108,15 @@ impl Legacy {
     fn try_set(&self, slot: Slot) -> io::Result<()> {
         let folder = self.folder()?;
         change::prepare(&folder, self.config_name())?;
+        change::carry_out(&folder, &[self.step(slot)?])
+    }
+
+    fn step(&self, slot: Slot) -> io::Result<Step> {
         let old = self.text()?;
         if labels(&old).next().is_none() {
             return Err(io::Error::other("it has no label of a root partition"));
         }
-        let step = Step::Replace(self.config_name().to_owned(), with_slot(&old, slot));
-        change::carry_out(&folder, &[step])
+        Ok(Step::Replace(self.config_name().to_owned(), with_slot(&old, slot)))
     }
 }
 
@@ -135,6 +146,11 @@ impl Dialect for Legacy {
             [] => Ok(BootState::untouched(Named::Other(String::new()))),
             _ => Ok(BootState::untouched(Named::Other("several labels".into()))),
         }
+    }
+
+    fn plan(&self, root: &Root, _: bool) -> Result<Plan> {
+        let step = self.step(root.slot).map_err(|e| unwritable(&self.config).because(e))?;
+        Ok(Plan { folder: self.config.parent().unwrap_or(Path::new("/")).to_owned(), steps: vec![step] })
     }
 
     fn set(&self, root: &Root, _: bool) -> Result<()> {

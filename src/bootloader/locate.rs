@@ -7,7 +7,7 @@ use super::grub::{Grub, Legacy};
 use super::{Dialect, balena as bl, change, grub as gr, uboot as ub};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::Folder;
+use crate::sys::file::{self, Folder};
 use crate::sys::mount;
 
 /// The dialect that is in use on this device: by `resinOS_uEnv.txt`, `bootenv` or GRUB's files, in this order. None of them is a
@@ -56,7 +56,7 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
     let grub = Grub::new(place.join(gr::FILE));
     let config = place.join(gr::CONFIG);
     // A configuration that knows the selection has both labels. One that does not has the one it boots.
-    if !grub.has_selection()? && is_legacy(&config) {
+    if !grub.has_selection()? && is_legacy(&place)? {
         return Ok(Box::new(Legacy::new(config)));
     }
     Ok(Box::new(grub))
@@ -72,10 +72,10 @@ pub fn balena(paths: &Paths) -> Result<Box<dyn Dialect>> {
     Ok(Box::new(bl::Balena::new(boot.join(bl::FILE))))
 }
 
-fn is_legacy(config: &Path) -> bool {
-    let text = fs::read(config).unwrap_or_default();
+fn is_legacy(place: &Path) -> Result<bool> {
+    let text = content(place, gr::CONFIG)?.unwrap_or_default();
     let knows = text.windows(super::envblock::ROOT.len()).any(|w| w == super::envblock::ROOT.as_bytes());
-    !knows && gr::labels(&text).next().is_some()
+    Ok(!knows && gr::labels(&text).next().is_some())
 }
 
 /// GRUB's folder. On an encrypted disk the other boot partition has a link `EFI` to it.
@@ -87,9 +87,11 @@ fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
     let (plain, boot) = (paths.plain_boot(), paths.boot());
     let all: Vec<PathBuf> =
         [&plain, &boot].into_iter().flat_map(|top| folders.map(|f| top.join(f))).collect();
+    // Behind links: the folder itself must be none when it is opened.
+    let all: Vec<PathBuf> = all.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
     for name in [gr::FILE, gr::CONFIG] {
-        for folder in &all {
-            if folder.is_dir() && has(folder, name)? {
+        for folder in all.iter().filter(|folder| folder.is_dir()) {
+            if has(folder, name)? {
                 return Ok(Some(folder.clone()));
             }
         }
@@ -108,15 +110,16 @@ fn look(folder: &Path) -> Result<Folder> {
     })
 }
 
+/// Whether there is a file, or one that `fatrw` was about to make.
 fn has(folder: &Path, name: &str) -> Result<bool> {
     let open = look(folder)?;
     let found = change::find(&open, name).map_err(|e| super::invalid(&folder.join(name)).because(e))?;
-    // A file that `fatrw` was about to make.
-    let pending = || crate::sys::file::current_content(&open, name.as_ref());
-    match found {
-        Some(_) => Ok(true),
-        None => Ok(pending().map_err(|e| super::invalid(&folder.join(name)).because(e))?.is_some()),
-    }
+    Ok(found.is_some() || content(folder, name)?.is_some())
+}
+
+fn content(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let content = file::current_content(&look(folder)?, name.as_ref());
+    content.map_err(|e| super::invalid(&folder.join(name)).because(e))
 }
 
 /// Number of the partition that is mounted here.

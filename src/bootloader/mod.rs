@@ -16,6 +16,7 @@ pub mod uenv;
 
 use std::path::Path;
 
+use change::Plan;
 pub use locate::{balena, detect, grub, uboot};
 pub use retire::{Keep, retire_others};
 
@@ -91,6 +92,12 @@ pub trait Dialect {
     /// # Errors
     /// `BootStateInvalid` when the file cannot be read or understood.
     fn read(&self) -> Result<BootState>;
+
+    /// What [`set`](Self::set) would do now: pure data, nothing is written.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set): the selection does not fit, or the file cannot be read.
+    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan>;
 
     /// Selects `root`, on trial or for good, with a count of 0. Once this returns, it is on the medium and has been read back.
     ///

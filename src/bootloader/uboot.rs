@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Step};
+use super::change::{self, Plan, Step};
 use super::envblock::{BOOTCOUNT, ROOT, UPGRADE};
 use super::uenv::Uenv;
 use super::{BootState, Dialect, Named, env_file, invalid, unwritable};
@@ -59,11 +59,7 @@ impl Uboot {
             }
         };
         let count = Self::content(&folder, COUNT_FILE)?;
-        let bootcount = match count.get(BOOTCOUNT) {
-            None | Some(b"") => 0,
-            Some(value) => hexadecimal(&env_file::text(value))
-                .ok_or_else(|| io::Error::other(format!("the count in {COUNT_FILE} is no number")))?,
-        };
+        let bootcount = counted(count.get(BOOTCOUNT).unwrap_or_default());
         Ok(BootState { root, bootcount, upgrade_available: uenv.get(UPGRADE) == Some(b"1") })
     }
 
@@ -71,16 +67,20 @@ impl Uboot {
         let folder = self.folder()?;
         let actual = change::find(&folder, FILE)?.unwrap_or_else(|| FILE.into());
         change::prepare(&folder, &actual)?;
-        let mut uenv = Self::content(&folder, FILE)?;
+        change::carry_out(&folder, &Self::steps(&folder, root, upgrade_available)?)
+    }
+
+    fn steps(folder: &Folder, root: &Root, upgrade_available: bool) -> io::Result<Vec<Step>> {
+        let actual = change::find(folder, FILE)?.unwrap_or_else(|| FILE.into());
+        let mut uenv = Self::content(folder, FILE)?;
         let index = format!("{:x}", root.index);
         if !uenv.set(ROOT, &index) || !uenv.set(UPGRADE, if upgrade_available { "1" } else { "0" }) {
             return Err(io::Error::other("it cannot hold this selection"));
         }
         // A count over the limit turns any selection round. It goes before the new one comes, and once more after it: until then the
         // old selection may have been counted by somebody else.
-        let steps =
-            [Step::RemoveAll(COUNT_FILE), Step::Replace(actual, uenv.print()), Step::RemoveAll(COUNT_FILE)];
-        change::carry_out(&folder, &steps)
+        let new = Step::Replace(actual, uenv.print());
+        Ok(vec![Step::RemoveAll(COUNT_FILE), new, Step::RemoveAll(COUNT_FILE)])
     }
 
     /// There is nothing to clear where the only count is 0.
@@ -130,6 +130,12 @@ impl Dialect for Uboot {
         self.try_read().map_err(|e| invalid(&self.file).because(e))
     }
 
+    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
+        let steps = self.folder().and_then(|folder| Self::steps(&folder, root, upgrade_available));
+        let steps = steps.map_err(|e| unwritable(&self.file).because(e))?;
+        Ok(Plan { folder: self.boot.clone(), steps })
+    }
+
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
         self.try_set(root, upgrade_available).map_err(|e| unwritable(&self.file).because(e))
     }
@@ -141,4 +147,10 @@ impl Dialect for Uboot {
 
 fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+}
+
+/// A count as `setexpr` writes it. Of a damaged one the digits it begins with count, as for U-Boot (`simple_strtoul`).
+fn counted(value: &[u8]) -> u32 {
+    let digits = value.iter().map_while(|byte| char::from(*byte).to_digit(16));
+    digits.fold(0, |count: u32, digit| count.saturating_mul(16).saturating_add(digit))
 }
