@@ -2,12 +2,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use copal::bootloader::envblock::EnvBlock;
 use copal::bootloader::{self, Named};
 use copal::error::Code;
 use copal::slot::Slot;
+use copal::sys::log::events;
 use md5::{Digest, Md5};
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::needs::can_run;
 use crate::support::{Device, block, root, state};
@@ -31,6 +34,43 @@ fn a_damaged_block_is_written_anew_with_what_can_be_read() {
         dialect.set(&root(Slot::B, 3), false).unwrap();
         assert_eq!(device.read("EFI/BOOT/grubenv"), wanted, "{what}");
     }
+}
+
+/// The fields of the events of this thread.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<(String, String)>>>);
+
+impl tracing::field::Visit for Events {
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.0.lock().unwrap().push((field.name().to_owned(), value.to_owned()));
+    }
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Events {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        event.record(&mut self.clone());
+    }
+}
+
+#[test]
+fn a_repair_is_an_event_and_a_change_is_not() {
+    let device = Device::new(&[("bootenv", b"resin_root_part=A\n")]);
+    let dialect = bootloader::detect(&device.paths).unwrap();
+    let change = || {
+        let events = Events::default();
+        let subscriber = tracing_subscriber::registry().with(events.clone());
+        tracing::subscriber::with_default(subscriber, || dialect.set(&root(Slot::B, 3), true).unwrap());
+        events.0.lock().unwrap().clone()
+    };
+    let fields = change();
+    let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+    assert_eq!(field("MESSAGE_ID").as_deref(), Some(events::ENVIRONMENT_REPAIRED));
+    assert_eq!(field("COPAL_FILE"), Some(device.at("bootenv").display().to_string()));
+    assert!(field("message").unwrap().contains("18 bytes instead of 1024"), "{fields:?}");
+    assert_eq!(change(), []);
 }
 
 #[test]
