@@ -75,6 +75,7 @@ pub const APPLETS: &[Applet] = &[
     program("80-rollback", hook),
     program("85-after_os-blocks-extensions", hook),
     program("85-fwd_commit_os-blocks-extensions", hook),
+    program("99-flash-bootloader", hook),
     program("99-resin-uboot", hook),
     program("99-resin-grub", hook),
     program("99-balena-bootloader", hook),

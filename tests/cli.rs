@@ -72,6 +72,7 @@ fn list_has_the_names_that_boards_and_units_call() {
         "80-rollback",
         "85-after_os-blocks-extensions",
         "85-fwd_commit_os-blocks-extensions",
+        "99-flash-bootloader",
         "99-resin-uboot",
         "99-resin-grub",
         "99-balena-bootloader",

@@ -1,5 +1,6 @@
 //! What boards and owners configure, as values.
 
+pub mod bootloaders_conf;
 mod braces;
 pub mod config_json;
 pub mod flasher_conf;

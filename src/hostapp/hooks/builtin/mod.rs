@@ -3,6 +3,7 @@
 mod balena;
 mod data_breadcrumb;
 mod extensions;
+pub mod flash_bootloader;
 mod grub;
 mod rollback;
 mod sshd_keys;
@@ -36,6 +37,7 @@ pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["80-rollback"], run: rollback::run },
     Builtin { names: &["85-after_os-blocks-extensions"], run: extensions::after },
     Builtin { names: &["85-fwd_commit_os-blocks-extensions"], run: extensions::commit },
+    Builtin { names: &["99-flash-bootloader"], run: flash_bootloader::run },
     Builtin { names: &["99-resin-uboot"], run: uboot::run },
     Builtin { names: &["99-resin-grub"], run: grub::run },
     Builtin { names: &["99-balena-bootloader"], run: balena::run },
