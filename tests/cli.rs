@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use copal::hostapp::hooks::builtin::BUILTINS;
 use serde_json::Value;
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
@@ -84,7 +85,9 @@ fn list_has_the_names_that_boards_and_units_call() {
 #[test]
 fn a_legacy_name_answers_through_its_link_and_as_an_argument() {
     let dir = tempfile::tempdir().unwrap();
-    for name in legacy_names() {
+    // A hook that is there does its work on whatever machine it is called: those have tests of their own.
+    let is_hook = |name: &String| BUILTINS.iter().any(|b| b.names.contains(&name.as_str()));
+    for name in legacy_names().into_iter().filter(|name| !is_hook(name)) {
         let link = dir.path().join(&name);
         symlink(COPAL, &link).unwrap();
         // What runs hooks ignores arguments that it does not know.
