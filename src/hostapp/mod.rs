@@ -1,6 +1,7 @@
 //! Updates of the host OS.
 
 pub mod archive;
+pub mod credentials;
 pub mod current;
 pub mod engine;
 pub mod hooks;

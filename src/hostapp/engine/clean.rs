@@ -1,7 +1,20 @@
 //! Emptying the engine's store.
 
-use super::Engine;
-use crate::error::Result;
+use std::thread;
+use std::time::Duration;
+
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListImagesOptionsBuilder, RemoveContainerOptionsBuilder,
+    RemoveImageOptionsBuilder,
+};
+
+use super::failure::{Failure, Why};
+use super::{Engine, REMOVAL};
+use crate::error::{Code, Error, Result};
+
+/// Between two looks at a removal that somebody else has under way, and how many looks.
+const PAUSE: Duration = Duration::from_millis(500);
+const LOOKS: u32 = 240;
 
 impl Engine {
     /// Removes every container with its volumes, running or not.
@@ -9,7 +22,16 @@ impl Engine {
     /// # Errors
     /// Some are left; all were tried.
     pub fn remove_containers(&self) -> Result<()> {
-        Ok(())
+        let all = || ListContainersOptionsBuilder::new().all(true).build();
+        let remove = || RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        self.empty(
+            "container",
+            || {
+                let list = self.soon(self.docker.list_containers(Some(all())))?;
+                Ok(list.into_iter().filter_map(|c| c.id).collect())
+            },
+            |id| self.within(REMOVAL, self.docker.remove_container(id, Some(remove()))),
+        )
     }
 
     /// Removes every image.
@@ -17,6 +39,72 @@ impl Engine {
     /// # Errors
     /// Some are left; all were tried.
     pub fn remove_images(&self) -> Result<()> {
-        Ok(())
+        let all = || ListImagesOptionsBuilder::new().all(true).build();
+        let remove = || RemoveImageOptionsBuilder::new().force(true).build();
+        self.empty(
+            "image",
+            || Ok(self.soon(self.docker.list_images(Some(all())))?.into_iter().map(|i| i.id).collect()),
+            |id| self.within(REMOVAL, self.docker.remove_image(id, Some(remove()), None)).map(drop),
+        )
     }
+
+    /// Removes what `list` lists, again and again as long as it gets less: an image goes only after those made from it.
+    fn empty(
+        &self,
+        kind: &str,
+        list: impl Fn() -> Result<Vec<String>, Failure>,
+        remove: impl Fn(&str) -> Result<(), Failure>,
+    ) -> Result<()> {
+        let mut left = usize::MAX;
+        let mut looks = 0;
+        loop {
+            let ids = list()
+                .map_err(|e| e.during(&format!("cannot list the {kind}s of the other slot's engine")))?;
+            if ids.is_empty() {
+                return Ok(());
+            }
+            let mut failure: Option<(String, Failure)> = None;
+            let mut under_way = false;
+            for id in &ids {
+                match remove(id) {
+                    Ok(()) => tracing::info!("removed the {kind} {id}"),
+                    Err(e) if e.is_gone() => tracing::debug!("the {kind} {id} is gone already"),
+                    Err(e) if is_under_way(&e) => under_way = true,
+                    Err(e) => {
+                        let hopeless = matches!(e.why, Why::Lost | Why::Silent);
+                        failure.get_or_insert((id.clone(), e));
+                        if hopeless {
+                            break;
+                        }
+                    }
+                }
+            }
+            let less = ids.len() < left;
+            left = ids.len();
+            let error = match failure {
+                Some((_, e)) if matches!(e.why, Why::Lost | Why::Silent) || (!less && !under_way) => Some(
+                    e.during(&format!("cannot remove the {kind} {}", ids.first().map_or("", String::as_str))),
+                ),
+                None if !less && looks >= LOOKS => Some(Error::new(
+                    Code::EngineFailed,
+                    format!(
+                        "cannot remove the {kind}s: the engine still has {left}, although it reports no failure"
+                    ),
+                )),
+                _ => None,
+            };
+            if let Some(error) = error {
+                return Err(error);
+            }
+            if !less {
+                looks += 1;
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// moby, daemon/delete.go: another removal has it.
+fn is_under_way(failure: &Failure) -> bool {
+    failure.why == Why::Refused(409) && failure.text.contains("already in progress")
 }

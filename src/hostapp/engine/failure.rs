@@ -14,6 +14,8 @@ pub(super) enum Why {
     Lost,
     /// The engine neither answers nor ends the connection.
     Silent,
+    /// The engine is alive, but what it does makes no progress.
+    Stalled,
     /// The engine refused, with this HTTP status.
     Refused(u16),
     /// The engine reported a failure within a stream that had begun well.
@@ -32,6 +34,13 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn silent(limit: Duration) -> Failure {
         Failure { why: Why::Silent, text: format!("it has not answered for {} s", limit.as_secs()) }
+    }
+
+    pub(super) fn stalled(limit: Duration) -> Failure {
+        Failure {
+            why: Why::Stalled,
+            text: format!("nothing has come from the registry for {} s", limit.as_secs()),
+        }
     }
 
     pub(super) fn garbled(text: impl Into<String>) -> Failure {

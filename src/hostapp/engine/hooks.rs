@@ -1,16 +1,147 @@
 //! The new host OS's hooks, in a container of it.
 
-use super::{Engine, Image};
-use crate::error::{Code, Error, Result};
+use std::thread;
+use std::time::Duration;
+
+use bollard::errors::Error as Bollard;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions, WaitContainerOptions,
+};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use tokio::time::timeout;
+
+use super::failure::{Failure, Why};
+use super::{Engine, Image, REMOVAL, SOON, WORK, watch};
+use crate::error::Result;
+use crate::sys::command::Splitter;
+
+/// What hooks work on. Bound with everything mounted below, privately: what they mount stays in the container.
+const BINDS: [&str; 4] = ["/dev:/dev", "/mnt:/mnt", "/sys:/sys", "/run:/run"];
+
+/// After the end of the hooks, for the last of their output.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// How often, and after which pause, an engine that went away is asked to remove the container.
+const AFTERWARDS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(2);
+
+enum Event {
+    Said(Bytes),
+    /// There is nothing more to hear.
+    Deaf(Failure),
+    Ended(i64),
+}
 
 impl Engine {
     /// Runs `hostapp-update-hooks` in a privileged container of `image`, handing on what it says line by line. There is no
-    /// limit of time. Returns its exit status.
+    /// limit of time. Returns its exit status. The container is removed in any case, and what runs in it ended.
     ///
     /// # Errors
     /// The engine refuses, or goes away meanwhile.
     pub fn run_hooks(&self, image: &Image, said: &mut dyn FnMut(&str)) -> Result<i64> {
-        said("");
-        Err(Error::new(Code::NotInThisBuild, format!("cannot run {}", image.id)))
+        let what = format!("cannot run the hooks of the image {} in a container", image.reference);
+        let texts = |list: &[&str]| Some(list.iter().map(|&s| s.to_owned()).collect());
+        let body = ContainerCreateBody {
+            image: Some(image.id.clone()),
+            cmd: texts(&["hostapp-update-hooks"]),
+            env: texts(&["DURING_UPDATE=1"]),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            host_config: Some(HostConfig {
+                privileged: Some(true),
+                binds: texts(&BINDS),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let id = self.create(body).map_err(|e| e.during(&what))?;
+        let status = self.runtime.block_on(self.follow(&id, said));
+        let removed = self.remove_for_good(&id);
+        match (status, removed) {
+            (Ok(status), Ok(())) => Ok(status),
+            (Ok(status), Err(e)) => {
+                tracing::warn!("the hooks' container {id} is left: {}", e.text);
+                Ok(status)
+            }
+            (Err(e), Ok(())) => Err(e.during(&what)),
+            (Err(e), Err(_)) => {
+                Err(e.during(&what).and_also("the container is left, and hooks may still run in it"))
+            }
+        }
+    }
+
+    /// From the start of the container to its end.
+    async fn follow(&self, id: &str, said: &mut dyn FnMut(&str)) -> Result<i64, Failure> {
+        let all = AttachContainerOptionsBuilder::new().stream(true).stdout(true).stderr(true).build();
+        // Before the start: nothing that is said may be missed.
+        let attached = limit(SOON, self.docker.attach_container(id, Some(all))).await?;
+        limit(WORK, self.docker.start_container(id, None::<StartContainerOptions>)).await?;
+
+        let output = attached.output.map(|o| {
+            Ok::<_, Bollard>(match o {
+                Ok(piece) => Event::Said(piece.into_bytes()),
+                Err(e) => Event::Deaf(Failure::from(e)),
+            })
+        });
+        let end = self.docker.wait_container(id, None::<WaitContainerOptions>).map(status).take(1);
+        let mut events = Box::pin(stream::select(output, end.map(|e| e.map(Event::Ended))));
+        let mut lines = Splitter::default();
+        let mut ended = None;
+        loop {
+            let event = match ended {
+                None => watch::next(&self.docker, self.patience, None, &mut events, || false).await?,
+                // A process that the hooks left behind dies with the container; its output need not be waited for.
+                Some(_) => match timeout(LAST_WORDS, events.next()).await {
+                    Ok(Some(Ok(event))) => Some(event),
+                    _ => None,
+                },
+            };
+            match event {
+                Some(Event::Said(piece)) => lines.feed(&piece, |line| said(&line)),
+                Some(Event::Deaf(e)) => tracing::warn!("the rest of what the hooks say is lost: {}", e.text),
+                Some(Event::Ended(status)) => ended = Some(status),
+                None => break,
+            }
+        }
+        if let Some(line) = lines.end() {
+            said(&line);
+        }
+        ended.ok_or_else(|| Failure::garbled("it does not say how they ended"))
+    }
+
+    /// Removes a container with its volumes, and waits for an engine that is being restarted.
+    fn remove_for_good(&self, id: &str) -> Result<(), Failure> {
+        for again in 1.. {
+            let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+            match self.within(REMOVAL, self.docker.remove_container(id, Some(options))) {
+                Err(e) if e.is_gone() => break,
+                Err(e) if matches!(e.why, Why::Lost) && again < AFTERWARDS => thread::sleep(PAUSE),
+                Err(e) => return Err(e),
+                Ok(()) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An exit status other than 0 is no failure of the call.
+fn status(answer: Result<bollard::models::ContainerWaitResponse, Bollard>) -> Result<i64, Bollard> {
+    match answer {
+        Ok(end) => match end.error.and_then(|e| e.message).filter(|m| !m.is_empty()) {
+            Some(error) => Err(Bollard::DockerStreamError { error }),
+            None => Ok(end.status_code),
+        },
+        Err(Bollard::DockerContainerWaitError { error, code }) if error.is_empty() => Ok(code),
+        Err(Bollard::DockerContainerWaitError { error, .. }) => Err(Bollard::DockerStreamError { error }),
+        Err(e) => Err(e),
+    }
+}
+
+async fn limit<T>(time: Duration, call: impl Future<Output = Result<T, Bollard>>) -> Result<T, Failure> {
+    match timeout(time, call).await {
+        Ok(answer) => answer.map_err(Failure::from),
+        Err(_) => Err(Failure::silent(time)),
     }
 }

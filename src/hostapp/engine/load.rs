@@ -78,7 +78,7 @@ impl Engine {
                 }
                 moved
             };
-            match watch::next(&self.docker, self.patience, &mut answers, tick).await {
+            match watch::next(&self.docker, self.patience, None, &mut answers, tick).await {
                 Ok(Some(answer)) => {
                     if let Some(p) = said.take(&answer, &mut layers) {
                         progress(&p);

@@ -24,7 +24,7 @@ mod reference;
 mod watch;
 
 pub use hostapp::Hostapp;
-pub use reference::Reference;
+pub use reference::{HUB, Reference};
 pub use watch::Patience;
 
 use failure::Failure;
@@ -40,6 +40,9 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// For removing a container with its volumes or an image, on a slow eMMC: gigabytes are unlinked.
 const REMOVAL: Duration = Duration::from_secs(600);
+
+/// For creating and starting a container, on a slow eMMC under load.
+const WORK: Duration = Duration::from_secs(300);
 
 /// An image in the engine's store.
 #[derive(Debug, Clone, PartialEq, Eq)]

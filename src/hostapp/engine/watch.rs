@@ -17,31 +17,44 @@ pub struct Patience {
     pub answer: Duration,
     /// So many such questions without an answer, one after the other, and it is given up.
     pub deaf: u32,
+    /// A pull of which nothing has been heard for so long is given up, though the engine is alive: a registry that takes the
+    /// connection and says no more keeps moby waiting for ever. Flushing a large layer takes minutes on a slow eMMC.
+    pub stall: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Patience { look: Duration::from_secs(60), answer: Duration::from_secs(30), deaf: 3 }
+        Patience {
+            look: Duration::from_secs(60),
+            answer: Duration::from_secs(30),
+            deaf: 3,
+            stall: Duration::from_secs(900),
+        }
     }
 }
 
 /// How often who waits gets to do something in between.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The next item of `stream`, however long it takes while the engine is alive. `tick` is called now and then; what it says
+/// The next item of `stream`, however long it takes while the engine is alive, or `stall`. `tick` is called now and then; what it says
 /// is whether something went on that does not show in the stream.
 pub(super) async fn next<T>(
     docker: &Docker,
     patience: Patience,
+    stall: Option<Duration>,
     stream: &mut (impl Stream<Item = Result<T, bollard::errors::Error>> + Unpin),
     mut tick: impl FnMut() -> bool,
 ) -> Result<Option<T>, Failure> {
-    let mut heard = Instant::now();
+    let began = Instant::now();
+    let mut heard = began;
     let mut deaf = 0;
     loop {
         match timeout(TICK, stream.next()).await {
             Ok(item) => return item.transpose().map_err(Failure::from),
             Err(_) if tick() => (heard, deaf) = (Instant::now(), 0),
+            Err(_) if stall.is_some_and(|limit| began.elapsed() >= limit) => {
+                return Err(Failure::stalled(began.elapsed()));
+            }
             Err(_) if heard.elapsed() < patience.look => {}
             Err(_) => {
                 deaf = if matches!(timeout(patience.answer, docker.ping()).await, Ok(Ok(_))) {

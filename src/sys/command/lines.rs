@@ -6,13 +6,13 @@ pub const LONGEST: usize = 8 << 10;
 /// Cuts bytes into lines: lossy UTF-8, without the line end. Of a line that a program wrote over (`\r`, as progress
 /// counters do), what a terminal would show in the end is left.
 #[derive(Default)]
-pub(super) struct Splitter {
+pub struct Splitter {
     rest: Vec<u8>,
 }
 
 impl Splitter {
     /// Takes `bytes` and hands each line that they end to `line`.
-    pub(super) fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
+    pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
         for part in bytes.split_inclusive(|&b| b == b'\n') {
             let mut part = part;
             while !part.is_empty() {
@@ -35,7 +35,7 @@ impl Splitter {
     }
 
     /// What stands behind the last line end, if anything.
-    pub(super) fn end(&mut self) -> Option<String> {
+    pub fn end(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.rest);
         (!rest.is_empty()).then(|| text(&rest))
     }
