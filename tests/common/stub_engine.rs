@@ -1,0 +1,638 @@
+//! A container engine that only pretends: as much of the Engine API as copal asks for, over a Unix socket, in files below a
+//! folder, with failures as ordered.
+//!
+//! Everything it keeps is below `root`/stub and `root`/volumes, one file for each image and container, so that it can be
+//! killed and started again at any time. `examples/stub_engine.rs` makes a program of it.
+#![allow(unreachable_pub, dead_code)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What the engine is to do.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Script {
+    /// The data root: `<slot>/balena`.
+    pub root: PathBuf,
+    /// The API version it names; 1.41 if empty.
+    pub api: String,
+    /// What is in the volume /boot of each container, a folder; nothing if empty.
+    pub boot: PathBuf,
+    /// What runs when a container is started, with the container's environment added; `true` if empty.
+    pub hooks: Vec<String>,
+    /// The name of the image that an archive holds; `hostapp:latest` if empty.
+    pub archive: String,
+    /// Where it does something else than it should; the first one that fits and is not used up.
+    pub faults: Vec<Fault>,
+}
+
+/// One deviation.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Fault {
+    /// The call: `ping version info containers remove-container images remove-image load pull image create inspect attach
+    /// start wait`.
+    pub call: String,
+    /// How often; 0 is always.
+    pub times: u32,
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Kind {
+    /// This status, with this message.
+    Status(u16, String),
+    /// Status 200 and a body of these pieces, each in a chunk of its own.
+    Says(Vec<String>, Then),
+    /// The connection is closed before there is any answer, nothing is done.
+    Close,
+    /// No answer, ever; nothing is done.
+    Hang,
+    /// It is done, but the connection is closed without an answer.
+    Lost,
+    /// The engine ends with its process before it does anything.
+    Die,
+    /// It is done, after so many milliseconds.
+    Late(u64),
+}
+
+/// What follows a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Then {
+    /// Its proper end.
+    End,
+    /// The connection is closed.
+    Cut,
+    /// Nothing, for ever.
+    Hang,
+}
+
+impl Script {
+    pub fn new(root: impl Into<PathBuf>) -> Script {
+        Script { root: root.into(), ..Script::default() }
+    }
+
+    /// Adds a deviation of one call, `times` times (0: always).
+    #[must_use]
+    pub fn fault(mut self, call: &str, times: u32, kind: Kind) -> Script {
+        self.faults.push(Fault { call: call.to_owned(), times, kind });
+        self
+    }
+}
+
+/// A running one; its socket is removed in the end.
+pub struct Stub {
+    pub socket: PathBuf,
+    engine: Arc<Engine>,
+}
+
+impl Stub {
+    /// Listens at `socket`. Threads answer until the process ends.
+    pub fn start(socket: &Path, script: Script) -> Stub {
+        let engine = Engine::new(script);
+        fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        let _old = fs::remove_file(socket);
+        let listener = UnixListener::bind(socket).unwrap();
+        let serving = Arc::clone(&engine);
+        thread::spawn(move || serve(&serving, &listener));
+        Stub { socket: socket.to_owned(), engine }
+    }
+
+    /// The calls so far, as named in [`Fault::call`], without `ping`, `version` and `info`.
+    pub fn calls(&self) -> Vec<String> {
+        calls(&self.engine.script.root)
+    }
+
+    /// The request bodies of all `create` so far.
+    pub fn created(&self) -> Vec<Value> {
+        self.engine.created.lock().unwrap().clone()
+    }
+
+    /// The `x-registry-auth` headers of all pulls so far.
+    pub fn secrets(&self) -> Vec<Option<String>> {
+        self.engine.secrets.lock().unwrap().clone()
+    }
+
+    /// The archives that were loaded so far.
+    pub fn uploads(&self) -> Vec<Upload> {
+        self.engine.uploads.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(&self.socket);
+    }
+}
+
+/// The calls that an engine with this data root has had, in whichever process.
+pub fn calls(root: &Path) -> Vec<String> {
+    let text = fs::read_to_string(root.join("stub/calls")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Size and first bytes of an archive as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upload {
+    pub size: u64,
+    pub head: Vec<u8>,
+}
+
+/// Listens at `socket` for ever.
+pub fn run(socket: &Path, script: Script) {
+    let engine = Engine::new(script);
+    let _old = fs::remove_file(socket);
+    serve(&engine, &UnixListener::bind(socket).unwrap());
+}
+
+struct Engine {
+    script: Script,
+    used: Mutex<HashMap<usize, u32>>,
+    attached: Mutex<HashMap<String, UnixStream>>,
+    ended: Mutex<HashMap<String, i64>>,
+    somebody_ended: Condvar,
+    created: Mutex<Vec<Value>>,
+    secrets: Mutex<Vec<Option<String>>>,
+    uploads: Mutex<Vec<Upload>>,
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: HashMap<String, String>,
+    headers: HashMap<String, String>,
+}
+
+impl Request {
+    fn asks(&self, name: &str) -> String {
+        self.query.get(name).cloned().unwrap_or_default()
+    }
+}
+
+enum Answer {
+    Json(u16, Value),
+    Text(String),
+    Says(Vec<String>, Then),
+    /// The connection was taken over, or is to be closed.
+    Nothing,
+}
+
+fn serve(engine: &Arc<Engine>, listener: &UnixListener) {
+    for stream in listener.incoming() {
+        let engine = Arc::clone(engine);
+        let Ok(stream) = stream else { continue };
+        thread::spawn(move || {
+            let _broken = engine.answer(stream);
+        });
+    }
+}
+
+impl Engine {
+    fn new(script: Script) -> Arc<Engine> {
+        for folder in ["stub/images", "stub/containers", "volumes", "tmp"] {
+            fs::create_dir_all(script.root.join(folder)).unwrap();
+        }
+        Arc::new(Engine {
+            script,
+            used: Mutex::default(),
+            attached: Mutex::default(),
+            ended: Mutex::default(),
+            somebody_ended: Condvar::new(),
+            created: Mutex::default(),
+            secrets: Mutex::default(),
+            uploads: Mutex::default(),
+        })
+    }
+
+    fn answer(&self, stream: UnixStream) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut stream = stream;
+        let Some(request) = read_request(&mut reader)? else { return Ok(()) };
+        let (call, id) = call_of(&request);
+        if !matches!(call, "ping" | "version" | "info") {
+            let mut log =
+                fs::OpenOptions::new().create(true).append(true).open(self.script.root.join("stub/calls"))?;
+            writeln!(log, "{call}")?;
+        }
+        let kind = self.fault(call);
+        match &kind {
+            Some(Kind::Close) => return Ok(()),
+            Some(Kind::Hang) => loop {
+                thread::sleep(Duration::from_secs(3600));
+            },
+            Some(Kind::Die) => std::process::abort(),
+            Some(Kind::Late(time)) => thread::sleep(Duration::from_millis(*time)),
+            _ => {}
+        }
+        let body = read_body(&request, &mut reader, call == "load")?;
+        let answer = match kind {
+            Some(Kind::Status(code, message)) => Answer::Json(code, json!({ "message": message })),
+            Some(Kind::Says(pieces, then)) => Answer::Says(pieces, then),
+            Some(Kind::Lost) => {
+                self.perform(call, &id, &request, body, &stream)?;
+                Answer::Nothing
+            }
+            _ => self.perform(call, &id, &request, body, &stream)?,
+        };
+        send(&mut stream, answer)
+    }
+
+    fn fault(&self, call: &str) -> Option<Kind> {
+        let mut used = self.used.lock().unwrap();
+        for (i, fault) in self.script.faults.iter().enumerate().filter(|(_, f)| f.call == call) {
+            let count = used.entry(i).or_default();
+            if fault.times == 0 || *count < fault.times {
+                *count += 1;
+                return Some(fault.kind.clone());
+            }
+        }
+        None
+    }
+
+    fn perform(
+        &self,
+        call: &str,
+        id: &str,
+        request: &Request,
+        body: Body,
+        stream: &UnixStream,
+    ) -> std::io::Result<Answer> {
+        let root = &self.script.root;
+        let (images, containers) = (root.join("stub/images"), root.join("stub/containers"));
+        let missing = |what: &str| Answer::Json(404, json!({ "message": format!("No such {what}: {id}") }));
+        Ok(match call {
+            "ping" => Answer::Text("OK".to_owned()),
+            "version" => {
+                let api = if self.script.api.is_empty() { "1.41" } else { &self.script.api };
+                Answer::Json(200, json!({ "ApiVersion": api, "Version": "stub" }))
+            }
+            "info" => Answer::Json(200, json!({ "DockerRootDir": root })),
+            "containers" => Answer::Json(200, list(&containers, |id, _| json!({ "Id": id }))),
+            "images" => Answer::Json(
+                200,
+                list(&images, |_, image| {
+                    json!({ "Id": image["Id"], "ParentId": "", "RepoTags": [image["name"]], "RepoDigests": [], "Created": 0,
+                            "Size": 1, "SharedSize": -1, "Labels": {}, "Containers": -1 })
+                }),
+            ),
+            "remove-container" => match read_json(&containers.join(id)) {
+                Some(container) => {
+                    for volume in container["volumes"].as_array().into_iter().flatten() {
+                        fs::remove_dir_all(root.join("volumes").join(volume.as_str().unwrap()))?;
+                    }
+                    fs::remove_file(containers.join(id))?;
+                    Answer::Json(204, Value::Null)
+                }
+                None => missing("container"),
+            },
+            "remove-image" => match self.image(id) {
+                Some((file, _)) => {
+                    fs::remove_file(file)?;
+                    Answer::Json(200, json!([]))
+                }
+                None => missing("image"),
+            },
+            "load" => {
+                if let Body::Archive(upload) = body {
+                    self.uploads.lock().unwrap().push(upload);
+                }
+                let name =
+                    if self.script.archive.is_empty() { "hostapp:latest" } else { &self.script.archive };
+                self.keep_image(name)?;
+                let layer = |current| json!({ "status": "Loading layer", "id": "1", "progressDetail": { "current": current, "total": 2 } });
+                let said = [layer(1), layer(2), json!({ "stream": format!("Loaded image: {name}\n") })];
+                Answer::Says(said.iter().map(|v| format!("{v}\r\n")).collect(), Then::End)
+            }
+            "pull" => {
+                self.secrets.lock().unwrap().push(request.headers.get("x-registry-auth").cloned());
+                let (repository, tag) = (request.asks("fromImage"), request.asks("tag"));
+                let sign = if tag.contains(':') { '@' } else { ':' };
+                let name = format!("{repository}{sign}{tag}");
+                self.keep_image(&name)?;
+                let layer = |status: &str, current| json!({ "status": status, "id": "1", "progressDetail": { "current": current, "total": 2 } });
+                let said = [
+                    json!({ "status": format!("Pulling from {repository}"), "id": tag }),
+                    layer("Downloading", 1),
+                    layer("Downloading", 2),
+                    layer("Extracting", 2),
+                    json!({ "status": format!("Status: Downloaded newer image for {name}") }),
+                ];
+                Answer::Says(said.iter().map(|v| format!("{v}\r\n")).collect(), Then::End)
+            }
+            "image" => match self.image(id) {
+                Some((_, image)) => Answer::Json(200, json!({ "Id": image["Id"], "Size": 1 })),
+                None => missing("image"),
+            },
+            "create" => {
+                let Body::Text(text) = body else { return Ok(Answer::Nothing) };
+                let wish: Value = serde_json::from_slice(&text)?;
+                let image = wish["Image"].as_str().unwrap_or_default();
+                if self.image(image).is_none() {
+                    return Ok(Answer::Json(404, json!({ "message": format!("No such image: {image}") })));
+                }
+                let mut volumes = Vec::new();
+                let mut mounts = Vec::new();
+                for point in wish["Volumes"].as_object().into_iter().flat_map(|v| v.keys()) {
+                    let name = hex();
+                    let data = root.join("volumes").join(&name).join("_data");
+                    fs::create_dir_all(&data)?;
+                    if !self.script.boot.as_os_str().is_empty() {
+                        copy(&self.script.boot, &data)?;
+                    }
+                    mounts.push(json!({ "Type": "volume", "Name": name, "Source": data, "Destination": point, "RW": true }));
+                    volumes.push(name);
+                }
+                let id = hex();
+                write_json(
+                    &containers.join(&id),
+                    &json!({ "wish": wish, "volumes": volumes, "mounts": mounts }),
+                )?;
+                self.created.lock().unwrap().push(wish);
+                Answer::Json(201, json!({ "Id": id, "Warnings": [] }))
+            }
+            "inspect" => match read_json(&containers.join(id)) {
+                Some(container) => Answer::Json(200, json!({ "Id": id, "Mounts": container["mounts"] })),
+                None => missing("container"),
+            },
+            "attach" => {
+                let mut stream = stream.try_clone()?;
+                stream.write_all(
+                    b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+                )?;
+                self.attached.lock().unwrap().insert(id.to_owned(), stream);
+                Answer::Nothing
+            }
+            "start" => match read_json(&containers.join(id)) {
+                Some(container) => {
+                    // The answer comes first: what is started may end this engine.
+                    send(&mut stream.try_clone()?, Answer::Json(204, Value::Null))?;
+                    self.execute(id, &container["wish"]);
+                    Answer::Nothing
+                }
+                None => missing("container"),
+            },
+            "wait" => {
+                let mut ended = self.ended.lock().unwrap();
+                while !ended.contains_key(id) {
+                    ended = self.somebody_ended.wait(ended).unwrap();
+                }
+                Answer::Says(vec![json!({ "StatusCode": ended[id] }).to_string()], Then::End)
+            }
+            _ => Answer::Json(404, json!({ "message": "page not found" })),
+        })
+    }
+
+    /// Runs the hooks to their end, standard output and standard error framed as one.
+    fn execute(&self, id: &str, wish: &Value) {
+        let mut attached = self.attached.lock().unwrap().remove(id);
+        let words =
+            if self.script.hooks.is_empty() { vec!["true".to_owned()] } else { self.script.hooks.clone() };
+        let environment =
+            wish["Env"].as_array().into_iter().flatten().filter_map(|v| v.as_str()?.split_once('='));
+        let (mut output, both) = std::io::pipe().unwrap();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(environment).stdin(Stdio::null());
+        command.stdout(both.try_clone().unwrap()).stderr(both);
+        let status = match command.spawn() {
+            Ok(mut child) => {
+                drop(command);
+                let mut piece = [0; 4096];
+                while let Ok(n @ 1..) = output.read(&mut piece) {
+                    if let Some(attached) = &mut attached {
+                        let head =
+                            [&[1, 0, 0, 0], u32::try_from(n).unwrap().to_be_bytes().as_slice()].concat();
+                        let _left = attached.write_all(&head).and_then(|()| attached.write_all(&piece[..n]));
+                    }
+                }
+                child.wait().ok().and_then(|s| s.code()).map_or(137, i64::from)
+            }
+            Err(_) => 127,
+        };
+        drop(attached);
+        self.ended.lock().unwrap().insert(id.to_owned(), status);
+        self.somebody_ended.notify_all();
+    }
+
+    /// Adds an image of this name; the same name is the same image.
+    fn keep_image(&self, name: &str) -> std::io::Result<()> {
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let id = format!("{hash:016x}").repeat(4);
+        let image = json!({ "Id": format!("sha256:{id}"), "name": name });
+        write_json(&self.script.root.join("stub/images").join(id), &image)
+    }
+
+    /// The image of this ID or name.
+    fn image(&self, name: &str) -> Option<(PathBuf, Value)> {
+        let files = fs::read_dir(self.script.root.join("stub/images")).ok()?;
+        let mut all = files.filter_map(|f| Some((f.as_ref().ok()?.path(), read_json(&f.ok()?.path())?)));
+        all.find(|(_, image)| image["Id"] == name || image["name"] == name)
+    }
+}
+
+/// The name of a call and the object it is about.
+fn call_of(request: &Request) -> (&'static str, String) {
+    let path = request.path.as_str();
+    let middle = |before: &str, after: &str| {
+        path.strip_prefix(before)
+            .and_then(|p| p.strip_suffix(after))
+            .filter(|m| !m.is_empty())
+            .map(str::to_owned)
+    };
+    let method = request.method.as_str();
+    let plain = match (method, path) {
+        ("GET" | "HEAD", "/_ping") => "ping",
+        ("GET", "/version") => "version",
+        ("GET", "/info") => "info",
+        ("GET", "/containers/json") => "containers",
+        ("GET", "/images/json") => "images",
+        ("POST", "/images/load") => "load",
+        ("POST", "/images/create") => "pull",
+        ("POST", "/containers/create") => "create",
+        _ => "",
+    };
+    if !plain.is_empty() {
+        return (plain, String::new());
+    }
+    let rows = [
+        ("DELETE", "/containers/", "", "remove-container"),
+        ("DELETE", "/images/", "", "remove-image"),
+        ("GET", "/images/", "/json", "image"),
+        ("GET", "/containers/", "/json", "inspect"),
+        ("POST", "/containers/", "/attach", "attach"),
+        ("POST", "/containers/", "/start", "start"),
+        ("POST", "/containers/", "/wait", "wait"),
+    ];
+    for (of, before, after, name) in rows {
+        if let (true, Some(id)) = (of == method, middle(before, after)) {
+            return (name, id);
+        }
+    }
+    ("unknown", String::new())
+}
+
+fn read_request(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let mut words = line.split_whitespace();
+    let (Some(method), Some(target)) = (words.next(), words.next()) else { return Ok(None) };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    // `/v1.41` in front of a path says in which version it is meant.
+    let unversioned = match path.strip_prefix("/v1.").and_then(|p| p.split_once('/')) {
+        Some((_, rest)) => format!("/{rest}"),
+        None => path.to_owned(),
+    };
+    let query =
+        query.split('&').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.to_owned(), decode(v))).collect();
+    let mut headers = HashMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => headers.insert(name.to_ascii_lowercase(), value.trim().to_owned()),
+            None => break,
+        };
+    }
+    Ok(Some(Request { method: method.to_owned(), path: decode(&unversioned), query, headers }))
+}
+
+fn decode(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let digits = [bytes.next().unwrap_or(b'0'), bytes.next().unwrap_or(b'0')];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            b'+' => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8(out).unwrap()
+}
+
+enum Body {
+    Text(Vec<u8>),
+    Archive(Upload),
+}
+
+fn read_body(request: &Request, reader: &mut impl BufRead, archive: bool) -> std::io::Result<Body> {
+    let mut text = Vec::new();
+    let mut size = 0;
+    let mut take = |piece: &[u8]| {
+        size += piece.len() as u64;
+        if !archive || text.len() < 512 {
+            text.extend_from_slice(piece);
+        }
+    };
+    if request.headers.get("transfer-encoding").is_some_and(|t| t == "chunked") {
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            let length = usize::from_str_radix(line.trim(), 16).map_err(std::io::Error::other)?;
+            let mut piece = vec![0; length + 2];
+            reader.read_exact(&mut piece)?;
+            if length == 0 {
+                break;
+            }
+            take(&piece[..length]);
+        }
+    } else if let Some(length) = request.headers.get("content-length") {
+        let mut piece = vec![0; length.parse().map_err(std::io::Error::other)?];
+        reader.read_exact(&mut piece)?;
+        take(&piece);
+    }
+    Ok(if archive { Body::Archive(Upload { size, head: text }) } else { Body::Text(text) })
+}
+
+fn send(stream: &mut UnixStream, answer: Answer) -> std::io::Result<()> {
+    let head = |status: u16, rest: &str| format!("HTTP/1.1 {status} Stub\r\n{rest}\r\n\r\n");
+    match answer {
+        Answer::Nothing => Ok(()),
+        Answer::Text(text) => {
+            let length = format!("Content-Length: {}\r\nConnection: close", text.len());
+            stream.write_all((head(200, &length) + &text).as_bytes())
+        }
+        Answer::Json(204, _) => stream.write_all(head(204, "Connection: close").as_bytes()),
+        Answer::Json(status, value) => {
+            let text = value.to_string();
+            let rest = format!(
+                "Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close",
+                text.len()
+            );
+            stream.write_all((head(status, &rest) + &text).as_bytes())
+        }
+        Answer::Says(pieces, then) => {
+            let rest = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close";
+            stream.write_all(head(200, rest).as_bytes())?;
+            for piece in pieces.iter().filter(|p| !p.is_empty()) {
+                stream.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes())?;
+                stream.flush()?;
+                // Its own packet on the other side, as from an engine that has to think in between.
+                thread::sleep(Duration::from_millis(2));
+            }
+            match then {
+                Then::End => stream.write_all(b"0\r\n\r\n"),
+                Then::Cut => Ok(()),
+                Then::Hang => loop {
+                    thread::sleep(Duration::from_secs(3600));
+                },
+            }
+        }
+    }
+}
+
+fn list(folder: &Path, entry: impl Fn(&str, &Value) -> Value) -> Value {
+    let mut all: Vec<Value> = fs::read_dir(folder)
+        .unwrap()
+        .filter_map(|f| {
+            let path = f.ok()?.path();
+            Some(entry(path.file_name()?.to_str()?, &read_json(&path)?))
+        })
+        .collect();
+    all.sort_by_key(Value::to_string);
+    Value::Array(all)
+}
+
+fn read_json(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn write_json(path: &Path, value: &Value) -> std::io::Result<()> {
+    let new = path.with_file_name(format!(".{}", hex()));
+    fs::write(&new, value.to_string())?;
+    fs::rename(new, path)
+}
+
+fn hex() -> String {
+    (0..4).map(|_| format!("{:016x}", fastrand::u64(..))).collect()
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else if kind.is_symlink() {
+            symlink(fs::read_link(entry.path())?, target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Each call against an engine that misbehaves.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use copal::config::paths::Paths;
+use copal::error::{Code, Error};
+use copal::hostapp::engine::{Engine, Image, Patience, Progress, Stage};
+
+use crate::stub_engine::{Kind, Script, Stub, Then};
+
+pub const IMPATIENT: Patience = Patience {
+    look: Duration::from_millis(300),
+    answer: Duration::from_millis(300),
+    deaf: 2,
+    stall: Duration::from_secs(2),
+};
+
+pub struct Bench {
+    pub dir: tempfile::TempDir,
+    pub stub: Stub,
+    pub engine: Engine,
+}
+
+impl Bench {
+    pub fn new(change: impl FnOnce(Script) -> Script) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let script = change(Script::new(dir.path().join("mnt/sysroot/inactive/balena")));
+        let stub = Stub::start(&paths.at("/var/run/balena-host.sock"), script);
+        let engine = Engine::connect(&paths).unwrap().with_patience(IMPATIENT).with_credentials(dir.path());
+        Bench { dir, stub, engine }
+    }
+
+    pub fn archive(&self, size: usize) -> PathBuf {
+        let path = self.dir.path().join("image.tar");
+        std::fs::write(&path, vec![7; size]).unwrap();
+        path
+    }
+
+    pub fn load(&self) -> Result<Image, Error> {
+        self.engine.load(&self.archive(300_000), &mut |_| {})
+    }
+}
+
+pub fn says(lines: &[&str], then: Then) -> Kind {
+    Kind::Says(lines.iter().map(|&l| l.to_owned()).collect(), then)
+}
+
+/// A failing call, its code and what its message must contain.
+pub fn fails<T: std::fmt::Debug>(result: Result<T, Error>, code: Code, words: &[&str]) {
+    let error = result.unwrap_err();
+    let message = error.message();
+    assert_eq!(error.code(), code, "{message}");
+    for word in words {
+        assert!(message.contains(word), "{word:?} is not in: {message}");
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = Paths::new(dir.path());
+    fails(Engine::connect(&paths), Code::EngineUnreachable, &["/var/run/balena-host.sock", "no such socket"]);
+    let socket = paths.at("/var/run/balena-host.sock");
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    fails(Engine::connect(&paths), Code::EngineUnreachable, &["refused"]);
+}
+
+#[test]
+fn versions() {
+    let connect = |api: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Script { api: api.to_owned(), ..Script::new(dir.path().join("balena")) };
+        let stub = Stub::start(&dir.path().join("s"), script);
+        Engine::at(&stub.socket).map(|e| e.data_root().unwrap() == dir.path().join("balena"))
+    };
+    for good in ["1.40", "1.41", "1.100", "2.0"] {
+        assert!(connect(good).unwrap(), "{good}");
+    }
+    fails(connect("1.39"), Code::EngineUnreachable, &["1.39", "older than 1.40"]);
+    fails(connect("new"), Code::EngineUnreachable, &["\"new\""]);
+}
+
+#[test]
+fn an_archive_goes_to_the_engine_whole() {
+    let bench = Bench::new(|s| s);
+    let archive = bench.archive(3_000_001);
+    let mut seen = Vec::new();
+    let image = bench.engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!(image.reference, "hostapp:latest");
+    assert!(image.id.starts_with("sha256:"), "{image:?}");
+    assert_eq!(bench.stub.uploads()[0].size, 3_000_001);
+    assert_eq!(seen.last(), Some(&Progress { stage: Stage::Extract, done: 2, total: Some(2) }));
+}
+
+#[test]
+fn what_an_archive_was_loaded_as() {
+    let line = |text: &str| format!("{}\r\n", serde_json::json!({ "stream": text }));
+    let (one, id) = (line("Loaded image: hostapp:latest\n"), line("Loaded image ID: hostapp:latest\n"));
+    let bench = |pieces: &[&str]| {
+        let bench = Bench::new(|s| {
+            s.fault("load", 1, Kind::Status(500, "first".into())).fault("load", 1, says(pieces, Then::End))
+        });
+        fails(bench.load(), Code::EngineFailed, &["first"]);
+        bench
+    };
+    // The stub knows the image only if it was loaded before: the third call, without a fault, comes last there.
+    let with_image = |pieces: &[&str]| {
+        let bench = Bench::new(|s| s.fault("load", 0, says(pieces, Then::End)));
+        let images = bench.dir.path().join("mnt/sysroot/inactive/balena/stub/images/x");
+        std::fs::write(images, r#"{"Id":"sha256:abc","name":"hostapp:latest"}"#).unwrap();
+        bench.load().map(|i| i.id)
+    };
+    assert_eq!(with_image(&[&one]).unwrap(), "sha256:abc");
+    assert_eq!(with_image(&[&id]).unwrap(), "sha256:abc");
+    assert_eq!(with_image(&[&one, &one]).unwrap(), "sha256:abc", "said twice");
+    let bytes: Vec<String> = one.chars().map(String::from).collect();
+    let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
+    assert_eq!(with_image(&bytes).unwrap(), "sha256:abc", "byte by byte");
+    assert_eq!(with_image(&[one.trim_end(), "\r", "\n"]).unwrap(), "sha256:abc");
+    let split = [line("Loaded im"), line("age: hostapp:"), line("latest")].concat();
+    assert_eq!(with_image(&[&split]).unwrap(), "sha256:abc", "over several messages, in one piece");
+    fails(
+        with_image(&[&one, &line("Loaded image: other:1\n")]),
+        Code::ImageArchiveInvalid,
+        &["hostapp:latest", "other:1"],
+    );
+
+    fails(bench(&[&line("The image is fine\n")]).load(), Code::EngineFailed, &["does not say"]);
+    fails(bench(&["{}\r\n"]).load(), Code::EngineFailed, &["does not say"]);
+    fails(bench(&[]).load(), Code::EngineFailed, &["does not say"]);
+    fails(
+        bench(&[&line("Loaded image: never:seen\n")]).load(),
+        Code::EngineFailed,
+        &["never:seen", "No such image"],
+    );
+}
+
+#[test]
+fn errors_of_loading() {
+    let error = |text: &str| {
+        format!("{}\r\n", serde_json::json!({ "errorDetail": { "message": text }, "error": text }))
+    };
+    let load = |kind: Kind| Bench::new(|s| s.fault("load", 0, kind)).load();
+    let loaded = "{\"stream\":\"Loaded image: hostapp:latest\\n\"}\r\n";
+    let cases = [
+        (error("write /x: no space left on device"), Code::SlotFull),
+        (error("archive/tar: invalid tar header"), Code::ImageArchiveInvalid),
+        (error("unexpected EOF"), Code::ImageArchiveInvalid),
+        (error("something new"), Code::EngineFailed),
+        ("{\"errorDetail\":{\"code\":1,\"message\":\"old form\"}}".to_owned(), Code::EngineFailed),
+        ("what?\r\n".to_owned(), Code::EngineFailed),
+        ("{\"stream\":7}\r\n".to_owned(), Code::EngineFailed),
+    ];
+    for (text, code) in cases {
+        fails(load(says(&[&text], Then::End)), code, &["image.tar"]);
+        fails(load(says(&[loaded, &text], Then::End)), code, &["image.tar"]);
+    }
+    fails(load(Kind::Status(500, "no room: no space left on device".into())), Code::SlotFull, &["no room"]);
+    fails(load(says(&[loaded], Then::Cut)), Code::EngineUnreachable, &["image.tar"]);
+    fails(load(Kind::Close), Code::EngineUnreachable, &["image.tar"]);
+    let bench = Bench::new(|s| s);
+    fails(bench.engine.load(&bench.dir.path().join("no"), &mut |_| {}), Code::ImageMissing, &["/no"]);
+    fails(bench.engine.load(bench.dir.path(), &mut |_| {}), Code::Io, &["directory"]);
+}
+
+#[test]
+fn an_engine_that_hangs_is_given_up_and_one_that_is_busy_is_not() {
+    let began = Instant::now();
+    let hang = |s: Script| s.fault("load", 0, Kind::Hang).fault("ping", 0, Kind::Hang);
+    fails(Bench::new(hang).load(), Code::EngineUnreachable, &["not answered"]);
+    assert!(began.elapsed() < Duration::from_secs(20));
+    Bench::new(|s| s.fault("load", 0, Kind::Late(3000))).load().unwrap();
+}
+
+#[test]
+fn removal_tries_everything_and_tolerates_what_is_gone() {
+    let busy = || Kind::Status(409, "removal of container x is already in progress".into());
+    let bench = Bench::new(|s| {
+        s.fault("remove-container", 1, Kind::Status(404, "No such container: x".into()))
+            .fault("remove-container", 1, busy())
+            .fault("remove-container", 1, Kind::Status(500, "device or resource busy".into()))
+            .fault("remove-image", 1, Kind::Status(409, "image has dependent child images".into()))
+    });
+    let image = bench.load().unwrap();
+    let three: Vec<_> = (0..3).map(|_| bench.engine.create_hostapp(&image).unwrap()).collect();
+    assert!(three.iter().all(|h| h.boot.is_dir()));
+    bench.engine.remove_containers().unwrap();
+    assert!(three.iter().all(|h| !h.boot.exists()), "volumes go with their containers");
+    bench.engine.remove_images().unwrap();
+    bench.engine.remove_containers().unwrap();
+    bench.engine.remove_images().unwrap();
+
+    let stuck = Bench::new(|s| {
+        s.fault("remove-container", 2, Kind::Status(500, "stuck".into())).fault(
+            "remove-image",
+            0,
+            Kind::Close,
+        )
+    });
+    let image = stuck.load().unwrap();
+    let kept = [stuck.engine.create_hostapp(&image).unwrap(), stuck.engine.create_hostapp(&image).unwrap()];
+    stuck.engine.remove_containers().unwrap();
+    assert!(kept.iter().all(|h| !h.boot.exists()));
+    fails(stuck.engine.remove_images(), Code::EngineUnreachable, &["image"]);
+
+    let stuck = Bench::new(|s| s.fault("remove-container", 0, Kind::Status(500, "stuck".into())));
+    let image = stuck.load().unwrap();
+    stuck.engine.create_hostapp(&image).unwrap();
+    fails(stuck.engine.remove_containers(), Code::EngineFailed, &["container", "stuck"]);
+}
+
+#[test]
+fn the_hostapp_is_a_bare_container_with_a_boot_volume() {
+    let bench = Bench::new(|s| s);
+    let image = bench.load().unwrap();
+    let hostapp = bench.engine.create_hostapp(&image).unwrap();
+    assert!(hostapp.boot.starts_with(bench.engine.data_root().unwrap().join("volumes")));
+    let wish = bench.stub.created().remove(0);
+    assert_eq!(wish["Image"], image.id.as_str());
+    assert_eq!(wish["HostConfig"]["Runtime"], "bare");
+    assert_eq!(wish["Volumes"], serde_json::json!({ "/boot": {} }));
+    assert_eq!(wish["Cmd"], serde_json::json!(["/bin/sh"]));
+
+    let odd = |mounts: &str| {
+        let text = format!("{{\"Id\":\"x\",\"Mounts\":{mounts}}}");
+        let bench = Bench::new(|s| s.fault("inspect", 0, says(&[&text], Then::End)));
+        let image = bench.load().unwrap();
+        bench.engine.create_hostapp(&image)
+    };
+    for mounts in [
+        "[]",
+        "null",
+        r#"[{"Destination":"/boot2","Source":"/a"}]"#,
+        r#"[{"Destination":"/boot","Source":""}]"#,
+        r#"[{"Destination":"/boot","Source":"a/b"}]"#,
+        r#"[{"Destination":"/boot","Source":"/a/../../b"}]"#,
+    ] {
+        fails(odd(mounts), Code::EngineFailed, &["/boot"]);
+    }
+    fails(
+        bench.engine.create_hostapp(&Image { id: "sha256:no".into(), ..image }),
+        Code::EngineFailed,
+        &["No such image"],
+    );
+}
+
+fn hooks(script: &str) -> Vec<String> {
+    ["sh", "-c", script].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn hooks_are_created_attached_started_waited_for_and_removed() {
+    let bench = Bench::new(|s| Script {
+        hooks: hooks("echo during $DURING_UPDATE; printf 'a\\nb' >&2; exit 3"),
+        ..s
+    });
+    let image = bench.load().unwrap();
+    let mut said = Vec::new();
+    assert_eq!(bench.engine.run_hooks(&image, &mut |l| said.push(l.to_owned())).unwrap(), 3);
+    assert_eq!(said, ["during 1", "a", "b"]);
+    let calls = bench.stub.calls();
+    assert_eq!(calls[2..], ["create", "attach", "start", "wait", "remove-container"], "{calls:?}");
+    let wish = bench.stub.created().remove(0);
+    assert_eq!(wish["Cmd"], serde_json::json!(["hostapp-update-hooks"]));
+    assert_eq!(wish["Env"], serde_json::json!(["DURING_UPDATE=1"]));
+    assert_eq!(wish["HostConfig"]["Privileged"], true);
+    assert_eq!(
+        wish["HostConfig"]["Binds"],
+        serde_json::json!(["/dev:/dev", "/mnt:/mnt", "/sys:/sys", "/run:/run"])
+    );
+    assert_eq!(wish["HostConfig"].get("NetworkMode"), None);
+    assert_eq!(wish["HostConfig"].get("Runtime"), None);
+}
+
+#[test]
+fn hooks_that_take_long_and_hooks_that_fail_to_run() {
+    let run = |change: &dyn Fn(Script) -> Script| {
+        let bench = Bench::new(change);
+        let image = bench.load().unwrap();
+        let result = bench.engine.run_hooks(&image, &mut |_| {});
+        (result, bench.stub.calls())
+    };
+    let slow = |s: Script| Script { hooks: hooks("sleep 4"), ..s };
+    assert_eq!(run(&slow).0.unwrap(), 0, "no limit while the engine is alive");
+    for call in ["attach", "start"] {
+        let (result, calls) = run(&|s| s.fault(call, 0, Kind::Status(500, "not in $PATH".into())));
+        fails(result, Code::EngineFailed, &["not in $PATH"]);
+        assert_eq!(calls.last().unwrap(), "remove-container");
+    }
+    let (result, _) = run(&|s| s.fault("wait", 0, Kind::Close));
+    fails(result, Code::EngineUnreachable, &["hooks"]);
+    let says_error = says(&["{\"StatusCode\":0,\"Error\":{\"Message\":\"lost it\"}}"], Then::End);
+    fails(run(&|s| s.fault("wait", 0, says_error.clone())).0, Code::EngineFailed, &["lost it"]);
+    fails(run(&|s| s.fault("wait", 0, says(&[], Then::End))).0, Code::EngineFailed, &["how they ended"]);
+    let (result, _) = run(&|s| s.fault("remove-container", 0, Kind::Status(500, "stuck".into())));
+    assert_eq!(result.unwrap(), 0, "a container that is left does not spoil the update");
+    let silent = |s: Script| slow(s).fault("ping", 0, Kind::Hang).fault("wait", 0, Kind::Hang);
+    fails(
+        run(&|s| Script { hooks: hooks("sleep 60"), ..silent(s) }).0,
+        Code::EngineUnreachable,
+        &["not answered"],
+    );
+}
