@@ -57,9 +57,8 @@ tools_of() {
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
-                pkill:procps cmp:diffutils xxd:xxd dbus-daemon:dbus-daemon grub-editenv:grub-common \
-                pkill:procps cmp:diffutils xxd:xxd dbus-daemon:dbus-daemon dash:dash busybox:busybox \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
+                dash:dash busybox:busybox \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
                 /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema
             ;;

@@ -97,12 +97,13 @@ fn a_legacy_name_answers_through_its_link_and_as_an_argument() {
         for o in [by_link, by_argument] {
             // Most are not in this build, and none may look as if it had done its work.
             let (status, error) = match name.as_str() {
-                "resin-init-flasher" | "fatrw" | "hostapp-update-hooks" | "hostapp-update-hooks-v2" => {
-                    (2, "[usage]")
-                }
+                "resin-init-flasher"
+                | "fatrw"
+                | "safe_reboot"
+                | "hostapp-update-hooks"
+                | "hostapp-update-hooks-v2" => (2, "[usage]"),
                 "1-bootfiles" | "2-rpifiles" | "2-imxfiles" => (1, "[not-in-this-build]"),
                 hook if hook.starts_with(|c: char| c.is_ascii_digit()) => (2, "[usage]"),
-                "resin-init-flasher" | "fatrw" | "safe_reboot" => (2, "[usage]"),
                 _ => (1, "[not-in-this-build]"),
             };
             assert_eq!((code(&o), stdout(&o).as_str()), (status, ""), "{name}");

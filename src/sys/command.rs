@@ -17,8 +17,8 @@ mod logged;
 mod running;
 mod script;
 
-pub use logged::{Ended, NOT_PASSED_ON, Speaker, because, keep, seconds, told, warn_of_silence};
 pub use lines::{LONGEST, Splitter};
+pub use logged::{Ended, NOT_PASSED_ON, Speaker, because, keep, seconds, told, warn_of_silence};
 pub use running::{Event, Running};
 use script::is_executable;
 pub use script::{Script, Start};
