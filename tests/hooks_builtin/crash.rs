@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use copal::bootloader::{BootState, detect};
@@ -36,14 +36,29 @@ const CALLS: [&str; 11] = [
 
 /// Runs a hook in the machine's root, and kills it at the `n`th call of a kind. Whether it came to that.
 fn killed(machine: &Machine, hook: &str, during_update: bool, call: &str, n: u32) -> bool {
+    killed_with(machine, hook, during_update, call, n, Path::new(""))
+}
+
+/// [`killed`], with the programs of a folder installed.
+fn killed_with(
+    machine: &Machine,
+    hook: &str,
+    during_update: bool,
+    call: &str,
+    n: u32,
+    programs: &Path,
+) -> bool {
     let script = r#"for d in lib lib64; do [ ! -d "/$d" ] || { mkdir -p "$1/$d"; mount --bind "/$d" "$1/$d"; }; done
+for d in bin usr/bin; do [ -z "$6" ] || { mkdir -p "$1/$d"; mount --bind "/$d" "$1/$d"; }; done
+[ -z "$6" ] || { mkdir -p "$1/usr/sbin"; mount --bind "$6" "$1/usr/sbin"; mkdir -p "$1/dev"; : >"$1/dev/null"; }
 : >"$1/copal"; mount --bind "$2" "$1/copal"; cd /
-exec strace -f -qq -o /dev/null -e "trace=$4" -e "inject=$4:signal=KILL:when=$5" chroot "$1" /copal "$3""#;
+exec strace -qq -o /dev/null -e "trace=$4" -e "inject=$4:signal=KILL:when=$5" chroot "$1" /copal "$3""#;
     let root = machine.paths().root().to_owned();
     let out = Command::new("unshare")
         .args(["-m", "sh", "-ec", script, "sh"])
         .arg(root)
         .args([env!("CARGO_BIN_EXE_copal"), hook, call, &n.to_string()])
+        .arg(programs)
         .env("DURING_UPDATE", if during_update { "1" } else { "0" })
         .env("TMPDIR", "/")
         .output()
@@ -169,6 +184,122 @@ fn grub_for_uefi_back() {
 #[test]
 fn grub_on_an_encrypted_disk() {
     check("grub-encrypted");
+}
+
+/// Kills a hook everywhere: `after` sees the device, and then the one on which the hook has run again.
+fn check_small(
+    hook: &str,
+    during_update: bool,
+    programs: &Path,
+    make: &dyn Fn() -> Machine,
+    after: &dyn Fn(&Machine, bool, &str),
+) {
+    if !can_run(hook) {
+        return;
+    }
+    let mut stops = 0;
+    for call in CALLS {
+        for n in 1.. {
+            let machine = make();
+            let context = format!("{hook}, killed before {call} {n}");
+            if !killed_with(&machine, hook, during_update, call, n, programs) {
+                after(&machine, true, &context);
+                break;
+            }
+            stops += 1;
+            after(&machine, false, &context);
+            assert!(
+                !killed_with(&machine, hook, during_update, "reboot", 1, programs),
+                "{context}: run again"
+            );
+            after(&machine, true, &context);
+        }
+    }
+    assert!(stops > 2, "{hook}: {stops} stops");
+}
+
+#[test]
+fn breadcrumbs() {
+    for case in ["rollback-update", "rollback-undo-selected", "rollback-undo-shell", "data-missing"] {
+        let (_, hook, during_update, kind) = CASES.iter().find(|c| c.0 == case).unwrap();
+        let make = || {
+            let machine = Machine::new(*kind);
+            machine.lay(&golden(case, "root"));
+            machine
+        };
+        let expected = see(&golden(case, "expected/mnt"));
+        check_small(hook, *during_update, Path::new(""), &make, &|machine, done, context| {
+            if done {
+                assert_eq!(machine.see(), expected, "{context}");
+            }
+        });
+    }
+}
+
+/// Of a database there is always one whole: the old one until the copy is confirmed, the copy from then on.
+#[test]
+fn the_supervisor_s_database() {
+    const FROM: &str = "data/resin-data/resin-supervisor/database.sqlite";
+    const TO: &str = "data/resin-data/balena-supervisor/database.sqlite";
+    let make = |to: Option<&str>| {
+        let mut machine = Machine::new(PLAIN);
+        machine.tree.file(&format!("/mnt/{FROM}"), "one").file(&format!("/mnt/{FROM}-wal"), "wal");
+        let source = File::options().write(true).open(machine.at("/mnt").join(FROM)).unwrap();
+        source.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        if let Some(to) = to {
+            machine.tree.file(&format!("/mnt/{TO}"), to);
+        }
+        machine
+    };
+    check_small(
+        "76-forward_supervisor-db",
+        true,
+        Path::new(""),
+        &|| make(None),
+        &|machine, done, context| {
+            let files = machine.see();
+            assert_eq!(files[FROM], "one", "{context}");
+            let copy = (files.get(TO), files.get(&format!("{TO}-wal")));
+            assert!(
+                copy.0.is_none() || copy == (Some(&"one".into()), Some(&"wal".into())),
+                "{context}: {copy:?}"
+            );
+            assert!(!done || copy.0.is_some(), "{context}");
+        },
+    );
+    check_small(
+        "76-fwd_commit_supervisor-db",
+        false,
+        Path::new(""),
+        &|| make(Some("two")),
+        &|machine, done, context| {
+            let files = machine.see();
+            assert_eq!(files[TO], "two", "{context}");
+            assert!(
+                !done || !files.keys().any(|name| name.contains("resin-supervisor")),
+                "{context}: {files:?}"
+            );
+        },
+    );
+}
+
+#[test]
+fn the_host_key() {
+    const KEYS: &str = "state/root-overlay/etc/ssh/hostkeys/ssh_host_rsa_key";
+    let make = || {
+        let mut machine = Machine::new(PLAIN);
+        machine.tree.file("/mnt/state/root-overlay/etc/dropbear/dropbear_rsa_host_key", "secret\n");
+        machine
+    };
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks_builtin/programs");
+    check_small("70-sshd_migrate_keys", true, &programs, &make, &|machine, done, context| {
+        let files = machine.see();
+        let key = (files.get(KEYS), files.get(&format!("{KEYS}.pub")));
+        let whole = "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret\n".to_owned();
+        let both = (Some(&whole), Some(&"ssh-rsa secret\n".to_owned()));
+        assert!(key.0.is_none() || key == both, "{context}: {key:?}");
+        assert!(!done || (key == both && files.len() == 3), "{context}: {files:?}");
+    });
 }
 
 /// A loop device in place of the disk: the program writes to nothing else when its root is `/`.

@@ -16,12 +16,15 @@ const NAME: &str = "remove_me_to_reset";
 /// `DataUnwritable`.
 pub(super) fn run(context: &Context) -> Result<()> {
     let path = context.paths.data().join(NAME);
+    let (folder, name) = split(&path);
+    if let Err(e) = Folder::open(folder).and_then(|folder| file::sweep(&folder)) {
+        tracing::warn!("cannot clean up {}: {e}", folder.display());
+    }
     // As `[ -f … ]` does, which is what the next boot asks: through links, and nothing but a file counts.
     if fs::metadata(&path).is_ok_and(|m| m.is_file()) {
         return Ok(());
     }
     tracing::info!("creating {}", path.display());
-    let (folder, name) = split(&path);
     let made = Folder::open(folder).and_then(|folder| file::replace(&folder, name, &Content::Bytes(b"")));
     made.map(drop).map_err(|e| {
         let text = format!("cannot create {}, without which the data partition is purged", path.display());

@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Result};
 use crate::hostapp::hooks::Context;
 use crate::phase::files::{Flag, Marker, drop_breadcrumbs, remove_breadcrumbs, remove_variables};
 use crate::slot::Roots;
-use crate::sys::file::{Folder, Steps as _};
+use crate::sys::file::{self, Folder, Steps as _};
 
 /// During an update: breadcrumbs, and no flags of an earlier one. Otherwise: nothing of either.
 ///
@@ -25,6 +25,7 @@ pub(super) fn run(context: &Context) -> Result<()> {
                 .with_hint("find out why the boot partition is not mounted"));
         }
     }
+    sweep(&paths.state());
     if context.during_update {
         drop_breadcrumbs(paths)?;
         lower_flags(paths)?;
@@ -63,6 +64,13 @@ fn copal_follows(paths: &Paths) -> bool {
             None
         })
         .is_some()
+}
+
+/// What a cut left of an earlier change.
+fn sweep(state: &Path) {
+    if let Err(e) = Folder::open(state).and_then(|folder| file::sweep(&folder)) {
+        tracing::warn!("cannot clean up {}: {e}", state.display());
+    }
 }
 
 /// Also what a shell release put there without waiting for it.

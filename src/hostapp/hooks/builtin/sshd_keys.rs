@@ -29,18 +29,21 @@ const WORK: &str = "/mnt/state/root-overlay/etc/ssh/hostkeys/.migrate";
 pub(super) fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
     let (old, new) = (paths.at(DROPBEAR), paths.at(OPENSSH));
-    if !old.is_file() || is_key(&new) {
+    let work = paths.at(WORK);
+    if is_key(&new) {
+        // A cut behind the last step left a second copy of the key.
+        remove(&work);
+        return Ok(());
+    }
+    if !old.is_file() {
         return Ok(());
     }
     let convert = program(paths, "dropbearconvert")?;
     let keygen = program(paths, "ssh-keygen")?;
     tracing::info!("converting the host key of dropbear");
-    let work = paths.at(WORK);
     begin(&work).map_err(|e| unwritable(&work, e))?;
     let done = migrate(paths, &convert, &keygen, &work.join("key"));
-    if let Err(e) = fs::remove_dir_all(&work) {
-        tracing::warn!("cannot remove {}: {e}", work.display());
-    }
+    remove(&work);
     done?;
     tracing::info!("{} is the host key of dropbear", new.display());
     Ok(())
@@ -55,6 +58,15 @@ fn program(paths: &Paths, name: &str) -> Result<PathBuf> {
     find(paths, name).ok_or_else(|| {
         failed("convert the host key of dropbear", format!("{name} is not installed"), Path::new(name))
     })
+}
+
+fn remove(work: &Path) {
+    match fs::remove_dir_all(work) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("cannot remove {}: {e}", work.display());
+        }
+        _ => {}
+    }
 }
 
 /// An empty folder that nobody else can look into.
