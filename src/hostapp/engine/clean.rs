@@ -81,20 +81,18 @@ impl Engine {
             }
             let less = ids.len() < left;
             left = ids.len();
-            let error = match failure {
-                Some((_, e)) if matches!(e.why, Why::Lost | Why::Silent) || (!less && !under_way) => Some(
-                    e.during(&format!("cannot remove the {kind} {}", ids.first().map_or("", String::as_str))),
-                ),
-                None if !less && looks >= LOOKS => Some(Error::new(
-                    Code::EngineFailed,
-                    format!(
-                        "cannot remove the {kind}s: the engine still has {left}, although it reports no failure"
-                    ),
-                )),
-                _ => None,
-            };
-            if let Some(error) = error {
-                return Err(error);
+            let patient = less || (under_way && looks < LOOKS);
+            match failure {
+                Some((id, e)) if !patient || matches!(e.why, Why::Lost | Why::Silent) => {
+                    return Err(e.during(&format!("cannot remove the {kind} {id}")).object(id));
+                }
+                None if !less && looks >= LOOKS => {
+                    let text = format!(
+                        "cannot remove the {kind}s: {left} are left, although the engine reports no failure"
+                    );
+                    return Err(Error::new(Code::EngineFailed, text));
+                }
+                _ => {}
             }
             if !less {
                 looks += 1;
