@@ -1,7 +1,7 @@
 //! Loading an image archive.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,8 @@ use super::failure::{Failure, Why};
 use super::layers::Layers;
 use super::{Engine, Image, Progress, Stage, watch};
 use crate::error::{Code, Error, Result};
+use crate::flasher::image;
+use crate::hostapp::archive::{Fault, Unpacked};
 
 /// Bytes of the archive in one piece to the engine.
 const PIECE: usize = 64 << 10;
@@ -30,11 +32,13 @@ impl Engine {
     /// away.
     pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         let what = format!("cannot load the image archive {}", archive.display());
-        let file = File::open(archive)
-            .map_err(|e| Error::new(Code::ImageMissing, &what).object(archive.display()).because(e))?;
-        let size = file.metadata().map_or(0, |m| m.len());
+        let image = image::Image::open(archive)?;
+        let (file, total, fault) = readable(&image)?;
         let upload = Upload::default();
-        let said = self.runtime.block_on(self.feed(file, size, &upload, progress));
+        let said = self.runtime.block_on(self.feed(file, total, &upload, progress));
+        if let Some(e) = fault.as_error(archive) {
+            return Err(e);
+        }
         if let Some(e) = upload.broken() {
             return Err(Error::new(Code::Io, what).object(archive.display()).because(e));
         }
@@ -58,8 +62,8 @@ impl Engine {
 
     async fn feed(
         &self,
-        file: File,
-        size: u64,
+        file: Box<dyn Read + Send>,
+        total: Option<u64>,
         upload: &Upload,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Said, Failure> {
@@ -74,7 +78,7 @@ impl Engine {
                 let moved = now != sent;
                 if moved {
                     sent = now;
-                    progress(&Progress { stage: Stage::Load, done: now, total: Some(size) });
+                    progress(&Progress { stage: Stage::Load, done: now, total });
                 }
                 moved
             };
@@ -106,6 +110,25 @@ impl Engine {
     }
 }
 
+/// The archive as it goes to the engine, with its length if that is known. Plain and gzip go as they are; xz and zstd are
+/// unpacked here: moby 20.10 knows no zstd, and for xz it needs a program that a device need not have.
+fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, Fault)> {
+    match image.format {
+        image::Format::Xz | image::Format::Zstd => {
+            let (unpacked, fault) = Unpacked::open(image)?;
+            Ok((Box::new(unpacked), None, fault))
+        }
+        image::Format::Raw | image::Format::Gzip => {
+            let file = File::open(&image.path).map_err(|e| {
+                Error::new(Code::Io, format!("cannot read {}", image.path.display()))
+                    .object(image.path.display())
+                    .because(e)
+            })?;
+            Ok((Box::new(file), Some(image.stored_size), Fault::default()))
+        }
+    }
+}
+
 /// The archive on its way to the engine.
 #[derive(Clone, Default)]
 struct Upload {
@@ -114,15 +137,15 @@ struct Upload {
 }
 
 impl Upload {
-    /// The file in pieces. Reading blocks the one thread there is for the time of one piece.
-    fn pieces(&self, file: File) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+    /// The archive in pieces. Reading blocks the one thread there is for the time of one piece.
+    fn pieces(&self, file: Box<dyn Read + Send>) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
         let upload = self.clone();
         stream::unfold(Some(file), move |file| {
             let upload = upload.clone();
             async move {
                 let mut file = file?;
                 let mut piece = vec![0; PIECE];
-                match read(&mut file, &mut piece) {
+                match read(&mut *file, &mut piece) {
                     Ok(0) => None,
                     Ok(n) => {
                         piece.truncate(n);
@@ -145,7 +168,7 @@ impl Upload {
     }
 }
 
-fn read(file: &mut File, piece: &mut [u8]) -> io::Result<usize> {
+fn read(file: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
     loop {
         match file.read(piece) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -184,11 +207,12 @@ impl Said {
 
 /// Whether the failure is the archive's: what moby says of one that is damaged or none at all.
 fn blames_archive(failure: &Failure) -> bool {
-    const WORDS: [&str; 9] = [
+    const WORDS: [&str; 10] = [
         "archive/tar",
         "unexpected eof",
         "invalid tar header",
         "manifest.json",
+        "/repositories: no such file",
         "invalid manifest",
         "invalid diffid",
         "invalid reference format",
