@@ -60,7 +60,8 @@ tools_of() {
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
                 dash:dash busybox:busybox \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
-                /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema
+                /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema \
+                dockerd:docker.io runc:runc docker-registry:docker-registry /bin/busybox:busybox-static
             ;;
         # Each for a few tests, which say `not run:` without them.
         test-more)

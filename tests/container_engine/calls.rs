@@ -163,7 +163,7 @@ fn errors_of_loading() {
     fails(load(Kind::Close), Code::EngineUnreachable, &["image.tar"]);
     let bench = Bench::new(|s| s);
     fails(bench.engine.load(&bench.dir.path().join("no"), &mut |_| {}), Code::ImageMissing, &["/no"]);
-    fails(bench.engine.load(bench.dir.path(), &mut |_| {}), Code::Io, &["directory"]);
+    fails(bench.engine.load(bench.dir.path(), &mut |_| {}), Code::ImageNotRegular, &["a folder"]);
 }
 
 #[test]

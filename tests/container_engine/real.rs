@@ -1,0 +1,282 @@
+//! Against dockerd and a registry.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use copal::config::paths::Paths;
+use copal::error::Code;
+use copal::hostapp::engine::{Engine, Progress, Retry, Stage};
+
+use crate::calls::fails;
+use crate::dockerd::Dockerd;
+use crate::image_archive::Made;
+use crate::needs;
+use crate::registry::{AUTH, Proxy, Registry};
+
+const TAG: &str = "hostapp:test";
+
+const FAST: Retry = Retry { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
+
+fn can_run(test: &str) -> bool {
+    if !needs::can_run(test) {
+        return false;
+    }
+    let missing = ["dockerd", "docker-registry", "runc"].into_iter().find(|program| {
+        Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .output()
+            .is_ok_and(|o| !o.status.success())
+    });
+    if let Some(program) = missing {
+        eprintln!("not run: {test}: no {program}");
+    }
+    missing.is_none()
+}
+
+fn engine(dockerd: &Dockerd) -> Engine {
+    // No credentials of whoever runs this.
+    Engine::connect(&Paths::new(dockerd.root())).unwrap().with_retry(FAST).with_credentials(dockerd.root())
+}
+
+fn disk_use(folder: &Path) -> u64 {
+    let text = Command::new("du").args(["-sk"]).arg(folder).output().unwrap().stdout;
+    String::from_utf8(text).unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn from_an_archive_to_the_end_of_the_hooks() {
+    if !can_run("from_an_archive_to_the_end_of_the_hooks") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    assert_eq!(engine.data_root().unwrap(), dockerd.data());
+    let empty = disk_use(dockerd.data());
+
+    let hooks = "echo during $DURING_UPDATE; echo on stderr >&2; read below < /mnt/below/file; echo $below; \
+                 test -e /dev/null && test -d /sys/class && test -e /run/engine.pid && echo mounts; \
+                 busybox mount -t tmpfs none /mnt && echo mounted; exit 7";
+    let image = Made::host_os(hooks, 3 << 20);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let mut seen = Vec::new();
+    let loaded = engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()));
+    assert!(loaded.size > 3 << 20);
+    assert!(seen.iter().any(|p| p.stage == Stage::Extract && p.done > 3 << 20), "{seen:?}");
+    assert!(seen.windows(2).all(|w| w[0].stage != w[1].stage || w[0].done <= w[1].done), "{seen:?}");
+
+    let hostapp = engine.create_hostapp(&loaded).unwrap();
+    assert_eq!(std::fs::read(hostapp.boot.join("vmlinuz")).unwrap(), b"kernel");
+    assert!(hostapp.boot.starts_with(dockerd.data().join("volumes")), "{hostapp:?}");
+
+    let mut said = Vec::new();
+    let status = engine.run_hooks(&loaded, &mut |l| said.push(l.to_owned())).unwrap();
+    said.sort();
+    assert_eq!(
+        (status, said),
+        (7, ["during 1", "mounted", "mounts", "on stderr", "seen"].map(str::to_owned).to_vec())
+    );
+    assert!(hostapp.boot.is_dir(), "the hooks' volumes go, not those of the host OS");
+
+    // A name without hooks, and an image that is not there.
+    let bare = Made::new(vec![crate::image_archive::tar_of(&[("etc/x", 0o644, b"x")])]);
+    bare.save(&archive, &["bare:1"]);
+    let bare = engine.load(&archive, &mut |_| {}).unwrap();
+    fails(engine.run_hooks(&bare, &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
+
+    engine.remove_containers().unwrap();
+    assert!(!hostapp.boot.exists());
+    engine.remove_images().unwrap();
+    engine.remove_images().unwrap();
+    let left = disk_use(dockerd.data());
+    assert!(left < empty + (1 << 20), "{empty} before, {left} after");
+}
+
+#[test]
+fn what_no_archive_is() {
+    if !can_run("what_no_archive_is") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 1 << 20);
+    let archive = dockerd.root().join("image.tar");
+    let load = |bytes: &[u8]| {
+        std::fs::write(&archive, bytes).unwrap();
+        engine.load(&archive, &mut |_| {})
+    };
+    let whole = image.archive(&[TAG]);
+    fails(load(b"this is no archive"), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&whole[..whole.len() / 2]), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&vec![0; 10240]), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&image.archive(&["a:1", "b:1"])), Code::ImageArchiveInvalid, &["a:1", "b:1"]);
+    // Without a name the ID is what there is.
+    let nameless = load(&image.archive(&[])).unwrap();
+    assert_eq!((&nameless.id, &nameless.reference), (&image.id(), &image.id()));
+    assert_eq!(load(&crate::image_archive::gzip(&whole)).unwrap().id, image.id());
+}
+
+#[test]
+fn pulls() {
+    if !can_run("pulls") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 5 << 20);
+    let digest = registry.push("host/os", "1", &image);
+    registry.push("host/os", "latest", &image);
+    let mut seen = Vec::new();
+    let pulled = engine.pull(&registry.name("host/os:1"), &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!(pulled.id, image.id());
+    for stage in [Stage::Pull, Stage::Extract] {
+        let of: Vec<_> = seen.iter().filter(|p| p.stage == stage).collect();
+        assert!(of.last().is_some_and(|p| p.done > 5 << 20 && p.total == Some(p.done)), "{of:?}");
+        assert!(of.windows(2).all(|w| w[0].done <= w[1].done), "{of:?}");
+    }
+    assert_eq!(
+        engine.pull(&registry.name("host/os"), &mut |_| {}).unwrap().id,
+        image.id(),
+        "latest, and there already"
+    );
+    let by_digest = registry.name(&format!("host/os@{digest}"));
+    assert_eq!(engine.pull(&by_digest, &mut |_| {}).unwrap().id, image.id());
+    fails(engine.pull(&registry.name("host/os:no"), &mut |_| {}), Code::ImageUnknown, &["host/os:no"]);
+    fails(engine.pull(&registry.name("no/os"), &mut |_| {}), Code::ImageUnknown, &["no/os"]);
+    let port = registry.port;
+    drop(registry);
+    let began = Instant::now();
+    fails(engine.pull(&format!("127.0.0.1:{port}/a"), &mut |_| {}), Code::RegistryUnreachable, &["refused"]);
+    assert!(began.elapsed() >= Duration::from_millis(1400), "it was tried four times");
+}
+
+#[test]
+fn pulls_with_credentials() {
+    if !can_run("pulls_with_credentials") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 0);
+    registry.push("private", "1", &image);
+    let name = registry.name("private:1");
+    fails(engine.pull(&name, &mut |_| {}), Code::RegistryRefused, &["private"]);
+    let config = |auth: &str| {
+        let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port);
+        std::fs::write(dockerd.root().join("config.json"), text).unwrap();
+    };
+    config("Y29wYWw6d3Jvbmc=");
+    fails(engine.pull(&name, &mut |_| {}), Code::RegistryRefused, &["private"]);
+    config(AUTH);
+    assert_eq!(engine.pull(&name, &mut |_| {}).unwrap().id, image.id());
+}
+
+#[test]
+fn a_connection_that_breaks_in_the_middle_of_a_pull() {
+    if !can_run("a_connection_that_breaks_in_the_middle_of_a_pull") {
+        return;
+    }
+    let (mut dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let image = Made::host_os("true", 8 << 20);
+    registry.push("host/os", "1", &image);
+    let proxy = Proxy::start(registry.port, 7, 2 << 20);
+    let pulled = engine(&dockerd).pull(&proxy.name("host/os:1"), &mut |_| {}).unwrap();
+    assert_eq!(pulled.id, image.id());
+    assert!(proxy.cut.load(std::sync::atomic::Ordering::SeqCst) > 1, "it was cut");
+    engine(&dockerd).remove_images().unwrap();
+
+    // The engine goes in the middle, and comes back.
+    let slow = Proxy::start(registry.port, 1000, 3 << 20);
+    let engine = engine(&dockerd).with_retry(Retry { tries: 30, ..FAST });
+    let name = slow.name("host/os:1");
+    std::thread::scope(|scope| {
+        let pulling = scope.spawn(|| engine.pull(&name, &mut |_| {}));
+        std::thread::sleep(Duration::from_secs(1));
+        dockerd.kill();
+        slow.mend();
+        dockerd.run();
+        assert_eq!(pulling.join().unwrap().unwrap().id, image.id());
+    });
+}
+
+#[test]
+fn an_engine_that_goes_while_it_works() {
+    if !can_run("an_engine_that_goes_while_it_works") {
+        return;
+    }
+    let mut dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("echo begun; while true; do busybox sleep 1; done", 0);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let loaded = engine.load(&archive, &mut |_| {}).unwrap();
+    let (begun, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let running =
+            scope.spawn(move || engine.run_hooks(&loaded, &mut |l| begun.send(l.to_owned()).unwrap()));
+        assert_eq!(wait.recv_timeout(Duration::from_secs(60)).unwrap(), "begun");
+        dockerd.kill();
+        fails(running.join().unwrap(), Code::EngineUnreachable, &["hooks", "the container is left"]);
+    });
+    fails(engine.load(&archive, &mut |_| {}), Code::EngineUnreachable, &["image.tar"]);
+    dockerd.run();
+    engine.remove_containers().unwrap();
+    engine.remove_images().unwrap();
+}
+
+#[test]
+fn a_slot_without_room() {
+    if !can_run("a_slot_without_room") {
+        return;
+    }
+    let registry = Registry::start(false);
+    let image = Made::host_os("true", 60 << 20);
+    registry.push("host/os", "1", &image);
+    let slot = Slot::new(48);
+    let mut dockerd = Dockerd::start(Some(&slot.point.join("balena")));
+    let engine = engine(&dockerd);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    fails(engine.load(&archive, &mut |_| {}), Code::SlotFull, &["no space left on device"]);
+    fails(
+        engine.pull(&registry.name("host/os:1"), &mut |_| {}),
+        Code::SlotFull,
+        &["no space left on device"],
+    );
+    engine.remove_images().unwrap();
+    let small = Made::host_os("true", 1 << 20);
+    small.save(&archive, &[TAG]);
+    assert_eq!(engine.load(&archive, &mut |_| {}).unwrap().id, small.id(), "the room is given back");
+    dockerd.kill();
+}
+
+/// A small ext4 on a loop device.
+struct Slot {
+    _dir: tempfile::TempDir,
+    point: std::path::PathBuf,
+}
+
+impl Slot {
+    fn new(mib: u64) -> Slot {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, point) = (dir.path().join("disk"), dir.path().join("slot"));
+        std::fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        std::fs::create_dir(&point).unwrap();
+        let run = |words: &[&str]| {
+            let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        run(&["mke2fs", "-q", "-t", "ext4", file.to_str().unwrap()]);
+        run(&["mount", "-o", "loop", file.to_str().unwrap(), point.to_str().unwrap()]);
+        Slot { _dir: dir, point }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("-l").arg(&self.point).output();
+    }
+}
