@@ -7,8 +7,9 @@ use copal::error::{Code, Error};
 use copal::hostapp::archive::{Archive, Layout, inspect};
 use serde_json::json;
 
-use crate::calls::{Bench, fails};
+use crate::calls::{Bench, fails, says};
 use crate::image_archive::{Made, digest, gzip, pack, tar_of};
+use crate::stub_engine::Then;
 
 fn image() -> Made {
     Made::new(vec![
@@ -74,6 +75,12 @@ fn what_an_archive_holds() {
     let expected = Archive { tags: vec!["r.example/a:1".to_owned()], layout: Layout::Oci, ..found.clone() };
     assert_eq!(from_oci, expected);
     assert_eq!(look(&pack(&oci(&image, false, &[]))).unwrap(), expected);
+    let info = r#"{"DockerRootDir":"/x","DriverStatus":[["driver-type","io.containerd.snapshotter.v1"]]}"#;
+    let other = Bench::new(|s| s.fault("info", 0, says(&[info], Then::End)));
+    other.engine.check_loadable(&from_oci).unwrap();
+    let moby = Bench::new(|s| s);
+    moby.engine.check_loadable(&found).unwrap();
+    fails(moby.engine.check_loadable(&from_oci), Code::ImageArchiveInvalid, &["index.json"]);
     let attestation = json!({ "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:00",
                               "annotations": { "vnd.docker.reference.type": "attestation-manifest" } });
     assert_eq!(look(&pack(&oci(&image, false, &[attestation]))).unwrap(), expected);

@@ -16,7 +16,7 @@ use super::layers::Layers;
 use super::{Engine, Image, Progress, Stage, watch};
 use crate::error::{Code, Error, Result};
 use crate::flasher::image;
-use crate::hostapp::archive::{Fault, Unpacked};
+use crate::hostapp::archive::{Archive, Fault, Layout, Unpacked};
 
 /// Bytes of the archive in one piece to the engine.
 const PIECE: usize = 64 << 10;
@@ -25,6 +25,26 @@ const PIECE: usize = 64 << 10;
 const MOST_TEXT: usize = 64 << 10;
 
 impl Engine {
+    /// Whether this engine can load `archive` at all: asked before anything is changed.
+    ///
+    /// # Errors
+    /// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is in the layout of the OCI alone, and the engine keeps its images
+    /// itself; or the engine does not answer.
+    pub fn check_loadable(&self, archive: &Archive) -> Result<()> {
+        if archive.layout == Layout::Docker {
+            return Ok(());
+        }
+        let what = "cannot ask the container engine how it keeps images";
+        let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
+        // moby says it there when containerd keeps them (daemon/containerd/service.go), and only then reads that layout.
+        let status = info.driver_status.unwrap_or_default();
+        if status.iter().flatten().any(|word| word.starts_with("io.containerd.snapshotter")) {
+            return Ok(());
+        }
+        let text = "the archive has an index.json (OCI), but no manifest.json, and the container engine loads no such archive";
+        Err(Error::new(Code::ImageArchiveInvalid, text).with_hint("save the image with `docker save`"))
+    }
+
     /// Loads the image of the archive `archive`, which goes to the engine piece by piece.
     ///
     /// # Errors
