@@ -28,6 +28,7 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 
 const INSTALLER: &str = "installer";
+const DEVELOPMENT_MODE: &str = "developmentMode";
 
 /// Where `config.json` is: `CONFIG_PATH` of the environment (an empty one counts as none), the copy in memory when a flasher
 /// medium is mounted, or the boot partition. All below the root of `paths`.
@@ -152,13 +153,30 @@ impl ConfigJson {
     /// The text for the internal disk: all members but `installer`, each value byte by byte as it was.
     #[must_use]
     pub fn for_internal_disk(&self) -> Vec<u8> {
-        let kept = self.members.0.iter().filter(|(key, _)| key != INSTALLER);
-        let lines: Vec<String> =
-            kept.map(|(key, value)| format!("  {}: {}", Value::from(key.as_str()), value.get())).collect();
-        match lines.as_slice() {
-            [] => b"{}\n".to_vec(),
-            lines => format!("{{\n{}\n}}\n", lines.join(",\n")).into_bytes(),
+        laid_out(&self.lines_without(INSTALLER))
+    }
+
+    /// Whether nobody has said yet if this is a development device: neither true nor false.
+    #[must_use]
+    pub fn lacks_development_mode(&self) -> bool {
+        match self.object.get(DEVELOPMENT_MODE) {
+            None | Some(Value::Null) => true,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(_) => false,
         }
+    }
+
+    /// The text with `developmentMode` true; each other value byte by byte as it was.
+    #[must_use]
+    pub fn with_development_mode(&self) -> Vec<u8> {
+        let mut lines = self.lines_without(DEVELOPMENT_MODE);
+        lines.push(format!("  \"{DEVELOPMENT_MODE}\": true"));
+        laid_out(&lines)
+    }
+
+    fn lines_without(&self, left_out: &str) -> Vec<String> {
+        let kept = self.members.0.iter().filter(|(key, _)| key != left_out);
+        kept.map(|(key, value)| format!("  {}: {}", Value::from(key.as_str()), value.get())).collect()
     }
 
     fn installer(&self, key: &str) -> Result<Option<&Value>> {
@@ -182,6 +200,10 @@ impl ConfigJson {
             .object(key)
             .with_hint("correct it in config.json")
     }
+}
+
+fn laid_out(lines: &[String]) -> Vec<u8> {
+    if lines.is_empty() { b"{}\n".to_vec() } else { format!("{{\n{}\n}}\n", lines.join(",\n")).into_bytes() }
 }
 
 impl<'de> Deserialize<'de> for Members {
