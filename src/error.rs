@@ -127,6 +127,7 @@ codes! {
     DataUnwritable = "data-unwritable", "make room on the data partition, and look at the kernel log for it";
     HookFailed = "hook-failed", "look at the hook's lines in the log, and mend it in the release it is part of";
     SecureLoaderMissing = "secure-loader-missing", "build the release with signed boot files: an encrypted device starts no others";
+    BootFilesInvalid = "boot-files-invalid", "use a release whose folder /resin-boot is complete";
     EngineUnreachable = "engine-unreachable", "start balena-host.service, and look at its log";
     EngineFailed = "engine-failed", "look at the log of balena-host.service";
     ImageArchiveInvalid = "image-archive-invalid", "fetch the archive again: it is no image as `docker save` writes it";

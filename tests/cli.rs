@@ -102,7 +102,6 @@ fn a_legacy_name_answers_through_its_link_and_as_an_argument() {
                 | "safe_reboot"
                 | "hostapp-update-hooks"
                 | "hostapp-update-hooks-v2" => (2, "[usage]"),
-                "1-bootfiles" | "2-rpifiles" | "2-imxfiles" => (1, "[not-in-this-build]"),
                 hook if hook.starts_with(|c: char| c.is_ascii_digit()) => (2, "[usage]"),
                 _ => (1, "[not-in-this-build]"),
             };

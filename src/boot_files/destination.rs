@@ -126,10 +126,10 @@ impl Destination {
     /// # Errors
     /// As for [`walk`](Self::walk), and `BootPartitionFull`.
     pub fn make(&self, path: &Path) -> Result<Folder> {
-        self.make_by(path, file::make_folder).map(|(folder, _)| folder)
+        self.make_by(path, file::make_folder)
     }
 
-    /// [`make`](Self::make) by other means; with whether it was missing.
+    /// [`make`](Self::make) by other means.
     ///
     /// # Errors
     /// As for [`make`](Self::make).
@@ -137,9 +137,9 @@ impl Destination {
         &self,
         path: &Path,
         make: impl FnOnce(&Folder, &OsStr) -> io::Result<()>,
-    ) -> Result<(Folder, bool)> {
+    ) -> Result<Folder> {
         if let Walk::There(folder) = self.walk(path)? {
-            return Ok((folder, false));
+            return Ok(folder);
         }
         let (Walk::There(parent), Some(name)) =
             (self.walk(path.parent().unwrap_or(Path::new("")))?, path.file_name())
@@ -147,7 +147,7 @@ impl Destination {
             return Err(self.not_a_folder(path));
         };
         make(&parent, name).map_err(|e| failed(&parent, name, e))?;
-        Ok((parent.enter(name).map_err(|e| failed(&parent, name, e))?, true))
+        parent.enter(name).map_err(|e| failed(&parent, name, e))
     }
 
     /// The folder that holds `path`, and the name in it.

@@ -1,6 +1,7 @@
 //! The hooks that are part of copal, each in a file of its own.
 
 mod balena;
+pub mod bootfiles;
 mod data_breadcrumb;
 mod extensions;
 pub mod flash_bootloader;
@@ -28,6 +29,7 @@ pub struct Builtin {
 
 /// The table: every built-in hook, in the order in which they run.
 pub const BUILTINS: &[Builtin] = &[
+    Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
     Builtin { names: &["70-sshd_migrate_keys"], run: sshd_keys::run },
     Builtin { names: &["75-forward_supervisor-db"], run: supervisor_db::forward_first },

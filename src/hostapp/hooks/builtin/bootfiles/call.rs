@@ -1,0 +1,131 @@
+//! What the shell file `hooks/1-bootfiles` hands on: it holds what a recipe fills in, and it alone can ask the functions of a
+//! board.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use super::rules::{Board, FINGERPRINT};
+use crate::error::{Code, Error, Result};
+
+/// The base name under which the shell file is installed.
+const NAME: &str = "COPAL_BOOTFILES_NAME";
+/// The root file system whose boot files are meant, where it is not this one.
+const ROOT: &str = "COPAL_BOOTFILES_ROOT";
+/// The name of the fingerprint file.
+const FINGERPRINT_NAME: &str = "COPAL_BOOTFILES_FINGERPRINT";
+/// Paths below the boot partition that are never deployed, with blanks between them.
+const BLACKLIST: &str = "COPAL_BOOTFILES_BLACKLIST";
+/// Whether the files that the board passes over come on standard input, a path each line.
+const PASSED_OVER: &str = "COPAL_BOOTFILES_PASSED_OVER";
+
+/// The environment variables that are read, in the order of `docs/hooks-bootfiles.md`.
+pub const VARIABLES: &[&str] = &[NAME, ROOT, FINGERPRINT_NAME, BLACKLIST, PASSED_OVER];
+
+/// More than every boot partition has files.
+const MOST_INPUT: u64 = 4 << 20;
+
+/// How the hook was called.
+#[derive(Debug)]
+pub struct Call {
+    /// By which name.
+    pub name: String,
+    /// The root file system that holds the release, where it is not the caller's own.
+    pub root: Option<PathBuf>,
+    /// What the board decides.
+    pub board: Board,
+}
+
+impl Call {
+    /// Reads it from the environment and, where that says so, from `input`.
+    ///
+    /// # Errors
+    /// `Usage` when something of it cannot be understood: files must not be deployed against the will of a board.
+    pub fn of(called: &str, variable: impl Fn(&str) -> Option<OsString>, input: impl Read) -> Result<Call> {
+        // An unreplaced placeholder of the recipe begins so.
+        let set = |name: &str| variable(name).filter(|v| !v.is_empty() && !v.as_bytes().starts_with(b"@"));
+        let name = set(NAME).map_or_else(|| called.to_owned(), |n| n.to_string_lossy().into_owned());
+        let fingerprint = set(FINGERPRINT_NAME).unwrap_or_else(|| FINGERPRINT.into());
+        if Path::new(&fingerprint).file_name() != Some(&fingerprint) {
+            return Err(wrong(FINGERPRINT_NAME, "is not the name of a file"));
+        }
+        let mut board = Board { fingerprint, ..Board::default() };
+        let list = set(BLACKLIST).unwrap_or_default();
+        let words = list.as_bytes().split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+        board.skip.extend(words.map(below));
+        match set(PASSED_OVER) {
+            None => {}
+            Some(v) if v == "stdin" => board.passed_over = lines(input)?,
+            Some(_) => return Err(wrong(PASSED_OVER, "has to be `stdin`")),
+        }
+        Ok(Call { name, root: set(ROOT).map(PathBuf::from), board })
+    }
+}
+
+/// A path below the boot partition, however many slashes it was written with.
+fn below(path: &[u8]) -> PathBuf {
+    let parts = Path::new(OsStr::from_bytes(path)).components();
+    parts.filter(|c| matches!(c, Component::Normal(_))).collect()
+}
+
+fn lines(input: impl Read) -> Result<BTreeSet<PathBuf>> {
+    let mut text = Vec::new();
+    let read = input.take(MOST_INPUT + 1).read_to_end(&mut text);
+    read.map_err(|e| wrong(PASSED_OVER, "says that paths follow, and they cannot be read").because(e))?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MOST_INPUT {
+        return Err(wrong(PASSED_OVER, "says that paths follow, and they do not end"));
+    }
+    let lines = text.split(|&b| b == b'\n').filter(|l| !l.is_empty());
+    Ok(lines.map(|l| below(&OsString::from_vec(l.to_vec()).into_vec())).collect())
+}
+
+fn wrong(name: &str, what: &str) -> Error {
+    Error::new(Code::Usage, format!("cannot deploy boot files: {name} {what}"))
+        .object(name)
+        .with_hint("install the hook 1-bootfiles of this release")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(set: &[(&str, &str)], input: &str) -> Result<Call> {
+        let find = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
+        Call::of("1-bootfiles", find, input.as_bytes())
+    }
+
+    #[test]
+    fn without_a_word_all_is_as_built_in() {
+        for unset in [&[][..], &[(FINGERPRINT_NAME, "@BALENA_BOOT_FINGERPRINT@"), (BLACKLIST, "@BALENA_X@")]]
+        {
+            let call = call(unset, "not read").unwrap();
+            assert_eq!((call.name.as_str(), call.root), ("1-bootfiles", None));
+            assert_eq!(call.board, Board::default());
+        }
+    }
+
+    #[test]
+    fn what_the_shell_file_hands_on() {
+        let set = [
+            (NAME, "2-rpifiles"),
+            (ROOT, "/new"),
+            (FINGERPRINT_NAME, "resinos.fingerprint"),
+            (BLACKLIST, "\t/config.json \t//EFI/BOOT/own\n /a"),
+            (PASSED_OVER, "stdin"),
+        ];
+        let call = call(&set, "/EFI/a b\n\n/x\n").unwrap();
+        assert_eq!((call.name.as_str(), call.root), ("2-rpifiles", Some("/new".into())));
+        assert_eq!(call.board.fingerprint, "resinos.fingerprint");
+        assert_eq!(call.board.skip, [PathBuf::from("config.json"), "EFI/BOOT/own".into(), "a".into()]);
+        assert_eq!(call.board.passed_over, BTreeSet::from(["EFI/a b".into(), "x".into()]));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused() {
+        for set in [(FINGERPRINT_NAME, "../x"), (FINGERPRINT_NAME, "a/b"), (PASSED_OVER, "4")] {
+            assert_eq!(call(&[set], "").unwrap_err().code(), Code::Usage, "{set:?}");
+        }
+    }
+}

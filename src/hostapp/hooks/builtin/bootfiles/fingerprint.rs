@@ -1,0 +1,123 @@
+//! The fingerprint: digests of what is on a boot partition, by which anybody can tell later whether it is still so.
+//!
+//! `md5sum --quiet -c` reads it in the top folder (`generate_bootpart_fingerprint` of meta-balena's `os-helpers-fs`).
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use md5::{Digest as _, Md5};
+
+use super::release::is_passing;
+use crate::sys::file::{Folder, Kind};
+
+/// Its owner changes it, in whichever folder it is.
+const LEFT_OUT: &str = "config.json";
+
+const STEP: usize = 64 << 10;
+const DEEPEST: usize = 32;
+
+/// The digest of a file, as `md5sum` prints it.
+pub(super) fn of_file(file: &File) -> io::Result<String> {
+    let mut digest = Md5::new();
+    let mut buf = vec![0; STEP];
+    let mut file = file;
+    loop {
+        match file.read(&mut buf) {
+            Ok(0) => break,
+            Ok(n) => digest.update(buf.get(..n).unwrap_or_default()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let mut text = String::with_capacity(32);
+    for byte in digest.finalize() {
+        // Writing to a string cannot fail.
+        if write!(text, "{byte:02x}").is_err() {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// The fingerprint of what is below `root` and on its file system: every regular file but the fingerprint `name` itself,
+/// `config.json`, and what is there for a moment only.
+pub(super) fn text(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
+    let mut found = Vec::new();
+    walk(root, Path::new(""), name, 0, &mut found)?;
+    found.sort();
+    let mut text = Vec::new();
+    for (path, digest) in found {
+        line(&mut text, &path, &digest);
+    }
+    Ok(text)
+}
+
+fn walk(
+    folder: &Folder,
+    below: &Path,
+    own: &OsStr,
+    depth: usize,
+    found: &mut Vec<(Vec<u8>, String)>,
+) -> io::Result<()> {
+    if depth > DEEPEST {
+        return Err(io::Error::other(format!("{} is too deep", folder.path().display())));
+    }
+    let listed = folder.list()?;
+    let names = || listed.iter().map(|(n, _)| n.as_os_str());
+    for (name, kind) in &listed {
+        let path = below.join(name);
+        match kind {
+            _ if is_passing(name, names()) => {}
+            Some(Kind::Folder) => {
+                let inner = folder.enter(name)?;
+                if inner.dev() == folder.dev() {
+                    walk(&inner, &path, own, depth + 1, found)?;
+                }
+            }
+            Some(Kind::File) if !is_left_out(folder, name, own) => {
+                found.push((path.as_os_str().as_bytes().to_vec(), of_file(&folder.open_file(name)?)?));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_left_out(folder: &Folder, name: &OsStr, own: &OsStr) -> bool {
+    folder.same_name(name, own) || folder.same_name(name, OsStr::new(LEFT_OUT))
+}
+
+/// As `md5sum` writes it: a backslash at the beginning says that some are in the name, for what would end it.
+fn line(text: &mut Vec<u8>, path: &[u8], digest: &str) {
+    if path.iter().any(|b| matches!(b, b'\\' | b'\n' | b'\r')) {
+        text.push(b'\\');
+    }
+    text.extend(digest.as_bytes());
+    text.extend(b"  ");
+    for &byte in path {
+        match byte {
+            b'\\' => text.extend(b"\\\\"),
+            b'\n' => text.extend(b"\\n"),
+            b'\r' => text.extend(b"\\r"),
+            other => text.push(other),
+        }
+    }
+    text.push(b'\n');
+}
+
+/// The digest that a path has in the fingerprint there; `None` where it is not listed, or there is none.
+pub(super) fn recorded(root: &Folder, name: &OsStr, path: &str) -> Option<String> {
+    const MOST: u64 = 4 << 20;
+    let mut text = Vec::new();
+    root.open_file(name).ok()?.take(MOST).read_to_end(&mut text).ok()?;
+    String::from_utf8_lossy(&text).lines().find_map(|line| {
+        let (digest, listed) = line.split_once(char::is_whitespace)?;
+        // ` *` instead of two blanks says that it was read as binary, which makes no difference.
+        let listed = listed.trim_start().trim_start_matches('*').trim_start_matches("./");
+        (listed == path).then(|| digest.to_owned())
+    })
+}

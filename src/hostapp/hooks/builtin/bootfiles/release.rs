@@ -1,0 +1,110 @@
+//! The boot files that a release has.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+use crate::error::{Code, Error, Result};
+use crate::sys::file;
+
+/// Deeper folders are refused: nobody means them, and a walk must end.
+const DEEPEST: usize = 32;
+
+/// One boot file of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// Below the release's folder.
+    pub(super) path: PathBuf,
+    /// Bytes.
+    pub(super) size: u64,
+}
+
+/// Every regular file, sorted by path. Links and special files are no boot files (the shell version took `find -type f`).
+///
+/// A folder that is missing or cannot be read is an error: without its boot files, no release can start.
+pub(super) fn list(source: &Path) -> Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    walk(source, Path::new(""), 0, &mut found)?;
+    found.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
+    Ok(found)
+}
+
+fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> Result<()> {
+    let folder = source.join(below);
+    if depth > DEEPEST {
+        return Err(unreadable(&folder, io::Error::other(format!("more than {DEEPEST} folders deep"))));
+    }
+    let entries = fs::read_dir(&folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(|e| unreadable(&folder, e))?;
+    let names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
+    for (entry, name) in entries.iter().zip(&names) {
+        let path = below.join(name);
+        let meta = entry.metadata().map_err(|e| unreadable(&entry.path(), e))?;
+        if meta.is_dir() {
+            walk(source, &path, depth + 1, found)?;
+        } else if !meta.is_file() {
+            tracing::debug!("{} is not a regular file and is not deployed", entry.path().display());
+        } else if is_passing(name, names.iter().map(std::ffi::OsString::as_os_str)) {
+            tracing::warn!("{} is left over from an interrupted write and is not deployed", path.display());
+        } else {
+            found.push(Listed { path, size: meta.len() });
+        }
+    }
+    Ok(())
+}
+
+/// What an interrupted write leaves behind, and what a tool keeps for a moment, beside files of these names.
+pub(super) fn is_passing<'a>(name: &OsStr, mut beside: impl Iterator<Item = &'a OsStr>) -> bool {
+    file::is_leftover(name) || beside.any(|other| file::is_side_file(name, other)) || is_orphan(name)
+}
+
+/// A side file of `fatrw` whose file is not there: `.NAME.RANDOM.MD5.md5sum`.
+fn is_orphan(name: &OsStr) -> bool {
+    let Some(text) = name.to_str() else { return false };
+    let Some(own) = text.rsplitn(4, '.').nth(3).and_then(|n| n.strip_prefix('.')) else { return false };
+    let hex = |part: Option<&str>| part.is_some_and(|p| p.bytes().all(|b| b.is_ascii_hexdigit()));
+    let mut parts = text.rsplit('.').skip(1);
+    hex(parts.next()) && hex(parts.next()) && file::is_side_file(name, OsStr::new(own))
+}
+
+/// Opens a file of a release for reading.
+pub(super) fn open(path: &Path) -> Result<File> {
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+    let file =
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| unreadable(path, e))?;
+    match file.metadata() {
+        Ok(meta) if meta.is_file() => Ok(file),
+        Ok(_) => Err(unreadable(path, io::Error::other("not a file any more"))),
+        Err(e) => Err(unreadable(path, e)),
+    }
+}
+
+fn unreadable(path: &Path, e: io::Error) -> Error {
+    Error::new(
+        Code::BootFilesInvalid,
+        format!("cannot read the boot files of the release in {}", path.display()),
+    )
+    .object(path.display())
+    .because(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_by_is_told_from_files() {
+        const HASH: &str = "0123456789abcdef0123456789abcdef";
+        let passing = |name: &str| is_passing(OsStr::new(name), std::iter::once(OsStr::new("beside.txt")));
+        assert!(passing("CPL0A0B1.TMP"));
+        assert!(passing(&format!(".gone.txt.12ab34cd.{HASH}.md5sum")));
+        assert!(passing(".beside.txt.cut.tmp"));
+        for name in ["beside.txt", "x.md5sum", ".x.tmp", "a.b.c.d.tmp", ".hidden"] {
+            assert!(!passing(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Which of a release's files are deployed, under which name, on which condition. Pure: nothing is looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::release::Listed;
+use crate::error::{Code, Error};
+
+/// What the recipes of meta-balena call the fingerprint (`BALENA_FINGERPRINT_FILENAME`, `BALENA_FINGERPRINT_EXT`).
+pub const FINGERPRINT: &str = "balenaos.fingerprint";
+
+/// The owner's files, and those that belong to one device (meta-balena, `BALENA_BOOTFILES_BLACKLIST`). Lower case: FAT does not
+/// tell cases apart.
+const SKIPPED: &[&str] = &[
+    "config.json",
+    "config.txt",
+    LOGO,
+    "extra_uenv.txt",
+    "efi/boot/grub_extraenv",
+    "grub/grub_extraenv",
+    "configfs.json",
+    "hw_intfc.conf",
+    "bootenv",
+];
+
+/// Those of them that a device needs to have, with whatever content.
+const NEEDED: &[&str] = &["extra_uenv.txt", "efi/boot/grub_extraenv", "grub/grub_extraenv"];
+
+const LOGO: &str = "splash/balena-logo.png";
+
+/// GRUB's configuration, and the one for encrypted disks that takes its place there.
+const GRUB: &str = "grub.cfg";
+const GRUB_LUKS: &str = "grub-luks.cfg";
+const SIGNATURE: &str = ".sig";
+/// What the name of a loader for secure boot has behind that of the plain one.
+const SECURE: &str = ".secureboot";
+
+/// What a board decides about its boot files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Board {
+    /// Name of the fingerprint file.
+    pub fingerprint: OsString,
+    /// Paths that are never deployed, besides those built in.
+    pub skip: Vec<PathBuf>,
+    /// Files of the release that its own function `do_skip` passes over.
+    pub passed_over: BTreeSet<PathBuf>,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Board { fingerprint: FINGERPRINT.into(), skip: Vec::new(), passed_over: BTreeSet::new() }
+    }
+}
+
+/// When a file is deployed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// In any case.
+    Always,
+    /// Only if there is none.
+    Missing,
+    /// Only if there is none that says which root boots: that is not for boot files to change.
+    NoSelection,
+    /// In place of the logo's older name.
+    Logo,
+    /// Never itself; but it may have to say that this is a development device.
+    ConfigJson,
+}
+
+/// A file of the release that may be deployed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Below the release's folder.
+    pub(super) from: PathBuf,
+    /// Below the boot partition.
+    pub(super) to: PathBuf,
+    /// Bytes.
+    pub(super) size: u64,
+    pub(super) when: When,
+}
+
+/// What is to be deployed, in order.
+#[derive(Debug, Default)]
+pub(super) struct Choice {
+    pub(super) wanted: Vec<Wanted>,
+    /// Reasons why this release must not be installed.
+    pub(super) problems: Vec<Error>,
+}
+
+/// Applies the rules. `encrypted`: of two variants of a file, that for secure boot gets the name.
+pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Choice {
+    let release: Vec<Listed> = release.into_iter().filter(|f| !board.passed_over.contains(&f.path)).collect();
+    let variants = Variants::of(&release, encrypted);
+    let skip: BTreeSet<String> = board.skip.iter().map(|p| lower(p)).collect();
+    let mut choice = Choice::default();
+    for file in release {
+        let Some(to) = variants.name_of(&file.path, &mut choice.problems) else { continue };
+        if let Some(when) = when(&to, board, &skip) {
+            choice.wanted.push(Wanted { from: file.path, to, size: file.size, when });
+        }
+    }
+    choice
+}
+
+fn when(path: &Path, board: &Board, skip: &BTreeSet<String>) -> Option<When> {
+    let name = lower(path);
+    match name.as_str() {
+        _ if path == Path::new(&board.fingerprint) => None,
+        LOGO => Some(When::Logo),
+        "config.json" => Some(When::ConfigJson),
+        n if NEEDED.contains(&n) => Some(When::Missing),
+        n if SKIPPED.contains(&n) || skip.contains(n) => None,
+        // GRUB's environment, in whichever folder, and U-Boot's. An image ships the first with root A in it.
+        "resinos_uenv.txt" => Some(When::NoSelection),
+        n if n.rsplit('/').next() == Some("grubenv") => Some(When::NoSelection),
+        _ => Some(When::Always),
+    }
+}
+
+/// As FAT compares names, as far as names of releases go.
+pub(super) fn lower(path: &Path) -> String {
+    path.to_string_lossy().to_lowercase()
+}
+
+/// Files that there are two of, a plain one and one for encrypted disks: exactly one of them gets the name.
+struct Variants {
+    encrypted: bool,
+    names: BTreeSet<String>,
+}
+
+impl Variants {
+    fn of(release: &[Listed], encrypted: bool) -> Variants {
+        Variants { encrypted, names: release.iter().map(|f| lower(&f.path)).collect() }
+    }
+
+    /// Under which name a file is deployed; `None` where the other variant is.
+    fn name_of(&self, path: &Path, problems: &mut Vec<Error>) -> Option<PathBuf> {
+        let Some(secure) = plain_name(path) else {
+            return self.is_good(path, problems).then(|| path.to_owned());
+        };
+        if self.encrypted {
+            return Some(secure);
+        }
+        // Without a plain one, nobody knows what it is for.
+        (!self.has(&secure)).then(|| path.to_owned())
+    }
+
+    /// Whether a file that is no variant for secure boot may have its name.
+    fn is_good(&self, path: &Path, problems: &mut Vec<Error>) -> bool {
+        if !self.encrypted {
+            return true;
+        }
+        let Some(secure) = secure_name(path) else { return true };
+        if self.has(&secure) {
+            return false;
+        }
+        // A plain loader would not start, or not open the disk. Elsewhere than in this folder nobody calls one.
+        let name = lower(path);
+        let loader = name.starts_with("efi/boot/") && name.ends_with(".efi");
+        let signature = name.ends_with(SIGNATURE) && self.has(&path.with_file_name(GRUB_LUKS));
+        if loader || signature {
+            problems.push(incomplete(path, &secure));
+        }
+        !(loader || signature)
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.names.contains(&lower(path))
+    }
+}
+
+/// The name that a variant for secure boot takes: `x.efi.secureboot` is `x.efi`.
+pub(super) fn plain_name(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let folded = name.to_lowercase();
+    if let Some(plain) = folded.strip_suffix(SECURE).filter(|p| p.ends_with(".efi")) {
+        return Some(path.with_file_name(name.get(..plain.len())?));
+    }
+    match folded.strip_prefix(GRUB_LUKS)? {
+        "" => Some(path.with_file_name(GRUB)),
+        SIGNATURE => Some(path.with_file_name([GRUB, SIGNATURE].concat())),
+        _ => None,
+    }
+}
+
+/// The reverse.
+fn secure_name(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let folded = name.to_lowercase();
+    if folded.ends_with(".efi") {
+        return Some(path.with_file_name([name, SECURE].concat()));
+    }
+    match folded.strip_prefix(GRUB)? {
+        "" => Some(path.with_file_name(GRUB_LUKS)),
+        SIGNATURE => Some(path.with_file_name([GRUB_LUKS, SIGNATURE].concat())),
+        _ => None,
+    }
+}
+
+fn incomplete(path: &Path, missing: &Path) -> Error {
+    let what = format!(
+        "cannot deploy boot files to an encrypted system: the release has /{} and no /{}",
+        path.display(),
+        missing.display()
+    );
+    Error::new(Code::BootFilesInvalid, what).object(missing.display())
+}
+
+/// Of files that only case tells apart the last one: on FAT each would overwrite the one before it.
+pub(super) fn one_each(wanted: Vec<Wanted>, fold: impl Fn(&Path) -> OsString) -> Vec<Wanted> {
+    let last: BTreeMap<OsString, usize> = wanted.iter().enumerate().map(|(i, w)| (fold(&w.to), i)).collect();
+    let mut kept = Vec::new();
+    for (i, one) in wanted.into_iter().enumerate() {
+        if last.get(&fold(&one.to)) == Some(&i) {
+            kept.push(one);
+        } else {
+            tracing::warn!("/{} is there twice to a FAT file system; the later one counts", one.to.display());
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(paths: &[&str], board: &Board, encrypted: bool) -> (Vec<(String, String, When)>, usize) {
+        let listed = |p: &&str| Listed { path: PathBuf::from(p), size: 1 };
+        let choice = choose(paths.iter().map(listed).collect(), board, encrypted);
+        let text = |p: &Path| p.to_str().unwrap().to_owned();
+        (choice.wanted.iter().map(|w| (text(&w.from), text(&w.to), w.when)).collect(), choice.problems.len())
+    }
+
+    fn names(paths: &[&str], encrypted: bool) -> Vec<String> {
+        let (wanted, problems) = chosen(paths, &Board::default(), encrypted);
+        assert_eq!(problems, 0);
+        wanted
+            .into_iter()
+            .map(|(from, to, _)| if from == to { to } else { format!("{from} as {to}") })
+            .collect()
+    }
+
+    #[test]
+    fn every_path_of_the_skip_list() {
+        let one = |path: &str| chosen(&[path], &Board::default(), false).0.first().map(|w| w.2);
+        for path in ["config.txt", "CONFIG.TXT", "configfs.json", "hw_intfc.conf", "bootenv", FINGERPRINT] {
+            assert_eq!(one(path), None, "{path}");
+        }
+        for path in ["extra_uEnv.txt", "EFI/BOOT/grub_extraenv", "grub/grub_extraenv"] {
+            assert_eq!(one(path), Some(When::Missing), "{path}");
+        }
+        for path in ["grubenv", "EFI/BOOT/grubenv", "grub/GRUBENV", "resinOS_uEnv.txt"] {
+            assert_eq!(one(path), Some(When::NoSelection), "{path}");
+        }
+        assert_eq!(one("splash/balena-logo.png"), Some(When::Logo));
+        assert_eq!(one("config.json"), Some(When::ConfigJson));
+        for path in
+            ["overlays/config.txt", "vmlinuz", "sub/config.json", "splash/resin-logo.png", "a/bootenv"]
+        {
+            assert_eq!(one(path), Some(When::Always), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_board_adds_to_the_list() {
+        let board = Board {
+            skip: vec!["own.conf".into(), "extra_uEnv.txt".into()],
+            passed_over: BTreeSet::from(["zImage".into(), "config.json".into()]),
+            ..Board::default()
+        };
+        let paths = ["OWN.conf", "extra_uEnv.txt", "zImage", "config.json", "config.txt", "dtb"];
+        let wanted = chosen(&paths, &board, false).0;
+        let names: Vec<_> = wanted.iter().map(|w| (w.1.as_str(), w.2)).collect();
+        assert_eq!(names, [("extra_uEnv.txt", When::Missing), ("dtb", When::Always)]);
+    }
+
+    const EFI: [&str; 7] = [
+        "EFI/BOOT/bootx64.efi",
+        "EFI/BOOT/bootx64.efi.secureboot",
+        "EFI/BOOT/grub-luks.cfg",
+        "EFI/BOOT/grub-luks.cfg.sig",
+        "EFI/BOOT/grub.cfg",
+        "EFI/BOOT/grub.cfg.sig",
+        "vmlinuz",
+    ];
+
+    #[test]
+    fn exactly_one_of_two_variants_gets_the_name() {
+        let plain = ["EFI/BOOT/bootx64.efi", "EFI/BOOT/grub.cfg", "EFI/BOOT/grub.cfg.sig", "vmlinuz"];
+        assert_eq!(names(&EFI, false), plain);
+        let secure = [
+            "EFI/BOOT/bootx64.efi.secureboot as EFI/BOOT/bootx64.efi",
+            "EFI/BOOT/grub-luks.cfg as EFI/BOOT/grub.cfg",
+            "EFI/BOOT/grub-luks.cfg.sig as EFI/BOOT/grub.cfg.sig",
+            "vmlinuz",
+        ];
+        assert_eq!(names(&EFI, true), secure);
+        // A system with the one but not the other.
+        assert_eq!(
+            names(&["x.efi.secureboot", "grub/grub.cfg"], false),
+            ["x.efi.secureboot", "grub/grub.cfg"]
+        );
+        assert_eq!(names(&["grub/grub.cfg", "zImage"], true), ["grub/grub.cfg", "zImage"]);
+    }
+
+    #[test]
+    fn an_encrypted_system_never_gets_a_plain_loader() {
+        for missing in [1, 3] {
+            let mut paths = EFI.to_vec();
+            paths.remove(missing);
+            let (wanted, problems) = chosen(&paths, &Board::default(), true);
+            assert_eq!(problems, 1, "{missing}");
+            let plain = if missing == 1 { "EFI/BOOT/bootx64.efi" } else { "EFI/BOOT/grub.cfg.sig" };
+            assert!(wanted.iter().all(|w| w.0 != plain), "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_spellings_counts() {
+        let wanted = |to: &str| Wanted { from: to.into(), to: to.into(), size: 0, when: When::Always };
+        let all = vec![wanted("A.dtb"), wanted("a.dtb"), wanted("b")];
+        let kept = one_each(all.clone(), |p| lower(p).into());
+        assert_eq!(kept, [wanted("a.dtb"), wanted("b")]);
+        assert_eq!(one_each(all.clone(), |p| p.as_os_str().to_owned()), all);
+    }
+}

@@ -1,0 +1,251 @@
+//! Doing it: folder by folder, file by file, each complete at every instant.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::fingerprint;
+use super::hands::Hands;
+use super::plan::{Origin, Plan, Step, new_config_json};
+use super::release;
+use super::rules::Choice;
+use super::{Purpose, Request};
+use crate::boot_files::{Destination, Walk, failed};
+use crate::error::Result;
+use crate::sys::file::{self, Content, Folder, Outcome, Steps as _};
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deployed {
+    /// Files written, the fingerprint not among them.
+    pub written: u64,
+    /// Files that were as they should be.
+    pub unchanged: u64,
+    /// Files removed.
+    pub removed: u64,
+}
+
+impl fmt::Display for Deployed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} written, {} unchanged, {} removed", self.written, self.unchanged, self.removed)
+    }
+}
+
+/// Removes what an interrupted write left in the folders that are dealt with, before anything in them is touched, and before
+/// room is counted.
+pub(super) fn sweep(dest: &Destination, choice: &Choice) -> Result<()> {
+    let parents = choice.wanted.iter().filter_map(|w| w.to.parent());
+    let folders: BTreeSet<&Path> = parents.chain([Path::new("")]).collect();
+    for path in folders {
+        // What stands in the way of a folder is for the plan to say.
+        if let Ok(Walk::There(folder)) = dest.walk(path) {
+            file::sweep(&folder).map_err(|e| failed(&folder, OsStr::new("."), e))?;
+        }
+    }
+    Ok(())
+}
+
+/// What did not exist before.
+enum Made {
+    File(PathBuf),
+    Folder(PathBuf),
+}
+
+/// A deployment under way.
+pub(super) struct Job<'a, H> {
+    request: &'a Request,
+    dest: &'a Destination,
+    plan: Plan,
+    hands: &'a H,
+    made: Vec<Made>,
+    done: Deployed,
+}
+
+impl<'a, H: Hands> Job<'a, H> {
+    pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan, hands: &'a H) -> Self {
+        Job { request, dest, plan, hands, made: Vec::new(), done: Deployed::default() }
+    }
+
+    pub(super) fn run(mut self) -> Result<Deployed> {
+        let plan = std::mem::take(&mut self.plan);
+        match self.request.purpose {
+            Purpose::Update => {
+                if let Err(e) = self.all_or_nothing_new(&plan) {
+                    self.take_back();
+                    return Err(e);
+                }
+            }
+            Purpose::Undo => self.as_far_as_it_goes(plan)?,
+        }
+        Ok(self.done)
+    }
+
+    fn all_or_nothing_new(&mut self, plan: &Plan) -> Result<()> {
+        for step in &plan.steps {
+            self.step(step)?;
+        }
+        self.remove_obsolete(plan)?;
+        self.finish(plan)
+    }
+
+    fn as_far_as_it_goes(&mut self, mut plan: Plan) -> Result<()> {
+        let problems = std::mem::take(&mut plan.problems);
+        let mut todo: Vec<&Step> = plan.steps.iter().collect();
+        let mut errors = Vec::new();
+        // What found no room at first may find it where smaller files have been put back.
+        while !todo.is_empty() {
+            let before = todo.len();
+            errors.clear();
+            todo.retain(|step| match self.step(step) {
+                Ok(()) => false,
+                Err(e) => {
+                    errors.push(e);
+                    true
+                }
+            });
+            if todo.len() == before {
+                break;
+            }
+        }
+        errors.splice(0..0, problems);
+        if errors.is_empty() {
+            errors.extend(self.remove_obsolete(&plan).err());
+        }
+        errors.extend(self.finish(&plan).err());
+        for e in errors.iter().skip(1) {
+            tracing::error!("{e}");
+        }
+        match errors.into_iter().next() {
+            Some(e) => Err(e.after_write()),
+            None => Ok(()),
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let path = self.dest.root().path().join(&step.to);
+        if step.same {
+            tracing::debug!("{} is unchanged", path.display());
+            self.done.unchanged += 1;
+            return Ok(());
+        }
+        tracing::info!("deploying {}", path.display());
+        let folder = self.folder(step.to.parent().unwrap_or(Path::new("")))?;
+        let name = step.to.file_name().unwrap_or_default();
+        if step.old.is_none() {
+            self.made.push(Made::File(step.to.clone()));
+        }
+        let outcome = match &step.origin {
+            Origin::Release(from) => self.put(&folder, name, &Content::File(&release::open(from)?)),
+            Origin::Target(from) => match self.dest.parent(from)? {
+                (Walk::There(beside), from) => {
+                    let file = beside.open_file(from).map_err(|e| failed(&beside, from, e))?;
+                    self.put(&folder, name, &Content::File(&file))
+                }
+                (Walk::Missing, _) => return Ok(()),
+            },
+            Origin::DevelopmentMode => match new_config_json(self.dest)? {
+                Some(text) => self.put(&folder, name, &Content::Bytes(&text)),
+                None => return Ok(()),
+            },
+        };
+        match outcome.map_err(|e| failed(&folder, name, e))? {
+            Outcome::Written => self.done.written += 1,
+            Outcome::Unchanged => self.done.unchanged += 1,
+        }
+        Ok(())
+    }
+
+    /// The folder at a path, made with those above it where they are missing.
+    fn folder(&mut self, path: &Path) -> Result<Folder> {
+        let mut outer: Vec<&Path> = path.ancestors().filter(|p| !p.as_os_str().is_empty()).collect();
+        outer.reverse();
+        for each in outer {
+            if let Walk::Missing = self.dest.walk(each)? {
+                // Beforehand: it may be there even though making it fails.
+                self.made.push(Made::Folder(each.to_owned()));
+                self.dest.make_by(each, |folder, name| self.hands.make_folder(folder, name))?;
+            }
+        }
+        match self.dest.walk(path)? {
+            Walk::There(folder) => Ok(folder),
+            Walk::Missing => Err(self.dest.escapes(path)),
+        }
+    }
+
+    /// Replaces a file; where a second copy finds no room, an undo overwrites the one that is there.
+    fn put(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+        match self.hands.replace(folder, name, content) {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull && self.may_overwrite(folder, name) => {
+                tracing::warn!(
+                    "no room for a second copy of {}; overwriting it",
+                    folder.path().join(name).display()
+                );
+                self.hands.overwrite(folder, name, content)
+            }
+            other => other,
+        }
+    }
+
+    fn may_overwrite(&self, folder: &Folder, name: &OsStr) -> bool {
+        self.request.purpose == Purpose::Undo && folder.entry(name).is_ok_and(|e| e.is_some())
+    }
+
+    fn remove_obsolete(&mut self, plan: &Plan) -> Result<()> {
+        for path in &plan.obsolete {
+            let (Walk::There(folder), name) = self.dest.parent(path)? else { continue };
+            tracing::info!("removing {}", folder.path().join(name).display());
+            if self.hands.remove(&folder, name).map_err(|e| failed(&folder, name, e))? {
+                self.done.removed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Times, fingerprint, and whatever is still on its way to the medium.
+    fn finish(&self, plan: &Plan) -> Result<()> {
+        let mut folders = BTreeSet::new();
+        for step in &plan.steps {
+            let (Walk::There(folder), name) = self.dest.parent(&step.to)? else { continue };
+            // A repetition that changes nothing does not write for this alone.
+            if plan.changes()
+                && let Err(e) = self.hands.touch(&folder, name)
+            {
+                tracing::warn!("cannot refresh the time of {}: {e}", folder.path().join(name).display());
+            }
+            folders.insert(step.to.parent().unwrap_or(Path::new("")));
+        }
+        for path in folders {
+            if let Walk::There(folder) = self.dest.walk(path)? {
+                // Files that were right already may have been written by somebody who did not wait for the medium.
+                folder
+                    .sync_folder()
+                    .and_then(|()| folder.flush())
+                    .map_err(|e| failed(&folder, OsStr::new("."), e))?;
+            }
+        }
+        let (root, name) = (self.dest.root(), &self.request.board.fingerprint);
+        let text = fingerprint::text(root, name).map_err(|e| failed(root, name, e))?;
+        self.put(root, name, &Content::Bytes(&text)).map(drop).map_err(|e| failed(root, name, e))
+    }
+
+    /// Removes what was not there before, the last first. What was replaced stays: whoever undoes the update has the old files.
+    fn take_back(&self) {
+        for made in self.made.iter().rev() {
+            let (Made::File(path) | Made::Folder(path)) = made;
+            let Ok((Walk::There(folder), name)) = self.dest.parent(path) else { continue };
+            if let Ok(None) = folder.entry(name) {
+                continue;
+            }
+            let removed = match made {
+                Made::File(_) => self.hands.remove(&folder, name).map(drop),
+                Made::Folder(_) => self.hands.remove_folder(&folder, name),
+            };
+            match removed {
+                Ok(()) => tracing::info!("removed {} again", folder.path().join(name).display()),
+                Err(e) => tracing::warn!("cannot remove {} again: {e}", folder.path().join(name).display()),
+            }
+        }
+    }
+}
