@@ -10,7 +10,8 @@ const LAYERS: &[&[&str]] = &[
     &["applet"],
     &["cli"],
     &["doctor"],
-    &["flasher", "hostapp", "rollback", "daemon"],
+    &["flasher", "hostapp", "rollback", "daemon", "fatrw"],
+    &["report"],
     &[
         "boot_files",
         "bootloader",
@@ -22,8 +23,6 @@ const LAYERS: &[&[&str]] = &[
         "slot",
         "version",
     ],
-    &["flasher", "hostapp", "rollback", "daemon", "fatrw"],
-    &["bootloader", "config", "device", "flash_device", "partition", "phase", "report", "slot", "version"],
     &["sys"],
     &["error"],
 ];

@@ -163,7 +163,7 @@ fn phases_are_those_of_the_program() {
     let table = text.split("## How they follow").next().unwrap();
     let documented: BTreeSet<String> =
         rows(table).into_iter().filter(|r| r.len() == 7).map(|r| r[0].clone()).collect();
-    let phases: BTreeSet<String> = Phase::ALL.iter().map(|p| p.to_string()).collect();
+    let phases: BTreeSet<String> = Phase::ALL.iter().map(ToString::to_string).collect();
     assert_eq!(documented, phases);
     let diagram = text.split("stateDiagram-v2").nth(1).unwrap().split("```").next().unwrap();
     let drawn: BTreeSet<String> = diagram
