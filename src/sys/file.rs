@@ -19,7 +19,7 @@ pub use commit::{
     rename_side_file, rename_side_file_by,
 };
 pub use content::Content;
-pub use flush::flush_node;
+pub use flush::{flush_node, sync_file_system};
 pub use folder::{Entry, Folder, Kind, Space};
 pub use in_place::{InPlace, SECTOR, change_in_place, differing};
 pub use leftovers::{Leftover, Swept, is_leftover, sweep};

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 
+mod host;
+
+pub use host::in_host_namespace;
+
 /// One mount, as `/proc/self/mountinfo` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
@@ -75,6 +79,22 @@ pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) ->
 /// Of `mount(2)`.
 pub fn mount_read_only(node: &Path, point: &Path, fstype: &'static str) -> io::Result<()> {
     Ok(nix::mount::mount(Some(node), point, Some(fstype), MsFlags::MS_RDONLY, None::<&str>)?)
+}
+
+/// Shows the folder `from` at `to` as well.
+///
+/// # Errors
+/// Of `mount(2)`.
+pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(nix::mount::mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+}
+
+/// Takes the topmost mount at `point` out of sight at once; it is unmounted when its last user has gone.
+///
+/// # Errors
+/// `EINVAL` when nothing is mounted there.
+pub fn detach(point: &Path) -> io::Result<()> {
+    Ok(nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?)
 }
 
 /// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `patience` while it is busy.

@@ -33,6 +33,18 @@ pub fn term_is_success() -> io::Result<()> {
     Ok(())
 }
 
+/// From now on a lost terminal ends neither this program nor what it starts.
+///
+/// # Errors
+/// As the operating system says.
+#[allow(unsafe_code)]
+pub fn ignore_hangup() -> io::Result<()> {
+    let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is installed.
+    unsafe { sigaction(Signal::SIGHUP, &ignored) }?;
+    Ok(())
+}
+
 /// How many hold them off, and what the signals did before the first.
 static HELD: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 

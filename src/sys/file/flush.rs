@@ -80,6 +80,22 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Writes back a whole file system, and flushes the drive below it. (Before Linux 5.8 `syncfs(2)` keeps errors of writing back to
+/// itself; the flush of the node tells of those that the block layer had.)
+///
+/// # Errors
+/// As the operating system says.
+pub fn sync_file_system(path: &Path) -> io::Result<()> {
+    let folder = File::open(path)?;
+    nix::unistd::syncfs(&folder)?;
+    match Drive::of(folder.metadata()?.dev()) {
+        Ok(drive) => drive.flush(),
+        // In a container; with a journal, `syncfs` has flushed the drive already.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
 /// Writes back what the kernel holds for a block device, and flushes the drive's own cache.
 ///
 /// # Errors

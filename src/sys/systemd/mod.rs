@@ -14,9 +14,11 @@ use super::power::Ending;
 mod bus;
 mod end;
 mod inhibit;
+mod units;
 mod wait;
 
 pub use bus::Bus;
+pub use units::active_units;
 
 /// Whether systemd manages the system below `root`: what `sd_booted(3)` looks at.
 #[must_use]
