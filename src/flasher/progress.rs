@@ -30,6 +30,12 @@ pub enum Stage {
     Write,
     /// Reading the medium back.
     Verify,
+    /// Handing an image archive to the container engine.
+    Load,
+    /// Fetching an image from a registry.
+    Pull,
+    /// Unpacking its layers.
+    Unpack,
 }
 
 impl fmt::Display for Stage {
@@ -38,6 +44,9 @@ impl fmt::Display for Stage {
             Stage::Check => "check",
             Stage::Write => "write",
             Stage::Verify => "verify",
+            Stage::Load => "load",
+            Stage::Pull => "pull",
+            Stage::Unpack => "unpack",
         })
     }
 }
@@ -46,6 +55,8 @@ impl fmt::Display for Stage {
 pub trait Progress: Sync {
     /// A stage begins; `total` is its amount of work in bytes where it is known.
     fn begin(&self, stage: Stage, total: Option<u64>);
+    /// The current stage turns out to have this much work, in bytes.
+    fn expect(&self, _total: u64) {}
     /// `bytes` more of the current stage are done.
     fn advance(&self, bytes: u64);
     /// Next comes what makes the target bootable: from here on the job must not be ended without taking that off again.

@@ -135,6 +135,12 @@ impl<S: Sink> Progress for Meter<S> {
         self.show(&mut state, Moment::Begin);
     }
 
+    fn expect(&self, total: u64) {
+        if let Some(running) = &mut self.lock().running {
+            running.total = Some(total);
+        }
+    }
+
     fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if !self.is_due(done) {
