@@ -13,7 +13,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::fatrw;
 use crate::flasher;
-use crate::hostapp::{hooks, safe_reboot};
+use crate::hostapp::{hooks, safe_reboot, update};
 use crate::sys::log::{self, Failure, Voice};
 
 /// A legacy name.
@@ -47,7 +47,7 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
 /// The table: every name, and the function behind it. `copal --list` prints it in this order.
 pub const APPLETS: &[Applet] = &[
     program("resin-init-flasher", |call| flasher::resin_init_flasher(&call.args)),
-    program("hostapp-update", absent),
+    program("hostapp-update", |call| update::hostapp_update(&call.args)),
     program("hostapp-update-hooks", run_hooks),
     program("hostapp-update-hooks-v2", run_hooks),
     program("rollback-health", absent),

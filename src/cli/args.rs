@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap::{
+    Arg, ArgAction, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint,
+};
 
 use super::bootloader::BootloaderVerb;
 use super::doctor::DoctorArgs;
@@ -24,7 +26,7 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  update, rollback, daemon, man
+  rollback, daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
 script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has no rollback-* and no
@@ -42,6 +44,19 @@ Examples:
                                   write the image, and nothing else
   copal flash --image os.img.gz --target disk.img
                                   make a disk image: no root needed";
+
+const UPDATE_EXAMPLES: &str = "\
+Examples:
+  copal update -i registry/os:6.1.2        install the release, and select it for the next boot
+  copal update -f os.docker -r             the same from an archive, and reboot when applications allow it
+
+Exit codes:
+  0  done: the other slot boots next (with --no-hooks: it is installed)
+  1  a hook failed, and the message says what boots next; or what came after the update did: no reboot, no output
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun: the message says what boots next
+  5  busy: another update is under way";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -70,7 +85,7 @@ Examples:
   copal doctor --json";
 
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["update", "rollback", "daemon", "man"];
+const LATER: &[&str] = &["rollback", "daemon", "man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -97,6 +112,11 @@ pub(super) enum Verb {
     /// does: bootloaders, boot partition, the board's own programs, and power off.
     #[command(verbatim_doc_comment, after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
     Flash(FlashArgs),
+    /// Install a release of the host OS into the slot that is not running, and select it
+    ///
+    /// The new system boots on trial: if it fails, the device comes back to this one.
+    #[command(verbatim_doc_comment, after_help = UPDATE_EXAMPLES)]
+    Update(UpdateArgs),
     /// Compare a disk with an image, without writing
     #[command(after_help = format!("{VERIFY_EXAMPLES}\n\n{EXIT_CODES}"))]
     Verify(VerifyArgs),
@@ -199,6 +219,39 @@ pub struct FlashArgs {
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
     pub root: PathBuf,
+}
+
+/// What `copal update` was asked.
+#[derive(Debug, Clone, Args)]
+#[command(group(ArgGroup::new("source").required(true)))]
+pub struct UpdateArgs {
+    /// An image archive, as `docker save` writes it
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "source")]
+    pub file: Option<PathBuf>,
+
+    /// An image in a registry; without tag or digest, the tag `latest`
+    #[arg(short, long, value_name = "IMAGE", group = "source")]
+    pub image: Option<String>,
+
+    /// Reboot afterwards, as soon as applications allow it
+    #[arg(short, long)]
+    pub reboot: bool,
+
+    /// Run no hooks of the release: it is installed, and not selected
+    #[arg(short, long)]
+    pub no_hooks: bool,
+
+    /// When a hook fails, do not run those of the running system
+    #[arg(short = 'x', long)]
+    pub no_recovery: bool,
+
+    /// Update although the running system is on trial, or the bootloader has just come back to it
+    #[arg(long)]
+    pub force: bool,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `copal verify` was asked.

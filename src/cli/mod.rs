@@ -17,10 +17,11 @@ mod hooks;
 mod receipt_file;
 mod status;
 mod ui;
+mod update;
 mod verify;
 
 use args::{Cli, Request, Verb};
-pub use args::{DigestArgs, FlashArgs, VerifyArgs, verbs};
+pub use args::{DigestArgs, FlashArgs, UpdateArgs, VerifyArgs, verbs};
 pub use ui::{Ui, answer};
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.
@@ -45,6 +46,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         None if cli.list => list(legacy, ui),
         None => Err(Error::new(Code::Usage, "no command was given")),
         Some(Verb::Flash(a)) => flash::run_flash(a, ui),
+        Some(Verb::Update(a)) => update::run_update(a, ui),
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
         Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
         Some(Verb::Hooks(a)) => hooks::run_hooks(a, ui),

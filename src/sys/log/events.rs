@@ -30,4 +30,10 @@ events! {
     ENVIRONMENT_REPAIRED = "3e2ebb1a5b3142ffbea465409f014bc4";
     /// A reboot waits for the lock of a service.
     LOCK_WAIT = "10158c8430fa41b1a74808c0bc1475c2";
+    /// The other root partition is being installed to from now on.
+    UPDATE_STARTED = "0fd8a3c12f4c4b00bd434e6ec054d3e3";
+    /// An update is installed; it is tried at the next boot.
+    UPDATE_INSTALLED = "3eac8ee1bc9b4ded9c398effda6722bc";
+    /// An update has come to nothing.
+    UPDATE_FAILED = "31d71edeaeec4ab2be92c2ebd9903a66";
 }

@@ -1,0 +1,269 @@
+//! What must hold before an update changes anything.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
+
+use super::archive;
+use super::engine::Engine;
+use super::sysroot::Sysroot;
+use super::update::{Request, Source};
+use crate::bootloader::Dialect;
+use crate::config::paths::Paths;
+use crate::device::Facts;
+use crate::error::{Code, Error, Result};
+use crate::phase::{self, Phase, Welcome, files};
+use crate::slot::{Root, Roots};
+use crate::sys::mount;
+
+/// Room on the state partition for the files of an update, in bytes.
+const STATE: u64 = 256 << 10;
+
+/// What is known once an update may begin.
+pub struct Ready {
+    /// The engine, whose data is in the slot.
+    pub engine: Engine,
+    /// The folder that the engine calls its own, by its own name.
+    pub data_root: PathBuf,
+    /// The slot.
+    pub sysroot: Sysroot,
+    /// The device; `None` where an image is being built.
+    pub device: Option<Device>,
+}
+
+/// The device that is updated.
+pub struct Device {
+    /// The root partitions.
+    pub roots: Roots,
+    /// The one that is installed to.
+    pub target: Root,
+    /// Where the device stands.
+    pub phase: Phase,
+    /// How the bootloader is told, as it was before anything was changed.
+    pub dialect: Box<dyn Dialect>,
+    /// Whether an earlier update has to be undone first.
+    pub recovery: bool,
+}
+
+/// Checks everything, cheap things first.
+///
+/// # Errors
+/// Each is a refusal: nothing has been changed.
+pub fn check(request: &Request) -> Result<Ready> {
+    let paths = &request.paths;
+    let sysroot = Sysroot::at(paths.inactive());
+    let device = if is_build(request) { None } else { Some(Device::check(request, &sysroot)?) };
+    if let Source::File(file) = &request.source {
+        readable(file, &sysroot)?;
+    }
+    let engine = Engine::connect(paths)?;
+    let data_root = engine.data_root()?;
+    if device.is_some() {
+        is_in_the_slot(paths, &data_root, &sysroot)?;
+    }
+    if let Source::File(file) = &request.source {
+        let archive = archive::inspect(file)?;
+        if device.is_some() {
+            room_in_slot(&sysroot, archive.unpacked)?;
+            room_to_unpack(paths, file)?;
+        }
+    }
+    Ok(Ready { engine, data_root, sysroot, device })
+}
+
+/// Whether a release is installed into the root file system of an image that is being made: there is no running slot then, and
+/// no hooks are wanted. On a device the running slot is always mounted.
+fn is_build(request: &Request) -> bool {
+    let mounts = mount::read_mounts(&request.paths.at("/proc/self/mountinfo")).unwrap_or_default();
+    !request.hooks && !mounts.iter().any(|m| m.point == Path::new(crate::slot::ACTIVE))
+}
+
+impl Device {
+    fn check(request: &Request, sysroot: &Sysroot) -> Result<Device> {
+        let paths = &request.paths;
+        // Looked into, an automount mounts what it stands for.
+        let looked = fs::read_dir(sysroot.path().join("."));
+        let roots = Roots::of(&Facts::gather(paths)?)?;
+        let target = roots.other()?.clone();
+        looked.map_err(|e| unusable(sysroot.path()).because(e))?;
+        if is_read_only(sysroot.path())? {
+            return Err(unusable(sysroot.path()).because("it is mounted read-only"));
+        }
+        let seen = phase::observe(paths, &roots)?;
+        allowed(seen.phase, request.force)?;
+        state_is_usable(paths)?;
+        if request.hooks {
+            boot_is_usable(paths)?;
+        }
+        let foreign = match files::BootfilesRecord::read(paths) {
+            Ok(record) => record.is_some_and(|r| r.owner != roots.active.slot),
+            // It says at least that a deployment was cut off.
+            Err(_) => true,
+        };
+        let recovery = seen.phase.welcome() != Welcome::Free || foreign;
+        Ok(Device { roots, target, phase: seen.phase, dialect: seen.dialect, recovery })
+    }
+}
+
+/// Whether the phase allows an update.
+fn allowed(phase: Phase, force: bool) -> Result<()> {
+    let refused = || {
+        Error::new(Code::UpdateRefused, format!("cannot update now: {}", phase.meaning()))
+            .object(phase.as_str())
+    };
+    match phase.welcome() {
+        Welcome::Free => Ok(()),
+        Welcome::AfterRecovery => {
+            tracing::warn!("{}; it is undone first", phase.meaning());
+            Ok(())
+        }
+        Welcome::Forced if force => {
+            tracing::warn!(
+                "--force: updating although {}; the system that has proved itself is erased, and there is nothing to go \
+                 back to but the running one",
+                phase.meaning()
+            );
+            Ok(())
+        }
+        Welcome::Forced => Err(refused()),
+        Welcome::Never => {
+            Err(refused().with_hint("restart the device, and update when the rollback is done"))
+        }
+    }
+}
+
+/// The engine must keep its data in the slot: whatever it holds elsewhere would be erased.
+fn is_in_the_slot(paths: &Paths, data_root: &Path, sysroot: &Sysroot) -> Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let (told, wanted) = (identity(&paths.at(data_root)), identity(&sysroot.engine()));
+    if told.is_some() && told == wanted {
+        return Ok(());
+    }
+    let message = format!(
+        "cannot update with this container engine: it keeps its data in {}, not in {}",
+        data_root.display(),
+        sysroot.engine().display()
+    );
+    Err(Error::new(Code::EngineFailed, message)
+        .object(data_root.display())
+        .with_hint("restart balena-host.service, and look at its --data-root"))
+}
+
+fn readable(file: &Path, sysroot: &Sysroot) -> Result<()> {
+    let error = |code| {
+        Error::new(code, format!("cannot read the image archive {}", file.display())).object(file.display())
+    };
+    let real = file.canonicalize().map_err(|e| error(Code::ImageMissing).because(e))?;
+    if !real.is_file() {
+        return Err(error(Code::ImageNotRegular).because("it is not a plain file"));
+    }
+    fs::File::open(&real).map_err(|e| error(Code::ImageMissing).because(e))?;
+    let slot = sysroot.path().canonicalize().unwrap_or_else(|_| sysroot.path().to_owned());
+    if real.starts_with(slot) {
+        return Err(error(Code::ImageNotRegular)
+            .because("it is in the slot that is about to be erased")
+            .with_hint("put it elsewhere, such as below /mnt/data"));
+    }
+    Ok(())
+}
+
+/// Everything that is in the slot now goes, so that the whole of it counts.
+fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {
+    let space = space(sysroot.path())?;
+    // What the file system keeps for itself and for root's own use is not ours.
+    let reserved = space.blocks_free().saturating_sub(space.blocks_available());
+    #[allow(clippy::useless_conversion)] // their width depends on the platform
+    let room =
+        u64::from(space.blocks().saturating_sub(reserved)).saturating_mul(space.fragment_size().into());
+    enough("the other root partition", sysroot.path(), needed, room)
+}
+
+/// An archive is unpacked as a whole before its layers are registered: on the data partition where there is one.
+fn room_to_unpack(paths: &Paths, file: &Path) -> Result<()> {
+    let data = paths.data();
+    if !data.is_dir() {
+        return Ok(());
+    }
+    let size = fs::metadata(file).map(|m| m.len()).unwrap_or(0);
+    enough("the data partition", &data, size, available(&data)?)
+}
+
+fn enough(what: &str, place: &Path, needed: u64, room: u64) -> Result<()> {
+    if needed <= room {
+        return Ok(());
+    }
+    let mib = |n: u64| n.div_ceil(1 << 20);
+    let message =
+        format!("cannot update: {what} has room for {} MiB, and {} MiB are needed", room >> 20, mib(needed));
+    Err(Error::new(Code::SlotFull, message).object(place.display()))
+}
+
+/// Breadcrumbs and records must find room when they are needed: with a full state partition no rollback is safe.
+fn state_is_usable(paths: &Paths) -> Result<()> {
+    let state = paths.state();
+    let error = || {
+        Error::new(Code::StateUnwritable, format!("cannot update: {} cannot be used", state.display()))
+            .object(state.display())
+    };
+    if !state.is_dir() {
+        return Err(error().because("it is not there"));
+    }
+    if is_read_only(&state)? {
+        return Err(error().because("it is mounted read-only"));
+    }
+    let room = available(&state)?;
+    if room < STATE {
+        return Err(error().because(format!(
+            "{} KiB are free, and {} KiB are needed",
+            room >> 10,
+            STATE >> 10
+        )));
+    }
+    Ok(())
+}
+
+fn boot_is_usable(paths: &Paths) -> Result<()> {
+    for boot in [paths.boot(), paths.plain_boot()] {
+        let error = || {
+            Error::new(
+                Code::BootStateUnwritable,
+                format!("cannot update: the boot partition at {} cannot be used", boot.display()),
+            )
+            .object(boot.display())
+        };
+        if !boot.is_dir() {
+            return Err(error().because("it is not there"));
+        }
+        if is_read_only(&boot)? {
+            return Err(error().because("it is mounted read-only"));
+        }
+    }
+    Ok(())
+}
+
+fn is_read_only(path: &Path) -> Result<bool> {
+    Ok(space(path)?.flags().contains(FsFlags::ST_RDONLY))
+}
+
+/// Bytes that are free for us.
+fn available(path: &Path) -> Result<u64> {
+    let space = space(path)?;
+    #[allow(clippy::useless_conversion)] // their width depends on the platform
+    Ok(u64::from(space.blocks_available()).saturating_mul(space.fragment_size().into()))
+}
+
+fn space(path: &Path) -> Result<Statvfs> {
+    statvfs(path).map_err(|e| {
+        Error::new(Code::Io, format!("cannot tell the room at {}", path.display()))
+            .object(path.display())
+            .because(e)
+    })
+}
+
+fn unusable(slot: &Path) -> Error {
+    Error::new(Code::UpdateRefused, format!("cannot update: the slot at {} cannot be used", slot.display()))
+        .object(slot.display())
+        .with_hint("look at the kernel log for the other root partition")
+}

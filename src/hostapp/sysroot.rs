@@ -1,0 +1,262 @@
+//! A slot on disk: the folders and links by which it boots a container image.
+//!
+//! ```text
+//! balena/…                        the engine's data
+//! hostapps/<container>/boot       -> ../../balena/volumes/<volume>/_data
+//! current                         -> hostapps/<container>
+//! boot                            -> current/boot
+//! sbin/init                       -> ../current/boot/init
+//! counter                         the slot with the higher number was installed later
+//! ```
+//!
+//! All links are relative: the slot is mounted elsewhere when it runs. Each change is one rename, on the medium before the next
+//! one begins; names of temporaries are fixed, so that the next start finds what a cut left behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Code, Error, Result};
+use crate::sys::file;
+
+/// What the running system mounts or expects in its root before the container's own root is there.
+const FOLDERS: [&str; 10] =
+    ["dev", "etc", "balena", "hostapps", "mnt/state", "proc", "run", "sbin", "sys", "tmp"];
+
+/// Links of every slot, whatever is installed in it.
+const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
+
+/// A slot that is not running.
+#[derive(Debug, Clone)]
+pub struct Sysroot {
+    path: PathBuf,
+}
+
+impl Sysroot {
+    /// The slot mounted at `path`.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Sysroot { path }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The engine's data.
+    #[must_use]
+    pub fn engine(&self) -> PathBuf {
+        self.path.join("balena")
+    }
+
+    /// Makes the folders and links that are missing, and puts wrong links right.
+    ///
+    /// # Errors
+    /// `SlotFull`, or `UpdateFailed`.
+    pub fn make_skeleton(&self) -> Result<()> {
+        for name in FOLDERS {
+            let path = self.path.join(name);
+            fs::create_dir_all(&path).map_err(|e| failed("make the folder", &path, e))?;
+        }
+        let id = self.path.join("etc/machine-id");
+        // Empty: the first boot of this slot fills it, and an identity once given stays.
+        let made = OpenOptions::new().append(true).create(true).open(&id);
+        made.map_err(|e| failed("make", &id, e))?;
+        for (name, target) in LINKS {
+            let path = self.path.join(name);
+            if fs::read_link(&path).is_ok_and(|to| to == Path::new(target)) {
+                continue;
+            }
+            link(&path, Path::new(target)).map_err(|e| failed("make the link", &path, e))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what led to the former host app. `current` dangles from then on, which harms nobody: this slot is not selected.
+    pub fn remove_hostapps(&self) {
+        let folder = self.path.join("hostapps");
+        let Ok(entries) = fs::read_dir(&folder) else { return };
+        let mut entries: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+        entries.sort();
+        for path in entries {
+            let is_folder = fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir());
+            let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            if let Err(e) = removed {
+                // Nothing leads there any more.
+                tracing::warn!("cannot remove {}: {e}", path.display());
+            }
+        }
+    }
+
+    /// Makes the host app of a container; `volume` is its boot volume, below the engine's data.
+    ///
+    /// # Errors
+    /// `SlotFull`, or `UpdateFailed`: then no host app of this name is there.
+    pub fn add(&self, id: &str, volume: &Path) -> Result<()> {
+        let (new, named) = (self.path.join("hostapps/.new"), self.path.join("hostapps").join(id));
+        let made = || -> io::Result<()> {
+            match fs::remove_dir_all(&new) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            fs::create_dir(&new)?;
+            symlink(Path::new("../../balena").join(volume), new.join("boot"))?;
+            sync_folder(&new)
+        };
+        made().map_err(|e| failed("make", &new, e))?;
+        self.flush()?;
+        fs::rename(&new, &named).map_err(|e| failed("make", &named, e))?;
+        self.flush()
+    }
+
+    /// Makes this host app the one that the slot boots.
+    ///
+    /// # Errors
+    /// `SlotFull`, or `UpdateFailed`: then the former one is still current.
+    pub fn make_current(&self, id: &str) -> Result<()> {
+        let path = self.path.join("current");
+        link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("make the link", &path, e))?;
+        self.flush()
+    }
+
+    /// How often either slot had been installed to when this one was; 0 where that is not known.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        let path = self.path.join("counter");
+        match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+                tracing::warn!("{} holds no number; counting begins anew", path.display());
+                0
+            }),
+            Err(_) => 0,
+        }
+    }
+
+    /// Sets the counter.
+    ///
+    /// # Errors
+    /// `SlotFull`, or `UpdateFailed`: then the former one is still there.
+    pub fn set_counter(&self, number: u64) -> Result<()> {
+        let (new, path) = (self.path.join("counter.new"), self.path.join("counter"));
+        let written = || -> io::Result<()> {
+            let mut file = File::create(&new)?;
+            file.write_all(format!("{number}\n").as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            sync_folder(&self.path)
+        };
+        written().map_err(|e| failed("write", &path, e))?;
+        self.flush()
+    }
+
+    /// Everything written to the slot so far, by whomever, is on the medium afterwards.
+    ///
+    /// # Errors
+    /// `UpdateFailed`.
+    pub fn flush(&self) -> Result<()> {
+        file::sync_file_system(&self.path).map_err(|e| failed("flush", &self.path, e))
+    }
+}
+
+/// Makes or replaces a link, by one rename.
+fn link(path: &Path, target: &Path) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    match fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    symlink(target, &new)?;
+    sync_folder(folder)?;
+    fs::rename(&new, path)?;
+    sync_folder(folder)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn failed(what: &str, path: &Path, e: io::Error) -> Error {
+    let full = matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let code = if full { Code::SlotFull } else { Code::UpdateFailed };
+    Error::new(code, format!("cannot {what} {}", path.display())).object(path.display()).because(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot() -> (tempfile::TempDir, Sysroot) {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = Sysroot::at(dir.path().to_owned());
+        (dir, slot)
+    }
+
+    fn leads(slot: &Sysroot, name: &str) -> PathBuf {
+        fs::read_link(slot.path().join(name)).unwrap()
+    }
+
+    #[test]
+    fn a_skeleton_is_made_of_nothing_and_mended() {
+        let (_dir, slot) = slot();
+        slot.make_skeleton().unwrap();
+        for folder in FOLDERS {
+            assert!(slot.path().join(folder).is_dir(), "{folder}");
+        }
+        assert_eq!(fs::read(slot.path().join("etc/machine-id")).unwrap(), b"");
+        assert_eq!(leads(&slot, "sbin/init"), Path::new("../current/boot/init"));
+        assert_eq!(leads(&slot, "boot"), Path::new("current/boot"));
+
+        fs::write(slot.path().join("etc/machine-id"), "an identity").unwrap();
+        fs::remove_file(slot.path().join("sbin/init")).unwrap();
+        fs::write(slot.path().join("sbin/init"), "a program").unwrap();
+        fs::remove_file(slot.path().join("boot")).unwrap();
+        symlink("/mnt/sysroot/inactive/current/boot", slot.path().join("boot")).unwrap();
+        symlink("nowhere", slot.path().join("boot.new")).unwrap();
+        fs::create_dir(slot.path().join("lost+found")).unwrap();
+        slot.make_skeleton().unwrap();
+        assert_eq!(fs::read(slot.path().join("etc/machine-id")).unwrap(), b"an identity");
+        assert_eq!(leads(&slot, "sbin/init"), Path::new("../current/boot/init"));
+        assert_eq!(leads(&slot, "boot"), Path::new("current/boot"));
+        assert!(slot.path().join("lost+found").is_dir());
+    }
+
+    #[test]
+    fn a_host_app_is_named_when_it_is_complete() {
+        let (_dir, slot) = slot();
+        slot.make_skeleton().unwrap();
+        fs::create_dir_all(slot.path().join("hostapps/.new/boot/of/a/cut")).unwrap();
+        fs::create_dir_all(slot.path().join("balena/volumes/v/_data")).unwrap();
+        fs::write(slot.path().join("balena/volumes/v/_data/init"), "mobynit").unwrap();
+        symlink("nowhere", slot.path().join("current.new")).unwrap();
+        slot.add("abc", Path::new("volumes/v/_data")).unwrap();
+        assert_eq!(leads(&slot, "hostapps/abc/boot"), Path::new("../../balena/volumes/v/_data"));
+        assert!(slot.add("abc", Path::new("volumes/w/_data")).is_err(), "an existing one is never replaced");
+        slot.make_current("abc").unwrap();
+        assert_eq!(leads(&slot, "current"), Path::new("hostapps/abc"));
+        // As the next boot sees it.
+        assert_eq!(fs::read(slot.path().join("sbin/init")).unwrap(), b"mobynit");
+        assert!(!slot.path().join("current.new").is_symlink());
+
+        fs::write(slot.path().join("hostapps/a file"), "").unwrap();
+        slot.remove_hostapps();
+        assert_eq!(fs::read_dir(slot.path().join("hostapps")).unwrap().count(), 0);
+        assert!(slot.path().join("balena/volumes/v/_data/init").exists(), "links are not followed");
+    }
+
+    #[test]
+    fn the_counter_is_a_number_whatever_it_was() {
+        let (_dir, slot) = slot();
+        assert_eq!(slot.counter(), 0);
+        slot.set_counter(8).unwrap();
+        assert_eq!(slot.counter(), 8);
+        assert_eq!(fs::read(slot.path().join("counter")).unwrap(), b"8\n");
+        fs::write(slot.path().join("counter"), "eight").unwrap();
+        assert_eq!(slot.counter(), 0);
+    }
+}

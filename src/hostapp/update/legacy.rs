@@ -1,0 +1,184 @@
+//! `hostapp-update` by the arguments it has always had.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+use super::{Request, Source};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flasher::progress::{self, Progress as _};
+
+const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force]";
+
+/// What the arguments say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    file: Option<OsString>,
+    image: Option<OsString>,
+    reboot: bool,
+    no_hooks: bool,
+    no_recovery: bool,
+    force: bool,
+}
+
+/// `hostapp-update`: updates.
+///
+/// # Errors
+/// `Usage` for wrong arguments, then those of [`run`](super::run).
+pub fn hostapp_update(args: &[OsString]) -> Result<()> {
+    let asked = Asked::parse(args)?;
+    let request = Request {
+        paths: Paths::default(),
+        program: "hostapp-update".to_owned(),
+        source: asked.source()?,
+        hooks: !asked.no_hooks,
+        recover: !asked.no_recovery,
+        reboot: asked.reboot,
+        force: asked.force,
+    };
+    let shown = progress::for_service();
+    let result = super::run(&request, &shown);
+    shown.close();
+    result?;
+    if asked.reboot { super::reboot(&request.paths) } else { Ok(()) }
+}
+
+impl Asked {
+    /// As `getopts f:i:rnx` of the shell does: options may stand together, a value may stand at its option, and what is no
+    /// option ends them. Long names are new.
+    fn parse(args: &[OsString]) -> Result<Asked> {
+        let mut asked = Asked::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let bytes = arg.as_bytes();
+            if bytes == b"--" {
+                break;
+            } else if let Some(long) = bytes.strip_prefix(b"--") {
+                asked.long(long, &mut args)?;
+            } else if let Some(short) = bytes.strip_prefix(b"-").filter(|s| !s.is_empty()) {
+                asked.short(short, &mut args)?;
+            } else {
+                tracing::warn!("{} is ignored, with everything behind it", arg.to_string_lossy());
+                break;
+            }
+        }
+        Ok(asked)
+    }
+
+    fn short<'a>(&mut self, mut flags: &[u8], rest: &mut impl Iterator<Item = &'a OsString>) -> Result<()> {
+        while let Some((&flag, behind)) = flags.split_first() {
+            flags = behind;
+            match flag {
+                b'r' => self.reboot = true,
+                b'n' => self.no_hooks = true,
+                b'x' => self.no_recovery = true,
+                b'f' | b'i' => {
+                    let own = (!behind.is_empty()).then(|| OsString::from_vec(behind.to_vec()));
+                    let value = own.or_else(|| rest.next().cloned());
+                    let value =
+                        value.ok_or_else(|| usage(&format!("-{} needs a value", char::from(flag))))?;
+                    *(if flag == b'f' { &mut self.file } else { &mut self.image }) = Some(value);
+                    return Ok(());
+                }
+                other => return Err(usage(&format!("unknown option -{}", char::from(other)))),
+            }
+        }
+        Ok(())
+    }
+
+    fn long<'a>(&mut self, text: &[u8], rest: &mut impl Iterator<Item = &'a OsString>) -> Result<()> {
+        let mut parts = text.splitn(2, |&b| b == b'=');
+        let name = parts.next().unwrap_or_default();
+        let value = parts.next().map(|v| OsStr::from_bytes(v).to_owned());
+        let shown = format!("--{}", String::from_utf8_lossy(name));
+        let flag = match name {
+            b"file" | b"image" => {
+                let value = value.or_else(|| rest.next().cloned());
+                let value = value.ok_or_else(|| usage(&format!("{shown} needs a value")))?;
+                *(if name == b"file" { &mut self.file } else { &mut self.image }) = Some(value);
+                return Ok(());
+            }
+            b"reboot" => &mut self.reboot,
+            b"no-hooks" => &mut self.no_hooks,
+            b"no-recovery" => &mut self.no_recovery,
+            b"force" => &mut self.force,
+            _ => return Err(usage(&format!("unknown option {shown}"))),
+        };
+        *flag = true;
+        if value.is_some() { Err(usage(&format!("{shown} takes no value"))) } else { Ok(()) }
+    }
+
+    /// The file counts where both are given, as ever.
+    fn source(&self) -> Result<Source> {
+        let given = |v: &Option<OsString>| v.clone().filter(|v| !v.is_empty());
+        match (given(&self.file), given(&self.image)) {
+            (Some(file), image) => {
+                if image.is_some() {
+                    tracing::warn!("-f and -i were given; the file is installed");
+                }
+                let path = PathBuf::from(file);
+                Ok(Source::File(std::path::absolute(&path).unwrap_or(path)))
+            }
+            (None, Some(image)) => {
+                let image = image.into_string().map_err(|_| usage("the image reference is not text"))?;
+                Ok(Source::Reference(image))
+            }
+            (None, None) => Err(usage("-f or -i is needed")),
+        }
+    }
+}
+
+fn usage(why: &str) -> Error {
+    Error::new(Code::Usage, format!("cannot update: {why}")).with_hint(format!("call it as {USAGE}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Asked> {
+        let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        Asked::parse(&args)
+    }
+
+    #[test]
+    fn as_getopts_understood_them() {
+        let image = || Asked { image: Some("a:1".into()), ..Asked::default() };
+        assert_eq!(parse("-i a:1").unwrap(), image());
+        assert_eq!(parse("-ia:1").unwrap(), image());
+        assert_eq!(parse("-i a:0 -i a:1").unwrap(), image());
+        assert_eq!(parse("--image=a:1").unwrap(), image());
+        assert_eq!(parse("--image a:1").unwrap(), image());
+        let all = Asked { reboot: true, no_hooks: true, no_recovery: true, ..image() };
+        assert_eq!(parse("-rnx -i a:1").unwrap(), all);
+        assert_eq!(parse("-rxni a:1").unwrap(), all);
+        assert_eq!(parse("--reboot --no-hooks --no-recovery -ia:1").unwrap(), all);
+        // Behind the first that is no option nothing counts.
+        assert_eq!(parse("-i a:1 x -r").unwrap(), image());
+        assert_eq!(parse("-i a:1 -- -r").unwrap(), image());
+        // The value of an option may look like one.
+        assert_eq!(parse("-f -r").unwrap(), Asked { file: Some("-r".into()), ..Asked::default() });
+        assert!(parse("-i a:1 --force").unwrap().force);
+    }
+
+    #[test]
+    fn wrong_ones_are_refused() {
+        for line in ["-z", "-rz", "-i", "-f", "--image", "--what", "--reboot=1", "--no-hooks=x"] {
+            let e = parse(line).unwrap_err();
+            assert_eq!(e.code(), Code::Usage, "{line}");
+            assert!(e.hint().contains("-f FILE"), "{e}");
+        }
+        for line in ["", "-r", "--image=", "--file="] {
+            assert_eq!(parse(line).unwrap().source().unwrap_err().code(), Code::Usage, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_file_counts_where_both_are_given() {
+        assert_eq!(parse("-i a -f /x/y").unwrap().source().unwrap(), Source::File("/x/y".into()));
+        assert_eq!(parse("-i a").unwrap().source().unwrap(), Source::Reference("a".into()));
+        let Source::File(path) = parse("-f y").unwrap().source().unwrap() else { panic!() };
+        assert!(path.is_absolute() && path.ends_with("y"));
+    }
+}

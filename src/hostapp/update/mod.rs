@@ -1,0 +1,125 @@
+//! `hostapp-update`: installs a release into the slot that is not running, and selects it.
+//!
+//! Until the new release's hooks select it, the running system is the one that boots, whatever happens: every step before that
+//! writes to the other slot, which is not selected. After it, the new system boots on trial.
+
+mod before;
+mod fetch;
+mod legacy;
+mod milestone;
+mod new_root;
+mod scratch;
+mod steps;
+
+use std::path::PathBuf;
+
+pub use legacy::hostapp_update;
+
+use super::lock::Lock;
+use super::preflight;
+use super::safe_reboot;
+use crate::config::paths::Paths;
+use crate::error::Result;
+use crate::flasher::progress::Progress;
+use crate::slot::Slot;
+use crate::sys::signal::{self, PutOff};
+use crate::sys::systemd;
+use steps::Update;
+
+/// Where the release comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// An image archive.
+    File(PathBuf),
+    /// An image in a registry.
+    Reference(String),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::Reference(name) => f.write_str(name),
+        }
+    }
+}
+
+/// An update that somebody wants.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Where everything is.
+    pub paths: Paths,
+    /// The name it was asked by, for whoever comes second.
+    pub program: String,
+    /// What to install.
+    pub source: Source,
+    /// Run the hooks of the new release, the last of which selects it. Otherwise it is installed and not selected.
+    pub hooks: bool,
+    /// When a hook fails, run those of the running system, so that its boot files are in place again.
+    pub recover: bool,
+    /// Somebody is going to call [`reboot`] afterwards.
+    pub reboot: bool,
+    /// Update although the running system is on trial, or is the one that the bootloader went back to.
+    pub force: bool,
+}
+
+/// An update that is installed.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Installed {
+    /// The image, as it was named.
+    pub image: String,
+    /// Its identifier.
+    pub image_id: String,
+    /// The container that is the host app.
+    pub hostapp: String,
+    /// The slot it is in; `None` where an image is being built.
+    pub slot: Option<Slot>,
+    /// Whether that slot boots next.
+    pub selected: bool,
+    /// The slot's counter.
+    pub counter: u64,
+}
+
+/// Updates.
+///
+/// # Errors
+/// Refusals, with nothing changed. From the first change on the error says what boots next: the running system, unless it says
+/// otherwise in plain words.
+pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
+    milestone::wanted();
+    let lock = Lock::take(&request.paths, &request.program)?;
+    let ready = preflight::check(request)?;
+    milestone::started(request, &ready);
+    // An update outlives the connection that it was started by; whoever wants it to end says so.
+    let put_off = signal::ignore_hangup().and_then(|()| PutOff::begin());
+    let put_off = put_off.map_err(|e| steps::failed("prepare for signals").because(e))?;
+    let inhibitor = systemd::is_running(request.paths.root())
+        .then(|| systemd::inhibit_shutdown(&request.program, "the host OS is being updated"))
+        .flatten();
+    let result = Update::new(request, &ready, progress)?.run();
+    if let Some(inhibitor) = inhibitor {
+        inhibitor.release();
+    }
+    lock.release();
+    match result {
+        Ok(installed) => {
+            milestone::installed(request, &installed);
+            // Otherwise signals stay put off: ended by one now, the update would be taken for failed. A reboot may wait for
+            // applications for days, though, and can be called off.
+            if request.reboot {
+                put_off.release();
+            }
+            Ok(installed)
+        }
+        // The error says more than the signal would.
+        Err(e) => Err(e.after_write()),
+    }
+}
+
+/// Reboots when applications allow it.
+///
+/// # Errors
+/// The update is installed all the same.
+pub fn reboot(paths: &Paths) -> Result<()> {
+    match safe_reboot::run(paths).map_err(crate::error::Error::after_success)? {}
+}
