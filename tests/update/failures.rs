@@ -1,0 +1,131 @@
+//! Whatever fails, the running system boots next, with its own boot files.
+
+use crate::image::Release;
+use crate::rig::{Rig, can_run, stderr};
+
+#[test]
+fn a_hook_that_fails_leaves_the_running_system_selected() {
+    if !can_run("a_hook_that_fails_leaves_the_running_system_selected") {
+        return;
+    }
+    let rig = Rig::ready();
+    for at in ["before", "forward", "flipped", "after"] {
+        rig.put("mnt/data/said", "");
+        rig.hook(at, "echo it is broken; exit 3\n");
+        let out = rig.update(&[]);
+        let log = stderr(&out);
+        assert_eq!(out.status.code(), Some(1), "{at}: {log}");
+        let last = log.lines().last().unwrap();
+        assert!(last.contains("[hook-failed]") && last.contains("it is broken"), "{at}: {last}");
+        assert!(last.contains("slot A, the running system, boots next"), "{at}: {last}");
+        assert!(rig.said().ends_with("current 0\n"), "{at}: {}", rig.said());
+        assert_eq!(rig.text("mnt/boot/kernel"), "old\n", "{at}");
+        rig.assert_back(at);
+        rig.no_hook(at);
+    }
+    // Nothing of all that is in the way of the next one.
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(rig.selected(), ("3".into(), "1".into()));
+}
+
+#[test]
+fn who_asks_for_it_goes_back_without_the_current_hooks() {
+    if !can_run("who_asks_for_it_goes_back_without_the_current_hooks") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.hook("after", "exit 1\n");
+    let out = rig.run(&["copal", "update", "-xf", "/mnt/data/os.tar"]);
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(!rig.said().contains("current"), "{}", rig.said());
+    rig.assert_back("-x");
+}
+
+#[test]
+fn hooks_that_succeed_and_select_nothing_have_failed() {
+    if !can_run("hooks_that_succeed_and_select_nothing_have_failed") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.hook("forward", "exit 0\n");
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(stderr(&out).contains("slot B is not selected"), "{}", stderr(&out));
+    rig.assert_back("nothing selected");
+}
+
+#[test]
+fn a_release_that_cannot_boot_is_not_selected() {
+    if !can_run("a_release_that_cannot_boot_is_not_selected") {
+        return;
+    }
+    let rig = Rig::ready();
+    let other = Release::new();
+    other.remove("boot/init");
+    other.put("boot/something", "");
+    other.archive("registry/app:1", &rig.at("mnt/data/os.tar"));
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(stderr(&out).contains("it has no /boot/init"), "{}", stderr(&out));
+    assert_eq!(rig.said(), "");
+    rig.assert_back("no init");
+}
+
+#[test]
+fn a_slot_that_fills_up_is_the_engines_own_error() {
+    if !can_run("a_slot_that_fills_up_is_the_engines_own_error") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.ok(&["sh", "-c", "! dd if=/dev/zero of=/mnt/sysroot/inactive/lost+found/mine bs=1M 2>/dev/null"]);
+    let out = rig.run(&["copal", "update", "-f", "/mnt/data/os.tar"]);
+    assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
+    assert!(stderr(&out).contains("[slot-full]"), "{}", stderr(&out));
+    assert!(rig.has("mnt/sysroot/inactive/lost+found/mine"), "it is nobody's but its owner's");
+    rig.assert_back("full");
+    rig.ok(&["rm", "/mnt/sysroot/inactive/lost+found/mine"]);
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+}
+
+#[test]
+fn a_selection_that_cannot_be_set_back_is_told_loudly() {
+    if !can_run("a_selection_that_cannot_be_set_back_is_told_loudly") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.hook("after", "mount -o remount,ro /mnt/boot; exit 1\n");
+    let out = rig.update(&[]);
+    let log = stderr(&out);
+    assert_eq!(out.status.code(), Some(1), "{log}");
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("COULD NOT BE SELECTED AGAIN") && last.contains("slot B"), "{last}");
+    assert!(last.contains("do not restart the device"), "{last}");
+    // Whoever comes next must find what happened; and boot files of A beside a selected B help nobody.
+    assert!(rig.has("mnt/state/rollback-health-breadcrumb") && rig.has("run/copal/marker"));
+    assert!(!rig.said().contains("current"), "{}", rig.said());
+    rig.no_hook("after");
+    let out = rig.update(&[]);
+    assert_ne!(out.status.code(), Some(0), "a boot partition that cannot be written to");
+    rig.ok(&["mount", "-o", "remount,rw", "/mnt/boot"]);
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(rig.said().contains("current 0"), "the earlier one is undone first: {}", rig.said());
+}
+
+#[test]
+fn hooks_of_the_running_system_that_fail_are_told_and_stop_nothing() {
+    if !can_run("hooks_of_the_running_system_that_fail_are_told_and_stop_nothing") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.program("hostapp-update-hooks", "#!/bin/sh\necho current >> /mnt/data/said; exit 7\n");
+    rig.hook("after", "exit 1\n");
+    let out = rig.update(&[]);
+    let log = stderr(&out);
+    assert_eq!(out.status.code(), Some(1), "{log}");
+    assert!(log.contains("ended with status 7"), "{log}");
+    assert!(rig.said().ends_with("current\n"), "{}", rig.said());
+    rig.assert_back("broken hooks");
+}

@@ -1,0 +1,16 @@
+//! Updates of a whole device, with a real container engine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod failures;
+mod image;
+mod layout;
+mod refusals;
+mod rig;
+mod signals;

@@ -1,0 +1,124 @@
+//! Refusals: said early, with nothing changed.
+
+use std::process::Output;
+
+use crate::rig::{Rig, can_run, stderr};
+
+/// Refused with this code, and everything is as it was.
+fn assert_refused(rig: &Rig, out: &Output, code: &str) {
+    let log = stderr(out);
+    assert_eq!(out.status.code(), Some(3), "{log}");
+    assert!(log.contains(&format!("[{code}]")), "{code}: {log}");
+    assert!(rig.has("mnt/sysroot/inactive/hostapps/old"), "{log}");
+    assert_eq!(rig.said(), "", "{log}");
+}
+
+const UPDATE: [&str; 4] = ["copal", "update", "-f", "/mnt/data/os.tar"];
+
+fn rig() -> Rig {
+    let rig = Rig::ready();
+    rig.put("mnt/sysroot/inactive/hostapps/old/x", "");
+    rig
+}
+
+#[test]
+fn the_only_proven_system_is_not_erased() {
+    if !can_run("the_only_proven_system_is_not_erased") {
+        return;
+    }
+    let rig = rig();
+    for (root, upgrade, what) in [("2", "1", "on trial"), ("3", "1", "gave up")] {
+        rig.put(
+            "mnt/boot/resinOS_uEnv.txt",
+            format!("resin_root_part={root}\nupgrade_available={upgrade}\n"),
+        );
+        let out = rig.run(&UPDATE);
+        assert_refused(&rig, &out, "update-refused");
+        assert!(stderr(&out).contains(what), "{}", stderr(&out));
+        assert_eq!(rig.selected(), (root.into(), upgrade.into()));
+    }
+    rig.put("mnt/state/copal/rollback", "{\"target\":\"A\",\"kind\":\"health\"}\n");
+    for more in [&[][..], &["--force"]] {
+        assert_refused(&rig, &rig.run(&[&UPDATE, more].concat()), "update-refused");
+    }
+    rig.ok(&["rm", "/mnt/state/copal/rollback"]);
+    // Whoever insists is told what that costs, and the way back is cut cleanly.
+    let out = rig.run(&[&UPDATE[..], &["--force"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stderr(&out).contains("--force: updating although"), "{}", stderr(&out));
+    assert!(rig.said().starts_with("current 0\nbefore 1\n"), "{}", rig.said());
+}
+
+#[test]
+fn what_is_wrong_is_found_before_anything_changes() {
+    if !can_run("what_is_wrong_is_found_before_anything_changes") {
+        return;
+    }
+    let rig = rig();
+    let update = |file: &str| rig.run(&["copal", "update", "-f", file]);
+    assert_refused(&rig, &update("/mnt/data/none.tar"), "image-missing");
+    assert_refused(&rig, &update("/mnt/data"), "image-not-regular");
+    rig.put("mnt/data/bad.tar", "not an archive");
+    assert_refused(&rig, &update("/mnt/data/bad.tar"), "image-archive-invalid");
+    rig.ok(&["sh", "-c", "head -c 1000000 /mnt/data/os.tar > /mnt/data/cut.tar"]);
+    assert_refused(&rig, &update("/mnt/data/cut.tar"), "image-archive-invalid");
+    rig.ok(&["cp", "/mnt/data/os.tar", "/mnt/sysroot/inactive/os.tar"]);
+    assert_refused(&rig, &update("/mnt/sysroot/inactive/os.tar"), "image-not-regular");
+
+    rig.ok(&["sh", "-c", "! dd if=/dev/zero of=/mnt/state/big bs=4k 2>/dev/null"]);
+    assert_refused(&rig, &rig.run(&UPDATE), "state-unwritable");
+    rig.ok(&["rm", "/mnt/state/big"]);
+
+    for (point, code) in [
+        ("/mnt/state", "state-unwritable"),
+        ("/mnt/boot", "boot-state-unwritable"),
+        ("/mnt/sysroot/inactive", "update-refused"),
+    ] {
+        if point == "/mnt/sysroot/inactive" {
+            // The engine holds it open for writing.
+            rig.ok(&["mount", "-o", "remount,ro,bind", point]);
+        } else {
+            rig.ok(&["mount", "-o", "remount,ro", point]);
+        }
+        assert_refused(&rig, &rig.run(&UPDATE), code);
+        let bind = if point == "/mnt/sysroot/inactive" { "remount,rw,bind" } else { "remount,rw" };
+        rig.ok(&["mount", "-o", bind, point]);
+    }
+
+    // Another engine, with somebody's data elsewhere.
+    rig.ok(&["mount", "--bind", "/mnt/data", "/mnt/sysroot/inactive/balena"]);
+    assert_refused(&rig, &rig.run(&UPDATE), "engine-failed");
+    rig.ok(&["umount", "/mnt/sysroot/inactive/balena"]);
+
+    let node = rig.ok(&["findmnt", "-no", "SOURCE", "/mnt/sysroot/active"]);
+    rig.ok(&["mount", node.trim(), "/mnt/sysroot/inactive"]);
+    let out = rig.run(&UPDATE);
+    assert!(stderr(&out).contains("[slot-same]") && out.status.code() == Some(3), "{}", stderr(&out));
+    rig.ok(&["umount", "/mnt/sysroot/inactive"]);
+    assert_eq!(rig.selected(), ("2".into(), "0".into()));
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_told() {
+    if !can_run("an_engine_that_is_not_there_is_told") {
+        return;
+    }
+    let rig = Rig::new();
+    let out = rig.run(&["copal", "update", "-i", "registry/os:2"]);
+    assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
+    assert!(stderr(&out).contains("[engine-unreachable]"), "{}", stderr(&out));
+}
+
+#[test]
+fn the_legacy_name_knows_two_exit_codes_for_failures() {
+    if !can_run("the_legacy_name_knows_two_exit_codes_for_failures") {
+        return;
+    }
+    let rig = Rig::new();
+    for (args, code) in [(&[][..], 2), (&["-z"], 2), (&["-r"], 2), (&["-f", "/none"], 1), (&["-i", "a:b"], 1)]
+    {
+        let out = rig.run(&[&["hostapp-update"], args].concat());
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).starts_with("[hostapp-update][ERROR] "), "{}", stderr(&out));
+    }
+}
