@@ -138,7 +138,9 @@ fn is_in_the_slot(paths: &Paths, data_root: &Path, sysroot: &Sysroot) -> Result<
     use std::os::unix::fs::MetadataExt as _;
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let (told, wanted) = (identity(&paths.at(data_root)), identity(&sysroot.engine()));
-    if told.is_some() && told == wanted {
+    // The folder may be there, with something else mounted over it.
+    let slot = identity(sysroot.path()).map(|(dev, _)| dev);
+    if told.is_some() && told == wanted && slot == told.map(|(dev, _)| dev) {
         return Ok(());
     }
     let message = format!(

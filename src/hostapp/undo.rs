@@ -41,14 +41,6 @@ pub struct Undone {
     pub others: Vec<Error>,
 }
 
-impl Undone {
-    /// Nothing is left of the update but what is in the other slot.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.selection.is_ok() && matches!(self.boot_files, None | Some(Ok(()))) && self.others.is_empty()
-    }
-}
-
 impl Undo<'_> {
     /// Selection, boot files, traces; in this order.
     pub fn run(&self) -> Undone {
