@@ -337,7 +337,12 @@ fn make_folder(folder: &Path) -> Result<()> {
 }
 
 fn write(folder: &Path, name: &str, text: &[u8]) -> Result<()> {
-    let written = || file::replace(&Folder::open(folder)?, OsStr::new(name), &Content::Bytes(text));
+    let written = || {
+        let folder = Folder::open(folder)?;
+        // What a kill in an earlier change has left would pile up on a small partition.
+        file::sweep(&folder)?;
+        file::replace(&folder, OsStr::new(name), &Content::Bytes(text))
+    };
     written().map(drop).map_err(|e| unwritable(&folder.join(name), e))
 }
 
@@ -455,6 +460,14 @@ mod tests {
         assert_eq!(BootfilesRecord::read(&paths).unwrap_err().code(), Code::StateInvalid);
         BootfilesRecord::settle(&paths, Slot::A).unwrap();
         assert_eq!(BootfilesRecord::read(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn what_a_kill_has_left_goes_with_the_next_change() {
+        let (_dir, paths) = device();
+        fs::write(paths.state().join("CPL0A1B2.TMP"), "").unwrap();
+        drop_breadcrumbs(&paths).unwrap();
+        assert_eq!(fs::read_dir(paths.state()).unwrap().count(), 2);
     }
 
     #[test]
