@@ -44,6 +44,7 @@ pub struct Undone {
 impl Undo<'_> {
     /// Selection, boot files, traces; in this order.
     pub fn run(&self) -> Undone {
+        let was_selected = self.is_other_selected();
         let mut undone = Undone { selection: self.select(), boot_files: None, others: Vec::new() };
         if undone.selection.is_err() {
             // The boot files belong to what is selected; and the breadcrumbs must stay for the next boot to find.
@@ -59,6 +60,8 @@ impl Undo<'_> {
         }
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
+            // Its boot files had become the right ones, and the record of their deployment had gone: now they are the wrong ones.
+            _ if was_selected => self.record_foreign_files(),
             _ => BootfilesRecord::settle(self.paths, self.roots.active.slot),
         };
         let traces = [settled, files::remove_breadcrumbs(self.paths), Marker::remove(self.paths)];
@@ -83,6 +86,21 @@ impl Undo<'_> {
         Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", running.slot))
             .object(now.file().display())
             .because("it was written, and does not read so"))
+    }
+
+    /// Whether the other slot boots, or may.
+    fn is_other_selected(&self) -> bool {
+        let state = bootloader::detect(self.paths).and_then(|now| now.read());
+        !state.is_ok_and(|s| s.root.means(&self.roots.active))
+    }
+
+    /// Tells the next boot that the boot files are those of the other slot, so that it puts back its own.
+    fn record_foreign_files(&self) -> Result<()> {
+        let transaction = match Marker::read(self.paths) {
+            Ok(Some(marker)) => marker.transaction,
+            _ => files::new_transaction()?,
+        };
+        BootfilesRecord { transaction, owner: self.roots.active.slot.other() }.write(self.paths)
     }
 
     fn restore_boot_files(&self) -> Result<()> {
