@@ -134,6 +134,20 @@ pub fn remove_variables(paths: &Paths) -> Result<()> {
     remove(&paths.state(), VARIABLES)
 }
 
+/// Removes what a cut or a kill has left of files that were just being written here. What cannot be removed does no harm.
+pub fn sweep(paths: &Paths) {
+    for folder in [paths.state(), paths.state_files(), paths.run_files()] {
+        let swept = match Folder::open(&folder) {
+            Ok(folder) => file::sweep(&folder).map(drop),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = swept {
+            tracing::warn!("cannot clean up {}: {e}", folder.display());
+        }
+    }
+}
+
 /// A number for one update, from its beginning to its verdict.
 ///
 /// # Errors

@@ -35,6 +35,7 @@ impl<'a> Update<'a> {
 
     pub(super) fn run(&self) -> Result<Installed> {
         if let Some(device) = &self.ready.device {
+            files::sweep(&self.request.paths);
             self.undo_earlier(device)?;
             before::keep(&self.request.paths)?;
         }
