@@ -22,10 +22,22 @@ impl Engine {
     /// # Errors
     /// Some are left; all were tried.
     pub fn remove_containers(&self) -> Result<()> {
-        let all = || ListContainersOptionsBuilder::new().all(true).build();
+        self.remove_of("container", true)
+    }
+
+    /// Ends and removes every container that runs. The host OS's own is never started, and stays.
+    ///
+    /// # Errors
+    /// Some still run; all were tried.
+    pub fn remove_running(&self) -> Result<()> {
+        self.remove_of("running container", false)
+    }
+
+    fn remove_of(&self, kind: &str, idle: bool) -> Result<()> {
+        let all = || ListContainersOptionsBuilder::new().all(idle).build();
         let remove = || RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         self.empty(
-            "container",
+            kind,
             || {
                 let list = self.soon(self.docker.list_containers(Some(all())))?;
                 Ok(list.into_iter().filter_map(|c| c.id).collect())

@@ -66,6 +66,9 @@ impl<'a> Update<'a> {
         if !device.recovery {
             return Ok(());
         }
+        // An update that was killed leaves its hooks running in their container. They would deploy and select behind our back what
+        // is erased meanwhile.
+        self.ready.engine.remove_running()?;
         let undone = self.way_back(device, true).run();
         undone.selection?;
         match undone.boot_files {
