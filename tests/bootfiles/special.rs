@@ -1,5 +1,12 @@
 //! Files with rules of their own: logo, config.json, what says which root boots; copies of the hook under other names.
 
+use std::ffi::OsStr;
+use std::io;
+
+use copal::bootloader::envblock::EnvBlock;
+use copal::hostapp::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
+use copal::sys::file::{self, Content, Folder, Outcome};
+
 use crate::files::tree;
 use crate::support::Device;
 
@@ -98,6 +105,47 @@ fn what_says_which_root_boots_is_not_a_boot_file() {
             assert_eq!(std::fs::read_to_string(&file).unwrap(), wanted, "{own:?} {during_update}");
             assert_eq!(device.see()["EFI/BOOT/grub.cfg"], "new");
         }
+    }
+}
+
+/// A `grub.cfg` that goes by the selection takes root B where there is none, and the release's selects root A.
+#[test]
+fn a_selection_that_is_missing_comes_first_names_what_boots_now_and_stays() {
+    let mut shipped =
+        b"# GRUB Environment Block\nbootcount=0\nresin_root_part=7\nupgrade_available=0\n".to_vec();
+    shipped.resize(1024, b'#');
+    let shipped = String::from_utf8(shipped).unwrap();
+    let release =
+        [("grub/grub.cfg", "resin_root_part"), ("grub/grubenv", shipped.as_str()), ("vmlinuz", "new")];
+    struct Until(&'static str, bool);
+    impl Hands for Until {
+        fn replace(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+            if name == self.0 {
+                return Err(io::Error::other("as ordered"));
+            }
+            file::replace(folder, name, content)
+        }
+        fn remove(&self, folder: &Folder, name: &OsStr) -> io::Result<bool> {
+            if self.1 { Err(io::Error::other("as ordered")) } else { file::remove(folder, name) }
+        }
+    }
+    for stop in [Until("grub.cfg", true), Until("vmlinuz", false), Until("vmlinuz", true)] {
+        let device = Device::new(&[("grub/grub.cfg", "resin-rootA"), ("grub/grubenv", "# none\n")], &release);
+        std::fs::remove_file(device.boot().join("grub/grubenv")).unwrap();
+        let mut request = device.request(Purpose::Update);
+        request.boots_now = Some(2);
+        deploy_by(&request, &stop).unwrap_err();
+        let seen = device.see();
+        let block = EnvBlock::parse(seen["grub/grubenv"].as_bytes()).unwrap();
+        assert_eq!(block.get("resin_root_part"), Some(&b"2"[..]), "{}", stop.0);
+        assert_eq!(block.get("upgrade_available"), Some(&b"0"[..]));
+    }
+    // The hook itself knows what runs, in both directions.
+    for during_update in [true, false] {
+        let device = Device::new(&[("grub/grub.cfg", "resin-rootA")], &release);
+        device.hook("1-bootfiles", during_update).unwrap();
+        let block = EnvBlock::parse(device.see()["grub/grubenv"].as_bytes()).unwrap();
+        assert_eq!(block.get("resin_root_part"), Some(&b"2"[..]), "{during_update}");
     }
 }
 

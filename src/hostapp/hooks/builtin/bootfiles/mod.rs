@@ -61,6 +61,8 @@ pub struct Request {
     pub transaction: String,
     /// What the board decides.
     pub board: Board,
+    /// Number of the root partition that boots now, where it is known: an environment of GRUB that is missing gets it.
+    pub boots_now: Option<u32>,
 }
 
 impl Request {
@@ -75,6 +77,7 @@ impl Request {
             target: paths.boot(),
             purpose,
             owner: root.slot,
+            boots_now: (purpose == Purpose::Undo).then_some(root.index),
             encrypted: root.encrypted,
             transaction: transaction(paths, root.slot)?,
             board: Board::default(),
@@ -114,6 +117,7 @@ pub fn run(context: &Context) -> Result<()> {
         request.target = paths.plain_boot();
     }
     request.board = call.board;
+    request.boots_now = Some(roots.active.index);
     let done = deploy(&request)?;
     tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
     Ok(())

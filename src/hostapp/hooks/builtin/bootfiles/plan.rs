@@ -9,6 +9,7 @@ use super::release;
 use super::rules::{self, Choice, Wanted, When};
 use super::{Purpose, Request};
 use crate::boot_files::{Destination, Walk, failed, refused_by_fat};
+use crate::bootloader::envblock::{EnvBlock, ROOT};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::current;
@@ -27,6 +28,8 @@ pub(super) enum Origin {
     Release(PathBuf),
     /// A file of the boot partition.
     Target(PathBuf),
+    /// GRUB's environment of the release, made to select the root that boots now.
+    Selection(Vec<u8>),
     /// The owner's `config.json` with `developmentMode`, as it is at the moment of writing.
     DevelopmentMode,
 }
@@ -43,6 +46,8 @@ pub(super) struct Step {
     pub(super) old: Option<u64>,
     /// Whether that holds the content already.
     pub(super) same: bool,
+    /// Whether it says which root boots. What was written meanwhile may go by it, so it stays after a failure.
+    pub(super) selects: bool,
 }
 
 /// The whole deployment.
@@ -113,7 +118,14 @@ impl Maker<'_> {
             return Ok(());
         }
         self.names_fit(&wanted.to)?;
-        self.add_step(self.release_file(wanted), &wanted.to, wanted.size, there.as_ref())?;
+        let origin = match wanted.when {
+            When::NoSelection => self.selection(wanted).unwrap_or_else(|| self.release_file(wanted)),
+            _ => self.release_file(wanted),
+        };
+        self.add_step(origin, &wanted.to, wanted.size, there.as_ref())?;
+        if let Some(step) = self.plan.steps.last_mut() {
+            step.selects = wanted.when == When::NoSelection;
+        }
         if wanted.from != wanted.to && self.look(&wanted.from)?.is_some() {
             // Left by a shell release, which deployed both; whoever finds it takes it for the newer one.
             self.plan.obsolete.push(wanted.from.clone());
@@ -125,11 +137,19 @@ impl Maker<'_> {
         Origin::Release(self.request.source.join(&wanted.from))
     }
 
+    /// The release's environment selects root A. Until the hook of the bootloader has run, what boots now is to boot.
+    fn selection(&self, wanted: &Wanted) -> Option<Origin> {
+        let (index, mut text) = (self.request.boots_now?, Vec::new());
+        release::open(&self.request.source.join(&wanted.from)).ok()?.read_to_end(&mut text).ok()?;
+        let mut block = EnvBlock::parse(&text).ok()?;
+        block.set(ROOT, index.to_string().as_bytes()).then(|| block.print().ok().map(Origin::Selection))?
+    }
+
     fn add_step(&mut self, origin: Origin, to: &Path, size: u64, there: Option<&There>) -> Result<()> {
         let source = match &origin {
             Origin::Release(path) => Some(release::open(path)?),
             Origin::Target(path) => self.look(path)?.map(|t| t.open()).transpose()?,
-            Origin::DevelopmentMode => None,
+            Origin::Selection(_) | Origin::DevelopmentMode => None,
         };
         let same = match (there, &source) {
             (Some(there), Some(source)) => there.holds(&Content::File(source))?,
@@ -137,7 +157,7 @@ impl Maker<'_> {
         };
         self.add_folders(to)?;
         let old = there.map(|t| t.entry.size);
-        self.plan.steps.push(Step { origin, to: to.to_owned(), size, old, same });
+        self.plan.steps.push(Step { origin, to: to.to_owned(), size, old, same, selects: false });
         Ok(())
     }
 

@@ -100,6 +100,8 @@ pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Ch
             choice.wanted.push(Wanted { from: file.path, to, size: file.size, when });
         }
     }
+    // A `grub.cfg` that goes by the selection takes root B where there is none: the selection is there before it.
+    choice.wanted.sort_by_key(|w| w.when != When::NoSelection);
     choice
 }
 

@@ -133,11 +133,12 @@ impl<'a, H: Hands> Job<'a, H> {
         tracing::info!("deploying {}", path.display());
         let folder = self.folder(step.to.parent().unwrap_or(Path::new("")))?;
         let name = step.to.file_name().unwrap_or_default();
-        if step.old.is_none() {
+        if step.old.is_none() && !step.selects {
             self.made.push(Made::File(step.to.clone()));
         }
         let outcome = match &step.origin {
             Origin::Release(from) => self.put(&folder, name, &Content::File(&release::open(from)?)),
+            Origin::Selection(block) => self.put(&folder, name, &Content::Bytes(block)),
             Origin::Target(from) => match self.dest.parent(from)? {
                 (Walk::There(beside), from) => {
                     let file = beside.open_file(from).map_err(|e| failed(&beside, from, e))?;
