@@ -14,9 +14,10 @@ use crate::sys::mount;
 /// device with U-Boot that was never updated: no image comes with its file.
 ///
 /// # Errors
-/// The boot partition cannot be looked at.
+/// The boot partition is not mounted, or cannot be looked at.
 pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
     let boot = paths.plain_boot();
+    mounted(paths, &boot)?;
     if has(&boot, ub::FILE)? {
         uboot(paths)
     } else if has(&boot, bl::FILE)? {
@@ -24,8 +25,35 @@ pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
     } else if grub_place(paths)?.is_some() {
         grub(paths)
     } else {
+        not_elsewhere(paths)?;
         uboot(paths)
     }
+}
+
+/// The folder below a boot partition that is not mounted looks like a device that was never updated, and takes a selection that
+/// no bootloader reads. Where the kernel lists no mounts at all, it cannot be told.
+fn mounted(paths: &Paths, boot: &Path) -> Result<()> {
+    let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).unwrap_or_default();
+    if mounts.is_empty() || mounts.iter().any(|m| paths.at(&m.point) == boot) {
+        return Ok(());
+    }
+    Err(missing(boot, "nothing is mounted there"))
+}
+
+/// On an encrypted disk `EFI` leads to the other boot partition. While that is not mounted, GRUB's files are not to be seen.
+fn not_elsewhere(paths: &Paths) -> Result<()> {
+    let link = paths.boot().join("EFI");
+    if link.is_symlink() && !link.exists() {
+        return Err(missing(&link, "the boot partition that it leads to is not mounted"));
+    }
+    Ok(())
+}
+
+fn missing(place: &Path, why: &str) -> Error {
+    let text = format!("cannot look for the boot selection in {}: {why}", place.display());
+    Error::new(Code::BootMountFailed, text)
+        .object(place.display())
+        .with_hint("look at the kernel log and at the mount units for the boot partition")
 }
 
 /// The dialect of U-Boot, whether its file is there or not.
@@ -34,6 +62,7 @@ pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
 /// The boot partition cannot be looked at.
 pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
     let boot = paths.plain_boot();
+    mounted(paths, &boot)?;
     look(&boot)?;
     // U-Boot takes the partition after the boot partition for root A (`resin_roota`).
     let first_root = partition_of(paths, &boot).map_or(2, |index| index.saturating_add(1));
@@ -45,6 +74,7 @@ pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
 /// # Errors
 /// There is no `grubenv`, nor a `grub.cfg`, on the boot partition, or it cannot be looked at.
 pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
+    mounted(paths, &paths.plain_boot())?;
     let Some(place) = grub_place(paths)? else {
         let boot = paths.plain_boot();
         return Err(Error::new(
@@ -68,6 +98,7 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
 /// The boot partition cannot be looked at.
 pub fn balena(paths: &Paths) -> Result<Box<dyn Dialect>> {
     let boot = paths.plain_boot();
+    mounted(paths, &boot)?;
     look(&boot)?;
     Ok(Box::new(bl::Balena::new(boot.join(bl::FILE))))
 }

@@ -36,6 +36,27 @@ fn uboot_takes_the_partition_after_the_boot_partition() {
     assert_eq!(dialect.read().unwrap().root, Named::Index(11));
 }
 
+/// Else a device with GRUB, running from root B, would be taken for one with U-Boot that selects root A.
+#[test]
+fn a_boot_partition_that_is_not_mounted_is_no_fresh_device() {
+    let device = Device::new(&[]);
+    let table = device.paths.at("/proc/self/mountinfo");
+    std::fs::create_dir_all(table.parent().unwrap()).unwrap();
+    std::fs::write(&table, "29 1 179:2 / / rw - ext4 /dev/mmcblk0p2 rw\n").unwrap();
+    for find in [bootloader::detect, bootloader::uboot, bootloader::grub, bootloader::balena] {
+        assert_eq!(find(&device.paths).err().unwrap().code(), Code::BootMountFailed);
+    }
+    std::fs::write(&table, "30 1 179:9 / /mnt/boot rw - vfat /dev/mmcblk0p9 rw\n").unwrap();
+    assert_eq!(bootloader::detect(&device.paths).unwrap().name(), "U-Boot");
+    // The encrypted boot partition alone: GRUB's files are on the other one.
+    std::os::unix::fs::symlink("../efi/EFI", device.at("EFI")).unwrap();
+    assert_eq!(bootloader::detect(&device.paths).err().unwrap().code(), Code::BootMountFailed);
+    let efi = device.paths.at("/mnt/efi/EFI/BOOT");
+    std::fs::create_dir_all(&efi).unwrap();
+    std::fs::write(efi.join("grubenv"), block("upgrade_available=0\nresin_root_part=3\n")).unwrap();
+    assert_eq!(bootloader::detect(&device.paths).unwrap().name(), "GRUB");
+}
+
 #[test]
 fn uboot_keeps_what_it_does_not_know() {
     let before = "# by hand\nextra=1\\\n2\nresin_root_part=2\r\nupgrade_available=0 \nlast";
