@@ -19,13 +19,15 @@ pub struct Budget {
     /// Units in use beyond those of today; negative once more has been freed than taken.
     now: i128,
     peak: i128,
+    /// Units by which files have become smaller.
+    shrunk: i128,
     /// New entries by folder.
     entries: BTreeMap<PathBuf, u64>,
 }
 
 impl Budget {
     fn new(space: Space) -> Budget {
-        Budget { space, now: 0, peak: 0, entries: BTreeMap::new() }
+        Budget { space, now: 0, peak: 0, shrunk: 0, entries: BTreeMap::new() }
     }
 
     fn units(&self, bytes: u64) -> i128 {
@@ -36,7 +38,14 @@ impl Budget {
     pub fn replace(&mut self, old: u64, new: u64) {
         self.now += self.units(new);
         self.peak = self.peak.max(self.now);
+        self.shrunk += (self.units(old) - self.units(new)).max(0);
         self.free(old);
+    }
+
+    /// Whoever puts the old files back over the new ones needs the room that these have given back, while files that only the new
+    /// ones know are still there. Of the reserve, that may take all.
+    pub fn way_back(&mut self, reserve: u64) {
+        self.peak = self.peak.max(self.now + self.shrunk - self.units(reserve));
     }
 
     /// Room for something of `bytes` that stays.
@@ -123,6 +132,13 @@ impl<'a> Budgets<'a> {
         Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
     }
 
+    /// On each of them: whether the old files find room again.
+    pub fn way_back(&mut self) {
+        for (_, budget) in self.by_device.values_mut() {
+            budget.way_back(self.reserve);
+        }
+    }
+
     /// # Errors
     /// `BootPartitionFull` when one file system has not enough room, or the top folder of a FAT16 not enough entries.
     pub fn check(&self) -> Result<()> {
@@ -184,6 +200,25 @@ mod tests {
             b.free(4096);
         };
         assert_eq!((needed(before), needed(after)), (2048, 3 * 2048));
+    }
+
+    #[test]
+    fn what_files_gave_back_must_be_there_for_the_way_back() {
+        let shrink = |b: &mut Budget| {
+            b.replace(100 * 2048, 2048);
+            b.take(90 * 2048);
+        };
+        assert_eq!(needed(shrink), 2048);
+        let and_back = |b: &mut Budget| {
+            shrink(b);
+            b.way_back(0);
+        };
+        assert_eq!(needed(and_back), 90 * 2048);
+        let with_reserve = |b: &mut Budget| {
+            shrink(b);
+            b.way_back(80 * 2048);
+        };
+        assert_eq!(needed(with_reserve), 10 * 2048);
     }
 
     #[test]

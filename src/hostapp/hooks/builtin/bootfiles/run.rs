@@ -83,6 +83,8 @@ impl<'a, H: Hands> Job<'a, H> {
     }
 
     fn all_or_nothing_new(&mut self, plan: &Plan) -> Result<()> {
+        // A file of the owner's that cannot be read would fail the update in the end: better now, with nothing written.
+        self.fingerprint()?;
         for step in &plan.steps {
             self.step(step)?;
         }
@@ -227,8 +229,22 @@ impl<'a, H: Hands> Job<'a, H> {
             }
         }
         let (root, name) = (self.dest.root(), &self.request.board.fingerprint);
-        let text = fingerprint::text(root, name).map_err(|e| failed(root, name, e))?;
-        self.put(root, name, &Content::Bytes(&text)).map(drop).map_err(|e| failed(root, name, e))
+        let written = self.fingerprint().and_then(|text| {
+            self.put(root, name, &Content::Bytes(&text)).map(drop).map_err(|e| failed(root, name, e))
+        });
+        match written {
+            // It tells which files somebody has changed; the running system boots without it.
+            Err(e) if self.request.purpose == Purpose::Undo => {
+                tracing::warn!("{e}; the fingerprint of the boot files is not that of the files");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn fingerprint(&self) -> Result<Vec<u8>> {
+        let (root, name) = (self.dest.root(), &self.request.board.fingerprint);
+        fingerprint::text(root, name).map_err(|e| failed(root, name, e))
     }
 
     /// Removes what was not there before, the last first. What was replaced stays: whoever undoes the update has the old files.

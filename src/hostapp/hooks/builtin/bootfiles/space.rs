@@ -47,6 +47,8 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         budget.name(Path::new(""), fingerprint.as_os_str());
     }
     budget.replace(old, old + new);
+    // An undo must find room, too: it does not know which files only the new release has.
+    budgets.way_back();
     budgets.check().map_err(|e| match e.code() {
         Code::BootPartitionFull => e.with_hint(
             "remove files of your own from the boot partition, or use a release with smaller boot files",
