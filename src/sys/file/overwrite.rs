@@ -26,7 +26,8 @@ pub trait Overwrite: Steps {
 /// one, in the order of the steps, each of which is on the medium before the next begins:
 ///
 /// 1. What is longer than the old file is written behind its end. A cut leaves the old content, perhaps with a part of the new
-///    end behind it. No room for it: the file gets its old size back, nothing is lost, and the error is `StorageFull`.
+///    end behind it, or with what was in those clusters before: entry and data go to the drive together. No room for it: the file
+///    gets its old size back, nothing is lost, and the error is `StorageFull`.
 /// 2. What is there is written over in pieces of 256 KiB, from the beginning; pieces that are right already are left alone. A cut
 ///    leaves new pieces, then one in which any sector is old or new, then old ones. So running it again, with the same content,
 ///    ends what was begun, and writes only what is missing; a file of a single piece (a configuration, a device tree) mixes
