@@ -15,7 +15,7 @@ use crate::support::{Disk, Guest, folder, not_run, tool, writelog};
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Contents of a file: text that tells old from new in every sector.
-fn text(tag: &str, bytes: usize) -> Vec<u8> {
+pub(crate) fn text(tag: &str, bytes: usize) -> Vec<u8> {
     (0..).flat_map(|n| format!("{tag} {n:06}\n").into_bytes()).take(bytes).collect()
 }
 
@@ -251,15 +251,18 @@ pub(crate) enum Loss {
     Without(usize),
     /// Each sector by chance.
     Random(u64),
+    /// Of this one only so many sectors are there.
+    Torn(usize, usize),
 }
 
 impl Loss {
-    fn keeps(self, request: usize, sector: usize) -> bool {
+    pub(crate) fn keeps(self, request: usize, sector: usize) -> bool {
         match self {
             Loss::All => false,
             Loss::None => true,
             Loss::Only(n) => request == n,
             Loss::Without(n) => request != n,
+            Loss::Torn(n, sectors) => request != n || sector < sectors,
             Loss::Random(seed) => {
                 let mixed = seed ^ (request as u64) << 20 ^ sector as u64;
                 fastrand::Rng::with_seed(mixed).bool()

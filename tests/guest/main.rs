@@ -7,6 +7,7 @@ mod bootloader;
 mod bootpart;
 mod flash_chips;
 mod flasher;
+mod hooks;
 mod migration;
 mod smoke;
 mod support;

@@ -25,6 +25,9 @@ pub(crate) struct Tree {
     pub(crate) shared: Vec<(String, String)>,
     /// Clusters that the table calls used and nobody uses.
     pub(crate) lost: usize,
+    /// Folders whose last cluster the table calls free: they were growing. What is before it counts, which is also what `fsck`
+    /// makes of them; Linux refuses the folder until then.
+    pub(crate) growing: Vec<String>,
     owners: BTreeMap<usize, String>,
 }
 
@@ -77,6 +80,19 @@ impl<'a> Fat<'a> {
         }
     }
 
+    /// How many clusters of a chain there are before one that is free; an error where there is none, or none before it.
+    fn chain_to_free(&self, first: usize) -> Result<usize, ()> {
+        let (mut cluster, mut n) = (first, 0);
+        while (2..self.clusters + 2).contains(&cluster) && n <= self.clusters {
+            match self.next(cluster) {
+                0 => return if n > 0 { Ok(n) } else { Err(()) },
+                next => cluster = next,
+            }
+            n += 1;
+        }
+        Err(())
+    }
+
     fn is_end(&self, cluster: usize) -> bool {
         cluster >= (0xfff_ffff_usize >> (if self.bits == 32 { 0 } else { 28 - self.bits })) - 7
     }
@@ -117,7 +133,7 @@ pub(crate) fn read(disk: &[u8]) -> Tree {
     let mut tree = Tree::default();
     let root = match &fat.root {
         Ok(area) => disk[area.clone()].to_vec(),
-        Err(first) => tree.contents(&fat, "", *first, None).expect("the root folder"),
+        Err(first) => tree.grown(&fat, "", *first).expect("the root folder"),
     };
     tree.folder(&fat, "", &root, 0);
     tree.lost = (2..fat.clusters + 2).filter(|c| fat.next(*c) != 0 && !tree.owners.contains_key(c)).count();
@@ -125,6 +141,14 @@ pub(crate) fn read(disk: &[u8]) -> Tree {
 }
 
 impl Tree {
+    /// The contents of a folder, up to the cluster it was growing by.
+    fn grown(&mut self, fat: &Fat<'_>, path: &str, first: usize) -> Result<Vec<u8>, String> {
+        let whole = self.contents(fat, path, first, None);
+        let (Err(_), Ok(chain)) = (&whole, fat.chain_to_free(first)) else { return whole };
+        self.growing.push(path.to_owned());
+        self.contents(fat, path, first, Some(chain * fat.cluster))
+    }
+
     fn contents(
         &mut self,
         fat: &Fat<'_>,
@@ -183,7 +207,7 @@ impl Tree {
                     let path = if path.is_empty() { name } else { format!("{path}/{name}") };
                     let first = number(entry, 26, 2) | number(entry, 20, 2) << 16;
                     let node = if attributes & FOLDER != 0 {
-                        match self.contents(fat, &path, first, None) {
+                        match self.grown(fat, &path, first) {
                             Ok(inner) => self.folder(fat, &path, &inner, depth + 1),
                             Err(why) => panic!("folder {path}: {why}"),
                         }

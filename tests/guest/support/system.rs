@@ -101,7 +101,12 @@ pub(crate) fn fat_image(to: &Path, label: &str, mib: u64, files: &[(&str, &[u8])
     std::fs::File::create(to).unwrap().set_len(mib << 20).unwrap();
     let image = to.to_str().unwrap();
     tool(&["mkfs.vfat", "-n", label, image]);
-    let dir = folder();
+    fat_files(to, files);
+}
+
+/// Puts files onto a FAT file system.
+pub(crate) fn fat_files(to: &Path, files: &[(&str, &[u8])]) {
+    let (dir, image) = (folder(), to.to_str().unwrap());
     for (name, data) in files {
         let from = dir.path().join("file");
         std::fs::write(&from, data).unwrap();
