@@ -90,12 +90,13 @@ impl Device {
         if is_read_only(sysroot.path())? {
             return Err(unusable(sysroot.path()).because("it is mounted read-only"));
         }
+        if request.hooks {
+            // First: a boot partition that is not mounted would look like one whose bootloader was never told anything.
+            boot_is_usable(paths)?;
+        }
         let seen = phase::observe(paths, &roots)?;
         allowed(seen.phase, request.force)?;
         state_is_usable(paths)?;
-        if request.hooks {
-            boot_is_usable(paths)?;
-        }
         let foreign = match files::BootfilesRecord::read(paths) {
             Ok(record) => record.is_some_and(|r| r.owner != roots.active.slot),
             // It says at least that a deployment was cut off.
@@ -227,6 +228,10 @@ fn state_is_usable(paths: &Paths) -> Result<()> {
 }
 
 fn boot_is_usable(paths: &Paths) -> Result<()> {
+    // Looked into, an automount mounts what it stands for; why it does not is told below.
+    drop(fs::read_dir(paths.boot().join(".")));
+    let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo"))
+        .map_err(|e| Error::new(Code::Io, "cannot read /proc/self/mountinfo").because(e))?;
     for boot in [paths.boot(), paths.plain_boot()] {
         let error = || {
             Error::new(
@@ -237,6 +242,10 @@ fn boot_is_usable(paths: &Paths) -> Result<()> {
         };
         if !boot.is_dir() {
             return Err(error().because("it is not there"));
+        }
+        let point = Path::new("/").join(boot.strip_prefix(paths.root()).unwrap_or(&boot));
+        if !mounts.iter().any(|m| m.point == point && m.fstype != "autofs") {
+            return Err(error().because("nothing is mounted there"));
         }
         if is_read_only(&boot)? {
             return Err(error().because("it is mounted read-only"));

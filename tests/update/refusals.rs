@@ -85,6 +85,13 @@ fn what_is_wrong_is_found_before_anything_changes() {
         rig.ok(&["mount", "-o", bind, point]);
     }
 
+    // Nothing is mounted there: without this it would look like a device whose bootloader was never told anything.
+    let node = rig.ok(&["findmnt", "-no", "SOURCE", "/mnt/boot"]);
+    rig.ok(&["umount", "/mnt/boot"]);
+    assert_refused(&rig, &rig.run(&UPDATE), "boot-state-unwritable");
+    assert_eq!(rig.names("mnt/boot"), [""; 0]);
+    rig.ok(&["mount", node.trim(), "/mnt/boot"]);
+
     // Another engine, with somebody's data elsewhere.
     rig.ok(&["mount", "--bind", "/mnt/data", "/mnt/sysroot/inactive/balena"]);
     assert_refused(&rig, &rig.run(&UPDATE), "engine-failed");
