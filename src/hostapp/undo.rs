@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use super::hooks::{Context, builtin};
+use super::hooks::{self, Context, DIR, Phases, Run, Signals, builtin};
 use crate::bootloader::{self, Dialect};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -118,11 +118,7 @@ impl Undo<'_> {
 
 /// Runs the hooks of the running system, as for an update that did not come about.
 fn current_hooks(paths: &Paths) -> Result<()> {
-    let Some(program) = installed(paths) else {
-        return Err(
-            Error::new(Code::HookFailed, format!("cannot run {HOOKS}: it is not installed")).object(HOOKS)
-        );
-    };
+    let Some(program) = installed(paths) else { return own_run(paths) };
     tracing::info!("running the hooks of the running system");
     let failed = |why: std::io::Error| {
         Error::new(Code::HookFailed, "cannot run the hooks of the running system")
@@ -133,6 +129,24 @@ fn current_hooks(paths: &Paths) -> Result<()> {
     let speaker = Speaker { name: HOOKS, full: HOOKS, hook: None, levels: true };
     let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
     if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
+}
+
+/// The same hooks without the program that runs them, which is not installed.
+fn own_run(paths: &Paths) -> Result<()> {
+    tracing::warn!("{HOOKS} is not installed; copal runs the hooks of the running system itself");
+    let run = Run {
+        phases: Phases::FORWARD,
+        dir: paths.at(DIR),
+        during_update: "0".into(),
+        limit: hooks::limit(std::env::var_os(hooks::LIMIT_VARIABLE))?,
+        signals: Signals::RunToTheEnd,
+    };
+    if hooks::run(paths, &run)?.is_empty() {
+        let text =
+            format!("cannot run the hooks of the running system: there are none in {}", run.dir.display());
+        return Err(Error::new(Code::HookFailed, text).object(run.dir.display()));
+    }
+    Ok(())
 }
 
 /// By the search path, below the root of this system.
