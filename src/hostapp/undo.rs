@@ -25,6 +25,8 @@ pub struct Undo<'a> {
     pub roots: &'a Roots,
     /// How the bootloader was told before the update: a new release may have moved to another way.
     pub dialect: &'a dyn Dialect,
+    /// The update that this belongs to.
+    pub transaction: String,
     /// Whether the running system's hooks are to put its boot files back.
     pub hooks: bool,
 }
@@ -44,7 +46,7 @@ pub struct Undone {
 impl Undo<'_> {
     /// Selection, boot files, traces; in this order.
     pub fn run(&self) -> Undone {
-        let was_selected = self.is_other_selected();
+        self.record();
         let mut undone = Undone { selection: self.select(), boot_files: None, others: Vec::new() };
         if undone.selection.is_err() {
             // The boot files belong to what is selected; and the breadcrumbs must stay for the next boot to find.
@@ -60,13 +62,26 @@ impl Undo<'_> {
         }
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
-            // Its boot files had become the right ones, and the record of their deployment had gone: now they are the wrong ones.
-            _ if was_selected => self.record_foreign_files(),
             _ => BootfilesRecord::settle(self.paths, self.roots.active.slot),
         };
         let traces = [settled, files::remove_breadcrumbs(self.paths), Marker::remove(self.paths)];
         undone.others.extend(traces.into_iter().filter_map(Result::err));
         undone
+    }
+
+    /// While the other slot is selected, its boot files are the ones in place, and the hook that selected it has removed the record
+    /// of that. From the next step on they are not those of what boots.
+    fn record(&self) {
+        let Some(other) = &self.roots.inactive else { return };
+        let read = || -> Result<Option<BootfilesRecord>> {
+            let state = bootloader::detect(self.paths)?.read()?;
+            let missing = state.root.means(other) && BootfilesRecord::read(self.paths)?.is_none();
+            Ok(missing.then(|| BootfilesRecord { transaction: self.transaction.clone(), owner: other.slot }))
+        };
+        let written = read().and_then(|record| record.map_or(Ok(()), |r| r.write(self.paths)));
+        if let Err(e) = written {
+            tracing::warn!("{e}; a power cut before the boot files are back would not be noticed");
+        }
     }
 
     /// Selects the running system in every way that a bootloader may be told by now.
@@ -86,21 +101,6 @@ impl Undo<'_> {
         Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", running.slot))
             .object(now.file().display())
             .because("it was written, and does not read so"))
-    }
-
-    /// Whether the other slot boots, or may.
-    fn is_other_selected(&self) -> bool {
-        let state = bootloader::detect(self.paths).and_then(|now| now.read());
-        !state.is_ok_and(|s| s.root.means(&self.roots.active))
-    }
-
-    /// Tells the next boot that the boot files are those of the other slot, so that it puts back its own.
-    fn record_foreign_files(&self) -> Result<()> {
-        let transaction = match Marker::read(self.paths) {
-            Ok(Some(marker)) => marker.transaction,
-            _ => files::new_transaction()?,
-        };
-        BootfilesRecord { transaction, owner: self.roots.active.slot.other() }.write(self.paths)
     }
 
     fn restore_boot_files(&self) -> Result<()> {

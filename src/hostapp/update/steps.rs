@@ -214,7 +214,13 @@ impl<'a> Update<'a> {
     }
 
     fn way_back<'d>(&'d self, device: &'d Device, hooks: bool) -> Undo<'d> {
-        Undo { paths: &self.request.paths, roots: &device.roots, dialect: &*device.dialect, hooks }
+        Undo {
+            paths: &self.request.paths,
+            roots: &device.roots,
+            dialect: &*device.dialect,
+            transaction: self.transaction.clone(),
+            hooks,
+        }
     }
 
     /// Goes back, and tells in the error how far that led.
