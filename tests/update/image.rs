@@ -62,15 +62,7 @@ impl Release {
         for name in ["sh", "test", "md5sum", "cat", "rm", "sleep", "sync", "kill", "dd", "touch", "mkdir"] {
             symlink("busybox", release.root().join("bin").join(name)).unwrap();
         }
-        // What it is linked with, if it is; a static one has no lines.
-        let linked = std::process::Command::new("ldd").arg("/usr/bin/busybox").output().unwrap();
-        for line in String::from_utf8_lossy(&linked.stdout).lines() {
-            if let Some(path) = line.split_whitespace().find(|w| w.starts_with('/')) {
-                let to = release.root().join(path.strip_prefix('/').unwrap());
-                fs::create_dir_all(to.parent().unwrap()).unwrap();
-                fs::copy(path, to).unwrap();
-            }
-        }
+        release.libraries_of(Path::new("/usr/bin/busybox"));
         release.put("boot/init", INIT);
         release.put("usr/bin/hostapp-update-hooks", FORWARD);
         release.put("usr/bin/hostapp-update-hooks-v2", HERE);
@@ -78,12 +70,24 @@ impl Release {
         release
     }
 
-    fn root(&self) -> PathBuf {
+    /// What a program is linked with, if it is; a static one has no lines.
+    pub fn libraries_of(&self, program: &Path) {
+        let linked = std::process::Command::new("ldd").arg(program).output().unwrap();
+        for line in String::from_utf8_lossy(&linked.stdout).lines() {
+            if let Some(path) = line.split_whitespace().find(|w| w.starts_with('/')) {
+                let to = self.root().join(path.strip_prefix('/').unwrap());
+                fs::create_dir_all(to.parent().unwrap()).unwrap();
+                fs::copy(path, to).unwrap();
+            }
+        }
+    }
+
+    pub fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
     /// A file, executable.
-    pub fn put(&self, path: &str, text: &str) -> &Self {
+    pub fn put(&self, path: &str, text: impl AsRef<[u8]>) -> &Self {
         let path = self.root().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, text).unwrap();

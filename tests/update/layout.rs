@@ -6,7 +6,7 @@ use crate::image::Release;
 use crate::rig::{Rig, can_run, stderr, stdout};
 
 /// The slot is as a board's bootloader and mobynit expect it.
-fn assert_slot(rig: &Rig, counter: &str) {
+pub fn assert_slot(rig: &Rig, counter: &str) {
     let slot = "mnt/sysroot/inactive";
     let containers = stdout(&rig.docker(&["ps", "--all", "--quiet", "--no-trunc"]));
     let id = containers.trim();
@@ -92,25 +92,7 @@ fn an_image_of_a_registry_stays_in_the_engine() {
         return;
     }
     let rig = Rig::ready();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    rig.put(
-        "run/registry.yml",
-        format!(
-            "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: /run/registry\nhttp:\n  addr: 127.0.0.1:{free}\n"
-        ),
-    );
-    let mut registry = rig.start(&["docker-registry", "serve", "/run/registry.yml"]);
-    crate::rig::until("the registry", || std::net::TcpStream::connect(("127.0.0.1", free)).is_ok());
-    let name = format!("127.0.0.1:{free}/os");
-    for args in [
-        &["load", "-i", "/mnt/data/os.tar"][..],
-        &["tag", "registry/os:2", &name],
-        &["push", &name],
-        &["rmi", "registry/os:2", &name],
-    ] {
-        let out = rig.docker(args);
-        assert!(out.status.success(), "{args:?}: {}", stderr(&out));
-    }
+    let (mut registry, name) = rig.registry();
     // Without a tag, as it is written in many a script.
     let out = rig.run(&["hostapp-update", "-i", &name]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));

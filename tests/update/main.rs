@@ -8,9 +8,12 @@
     unreachable_pub
 )]
 
+mod copal;
 mod failures;
 mod image;
 mod layout;
+mod mixed;
+mod own_hooks;
 mod refusals;
 mod rig;
 mod signals;

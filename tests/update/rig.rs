@@ -304,6 +304,30 @@ impl Rig {
         self.run(&[&["docker", "-H", "unix:///var/run/balena-host.sock"], args].concat())
     }
 
+    /// A registry on the loopback interface, with the release in it, and what the release is called there.
+    pub fn registry(&self) -> (Child, String) {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        self.put(
+            "run/registry.yml",
+            format!(
+                "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: /run/registry\nhttp:\n  addr: 127.0.0.1:{free}\n"
+            ),
+        );
+        let registry = self.start(&["docker-registry", "serve", "/run/registry.yml"]);
+        until("the registry", || std::net::TcpStream::connect(("127.0.0.1", free)).is_ok());
+        let name = format!("127.0.0.1:{free}/os");
+        for args in [
+            &["load", "-i", "/mnt/data/os.tar"][..],
+            &["tag", "registry/os:2", &name],
+            &["push", &name],
+            &["rmi", "registry/os:2", &name],
+        ] {
+            let out = self.docker(args);
+            assert!(out.status.success(), "{args:?}: {}", stderr(&out));
+        }
+        (registry, name)
+    }
+
     /// What hooks said, in their order.
     pub fn said(&self) -> String {
         fs::read_to_string(self.at("mnt/data/said")).unwrap_or_default()
