@@ -78,7 +78,11 @@ tools_of() {
         storage-daemon) echo qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
         storage-daemon-12) echo qemu-storage-daemon:qemu-system-common ;;
         rustup) echo rustup:rustup ;;
-        bench) echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip ;;
+        bench)
+            echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
+                unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static \
+                dockerd:docker.io runc:runc docker-registry:docker-registry
+            ;;
     esac
 }
 
