@@ -7,12 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Whence, lseek64};
 
 use super::stored::DropBehind;
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Piece, Source};
 use crate::flasher::digest::CHUNK;
+
+/// Bytes that are asked of the medium before they are wanted. The kernel's own read-ahead is 128 KiB on most devices: while a
+/// chunk is worked on, nothing more would come.
+const AHEAD: u64 = 4 << 20;
 
 /// Delivers a raw image file.
 pub(super) struct Raw {
@@ -22,13 +27,15 @@ pub(super) struct Raw {
     position: u64,
     /// Up to here the file is known to hold data without a hole.
     data_until: u64,
+    /// Up to here it is asked for.
+    asked_until: u64,
     behind: DropBehind,
 }
 
 impl Raw {
     pub(super) fn new(file: Arc<File>, path: PathBuf, size: u64) -> Self {
         let behind = DropBehind::new(Arc::clone(&file), size);
-        Raw { file, path, size, position: 0, data_until: 0, behind }
+        Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, behind }
     }
 
     /// Length of the hole at the position: whole chunks, or all up to the end; 0 where data comes first.
@@ -63,6 +70,23 @@ impl Raw {
         }
     }
 
+    /// Has the medium work while what was read is worked on. Holes are left alone: they are not read.
+    fn ask_ahead(&mut self) {
+        let from = self.asked_until.max(self.position);
+        let until = self.position.saturating_add(AHEAD).min(self.data_until).min(self.size);
+        let is_far_enough = from.saturating_sub(self.position) > AHEAD / 2;
+        if is_far_enough || from >= until {
+            return;
+        }
+        // Only advice: a kernel that does not take it changes nothing but speed.
+        if let (Ok(start), Ok(len)) = (from.try_into(), (until - from).try_into())
+            && let Err(e) = posix_fadvise(&self.file, start, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED)
+        {
+            tracing::debug!("no read-ahead: {e}");
+        }
+        self.asked_until = until;
+    }
+
     fn failed(&self, offset: u64, e: impl Into<io::Error>) -> Error {
         let path = self.path.display();
         Error::new(Code::Io, format!("cannot read image {path} at byte {offset}"))
@@ -81,6 +105,7 @@ impl Source for Raw {
             self.position += hole;
             return Ok(Piece::Zero(hole));
         }
+        self.ask_ahead();
         let left = usize::try_from(self.size - self.position).unwrap_or(usize::MAX);
         let len = buf.len().min(left);
         match self.file.read_exact_at(buf.get_mut(..len).unwrap_or_default(), self.position) {
