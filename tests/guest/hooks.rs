@@ -200,7 +200,8 @@ impl Phase {
             };
             let [old, via, new] = paths.map(|files| files.get(path));
             let known = there == old || there == new || via.is_some() && there == via;
-            if !known && !(self.overwritten.contains(&path) && mixed(there, old, new)) {
+            let half = self.overwritten.contains(&path) && mixed(there, old, new);
+            if !known && !half {
                 let what =
                     there.map_or("lost".to_owned(), |d| format!("neither old nor new: {} bytes", d.len()));
                 faults.push(format!("{path}: {what}"));
