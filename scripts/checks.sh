@@ -28,7 +28,7 @@ lint() {
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
-    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh \
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/*
 }
 

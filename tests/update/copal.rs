@@ -247,6 +247,8 @@ pub fn assert_pending(rig: &Rig, board: Board) {
     assert!(!rig.has("mnt/state/copal/bootfiles"), "its boot files are settled");
     assert!(rig.has("mnt/data/remove_me_to_reset"));
     assert_new_files(rig, board);
+    // The updater adds what the bootloader's hook has changed.
+    rig.ok(&["sh", "-c", "cd /mnt/boot && md5sum --quiet --strict -c balenaos.fingerprint"]);
     let status: serde_json::Value =
         serde_json::from_str(rig.ok(&["copal", "status", "--json"]).lines().last().unwrap()).unwrap();
     assert!(status.to_string().contains("\"pending\""), "{status}");

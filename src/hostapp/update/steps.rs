@@ -6,9 +6,11 @@ use super::fetch;
 use super::new_root::{NewRoot, When};
 use super::{Installed, Request, before};
 use crate::bootloader;
+use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
 use crate::hostapp::engine::{Hostapp, Image};
+use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::preflight::{Device, Ready};
 use crate::hostapp::sysroot::Sysroot;
 use crate::hostapp::undo::{Undo, Undone};
@@ -153,6 +155,7 @@ impl<'a> Update<'a> {
         self.hooks_here(When::After)?;
         go_on()?;
         self.is_selected(device)?;
+        sum_up(paths);
         BootfilesRecord::settle(paths, device.target.slot)
     }
 
@@ -247,6 +250,13 @@ impl<'a> Update<'a> {
             )),
             _ => why.and_also(&format!("slot {running}, the running system, boots next")),
         }
+    }
+}
+
+/// The new system boots without it.
+fn sum_up(paths: &Paths) {
+    if let Err(e) = bootfiles::sum_up_selection(paths) {
+        tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
     }
 }
 

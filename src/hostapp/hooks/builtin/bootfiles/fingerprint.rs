@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use md5::{Digest as _, Md5};
@@ -109,6 +110,46 @@ fn line(text: &mut Vec<u8>, path: &[u8], digest: &str) {
     text.push(b'\n');
 }
 
+/// Files of the selection, which a hook behind `1-bootfiles` changes, makes or removes.
+const SELECTION: [&str; 5] = ["EFI/BOOT/grubenv", "bootenv", "grub/grubenv", "grubenv", "resinOS_uEnv.txt"];
+
+/// The fingerprint there, brought up to date with the selection: its files have their digests, and what later hooks have removed has
+/// no line any more. Every other line stays as it is: it may tell of a file that somebody has changed.
+pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
+    let mut old = Vec::new();
+    root.open_file(name)?.read_to_end(&mut old)?;
+    let top = root.path();
+    let mut lines: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for text in old.split_inclusive(|&b| b == b'\n') {
+        let path = text.get(34..).map(|p| p.strip_suffix(b"\n").unwrap_or(p)).unwrap_or_default();
+        let path = path.strip_prefix(b"./").unwrap_or(path);
+        let escaped = text.first() == Some(&b'\\');
+        if escaped || path.is_empty() {
+            // Nothing of ours has such a name.
+            lines.push((path.to_vec(), text.to_vec()));
+        } else if top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok()
+            && !SELECTION.iter().any(|s| s.as_bytes() == path)
+        {
+            lines.push((path.to_vec(), text.to_vec()));
+        }
+    }
+    for path in SELECTION {
+        match File::open(top.join(path)) {
+            // Through the link of an encrypted device: it is on the other partition.
+            Ok(file) if file.metadata()?.dev() != root.dev() => {}
+            Ok(file) => {
+                let mut text = Vec::new();
+                line(&mut text, path.as_bytes(), &of_file(&file)?);
+                let at = lines.partition_point(|(other, _)| other.as_slice() < path.as_bytes());
+                lines.insert(at, (path.as_bytes().to_vec(), text));
+            }
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(lines.into_iter().flat_map(|(_, text)| text).collect())
+}
+
 /// The digest that a path has in the fingerprint there; `None` where it is not listed, or there is none.
 pub(super) fn recorded(root: &Folder, name: &OsStr, path: &str) -> Option<String> {
     const MOST: u64 = 4 << 20;
@@ -120,4 +161,39 @@ pub(super) fn recorded(root: &Folder, name: &OsStr, path: &str) -> Option<String
         let listed = listed.trim_start().trim_start_matches('*').trim_start_matches("./");
         (listed == path).then(|| digest.to_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const STALE: &str = "00000000000000000000000000000000";
+
+    #[test]
+    fn the_selection_and_nothing_else_is_summed_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+            fs::write(dir.path().join(name), text).unwrap();
+        };
+        put("resinOS_uEnv.txt", "new\n");
+        put("EFI/BOOT/grubenv", "new too\n");
+        put("kernel", "changed by somebody\n");
+        let lines = ["./resinOS_uEnv.txt", "bootenv", "gone", "kernel"].map(|n| format!("{STALE}  {n}\n"));
+        put("f", &lines.concat());
+        let folder = Folder::open(dir.path()).unwrap();
+        let text = String::from_utf8(after_selection(&folder, OsStr::new("f")).unwrap()).unwrap();
+        let sum = |name: &str| of_file(&File::open(dir.path().join(name)).unwrap()).unwrap();
+        let wanted = [
+            format!("{}  EFI/BOOT/grubenv\n", sum("EFI/BOOT/grubenv")),
+            format!("{STALE}  kernel\n"),
+            format!("{}  resinOS_uEnv.txt\n", sum("resinOS_uEnv.txt")),
+        ];
+        assert_eq!(text, wanted.concat());
+        // Again, there is nothing to change.
+        put("f", &text);
+        assert_eq!(after_selection(&folder, OsStr::new("f")).unwrap(), text.as_bytes());
+    }
 }

@@ -14,6 +14,9 @@ mod rules;
 mod run;
 mod space;
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use call::{Call, VARIABLES};
@@ -28,6 +31,7 @@ use crate::device::Facts;
 use crate::error::{Code, Error, Result};
 use crate::phase::files::{BootfilesRecord, Marker, new_transaction};
 use crate::slot::{Root, Roots, Slot};
+use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
 
 /// The names it is known by. The first one means the boot partition, all others the one that is not encrypted.
@@ -102,7 +106,7 @@ fn transaction(paths: &Paths, owner: Slot) -> Result<String> {
 /// # Errors
 /// As for [`deploy`], and those of telling the slots apart.
 pub fn run(context: &Context) -> Result<()> {
-    let call = Call::of(&context.called, |name| std::env::var_os(name), std::io::stdin())?;
+    let call = Call::of(&context.called, |name| std::env::var_os(name), io::stdin())?;
     let paths = &context.paths;
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let (purpose, root) = match context.during_update {
@@ -153,6 +157,32 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
         record(request)?;
     }
     run::Job::new(request, &dest, plan, hands).run()
+}
+
+/// Brings the fingerprints up to date with what the hooks behind `1-bootfiles` have made of the selection, so that `md5sum -c` accepts
+/// them after an update. Nothing that boots depends on it.
+///
+/// # Errors
+/// `BootCopyFailed`, `BootPartitionFull`.
+pub fn sum_up_selection(paths: &Paths) -> Result<()> {
+    let name = OsStr::new(FINGERPRINT);
+    for place in BTreeSet::from([paths.boot(), paths.plain_boot()]) {
+        let written = || -> io::Result<()> {
+            let folder = Folder::open(&place)?;
+            if folder.entry(name)?.is_none() {
+                return Ok(());
+            }
+            let text = fingerprint::after_selection(&folder, name)?;
+            file::replace(&folder, name, &Content::Bytes(&text)).map(drop)
+        };
+        written().map_err(|e| {
+            let path = place.join(name);
+            Error::new(Code::BootCopyFailed, format!("cannot write {}", path.display()))
+                .object(path.display())
+                .because(e)
+        })?;
+    }
+    Ok(())
 }
 
 /// Without this, files would go into the folder below a boot partition that could not be mounted.
