@@ -1,13 +1,11 @@
 //! A slot on disk: the folders and links by which it boots a container image.
 //!
-//! ```text
-//! balena/…                        the engine's data
-//! hostapps/<container>/boot       -> ../../balena/volumes/<volume>/_data
-//! current                         -> hostapps/<container>
-//! boot                            -> current/boot
-//! sbin/init                       -> ../current/boot/init
-//! counter                         the slot with the higher number was installed later
-//! ```
+//! - `balena/…`: the engine's data
+//! - `hostapps/<container>/boot` → `../../balena/volumes/<volume>/_data`
+//! - `current` → `hostapps/<container>`
+//! - `boot` → `current/boot`
+//! - `sbin/init` → `../current/boot/init`
+//! - `counter`: the slot with the higher number was installed later
 //!
 //! All links are relative: the slot is mounted elsewhere when it runs. Each change is one rename, on the medium before the next
 //! one begins; names of temporaries are fixed, so that the next start finds what a cut left behind.
