@@ -18,6 +18,7 @@ const LAYERS: &[&[&str]] = &[
         "config",
         "device",
         "flash_device",
+        "history",
         "partition",
         "phase",
         "slot",

@@ -1,0 +1,1 @@
+//! Hands an update to the daemon, and follows it.

@@ -1,0 +1,3 @@
+//! The D-Bus service `io.balena.Copal1`.
+
+pub mod client;

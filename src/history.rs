@@ -1,0 +1,1 @@
+//! What became of each update, and why: `/mnt/state/copal/history.jsonl`.

@@ -1,0 +1,1 @@
+//! Whether the previous system is new enough to go back to.

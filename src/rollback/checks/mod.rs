@@ -1,0 +1,1 @@
+//! The health checks of a system on trial.

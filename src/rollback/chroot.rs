@@ -1,0 +1,1 @@
+//! The hooks of the old system, run in its own root.

@@ -1,0 +1,1 @@
+//! Before a wanted reboot: it is no failed boot.

@@ -1,0 +1,1 @@
+//! The kernel that a slot was committed with (`kernel_override_abi`).

@@ -1,0 +1,1 @@
+//! `rollback-stop`: ends a trial by hand.

@@ -1,0 +1,1 @@
+//! Versions of balenaOS: `X.Y.Z[-label][+revN]`.
