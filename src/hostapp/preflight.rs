@@ -94,9 +94,17 @@ impl Device {
             // First: a boot partition that is not mounted would look like one whose bootloader was never told anything.
             boot_is_usable(paths)?;
         }
-        let seen = phase::observe(paths, &roots)?;
-        allowed(seen.phase, request.force)?;
         state_is_usable(paths)?;
+        Device::of(paths, roots, target, request.force)
+    }
+
+    /// Where the device stands, and whether that allows an update.
+    ///
+    /// # Errors
+    /// `UpdateRefused`; those of reading boot state and records.
+    pub(crate) fn of(paths: &Paths, roots: Roots, target: Root, force: bool) -> Result<Device> {
+        let seen = phase::observe(paths, &roots)?;
+        allowed(seen.phase, force)?;
         let foreign = match files::BootfilesRecord::read(paths) {
             Ok(record) => record.is_some_and(|r| r.owner != roots.active.slot),
             // It says at least that a deployment was cut off.

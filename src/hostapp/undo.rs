@@ -3,19 +3,16 @@
 //! The selection goes first, by copal's own hand: from then on the running system is the one that boots, whatever becomes of
 //! the rest. Each further part is tried even when the one before it has failed.
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
-
-use super::hooks::{self, Context, DIR, Phases, Run, Signals, builtin};
+use super::hooks::{Context, builtin};
 use crate::bootloader::{self, Dialect};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::phase::files::{self, BootfilesRecord, Marker};
-use crate::slot::Roots;
-use crate::sys::command::{Command, Speaker};
+use crate::slot::{Root, Roots};
 
-/// The program of the running system that puts its boot files back, looked for by name as it always was: boards replace it.
-const HOOKS: &str = "hostapp-update-hooks";
+/// Runs the hooks of the running system with `DURING_UPDATE=0`; [`hooks::current::restore`](super::hooks::current::restore)
+/// on a device.
+pub type Restore<'a> = &'a dyn Fn(&Paths) -> Result<()>;
 
 /// The way back.
 pub struct Undo<'a> {
@@ -27,8 +24,8 @@ pub struct Undo<'a> {
     pub dialect: &'a dyn Dialect,
     /// The update that this belongs to.
     pub transaction: String,
-    /// Whether the running system's hooks are to put its boot files back.
-    pub hooks: bool,
+    /// The running system's hooks, which put its boot files back; `None` where nobody wants that.
+    pub hooks: Option<Restore<'a>>,
 }
 
 /// How far the way back led.
@@ -46,19 +43,31 @@ pub struct Undone {
 impl Undo<'_> {
     /// Selection, boot files, traces; in this order.
     pub fn run(&self) -> Undone {
+        let mut undone = self.restore();
+        self.clear(&mut undone);
+        undone
+    }
+
+    /// Selection and boot files. The traces stay: whoever calls this has more to do before they go.
+    pub fn restore(&self) -> Undone {
         self.record();
         let mut undone = Undone { selection: self.select(), boot_files: None, others: Vec::new() };
         if undone.selection.is_err() {
-            // The boot files belong to what is selected; and the breadcrumbs must stay for the next boot to find.
+            // The boot files belong to what is selected.
             return undone;
         }
-        if self.hooks {
-            undone.boot_files = Some(self.restore_boot_files());
+        if let Some(hooks) = self.hooks {
+            undone.boot_files = Some(self.restore_boot_files(hooks));
             // They end with one that selects, too.
             undone.selection = self.select();
-            if undone.selection.is_err() {
-                return undone;
-            }
+        }
+        undone
+    }
+
+    /// The traces, unless the selection failed: then the breadcrumbs must stay for the next boot to find.
+    pub fn clear(&self, undone: &mut Undone) {
+        if undone.selection.is_err() {
+            return;
         }
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
@@ -66,7 +75,6 @@ impl Undo<'_> {
         };
         let traces = [settled, files::remove_breadcrumbs(self.paths), Marker::remove(self.paths)];
         undone.others.extend(traces.into_iter().filter_map(Result::err));
-        undone
     }
 
     /// While the other slot is selected, its boot files are the ones in place, and the hook that selected it has removed the record
@@ -84,27 +92,12 @@ impl Undo<'_> {
         }
     }
 
-    /// Selects the running system in every way that a bootloader may be told by now.
     fn select(&self) -> Result<()> {
-        let running = &self.roots.active;
-        let first = self.dialect.set(running, false);
-        let now = bootloader::detect(self.paths)?;
-        let second = if now.file() == self.dialect.file() { Ok(()) } else { now.set(running, false) };
-        let state = bootloader::detect(self.paths)?.read()?;
-        if state.root.means(running) && !state.upgrade_available {
-            for e in [first, second].into_iter().filter_map(Result::err) {
-                tracing::warn!("{e}; the running system is selected all the same");
-            }
-            return Ok(());
-        }
-        first.and(second)?;
-        Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", running.slot))
-            .object(now.file().display())
-            .because("it was written, and does not read so"))
+        select(self.paths, self.dialect, &self.roots.active)
     }
 
-    fn restore_boot_files(&self) -> Result<()> {
-        let Err(e) = current_hooks(self.paths) else { return Ok(()) };
+    fn restore_boot_files(&self, hooks: Restore<'_>) -> Result<()> {
+        let Err(e) = hooks(self.paths) else { return Ok(()) };
         tracing::error!("{e}; the boot files are restored without them");
         let context =
             Context { paths: self.paths.clone(), during_update: false, called: "1-bootfiles".to_owned() };
@@ -116,44 +109,24 @@ impl Undo<'_> {
     }
 }
 
-/// Runs the hooks of the running system, as for an update that did not come about.
-fn current_hooks(paths: &Paths) -> Result<()> {
-    let Some(program) = installed(paths) else { return own_run(paths) };
-    tracing::info!("running the hooks of the running system");
-    let failed = |why: std::io::Error| {
-        Error::new(Code::HookFailed, "cannot run the hooks of the running system")
-            .object(program.display())
-            .because(why)
-    };
-    let command = Command::script(&program).map_err(failed)?.envs([("DURING_UPDATE", "0")]);
-    let speaker = Speaker { name: HOOKS, full: HOOKS, hook: None, levels: true };
-    let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
-    if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
-}
-
-/// The same hooks without the program that runs them, which is not installed.
-fn own_run(paths: &Paths) -> Result<()> {
-    tracing::warn!("{HOOKS} is not installed; copal runs the hooks of the running system itself");
-    let run = Run {
-        phases: Phases::FORWARD,
-        dir: paths.at(DIR),
-        during_update: "0".into(),
-        limit: hooks::limit(std::env::var_os(hooks::LIMIT_VARIABLE))?,
-        signals: Signals::RunToTheEnd,
-    };
-    if hooks::run(paths, &run)?.is_empty() {
-        let text =
-            format!("cannot run the hooks of the running system: there are none in {}", run.dir.display());
-        return Err(Error::new(Code::HookFailed, text).object(run.dir.display()));
+/// Selects a complete root for good, in every way that a bootloader may be told by now: `before` is the one that was in use before hooks
+/// ran, which may have moved to another.
+///
+/// # Errors
+/// `BootStateUnwritable`, `BootStateInvalid`: something else may boot next.
+pub fn select(paths: &Paths, before: &dyn Dialect, root: &Root) -> Result<()> {
+    let first = before.set(root, false);
+    let now = bootloader::detect(paths)?;
+    let second = if now.file() == before.file() { Ok(()) } else { now.set(root, false) };
+    let state = bootloader::detect(paths)?.read()?;
+    if state.root.means(root) && !state.upgrade_available {
+        for e in [first, second].into_iter().filter_map(Result::err) {
+            tracing::warn!("{e}; slot {} is selected all the same", root.slot);
+        }
+        return Ok(());
     }
-    Ok(())
-}
-
-/// By the search path, below the root of this system.
-fn installed(paths: &Paths) -> Option<PathBuf> {
-    let search = std::env::var_os("PATH").unwrap_or_default();
-    let usual = OsStr::new("/usr/bin:/usr/sbin:/bin:/sbin");
-    let folders = std::env::split_paths(&search).chain(std::env::split_paths(usual));
-    let mut places = folders.filter(|f| f.is_absolute()).map(|folder| paths.at(folder).join(HOOKS));
-    places.find(|place| place.is_file())
+    first.and(second)?;
+    Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", root.slot))
+        .object(now.file().display())
+        .because("it was written, and does not read so"))
 }

@@ -8,14 +8,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::Marked;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
+
+mod records;
+
+pub use records::{BootfilesRecord, CommitDue, Marker, RollbackKind, RollbackRecord, Trial};
 
 /// While it is there, the supervisor does not reboot, and `rollback-health` runs at boot.
 const HEALTH_BREADCRUMB: &str = "rollback-health-breadcrumb";
@@ -167,149 +169,6 @@ pub fn boot_id(paths: &Paths) -> Result<String> {
     let file = paths.at("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(&file).map_err(|e| cannot_read(&file, e))?;
     Ok(text.trim().to_owned())
-}
-
-/// "Since the last boot, an update has begun, or a rollback has ended." In memory: gone with the next boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marker {
-    /// What has happened.
-    pub kind: Marked,
-    /// In which boot; one of another boot, on a `/run` that outlived it, counts for nothing.
-    pub boot_id: String,
-    /// Where it leads.
-    pub target: Slot,
-    /// Of which update.
-    pub transaction: String,
-}
-
-impl Marker {
-    const NAME: &'static str = "marker";
-
-    /// The marker of this boot.
-    ///
-    /// # Errors
-    /// It cannot be read, or is damaged.
-    pub fn read(paths: &Paths) -> Result<Option<Marker>> {
-        let Some(marker) = read::<Marker>(&paths.run_files().join(Self::NAME))? else { return Ok(None) };
-        Ok(Some(marker).filter(|m| boot_id(paths).map_or(true, |id| id == m.boot_id)))
-    }
-
-    /// Sets it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn set(&self, paths: &Paths) -> Result<()> {
-        put(&paths.run_files(), Self::NAME, self)
-    }
-
-    /// Removes it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn remove(paths: &Paths) -> Result<()> {
-        remove(&paths.run_files(), Self::NAME)
-    }
-}
-
-/// "The boot files of one slot are being deployed." Written before the first of them, removed once the bootloader durably
-/// selects that slot: in between, the boot partition may hold files of two releases.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BootfilesRecord {
-    /// Of which update.
-    pub transaction: String,
-    /// Whose boot files they are.
-    pub owner: Slot,
-}
-
-impl BootfilesRecord {
-    const NAME: &'static str = "bootfiles";
-
-    /// The record, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be read, or is damaged.
-    pub fn read(paths: &Paths) -> Result<Option<BootfilesRecord>> {
-        read(&paths.state_files().join(Self::NAME))
-    }
-
-    /// Writes it, over any that is there.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn write(&self, paths: &Paths) -> Result<()> {
-        put(&paths.state_files(), Self::NAME, self)
-    }
-
-    /// Removes it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn remove(paths: &Paths) -> Result<()> {
-        remove(&paths.state_files(), Self::NAME)
-    }
-
-    /// Removes it if it is that of the slot which the bootloader selects by now.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn settle(paths: &Paths, selected: Slot) -> Result<()> {
-        match Self::read(paths) {
-            Ok(Some(record)) if record.owner == selected => Self::remove(paths),
-            Ok(_) => Ok(()),
-            Err(e) => {
-                // A damaged one says at most "a deployment was cut off"; whoever selects a slot has deployed its files.
-                tracing::warn!("{e}; it is removed");
-                Self::remove(paths)
-            }
-        }
-    }
-}
-
-/// Why a device goes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RollbackKind {
-    /// The health checks failed.
-    Health,
-    /// The bootloader gave up.
-    Altboot,
-}
-
-/// "A rollback is in progress."
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RollbackRecord {
-    /// The slot it leads to.
-    pub target: Slot,
-    /// Why.
-    pub kind: RollbackKind,
-}
-
-impl RollbackRecord {
-    const NAME: &'static str = "rollback";
-
-    /// The record, if there is one.
-    ///
-    /// # Errors
-    /// It cannot be read, or is damaged.
-    pub fn read(paths: &Paths) -> Result<Option<RollbackRecord>> {
-        read(&paths.state_files().join(Self::NAME))
-    }
-
-    /// Writes it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn write(&self, paths: &Paths) -> Result<()> {
-        put(&paths.state_files(), Self::NAME, self)
-    }
-
-    /// Removes it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
-    pub fn remove(paths: &Paths) -> Result<()> {
-        remove(&paths.state_files(), Self::NAME)
-    }
 }
 
 fn is_there(path: &Path) -> Result<bool> {

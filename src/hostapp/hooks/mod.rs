@@ -1,6 +1,7 @@
 //! Hooks: programs of a release that run when it is installed, confirmed or undone.
 
 pub mod builtin;
+pub mod current;
 pub mod legacy;
 mod list;
 mod runner;

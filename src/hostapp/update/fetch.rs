@@ -1,14 +1,14 @@
 //! The image, from an archive or a registry, into the engine's store.
 
 use super::Source;
+use super::installer::ByEngine;
 use super::scratch::Scratch;
-use super::steps::Update;
 use crate::error::Result;
 use crate::flasher::progress::{Progress, Stage};
 use crate::hostapp::engine::{self, Image};
 
 /// Loads or pulls it.
-pub(super) fn fetch(update: &Update<'_>) -> Result<Image> {
+pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
     let engine = &update.ready.engine;
     let mut bridge = Bridge { progress: update.progress, stage: None, done: 0 };
     let image = match &update.request.source {

@@ -5,25 +5,29 @@
 
 mod before;
 mod fetch;
+pub(crate) mod installer;
 mod legacy;
 mod milestone;
 mod new_root;
 mod scratch;
-mod steps;
+pub(crate) mod steps;
 
 use std::path::PathBuf;
 
 pub use legacy::hostapp_update;
 
+use super::hooks;
 use super::lock::Lock;
 use super::preflight;
 use super::safe_reboot;
 use crate::config::paths::Paths;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
+use crate::phase::files;
 use crate::slot::Slot;
 use crate::sys::signal::{self, PutOff};
 use crate::sys::systemd;
+use installer::ByEngine;
 use steps::Update;
 
 /// Where the release comes from.
@@ -92,11 +96,18 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
     milestone::started(request, &ready);
     // An update outlives the connection that it was started by; whoever wants it to end says so.
     let put_off = signal::ignore_hangup().and_then(|()| PutOff::begin());
-    let put_off = put_off.map_err(|e| steps::failed("prepare for signals").because(e))?;
+    let put_off = put_off.map_err(|e| failed("prepare for signals").because(e))?;
     let inhibitor = systemd::is_running(request.paths.root())
         .then(|| systemd::inhibit_shutdown(&request.program, "the host OS is being updated"))
         .flatten();
-    let result = Update::new(request, &ready, progress)?.run();
+    let update = Update {
+        request,
+        device: ready.device.as_ref(),
+        installer: &ByEngine { request, ready: &ready, progress },
+        restore: &hooks::current::restore,
+        transaction: files::new_transaction()?,
+    };
+    let result = update.run();
     if let Some(inhibitor) = inhibitor {
         inhibitor.release();
     }
@@ -121,5 +132,18 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
 /// # Errors
 /// The update is installed all the same.
 pub fn reboot(paths: &Paths) -> Result<()> {
-    match safe_reboot::run(paths).map_err(crate::error::Error::after_success)? {}
+    match safe_reboot::run(paths).map_err(Error::after_success)? {}
+}
+
+/// Between two steps: whether somebody wants the update to end.
+fn go_on() -> Result<()> {
+    match signal::came() {
+        None => Ok(()),
+        Some(signal) => Err(Error::new(Code::Interrupted, format!("the update was ended by {signal}"))
+            .with_hint("run the update again: the running system is selected as before")),
+    }
+}
+
+fn failed(what: &str) -> Error {
+    Error::new(Code::UpdateFailed, format!("cannot update: cannot {what}"))
 }

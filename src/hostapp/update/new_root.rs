@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::installer::When;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::sysroot::Sysroot;
 use crate::sys::command::{Command, Event, Speaker, Stream, because, keep};
@@ -16,15 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The runner that came with the release.
 const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
-
-/// Which of the hooks that run in the running system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
-    /// Before those that run in the new one.
-    Before,
-    /// After them.
-    After,
-}
 
 impl When {
     const fn word(self) -> &'static str {

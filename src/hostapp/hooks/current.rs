@@ -1,0 +1,80 @@
+//! The hooks of the running system, by the programs that it has for them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::{DIR, DURING_UPDATE, LIMIT_VARIABLE, Phases, Run, Signals, limit, run};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::{Command, Speaker};
+
+/// Puts the running system back in its rights, looked for by name as it always was: boards replace it.
+const RESTORE: &str = "hostapp-update-hooks";
+/// Knows the hooks that are due once a system has proved itself.
+const COMMIT: &str = "hostapp-update-hooks-v2";
+
+/// Runs them as for an update that did not come about (`DURING_UPDATE=0`): boot files and bootloaders are those of the running system
+/// again.
+///
+/// # Errors
+/// `HookFailed`.
+pub fn restore(paths: &Paths) -> Result<()> {
+    tracing::info!("running the hooks of the running system");
+    let Some(program) = installed(paths, RESTORE) else {
+        let run = own(paths, RESTORE, Phases::FORWARD)?;
+        if super::run(paths, &run)?.is_empty() {
+            let text = format!(
+                "cannot run the hooks of the running system: there are none in {}",
+                run.dir.display()
+            );
+            return Err(Error::new(Code::HookFailed, text).object(run.dir.display()));
+        }
+        return Ok(());
+    };
+    start(&program, RESTORE, &[])
+}
+
+/// Runs those that are due once the running system has proved itself.
+///
+/// # Errors
+/// `HookFailed`.
+pub fn commit(paths: &Paths) -> Result<()> {
+    tracing::info!("running the commit hooks of the running system");
+    match installed(paths, COMMIT) {
+        Some(program) => start(&program, COMMIT, &["--commit"]),
+        None => run(paths, &own(paths, COMMIT, Phases::COMMIT)?).map(drop),
+    }
+}
+
+fn start(program: &Path, name: &'static str, args: &[&str]) -> Result<()> {
+    let failed = |why: std::io::Error| {
+        Error::new(Code::HookFailed, "cannot run the hooks of the running system")
+            .object(program.display())
+            .because(why)
+    };
+    let command = Command::script(program).map_err(failed)?.args(args).envs([(DURING_UPDATE, "0")]);
+    let speaker = Speaker { name, full: name, hook: None, levels: true };
+    let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
+    if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
+}
+
+/// The same hooks without the program that runs them.
+fn own(paths: &Paths, missing: &str, phases: Phases) -> Result<Run> {
+    tracing::warn!("{missing} is not installed; copal runs the hooks of the running system itself");
+    Ok(Run {
+        phases,
+        dir: paths.at(DIR),
+        during_update: "0".into(),
+        limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
+        signals: Signals::RunToTheEnd,
+    })
+}
+
+/// By the search path, below the root of this system.
+fn installed(paths: &Paths, name: &str) -> Option<PathBuf> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let usual = OsStr::new("/usr/bin:/usr/sbin:/bin:/sbin");
+    let folders = std::env::split_paths(&search).chain(std::env::split_paths(usual));
+    let mut places = folders.filter(|f| f.is_absolute()).map(|folder| paths.at(folder).join(name));
+    places.find(|place| place.is_file())
+}

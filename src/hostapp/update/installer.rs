@@ -1,0 +1,140 @@
+//! Filling the slot, and running the hooks of what is in it.
+
+use std::path::PathBuf;
+
+use super::fetch;
+use super::new_root::NewRoot;
+use super::{Request, before, go_on};
+use crate::error::{Code, Error, Result};
+use crate::flasher::progress::Progress;
+use crate::hostapp::engine::{Hostapp, Image};
+use crate::hostapp::preflight::Ready;
+use crate::hostapp::sysroot::Sysroot;
+
+/// Which of the hooks that run in the running system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Before those that run in the new one.
+    Before,
+    /// After them.
+    After,
+}
+
+/// What an update does with the slot. None of it selects the slot, but for the hooks.
+pub(crate) trait Installer {
+    /// Ends hooks that an update left running when it was killed: they would deploy and select behind our back what is erased
+    /// meanwhile.
+    fn end_hooks(&self) -> Result<()>;
+    /// Keeps what the running system is like, for the health checks of the new one.
+    fn keep(&self) -> Result<()>;
+    /// Empties the slot, and fills it.
+    fn install(&self) -> Result<(Image, Hostapp)>;
+    /// Runs the new hooks, in the running system.
+    fn hooks_here(&self, when: When) -> Result<()>;
+    /// Runs the new hooks, in the new system.
+    fn forward_hooks(&self, image: &Image) -> Result<()>;
+    /// Marks the slot as the one that was installed later; its number.
+    fn count(&self) -> Result<u64>;
+}
+
+/// With the container engine, as on a device.
+pub(super) struct ByEngine<'a> {
+    pub request: &'a Request,
+    pub ready: &'a Ready,
+    pub progress: &'a dyn Progress,
+}
+
+impl Installer for ByEngine<'_> {
+    fn end_hooks(&self) -> Result<()> {
+        self.ready.engine.remove_running()
+    }
+
+    fn keep(&self) -> Result<()> {
+        before::keep(&self.request.paths)
+    }
+
+    fn install(&self) -> Result<(Image, Hostapp)> {
+        let sysroot = self.sysroot();
+        go_on()?;
+        sysroot.make_skeleton()?;
+        self.empty();
+        sysroot.flush()?;
+        go_on()?;
+        let image = fetch::fetch(self)?;
+        go_on()?;
+        let hostapp = self.ready.engine.create_hostapp(&image)?;
+        let volume = self.volume(&hostapp)?;
+        sysroot.add(&hostapp.id, &volume)?;
+        sysroot.make_current(&hostapp.id)?;
+        go_on()?;
+        Ok((image, hostapp))
+    }
+
+    fn hooks_here(&self, when: When) -> Result<()> {
+        let root = NewRoot::mount(self.sysroot())?;
+        let result = root.run_hooks(when);
+        root.unmount();
+        result
+    }
+
+    fn forward_hooks(&self, image: &Image) -> Result<()> {
+        let mut last = String::new();
+        let status = self.ready.engine.run_hooks(image, &mut |line| {
+            tracing::info!("{line}");
+            crate::sys::command::keep(&mut last, line);
+        })?;
+        match i32::try_from(status) {
+            Ok(0) => Ok(()),
+            status => {
+                let end = crate::sys::command::End::Status(status.unwrap_or(i32::MAX));
+                Err(Error::new(Code::HookFailed, "cannot run the forward hooks of the new release")
+                    .object("forward")
+                    .because(crate::sys::command::because(end, &last)))
+            }
+        }
+    }
+
+    fn count(&self) -> Result<u64> {
+        let counter = Sysroot::at(self.request.paths.active()).counter().saturating_add(1);
+        self.sysroot().set_counter(counter)?;
+        Ok(counter)
+    }
+}
+
+impl ByEngine<'_> {
+    fn sysroot(&self) -> &Sysroot {
+        &self.ready.sysroot
+    }
+
+    /// What cannot be removed takes room, and harms nobody else: then the next step fails for want of it, or does not.
+    fn empty(&self) {
+        let engine = &self.ready.engine;
+        for result in [engine.remove_containers(), engine.remove_images()] {
+            if let Err(e) = result {
+                tracing::warn!("{}", e.message());
+            }
+        }
+        self.sysroot().remove_hostapps();
+    }
+
+    /// The boot volume below the engine's data; a complete one, since the slot boots from it.
+    fn volume(&self, hostapp: &Hostapp) -> Result<PathBuf> {
+        let error = |why: &str| {
+            Error::new(Code::UpdateFailed, "cannot use the image as a host OS")
+                .object(hostapp.boot.display())
+                .because(why)
+                .with_hint("name an image of the host OS")
+        };
+        let is_plain = |id: &str| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        if !is_plain(&hostapp.id) {
+            return Err(error("the engine gave its container no usable name"));
+        }
+        let below = hostapp.boot.strip_prefix(&self.ready.data_root).ok();
+        let below = below.filter(|p| p.components().all(|c| matches!(c, std::path::Component::Normal(_))));
+        let volume = below.ok_or_else(|| error("its boot volume is not below the engine's data"))?;
+        if !self.sysroot().engine().join(volume).join("init").is_file() {
+            return Err(error("it has no /boot/init"));
+        }
+        Ok(volume.to_owned())
+    }
+}
