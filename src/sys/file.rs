@@ -4,6 +4,7 @@
 //! and in which order, is what a write log of a real vfat bears out (`docs/boot-partition.md`); on other file systems the
 //! same steps are merely more than needed.
 
+mod append;
 mod commit;
 mod content;
 mod flush;
@@ -14,6 +15,7 @@ mod overwrite;
 mod replace;
 mod side;
 
+pub use append::{append, reserve, tail};
 pub use commit::{
     commit_side_files, commit_side_files_by, current_content, open_current, open_current_by,
     rename_side_file, rename_side_file_by,

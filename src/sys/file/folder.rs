@@ -258,6 +258,14 @@ impl Folder {
         Ok(file)
     }
 
+    /// Opens a regular file whose end every write goes to; never a link.
+    ///
+    /// # Errors
+    /// As for [`open_file`](Self::open_file).
+    pub(super) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
+        self.open_regular(name, OFlag::O_RDWR | OFlag::O_APPEND)
+    }
+
     /// Whether a file holds exactly `content`, as read from the medium.
     ///
     /// # Errors

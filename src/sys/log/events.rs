@@ -36,4 +36,16 @@ events! {
     UPDATE_INSTALLED = "3eac8ee1bc9b4ded9c398effda6722bc";
     /// An update has come to nothing.
     UPDATE_FAILED = "31d71edeaeec4ab2be92c2ebd9903a66";
+    /// A new system runs, and has to prove itself.
+    TRIAL_STARTED = "087c0e1168f24595b105b90da41ef69a";
+    /// A system on trial is not as well as it has to be, at this attempt.
+    HEALTH_CHECK_FAILED = "5b7762eab28f4f78bde1c0b84adc5035";
+    /// A new system has proved itself, and stays.
+    COMMITTED = "8913a1f17bab4dc28ea8ab45f90c32ac";
+    /// The device goes back to the old system.
+    ROLLED_BACK = "5f7781a0713c4955a35238e2e70b59ad";
+    /// The device cannot go back to the old system.
+    ROLLBACK_FAILED = "20d67fc400ba406fb93b511b529a738a";
+    /// A record of the history is in the journal, since it could not be added to its file.
+    HISTORY_UNWRITTEN = "f30bf94e59054aedb36674b6c326dded";
 }

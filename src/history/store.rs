@@ -1,0 +1,115 @@
+//! The file: lines of JSON, appended in place, so that a record needs no room but its own, which is allocated beforehand.
+//!
+//! A cut leaves a torn last line at worst. Readers pass it over; the next record begins on a line of its own; and the next time the
+//! oldest records are dropped, by replacing the file, it goes as well.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+
+use super::record::Record;
+use crate::config::paths::Paths;
+use crate::sys::file::{self, Content, Folder};
+
+const NAME: &str = "history.jsonl";
+
+/// Most records in the file.
+pub const RECORDS: usize = 64;
+/// Most bytes of the file.
+pub const FILE_LIMIT: usize = 256 << 10;
+/// Most bytes of a record.
+pub const LINE_LIMIT: usize = 48 << 10;
+
+/// What the file has when an update starts: with room for what may become of it, two records of full size and some small ones.
+const KEPT_BYTES: usize = FILE_LIMIT - 128 * 1024;
+const KEPT_RECORDS: usize = RECORDS - 8;
+
+/// The file.
+pub(super) fn path(paths: &Paths) -> PathBuf {
+    paths.state_files().join(NAME)
+}
+
+/// Drops the oldest records, and allocates room for the next.
+pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
+    let folder = folder(paths)?;
+    let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
+    let is_there = old.is_some();
+    let old = old.unwrap_or_default();
+    let kept = compact(&old, KEPT_RECORDS, KEPT_BYTES);
+    if !is_there || kept != old {
+        file::replace(&folder, OsStr::new(NAME), &content(&kept))?;
+    }
+    file::reserve(&folder, OsStr::new(NAME), FILE_LIMIT)
+}
+
+/// Adds a line.
+pub(super) fn append(paths: &Paths, line: &str) -> io::Result<()> {
+    let folder = folder(paths)?;
+    let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
+    if let Some(old) = &old
+        && old.len() + 1 + line.len() <= FILE_LIMIT
+        && split(old).count() < RECORDS
+    {
+        return file::append(&folder, OsStr::new(NAME), line.as_bytes());
+    }
+    // Nobody has made room: the update was not by copal, or the device was never updated.
+    let kept = old.unwrap_or_default();
+    let mut kept = compact(&kept, KEPT_RECORDS, KEPT_BYTES);
+    kept.extend(line.as_bytes());
+    file::replace(&folder, OsStr::new(NAME), &content(&kept)).map(drop)
+}
+
+/// The lines of the file that hold something, oldest first.
+pub(super) fn lines(paths: &Paths) -> io::Result<Vec<Vec<u8>>> {
+    let folder = Folder::open(&paths.state_files())?;
+    let all = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?.unwrap_or_default();
+    Ok(split(&all).map(<[u8]>::to_vec).collect())
+}
+
+/// A file that somebody else has made larger is not read whole.
+const READ_LIMIT: usize = 2 * FILE_LIMIT;
+
+/// Not for everybody: the journal of a system may hold what its owner would not tell.
+const fn content(bytes: &[u8]) -> Content<'_> {
+    Content::BytesAs(bytes, 0o600)
+}
+
+fn folder(paths: &Paths) -> io::Result<Folder> {
+    // Only the last part is made: a parent that is missing is a partition that is not mounted.
+    let state = Folder::open(&paths.state())?;
+    let name = paths.state_files();
+    let name = name.file_name().unwrap_or(OsStr::new("copal"));
+    if state.entry(name)?.is_none() {
+        file::make_folder(&state, name)?;
+    }
+    state.enter(name)
+}
+
+fn split(all: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    all.split(|&b| b == b'\n').filter(|line| !line.is_empty())
+}
+
+/// The newest records within the limits, byte by byte as they are: what a later release has added stays. Where they are too long,
+/// the older ones lose their journal before they go themselves.
+fn compact(all: &[u8], records: usize, bytes: usize) -> Vec<u8> {
+    let sound: Vec<&[u8]> = split(all).filter(|line| Record::of_line(line).is_some()).collect();
+    let newest = sound.get(sound.len().saturating_sub(records)..).unwrap_or_default();
+    let mut room = bytes;
+    let mut kept: Vec<Vec<u8>> = Vec::new();
+    for line in newest.iter().rev() {
+        let line = if line.len() < room { line.to_vec() } else { without_journal(line) };
+        let Some(left) = room.checked_sub(line.len() + 1) else { break };
+        room = left;
+        kept.push(line);
+    }
+    kept.iter().rev().flat_map(|line| line.iter().copied().chain([b'\n'])).collect()
+}
+
+fn without_journal(line: &[u8]) -> Vec<u8> {
+    let short = || -> serde_json::Result<Vec<u8>> {
+        let mut record: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line)?;
+        record.insert("journal".to_owned(), serde_json::Value::Array(Vec::new()));
+        serde_json::to_vec(&record)
+    };
+    short().unwrap_or_else(|_| line.to_vec())
+}
