@@ -119,6 +119,18 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
     Err(reboot(Ways::of(paths), &times, flush, thread::sleep))
 }
 
+/// Reboots without asking any service: for a device that must not stay as it is. A return is a failure.
+#[must_use]
+pub fn at_once(paths: &Paths) -> Error {
+    tracing::info!("{REBOOTING}");
+    if systemd::is_running(paths.root())
+        && let Err(e) = signal::term_is_success()
+    {
+        tracing::debug!("SIGTERM will look like a failure: {e}");
+    }
+    reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
+}
+
 /// Waits until no service holds its lock, or the owner overrides them; for as long as it takes.
 pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
     tracing::info!("safe reboot: looking for the locks of services");

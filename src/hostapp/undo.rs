@@ -12,7 +12,7 @@ use crate::slot::{Root, Roots};
 
 /// Runs the hooks of the running system with `DURING_UPDATE=0`; [`hooks::current::restore`](super::hooks::current::restore)
 /// on a device.
-pub type Restore<'a> = &'a dyn Fn(&Paths) -> Result<()>;
+pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
 
 /// The way back.
 pub struct Undo<'a> {
@@ -97,7 +97,7 @@ impl Undo<'_> {
     }
 
     fn restore_boot_files(&self, hooks: Restore<'_>) -> Result<()> {
-        let Err(e) = hooks(self.paths) else { return Ok(()) };
+        let Err(e) = hooks() else { return Ok(()) };
         tracing::error!("{e}; the boot files are restored without them");
         let context =
             Context { paths: self.paths.clone(), during_update: false, called: "1-bootfiles".to_owned() };

@@ -150,6 +150,22 @@ pub fn sweep(paths: &Paths) {
     }
 }
 
+/// Removes records that cannot be understood, of which none is needed for a device to boot: without the record of a rollback the
+/// bootloader's selection decides, and a system that had failed is tried, and fails, again. To be called at boot only.
+pub fn remove_damaged(paths: &Paths) {
+    let damaged = |e: &Error| e.code() == Code::StateInvalid;
+    let removed = [
+        RollbackRecord::read(paths).err().filter(damaged).map(|e| (e, RollbackRecord::remove(paths))),
+        Marker::read(paths).err().filter(damaged).map(|e| (e, Marker::remove(paths))),
+    ];
+    for (e, result) in removed.into_iter().flatten() {
+        match result {
+            Ok(()) => tracing::warn!("{}; it is removed", e.message()),
+            Err(also) => tracing::error!("{}; {}", e.message(), also.message()),
+        }
+    }
+}
+
 /// A number for one update, from its beginning to its verdict.
 ///
 /// # Errors

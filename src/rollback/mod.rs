@@ -1,9 +1,142 @@
 //! The verdict on an update: the trial of the new system, and the way back to the old one.
+//!
+//! [`boot_check`] makes the state agree with the phase at every boot; [`health`] tries the new system and commits it or goes back;
+//! [`altboot`] follows a bootloader that has gone back by itself. Each derives the phase anew before it acts, does it under
+//! the lock of updates, and can be cut off at any moment: what it had begun is found in the state, and taken up again.
 
+pub mod altboot;
+pub mod boot_check;
+pub mod by_hand;
 pub mod check_version;
 pub mod checks;
 pub mod chroot;
 pub mod clear_bootcount;
+mod commit;
+mod finish;
+mod go_back;
+pub mod health;
 pub mod kernel_override;
+mod outside;
 pub mod state_probe;
 pub mod stop;
+mod story;
+mod trial;
+
+pub use outside::Outside;
+
+use std::io;
+
+use crate::config::paths::Paths;
+use crate::device::Facts;
+use crate::error::{Code, Error, Result};
+use crate::hostapp::lock::Lock;
+use crate::phase::files::{self, Trial};
+use crate::phase::{self, Observation, Phase};
+use crate::slot::{Root, Roots};
+use crate::sys::file::{Folder, Steps as _};
+use crate::sys::systemd::{self, Inhibitor};
+
+/// The device, as far as a verdict needs it.
+pub struct Ground<'a> {
+    /// Where everything is.
+    pub paths: &'a Paths,
+    /// The root partitions.
+    pub roots: Roots,
+    /// What is beyond the device's own files.
+    pub outside: &'a Outside<'a>,
+}
+
+impl<'a> Ground<'a> {
+    /// Tells the roots apart.
+    ///
+    /// # Errors
+    /// `SlotUnknown`, `SlotSame`, `Io`.
+    pub fn look(paths: &'a Paths, outside: &'a Outside<'a>) -> Result<Ground<'a>> {
+        Ok(Ground { paths, roots: Roots::of(&Facts::gather(paths)?)?, outside })
+    }
+
+    /// Where the device stands now.
+    ///
+    /// # Errors
+    /// Those of reading boot state and records.
+    pub fn observe(&self) -> Result<Observation> {
+        phase::observe(self.paths, &self.roots)
+    }
+
+    fn running(&self) -> &Root {
+        &self.roots.active
+    }
+
+    /// The update that the running system belongs to, or is the way back from; a new number where nobody has left one.
+    fn transaction(&self) -> Result<String> {
+        match Trial::read(self.paths) {
+            Ok(Some(trial)) => Ok(trial.transaction),
+            Ok(None) => files::new_transaction(),
+            Err(e) => {
+                tracing::warn!("{e}; the update gets another number");
+                files::new_transaction()
+            }
+        }
+    }
+
+    /// Everything on the state partition, also what others have written there without waiting for it.
+    fn flush_state(&self) {
+        let flushed = Folder::open(&self.paths.state()).and_then(|folder| {
+            folder.sync_folder()?;
+            folder.flush()
+        });
+        warn_io("flush the state partition", flushed);
+    }
+
+    /// Reboots. A return is a failure: the device goes on until somebody restarts it.
+    fn reboot(&self) -> Error {
+        (self.outside.reboot)()
+    }
+}
+
+/// A verdict, while nobody updates. Ends with [`release`](Self::release), before anything that may reboot.
+struct Turn {
+    lock: Lock,
+    inhibitor: Option<Inhibitor>,
+}
+
+impl Turn {
+    /// Takes the lock of updates and, from logind, that against shutting down.
+    fn take(paths: &Paths, program: &str) -> Result<Turn> {
+        let lock = Lock::take(paths, program)?;
+        let inhibitor = systemd::is_running(paths.root())
+            .then(|| systemd::inhibit_shutdown(program, "the boot state is being changed"))
+            .flatten();
+        Ok(Turn { lock, inhibitor })
+    }
+
+    /// Lets the system shut down: what follows may reboot.
+    fn allow_shutdown(&mut self) {
+        if let Some(inhibitor) = self.inhibitor.take() {
+            inhibitor.release();
+        }
+    }
+
+    fn release(mut self) {
+        self.allow_shutdown();
+        self.lock.release();
+    }
+}
+
+/// The refusal of what only fits another phase.
+fn refused(what: &str, phase: Phase) -> Error {
+    Error::new(Code::RollbackRefused, format!("cannot {what}: {}", phase.meaning())).object(phase.as_str())
+}
+
+/// Goes on without something.
+fn warn(result: Result<()>) {
+    if let Err(e) = result {
+        tracing::warn!("{}", e.message());
+    }
+}
+
+fn warn_io(what: &str, result: io::Result<()>) {
+    if let Err(e) = result {
+        tracing::warn!("cannot {what}: {e}");
+    }
+}

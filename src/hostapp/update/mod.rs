@@ -104,7 +104,7 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
         request,
         device: ready.device.as_ref(),
         installer: &ByEngine { request, ready: &ready, progress },
-        restore: &hooks::current::restore,
+        restore: &|| hooks::current::restore(&request.paths),
         transaction: files::new_transaction()?,
     };
     let result = update.run();

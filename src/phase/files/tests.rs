@@ -1,4 +1,6 @@
 use super::*;
+use crate::phase::Marked;
+use crate::slot::Slot;
 
 /// A device with an empty state partition.
 fn device() -> (tempfile::TempDir, Paths) {
@@ -104,7 +106,7 @@ fn what_a_kill_has_left_goes_with_the_next_change() {
 #[test]
 fn a_rollback_is_recorded() {
     let (_dir, paths) = device();
-    let record = RollbackRecord { target: Slot::A, kind: RollbackKind::Altboot };
+    let record = RollbackRecord { target: Slot::A, kind: RollbackKind::Altboot, transaction: "t".into() };
     record.write(&paths).unwrap();
     assert_eq!(RollbackRecord::read(&paths).unwrap(), Some(record));
     RollbackRecord::remove(&paths).unwrap();

@@ -1,0 +1,110 @@
+//! `copal rollback boot-check`, at every boot: makes the state agree with the phase.
+
+use super::commit::{due_hooks, own_boot_files};
+use super::finish::{finish, undo};
+use super::go_back::{Reason, go_back};
+use super::{Ground, Outside, Turn, warn};
+use crate::config::paths::Paths;
+use crate::config::rollback_conf::RollbackConf;
+use crate::error::Result;
+use crate::phase::files::{self, BootfilesRecord, Marker, RollbackKind, RollbackRecord};
+use crate::phase::{Marked, Phase};
+
+/// Each turn ends something; more would be a circle.
+const MOST_TURNS: usize = 4;
+
+/// What is left to do after a turn.
+enum Next {
+    /// Another look.
+    Again,
+    /// Nothing.
+    Done,
+}
+
+/// Completes what was cut off, and prepares what the phase needs.
+///
+/// # Errors
+/// `Busy`; `SlotUnknown` and the like; what was cut off could not be completed; the device does not reboot.
+pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
+    let outside = Outside::of(paths, conf);
+    run_with(&Ground::look(paths, &outside)?)
+}
+
+/// [`run`], wherever the ground is.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_with(ground: &Ground<'_>) -> Result<()> {
+    files::sweep(ground.paths);
+    files::remove_damaged(ground.paths);
+    for _ in 0..MOST_TURNS {
+        let turn = Turn::take(ground.paths, "copal-boot-check")?;
+        if let Next::Done = one(ground, turn)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
+    let paths = ground.paths;
+    let phase = ground.observe()?.phase;
+    tracing::info!("{phase}: {}", phase.meaning());
+    let next = match phase {
+        // The units of the programs that act in these phases look for them.
+        Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
+        Phase::Finishing => return complete(ground, turn),
+        Phase::GoingBack => return resume(ground, turn),
+        Phase::Leftovers => undo(ground).map(|()| Next::Again),
+        Phase::Healthy => {
+            boot_files_cut_off(ground);
+            due_hooks(ground);
+            Ok(Next::Done)
+        }
+        Phase::RolledBack | Phase::Installing | Phase::Pending | Phase::Interrupted => Ok(Next::Done),
+    };
+    turn.release();
+    next
+}
+
+/// A rollback that was cut off once the running system was selected.
+fn complete(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
+    let paths = ground.paths;
+    let Some(record) = RollbackRecord::read(paths)? else { return Ok(Next::Again) };
+    // The bootloader went back by itself, and the new system's boot files may have been in place still when this boot began.
+    let stale = record.kind == RollbackKind::Altboot && BootfilesRecord::read(paths)?.is_some();
+    finish(ground, &record)?;
+    if !stale {
+        turn.release();
+        return Ok(Next::Again);
+    }
+    tracing::warn!("this boot began with boot files of the other slot; the device restarts with its own");
+    let (boot_id, target, transaction) = (files::boot_id(paths)?, record.target, record.transaction);
+    warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
+    ground.flush_state();
+    turn.release();
+    Err(ground.reboot())
+}
+
+/// A rollback that was cut off before the old system was selected; or the bootloader has gone on with the new one.
+fn resume(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
+    let Some(record) = RollbackRecord::read(ground.paths)? else { return Ok(Next::Again) };
+    Err(go_back(ground, turn, &Reason::Resumed(&record)))
+}
+
+/// Boot files whose deployment did not end: with nothing under way they have to be those of the running system.
+fn boot_files_cut_off(ground: &Ground<'_>) {
+    let cut_off = match BootfilesRecord::read(ground.paths) {
+        Ok(record) => record.is_some(),
+        Err(e) => {
+            tracing::warn!("{}; boot files are looked at", e.message());
+            true
+        }
+    };
+    if cut_off {
+        match own_boot_files(ground) {
+            Ok(()) => warn(BootfilesRecord::remove(ground.paths)),
+            Err(e) => tracing::error!("{}; they are tried again at the next boot", e.message()),
+        }
+    }
+}

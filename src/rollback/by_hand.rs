@@ -1,0 +1,69 @@
+//! Verdicts of the owner: over D-Bus, or by a verb.
+
+use super::commit::{Proof, commit};
+use super::finish::undo;
+use super::go_back::{Reason, go_back};
+use super::{Ground, Outside, Turn, refused};
+use crate::config::paths::Paths;
+use crate::config::rollback_conf::RollbackConf;
+use crate::error::Result;
+use crate::phase::Phase;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Back {
+    /// An update that waited for its reboot, or had died, is undone: the running system stays.
+    Undone,
+}
+
+/// Commits the running system, without checks. With nothing on trial there is nothing to do.
+///
+/// # Errors
+/// `RollbackRefused` where committing would not keep the running system; `Busy`; those of committing.
+pub fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
+    let outside = Outside::of(paths, conf);
+    mark_good_with(&Ground::look(paths, &outside)?)
+}
+
+/// [`mark_good`], wherever the ground is.
+///
+/// # Errors
+/// As for [`mark_good`].
+pub fn mark_good_with(ground: &Ground<'_>) -> Result<()> {
+    let turn = Turn::take(ground.paths, "mark-good")?;
+    match ground.observe()?.phase {
+        Phase::Trial => commit(ground, turn, &Proof::ByHand),
+        Phase::Healthy => {
+            turn.release();
+            Ok(())
+        }
+        phase => Err(refused("commit the running system", phase)),
+    }
+}
+
+/// Goes back: from a system on trial to the one before it, which reboots; from an update that has not been started yet to the running
+/// system. A system that was committed never goes back.
+///
+/// # Errors
+/// `RollbackRefused`; `Busy`; those of going back; the device does not reboot.
+pub fn back(paths: &Paths, conf: &RollbackConf) -> Result<Back> {
+    let outside = Outside::of(paths, conf);
+    back_with(&Ground::look(paths, &outside)?)
+}
+
+/// [`back`], wherever the ground is.
+///
+/// # Errors
+/// As for [`back`].
+pub fn back_with(ground: &Ground<'_>) -> Result<Back> {
+    let turn = Turn::take(ground.paths, "rollback")?;
+    match ground.observe()?.phase {
+        Phase::Trial => Err(go_back(ground, turn, &Reason::ByHand)),
+        Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers => {
+            undo(ground)?;
+            turn.release();
+            Ok(Back::Undone)
+        }
+        phase => Err(refused("go back", phase)),
+    }
+}

@@ -1,0 +1,72 @@
+//! The end of a way back, in the system that it leads to.
+
+use super::{Ground, warn};
+use crate::error::Result;
+use crate::hostapp::undo::{Undo, Undone};
+use crate::phase::files::{Flag, RollbackKind, RollbackRecord, Trial};
+
+impl RollbackKind {
+    /// What the owner, and the supervisor, are told by.
+    fn flag(self) -> Flag {
+        match self {
+            RollbackKind::Health => Flag::HealthTriggered,
+            RollbackKind::Altboot => Flag::AltbootTriggered,
+        }
+    }
+}
+
+/// Selection, boot files, flag, traces; the record goes last. To be called again after a cut.
+///
+/// # Errors
+/// The running system could not be selected, and the record is still there; or the record could not be removed.
+pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()> {
+    let dialect = crate::bootloader::detect(ground.paths)?;
+    let undo = Undo {
+        paths: ground.paths,
+        roots: &ground.roots,
+        dialect: &*dialect,
+        transaction: record.transaction.clone(),
+        hooks: Some(&ground.outside.current_hooks),
+    };
+    let mut undone = undo.restore();
+    if undone.selection.is_ok() {
+        // Behind the hooks, which lower the flags of earlier updates.
+        warn(record.kind.flag().raise(ground.paths));
+        undo.clear(&mut undone);
+        warn(Trial::remove(ground.paths));
+    }
+    told(undone)?;
+    ground.flush_state();
+    RollbackRecord::remove(ground.paths)
+}
+
+/// Back to the running system from an update that came to nothing: no rollback, and no flag.
+///
+/// # Errors
+/// The running system could not be selected.
+pub(super) fn undo(ground: &Ground<'_>) -> Result<()> {
+    let dialect = crate::bootloader::detect(ground.paths)?;
+    let undo = Undo {
+        paths: ground.paths,
+        roots: &ground.roots,
+        dialect: &*dialect,
+        transaction: ground.transaction()?,
+        hooks: Some(&ground.outside.current_hooks),
+    };
+    let undone = undo.run();
+    if undone.selection.is_ok() {
+        warn(Trial::remove(ground.paths));
+    }
+    told(undone)
+}
+
+/// Everything that failed goes to the log; only the selection stops anything.
+fn told(undone: Undone) -> Result<()> {
+    if let Some(Err(e)) = &undone.boot_files {
+        tracing::error!("{}; they are tried again at the next boot", e.message());
+    }
+    for e in &undone.others {
+        tracing::warn!("{}", e.message());
+    }
+    undone.selection
+}

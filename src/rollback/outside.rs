@@ -1,0 +1,52 @@
+//! What a verdict needs beyond the files of the device: time, programs, the end of the system. A test puts its own in their
+//! place, so that a trial of fifteen minutes takes no time, and no machine reboots.
+
+use std::time::Duration;
+
+use super::{checks, chroot};
+use crate::config::paths::Paths;
+use crate::config::rollback_conf::RollbackConf;
+use crate::error::{Error, Result};
+use crate::history::Check;
+use crate::hostapp::hooks;
+use crate::hostapp::safe_reboot;
+
+/// Something to be done.
+pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;
+
+/// Each part by itself; all of them are those of the device in [`Outside::of`].
+pub struct Outside<'a> {
+    /// Lets time pass.
+    pub wait: Box<dyn Fn(Duration) + 'a>,
+    /// Runs the health checks once.
+    pub checks: Box<dyn Fn() -> Vec<Check> + 'a>,
+    /// Whether the previous system is one that can be gone back to.
+    pub previous_is_new_enough: Box<dyn Fn() -> Result<bool> + 'a>,
+    /// Runs the old system's hooks in its own root, with `DURING_UPDATE=1`.
+    pub old_hooks: Act<'a>,
+    /// Deploys the boot files of the old system, without its hooks.
+    pub old_boot_files: Act<'a>,
+    /// Runs the running system's hooks, with `DURING_UPDATE=0`.
+    pub current_hooks: Act<'a>,
+    /// Runs the running system's commit hooks.
+    pub commit_hooks: Act<'a>,
+    /// Reboots. Returns when it fails.
+    pub reboot: Box<dyn Fn() -> Error + 'a>,
+}
+
+impl<'a> Outside<'a> {
+    /// Those of the device.
+    #[must_use]
+    pub fn of(paths: &'a Paths, conf: &'a RollbackConf) -> Outside<'a> {
+        Outside {
+            wait: Box::new(std::thread::sleep),
+            checks: Box::new(move || checks::run(paths, conf)),
+            previous_is_new_enough: Box::new(move || super::check_version::is_new_enough(paths)),
+            old_hooks: Box::new(move || chroot::run_old_hooks(paths)),
+            old_boot_files: Box::new(move || chroot::deploy_old_boot_files(paths)),
+            current_hooks: Box::new(move || hooks::current::restore(paths)),
+            commit_hooks: Box::new(move || hooks::current::commit(paths)),
+            reboot: Box::new(move || safe_reboot::at_once(paths)),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The trial of the running system: is it as healthy as the one before it?
+
+use std::collections::BTreeMap;
+
+use super::commit::{Proof, commit};
+use super::go_back::{Reason, go_back};
+use super::{Ground, Turn, checks};
+use crate::bootloader::Dialect;
+use crate::config::rollback_conf::RollbackConf;
+use crate::error::{Code, Error, Result};
+use crate::history::{Check, CheckResult, announce};
+use crate::phase::Phase;
+use crate::phase::files::Trial;
+use crate::sys::notify;
+
+/// So often, and no oftener, does a system on trial set the bootloader's count back: power cuts after userspace was reached are
+/// not taken for failed boots, and yet a system that restarts over and over ends.
+const MOST_RESETS: u32 = 3;
+
+/// What the health checks came to, over all attempts.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    /// How often they were run.
+    pub attempts: u32,
+    /// As the last attempt found them.
+    pub checks: Vec<Check>,
+    failures: BTreeMap<String, u32>,
+}
+
+impl Tried {
+    fn add(&mut self, checks: Vec<Check>) {
+        self.attempts = self.attempts.saturating_add(1);
+        for check in checks.iter().filter(|c| c.result == CheckResult::Failed) {
+            *self.failures.entry(check.name.clone()).or_default() += 1;
+        }
+        self.checks = checks;
+    }
+
+    /// The checks, with how often each has failed.
+    pub(super) fn told(&self) -> Vec<Check> {
+        let mut told = self.checks.clone();
+        for check in &mut told {
+            let Some(failures) = self.failures.get(&check.name) else { continue };
+            let often = format!("failed {failures} of {} times", self.attempts);
+            check.reason = if check.reason.is_empty() { often } else { format!("{often}: {}", check.reason) };
+        }
+        told
+    }
+
+    /// The required checks that failed last.
+    pub(super) fn missed(&self) -> String {
+        let missed = self.checks.iter().filter(|c| c.required && c.result == CheckResult::Failed);
+        missed.map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Tries the running system to the end: commits it, or goes back.
+///
+/// # Errors
+/// `PreviousTooOld`, with the running system committed; the verdict could not be carried out; the device does not reboot.
+pub(super) fn run(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
+    if !(ground.outside.previous_is_new_enough)()? {
+        return unsupported(ground);
+    }
+    let slot = ground.running().slot;
+    announce::trial_started(slot, ground.version_of(slot).as_deref());
+    reset_count(ground);
+    let mut tried = Tried::default();
+    for attempt in 1..=conf.count {
+        notify::status(&format!("health checks {attempt} of {} in {} s", conf.count, conf.timeout.as_secs()));
+        (ground.outside.wait)(conf.timeout);
+        notify::status(&format!("health checks {attempt} of {}", conf.count));
+        tried.add((ground.outside.checks)());
+        if checks::passed(&tried.checks) {
+            return verdict(ground, |ground, turn| commit(ground, turn, &Proof::Healthy(&tried)));
+        }
+        for check in tried.checks.iter().filter(|c| c.required && c.result == CheckResult::Failed) {
+            announce::health_check_failed(slot, check, attempt, conf.count);
+        }
+    }
+    verdict(ground, |ground, turn| Err(go_back(ground, turn, &Reason::Unhealthy(&tried))))
+}
+
+/// Without rollbacks there is nothing to try for; the program fails as the script did, so that somebody looks.
+fn unsupported(ground: &Ground<'_>) -> Result<()> {
+    verdict(ground, |ground, turn| commit(ground, turn, &Proof::NoWayBack))?;
+    Err(Error::new(Code::PreviousTooOld, "cannot go back to the system in the other slot: it is too old")
+        .object(ground.running().slot.other().letter())
+        .after_success())
+}
+
+/// Whatever has happened while the checks were waited for: the verdict is on what is there now.
+fn verdict<'g>(ground: &Ground<'g>, carry_out: impl FnOnce(&Ground<'g>, Turn) -> Result<()>) -> Result<()> {
+    let turn = match Turn::take(ground.paths, "rollback-health") {
+        Err(e) if e.code() == Code::Busy => {
+            tracing::warn!("{}; it takes the place of the trial", e.message());
+            return Ok(());
+        }
+        turn => turn?,
+    };
+    let now = ground.observe()?;
+    if now.phase == Phase::Trial {
+        return carry_out(ground, turn);
+    }
+    tracing::info!("the trial has ended meanwhile: {}", now.phase.meaning());
+    turn.release();
+    Ok(())
+}
+
+/// Userspace is up: the boot count starts anew. It fails towards the old system: without the record, the count stays.
+fn reset_count(ground: &Ground<'_>) {
+    let reset = || -> Result<()> {
+        let seen = ground.observe()?;
+        let trial = match Trial::read(ground.paths) {
+            Ok(Some(trial)) if trial.slot == ground.running().slot => trial,
+            Ok(_) => Trial { transaction: ground.transaction()?, slot: ground.running().slot, resets: 0 },
+            // A damaged one may have been used up.
+            Err(e) => return Err(e),
+        };
+        count_anew(ground, &*seen.dialect, seen.state.bootcount, trial)
+    };
+    if let Err(e) = reset() {
+        tracing::warn!("{}; the bootloader's count of attempts goes on", e.message());
+    }
+}
+
+fn count_anew(ground: &Ground<'_>, dialect: &dyn Dialect, bootcount: u32, mut trial: Trial) -> Result<()> {
+    if trial.resets >= MOST_RESETS {
+        tracing::warn!(
+            "this system has been started {} times without a verdict: the bootloader counts from now on",
+            trial.resets.saturating_add(1)
+        );
+        return Ok(());
+    }
+    // Also where the count is 0 already: each start of the system is one, or a loop of them would never end.
+    trial.resets += 1;
+    trial.write(ground.paths)?;
+    tracing::info!(
+        "userspace is up: the boot count, {bootcount}, is set back ({} of {MOST_RESETS})",
+        trial.resets
+    );
+    dialect.clear_bootcount()
+}
