@@ -8,4 +8,5 @@ pub mod os_release;
 pub mod paths;
 pub mod pattern;
 mod read;
+pub mod rollback_conf;
 pub mod shell_conf;

@@ -1,0 +1,218 @@
+//! The owner's rules for the trial of a new system: `/etc/copal/rollback.conf`.
+//!
+//! A [shell fragment](super::shell_conf). It is part of the release that is on trial, so a mistake in it must not decide that
+//! trial: [`RollbackConf::on_trial`] puts up with every one. [`RollbackConf::read`] is for whoever wants to be told.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::paths::Paths;
+use super::read::shown;
+use super::shell_conf::RawConf;
+use crate::error::{Code, Error, Result};
+
+/// The file.
+pub const FILE: &str = "/etc/copal/rollback.conf";
+
+/// A key whose value is a whole number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Number {
+    /// The key.
+    pub key: &'static str,
+    /// The value where the key is not set.
+    pub default: u32,
+    /// Values that are accepted.
+    pub range: RangeInclusive<u32>,
+    /// What is counted.
+    pub unit: &'static str,
+}
+
+/// From one run of the checks to the next. The default is that of the script `rollback-health`. An hour at most: until the
+/// verdict, the supervisor does not restart the device.
+pub const TIMEOUT: Number = Number { key: "TIMEOUT", default: 60, range: 1..=3600, unit: "seconds" };
+/// Runs of the checks before the device goes back. The default is that of the script `rollback-health`.
+pub const COUNT: Number = Number { key: "COUNT", default: 15, range: 1..=240, unit: "runs" };
+/// How long `rollback-altboot` is waited for; `REBOOT_TIMEOUT` in the script `rollback-health`.
+pub const ALTBOOT_TIMEOUT: Number =
+    Number { key: "ALTBOOT_TIMEOUT", default: 900, range: 1..=86_400, unit: "seconds" };
+/// How long one check may take. The script set no limit, and a check that hung was never decided. Five minutes are more than a
+/// check needs on a board under full load; with the other defaults a system on which every run hangs has lost after 90 minutes.
+pub const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1..=3600, unit: "seconds" };
+/// Every key with a number.
+pub const NUMBERS: [&Number; 4] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT];
+/// `1` where a unit that has failed since the update counts against the new system; `0`, the default, where it is only
+/// reported.
+pub const REQUIRE_UNITS: &str = "REQUIRE_UNITS";
+
+/// How a new system is tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RollbackConf {
+    /// Before the first run of the checks, and from each run to the next: [`TIMEOUT`].
+    pub timeout: Duration,
+    /// How many runs: [`COUNT`].
+    pub count: u32,
+    /// [`ALTBOOT_TIMEOUT`].
+    pub altboot_patience: Duration,
+    /// [`CHECK_LIMIT`].
+    pub check_limit: Duration,
+    /// [`REQUIRE_UNITS`].
+    pub units_required: bool,
+}
+
+impl Default for RollbackConf {
+    fn default() -> Self {
+        RollbackConf {
+            timeout: seconds(TIMEOUT.default),
+            count: COUNT.default,
+            altboot_patience: seconds(ALTBOOT_TIMEOUT.default),
+            check_limit: seconds(CHECK_LIMIT.default),
+            units_required: false,
+        }
+    }
+}
+
+impl RollbackConf {
+    /// Reads the file; without one, the defaults.
+    ///
+    /// # Errors
+    /// [`Code::ConfInvalid`] names the key; or what [`RawConf::load`] says.
+    pub fn read(paths: &Paths) -> Result<Self> {
+        let (conf, wrong) = Self::parse(load(paths)?.as_ref());
+        wrong.into_iter().next().map_or(Ok(conf), Err)
+    }
+
+    /// With the arguments of the shell file `rollback-health`, `TIMEOUT COUNT`, either of which may be left out or empty. They
+    /// win over the file: people and tests edit that one.
+    ///
+    /// # Errors
+    /// [`Code::Usage`].
+    pub fn with_positionals(self, args: &[OsString]) -> Result<Self> {
+        let (conf, wrong) = self.take_positionals(args);
+        wrong.into_iter().next().map_or(Ok(conf), Err)
+    }
+
+    /// The file and the arguments, as far as they can be understood, for the programs that decide a trial. What cannot be
+    /// is logged, and counts as not there: a file as a whole, or the value of one key.
+    #[must_use]
+    pub fn on_trial(paths: &Paths, args: &[OsString]) -> Self {
+        let raw = load(paths).unwrap_or_else(|e| {
+            tracing::warn!("{}; every key of {FILE} has its default", e.message());
+            None
+        });
+        let (conf, wrong) = Self::parse(raw.as_ref());
+        for e in wrong {
+            tracing::warn!("{}; it counts as not set", e.message());
+        }
+        let (conf, wrong) = conf.take_positionals(args);
+        for e in wrong {
+            tracing::warn!("{}; it is ignored", e.message());
+        }
+        conf
+    }
+
+    /// The values that can be used, and what is wrong with the others.
+    fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
+        let Some(raw) = raw else { return (Self::default(), Vec::new()) };
+        report_unknown(raw);
+        let mut wrong = Vec::new();
+        let mut number = |number: &Number| match raw.get(number.key).map(|v| number.parse(v)) {
+            Some(Ok(Some(value))) => value,
+            None | Some(Ok(None)) => number.default,
+            Some(Err(what)) => {
+                wrong.push(invalid(raw, number.key, &what, &number.rule()));
+                number.default
+            }
+        };
+        let mut conf = RollbackConf {
+            timeout: seconds(number(&TIMEOUT)),
+            count: number(&COUNT),
+            altboot_patience: seconds(number(&ALTBOOT_TIMEOUT)),
+            check_limit: seconds(number(&CHECK_LIMIT)),
+            ..Self::default()
+        };
+        match raw.get(REQUIRE_UNITS).unwrap_or_default() {
+            "" | "0" => {}
+            "1" => conf.units_required = true,
+            odd => {
+                let what = format!("`{}` is neither 0 nor 1", shown(odd));
+                wrong.push(invalid(raw, REQUIRE_UNITS, &what, "write 0 or 1"));
+            }
+        }
+        (conf, wrong)
+    }
+
+    fn take_positionals(mut self, args: &[OsString]) -> (Self, Vec<Error>) {
+        let mut wrong = Vec::new();
+        let mut args = args.iter();
+        let mut next = |number: &Number| match args.next().map(|a| number.parse(&a.to_string_lossy())) {
+            None => None,
+            Some(Ok(value)) => value,
+            Some(Err(what)) => {
+                let e = Error::new(Code::Usage, format!("argument {}: {what}", number.key));
+                wrong.push(e.object(number.key).with_hint(number.rule()));
+                None
+            }
+        };
+        let (timeout, count) = (next(&TIMEOUT), next(&COUNT));
+        self.timeout = timeout.map_or(self.timeout, seconds);
+        self.count = count.unwrap_or(self.count);
+        if let Some(arg) = args.next() {
+            let message = format!("unexpected argument '{}'", shown(&arg.to_string_lossy()));
+            wrong.push(Error::new(Code::Usage, message).with_hint("the arguments are TIMEOUT and COUNT"));
+        }
+        (self, wrong)
+    }
+}
+
+impl Number {
+    /// The number in `text`; none where it is empty.
+    fn parse(&self, text: &str) -> Result<Option<u32>, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse().ok().filter(|n| digits && self.range.contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => Err(format!("`{}` is not a number from {}", shown(text), self.span())),
+        }
+    }
+
+    /// What is right.
+    fn rule(&self) -> String {
+        format!("write a whole number of {} from {}", self.unit, self.span())
+    }
+
+    fn span(&self) -> String {
+        format!("{} to {}", self.range.start(), self.range.end())
+    }
+}
+
+fn load(paths: &Paths) -> Result<Option<RawConf>> {
+    let path = paths.at(FILE);
+    match RawConf::load(&path) {
+        Ok(raw) => Ok(Some(raw)),
+        // Whatever else is missing there, such as the target of a link, was meant to be there.
+        Err(e) if e.code() == Code::ConfMissing && path.symlink_metadata().is_err() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn invalid(raw: &RawConf, key: &str, what: &str, rule: &str) -> Error {
+    let line = raw.entry(key).map(|e| format!(":{}", e.line)).unwrap_or_default();
+    let message = format!("{}{line}: {key}: {what}", raw.file.display());
+    Error::new(Code::ConfInvalid, message).object(key).with_hint(rule)
+}
+
+/// Most likely misspelt.
+fn report_unknown(raw: &RawConf) {
+    for entry in &raw.entries {
+        if entry.key != REQUIRE_UNITS && NUMBERS.iter().all(|n| n.key != entry.key) {
+            tracing::warn!("{}:{}: unknown key {} is ignored", raw.file.display(), entry.line, entry.key);
+        }
+    }
+}
+
+fn seconds(number: u32) -> Duration {
+    Duration::from_secs(number.into())
+}
