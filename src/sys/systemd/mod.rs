@@ -18,7 +18,7 @@ mod units;
 mod wait;
 
 pub use bus::Bus;
-pub use units::active_units;
+pub use units::{active_units, failed_units};
 
 /// Whether systemd manages the system below `root`: what `sd_booted(3)` looks at.
 #[must_use]

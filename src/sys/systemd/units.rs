@@ -1,4 +1,4 @@
-//! Which units are active.
+//! Which units are active, and which have failed.
 
 use zbus::wire::OwnedObjectPath;
 
@@ -14,8 +14,20 @@ impl Bus {
     /// # Errors
     /// systemd cannot be reached, does not answer, or refuses.
     pub fn active_units(&self) -> Result<Vec<String>, SystemdError> {
+        self.units("active")
+    }
+
+    /// The names of all units that have failed, sorted.
+    ///
+    /// # Errors
+    /// As [`Bus::active_units`].
+    pub fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
+        self.units("failed")
+    }
+
+    fn units(&self, state: &str) -> Result<Vec<String>, SystemdError> {
         let mut names = self.run(async |calls| {
-            let answer = calls.call(SYSTEMD, "ListUnitsFiltered", &(vec!["active"],)).await?;
+            let answer = calls.call(SYSTEMD, "ListUnitsFiltered", &(vec![state],)).await?;
             let rows: Vec<Row> = answer.body().deserialize()?;
             Ok(rows.into_iter().map(|row| row.0).collect::<Vec<String>>())
         })?;
@@ -30,4 +42,12 @@ impl Bus {
 /// As there.
 pub fn active_units() -> Result<Vec<String>, SystemdError> {
     Bus::system().active_units()
+}
+
+/// [`Bus::failed_units`] of the system.
+///
+/// # Errors
+/// As there.
+pub fn failed_units() -> Result<Vec<String>, SystemdError> {
+    Bus::system().failed_units()
 }
