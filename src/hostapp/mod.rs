@@ -8,6 +8,7 @@ pub mod hooks;
 pub mod lock;
 pub mod preflight;
 pub mod safe_reboot;
+pub mod snapshot;
 pub mod status;
 pub mod sysroot;
 pub mod undo;

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -126,6 +127,13 @@ pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
         "0" => Some(false),
         _ => None,
     }
+}
+
+/// When that was kept, in seconds and nanoseconds of the clock at that time.
+#[must_use]
+pub fn vpn_state_kept_at(paths: &Paths) -> Option<(i64, i64)> {
+    let file = fs::metadata(paths.state().join(VARIABLES)).ok()?;
+    Some((file.mtime(), file.mtime_nsec()))
 }
 
 /// Removes what was kept of the system before the update.
