@@ -1,1 +1,193 @@
 //! The health checks of a system on trial.
+//!
+//! [`TABLE`] has a row for each of them. All are made, even after one has failed, so that the report is complete; one after the
+//! other, since the device is just starting up. None of them can keep the verdict waiting: whatever hangs is a failure when its
+//! time is over.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use crate::config::paths::Paths;
+use crate::config::rollback_conf::RollbackConf;
+use crate::error::{Code, Error, Result};
+use crate::history::{Check, CheckResult};
+use crate::sys::systemd::Bus;
+
+mod board;
+mod engine;
+mod folder;
+mod guard;
+mod program;
+mod units;
+mod vpn;
+
+/// For a check to end by itself what has taken too long.
+const TO_END: Duration = Duration::from_secs(30);
+
+/// A row of the table.
+pub struct Row {
+    /// Its name in the report. What it finds in a folder is called `NAME/FILE`.
+    pub name: &'static str,
+    /// Whether the verdict depends on it, rather than that it is only reported.
+    pub required: fn(&RollbackConf) -> bool,
+    kind: Kind,
+}
+
+const ALWAYS: fn(&RollbackConf) -> bool = |_| true;
+const NEVER: fn(&RollbackConf) -> bool = |_| false;
+
+/// How a check is made.
+enum Kind {
+    One(fn(&Trial) -> Finding),
+    /// Finds the checks first.
+    Several(fn(&Trial) -> Vec<Job>),
+}
+
+/// Every health check, in the order in which they are made.
+pub const TABLE: &[Row] = &[
+    Row { name: "vpn", required: ALWAYS, kind: Kind::One(vpn::check) },
+    Row { name: "engine", required: ALWAYS, kind: Kind::One(engine::check) },
+    Row { name: "board", required: ALWAYS, kind: Kind::One(board::check) },
+    Row { name: folder::REQUIRED, required: ALWAYS, kind: Kind::Several(folder::required) },
+    Row { name: folder::WANTED, required: NEVER, kind: Kind::Several(folder::wanted) },
+    Row { name: "units", required: |conf| conf.units_required, kind: Kind::One(units::check) },
+];
+
+/// What the checks have to work with.
+#[derive(Clone)]
+struct Trial {
+    paths: Paths,
+    /// For each of them.
+    limit: Duration,
+    bus: Bus,
+}
+
+/// One check to be made.
+struct Job {
+    name: String,
+    look: Box<dyn FnOnce() -> Finding + Send>,
+}
+
+/// What a check has found.
+struct Finding {
+    result: CheckResult,
+    reason: String,
+}
+
+/// Makes every health check. Takes at most the limit of `conf`, and half a minute, for each of them.
+#[must_use]
+pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
+    run_with(paths, conf, &Bus::system())
+}
+
+/// [`run`] with systemd on another bus.
+#[must_use]
+pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
+    let trial = Trial { paths: paths.clone(), limit: conf.check_limit, bus: bus.clone() };
+    let mut checks = Vec::new();
+    for row in TABLE {
+        let required = (row.required)(conf);
+        for job in row.jobs(&trial) {
+            checks.push(job.make(required, trial.limit));
+        }
+    }
+    checks
+}
+
+/// Whether nothing that is required has failed.
+#[must_use]
+pub fn passed(checks: &[Check]) -> bool {
+    !checks.iter().any(counts_against)
+}
+
+/// The program `rollback-tests`: one run of the checks, each of them a line of the log. Its exit code says whether the system is
+/// healthy.
+///
+/// # Errors
+/// [`Code::HealthCheckFailed`] names the required checks that failed; [`Code::Usage`].
+pub fn rollback_tests(args: &[OsString]) -> Result<()> {
+    if let Some(arg) = args.first() {
+        let message = format!("unexpected argument '{}'", arg.to_string_lossy());
+        return Err(Error::new(Code::Usage, message).with_hint("run it without arguments"));
+    }
+    let paths = Paths::default();
+    judge(&run(&paths, &RollbackConf::on_trial(&paths, &[])))
+}
+
+/// The verdict of one run as a result.
+///
+/// # Errors
+/// [`Code::HealthCheckFailed`] names the required checks that failed.
+pub fn judge(checks: &[Check]) -> Result<()> {
+    let failed: Vec<&Check> = checks.iter().filter(|c| counts_against(c)).collect();
+    let Some(first) = failed.first() else { return Ok(()) };
+    let reasons: Vec<String> = failed.iter().map(|c| format!("{}: {}", c.name, c.reason)).collect();
+    let message = format!("the system is not healthy: {}", reasons.join("; "));
+    Err(Error::new(Code::HealthCheckFailed, message).object(&first.name))
+}
+
+fn counts_against(check: &Check) -> bool {
+    check.required && check.result == CheckResult::Failed
+}
+
+impl Row {
+    fn jobs(&self, trial: &Trial) -> Vec<Job> {
+        let trial = trial.clone();
+        match self.kind {
+            Kind::One(check) => vec![Job::new(self.name, move || check(&trial))],
+            Kind::Several(find) => guard::within(TO_END, move || find(&trial)).unwrap_or_else(|why| {
+                vec![Job::new(self.name, move || Finding::failed(format!("cannot look for checks: {why}")))]
+            }),
+        }
+    }
+}
+
+impl Job {
+    fn new(name: impl Into<String>, look: impl FnOnce() -> Finding + Send + 'static) -> Self {
+        Job { name: name.into(), look: Box::new(look) }
+    }
+
+    fn make(self, required: bool, limit: Duration) -> Check {
+        let begun = Instant::now();
+        let finding = guard::within(limit.saturating_add(TO_END), self.look).unwrap_or_else(Finding::failed);
+        let Finding { result, reason } = finding;
+        let check =
+            Check { name: self.name, required, result, reason, seconds: begun.elapsed().as_secs_f64() };
+        tell(&check);
+        check
+    }
+}
+
+impl Finding {
+    fn passed(reason: impl Into<String>) -> Self {
+        Finding { result: CheckResult::Passed, reason: reason.into() }
+    }
+
+    fn failed(reason: impl Into<String>) -> Self {
+        Finding { result: CheckResult::Failed, reason: reason.into() }
+    }
+
+    fn unknown(reason: impl Into<String>) -> Self {
+        Finding { result: CheckResult::Unknown, reason: reason.into() }
+    }
+}
+
+fn tell(check: &Check) {
+    let Check { name, reason, .. } = check;
+    let word = match check.result {
+        CheckResult::Passed => "passed",
+        CheckResult::Failed => "failed",
+        CheckResult::Unknown => "unknown",
+    };
+    let seconds = format!("{:.3}", check.seconds);
+    let only = if check.required { "" } else { " (only reported)" };
+    let text = format!("health check {name}{only}: {word} after {seconds} s: {reason}");
+    match check.result {
+        CheckResult::Failed => {
+            tracing::warn!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
+        }
+        CheckResult::Passed | CheckResult::Unknown => {
+            tracing::info!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
+        }
+    }
+}

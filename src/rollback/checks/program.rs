@@ -1,0 +1,23 @@
+//! A check that somebody else wrote: a program whose exit status 0 says that all is well.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::Finding;
+use crate::sys::command::{Command, Speaker};
+
+/// Longest reason, in characters.
+const MOST: usize = 200;
+
+/// Runs the program at `path`, which its lines in the log call `name`. The last thing it says is the reason.
+pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {
+    let full = path.display().to_string();
+    let speaker = Speaker { name, full: &full, hook: None, levels: true };
+    let run = || Command::script(path)?.limit(Some(limit)).run_logged(speaker, |_| ());
+    match run() {
+        Err(e) => Finding::failed(format!("cannot run {full}: {e}")),
+        Ok(ended) if !ended.end.is_success() => Finding::failed(ended.because().to_string()),
+        Ok(ended) if ended.last.is_empty() => Finding::passed(ended.end.to_string()),
+        Ok(ended) => Finding::passed(ended.last.chars().take(MOST).collect::<String>()),
+    }
+}

@@ -1,0 +1,40 @@
+//! No unit that was active before the update has failed.
+//!
+//! Releases differ in their units, and one that has failed may matter to nobody. So this is a report, unless the owner says
+//! otherwise.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, Trial};
+use crate::hostapp::snapshot;
+use crate::sys::systemd;
+
+/// Units that a reason names at most.
+const MOST: usize = 8;
+
+pub(super) fn check(trial: &Trial) -> Finding {
+    let before = match snapshot::kept_units(&trial.paths) {
+        Ok(Some(units)) => units,
+        Ok(None) => return Finding::unknown("no list of units was kept before the update"),
+        Err(e) => return Finding::unknown(format!("cannot read the list of units: {e}")),
+    };
+    if !systemd::is_running(trial.paths.root()) {
+        return Finding::unknown("systemd does not run here");
+    }
+    let failed = match trial.bus.failed_units() {
+        Ok(failed) => failed,
+        Err(e) => return Finding::unknown(format!("cannot tell which units have failed: {e}")),
+    };
+    let before: BTreeSet<&str> = before.iter().map(String::as_str).collect();
+    let lost: Vec<&str> = failed.iter().map(String::as_str).filter(|u| before.contains(u)).collect();
+    if lost.is_empty() {
+        return Finding::passed(format!(
+            "of {} units that were active before, none has failed",
+            before.len()
+        ));
+    }
+    let named = lost.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
+    let more = lost.len().saturating_sub(MOST);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    Finding::failed(format!("failed, and active before the update: {named}{more}"))
+}

@@ -1,0 +1,16 @@
+//! The VPN is up, or was down before the update.
+
+use super::{Finding, Trial};
+use crate::hostapp::snapshot;
+use crate::phase::files;
+
+pub(super) fn check(trial: &Trial) -> Finding {
+    if snapshot::vpn_is_up(&trial.paths) {
+        return Finding::passed("it is up");
+    }
+    match files::kept_vpn_state(&trial.paths) {
+        Some(true) => Finding::failed("it is down, and was up before the update"),
+        Some(false) => Finding::passed("it is down, as it was before the update"),
+        None => Finding::unknown("it is down, and nothing says whether it was up before the update"),
+    }
+}
