@@ -142,13 +142,16 @@ pub struct Record {
     pub time: String,
     /// What happened.
     pub event: Event,
+    /// The image, as it was named to the update.
+    #[serde(default)]
+    pub image: Option<String>,
     /// Where the device came from: of an update the system that ran, of a rollback the one that failed.
     #[serde(default)]
     pub from: Option<Side>,
     /// Where it goes.
     #[serde(default)]
     pub to: Option<Side>,
-    /// The phase in which this was decided.
+    /// The phase that the device was in when this began.
     #[serde(default)]
     pub phase: Option<String>,
     /// Boots that the bootloader has counted.
@@ -183,6 +186,7 @@ impl Record {
             transaction: transaction.into(),
             time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             event,
+            image: None,
             from: None,
             to: None,
             phase: None,
@@ -216,7 +220,8 @@ impl Record {
         let texts = [(&mut self.transaction, NAME), (&mut self.time, NAME)].into_iter();
         let sides = [&mut self.from, &mut self.to].into_iter().flatten().filter_map(|s| s.version.as_mut());
         let others = sides.chain(self.phase.as_mut()).map(|text| (text, NAME));
-        texts.chain(others).for_each(|(text, most)| clip(text, most));
+        let image = self.image.as_mut().map(|text| (text, REASON));
+        texts.chain(others).chain(image).for_each(|(text, most)| clip(text, most));
         if let Some(error) = &mut self.error {
             clip(&mut error.code, NAME);
             clip(&mut error.message, MESSAGE);

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use crate::config::os_release::OsRelease;
+use crate::config::paths::Paths;
 
 /// A link in a hostapp that leads on and on ends here.
 const LONGEST_CHAIN: usize = 8;
@@ -31,6 +32,21 @@ pub fn os_release(root: &Path) -> Option<OsRelease> {
     let layers = layers(root, &container(root)?)?;
     let file = find(&layers, Path::new("etc/os-release"))?;
     Some(OsRelease::parse(&fs::read_to_string(file).ok()?))
+}
+
+/// The version of that release.
+#[must_use]
+pub fn version(root: &Path) -> Option<String> {
+    os_release(root)?.version().map(str::to_owned)
+}
+
+/// The version of the running release, which knows its own without the engine's folders.
+#[must_use]
+pub fn running_version(paths: &Paths) -> Option<String> {
+    let own = || {
+        OsRelease::parse(&fs::read_to_string(paths.at("/etc/os-release")).ok()?).version().map(str::to_owned)
+    };
+    version(&paths.active()).or_else(own)
 }
 
 /// The folders that a container's root file system consists of, the top one first, as the engine's driver `overlay2` keeps

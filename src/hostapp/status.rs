@@ -7,7 +7,6 @@ use super::current;
 use super::hooks::{self, RunningHook};
 use super::lock::Holder;
 use crate::bootloader::{self, BootState, Dialect, Named};
-use crate::config::os_release::OsRelease;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Error, Result};
@@ -188,14 +187,8 @@ impl Boot {
 }
 
 fn held(facts: &Facts, roots: &Roots) -> Vec<Held> {
-    let paths = facts.paths();
     let mut all = vec![of_root(facts, &roots.active, true)];
     all.extend(roots.inactive.as_ref().map(|r| of_root(facts, r, false)));
-    if let Some(active) = all.first_mut().filter(|h| h.version.is_none()) {
-        // The running system knows its own release without the engine's folders.
-        let own = std::fs::read_to_string(paths.at("/etc/os-release")).ok();
-        active.version = own.and_then(|text| OsRelease::parse(&text).version().map(str::to_owned));
-    }
     all.sort_by_key(|h| h.slot);
     all
 }
@@ -210,7 +203,7 @@ fn of_root(facts: &Facts, root: &Root, running: bool) -> Held {
         partition: root.index,
         encrypted: root.encrypted,
         hostapp: current::container(&place),
-        version: current::os_release(&place).and_then(|r| r.version().map(str::to_owned)),
+        version: if running { current::running_version(paths) } else { current::version(&place) },
         counter: current::counter(&place),
     }
 }

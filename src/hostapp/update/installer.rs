@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use super::fetch;
 use super::new_root::NewRoot;
+use super::story::Story;
 use super::{Request, before, go_on};
 use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
 use crate::hostapp::engine::{Hostapp, Image};
 use crate::hostapp::preflight::Ready;
 use crate::hostapp::sysroot::Sysroot;
+use crate::sys::command::{self, End};
 
 /// Which of the hooks that run in the running system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,7 @@ pub(super) struct ByEngine<'a> {
     pub request: &'a Request,
     pub ready: &'a Ready,
     pub progress: &'a dyn Progress,
+    pub story: &'a Story,
 }
 
 impl Installer for ByEngine<'_> {
@@ -66,13 +69,14 @@ impl Installer for ByEngine<'_> {
         let volume = self.volume(&hostapp)?;
         sysroot.add(&hostapp.id, &volume)?;
         sysroot.make_current(&hostapp.id)?;
+        self.story.slot_is_filled(&self.request.paths);
         go_on()?;
         Ok((image, hostapp))
     }
 
     fn hooks_here(&self, when: When) -> Result<()> {
         let root = NewRoot::mount(self.sysroot())?;
-        let result = root.run_hooks(when);
+        let result = root.run_hooks(when, self.story);
         root.unmount();
         result
     }
@@ -81,17 +85,16 @@ impl Installer for ByEngine<'_> {
         let mut last = String::new();
         let status = self.ready.engine.run_hooks(image, &mut |line| {
             tracing::info!("{line}");
-            crate::sys::command::keep(&mut last, line);
+            command::keep(&mut last, line);
         })?;
-        match i32::try_from(status) {
-            Ok(0) => Ok(()),
-            status => {
-                let end = crate::sys::command::End::Status(status.unwrap_or(i32::MAX));
-                Err(Error::new(Code::HookFailed, "cannot run the forward hooks of the new release")
-                    .object("forward")
-                    .because(crate::sys::command::because(end, &last)))
-            }
+        let end = End::Status(i32::try_from(status).unwrap_or(i32::MAX));
+        self.story.hooks_ended("forward", end);
+        if end.is_success() {
+            return Ok(());
         }
+        Err(Error::new(Code::HookFailed, "cannot run the forward hooks of the new release")
+            .object("forward")
+            .because(command::because(end, &last)))
     }
 
     fn count(&self) -> Result<u64> {

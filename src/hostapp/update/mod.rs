@@ -11,6 +11,7 @@ mod milestone;
 mod new_root;
 mod scratch;
 pub(crate) mod steps;
+mod story;
 
 use std::path::PathBuf;
 
@@ -23,12 +24,14 @@ use super::safe_reboot;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
+use crate::history;
 use crate::phase::files;
 use crate::slot::Slot;
 use crate::sys::signal::{self, PutOff};
 use crate::sys::systemd;
 use installer::ByEngine;
 use steps::Update;
+use story::Story;
 
 /// Where the release comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,14 +103,24 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
     let inhibitor = systemd::is_running(request.paths.root())
         .then(|| systemd::inhibit_shutdown(&request.program, "the host OS is being updated"))
         .flatten();
+    let story = Story::default();
     let update = Update {
         request,
         device: ready.device.as_ref(),
-        installer: &ByEngine { request, ready: &ready, progress },
+        installer: &ByEngine { request, ready: &ready, progress, story: &story },
         restore: &|| hooks::current::restore(&request.paths),
         transaction: files::new_transaction()?,
     };
-    let result = update.run();
+    let result = match &ready.device {
+        Some(device) => {
+            history::prepare(&request.paths);
+            let result = update.run();
+            story.tell(request, device, &update.transaction, &result);
+            result
+        }
+        // An image that is being built has no history.
+        None => update.run(),
+    };
     if let Some(inhibitor) = inhibitor {
         inhibitor.release();
     }

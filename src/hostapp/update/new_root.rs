@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::installer::When;
+use super::story::Story;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::sysroot::Sysroot;
 use crate::sys::command::{Command, Event, Speaker, Stream, because, keep};
@@ -67,7 +68,7 @@ impl NewRoot {
     }
 
     /// Runs the hooks of the new release here, if it has any.
-    pub(super) fn run_hooks(&self, when: When) -> Result<()> {
+    pub(super) fn run_hooks(&self, when: When, story: &Story) -> Result<()> {
         let runner = self.path.join(RUNNER);
         if !runner.is_file() {
             tracing::info!("the new release has no hooks to be run {} the others", when.word());
@@ -87,6 +88,7 @@ impl NewRoot {
         let command = command.envs([("DURING_UPDATE", "1")]);
         let speaker = Speaker { name: &what, full: &what, hook: None, levels: true };
         let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
+        story.hooks_ended(when.word(), ended.end);
         if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
     }
 
