@@ -139,6 +139,8 @@ codes! {
     RollbackRefused = "rollback-refused", "see `copal status`: what was asked for fits another phase";
     PreviousTooOld = "previous-too-old", "update from balenaOS 2.30.0 or later to have rollbacks";
     HealthCheckFailed = "health-check-failed", "look at the log of the check named here, and mend what it found in the release";
+    StopRefused = "stop-refused", "reboot, and let the rollback come to its end; `--force` stops it all the same";
+    PreviousTooOld = "previous-too-old", "nothing is to be done: an update from such a system is kept without health checks";
     ProblemsFound = "problems-found", "see the lines above, each with its remedy";
     UpdateFailed = "update-failed", "run the update again: the running system is selected as before";
     RebootFailed = "reboot-failed", "restart the device by hand: the message says what each way to do so came to";

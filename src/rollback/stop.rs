@@ -1,1 +1,79 @@
 //! `rollback-stop`: ends a trial by hand.
+//!
+//! The trial itself goes first. A cut behind that leaves breadcrumbs of a trial that is over, which the next boot cleans up; the
+//! other way round it would leave a trial that nobody follows.
+
+use std::fs;
+
+use crate::bootloader::Named;
+use crate::config::paths::Paths;
+use crate::device::Facts;
+use crate::error::{Code, Error, Result};
+use crate::phase::files::{self, Flag};
+use crate::phase::{Observation, Phase, observe};
+use crate::slot::{Root, Roots};
+
+/// Selects the running system for good, with a count of 0, and removes what makes the next boot follow a trial. Everything is on
+/// the medium when this returns.
+///
+/// With `force`, what is selected stays selected, even if it is the other system: nothing then leads back from that.
+///
+/// # Errors
+/// `StopRefused` while the bootloader selects the other system, or a rollback to it is under way; nothing was written then.
+/// `BootStateInvalid`, `BootStateUnwritable`, `SlotUnknown`, `SlotSame`, `Io`; `StateUnwritable` once the trial is over and a trace of
+/// it stays.
+pub fn run(paths: &Paths, force: bool) -> Result<()> {
+    // Looked into, an automount mounts what it stands for.
+    drop(fs::read_dir(paths.inactive().join(".")));
+    let roots = Roots::of(&Facts::gather(paths)?)?;
+    let found = observe(paths, &roots)?;
+    if !force {
+        check(&found, &roots)?;
+    }
+    let root = selected(&found, &roots)?;
+    let settled = !found.state.upgrade_available && found.state.bootcount == 0;
+    if !settled {
+        found.dialect.set(root, false)?;
+    }
+    tracing::info!("slot {} is selected for good", root.slot);
+    remove_traces(paths).map_err(Error::after_write)
+}
+
+/// With the other system selected, the running one is what the bootloader falls back to.
+fn check(found: &Observation, roots: &Roots) -> Result<()> {
+    let running = roots.active.slot;
+    let why = if !found.state.root.means(&roots.active) {
+        format!(
+            "slot {running} runs, and the bootloader selects another root: if that does not boot, nothing will"
+        )
+    } else if found.phase == Phase::GoingBack {
+        format!("a rollback from slot {running} to slot {} is under way", running.other())
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::StopRefused, format!("cannot stop rollbacks: {why}")).object(running))
+}
+
+/// The root that is selected, which stays so.
+fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
+    let root = found.selected.and_then(|slot| roots.in_slot(slot));
+    root.ok_or_else(|| {
+        let name = match &found.state.root {
+            Named::Index(index) => format!("partition {index}"),
+            Named::Slot(slot) => format!("root {slot}"),
+            Named::Other(text) => format!("{text:?}"),
+        };
+        let file = found.dialect.file().display();
+        let text = format!("cannot stop rollbacks: {file} selects {name}, which is no root that is mounted");
+        Error::new(Code::BootStateInvalid, text).object(file)
+    })
+}
+
+/// The breadcrumb of the health checks last: while it is there, the next boot looks after the rest. The flags of rollbacks that took
+/// place stay until the next update: they say what became of the last one.
+fn remove_traces(paths: &Paths) -> Result<()> {
+    files::sweep(paths);
+    files::remove_variables(paths)?;
+    Flag::HealthFailed.lower(paths)?;
+    files::remove_breadcrumbs(paths)
+}
