@@ -137,7 +137,6 @@ codes! {
     SlotFull = "slot-full", "use a smaller image: the other root partition has no room for it";
     UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`";
     RollbackRefused = "rollback-refused", "see `copal status`: what was asked for fits another phase";
-    PreviousTooOld = "previous-too-old", "update from balenaOS 2.30.0 or later to have rollbacks";
     HealthCheckFailed = "health-check-failed", "look at the log of the check named here, and mend what it found in the release";
     StopRefused = "stop-refused", "reboot, and let the rollback come to its end; `--force` stops it all the same";
     PreviousTooOld = "previous-too-old", "nothing is to be done: an update from such a system is kept without health checks";

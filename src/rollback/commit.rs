@@ -2,13 +2,13 @@
 
 use super::story;
 use super::trial::Tried;
-use super::{Ground, Turn, kernel_override, warn};
+use super::{Ground, Turn, kernel_override, stop, warn};
 use crate::bootloader;
 use crate::error::Result;
 use crate::history::{Event, announce};
 use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
 use crate::hostapp::hooks::{self, DIR};
-use crate::phase::files::{self, BootfilesRecord, CommitDue, Flag, Trial};
+use crate::phase::files::{BootfilesRecord, CommitDue};
 
 /// Why it stays.
 pub(super) enum Proof<'a> {
@@ -43,25 +43,14 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
     }
     let telling = ground.tell(record, false);
     warn(BootfilesRecord::settle(paths, running.slot));
-    forget(ground);
+    warn(stop::remove_traces(paths));
+    ground.flush_state();
     telling.finish();
     // A commit hook may reboot.
     turn.allow_shutdown();
     due_hooks(ground);
     turn.release();
     Ok(())
-}
-
-/// Removes what an update has left behind. Order matters to a cut: while one of the breadcrumbs is left, the next boot goes on here.
-pub(super) fn forget(ground: &Ground<'_>) {
-    let paths = ground.paths;
-    warn(files::remove_variables(paths));
-    for flag in Flag::ALL {
-        warn(flag.lower(paths));
-    }
-    warn(Trial::remove(paths));
-    warn(files::remove_breadcrumbs(paths));
-    ground.flush_state();
 }
 
 /// The commit hooks, if they have not all run. One that fails has been run; one that reboots is run again.

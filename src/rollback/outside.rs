@@ -21,7 +21,7 @@ pub struct Outside<'a> {
     /// Runs the health checks once.
     pub checks: Box<dyn Fn() -> Vec<Check> + 'a>,
     /// Whether the previous system is one that can be gone back to.
-    pub previous_is_new_enough: Box<dyn Fn() -> Result<bool> + 'a>,
+    pub previous_is_new_enough: Box<dyn Fn() -> bool + 'a>,
     /// Runs the old system's hooks in its own root, with `DURING_UPDATE=1`.
     pub old_hooks: Act<'a>,
     /// Deploys the boot files of the old system, without its hooks.

@@ -9,7 +9,7 @@ use crate::bootloader::Named;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
-use crate::phase::files::{self, Flag};
+use crate::phase::files::{self, Flag, Trial};
 use crate::phase::{Observation, Phase, observe};
 use crate::slot::{Root, Roots};
 
@@ -69,11 +69,15 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
     })
 }
 
-/// The breadcrumb of the health checks last: while it is there, the next boot looks after the rest. The flags of rollbacks that took
-/// place stay until the next update: they say what became of the last one.
-fn remove_traces(paths: &Paths) -> Result<()> {
+/// Removes what an update has left behind for its trial; all of it is tried. The breadcrumb of the health checks goes last: while it
+/// is there, the next boot looks after the rest. The flags of rollbacks that took place stay until the next update: they say what became
+/// of the last one.
+///
+/// # Errors
+/// `StateUnwritable`, the first one.
+pub(super) fn remove_traces(paths: &Paths) -> Result<()> {
     files::sweep(paths);
-    files::remove_variables(paths)?;
-    Flag::HealthFailed.lower(paths)?;
-    files::remove_breadcrumbs(paths)
+    let first = [files::remove_variables(paths), Flag::HealthFailed.lower(paths), Trial::remove(paths)];
+    let last = files::remove_breadcrumbs(paths);
+    first.into_iter().chain([last]).collect()
 }
