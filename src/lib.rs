@@ -3,6 +3,10 @@
 //! The dependency direction is `main → applet → cli → doctor → {flasher, hostapp, rollback, daemon, fatrw} → report → {boot_files,
 //! bootloader, config, device, flash_device, history, partition, phase, slot, version} → sys`, with [`error`] below all of them.
 
+// What tests share names the crate as those outside of it do.
+#[cfg(test)]
+extern crate self as copal;
+
 pub mod applet;
 pub mod boot_files;
 pub mod bootloader;

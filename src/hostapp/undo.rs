@@ -7,7 +7,7 @@ use super::hooks::{Context, builtin};
 use crate::bootloader::{self, Dialect};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::phase::files::{self, BootfilesRecord, Marker};
+use crate::phase::files::{self, BootfilesRecord, Marker, Trial};
 use crate::slot::{Root, Roots};
 
 /// Runs the hooks of the running system with `DURING_UPDATE=0`; [`hooks::current::restore`](super::hooks::current::restore)
@@ -73,7 +73,13 @@ impl Undo<'_> {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
             _ => BootfilesRecord::settle(self.paths, self.roots.active.slot),
         };
-        let traces = [settled, files::remove_breadcrumbs(self.paths), Marker::remove(self.paths)];
+        // The breadcrumbs behind whatever the next boot looks after only while it finds them.
+        let traces = [
+            settled,
+            Trial::remove(self.paths),
+            files::remove_breadcrumbs(self.paths),
+            Marker::remove(self.paths),
+        ];
         undone.others.extend(traces.into_iter().filter_map(Result::err));
     }
 

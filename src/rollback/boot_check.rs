@@ -3,7 +3,7 @@
 use super::commit::{due_hooks, own_boot_files};
 use super::finish::{finish, undo};
 use super::go_back::{Reason, go_back};
-use super::{Ground, Outside, Turn, warn};
+use super::{Ground, Outside, Turn, stop, warn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
@@ -58,6 +58,8 @@ fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
         Phase::Leftovers => undo(ground).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(ground);
+            // Of an update that was cut off before its breadcrumbs, or behind them.
+            warn(stop::remove_traces(paths));
             due_hooks(ground);
             Ok(Next::Done)
         }

@@ -3,7 +3,7 @@
 use super::{Ground, warn};
 use crate::error::Result;
 use crate::hostapp::undo::{Undo, Undone};
-use crate::phase::files::{Flag, RollbackKind, RollbackRecord, Trial};
+use crate::phase::files::{Flag, RollbackKind, RollbackRecord};
 
 impl RollbackKind {
     /// What the owner, and the supervisor, are told by.
@@ -33,7 +33,6 @@ pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()>
         // Behind the hooks, which lower the flags of earlier updates.
         warn(record.kind.flag().raise(ground.paths));
         undo.clear(&mut undone);
-        warn(Trial::remove(ground.paths));
     }
     told(undone)?;
     ground.flush_state();
@@ -53,11 +52,7 @@ pub(super) fn undo(ground: &Ground<'_>) -> Result<()> {
         transaction: ground.transaction()?,
         hooks: Some(&ground.outside.current_hooks),
     };
-    let undone = undo.run();
-    if undone.selection.is_ok() {
-        warn(Trial::remove(ground.paths));
-    }
-    told(undone)
+    told(undo.run())
 }
 
 /// Everything that failed goes to the log; only the selection stops anything.

@@ -16,6 +16,8 @@ mod finish;
 mod go_back;
 pub mod health;
 pub mod kernel_override;
+#[cfg(test)]
+mod model;
 mod outside;
 pub mod state_probe;
 pub mod stop;

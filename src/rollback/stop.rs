@@ -69,7 +69,7 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
     })
 }
 
-/// Removes what an update has left behind for its trial; all of it is tried. The breadcrumb of the health checks goes last: while it
+/// Removes what an update has left behind for a trial; all of it is tried. The breadcrumb of the health checks goes last: while it
 /// is there, the next boot looks after the rest. The flags of rollbacks that took place stay until the next update: they say what became
 /// of the last one.
 ///

@@ -13,6 +13,8 @@ mod in_place;
 mod leftovers;
 mod overwrite;
 mod replace;
+#[cfg(test)]
+pub(crate) mod seen;
 mod side;
 
 pub use append::{append, reserve, tail};

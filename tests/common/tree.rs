@@ -19,7 +19,12 @@ pub struct Tree {
 impl Tree {
     /// A machine without any device.
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::in_folder(&std::env::temp_dir())
+    }
+
+    /// One without any device, on the file system of `folder`.
+    pub fn in_folder(folder: &Path) -> Self {
+        let dir = tempfile::tempdir_in(folder).unwrap();
         let mut tree =
             Tree { dir, mounts: String::new(), swaps: "Filename Type Size Used Priority\n".into() };
         tree.folder("/sys/block").folder("/sys/class/block").folder("/dev").file("/proc/self/mountinfo", "");

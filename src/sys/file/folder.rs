@@ -366,10 +366,14 @@ impl Steps for Folder {
     }
 
     fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        #[cfg(test)]
+        super::seen::change(&self.path().join(to));
         Ok(nix::fcntl::renameat(&self.dir, from, &self.dir, to)?)
     }
 
     fn unlink(&self, name: &OsStr) -> io::Result<()> {
+        #[cfg(test)]
+        super::seen::change(&self.path().join(name));
         Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
@@ -383,6 +387,8 @@ impl Steps for Folder {
     }
 
     fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
+        #[cfg(test)]
+        super::seen::change(&self.path().join(name));
         Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::RemoveDir)?)
     }
 

@@ -1,0 +1,323 @@
+//! A device of files: what lasts on it, what its bootloader does with that, and what its programs see.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::tree::{GIB, MIB, Tree};
+use crate::config::paths::Paths;
+use crate::slot::Slot;
+use crate::sys::file;
+
+/// How the bootloader is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Uboot,
+    Grub,
+    Balena,
+}
+
+impl Told {
+    /// The highest count at which the bootloader still takes the selected root (boot-state: 3 for U-Boot; a count of 2 is one too
+    /// many for GRUB, 3 for the balena bootloader).
+    fn limit(self) -> u32 {
+        match self {
+            Told::Uboot => 3,
+            Told::Grub => 1,
+            Told::Balena => 2,
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Told::Uboot => "mnt/boot/resinOS_uEnv.txt",
+            Told::Grub => "mnt/boot/EFI/BOOT/grubenv",
+            Told::Balena => "mnt/boot/bootenv",
+        }
+    }
+
+    pub(super) fn hook(self) -> &'static str {
+        match self {
+            Told::Uboot => "99-resin-uboot",
+            Told::Grub => "99-resin-grub",
+            Told::Balena => "99-balena-bootloader",
+        }
+    }
+}
+
+/// What lasts, by path: everything on the boot and state partitions, and what is in the two slots.
+pub(super) type Lasting = BTreeMap<String, Vec<u8>>;
+
+/// Where a slot's content stands; read by nobody but the model.
+pub(super) fn slot_file(slot: Slot) -> String {
+    format!("mnt/slots/{slot}")
+}
+
+/// What is in a slot: `empty`, `partial`, or a release.
+pub(super) fn content(state: &Lasting, slot: Slot) -> &str {
+    std::str::from_utf8(&state[&slot_file(slot)]).unwrap()
+}
+
+/// The boot selection by eyes other than copal's: root, on trial, count.
+pub(super) fn selection(told: Told, state: &Lasting) -> (Slot, bool, u32) {
+    let value = |file: &str, key: &str| -> Option<String> {
+        let text = String::from_utf8_lossy(state.get(file)?).into_owned();
+        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))?;
+        Some(line.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
+    };
+    let root = match value(told.file(), "resin_root_part").as_deref() {
+        Some("2" | "A") => Slot::A,
+        Some("3" | "B") => Slot::B,
+        other => panic!("{told:?} selects {other:?}"),
+    };
+    let trial = value(told.file(), "upgrade_available").is_some_and(|v| v == "1");
+    let count = match told {
+        Told::Uboot => value("mnt/boot/bootcount.env", "bootcount"),
+        Told::Grub | Told::Balena => value(told.file(), "bootcount"),
+    };
+    (root, trial, count.and_then(|c| u32::from_str_radix(&c, 16).ok()).unwrap_or(0))
+}
+
+/// The bootloader counts an attempt.
+fn count(told: Told, state: &mut Lasting, count: u32) {
+    match told {
+        Told::Uboot => {
+            state.insert("mnt/boot/bootcount.env".into(), format!("bootcount={count:x}\n\0").into_bytes());
+        }
+        Told::Grub | Told::Balena => {
+            let block = String::from_utf8(state[told.file()].clone()).unwrap();
+            let counted: String = block
+                .split_inclusive('\n')
+                .map(|l| if l.starts_with("bootcount=") { format!("bootcount={count}\n") } else { l.into() })
+                .collect();
+            assert_eq!(counted.len(), block.len(), "{block}");
+            state.insert(told.file().into(), counted.into_bytes());
+        }
+    }
+}
+
+/// From power-on to userspace: the slot that is reached, or what became of the device. `lives` says which slots reach userspace.
+pub(super) fn boot(
+    told: Told,
+    state: &mut Lasting,
+    lives: impl Fn(&Lasting, Slot) -> bool,
+) -> Result<Slot, &'static str> {
+    for _ in 0..12 {
+        let (root, trial, mut n) = selection(told, state);
+        if trial {
+            n = (n + 1).min(9);
+            count(told, state, n);
+        }
+        let slot = if n > told.limit() { root.other() } else { root };
+        if !content(state, slot).starts_with('v') {
+            return Err("selects a slot that is not complete");
+        }
+        if lives(state, slot) {
+            return Ok(slot);
+        }
+        if !trial {
+            return Err("boots no system at all");
+        }
+    }
+    Err("boots no system at all")
+}
+
+/// A machine.
+pub(super) struct Machine {
+    tree: Tree,
+    pub told: Told,
+    pub running: Slot,
+    seen: Rc<RefCell<Seen>>,
+}
+
+/// What there is to see while the machine runs.
+#[derive(Default)]
+struct Seen {
+    /// What lasted before each change: what a cut there leaves.
+    cuts: Vec<Lasting>,
+    /// What lasts by now, but for the change that was announced last.
+    now: Lasting,
+    /// The path of that.
+    changing: Option<PathBuf>,
+}
+
+impl Seen {
+    fn catch_up(&mut self, root: &Path) {
+        let Some(path) = self.changing.take() else { return };
+        let Some(name) = name_of(root, &path) else { return };
+        match fs::read(&path) {
+            Ok(bytes) => drop(self.now.insert(name.clone(), anonymous(&name, bytes))),
+            Err(_) => drop(self.now.remove(&name)),
+        }
+    }
+}
+
+impl Machine {
+    /// One whose root file system is in a slot. Powered off.
+    pub(super) fn new(told: Told, running: Slot) -> Machine {
+        // In memory: there is no drive to be flushed, and nothing is to outlast this test.
+        let mut tree = Tree::in_folder(Path::new("/dev/shm"));
+        tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data");
+        tree.folder("/mnt/state").folder("/mnt/slots").folder("/mnt/boot");
+        tree.file("/proc/sys/kernel/random/boot_id", "this\n").file("/proc/cmdline", "quiet\n");
+        tree.part("sda", "sda1", "8:1", MIB);
+        for (slot, n) in [(Slot::A, 2), (Slot::B, 3)] {
+            let (name, dev) = (format!("sda{n}"), format!("8:{n}"));
+            tree.part("sda", &name, &dev, GIB);
+            let point = if slot == running { "/mnt/sysroot/active" } else { "/mnt/sysroot/inactive" };
+            tree.udev(&dev, &[("ID_FS_TYPE", "ext4"), ("ID_FS_LABEL", slot.label())]);
+            tree.folder(point).mount(&dev, point, "ext4", &format!("/dev/{name}"), "rw");
+        }
+        tree.mount("8:1", "/mnt/boot", "vfat", "/dev/sda1", "rw");
+        if told == Told::Grub {
+            tree.folder("/sys/firmware/efi");
+        }
+        tree.link("/resin-boot", &format!("releases/{running}/resin-boot"));
+        Machine { tree, told, running, seen: Rc::default() }
+    }
+
+    /// Power on: what lasts is there, and nothing else. From now on each change is a place for a cut.
+    pub(super) fn start(&self, state: &Lasting) {
+        let root = self.paths().root().to_owned();
+        for folder in PARTITIONS.iter().chain(&["run/copal", "releases"]) {
+            drop(fs::remove_dir_all(root.join(folder)));
+        }
+        for folder in PARTITIONS {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        for (path, bytes) in state {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        for slot in [Slot::A, Slot::B] {
+            self.lay_out_release(slot);
+        }
+        *self.seen.borrow_mut() = Seen { now: state.clone(), ..Seen::default() };
+        let seen = self.seen.clone();
+        file::seen::each_change(move |path| {
+            let mut seen = seen.borrow_mut();
+            seen.catch_up(&root);
+            if name_of(&root, &path).is_some() {
+                let now = seen.now.clone();
+                seen.cuts.push(now);
+            }
+            seen.changing = Some(path);
+        });
+    }
+
+    pub(super) fn paths(&self) -> Paths {
+        self.tree.paths()
+    }
+
+    /// The boot files of what is in a slot: two, so that they can be mixed.
+    pub(super) fn release(&self, slot: Slot) -> PathBuf {
+        self.paths().at(format!("/releases/{slot}/resin-boot"))
+    }
+
+    fn lay_out_release(&self, slot: Slot) {
+        let content = fs::read_to_string(self.paths().at(slot_file(slot))).unwrap();
+        let folder = self.release(slot);
+        fs::create_dir_all(folder.join("overlays")).unwrap();
+        for name in BOOT_FILES {
+            fs::write(folder.join(name), format!("{slot} {content}")).unwrap();
+        }
+    }
+
+    /// What every cut has left, and what there is in the end.
+    pub(super) fn stop(&self) -> (Vec<Lasting>, Lasting) {
+        file::seen::no_more();
+        let end = self.now();
+        let mut seen = self.seen.borrow_mut();
+        seen.catch_up(self.paths().root());
+        assert_eq!(seen.now, end, "a change that was not announced");
+        (std::mem::take(&mut seen.cuts), end)
+    }
+
+    pub(super) fn now(&self) -> Lasting {
+        lasting(self.paths().root())
+    }
+
+    /// A durable step of the model's own: what is in a slot changes.
+    pub(super) fn fill(&self, slot: Slot, content: &str) {
+        file::seen::change(&self.paths().at(slot_file(slot)));
+        fs::write(self.paths().at(slot_file(slot)), content).unwrap();
+        self.lay_out_release(slot);
+    }
+}
+
+/// Below the boot partition.
+pub(super) const BOOT_FILES: [&str; 2] = ["board.dtb", "overlays/wifi.dtbo"];
+
+/// Whose boot files are in place; `None` for a mix.
+pub(super) fn boot_files(state: &Lasting) -> Option<&str> {
+    let all = BOOT_FILES
+        .map(|name| state.get(&format!("mnt/boot/{name}")).map(|b| std::str::from_utf8(b).unwrap()));
+    all.iter().all(|f| *f == all[0]).then_some(all[0]).flatten()
+}
+
+/// What lasts, by folder.
+const PARTITIONS: [&str; 3] = ["mnt/boot", "mnt/state", "mnt/slots"];
+
+/// The name of a path among what lasts. What is left of a change that a cut came into is not among it, since it is swept away; nor
+/// is the history, which nobody decides by.
+fn name_of(root: &Path, path: &Path) -> Option<String> {
+    let name = path.file_name()?;
+    let lasts = PARTITIONS.iter().any(|p| path.starts_with(root.join(p)));
+    let counts = lasts && !file::is_leftover(name) && !name.to_string_lossy().starts_with("history");
+    // A folder by itself says nothing.
+    (counts && !path.is_dir()).then(|| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())
+}
+
+fn lasting(root: &Path) -> Lasting {
+    let mut all = Lasting::new();
+    let mut folders: Vec<PathBuf> = PARTITIONS.map(|p| root.join(p)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Some(name) = name_of(root, &path) {
+                let bytes = anonymous(&name, fs::read(&path).unwrap());
+                all.insert(name, bytes);
+            }
+        }
+    }
+    all
+}
+
+/// A record without the number of its update: nothing depends on which update it was.
+fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
+    if !name.starts_with("mnt/state/copal/") {
+        return bytes;
+    }
+    let mut record: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    if let Some(transaction) = record.get_mut("transaction") {
+        *transaction = "t".into();
+    }
+    serde_json::to_vec(&record).unwrap()
+}
+
+/// A device as it left the factory: root A with its boot files, selected for good.
+pub(super) fn factory(told: Told) -> Lasting {
+    let mut state = Lasting::new();
+    state.insert(slot_file(Slot::A), b"v1".into());
+    state.insert(slot_file(Slot::B), b"empty".into());
+    for name in BOOT_FILES {
+        state.insert(format!("mnt/boot/{name}"), b"A v1".into());
+    }
+    let pairs = |root: &str| format!("resin_root_part={root}\nupgrade_available=0\nbootcount=0\n");
+    let block = |root: &str| format!("{:#<1024}", format!("# GRUB Environment Block\n{}", pairs(root)));
+    let text = match told {
+        Told::Uboot => "resin_root_part=2\nupgrade_available=0\n".to_owned(),
+        Told::Grub => block("2"),
+        Told::Balena => block("A"),
+    };
+    state.insert(told.file().into(), text.into_bytes());
+    if told == Told::Grub {
+        state.insert("mnt/boot/EFI/BOOT/grub.cfg".into(), b"menuentry".into());
+    }
+    state
+}

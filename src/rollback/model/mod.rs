@@ -1,0 +1,407 @@
+//! The whole machine, with a power cut before every durable change that the programs make: from each state that a cut or a run leaves,
+//! everything that can happen next, until no new state comes up.
+//!
+//! The programs are the real ones, on the files of a made-up device. What stands in for others: the container engine, the health checks,
+//! the reboot, and a bootloader that reads its files for itself. A change is one rename, removal or sector; what a cut leaves within
+//! one of these is tried elsewhere (`tests/bootloader/cuts.rs`, `tests/guest/hooks.rs`).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod machine;
+#[path = "../../../tests/common/tree.rs"]
+mod tree;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use machine::{Lasting, Machine, Told, boot, boot_files, content, factory, selection};
+
+use super::{Ground, Outside, altboot, boot_check, clear_bootcount, health};
+use crate::config::rollback_conf::RollbackConf;
+use crate::device::Facts;
+use crate::error::{Code, Error, Result};
+use crate::history::{Check, CheckResult};
+use crate::hostapp::engine::{Hostapp, Image};
+use crate::hostapp::hooks::Context;
+use crate::hostapp::hooks::builtin::BUILTINS;
+use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hostapp::preflight::Device;
+use crate::hostapp::update::installer::{Installer, When};
+use crate::hostapp::update::steps::Update;
+use crate::hostapp::update::{self, Source};
+use crate::phase::{Phase, observe};
+use crate::slot::{Roots, Slot};
+
+/// What the new release is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    /// Its checks pass.
+    Good,
+    /// They fail.
+    Unhealthy,
+    /// They fail, and the old system's hooks do not run.
+    UnhealthyWithoutOldHooks,
+    /// It never reaches userspace.
+    Dead,
+}
+
+/// Where an update fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fails {
+    Nowhere,
+    BeforeHooks,
+    BehindBootFiles,
+    BehindSelection,
+}
+
+/// What happens once userspace is up and the programs of the boot have run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Update(Fails),
+    OrderlyReboot,
+}
+
+const DAYS: &[&[Action]] = &[
+    &[],
+    &[Action::OrderlyReboot],
+    &[Action::Update(Fails::Nowhere)],
+    &[Action::Update(Fails::BeforeHooks)],
+    &[Action::Update(Fails::BehindBootFiles)],
+    &[Action::Update(Fails::BehindSelection)],
+    &[Action::Update(Fails::Nowhere), Action::OrderlyReboot],
+    &[Action::Update(Fails::Nowhere), Action::Update(Fails::Nowhere)],
+    &[Action::Update(Fails::Nowhere), Action::Update(Fails::BehindBootFiles)],
+];
+
+/// Calls built-in hooks as the programs of a release are called, on the machine.
+fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<()> {
+    let paths = m.paths();
+    let roots = Roots::of(&Facts::gather(&paths)?)?;
+    let purpose = if during_update { Purpose::Update } else { Purpose::Undo };
+    let mut request = Request::new(&paths, roots.in_slot(owner).unwrap(), purpose)?;
+    request.source = m.release(owner);
+    bootfiles::deploy(&request)?;
+    if stop == Fails::BehindBootFiles {
+        return Err(wanted());
+    }
+    for name in ["80-rollback", m.told.hook()] {
+        let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).unwrap();
+        (hook.run)(&Context { paths: paths.clone(), during_update, called: name.to_owned() })?;
+    }
+    Ok(())
+}
+
+/// A failure that the day has in it.
+fn wanted() -> Error {
+    Error::new(Code::HookFailed, "fails as it should")
+}
+
+/// An update's container engine.
+struct Engine<'a> {
+    machine: &'a Machine,
+    target: Slot,
+    fails: Fails,
+}
+
+impl Installer for Engine<'_> {
+    fn end_hooks(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn keep(&self) -> Result<()> {
+        crate::phase::files::keep_vpn_state(&self.machine.paths(), true)
+    }
+
+    fn install(&self) -> Result<(Image, Hostapp)> {
+        for content in ["empty", "partial", "v2"] {
+            self.machine.fill(self.target, content);
+        }
+        let image = Image { reference: "image".into(), id: "id".into(), size: 0 };
+        Ok((image, Hostapp { id: "hostapp".into(), boot: "/boot".into() }))
+    }
+
+    fn hooks_here(&self, when: When) -> Result<()> {
+        let fails = match when {
+            When::Before => self.fails == Fails::BeforeHooks,
+            When::After => self.fails == Fails::BehindSelection,
+        };
+        if fails { Err(wanted()) } else { Ok(()) }
+    }
+
+    fn forward_hooks(&self, _image: &Image) -> Result<()> {
+        hooks(self.machine, true, self.target, self.fails)
+    }
+
+    fn count(&self) -> Result<u64> {
+        Ok(1)
+    }
+}
+
+/// `hostapp-update`; a refusal is one of the things that may happen.
+fn update(m: &Machine, fails: Fails) {
+    let paths = m.paths();
+    let request = update::Request {
+        paths: paths.clone(),
+        program: "hostapp-update".into(),
+        source: Source::Reference("image".into()),
+        hooks: true,
+        recover: true,
+        reboot: false,
+        force: false,
+    };
+    let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
+    let target = roots.other().unwrap().clone();
+    let device = match Device::of(&paths, roots, target, false) {
+        Ok(device) => device,
+        Err(e) => {
+            assert_eq!(e.code(), Code::UpdateRefused, "{e}");
+            return;
+        }
+    };
+    let engine = Engine { machine: m, target: device.target.slot, fails };
+    let update = Update {
+        request: &request,
+        device: Some(&device),
+        installer: &engine,
+        restore: &|| hooks(m, false, m.running, Fails::Nowhere),
+        transaction: "t".into(),
+    };
+    match update.run() {
+        Ok(_) => assert_eq!(fails, Fails::Nowhere),
+        Err(e) => assert!(e.message().contains("fails as it should"), "{e}"),
+    }
+}
+
+/// From the start of userspace on; whether the device reboots by itself.
+fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
+    let paths = m.paths();
+    let conf = RollbackConf::default();
+    let rebooted = Cell::new(false);
+    let outside = Outside {
+        wait: Box::new(|time| assert!(time <= Duration::from_secs(900))),
+        checks: Box::new(|| {
+            let result = if healthy { CheckResult::Passed } else { CheckResult::Failed };
+            let (name, reason) = ("model".into(), String::new());
+            vec![Check { name, required: true, result, reason, seconds: 0.0 }]
+        }),
+        previous_is_new_enough: Box::new(|| true),
+        old_hooks: Box::new(|| {
+            if old_hooks { hooks(m, true, m.running.other(), Fails::Nowhere) } else { Err(wanted()) }
+        }),
+        old_boot_files: Box::new(|| {
+            let roots = Roots::of(&Facts::gather(&paths)?)?;
+            let mut request = Request::new(&paths, roots.other()?, Purpose::Undo)?;
+            request.source = m.release(m.running.other());
+            bootfiles::deploy(&request).map(drop)
+        }),
+        current_hooks: Box::new(|| hooks(m, false, m.running, Fails::Nowhere)),
+        commit_hooks: Box::new(|| Ok(())),
+        reboot: Box::new(|| {
+            rebooted.set(true);
+            Error::new(Code::RebootFailed, "reboots")
+        }),
+    };
+    let ground = Ground::look(&paths, &outside).unwrap();
+    let crumb = |name: &str| paths.state().join(name).exists();
+    let ended = |result: Result<()>| {
+        if let Err(e) = result {
+            assert!(rebooted.get(), "{e}");
+        }
+        rebooted.get()
+    };
+    // The conditions of the units.
+    ended(boot_check::run_with(&ground))
+        || crumb("rollback-altboot-breadcrumb") && ended(altboot::run_with(&ground))
+        || crumb("rollback-health-breadcrumb") && ended(health::run_with(&ground, &conf))
+}
+
+/// A state, with the slot that has proved itself.
+type State = (Lasting, Slot);
+
+struct Model {
+    told: Told,
+    health: Health,
+    machines: BTreeMap<Slot, Rc<Machine>>,
+    seen: HashMap<State, usize>,
+    todo: VecDeque<usize>,
+    states: Vec<State>,
+    why: Vec<(usize, String)>,
+    runs: usize,
+    complaints: BTreeMap<String, (usize, String)>,
+}
+
+impl Model {
+    fn new(told: Told, health: Health) -> Model {
+        let mut model = Model {
+            told,
+            health,
+            machines: [Slot::A, Slot::B].map(|slot| (slot, Rc::new(Machine::new(told, slot)))).into(),
+            seen: HashMap::new(),
+            todo: VecDeque::new(),
+            states: Vec::new(),
+            why: Vec::new(),
+            runs: 0,
+            complaints: BTreeMap::new(),
+        };
+        model.add((factory(told), Slot::A), 0, "factory".into());
+        model
+    }
+
+    fn add(&mut self, state: State, from: usize, how: String) {
+        if self.seen.contains_key(&state) {
+            return;
+        }
+        let number = self.states.len();
+        self.seen.insert(state.clone(), number);
+        self.states.push(state);
+        self.why.push((from, how));
+        self.todo.push_back(number);
+    }
+
+    /// How a state came about.
+    fn story(&self, mut number: usize) -> String {
+        let mut steps = Vec::new();
+        while number != 0 {
+            let (from, how) = &self.why[number];
+            steps.push(how.clone());
+            number = *from;
+        }
+        steps.reverse();
+        steps.join(" > ")
+    }
+
+    fn complain(&mut self, what: &str, from: usize, how: &str) {
+        let story = format!("{} > {how}", self.story(from));
+        self.complaints.entry(what.to_owned()).or_insert((0, story)).0 += 1;
+    }
+
+    fn explore(&mut self) {
+        while let Some(number) = self.todo.pop_front() {
+            let (mut state, good) = self.states[number].clone();
+            let (told, health) = (self.told, self.health);
+            let lives = |state: &Lasting, slot: Slot| {
+                health != Health::Dead || slot == good || content(state, slot) == "v1"
+            };
+            match boot(told, &mut state, lives) {
+                Ok(running) => {
+                    for day in DAYS {
+                        self.day(number, &state, good, running, day);
+                    }
+                }
+                Err(what) => self.complain(what, number, "boot"),
+            }
+        }
+    }
+
+    fn day(&mut self, number: usize, state: &Lasting, good: Slot, running: Slot, day: &[Action]) {
+        self.runs += 1;
+        let m = self.machines[&running].clone();
+        m.start(state);
+        let healthy = self.health == Health::Good || running == good;
+        let old_hooks = self.health != Health::UnhealthyWithoutOldHooks;
+        let rebooted = programs_of_the_boot(&m, healthy, old_hooks);
+        if rebooted {
+            clear_bootcount::run(&m.paths()).unwrap();
+        } else {
+            for action in day {
+                match action {
+                    Action::Update(fails) => update(&m, *fails),
+                    Action::OrderlyReboot => clear_bootcount::run(&m.paths()).unwrap(),
+                }
+            }
+        }
+        let how = format!("{running} runs, {day:?}");
+        if !rebooted {
+            self.look(number, &how, &m, good, day);
+        }
+        let (cuts, end) = m.stop();
+        let mut good = good;
+        for (n, cut) in cuts.into_iter().enumerate() {
+            good = self.proven(&cut, running, good);
+            self.add((cut, good), number, format!("{how}, cut {n}"));
+        }
+        good = self.proven(&end, running, good);
+        self.add((end, good), number, how);
+    }
+
+    /// The verdict is durable once the system on trial is selected for good.
+    fn proven(&self, state: &Lasting, running: Slot, good: Slot) -> Slot {
+        let (root, trial, _) = selection(self.told, state);
+        let stays = root == running && !trial && self.health == Health::Good;
+        if stays { running } else { good }
+    }
+
+    /// What must hold once all is quiet.
+    fn look(&mut self, number: usize, how: &str, m: &Machine, good: Slot, day: &[Action]) {
+        let paths = m.paths();
+        let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
+        let phase = observe(&paths, &roots).unwrap().phase;
+        let state = m.now();
+        let good = self.proven(&state, m.running, good);
+        if day.is_empty() && phase != Phase::Healthy {
+            self.complain(&format!("an idle day ends in {phase}"), number, how);
+        }
+        if phase != Phase::Healthy {
+            return;
+        }
+        let own = format!("{} {}", m.running, content(&state, m.running));
+        if boot_files(&state) != Some(own.as_str()) {
+            self.complain("all is well, with the boot files of another", number, how);
+        }
+        if good != m.running {
+            self.complain("a system that has not proved itself is taken for healthy", number, how);
+        }
+        let (root, _, count) = selection(self.told, &state);
+        if root != m.running || count != 0 {
+            self.complain("all is well, with another root selected or a count left over", number, how);
+        }
+        let left: Vec<_> = state.keys().filter(|p| LEFT.iter().any(|l| p.ends_with(l))).collect();
+        if !left.is_empty() {
+            self.complain(&format!("all is well, with {left:?} left over"), number, how);
+        }
+    }
+}
+
+/// Files that belong to an update, or to a way back.
+const LEFT: [&str; 6] =
+    ["breadcrumb", "copal/bootfiles", "copal/rollback", "copal/commit-due", "copal/trial", "-variables"];
+
+fn run(told: Told, health: Health) {
+    let mut model = Model::new(told, health);
+    model.explore();
+    println!("{told:?}, {health:?}: {} states, {} days", model.states.len(), model.runs);
+    let complaints: Vec<String> = model
+        .complaints
+        .iter()
+        .map(|(what, (n, how))| format!("{what} ({n} times), first by: {how}"))
+        .collect();
+    assert!(complaints.is_empty(), "{told:?}, {health:?}:\n{}", complaints.join("\n"));
+    // Fewer would mean that something no longer happens.
+    assert!(model.states.len() > 20, "only {} states", model.states.len());
+}
+
+/// A test for each pair, so that they run side by side.
+macro_rules! explore {
+    ($($name:ident: $told:ident $health:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            run(Told::$told, Health::$health);
+        })*
+    };
+}
+
+explore! {
+    uboot_good: Uboot Good;
+    uboot_unhealthy: Uboot Unhealthy;
+    uboot_unhealthy_without_old_hooks: Uboot UnhealthyWithoutOldHooks;
+    uboot_dead: Uboot Dead;
+    grub_good: Grub Good;
+    grub_unhealthy: Grub Unhealthy;
+    grub_unhealthy_without_old_hooks: Grub UnhealthyWithoutOldHooks;
+    grub_dead: Grub Dead;
+    balena_good: Balena Good;
+    balena_unhealthy: Balena Unhealthy;
+    balena_unhealthy_without_old_hooks: Balena UnhealthyWithoutOldHooks;
+    balena_dead: Balena Dead;
+}
