@@ -12,12 +12,15 @@ use std::time::Duration;
 use copal::sys::systemd::Bus;
 use futures_core::Stream as _;
 use tokio::runtime::Handle;
-use zbus::wire::{ObjectPath, OwnedFd, Variant};
+use zbus::wire::{ObjectPath, OwnedFd, OwnedObjectPath, Variant};
 use zbus::{Connection, Message, MessageStream, message};
 
 use crate::{Ended, has};
 
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
+
+/// What systemd says of a unit in a list.
+type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 /// A `dbus-daemon` that lets everybody do everything.
 pub struct Daemon {
@@ -210,6 +213,7 @@ async fn answer(connection: &Connection, state: &Mutex<State>, call: &Message) {
         "LoadUnit" | "GetAll" => texts(1),
         "StartUnit" => texts(2),
         "Inhibit" => texts(4),
+        "ListUnitsFiltered" => call.body().deserialize::<(Vec<String>,)>().unwrap().0,
         _ => Vec::new(),
     };
     let (silent, refused, during) = {
@@ -258,6 +262,32 @@ async fn answer(connection: &Connection, state: &Mutex<State>, call: &Message) {
             let (reader, writer) = std::io::pipe().unwrap();
             state.lock().unwrap().locks.push(reader);
             connection.reply(&header, &OwnedFd::from(std::os::fd::OwnedFd::from(writer))).await.unwrap();
+        }
+        "ListUnitsFiltered" => {
+            let (path, none) = (|name: &str| path_of(name).try_into().unwrap(), "/".try_into().unwrap());
+            let row = |name: &str, unit: &Unit| -> Row {
+                let text = [name, "", unit.load, unit.active, unit.sub, ""].map(str::to_owned);
+                let [name, about, load, active, sub, following] = text;
+                let path: OwnedObjectPath = path(&name);
+                (
+                    name,
+                    about,
+                    load,
+                    active,
+                    sub,
+                    following,
+                    path,
+                    0,
+                    String::new(),
+                    OwnedObjectPath::clone(&none),
+                )
+            };
+            let rows: Vec<Row> = {
+                let state = state.lock().unwrap();
+                let asked = state.units.iter().filter(|(_, unit)| arguments.iter().any(|a| a == unit.active));
+                asked.map(|(name, unit)| row(name, unit)).collect()
+            };
+            connection.reply(&header, &rows).await.unwrap();
         }
         "StartUnit" => {
             connection.reply(&header, &ObjectPath::try_from("/job/1").unwrap()).await.unwrap();
