@@ -25,9 +25,14 @@ pub fn of_verb(error: &Error) -> u8 {
         (_, Effect::Completed) => FAILURE,
         (Code::Busy, _) => BUSY,
         // The answer of a comparison or an examination, and the absence of a verb, refuse nothing.
-        (Code::TargetDiffers | Code::NotInThisBuild | Code::ProblemsFound | Code::PreviousTooOld, _) => {
-            FAILURE
-        }
+        (
+            Code::TargetDiffers
+            | Code::NotInThisBuild
+            | Code::ProblemsFound
+            | Code::HealthCheckFailed
+            | Code::PreviousTooOld,
+            _,
+        ) => FAILURE,
         _ => REFUSED,
     }
 }

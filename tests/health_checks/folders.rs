@@ -18,7 +18,11 @@ fn required_ones_decide_and_wanted_ones_are_reported() {
     rig.root.program(&format!("{REQUIRED}/20-modem"), "#!/bin/bash\n[[ 1 ]] && echo registered\n");
     rig.root.program(&format!("{REQUIRED}/10-can.py"), "#!/usr/bin/env python3\nprint('bus is up')\n");
     rig.root.program(&format!("{WANTED}/gps"), "#!/bin/sh\necho 'no fix'\nexit 1\n");
-    let found = rig.run();
+    let (found, log) = logged(|| rig.run());
+    let warned = log
+        .iter()
+        .filter(|l| l.starts_with("WARN health check health.wanted.d/gps (only reported): failed "));
+    assert_eq!(warned.count(), 1, "{log:?}");
     assert_eq!(
         names(&found),
         ["vpn", "engine", "board", "health.d/10-can.py", "health.d/20-modem", "health.wanted.d/gps", "units"]

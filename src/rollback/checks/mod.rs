@@ -182,12 +182,10 @@ fn tell(check: &Check) {
     let seconds = format!("{:.3}", check.seconds);
     let only = if check.required { "" } else { " (only reported)" };
     let text = format!("health check {name}{only}: {word} after {seconds} s: {reason}");
-    match check.result {
-        CheckResult::Failed => {
-            tracing::warn!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
-        }
-        CheckResult::Passed | CheckResult::Unknown => {
-            tracing::info!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
-        }
+    // Of a required one that has failed, the verdict warns.
+    if check.result == CheckResult::Failed && !check.required {
+        tracing::warn!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
+    } else {
+        tracing::info!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
     }
 }
