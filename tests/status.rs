@@ -135,7 +135,8 @@ fn every_key_is_documented() {
         .lines()
         .filter_map(|l| Some(l.strip_prefix("| `")?.split('`').next().unwrap().to_owned()))
         .collect();
-    let s = status(&device());
+    let (_, out, _) = copal(&device(), &["status", "--json", "--history"]);
+    let s = serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()["status"].clone();
     let mut used = BTreeSet::new();
     for object in [&s, &s["boot"], &s["slots"][0]] {
         used.extend(object.as_object().unwrap().keys().cloned());

@@ -77,6 +77,7 @@ Examples:
 const STATUS_EXAMPLES: &str = "\
 Examples:
   copal status
+  copal status --log
   copal status --json | tail -n 1 | jq .status.phase";
 
 const DOCTOR_EXAMPLES: &str = "\
@@ -139,7 +140,7 @@ pub(super) enum Verb {
     /// With DURING_UPDATE=0 (or without it) they put the running release back in its rights.
     #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
     Hooks(HooksArgs),
-    /// Show where the device stands: slots, versions, boot state, phase of an update
+    /// Show where the device stands, what the last update came to, why it was rolled back
     ///
     /// Reads only. What cannot be told is listed with the reason, and hides nothing else.
     #[command(after_help = STATUS_EXAMPLES)]

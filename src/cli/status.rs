@@ -1,5 +1,7 @@
 //! `copal status`.
 
+mod told;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,6 +18,14 @@ pub(super) struct StatusArgs {
     #[arg(long)]
     pub(super) json: bool,
 
+    /// What became of every update that is known
+    #[arg(long, conflicts_with = "log")]
+    pub(super) history: bool,
+
+    /// The last lines of the journal of the system that was rolled back
+    #[arg(long)]
+    pub(super) log: bool,
+
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
     pub(super) root: PathBuf,
@@ -23,8 +33,14 @@ pub(super) struct StatusArgs {
 
 /// Shows where the device stands.
 pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
-    let status = status::read(&Paths::new(&args.root));
-    ui.result("status", &status, text(&status).trim_end());
+    let paths = Paths::new(&args.root);
+    let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
+    let text = match &status.history {
+        _ if args.log => told::journal(&status).join("\n"),
+        Some(records) => told::all(records).join("\n"),
+        None => text(&status).trim_end().to_owned(),
+    };
+    ui.result("status", &status, &text);
     Ok(())
 }
 
@@ -67,6 +83,7 @@ fn text(status: &Status) -> String {
             line(format!("record   {record}: slot {slot}"));
         }
     }
+    told::last(status).into_iter().for_each(&mut line);
     for problem in &status.problems {
         line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
     }

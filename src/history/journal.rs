@@ -51,7 +51,9 @@ fn ask(program: &Path, lines: usize) -> Result<Vec<String>, String> {
         Said::Nothing(_) => {}
     });
     match end.map_err(|e| e.to_string())? {
-        End::Status(0) => Ok(kept.into()),
+        End::Status(0) if !kept.is_empty() => Ok(kept.into()),
+        End::Status(0) if complaint.is_empty() => Err("it has no lines of this boot".to_owned()),
+        End::Status(0) => Err(complaint),
         // What came before is worth more than nothing.
         end if !kept.is_empty() => {
             kept.push_back(format!("-- the journal may have more: {end} --"));

@@ -230,12 +230,18 @@ impl Record {
         for check in &mut self.checks {
             clip(&mut check.name, NAME);
             clip(&mut check.reason, REASON);
+            check.seconds = milliseconds(check.seconds);
         }
         leave_out(&mut self.hooks, |hook| hook.status == Some(0));
         for hook in &mut self.hooks {
             clip(&mut hook.name, NAME);
         }
     }
+}
+
+/// JSON has no other numbers than finite ones.
+fn milliseconds(seconds: f64) -> f64 {
+    if seconds.is_finite() { (seconds * 1e3).round() / 1e3 } else { 0.0 }
 }
 
 fn text(record: &Record) -> String {

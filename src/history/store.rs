@@ -90,19 +90,31 @@ fn split(all: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 }
 
 /// The newest records within the limits, byte by byte as they are: what a later release has added stays. Where they are too long,
-/// the older ones lose their journal before they go themselves.
+/// the older ones lose their journal before any goes itself.
 fn compact(all: &[u8], records: usize, bytes: usize) -> Vec<u8> {
-    let sound: Vec<&[u8]> = split(all).filter(|line| Record::of_line(line).is_some()).collect();
-    let newest = sound.get(sound.len().saturating_sub(records)..).unwrap_or_default();
-    let mut room = bytes;
-    let mut kept: Vec<Vec<u8>> = Vec::new();
-    for line in newest.iter().rev() {
-        let line = if line.len() < room { line.to_vec() } else { without_journal(line) };
-        let Some(left) = room.checked_sub(line.len() + 1) else { break };
+    let sound = split(all).rev().filter(|line| Record::of_line(line).is_some());
+    let (mut room, mut kept) = (bytes, Vec::new());
+    for whole in sound.take(records) {
+        let short = without_journal(whole);
+        let Some(left) = room.checked_sub(short.len() + 1) else { break };
         room = left;
-        kept.push(line);
+        kept.push((whole, short));
     }
-    kept.iter().rev().flat_map(|line| line.iter().copied().chain([b'\n'])).collect()
+    // What is left is for the journals of the newest.
+    let mut lines: Vec<Vec<u8>> = Vec::new();
+    for (whole, short) in kept {
+        match room.checked_sub(whole.len().saturating_sub(short.len())) {
+            Some(left) => {
+                room = left;
+                lines.push(whole.to_vec());
+            }
+            None => {
+                room = 0;
+                lines.push(short);
+            }
+        }
+    }
+    lines.iter().rev().flat_map(|line| line.iter().copied().chain([b'\n'])).collect()
 }
 
 fn without_journal(line: &[u8]) -> Vec<u8> {

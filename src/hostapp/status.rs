@@ -10,6 +10,7 @@ use crate::bootloader::{self, BootState, Dialect, Named};
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Error, Result};
+use crate::history::{self, Event, Record};
 use crate::phase::files::{self, BootfilesRecord, Flag, RollbackRecord};
 use crate::phase::{self, Phase};
 use crate::slot::{Root, Roots, Slot};
@@ -39,6 +40,15 @@ pub struct Status {
     pub bootfiles: Option<Slot>,
     /// A rollback to this slot is in progress.
     pub rollback: Option<Slot>,
+    /// What the last update has come to so far.
+    pub last_update: Option<Record>,
+    /// The last rollback, with what failed.
+    pub last_rollback: Option<Record>,
+    /// How many rollbacks from the same release are known, that one included.
+    pub rollbacks: usize,
+    /// Every record, oldest first; only where they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<Vec<Record>>,
     /// Who is updating now.
     pub update: Option<Holder>,
     /// The hook that runs now.
@@ -138,6 +148,7 @@ pub fn read(paths: &Paths) -> Status {
     let next = boot.as_ref().zip(roots.as_ref()).and_then(|(b, r)| b.next(observed.as_ref()?.selected?, r));
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
+    let told = Told::of(&history::read(paths));
     Status {
         copal: env!("CARGO_PKG_VERSION"),
         phase: phase.map(Phase::as_str),
@@ -150,9 +161,44 @@ pub fn read(paths: &Paths) -> Status {
         flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
         bootfiles: record.map(|r| r.owner),
         rollback: rollback.map(|r| r.target),
+        last_update: told.update,
+        last_rollback: told.rollback,
+        rollbacks: told.rollbacks,
+        history: None,
         update: Holder::of(paths).ok().flatten(),
         hook: hooks::running(paths),
         problems: problems.0,
+    }
+}
+
+/// [`read`] with every record of the history.
+#[must_use]
+pub fn read_with_history(paths: &Paths) -> Status {
+    Status { history: Some(history::read(paths)), ..read(paths) }
+}
+
+/// What the history tells.
+struct Told {
+    update: Option<Record>,
+    rollback: Option<Record>,
+    rollbacks: usize,
+}
+
+impl Told {
+    fn of(history: &[Record]) -> Told {
+        let last = |is: &dyn Fn(&Record) -> bool| history.iter().rev().find(|r| is(r)).cloned();
+        let rollback = last(&|r| r.event.is_rollback());
+        let release = |r: &Record| r.from.as_ref().and_then(|side| side.version.clone());
+        let same = |r: &&Record| {
+            // One that did not come about is not counted with the one that did.
+            matches!(r.event, Event::RolledBack | Event::Altboot)
+                && rollback.as_ref().is_some_and(|last| release(last) == release(r))
+        };
+        Told {
+            update: last(&|r| !r.event.is_rollback() && r.event != Event::Unknown),
+            rollbacks: history.iter().filter(same).count(),
+            rollback,
+        }
     }
 }
 
