@@ -10,6 +10,7 @@
 
 mod copal;
 mod failures;
+mod history;
 mod image;
 mod layout;
 mod mixed;

@@ -104,6 +104,7 @@ fn flag(text: &str) -> Result<bool, String> {
 
 /// Whatever must hold at any instant, and what boots at this one.
 pub fn judge(tree: &Tree, pristine: &Tree, dialect: Dialect) -> Result<Verdict, String> {
+    events(tree)?;
     let files = files(tree, pristine)?;
     let selection = selection(tree, dialect)?;
     let breadcrumbs = ["health", "altboot"].map(|k| tree.has(&format!("mnt/state/rollback-{k}-breadcrumb")));
@@ -134,6 +135,23 @@ pub fn judge(tree: &Tree, pristine: &Tree, dialect: Dialect) -> Result<Verdict, 
         half => return Err(format!("half a selection: {half:?}")),
     }
     Ok(Verdict { boots: selection.root, files })
+}
+
+const HISTORY: &str = "mnt/state/copal/history.jsonl";
+
+/// What the history tells, whose lines are whole wherever a program was killed.
+pub fn events(tree: &Tree) -> Result<Vec<String>, String> {
+    let text = String::from_utf8_lossy(tree.file(HISTORY).unwrap_or_default()).into_owned();
+    let event = |line: &str| {
+        let record: serde_json::Value = serde_json::from_str(line).map_err(|e| format!("{e}: {line}"))?;
+        record["event"].as_str().map(str::to_owned).ok_or_else(|| format!("no event: {line}"))
+    };
+    text.lines().map(event).collect()
+}
+
+/// Everything there is, without what tells of times.
+pub fn state(tree: &Tree) -> Vec<String> {
+    tree.lines().into_iter().filter(|l| !l.starts_with(HISTORY)).collect()
 }
 
 /// Each boot file is complete, of either release, and no other file has changed.
@@ -230,7 +248,7 @@ pub fn ending(tree: &Tree) -> Result<Vec<String>, String> {
     // What runs at the moment, as `copal status` shows it, goes with the next boot. A folder that was just being made stays: on
     // FAT nobody can tell whether it shares its cluster with the one it was to become.
     let passing = |l: &str| l.starts_with("run/copal/.hook-") || (l.contains("/CPL") && l.ends_with(".TMP/"));
-    let lines = tree.lines().into_iter();
+    let lines = state(tree).into_iter();
     Ok(lines.filter(|l| !passing(l) && !changing.iter().any(|c| l.starts_with(c))).collect())
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::judge::{Root, Verdict, difference, ending, judge};
+use crate::judge::{Root, Verdict, difference, ending, events, judge, state};
 use crate::needs;
 use crate::rig::{Dialect, Rig, View};
 use crate::shim::{self, End};
@@ -66,7 +66,7 @@ impl Bench {
         rig.mend();
         let tree = rig.tree();
         let verdict = judge(&tree, rig.pristine(), rig.dialect)?;
-        let mut state = tree.lines();
+        let mut state = state(&tree);
         state.push(format!("mounts {:?}", rig.mounted()));
         if self.seen.contains(&state) {
             return Ok(verdict);
@@ -90,7 +90,11 @@ impl Bench {
         }
         // Mounts of killed programs are for the engine to take away, with the layers below them.
         self.rig.unmount_new();
-        let found = ending(&self.rig.tree())?;
+        let tree = self.rig.tree();
+        if events(&tree)?.last().is_none_or(|e| e != "installed") {
+            return Err(format!("the history says {:?}", events(&tree)));
+        }
+        let found = ending(&tree)?;
         if found != self.wanted {
             return Err(format!(
                 "the next update ends elsewhere: {}\n{said}",
