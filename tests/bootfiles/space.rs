@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use copal::error::{Code, Effect};
+use copal::phase::files::{RollbackKind, RollbackRecord};
+use copal::slot::Slot;
 
 use crate::needs::can_run;
 use crate::support::{Device, Mounted, md5sum_is_content, stamps};
@@ -105,4 +107,30 @@ fn an_undo_tries_again_where_others_have_made_room() {
     device.release(&[("first", &text), ("zImage", "small")]);
     device.undo().unwrap();
     assert!(std::fs::read_to_string(device.boot().join("first")).unwrap() == text);
+}
+
+/// A rollback runs the old release's hooks as for an update; where there is no room for both, it goes through all the same.
+#[test]
+fn a_rollback_is_an_undo_for_the_slot_it_leads_to() {
+    if !can_run("a_rollback_is_an_undo_for_the_slot_it_leads_to") {
+        return;
+    }
+    let (_mounted, device) = device(1000 + 200, 1000, 1000);
+    let before = stamps(&device.boot());
+    let record = |target| RollbackRecord { target, kind: RollbackKind::Health };
+    // To the running slot, the other one's boot files do not go.
+    record(Slot::A).write(&device.paths()).unwrap();
+    assert_eq!(device.update().unwrap_err().code(), Code::BootPartitionFull);
+    assert_eq!(stamps(&device.boot()), before);
+    record(Slot::B).write(&device.paths()).unwrap();
+    device.update().unwrap();
+    let now = std::fs::read_to_string(device.boot().join("zImage")).unwrap();
+    assert!(now == "n".repeat(1000 << 10));
+    assert!(md5sum_is_content(&device.boot()));
+    assert_eq!(device.record().unwrap().owner, Slot::B);
+
+    // One that nobody can read counts for nothing.
+    std::fs::write(device.at("/mnt/state/copal/rollback"), "{").unwrap();
+    device.release(&[("zImage", &"o".repeat(1000 << 10))]);
+    assert_eq!(device.update().unwrap_err().code(), Code::BootPartitionFull);
 }

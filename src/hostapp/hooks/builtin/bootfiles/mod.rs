@@ -29,7 +29,7 @@ use crate::boot_files::Destination;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
-use crate::phase::files::{BootfilesRecord, Marker, new_transaction};
+use crate::phase::files::{BootfilesRecord, Marker, RollbackRecord, new_transaction};
 use crate::slot::{Root, Roots, Slot};
 use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
@@ -110,7 +110,10 @@ pub fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let (purpose, root) = match context.during_update {
-        true => (Purpose::Update, roots.other()?),
+        true => {
+            let other = roots.other()?;
+            (purpose_for(paths, other.slot), other)
+        }
         false => (Purpose::Undo, &roots.active),
     };
     let mut request = Request::new(paths, root, purpose)?;
@@ -125,6 +128,19 @@ pub fn run(context: &Context) -> Result<()> {
     let done = deploy(&request)?;
     tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
     Ok(())
+}
+
+/// A rollback, too, runs the hooks of the other slot as for an update, but its release must get its boot files back: refused for
+/// want of room beside those of the one that failed, they would leave nothing that boots.
+fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
+    match RollbackRecord::read(paths) {
+        Ok(Some(record)) if record.target == other => Purpose::Undo,
+        Ok(_) => Purpose::Update,
+        Err(e) => {
+            tracing::warn!("{e}; taken for none");
+            Purpose::Update
+        }
+    }
 }
 
 /// Deploys boot files. May be cut off at any moment and be run again, for the same release or for another.
