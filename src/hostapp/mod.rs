@@ -6,6 +6,7 @@ pub mod current;
 pub mod engine;
 pub mod hooks;
 pub mod lock;
+pub mod mounted_root;
 pub mod preflight;
 pub mod safe_reboot;
 pub mod snapshot;

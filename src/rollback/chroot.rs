@@ -1,12 +1,327 @@
 //! The hooks of the old system, run in its own root.
+//!
+//! They restore what belongs to the old release, first of all its boot files, and nobody but them knows all of it: boards have
+//! hooks of their own. They run as its own updates ran them, with its own programs, while the new system is the running one.
+//!
+//! All mounts are made in a mount namespace of their own, private to it. So they are undone by the kernel when the last
+//! process there ends, however that comes about, and no mount of this system has a copy that somebody else could trip over.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
-use crate::error::Result;
-/// stub
-pub fn run_old_hooks(_: &Paths) -> Result<()> {
+use crate::device::Facts;
+use crate::error::{Code, Error, Result};
+use crate::hostapp::hooks::DURING_UPDATE;
+use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hostapp::mounted_root::MountedRoot;
+use crate::slot::Roots;
+use crate::sys::command::{Command, Speaker};
+use crate::sys::mount;
+use crate::sys::signal::PutOff;
+
+/// What every release with rollbacks has: the runner, which runs the forward hooks when nothing else is asked for.
+const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
+
+/// For all hooks together. They copy boot files and may write a bootloader: minutes at most. One that hangs must not keep a
+/// device on the system that failed.
+pub const LIMIT: Duration = Duration::from_secs(3600);
+
+/// For hooks of an earlier run, which was killed, to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The search path where this program has none.
+const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Variables by which copal, or a hook of it, is told something: not meant for the old system.
+const OWN_VARIABLES: &str = "COPAL_";
+
+/// What is mounted at a place of the old root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// The folder of the running system with the same path, without what is mounted below it.
+    Same,
+    /// A file system of the kernel; where that cannot be mounted anew, as [`Same`](What::Same).
+    Kernel(&'static str),
+    /// An empty one in memory: the old root may be read-only, and is not to be written to.
+    Memory,
+}
+
+/// One mount in the old root.
+#[derive(Debug)]
+struct Piece {
+    path: PathBuf,
+    what: What,
+    /// Without it, hooks are not run: they would do half of their work, or do it in the wrong place.
+    required: bool,
+    /// A mount point that is missing is made.
+    make: bool,
+}
+
+/// Mounts the old system, which is the one of the inactive slot, runs its hooks as for an update, and unmounts it: with
+/// `DURING_UPDATE=1`, since to them the other slot is the one to select. All mounts are undone when this returns.
+///
+/// Signals to end the program are put off meanwhile.
+///
+/// # Errors
+/// `HookFailed`: it cannot be mounted, or not as its hooks need it, with nothing run; or a hook failed, or all of them took
+/// longer than [`LIMIT`].
+pub fn run_old_hooks(paths: &Paths) -> Result<()> {
+    run_old_hooks_within(paths, LIMIT)
+}
+
+/// [`run_old_hooks`] with another limit.
+///
+/// # Errors
+/// As there.
+pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {
+    let pieces = pieces(paths);
+    look(paths, &pieces)?;
+    let put_off = PutOff::begin().map_err(|e| failed("put off signals", RUNNER).because(e))?;
+    let result = in_old_root(paths, &pieces, limit);
+    put_off.release();
+    result
+}
+
+/// Deploys the boot files of the old system without its hooks, as copal would: where those do not run, a device that boots is worth
+/// more than what a board's hooks know.
+///
+/// # Errors
+/// `HookFailed`: it cannot be mounted. Those of [`bootfiles::deploy`], for an undo.
+pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
+    let roots = Roots::of(&Facts::gather(paths)?)?;
+    let mut request = Request::new(paths, roots.other()?, Purpose::Undo)?;
+    let work = || -> Result<()> {
+        let init = paths.active().join("current/boot/init");
+        let root = MountedRoot::mount(&init, &paths.inactive())
+            .map_err(|e| failed("mount the old system", &init.display().to_string()).because(e))?;
+        request.source = root.path().join("resin-boot");
+        let deployed = bootfiles::deploy(&request);
+        root.detach();
+        tracing::info!("boot files of slot {}: {}", request.owner, deployed?);
+        Ok(())
+    };
+    let done = mount::in_private_namespace(work);
+    done.map_err(|e| failed("make a mount namespace for its boot files", RUNNER).because(e))?
+}
+
+/// The mounts of the old root, outer ones first.
+fn pieces(paths: &Paths) -> Vec<Piece> {
+    let piece = |path: &str, what, required| Piece { path: path.into(), what, required, make: false };
+    let mut pieces: Vec<Piece> = [
+        "/dev",
+        "/run",
+        "/proc",
+        "/sys",
+        "/mnt/boot",
+        "/mnt/state",
+        "/mnt/data",
+        "/mnt/sysroot",
+        "/mnt/sysroot/active",
+        "/mnt/sysroot/inactive",
+    ]
+    .map(|path| piece(path, What::Same, true))
+    .into();
+    let (plain, boot) = (paths.plain_boot(), paths.boot());
+    if let Ok(inside) = plain.strip_prefix(paths.root())
+        && plain != boot
+    {
+        // A release of the time before it has no such folder.
+        pieces.push(Piece {
+            path: Path::new("/").join(inside),
+            what: What::Same,
+            required: true,
+            make: true,
+        });
+    }
+    for (path, fstype) in [("/sys/firmware/efi/efivars", "efivarfs"), ("/sys/kernel/security", "securityfs")]
+    {
+        if paths.at(path).is_dir() {
+            pieces.push(piece(path, What::Kernel(fstype), false));
+        }
+    }
+    pieces.push(piece("/tmp", What::Memory, false));
+    pieces.push(piece("/var/cache", What::Memory, false));
+    pieces
+}
+
+/// Nothing is mounted for hooks that cannot run. Looking into a folder also mounts what is mounted on demand, as the inactive
+/// slot is: it would not be seen in another namespace.
+fn look(paths: &Paths, pieces: &[Piece]) -> Result<()> {
+    for piece in pieces.iter().filter(|p| p.required) {
+        let folder = paths.at(&piece.path);
+        fs::read_dir(&folder)
+            .map_err(|e| failed(&look_at(&folder), &folder.display().to_string()).because(e))?;
+    }
     Ok(())
 }
-/// stub
-pub fn deploy_old_boot_files(_: &Paths) -> Result<()> {
+
+fn look_at(folder: &Path) -> String {
+    format!("look into {}", folder.display())
+}
+
+/// What one try came to.
+enum Tried {
+    /// The hooks were run.
+    Ran,
+    /// Something of an earlier run is mounted there.
+    InTheWay(PathBuf),
+}
+
+fn in_old_root(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<()> {
+    match try_once(paths, pieces, limit)? {
+        Tried::Ran => return Ok(()),
+        Tried::InTheWay(root) => clear_away(paths, &root),
+    }
+    match try_once(paths, pieces, limit)? {
+        Tried::Ran => Ok(()),
+        Tried::InTheWay(root) => {
+            let shown = root.display();
+            Err(failed(&format!("unmount what an earlier run has left at {shown}"), &shown.to_string()))
+        }
+    }
+}
+
+fn try_once(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<Tried> {
+    let mounts = mounts(paths)?;
+    let is_taken = |root: &Path| mounts.iter().any(|m| m.point.starts_with(root));
+    let work = || -> Result<Tried> {
+        let init = paths.active().join("current/boot/init");
+        let root = MountedRoot::mount(&init, &paths.inactive())
+            .map_err(|e| failed("mount the old system", &init.display().to_string()).because(e))?;
+        let tried = if is_taken(root.path()) {
+            Ok(Tried::InTheWay(root.path().to_owned()))
+        } else {
+            wait_for_users(root.path());
+            furnish(paths, root.path(), pieces).and_then(|()| run(root.path(), limit)).map(|()| Tried::Ran)
+        };
+        // Before the namespace goes: what a hook has left running would hold it.
+        root.detach();
+        tried
+    };
+    let done = mount::in_private_namespace(work);
+    done.map_err(|e| failed("make a mount namespace for them", RUNNER).because(e))?
+}
+
+fn mounts(paths: &Paths) -> Result<Vec<mount::Mount>> {
+    let table = paths.at("/proc/self/mountinfo");
+    mount::read_mounts(&table)
+        .map_err(|e| failed("read the table of mounts", &table.display().to_string()).because(e))
+}
+
+/// Unmounts what other programs than this left of the old system, this one's last first.
+fn clear_away(paths: &Paths, root: &Path) {
+    let mounts = mounts(paths).unwrap_or_default();
+    for left in mounts.iter().rev().filter(|m| m.point.starts_with(root)) {
+        tracing::warn!("{} is left of an earlier run; unmounting it", left.point.display());
+        if let Err(e) = mount::detach(&left.point) {
+            // What was mounted on it may have gone with it.
+            tracing::debug!("cannot unmount {}: {e}", left.point.display());
+        }
+    }
+}
+
+/// Hooks of a run that was killed may still be at work: two at a time would write the same boot files.
+fn wait_for_users(root: &Path) {
+    let end = Instant::now() + PATIENCE;
+    let mut told = false;
+    loop {
+        let users = mount::users(root);
+        if users.is_empty() {
+            return;
+        }
+        let users = users.join(" ");
+        if Instant::now() >= end {
+            tracing::warn!("the old system is still used by {users}; its hooks are run all the same");
+            return;
+        }
+        if !told {
+            tracing::warn!("the old system is used by {users}; waiting for their end");
+            told = true;
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Mounts everything that the hooks need. What is optional may be missing.
+fn furnish(paths: &Paths, root: &Path, pieces: &[Piece]) -> Result<()> {
+    for piece in pieces {
+        let path = piece.path.display();
+        match add(paths, root, piece) {
+            Ok(()) => tracing::debug!("mounted {path} in the old system"),
+            Err(e) if piece.required => {
+                let what = format!("mount {path} in the old system");
+                return Err(failed(&what, &path.to_string()).because(e));
+            }
+            Err(e) => tracing::warn!("the hooks of the old system run without {path}: {e}"),
+        }
+    }
     Ok(())
+}
+
+fn add(paths: &Paths, root: &Path, piece: &Piece) -> io::Result<()> {
+    let point = mount_point(root, &piece.path, piece.make)?;
+    let same = || mount::bind(&paths.at(&piece.path), &point);
+    match piece.what {
+        What::Same => same(),
+        What::Memory => mount::mount_virtual("tmpfs", &point),
+        What::Kernel(fstype) => mount::mount_virtual(fstype, &point).or_else(|e| {
+            let mounted = mounts(paths).is_ok_and(|all| all.iter().any(|m| m.point == piece.path));
+            if mounted { same() } else { Err(e) }
+        }),
+    }
+}
+
+/// A folder of the old root. Links on the way would lead into the running system, and are refused.
+fn mount_point(root: &Path, path: &Path, make: bool) -> io::Result<PathBuf> {
+    let mut point = root.to_owned();
+    for part in path.components() {
+        let Component::Normal(name) = part else { continue };
+        point.push(name);
+        let found = match fs::symlink_metadata(&point) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && make => {
+                fs::create_dir(&point)?;
+                fs::symlink_metadata(&point)
+            }
+            found => found,
+        };
+        if !found?.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder there"));
+        }
+    }
+    Ok(point)
+}
+
+fn run(root: &Path, limit: Duration) -> Result<()> {
+    tracing::info!("running the hooks of the old system");
+    let cannot = |e: io::Error| {
+        Error::new(Code::HookFailed, "cannot run the hooks of the old system").object(RUNNER).because(e)
+    };
+    let mut command = Command::new(RUNNER).in_root(root).map_err(cannot)?.limit(Some(limit));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with(OWN_VARIABLES) {
+            command = command.without(name);
+        }
+    }
+    if std::env::var_os("PATH").is_none() {
+        command = command.envs([("PATH", SEARCH)]);
+    }
+    let speaker = Speaker { name: "old system", full: "hooks of the old system", hook: None, levels: true };
+    let ended = command.envs([(DURING_UPDATE, "1")]).run_logged(speaker, |_| {}).map_err(cannot)?;
+    if ended.end.is_success() {
+        return Ok(());
+    }
+    Err(Error::new(Code::HookFailed, "the hooks of the old system failed")
+        .object(RUNNER)
+        .because(ended.because())
+        .after_write())
+}
+
+fn failed(what: &str, object: &str) -> Error {
+    Error::new(Code::HookFailed, format!("cannot run the hooks of the old system: cannot {what}"))
+        .object(object)
+        .with_hint("look at the kernel log, and at the mounts of this system: the old one is left as it is")
 }

@@ -4,13 +4,16 @@
 //! that it can be ended with everything it started. Nothing it does can keep this program waiting for longer than was
 //! agreed: not silence, not output without end, not a child that it left behind with its output open.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 mod lines;
 mod logged;
@@ -59,7 +62,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::Status(code) => write!(f, "it ended with status {code}"),
-            End::Signal(number) => match nix::sys::signal::Signal::try_from(*number) {
+            End::Signal(number) => match Signal::try_from(*number) {
                 Ok(signal) => write!(f, "it was ended by {signal}"),
                 Err(_) => write!(f, "it was ended by signal {number}"),
             },
@@ -135,6 +138,25 @@ impl Command {
     pub fn without(mut self, variable: impl AsRef<OsStr>) -> Self {
         self.inner.env_remove(variable);
         self
+    }
+
+    /// Runs it in a root folder of its own, which is its working folder, too: the program is looked for there. It is asked to end
+    /// (SIGTERM) when the thread that started it does, be it by SIGKILL: nobody else knows of that root.
+    ///
+    /// # Errors
+    /// The path has a zero byte.
+    #[allow(unsafe_code)]
+    pub fn in_root(mut self, root: &Path) -> io::Result<Self> {
+        let root = CString::new(root.as_os_str().as_bytes())?;
+        let enter = move || {
+            nix::unistd::chroot(root.as_c_str())?;
+            nix::unistd::chdir(c"/")?;
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            Ok(())
+        };
+        // SAFETY: three system calls, with nothing allocated: the path has its zero byte already.
+        unsafe { self.inner.pre_exec(enter) };
+        Ok(self)
     }
 
     /// Ends it, with its whole process group, after this time: SIGTERM, five seconds later SIGKILL.

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 
-mod host;
+mod namespace;
 
-pub use host::in_host_namespace;
+pub use namespace::{in_host_namespace, in_private_namespace};
 
 /// One mount, as `/proc/self/mountinfo` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,15 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
 }
 
-/// Takes the topmost mount at `point` out of sight at once; it is unmounted when its last user has gone.
+/// Mounts a file system that the kernel makes up: no device, no options.
+///
+/// # Errors
+/// Of `mount(2)`; `ENODEV` where this kernel does not know it.
+pub fn mount_virtual(fstype: &'static str, point: &Path) -> io::Result<()> {
+    Ok(nix::mount::mount(Some(fstype), point, Some(fstype), MsFlags::empty(), None::<&str>)?)
+}
+
+/// Takes the topmost mount at `point`, with all that is mounted below it, out of sight at once; it is unmounted when its last user has gone.
 ///
 /// # Errors
 /// `EINVAL` when nothing is mounted there.
