@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::change::Plan;
 use super::env_file::{self, EnvFile};
 use super::envblock::ROOT;
-use super::{BootState, Dialect, Named};
+use super::{BootState, Dialect, Named, Variable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 
@@ -62,5 +62,17 @@ impl Dialect for Balena {
 
     fn clear_bootcount(&self) -> Result<()> {
         self.file.clear_bootcount()
+    }
+
+    fn variable(&self, name: &str) -> Result<Option<String>> {
+        self.file.variable(name)
+    }
+
+    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
+        self.file.plan_variables(changes)
+    }
+
+    fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
+        self.file.set_variables(changes)
     }
 }

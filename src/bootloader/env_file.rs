@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::change::{self, Plan, Step};
-use super::envblock::{BOOTCOUNT, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
-use super::{invalid, unwritable};
-use crate::error::Result;
+use super::envblock::{BOOTCOUNT, DECISION, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
+use super::{Variable, invalid, unsettable, unwritable};
+use crate::error::{Error, Result};
 use crate::sys::file::{self, Folder};
 use crate::sys::log::events;
 
@@ -61,8 +61,66 @@ impl EnvFile {
     pub(super) fn plan(&self, root: &str, upgrade_available: bool) -> Result<Plan> {
         let found = self.read()?;
         let step = self.step(found.as_ref(), &|block| select(block, root, upgrade_available));
-        let folder = self.path.parent().unwrap_or(Path::new("/")).to_owned();
-        step.map(|step| Plan { folder, steps: vec![step] }).map_err(|e| unwritable(&self.path).because(e))
+        step.map(|step| self.plan_of(step)).map_err(|e| unwritable(&self.path).because(e))
+    }
+
+    fn plan_of(&self, step: Step) -> Plan {
+        Plan { folder: self.path.parent().unwrap_or(Path::new("/")).to_owned(), steps: vec![step] }
+    }
+
+    /// A variable that is set, and not to nothing.
+    pub(super) fn variable(&self, name: &str) -> Result<Option<String>> {
+        let Some(found) = self.read()? else { return Ok(None) };
+        Ok(found.block.get(name).filter(|value| !value.is_empty()).map(text))
+    }
+
+    /// What [`set_variables`](Self::set_variables) would do.
+    pub(super) fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
+        let found = self.read()?;
+        let step = self.variables_step(found.as_ref(), changes);
+        step.map(|step| self.plan_of(step)).map_err(|e| self.cannot_set(changes, e))
+    }
+
+    /// Sets variables, or takes them away.
+    pub(super) fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
+        // Before anything of an earlier change is tidied up, which writes, too.
+        self.plan_variables(changes)?;
+        let done = self.carry_out(&|found| self.variables_step(found, changes));
+        done.map_err(|e| self.cannot_set(changes, e))
+    }
+
+    fn variables_step(&self, found: Option<&Found>, changes: &[Variable<'_>]) -> io::Result<Step> {
+        // A block without a selection makes GRUB take root B.
+        if found.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if let Some((name, _)) = changes.iter().find(|(name, _)| DECISION.contains(name)) {
+            return Err(io::Error::other(format!("{name} is part of the boot decision")));
+        }
+        let edit = |block: &mut EnvBlock| {
+            changes.iter().all(|(name, value)| match value {
+                Some(value) => block.set(name, value.as_bytes()),
+                None => {
+                    block.unset(name);
+                    true
+                }
+            })
+        };
+        let step = self.step(found, &edit)?;
+        // Of a damaged block, what does not fit is left out.
+        let (Step::Replace(_, new) | Step::Sectors { new, .. }) = &step else { return Ok(step) };
+        let block = EnvBlock::parse(new).map_err(|damage| io::Error::other(damage.to_string()))?;
+        for (name, value) in changes {
+            if block.get(name) != value.map(str::as_bytes) {
+                return Err(io::Error::other(format!("there is no room for {name}, or not for its value")));
+            }
+        }
+        Ok(step)
+    }
+
+    fn cannot_set(&self, changes: &[Variable<'_>], why: io::Error) -> Error {
+        let names = changes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        unsettable(&self.path, &names).because(why)
     }
 
     /// Sets the count to 0 where it is not.
@@ -75,14 +133,14 @@ impl EnvFile {
     }
 
     fn change(&self, edit: &Edit<'_>) -> Result<()> {
-        self.try_change(edit).map_err(|e| unwritable(&self.path).because(e))
+        self.carry_out(&|found| self.step(found, edit)).map_err(|e| unwritable(&self.path).because(e))
     }
 
-    fn try_change(&self, edit: &Edit<'_>) -> io::Result<()> {
+    fn carry_out(&self, step: &dyn Fn(Option<&Found>) -> io::Result<Step>) -> io::Result<()> {
         let (folder, name) = (self.folder()?, self.name());
         change::prepare(&folder, &name)?;
         let found = Self::found(&folder, &name)?;
-        change::carry_out(&folder, &[self.step(found.as_ref(), edit)?])?;
+        change::carry_out(&folder, &[step(found.as_ref())?])?;
         if let Some(damage) = found.and_then(|f| f.damage) {
             tracing::warn!(
                 MESSAGE_ID = events::ENVIRONMENT_REPAIRED,

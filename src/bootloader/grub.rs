@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::change::{self, Plan, Step};
 use super::env_file::{self, EnvFile};
 use super::envblock::{ROOT, UPGRADE};
-use super::{BootState, Dialect, Named, invalid, unwritable};
+use super::{BootState, Dialect, Named, Variable, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 use crate::sys::file::{self, Folder};
@@ -78,6 +78,18 @@ impl Dialect for Grub {
 
     fn clear_bootcount(&self) -> Result<()> {
         self.file.clear_bootcount()
+    }
+
+    fn variable(&self, name: &str) -> Result<Option<String>> {
+        self.file.variable(name)
+    }
+
+    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
+        self.file.plan_variables(changes)
+    }
+
+    fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
+        self.file.set_variables(changes)
     }
 }
 

@@ -110,10 +110,47 @@ pub trait Dialect {
     /// # Errors
     /// As for [`set`](Self::set).
     fn clear_bootcount(&self) -> Result<()>;
+
+    /// A variable beside the boot decision. `None` where it is not set or empty, and with dialects that have no others.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    fn variable(&self, name: &str) -> Result<Option<String>> {
+        let _none_of_any_name = name;
+        Ok(None)
+    }
+
+    /// What [`set_variables`](Self::set_variables) would do now: pure data, nothing is written.
+    ///
+    /// # Errors
+    /// As for [`set_variables`](Self::set_variables).
+    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
+        let names = changes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        Err(unsettable(self.file(), &names).because(format!("{} has no variables of others", self.name())))
+    }
+
+    /// Gives variables beside the boot decision a value, or (`None`) takes them away; the others and the boot decision stay. Once
+    /// this returns, it is on the medium and has been read back.
+    ///
+    /// # Errors
+    /// `BootStateUnwritable`: the dialect has no such variables, its file is missing, one of the names belongs to the boot
+    /// decision, or there is no room, all with nothing written; or it could not be written: then each variable has its old or
+    /// its new value.
+    fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
+        self.plan_variables(changes).map(drop)
+    }
 }
+
+/// A variable, and the value it is to have; `None`: it is to go.
+pub type Variable<'a> = (&'a str, Option<&'a str>);
 
 fn invalid(file: &Path) -> Error {
     Error::new(Code::BootStateInvalid, format!("cannot read the boot selection in {}", file.display()))
+        .object(file.display())
+}
+
+fn unsettable(file: &Path, names: &str) -> Error {
+    Error::new(Code::BootStateUnwritable, format!("cannot change {names} in {}", file.display()))
         .object(file.display())
 }
 
