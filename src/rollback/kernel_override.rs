@@ -1,9 +1,105 @@
-//! The kernel that a slot was committed with (`kernel_override_abi`).
+//! The kernel that a slot was committed with: an override of its own one, which an extension brings.
+//!
+//! The small system of the balena bootloader starts the kernel that the variable `kernel_override_abi` of its environment names,
+//! with `balena_kernel_abi=` on its command line; without the variable, or without such a kernel, the one of the slot
+//! (meta-balena, `initrdscripts/files/kexec`). With which one a slot has proved itself is in
+//! `kernel_override_abi_committed_A` and `…_B`: a rollback goes back to that, as the small system itself does after too many
+//! attempts (`os-helpers-bootenv`, `initrdscripts/files/abroot`).
+//!
+//! Nothing of this is worth a rollback or a commit: what fails is logged. U-Boot has no such variables.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
 
 use crate::bootloader::Dialect;
 use crate::config::paths::Paths;
 use crate::slot::Slot;
-/// stub
-pub fn restore(_: &Paths, _: &dyn Dialect, _: Slot) {}
-/// stub
-pub fn commit(_: &Paths, _: &dyn Dialect, _: Slot) {}
+use crate::sys::file::{self, Content, Folder};
+
+/// The override that is tried at the next boot.
+pub const ACTIVE: &str = "kernel_override_abi";
+
+/// Tells that an override was taken back; for whoever looks into the state partition.
+const TRIGGERED: &str = "override-health-triggered";
+
+/// How the kernel is told which override it is.
+const PARAMETER: &str = "balena_kernel_abi=";
+
+/// The override with which a slot was committed.
+const fn committed(slot: Slot) -> &'static str {
+    match slot {
+        Slot::A => "kernel_override_abi_committed_A",
+        Slot::B => "kernel_override_abi_committed_B",
+    }
+}
+
+/// Where an override is active: back to the one with which `old` was committed, or to none. `override-health-triggered` says so,
+/// and both file systems are flushed. To be called before the hooks of the old system run.
+pub fn restore(paths: &Paths, dialect: &dyn Dialect, old: Slot) {
+    let read = dialect.variable(ACTIVE).and_then(|active| Ok((active, dialect.variable(committed(old))?)));
+    let (active, wanted) = match read {
+        Ok((Some(active), wanted)) => (active, wanted),
+        Ok((None, _)) => return,
+        Err(e) => return tracing::warn!("{e}; the kernel override stays as it is"),
+    };
+    let to = wanted.as_deref().unwrap_or("none");
+    tracing::info!("kernel override {active}: back to that of slot {old}, {to}");
+    if let Err(e) = dialect.set_variables(&[(ACTIVE, wanted.as_deref())]) {
+        tracing::warn!("{e}; going back with the kernel override {active}");
+    }
+    // As `date -Iseconds` prints it in UTC.
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string().replace('Z', "+00:00");
+    let line = format!("{now}: from={active} to={to} slot={old}\n");
+    let state = paths.state();
+    let written = Folder::open(&state).and_then(|folder| {
+        file::sweep(&folder)?;
+        file::replace(&folder, OsStr::new(TRIGGERED), &Content::Bytes(line.as_bytes()))
+    });
+    if let Err(e) = written {
+        tracing::warn!("cannot write {}: {e}", state.join(TRIGGERED).display());
+    }
+    for place in [&paths.plain_boot(), &state] {
+        flush(place);
+    }
+}
+
+/// Where an override is active: makes it the one with which `running` was committed, if it is the one that runs.
+pub fn commit(paths: &Paths, dialect: &dyn Dialect, running: Slot) {
+    let active = match dialect.variable(ACTIVE) {
+        Ok(Some(active)) => active,
+        Ok(None) => return,
+        Err(e) => return tracing::warn!("{e}; the kernel override is not committed"),
+    };
+    let booted = booted(paths);
+    if booted.as_deref() != Some(active.as_str()) {
+        let booted = booted.as_deref().unwrap_or("the kernel of the slot");
+        return tracing::warn!(
+            "kernel override {active} did not boot, but {booted}; it is not committed for slot {running}"
+        );
+    }
+    match dialect.set_variables(&[(committed(running), Some(&active))]) {
+        Ok(()) => tracing::info!("kernel override {active} is committed for slot {running}"),
+        Err(e) => tracing::warn!("{e}; kernel override {active} is not committed for slot {running}"),
+    }
+}
+
+/// The override that runs. Of several the last one counts, as for the kernel's own parameters.
+fn booted(paths: &Paths) -> Option<String> {
+    let line = match fs::read_to_string(paths.at("/proc/cmdline")) {
+        Ok(line) => line,
+        Err(e) => {
+            tracing::warn!("cannot read /proc/cmdline: {e}");
+            return None;
+        }
+    };
+    let last = line.split_whitespace().rev().find_map(|word| word.strip_prefix(PARAMETER))?;
+    (!last.is_empty()).then(|| last.to_owned())
+}
+
+fn flush(place: &Path) {
+    if let Err(e) = file::sync_file_system(place) {
+        tracing::warn!("cannot flush {}: {e}", place.display());
+    }
+}
