@@ -212,14 +212,21 @@ fn mounts(paths: &Paths) -> Result<Vec<mount::Mount>> {
         .map_err(|e| failed("read the table of mounts", &table.display().to_string()).because(e))
 }
 
-/// Unmounts what other programs than this left of the old system, this one's last first.
+/// Unmounts what other programs than this left of the old system, the last first.
 fn clear_away(paths: &Paths, root: &Path) {
     let mounts = mounts(paths).unwrap_or_default();
-    for left in mounts.iter().rev().filter(|m| m.point.starts_with(root)) {
-        tracing::warn!("{} is left of an earlier run; unmounting it", left.point.display());
-        if let Err(e) = mount::detach(&left.point) {
-            // What was mounted on it may have gone with it.
-            tracing::debug!("cannot unmount {}: {e}", left.point.display());
+    let running = mounts.iter().rev().find(|m| m.point == Path::new("/")).map(|m| m.dev);
+    let left = || mounts.iter().rev().filter(|m| m.point.starts_with(root));
+    // A second view of the running root: what is unmounted below it would be unmounted in the first one, too.
+    for view in left().filter(|m| Some(m.dev) == running) {
+        if let Err(e) = mount::make_private(&view.point) {
+            tracing::warn!("cannot cut {} off: {e}", view.point.display());
+        }
+    }
+    for each in left() {
+        tracing::warn!("{} is left of an earlier run; unmounting it", each.point.display());
+        if let Err(e) = mount::detach(&each.point) {
+            tracing::debug!("cannot unmount {}: {e}", each.point.display());
         }
     }
 }

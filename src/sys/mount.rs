@@ -97,6 +97,14 @@ pub fn mount_virtual(fstype: &'static str, point: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(fstype), point, Some(fstype), MsFlags::empty(), None::<&str>)?)
 }
 
+/// From now on, what is mounted or unmounted below the topmost mount at `point` is so nowhere else.
+///
+/// # Errors
+/// `EINVAL` when nothing is mounted there.
+pub fn make_private(point: &Path) -> io::Result<()> {
+    Ok(nix::mount::mount(None::<&str>, point, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?)
+}
+
 /// Takes the topmost mount at `point`, with all that is mounted below it, out of sight at once; it is unmounted when its last user has gone.
 ///
 /// # Errors
