@@ -14,18 +14,18 @@ use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in
 use crate::support::{Device, block, root, state};
 
 /// A folder that takes down every call, and does not do some.
-struct Rigged {
+pub(crate) struct Rigged {
     folder: Folder,
-    calls: RefCell<Vec<String>>,
+    pub(crate) calls: RefCell<Vec<String>>,
     /// The first call that is not done.
     from: usize,
     /// How many are not done.
     count: usize,
-    met: Cell<bool>,
+    pub(crate) met: Cell<bool>,
 }
 
 impl Rigged {
-    fn new(device: &Device, folder: &std::path::Path, from: usize, count: usize) -> Rigged {
+    pub(crate) fn new(device: &Device, folder: &std::path::Path, from: usize, count: usize) -> Rigged {
         assert!(folder.starts_with(device.paths.boot()));
         let folder = Folder::open(folder).unwrap();
         Rigged { folder, calls: RefCell::default(), from, count, met: Cell::new(false) }

@@ -11,3 +11,4 @@ mod mutations;
 mod needs;
 mod repair;
 mod support;
+mod variables;
