@@ -48,6 +48,27 @@ fn find(read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&name).into_owned()).filter(|n| !n.is_empty()))
 }
 
+/// The UUID of the ext2/3/4 file system that starts at offset 0 of `read_at`, in lower case with its dashes; `None` where there is
+/// another one, or none.
+///
+/// # Errors
+/// As for [`label`].
+pub fn ext_uuid(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<String>> {
+    let mut superblock = [0; 136];
+    match read_at(1024, &mut superblock) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    // s_magic at 0x38, s_uuid at 0x68.
+    let uuid = superblock.get(0x68..0x78).filter(|_| le16(&superblock, 0x38) == 0xef53);
+    let dashes = [4, 6, 8, 10];
+    let hex = |(at, byte): (usize, &u8)| {
+        let dash = if dashes.contains(&at) { "-" } else { "" };
+        format!("{dash}{byte:02x}")
+    };
+    Ok(uuid.map(|bytes| bytes.iter().enumerate().map(hex).collect()))
+}
+
 fn le16(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..at + 2) {
         Some([a, b]) => u64::from(u16::from_le_bytes([*a, *b])),

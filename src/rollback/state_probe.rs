@@ -1,1 +1,163 @@
-//! `resin_update_state_probe`: tells udev which root partition is the active one.
+//! `resin_update_state_probe`: tells udev what a partition is used for, and which root partition is the active one.
+//!
+//! Called by the rule `65-resin-update-state.rules` with the device node, its label, and the name of its parent. What it prints
+//! becomes properties of the device, and from those the links in `/dev/disk/by-state` by which everything is mounted
+//! (meta-balena, `recipes-core/systemd`). The script listed all devices with `lsblk` to find the root; here the file systems
+//! themselves are asked, since udev may not have looked at them yet.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use crate::config::paths::Paths;
+use crate::device::{Dev, Device, Facts, Role};
+use crate::error::{Code, Error, Result};
+use crate::partition::label;
+
+/// While it is there, the initramfs gives file systems new UUIDs, and has not written down that of the root (`fsuuidsinit`).
+const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";
+/// How often, and how long, that is waited for; as in the script.
+const LOOKS: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What it is called with.
+struct Call {
+    node: String,
+    label: String,
+    parent: String,
+}
+
+impl Call {
+    fn of(args: &[OsString]) -> Result<Call> {
+        let mut texts = args.iter().map(|a| a.to_str().unwrap_or_default().to_owned());
+        let mut next = || texts.next().unwrap_or_default();
+        let call = Call { node: next(), label: next(), parent: next() };
+        // A line end in a label would be one more property.
+        let clean = |text: &str| !text.is_empty() && !text.contains(char::is_control);
+        if clean(&call.node) && clean(&call.label) {
+            return Ok(call);
+        }
+        let text =
+            "a device node and a label are wanted, and the name of the parent device where there is one";
+        Err(Error::new(Code::Usage, text).with_hint("let udev call it: see 65-resin-update-state.rules"))
+    }
+
+    /// Volumes and arrays have no parent that could be compared; a label of ours on one is taken for ours.
+    fn is_virtual(&self) -> bool {
+        ["/dev/dm", "/dev/md"].iter().any(|prefix| self.node.starts_with(prefix))
+    }
+
+    fn is_root_partition(&self) -> bool {
+        ["resin-root", "balena-root"].iter().any(|prefix| self.label.starts_with(prefix))
+    }
+}
+
+/// The properties of a device, a line each; nothing for one that is not on the disk of the root.
+///
+/// # Errors
+/// `Usage`, `Io`.
+pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
+    let call = Call::of(args)?;
+    if call.parent.is_empty() && !call.is_virtual() {
+        return Ok(String::new());
+    }
+    let Some(wanted) = Wanted::of(paths) else { return Ok(String::new()) };
+    let facts = Facts::gather(paths)?;
+    let root = wanted.find(&facts);
+    let same_disk = root.and_then(|root| disk_of(&facts, root)).is_some_and(|disk| node(disk) == call.parent);
+    let told = same_disk || call.is_virtual();
+    let usage = format!("BALENA_FS_USE={}\n", call.label);
+    Ok(match root {
+        _ if !told => String::new(),
+        _ if !call.is_root_partition() => usage,
+        Some(root) if format!("/dev/{}", node(root)) == call.node => usage + "BALENA_UPDATE_STATE=active\n",
+        Some(_) => usage + "BALENA_UPDATE_STATE=inactive\n",
+        // Neither can be said of a root partition while nobody knows which is the root.
+        None => String::new(),
+    })
+}
+
+/// Below `/dev`.
+fn node(device: &Device) -> String {
+    device.kernel_name.replace('!', "/")
+}
+
+/// The disk that holds the root: with an encrypted one below the partition that it was decrypted from.
+fn disk_of<'f>(facts: &'f Facts, root: &'f Device) -> Option<&'f Device> {
+    let below = |device: &'f Device| device.below.iter().filter_map(|d| facts.device(*d));
+    let partition = match root.role {
+        Role::Partition => root,
+        _ => below(root).find(|d| d.role == Role::Partition)?,
+    };
+    below(partition).find(|d| d.role.is_whole_disk())
+}
+
+/// How the root is named.
+enum Wanted {
+    Uuid(String),
+    Label(String),
+}
+
+impl Wanted {
+    /// As the initramfs has written it down, else as the kernel was told.
+    fn of(paths: &Paths) -> Option<Wanted> {
+        let mux = paths.at(BEING_WRITTEN);
+        let mut looks = 0..LOOKS;
+        while mux.exists() {
+            looks.next()?;
+            thread::sleep(PAUSE);
+        }
+        // Older releases have no /run then.
+        let folder = if paths.at("/run/initramfs").is_dir() { "/run/initramfs" } else { "/tmp/initramfs" };
+        if let Ok(text) = fs::read_to_string(paths.at(folder).join("bootparam_root")) {
+            return Some(Wanted::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
+        }
+        let line = fs::read_to_string(paths.at("/proc/cmdline")).ok()?;
+        line.split_whitespace().filter_map(|word| word.strip_prefix("root=")).find_map(|root| {
+            let (kind, value) = root.split_once('=')?;
+            match kind {
+                "UUID" => Some(Wanted::Uuid(value.to_owned())),
+                "LABEL" => Some(Wanted::Label(value.to_owned())),
+                _ => None,
+            }
+        })
+    }
+
+    fn is_met(&self, node: &Path) -> bool {
+        let Ok(file) = File::open(node) else { return false };
+        let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset);
+        match self {
+            Wanted::Uuid(uuid) => {
+                label::ext_uuid(&mut read).ok().flatten().is_some_and(|u| u.eq_ignore_ascii_case(uuid))
+            }
+            Wanted::Label(wanted) => label::label(&mut read).ok().flatten().as_ref() == Some(wanted),
+        }
+    }
+
+    /// The device. Of a disk and its copy, the one that is mounted.
+    fn find<'f>(&self, facts: &'f Facts) -> Option<&'f Device> {
+        let candidates = facts.devices().filter(|d| may_be_root(facts, d));
+        let found: Vec<&Device> = candidates.filter(|d| self.is_met(&facts.node_of(d))).collect();
+        let mounted = |d: &&&Device| facts.mounts().any(|(m, _)| m.dev == d.dev);
+        found.iter().find(mounted).or_else(|| found.first()).copied()
+    }
+}
+
+fn may_be_root(facts: &Facts, device: &Device) -> bool {
+    let kind = matches!(device.role, Role::Partition | Role::Crypt | Role::Mapped | Role::Lvm | Role::Array);
+    kind && !is_half_of_array(facts, device)
+}
+
+/// A disk of an array shows the partitions of the array as its own; and the array may not be there yet.
+fn is_half_of_array(facts: &Facts, device: &Device) -> bool {
+    let is_array = |dev: &Dev| facts.device(*dev).is_some_and(|d| d.role == Role::Array);
+    let below = facts.all_below([device.dev]);
+    if below.iter().any(is_array) {
+        return false;
+    }
+    let mut below = below.iter().filter_map(|d| facts.device(*d));
+    below.any(|d| d.content.as_deref() == Some("linux_raid_member") || d.above.iter().any(is_array))
+}
