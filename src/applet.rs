@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::fatrw;
 use crate::flasher;
 use crate::hostapp::{hooks, safe_reboot, update};
+use crate::rollback::state_probe;
 use crate::sys::log::{self, Failure, Voice};
 
 /// A legacy name.
@@ -50,16 +51,16 @@ pub const APPLETS: &[Applet] = &[
     program("hostapp-update", |call| update::hostapp_update(&call.args)),
     program("hostapp-update-hooks", run_hooks),
     program("hostapp-update-hooks-v2", run_hooks),
-    program("rollback-health", absent),
-    program("rollback-altboot", absent),
-    program("rollback-clear-bootcount", absent),
-    program("rollback-stop", absent),
-    program("rollback-tests", absent),
-    program("rollback-check-version", absent),
+    program("rollback-health", rollback),
+    program("rollback-altboot", rollback),
+    program("rollback-clear-bootcount", rollback),
+    program("rollback-stop", rollback),
+    program("rollback-tests", rollback),
+    program("rollback-check-version", rollback),
     Applet { name: "rollback-parse-bootloader", kind: Kind::Sourced },
     program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
     program("fatrw", |call| fatrw::fatrw(&call.args)),
-    program("resin_update_state_probe", absent),
+    program("resin_update_state_probe", state_probe),
     // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
     // are in the field, and the base name decides the target.
     program("1-bootfiles", hook),
@@ -94,10 +95,14 @@ fn hook(call: &Invocation) -> Result<()> {
     hooks::builtin::run(call.name, &call.args)
 }
 
-/// The program behind a name that this build has none for: a caller must never take it for done.
-fn absent(call: &Invocation) -> Result<()> {
-    Err(Error::new(Code::NotInThisBuild, format!("cannot run {}: it is not in this build yet", call.name))
-        .object(call.name))
+/// A program that follows a trial, or ends it.
+fn rollback(call: &Invocation) -> Result<()> {
+    cli::rollback::legacy(call.name, &call.args)
+}
+
+/// Properties of a device, for udev.
+fn state_probe(call: &Invocation) -> Result<()> {
+    cli::answer(state_probe::properties(&Paths::default(), &call.args)?.as_bytes())
 }
 
 /// A program start: as which name, with which arguments.

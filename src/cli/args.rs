@@ -11,6 +11,7 @@ use clap::{
 use super::bootloader::BootloaderVerb;
 use super::doctor::DoctorArgs;
 use super::hooks::HooksArgs;
+use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
@@ -26,11 +27,11 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  rollback, daemon, man
+  daemon, man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
-script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has no rollback-* and no
-resin_update_state_probe: each of them says that it is missing, and exits with 1.
+script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has no rollback-health,
+rollback-altboot and rollback-tests: each of them says that it is missing, and exits with 1.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
@@ -86,7 +87,7 @@ Examples:
   copal doctor --json";
 
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["rollback", "daemon", "man"];
+const LATER: &[&str] = &["daemon", "man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -140,6 +141,13 @@ pub(super) enum Verb {
     /// With DURING_UPDATE=0 (or without it) they put the running release back in its rights.
     #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
     Hooks(HooksArgs),
+    /// Follow the trial of an update, or end it
+    #[command(after_help = super::rollback::AFTER_HELP)]
+    Rollback {
+        /// What to do
+        #[command(subcommand)]
+        what: RollbackVerb,
+    },
     /// Show where the device stands, what the last update came to, why it was rolled back
     ///
     /// Reads only. What cannot be told is listed with the reason, and hides nothing else.
@@ -346,7 +354,7 @@ fn not_yet(name: &str) -> Error {
 }
 
 /// clap's message as one line: its first paragraph, and the suggestion as the remedy.
-fn usage(e: &clap::Error, args: &[OsString]) -> Error {
+pub(super) fn usage(e: &clap::Error, args: &[OsString]) -> Error {
     let text = e.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let message =

@@ -15,6 +15,7 @@ pub mod exit;
 mod flash;
 mod hooks;
 mod receipt_file;
+pub mod rollback;
 mod status;
 mod ui;
 mod update;
@@ -50,6 +51,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
         Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
         Some(Verb::Hooks(a)) => hooks::run_hooks(a, ui),
+        Some(Verb::Rollback { what }) => rollback::run_rollback(what, ui),
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),

@@ -19,6 +19,7 @@ pub mod kernel_override;
 #[cfg(test)]
 mod model;
 mod outside;
+pub mod parse_bootloader;
 pub mod state_probe;
 pub mod stop;
 mod story;

@@ -1,0 +1,332 @@
+//! `copal rollback`, and the legacy names `rollback-…`, which take the same arguments.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Ui, answer, args};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::hostapp::status::{self, Problem};
+use crate::phase::Phase;
+use crate::phase::files::Flag;
+use crate::rollback::check_version::{self, Age};
+use crate::rollback::{clear_bootcount, parse_bootloader, stop};
+
+/// Behind the help.
+pub(super) const AFTER_HELP: &str = "\
+The system starts these at the right time: all but status and tests are for its units, and for emergencies.
+
+Examples:
+  copal rollback status           what the rollback services would do now, and what became of the last update
+  copal rollback tests            the health checks, as a trial runs them
+  copal rollback stop             keep the running system, and end its trial
+
+Exit codes:
+  0  done
+  1  failed, or the answer is no
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum RollbackVerb {
+    /// Show what the rollback services would do, and what became of the last update
+    Status(Common),
+    /// Test the running system while it is on trial: keep it, or go back (rollback-health)
+    Health(HealthArgs),
+    /// Go on after the bootloader has gone back by itself (rollback-altboot)
+    Altboot(Common),
+    /// End a trial: the running system is kept, whatever the health checks would say (rollback-stop)
+    Stop(StopArgs),
+    /// Run the health checks, and do nothing about them (rollback-tests)
+    Tests(TestsArgs),
+    /// At every boot: make boot state, boot files and breadcrumbs agree with each other
+    BootCheck(Common),
+    /// Tell whether the previous system is new enough to go back to (rollback-check-version)
+    CheckVersion(Common),
+    /// Before a wanted reboot: it is no failed boot (rollback-clear-bootcount)
+    ClearBootcount(Common),
+    /// Print what rollback-parse-bootloader defines in the shell that sources it
+    ParseBootloader(Place),
+}
+
+/// What all of them take.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Common {
+    /// The result as a JSON line on stdout
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Where.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Place {
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    root: PathBuf,
+}
+
+impl Place {
+    fn paths(&self) -> Paths {
+        Paths::new(&self.root)
+    }
+}
+
+/// What `copal rollback health` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct HealthArgs {
+    /// Seconds before the first round of checks, and between rounds [default: 60, or rollback.conf]
+    #[arg(value_name = "TIMEOUT", value_parser = clap::value_parser!(u64).range(..=86_400))]
+    timeout: Option<u64>,
+
+    /// Rounds that may fail before the device goes back [default: 15, or rollback.conf]
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: Option<u32>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What `copal rollback stop` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StopArgs {
+    /// Also while the other system is selected, which stays so: if it does not boot, nothing does
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What `copal rollback tests` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct TestsArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What the health checks are to go by where it is not what the configuration says. The shim hands over the defaults unless
+/// somebody has edited it; those say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) timeout: Option<Duration>,
+    pub(super) count: Option<u32>,
+}
+
+impl HealthArgs {
+    fn given(&self) -> Given {
+        let timeout = self.timeout.filter(|t| *t != 60).map(Duration::from_secs);
+        Given { timeout, count: self.count.filter(|c| *c != 15) }
+    }
+}
+
+/// A job that came to its end.
+struct Done {
+    value: Value,
+    text: String,
+}
+
+impl Done {
+    fn saying(text: &str) -> Done {
+        Done { value: json!({ "text": text }), text: text.to_owned() }
+    }
+}
+
+/// Runs `copal rollback …`.
+pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
+    let done = run(verb)?;
+    match verb {
+        RollbackVerb::ParseBootloader(_) => ui.text(&done.text),
+        _ => ui.result("rollback", &done.value, done.text.trim_end()),
+    }
+    Ok(())
+}
+
+/// Runs `rollback-…` as the verb behind it.
+///
+/// # Errors
+/// [`Code::Usage`], and those of the program.
+pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
+    #[derive(Debug, Parser)]
+    #[command(disable_help_subcommand = true)]
+    struct Alone {
+        #[command(subcommand)]
+        verb: RollbackVerb,
+    }
+    let verb = name.strip_prefix("rollback-").unwrap_or(name);
+    let argv = ["copal rollback", verb].map(OsString::from).into_iter();
+    let parsed = Alone::try_parse_from(argv.chain(arguments.iter().cloned()));
+    match parsed {
+        Ok(alone) => answer(run(&alone.verb)?.text.as_bytes()),
+        Err(e) if !e.use_stderr() => answer(e.render().to_string().as_bytes()),
+        Err(e) => Err(args::usage(&e, &["rollback".into()])),
+    }
+}
+
+fn run(verb: &RollbackVerb) -> Result<Done> {
+    match verb {
+        RollbackVerb::Status(a) => Ok(shown(&a.place.paths())),
+        RollbackVerb::Health(a) => start(Job::Health(a.given()), &a.common.place.paths()),
+        RollbackVerb::Altboot(a) => start(Job::Altboot, &a.place.paths()),
+        RollbackVerb::BootCheck(a) => start(Job::BootCheck, &a.place.paths()),
+        RollbackVerb::Tests(a) => start(Job::Tests, &a.common.place.paths()),
+        RollbackVerb::Stop(a) => {
+            stop::run(&a.common.place.paths(), a.force)?;
+            Ok(Done::saying("Rollback: the trial is over, and no rollback follows\n"))
+        }
+        RollbackVerb::CheckVersion(a) => {
+            let line = check_version::line(&a.place.paths())?;
+            Ok(Done::saying(&format!("{line}\n")))
+        }
+        RollbackVerb::ClearBootcount(a) => {
+            clear_bootcount::run(&a.place.paths())?;
+            Ok(Done::saying(""))
+        }
+        RollbackVerb::ParseBootloader(place) => {
+            Ok(Done::saying(&parse_bootloader::assignments(&place.paths())?))
+        }
+    }
+}
+
+/// A program that follows a trial.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    Health(Given),
+    Altboot,
+    BootCheck,
+    Tests,
+}
+
+fn start(job: Job, paths: &Paths) -> Result<Done> {
+    let name = match job {
+        Job::Health(given) => {
+            tracing::debug!("timeout {:?}, count {:?}", given.timeout, given.count);
+            "rollback-health"
+        }
+        Job::Altboot => "rollback-altboot",
+        Job::BootCheck => "copal rollback boot-check",
+        Job::Tests => "rollback-tests",
+    };
+    tracing::debug!("below {}", paths.root().display());
+    Err(Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
+        .object(name))
+}
+
+/// What `copal rollback status` tells.
+#[derive(Debug, Serialize)]
+struct Shown {
+    phase: Option<&'static str>,
+    meaning: Option<&'static str>,
+    next: Option<&'static str>,
+    running: Option<crate::slot::Slot>,
+    boots_next: Option<crate::slot::Slot>,
+    previous: Option<String>,
+    can_go_back: Option<bool>,
+    breadcrumb: Option<bool>,
+    flags: Vec<&'static str>,
+    problems: Vec<Problem>,
+}
+
+fn shown(paths: &Paths) -> Done {
+    let status = status::read(paths);
+    let phase = Phase::ALL.iter().copied().find(|p| Some(p.as_str()) == status.phase);
+    let shown = Shown {
+        phase: status.phase,
+        meaning: status.meaning,
+        next: phase.map(next),
+        running: status.running,
+        boots_next: status.next,
+        previous: check_version::previous(paths),
+        can_go_back: match check_version::age(paths) {
+            Age::NewEnough(_) => Some(true),
+            Age::TooOld(_) => Some(false),
+            Age::Unknown(_) => None,
+        },
+        breadcrumb: status.breadcrumb,
+        flags: status.flags,
+        problems: status.problems,
+    };
+    let text = lines(&shown);
+    Done { value: serde_json::to_value(&shown).unwrap_or_default(), text }
+}
+
+fn lines(shown: &Shown) -> String {
+    let mut lines = Vec::new();
+    match (shown.phase, shown.meaning) {
+        (Some(phase), Some(meaning)) => lines.push(format!("phase    {phase}: {meaning}")),
+        _ => lines.push("phase    unknown".into()),
+    }
+    lines.extend(shown.next.map(|next| format!("next     {next}")));
+    let previous = shown.previous.as_deref().unwrap_or("unknown version");
+    let back = match shown.can_go_back {
+        Some(true) => "can be gone back to",
+        Some(false) => "older than 2.30.0: an update from it is kept without health checks",
+        None => "counts as one that can be gone back to",
+    };
+    lines.push(format!("other    {previous}, {back}"));
+    for flag in Flag::ALL.into_iter().filter(|f| shown.flags.contains(&f.name())) {
+        lines.push(format!("last     {} ({})", became(flag), flag.name()));
+    }
+    if shown.breadcrumb == Some(true) {
+        lines.push("         breadcrumbs are there: the supervisor does not reboot the device".into());
+    }
+    for problem in &shown.problems {
+        lines.push(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// What the rollback services do in a phase.
+const fn next(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Healthy => "nothing is to be done",
+        Phase::Installing => {
+            "nothing in this boot; traces of an update that died are removed at the next one"
+        }
+        Phase::Pending => "nothing in this boot; the reboot is not counted as a failed one",
+        Phase::Interrupted => "nothing in this boot; the next update selects the running system first",
+        Phase::Trial => "rollback-health tests the running system, and keeps it or goes back",
+        Phase::Altboot => "rollback-altboot selects the running system again, and reboots",
+        Phase::Leftovers => {
+            "the check at the next boot deploys the running system's boot files, and cleans up"
+        }
+        Phase::Finishing => "the check at the next boot completes the rollback",
+        Phase::GoingBack => "the check at the next boot resumes the rollback, and reboots",
+        Phase::RolledBack => "nothing in this boot: only the reboot is left",
+    }
+}
+
+/// What a flag says of the last update.
+const fn became(flag: Flag) -> &'static str {
+    match flag {
+        Flag::HealthTriggered => "the health checks failed, and the device went back",
+        Flag::AltbootTriggered => "the new system did not boot, and the device went back",
+        Flag::HealthFailed => "the device could not go back: nobody could restore its boot files",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shim_as_it_comes_says_nothing() {
+        let given = |timeout, count| {
+            let common = Common { json: false, place: Place { root: "/".into() } };
+            HealthArgs { timeout, count, common }.given()
+        };
+        assert_eq!(given(Some(60), Some(15)), Given { timeout: None, count: None });
+        assert_eq!(given(None, None), Given { timeout: None, count: None });
+        let edited = Given { timeout: Some(Duration::from_secs(10)), count: Some(3) };
+        assert_eq!(given(Some(10), Some(3)), edited);
+    }
+}
