@@ -66,7 +66,7 @@ tools_of() {
         # Each for a few tests, which say `not run:` without them.
         test-more)
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish \
-                journalctl:systemd
+                journalctl:systemd systemd-analyze:systemd
             ;;
         # The virtual machines of tests/guest; everything else they need is fetched without being installed.
         guest)

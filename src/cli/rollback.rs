@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
@@ -10,12 +9,14 @@ use serde_json::{Value, json};
 
 use super::{Ui, answer, args};
 use crate::config::paths::Paths;
+use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::{Code, Error, Result};
 use crate::hostapp::status::{self, Problem};
 use crate::phase::Phase;
 use crate::phase::files::Flag;
+use crate::rollback::by_hand::{self, Back};
 use crate::rollback::check_version::{self, Age};
-use crate::rollback::{clear_bootcount, parse_bootloader, stop};
+use crate::rollback::{altboot, boot_check, checks, clear_bootcount, health, parse_bootloader, stop};
 
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\
@@ -44,6 +45,10 @@ pub(super) enum RollbackVerb {
     Altboot(Common),
     /// End a trial: the running system is kept, whatever the health checks would say (rollback-stop)
     Stop(StopArgs),
+    /// Keep the running system, without health checks; its commit hooks are run
+    Good(Common),
+    /// Go back from the system on trial, or undo an update that waits for its reboot
+    Back(Common),
     /// Run the health checks, and do nothing about them (rollback-tests)
     Tests(TestsArgs),
     /// At every boot: make boot state, boot files and breadcrumbs agree with each other
@@ -85,12 +90,12 @@ impl Place {
 #[derive(Debug, Clone, Args)]
 pub(super) struct HealthArgs {
     /// Seconds before the first round of checks, and between rounds [default: 60, or rollback.conf]
-    #[arg(value_name = "TIMEOUT", value_parser = clap::value_parser!(u64).range(..=86_400))]
-    timeout: Option<u64>,
+    #[arg(value_name = "TIMEOUT")]
+    timeout: Option<OsString>,
 
     /// Rounds that may fail before the device goes back [default: 15, or rollback.conf]
-    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    count: Option<u32>,
+    #[arg(value_name = "COUNT")]
+    count: Option<OsString>,
 
     #[command(flatten)]
     common: Common,
@@ -114,18 +119,13 @@ pub(super) struct TestsArgs {
     common: Common,
 }
 
-/// What the health checks are to go by where it is not what the configuration says. The shim hands over the defaults unless
-/// somebody has edited it; those say nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) timeout: Option<Duration>,
-    pub(super) count: Option<u32>,
-}
-
 impl HealthArgs {
-    fn given(&self) -> Given {
-        let timeout = self.timeout.filter(|t| *t != 60).map(Duration::from_secs);
-        Given { timeout, count: self.count.filter(|c| *c != 15) }
+    /// What the trial is to go by where that is not what the configuration says. The shim hands over the defaults unless somebody has
+    /// edited it; those say nothing.
+    fn given(&self) -> Vec<OsString> {
+        let defaults = [&rollback_conf::TIMEOUT, &rollback_conf::COUNT].map(|n| n.default.to_string());
+        let given = [&self.timeout, &self.count].map(|g| g.clone().unwrap_or_default());
+        given.into_iter().zip(defaults).map(|(g, d)| if g == *d { OsString::new() } else { g }).collect()
     }
 }
 
@@ -175,10 +175,12 @@ pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
 fn run(verb: &RollbackVerb) -> Result<Done> {
     match verb {
         RollbackVerb::Status(a) => Ok(shown(&a.place.paths())),
-        RollbackVerb::Health(a) => start(Job::Health(a.given()), &a.common.place.paths()),
-        RollbackVerb::Altboot(a) => start(Job::Altboot, &a.place.paths()),
-        RollbackVerb::BootCheck(a) => start(Job::BootCheck, &a.place.paths()),
-        RollbackVerb::Tests(a) => start(Job::Tests, &a.common.place.paths()),
+        RollbackVerb::Health(a) => start(&Job::Health(a.given()), &a.common.place.paths()),
+        RollbackVerb::Altboot(a) => start(&Job::Altboot, &a.place.paths()),
+        RollbackVerb::BootCheck(a) => start(&Job::BootCheck, &a.place.paths()),
+        RollbackVerb::Good(a) => start(&Job::Good, &a.place.paths()),
+        RollbackVerb::Back(a) => start(&Job::Back, &a.place.paths()),
+        RollbackVerb::Tests(a) => start(&Job::Tests, &a.common.place.paths()),
         RollbackVerb::Stop(a) => {
             stop::run(&a.common.place.paths(), a.force)?;
             Ok(Done::saying("Rollback: the trial is over, and no rollback follows\n"))
@@ -198,27 +200,36 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
 }
 
 /// A program that follows a trial.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Job {
-    Health(Given),
+    Health(Vec<OsString>),
     Altboot,
     BootCheck,
     Tests,
+    Good,
+    Back,
 }
 
-fn start(job: Job, paths: &Paths) -> Result<Done> {
-    let name = match job {
-        Job::Health(given) => {
-            tracing::debug!("timeout {:?}, count {:?}", given.timeout, given.count);
-            "rollback-health"
+fn start(job: &Job, paths: &Paths) -> Result<Done> {
+    let none = Vec::new();
+    let given = if let Job::Health(given) = job { given } else { &none };
+    // A mistake in the owner's file, or in what somebody made of the shim, must not decide a trial.
+    let conf = RollbackConf::on_trial(paths, given);
+    match job {
+        Job::Health(_) => health::run(paths, &conf)?,
+        Job::Altboot => altboot::run(paths, &conf)?,
+        Job::BootCheck => boot_check::run(paths, &conf)?,
+        Job::Tests => {
+            let found = checks::run(paths, &conf);
+            checks::judge(&found)?;
+            return Ok(Done { value: json!({ "checks": found }), text: String::new() });
         }
-        Job::Altboot => "rollback-altboot",
-        Job::BootCheck => "copal rollback boot-check",
-        Job::Tests => "rollback-tests",
-    };
-    tracing::debug!("below {}", paths.root().display());
-    Err(Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
-        .object(name))
+        Job::Good => by_hand::mark_good(paths, &conf)?,
+        Job::Back => match by_hand::back(paths, &conf)? {
+            Back::Undone => return Ok(Done::saying("the update is undone: the running system stays\n")),
+        },
+    }
+    Ok(Done::saying(""))
 }
 
 /// What `copal rollback status` tells.
@@ -320,13 +331,12 @@ mod tests {
 
     #[test]
     fn the_shim_as_it_comes_says_nothing() {
-        let given = |timeout, count| {
+        let given = |timeout: Option<&str>, count: Option<&str>| {
             let common = Common { json: false, place: Place { root: "/".into() } };
-            HealthArgs { timeout, count, common }.given()
+            HealthArgs { timeout: timeout.map(Into::into), count: count.map(Into::into), common }.given()
         };
-        assert_eq!(given(Some(60), Some(15)), Given { timeout: None, count: None });
-        assert_eq!(given(None, None), Given { timeout: None, count: None });
-        let edited = Given { timeout: Some(Duration::from_secs(10)), count: Some(3) };
-        assert_eq!(given(Some(10), Some(3)), edited);
+        assert_eq!(given(Some("60"), Some("15")), ["", ""]);
+        assert_eq!(given(None, None), ["", ""]);
+        assert_eq!(given(Some("10"), Some("3")), ["10", "3"]);
     }
 }

@@ -100,20 +100,6 @@ pub fn passed(checks: &[Check]) -> bool {
     !checks.iter().any(counts_against)
 }
 
-/// The program `rollback-tests`: one run of the checks, each of them a line of the log. Its exit code says whether the system is
-/// healthy.
-///
-/// # Errors
-/// [`Code::HealthCheckFailed`] names the required checks that failed; [`Code::Usage`].
-pub fn rollback_tests(args: &[OsString]) -> Result<()> {
-    if let Some(arg) = args.first() {
-        let message = format!("unexpected argument '{}'", arg.to_string_lossy());
-        return Err(Error::new(Code::Usage, message).with_hint("run it without arguments"));
-    }
-    let paths = Paths::default();
-    judge(&run(&paths, &RollbackConf::on_trial(&paths, &[])))
-}
-
 /// The verdict of one run as a result.
 ///
 /// # Errors

@@ -1,0 +1,156 @@
+//! The names and verbs as callers see them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use copal::phase::Phase;
+use serde_json::Value;
+
+use crate::device::{copal, marker, snapshot, texts, traces, uboot, with_block};
+use crate::tree::Tree;
+
+fn status(t: &Tree) -> Value {
+    let (code, out, err) = copal(t, &["rollback", "status", "--json"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let line: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    line["rollback"].clone()
+}
+
+#[test]
+fn status_says_what_comes_next_and_what_became_of_the_last_update() {
+    let mut t = uboot("2", 1, 1);
+    traces(&mut t);
+    let before = snapshot(&t);
+    let (code, out, err) = copal(&t, &["rollback", "status"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in [
+        "phase    trial: the running system is on trial until its health checks have passed",
+        "next     rollback-health tests the running system, and keeps it or goes back",
+        "other    5.3.1, can be gone back to",
+        "last     the health checks failed, and the device went back (rollback-health-triggered)",
+        "last     the new system did not boot, and the device went back (rollback-altboot-triggered)",
+        "last     the device could not go back: nobody could restore its boot files (rollback-health-failed)",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
+    }
+    assert_eq!(snapshot(&t), before, "it reads only");
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["running"], &s["boots_next"]), (&"trial".into(), &"A".into(), &"A".into()));
+    assert_eq!((&s["previous"], &s["can_go_back"]), (&"5.3.1".into(), &true.into()));
+    assert_eq!(s["flags"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn status_has_a_next_step_in_every_phase_it_can_see() {
+    let mut seen = BTreeSet::new();
+    for (root, upgrade) in [("2", 0), ("2", 1), ("3", 0), ("3", 1)] {
+        for kind in ["", "installing", "rolled-back"] {
+            let mut t = uboot(root, upgrade, 0);
+            if !kind.is_empty() {
+                marker(&mut t, kind);
+            }
+            let s = status(&t);
+            assert!(!s["next"].as_str().unwrap().is_empty(), "{s}");
+            seen.insert(s["phase"].as_str().unwrap().to_owned());
+        }
+    }
+    assert!(seen.len() >= 6 && seen.len() <= Phase::ALL.len(), "{seen:?}");
+}
+
+#[test]
+fn a_part_that_cannot_be_read_hides_no_other() {
+    let mut t = uboot("2", 1, 0);
+    t.file("/mnt/state/copal/rollback", "{");
+    let (code, out, _) = copal(&t, &["rollback", "status"]);
+    assert_eq!(code, 0);
+    assert!(
+        out.contains("phase    unknown") && out.contains("5.3.1") && out.contains("[state-invalid]"),
+        "{out}"
+    );
+    let (code, out, _) = copal(&Tree::new(), &["rollback", "status"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("[slot-unknown]") && out.contains("unknown version"), "{out}");
+}
+
+#[test]
+fn every_key_of_the_status_is_documented() {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rollback.md")).unwrap();
+    let table = text.split("## `copal rollback status`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let documented: BTreeSet<String> = table
+        .lines()
+        .filter_map(|l| Some(l.strip_prefix("| `")?.split('`').next().unwrap().to_owned()))
+        .collect();
+    let s = status(&with_block("/mnt/boot/bootenv", "A", 0, 0));
+    assert_eq!(documented, s.as_object().unwrap().keys().cloned().collect());
+}
+
+#[test]
+fn units_rule_and_shell_files_are_documented() {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rollback.md")).unwrap();
+    for name in [
+        "copal-boot-check.service",
+        "rollback-health.service",
+        "rollback-altboot.service",
+        "rollback-clear-bootcount.service",
+        "65-resin-update-state.rules",
+        "rollback-health",
+        "rollback-altboot",
+        "rollback-stop",
+        "rollback-tests",
+        "rollback-check-version",
+        "rollback-clear-bootcount",
+        "rollback-parse-bootloader",
+        "resin_update_state_probe",
+        "BOOTLOADER_FILE",
+        "current_part_idx",
+        "/etc/copal/rollback.conf",
+    ] {
+        assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+#[test]
+fn wrong_arguments_end_with_2_and_change_nothing() {
+    let t = uboot("2", 1, 2);
+    let before = snapshot(&t);
+    for args in [
+        &["rollback-stop", "--whatever"][..],
+        &["rollback-stop", "x"],
+        &["rollback-health", "soon"],
+        &["rollback-health", "60", "0"],
+        &["rollback-health", "60", "15", "1"],
+        &["rollback-altboot", "x"],
+        &["rollback-clear-bootcount", "--whatever"],
+        &["rollback-check-version", "x"],
+        &["rollback", "stop", "--whatever"],
+        &["rollback", "health", "-1"],
+        &["rollback", "nothing"],
+    ] {
+        let (code, out, err) = copal(&t, args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
+        assert!(err.contains("[usage]") && err.lines().count() == 1, "{args:?}: {err}");
+    }
+    assert_eq!(snapshot(&t), before);
+}
+
+#[test]
+fn the_link_is_the_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let t = uboot("2", 1, 2);
+    for (name, said) in [("rollback-check-version", "5.3.1"), ("rollback-stop", "the trial is over")] {
+        let link = dir.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_copal"), &link).unwrap();
+        let out = Command::new(&link).arg("--root").arg(t.paths().root()).output().unwrap();
+        let (code, out, err) = texts(&out);
+        assert_eq!(code, 0, "{name}: {err}");
+        assert!(out.contains(said), "{name}: {out}");
+    }
+    // udev calls this one by its path, and takes lines of KEY=value.
+    let link = dir.path().join("resin_update_state_probe");
+    symlink(env!("CARGO_BIN_EXE_copal"), &link).unwrap();
+    let (code, out, err) =
+        texts(&Command::new(&link).args(["/dev/nowhere1", "resin-boot", "nowhere"]).output().unwrap());
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+}
