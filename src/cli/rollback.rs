@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Ui, answer, args};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::hostapp::status::{self, Problem};
 use crate::phase::Phase;
 use crate::phase::files::Flag;

@@ -4,7 +4,6 @@
 //! other, since the device is just starting up. None of them can keep the verdict waiting: whatever hangs is a failure when its
 //! time is over.
 
-use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
