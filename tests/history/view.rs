@@ -135,6 +135,21 @@ rollback 2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the heal
 }
 
 #[test]
+fn an_update_that_failed_says_why() {
+    let t = device();
+    let hooks = vec![Hook { name: "before".into(), status: Some(7) }];
+    let error = Some(Failure { code: "hook-failed".into(), message: "cannot run the before hooks".into() });
+    keep(&t, &[Record { event: Event::UpdateFailed, hooks, error, ..installed() }]);
+    let shown = copal(&t, &[]);
+    let told =
+        "updated  2026-11-21T16:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
+         hooks before ended with status 7
+         cannot run the before hooks [hook-failed]
+";
+    assert!(shown.ends_with(told), "{shown}");
+}
+
+#[test]
 fn the_lines_of_the_journal_are_shown_when_they_are_asked_for() {
     let t = device();
     assert_eq!(copal(&t, &["--log"]), "no rollback is known\n");
@@ -176,7 +191,7 @@ fn every_record_is_shown_when_it_is_asked_for() {
     let shown = copal(&t, &["--history"]);
     assert_eq!(
         shown,
-        "2026-11-20T10:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab to slot B FAILED
+        "2026-11-20T10:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
          cannot unpack [slot-full]
 2026-11-20T12:00:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the bootloader gave up, having counted 4
          hooks own were ended

@@ -4,10 +4,13 @@ use crate::history::{Check, CheckResult, Event, Record, Side};
 use crate::hostapp::status::Status;
 use crate::sys::log::printable;
 
-/// The last update and the last rollback, a line each, and below the rollback what failed.
+/// The last update and the last rollback, a line each, and below it what failed.
 pub(super) fn last(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
-    lines.extend(status.last_update.as_ref().map(|r| format!("updated  {}", headline(r))));
+    if let Some(update) = &status.last_update {
+        lines.push(format!("updated  {}", headline(update)));
+        lines.extend(details(update));
+    }
     let Some(rollback) = &status.last_rollback else { return lines };
     lines.push(format!("rollback {}", headline(rollback)));
     lines.extend(details(rollback));
@@ -50,8 +53,8 @@ fn headline(r: &Record) -> String {
             None => format!("installed {to}"),
         },
         Event::UpdateFailed => match &r.image {
-            Some(image) => format!("installing {image} to {to} FAILED"),
-            None => format!("installing to {to} FAILED"),
+            Some(image) => format!("installing {image} FAILED"),
+            None => format!("installing {to} FAILED"),
         },
         Event::Committed => format!("{to} has proved itself"),
         Event::RolledBack => {
