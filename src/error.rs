@@ -142,6 +142,9 @@ codes! {
     PreviousTooOld = "previous-too-old", "nothing is to be done: an update from such a system is kept without health checks";
     ProblemsFound = "problems-found", "see the lines above, each with its remedy";
     UpdateFailed = "update-failed", "run the update again: the running system is selected as before";
+    NotAFlasher = "not-a-flasher", "boot the device from a flasher medium, or run `copal flash` by hand";
+    BusUnreachable = "bus-unreachable", "start dbus.service, and look at its log";
+    JobLost = "job-lost", "look at the log of copal.service, then at `copal status`, and run it again";
     RebootFailed = "reboot-failed", "restart the device by hand: the message says what each way to do so came to";
 }
 

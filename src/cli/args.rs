@@ -9,6 +9,7 @@ use clap::{
 };
 
 use super::bootloader::BootloaderVerb;
+use super::daemon::DaemonArgs;
 use super::doctor::DoctorArgs;
 use super::hooks::HooksArgs;
 use super::rollback::RollbackVerb;
@@ -27,11 +28,10 @@ Exit codes:
 
 const MAIN_HELP: &str = "\
 Not in this build yet:
-  daemon, man
+  man
 
 Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
-script of that name: exit codes are 0, 1 and, for wrong arguments, 2. Of those names this build has no rollback-health,
-rollback-altboot and rollback-tests: each of them says that it is missing, and exits with 1.
+script of that name: exit codes are 0, 1 and, for wrong arguments, 2.
 
 Environment:
   COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
@@ -86,8 +86,13 @@ Examples:
   copal doctor
   copal doctor --json";
 
+const DAEMON_EXAMPLES: &str = "\
+Examples:
+  busctl introspect io.balena.Copal1 /io/balena/Copal1
+  busctl call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager Update 'sa{sv}' registry/os:6.1.2 0";
+
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["daemon", "man"];
+const LATER: &[&str] = &["man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -158,6 +163,12 @@ pub(super) enum Verb {
     /// Changes nothing. Exit code 1: there is something; each line says what to do.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Serve the system bus as io.balena.Copal1: updates that go on without whoever started them
+    ///
+    /// Started by systemd when somebody calls it, and ends when nobody needs it. Its jobs
+    /// are processes of their own, which go on whatever becomes of it.
+    #[command(verbatim_doc_comment, after_help = DAEMON_EXAMPLES)]
+    Daemon(DaemonArgs),
     /// Print a completion script for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

@@ -9,6 +9,7 @@ use crate::sys::log;
 mod args;
 mod bootloader;
 mod completions;
+mod daemon;
 mod digest;
 mod doctor;
 pub mod exit;
@@ -54,6 +55,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Rollback { what }) => rollback::run_rollback(what, ui),
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
+        Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
         Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
     }

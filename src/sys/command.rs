@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+mod apart;
 mod lines;
 mod logged;
 mod running;
 mod script;
 
+pub use apart::{Apart, Mark};
 pub use lines::{LONGEST, Splitter};
 pub use logged::{Ended, NOT_PASSED_ON, Speaker, because, keep, seconds, told, warn_of_silence};
 pub use running::{Event, Running};
@@ -131,6 +133,16 @@ impl Command {
     ) -> Self {
         self.inner.envs(variables);
         self
+    }
+
+    /// Exports these variables, and none of our own.
+    #[must_use]
+    pub fn only<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+        mut self,
+        variables: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.inner.env_clear();
+        self.envs(variables)
     }
 
     /// Does not pass a variable on.

@@ -8,6 +8,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 /// Where systemd says whether and where it wants to hear from a service.
 const VARIABLE: &str = "NOTIFY_SOCKET";
@@ -17,9 +18,47 @@ const LONGEST: usize = 512;
 
 /// Tells systemd, if it started this program and wants to know, what is being done. Never waits.
 pub fn status(text: &str) {
-    let Some(socket) = std::env::var_os(VARIABLE).filter(|s| !s.is_empty()) else { return };
     // One too many for a busy systemd is not missed: the next one tells more.
-    if let Err(e) = status_to(&socket, text) {
+    tell(|socket| status_to(socket, text));
+}
+
+/// Tells systemd how a service of `Type=notify` stands.
+pub fn state(state: State) {
+    tell(|socket| send(socket, state.assignment()));
+}
+
+/// How a service stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It has started.
+    Ready,
+    /// It is about to end by itself: whoever wants it from now on gets a new one, once this one has ended.
+    Stopping,
+    /// It is alive; due within the interval of [`watchdog`].
+    Alive,
+}
+
+impl State {
+    fn assignment(self) -> &'static str {
+        match self {
+            State::Ready => "READY=1\n",
+            State::Stopping => "STOPPING=1\n",
+            State::Alive => "WATCHDOG=1\n",
+        }
+    }
+}
+
+/// Within which time systemd wants [`State::Alive`]; `None` where it does not: `sd_watchdog_enabled(3)`.
+#[must_use]
+pub fn watchdog() -> Option<Duration> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    number("WATCHDOG_USEC").filter(|&us| ours && us > 0).map(Duration::from_micros)
+}
+
+fn tell(send: impl Fn(&OsStr) -> io::Result<()>) {
+    let Some(socket) = std::env::var_os(VARIABLE).filter(|s| !s.is_empty()) else { return };
+    if let Err(e) = send(&socket) {
         tracing::debug!("{VARIABLE}={}: {e}", socket.to_string_lossy());
     }
 }
@@ -29,22 +68,26 @@ pub fn status(text: &str) {
 /// # Errors
 /// There is no such socket; `WouldBlock` when nobody reads it.
 pub fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
+    // A line break would begin another assignment, such as READY=1.
+    let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    send(socket, &format!("STATUS={line}\n"))
+}
+
+fn send(socket: &OsStr, assignment: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
-    // A line break would begin another assignment, such as READY=1.
-    let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let sender = UnixDatagram::unbound()?;
     sender.set_nonblocking(true)?;
-    sender.send_to_addr(format!("STATUS={line}\n").as_bytes(), &address)?;
+    sender.send_to_addr(assignment.as_bytes(), &address)?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     fn received(from: &UnixDatagram) -> String {
         let mut buffer = [0; 8192];

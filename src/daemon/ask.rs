@@ -1,0 +1,232 @@
+//! What a caller asks for: a source and options, as the command line of the process that does it.
+
+use std::collections::HashMap;
+
+use zbus::OwnedVariant;
+
+use super::fault::Fault;
+use super::shown::Kind;
+
+/// Options of a call: `a{sv}`.
+pub(super) type Options = HashMap<String, OwnedVariant>;
+
+/// Longest registry configuration, as when it is read from a file.
+const LONGEST_CREDENTIALS: usize = 1 << 20;
+
+/// Of the client's environment these belong to its own service manager, or are ours to set.
+const NOT_PASSED_ON: &[&str] = &[
+    super::IN_DAEMON,
+    "JOURNAL_STREAM",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "INVOCATION_ID",
+    "MAINPID",
+    "SYSTEMD_EXEC_PID",
+];
+
+/// Where a job's programs are found when the client has not said.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A job that is wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub kind: Kind,
+    /// The verb and its arguments.
+    pub args: Vec<String>,
+    /// The client's, or else our own.
+    pub environment: Option<HashMap<String, String>>,
+    /// What the client has in its registry configuration.
+    pub credentials: Option<String>,
+    /// The name that it was asked by.
+    pub program: String,
+    pub reboot: bool,
+}
+
+/// Takes options out one by one; what is left is unknown.
+struct Given(Options);
+
+impl Given {
+    fn take<T: TryFrom<OwnedVariant>>(&mut self, key: &str) -> Result<Option<T>, Fault> {
+        let Some(value) = self.0.remove(key) else { return Ok(None) };
+        T::try_from(value).map(Some).map_err(|_| Fault::usage(format!("the option {key} has the wrong type")))
+    }
+
+    fn flag(&mut self, key: &str, default: bool) -> Result<bool, Fault> {
+        Ok(self.take(key)?.unwrap_or(default))
+    }
+
+    /// A text that is an argument or a name.
+    fn text(&mut self, key: &str) -> Result<Option<String>, Fault> {
+        let text: Option<String> = self.take(key)?;
+        match &text {
+            Some(t) if t.is_empty() => Err(Fault::usage(format!("the option {key} is empty"))),
+            _ => Ok(text),
+        }
+    }
+
+    fn path(&mut self, key: &str) -> Result<Option<String>, Fault> {
+        match self.text(key)? {
+            Some(path) if !path.starts_with('/') => {
+                Err(Fault::usage(format!("the option {key} is no absolute path: {path}")))
+            }
+            path => Ok(path),
+        }
+    }
+
+    fn environment(&mut self) -> Result<Option<HashMap<String, String>>, Fault> {
+        let Some(mut given) = self.take::<HashMap<String, String>>("environment")? else { return Ok(None) };
+        if let Some(name) = given.keys().find(|n| n.is_empty() || n.contains('=')) {
+            return Err(Fault::usage(format!("the environment has a variable named '{name}'")));
+        }
+        given.retain(|name, _| !NOT_PASSED_ON.contains(&name.as_str()));
+        given.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+        Ok(Some(given))
+    }
+
+    fn end(self) -> Result<(), Fault> {
+        match self.0.into_keys().min() {
+            Some(key) => Err(Fault::usage(format!("unknown option {key}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Asked {
+    pub(super) fn update(source: &str, options: Options) -> Result<Asked, Fault> {
+        let mut given = Given(options);
+        let kind: Option<String> = given.text("type")?;
+        let is_file = match kind.as_deref() {
+            None => source.starts_with('/'),
+            Some("file") => true,
+            Some("image") => false,
+            Some(other) => {
+                return Err(Fault::usage(format!("the option type is neither file nor image: {other}")));
+            }
+        };
+        if source.is_empty() || (is_file && !source.starts_with('/')) {
+            return Err(Fault::usage(format!("the source is no absolute path: '{source}'")));
+        }
+        // In one word: a source may begin with a dash.
+        let mut args = vec!["update".to_owned(), "--json".to_owned()];
+        args.push(format!("--{}={source}", if is_file { "file" } else { "image" }));
+        let reboot = given.flag("reboot", false)?;
+        let flags = [
+            (!given.flag("hooks", true)?, "--no-hooks"),
+            (!given.flag("recover", true)?, "--no-recovery"),
+            (reboot, "--reboot"),
+            (given.flag("force", false)?, "--force"),
+        ];
+        args.extend(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()));
+        let credentials: Option<String> = given.take("credentials")?;
+        if credentials.as_ref().is_some_and(|c| c.len() > LONGEST_CREDENTIALS) {
+            return Err(Fault::usage("the option credentials is too long"));
+        }
+        let environment = given.environment()?;
+        let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
+        given.end()?;
+        Ok(Asked { kind: Kind::Update, args, environment, credentials, program, reboot })
+    }
+
+    /// A flash, or with `plan` the plan of one.
+    pub(super) fn flash(options: Options, plan: bool) -> Result<Asked, Fault> {
+        let mut given = Given(options);
+        let mut args = vec!["flash".to_owned(), "--json".to_owned()];
+        for key in ["conf", "image", "target"] {
+            args.extend(given.path(key)?.map(|path| format!("--{key}={path}")));
+        }
+        for (key, flag) in
+            [("force_raw", "--force-raw"), ("single_pass", "--single-pass"), ("image_only", "--image-only")]
+        {
+            args.extend(given.flag(key, false)?.then(|| flag.to_owned()));
+        }
+        if plan {
+            args.push("--plan".to_owned());
+        } else if !given.flag("power_off", true)? {
+            args.push("--no-power-off".to_owned());
+        }
+        let environment = given.environment()?;
+        let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
+        given.end()?;
+        Ok(Asked { kind: Kind::Flash, args, environment, credentials: None, program, reboot: false })
+    }
+
+    pub(super) fn rollback() -> Asked {
+        Asked {
+            kind: Kind::Rollback,
+            args: ["rollback", "back", "--json"].map(str::to_owned).to_vec(),
+            environment: None,
+            credentials: None,
+            program: "copal daemon".to_owned(),
+            reboot: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbus::{DBusError as _, Variant};
+
+    fn options<const N: usize>(all: [(&str, Variant<'static>); N]) -> Options {
+        all.into_iter().map(|(k, v)| (k.to_owned(), v.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_source_tells_what_it_is_unless_it_is_said() {
+        let args = |source: &str, o| Asked::update(source, o).unwrap().args;
+        assert_eq!(args("/a/b", options([])), ["update", "--json", "--file=/a/b"]);
+        assert_eq!(args("a/b:1", options([])), ["update", "--json", "--image=a/b:1"]);
+        assert_eq!(args("-x", options([("type", "image".into())])), ["update", "--json", "--image=-x"]);
+        for (source, kind) in [("a", "file"), ("/a", "folder"), ("", "image")] {
+            let e = Asked::update(source, options([("type", kind.into())])).unwrap_err();
+            assert_eq!(e.name().as_str(), "io.balena.Copal1.Error.Usage", "{source}");
+        }
+    }
+
+    #[test]
+    fn options_become_flags() {
+        let environment = HashMap::from([("A", "b"), ("NOTIFY_SOCKET", "x"), ("COPAL_IN_DAEMON", "x")]);
+        let asked = Asked::update(
+            "a",
+            options([
+                ("hooks", false.into()),
+                ("recover", false.into()),
+                ("reboot", true.into()),
+                ("force", true.into()),
+                ("environment", environment.into()),
+                ("credentials", "{}".into()),
+                ("program", "hostapp-update".into()),
+            ]),
+        )
+        .unwrap();
+        let expected =
+            ["update", "--json", "--image=a", "--no-hooks", "--no-recovery", "--reboot", "--force"];
+        assert_eq!(asked.args, expected);
+        assert!(asked.reboot);
+        assert_eq!((asked.program.as_str(), asked.credentials.as_deref()), ("hostapp-update", Some("{}")));
+        let environment = asked.environment.unwrap();
+        assert_eq!(environment.len(), 2);
+        assert_eq!((environment["A"].as_str(), environment["PATH"].as_str()), ("b", PATH));
+
+        let asked =
+            Asked::flash(options([("image", "/i".into()), ("power_off", false.into())]), false).unwrap();
+        assert_eq!(asked.args, ["flash", "--json", "--image=/i", "--no-power-off"]);
+        assert_eq!(Asked::flash(options([]), true).unwrap().args, ["flash", "--json", "--plan"]);
+    }
+
+    #[test]
+    fn what_is_unknown_or_of_another_type_is_refused() {
+        for (key, value) in [("hook", Variant::from(true)), ("hooks", "no".into()), ("program", "".into())] {
+            assert!(Asked::update("a", options([(key, value)])).is_err(), "{key}");
+        }
+        assert!(
+            Asked::update("a", options([("environment", HashMap::from([("A=B", "c")]).into())])).is_err()
+        );
+        assert!(Asked::flash(options([("image", "relative".into())]), false).is_err());
+        assert!(Asked::flash(options([("power_off", true.into())]), true).is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! What the objects on the bus have in common. It knows nothing of the bus, and outlives connections to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::ask::Asked;
+use super::record::{self, Record};
+use super::shown::{Shown, State};
+use super::snapshot::Snapshot;
+use super::work::Work;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::hostapp::lock::Holder;
+use crate::hostapp::status;
+
+/// How old what is shown of the device may be.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// The service's state.
+pub(super) struct Core {
+    pub paths: Paths,
+    worker: PathBuf,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    job: Option<Work>,
+    snapshot: Snapshot,
+    read: Option<Instant>,
+    /// Calls that take long.
+    calls: usize,
+}
+
+/// A call that takes long, as long as it lasts.
+pub(super) struct Call(Arc<Core>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut held = self.0.lock();
+        held.calls = held.calls.saturating_sub(1);
+    }
+}
+
+/// A job as the bus is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    pub id: u32,
+    pub shown: Shown,
+}
+
+impl Core {
+    /// With the last job of an earlier service, if there was one.
+    pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
+        let job = Record::read(&paths).map(|record| Work::adopt(&paths, record));
+        Arc::new(Core { paths, worker, held: Mutex::new(Held { job, ..Held::default() }) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn worker(&self) -> &Path {
+        &self.worker
+    }
+
+    /// Starts a job, and gives its number, and that of the one before.
+    pub(super) fn start(&self, asked: &Asked) -> Result<(u32, Option<u32>)> {
+        let mut held = self.lock();
+        if let Some(job) = held.job.as_mut() {
+            job.poll(&self.paths);
+        }
+        if let Some(job) = held.job.as_ref().filter(|j| j.is_running()) {
+            let (kind, id) = (job.record.kind.as_str(), job.record.id);
+            return Err(Error::new(Code::Busy, format!("cannot begin: the {kind} of job {id} is under way"))
+                .object(super::job_path(id))
+                .with_hint("wait until that job is over, or cancel it"));
+        }
+        // Whoever updates without the service; its own process would be refused in the same words.
+        if let Ok(Some(Holder { program, pid, since })) = Holder::of(&self.paths) {
+            let text = format!("cannot begin: {program} (process {pid}) has been updating since {since}");
+            return Err(
+                Error::new(Code::Busy, text).with_hint("wait until that update has ended, or stop it")
+            );
+        }
+        let before = held.job.as_ref().map(|j| j.record.id);
+        let id = before.unwrap_or(0).checked_add(1).unwrap_or(1);
+        let job = Work::start(&self.paths, &self.worker, id, asked)?;
+        held.job = Some(job);
+        if let Some(before) = before {
+            record::clean(&self.paths, before, true);
+        }
+        Ok((id, before))
+    }
+
+    /// Takes up what the job's process has reported.
+    pub(super) fn poll(&self) {
+        if let Some(job) = &mut self.lock().job {
+            job.poll(&self.paths);
+        }
+    }
+
+    /// Ends job `id` if it still runs.
+    pub(super) fn cancel(&self, id: u32) -> Result<()> {
+        let mut held = self.lock();
+        let Some(job) = held.job.as_mut().filter(|j| j.record.id == id) else { return Ok(()) };
+        job.cancel(&self.paths)
+            .map_err(|e| Error::new(Code::Io, "cannot end the process of the job").because(e))
+    }
+
+    pub(super) fn end_with_system(&self) {
+        if let Some(job) = &mut self.lock().job {
+            job.end_with_system();
+        }
+    }
+
+    /// Whether a job is under way.
+    pub(super) fn is_working(&self) -> bool {
+        self.lock().job.as_ref().is_some_and(Work::is_running)
+    }
+
+    /// Whether the service is needed.
+    pub(super) fn is_busy(&self) -> bool {
+        let held = self.lock();
+        held.calls > 0 || held.job.as_ref().is_some_and(|j| j.is_running() || !j.told)
+    }
+
+    /// Whether a call that takes long is under way.
+    pub(super) fn is_calling(&self) -> bool {
+        self.lock().calls > 0
+    }
+
+    /// One that takes long begins; `None` where one is under way already.
+    pub(super) fn begin_call(self: &Arc<Self>) -> Option<Call> {
+        let mut held = self.lock();
+        if held.calls > 0 {
+            return None;
+        }
+        held.calls = 1;
+        Some(Call(self.clone()))
+    }
+
+    /// The last job, over or not.
+    pub(super) fn job(&self) -> Option<Told> {
+        self.lock().job.as_ref().map(|j| Told { id: j.record.id, shown: j.shown.clone() })
+    }
+
+    pub(super) fn job_kind(&self, id: u32) -> &'static str {
+        self.lock().job.as_ref().filter(|j| j.record.id == id).map_or("", |j| j.record.kind.as_str())
+    }
+
+    /// Whether the end of the job is still to be told; from now on it is.
+    pub(super) fn take_end(&self) -> bool {
+        match &mut self.lock().job {
+            Some(job) if job.shown.state.is_final() && !job.told => {
+                job.told = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Why the last job has failed.
+    pub(super) fn last_error(&self) -> String {
+        let held = self.lock();
+        let failed = held.job.as_ref().filter(|j| j.shown.state == State::Failed);
+        failed.and_then(|j| j.shown.error.as_ref()).map(super::shown::Failure::text).unwrap_or_default()
+    }
+
+    /// Where the device stands, as it was when last looked at.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot.clone()
+    }
+
+    /// Where the device stands now.
+    pub(super) async fn look(self: &Arc<Self>) -> Snapshot {
+        let fresh = self.lock().read.is_some_and(|at| at.elapsed() < FRESH);
+        if !fresh {
+            self.status().await;
+        }
+        self.snapshot()
+    }
+
+    /// Reads where the device stands; everything of it.
+    pub(super) async fn status(self: &Arc<Self>) -> Option<status::Status> {
+        let core = self.clone();
+        // It reads files of a medium that may be slow, or failing.
+        let status = tokio::task::spawn_blocking(move || status::read(&core.paths)).await.ok()?;
+        let mut held = self.lock();
+        held.snapshot = Snapshot::from(&status);
+        held.read = Some(Instant::now());
+        drop(held);
+        Some(status)
+    }
+
+    /// How long ago the device was looked at.
+    pub(super) fn age(&self) -> Duration {
+        self.lock().read.map_or(Duration::MAX, |at| at.elapsed())
+    }
+}

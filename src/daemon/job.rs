@@ -1,0 +1,128 @@
+//! The object of a job.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use zbus::message::Header;
+use zbus::{Connection, Variant, interface};
+
+use super::core::Core;
+use super::fault::Fault;
+use super::manager::check_root;
+use super::shown::Shown;
+
+/// `/io/balena/Copal1/job/<n>`
+pub(super) struct Job {
+    core: Arc<Core>,
+    id: u32,
+}
+
+impl Job {
+    pub(super) fn new(core: Arc<Core>, id: u32) -> Job {
+        Job { core, id }
+    }
+
+    fn shown(&self) -> Shown {
+        let job = self.core.job().filter(|j| j.id == self.id);
+        job.map_or_else(Shown::new, |j| j.shown)
+    }
+}
+
+/// Keys and values of the property `Error`.
+fn error(shown: &Shown) -> HashMap<&'static str, String> {
+    let Some(error) = shown.error.as_ref().filter(|_| shown.state.is_final()) else { return HashMap::new() };
+    HashMap::from([
+        ("code", error.code.clone()),
+        ("message", error.message.clone()),
+        ("object", error.object.clone()),
+        ("hint", error.hint.clone()),
+        ("effect", error.effect.clone()),
+        ("exit", shown.exit.to_string()),
+    ])
+}
+
+fn result(shown: &Shown) -> String {
+    shown.result.as_ref().filter(|v| !v.is_null()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// The properties in which `now` differs from `before`.
+pub(super) fn changes(before: &Shown, now: &Shown) -> HashMap<&'static str, Variant<'static>> {
+    let mut changed = HashMap::new();
+    let mut put = |name, differs: bool, value: Variant<'static>| {
+        if differs {
+            changed.insert(name, value);
+        }
+    };
+    put("Stage", before.stage != now.stage, now.stage.clone().into());
+    put("Percent", before.percent != now.percent, now.percent.into());
+    put("BytesDone", before.done != now.done, now.done.into());
+    put("BytesTotal", before.total != now.total, now.total.into());
+    put("Eta", before.eta != now.eta, now.eta.into());
+    put("State", before.state != now.state, now.state.as_str().into());
+    put("Error", error(before) != error(now), error(now).into());
+    put("Result", result(before) != result(now), result(now).into());
+    changed
+}
+
+#[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
+impl Job {
+    /// Ends the job between two of its steps. What it answers to that is its result.
+    async fn cancel(
+        &self,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), Fault> {
+        check_root(connection, &header, "cancel a job").await?;
+        Ok(self.core.cancel(self.id)?)
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn kind(&self) -> String {
+        self.core.job_kind(self.id).to_owned()
+    }
+
+    #[zbus(property)]
+    fn stage(&self) -> String {
+        self.shown().stage
+    }
+
+    #[zbus(property)]
+    fn percent(&self) -> u32 {
+        self.shown().percent
+    }
+
+    #[zbus(property)]
+    fn bytes_done(&self) -> u64 {
+        self.shown().done
+    }
+
+    #[zbus(property)]
+    fn bytes_total(&self) -> u64 {
+        self.shown().total
+    }
+
+    #[zbus(property)]
+    fn eta(&self) -> i64 {
+        self.shown().eta
+    }
+
+    #[zbus(property)]
+    fn state(&self) -> String {
+        self.shown().state.as_str().to_owned()
+    }
+
+    #[zbus(property)]
+    fn error(&self) -> HashMap<String, String> {
+        error(&self.shown()).into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    #[zbus(property)]
+    fn result(&self) -> String {
+        result(&self.shown())
+    }
+}

@@ -1,0 +1,125 @@
+//! The file that the process of a job reports to.
+//!
+//! A file and not a pipe: whatever becomes of the service, the process can write, and another service can read. It lies in
+//! memory, and what was read of it is given back.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::unistd::{Whence, lseek};
+
+/// What was read is given back in pieces of this size.
+const PIECE: u64 = 64 << 10;
+
+/// A longer line, which no verb writes, is passed over.
+const LONGEST: usize = 4 << 20;
+
+/// Reads lines as they come.
+pub(super) struct Output {
+    file: File,
+    read: u64,
+    given_back: u64,
+    rest: Vec<u8>,
+}
+
+/// Makes the file, and what the process writes to.
+pub(super) fn make(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // Appended to: where the process writes does not depend on anybody.
+    OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+}
+
+impl Output {
+    /// From its beginning, or from where it was given back up to.
+    pub(super) fn open(path: &Path) -> io::Result<Output> {
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+        // Not every file system knows of holes; ENXIO: there is nothing but holes.
+        let read = match lseek(&file, 0, Whence::SeekData) {
+            Ok(at) => u64::try_from(at).unwrap_or(0),
+            Err(Errno::ENXIO) => file.seek(SeekFrom::End(0))?,
+            Err(_) => 0,
+        };
+        Ok(Output { file, read, given_back: read, rest: Vec::new() })
+    }
+
+    /// The lines that have come since.
+    pub(super) fn lines(&mut self) -> io::Result<Vec<String>> {
+        let mut lines = Vec::new();
+        let mut buffer = vec![0; 16 << 10];
+        loop {
+            let n = self.file.read_at(&mut buffer, self.read)?;
+            if n == 0 {
+                break;
+            }
+            // Of a page that was given back in part the rest is zeros.
+            for byte in buffer.iter().take(n).copied().filter(|&b| b != 0) {
+                if byte == b'\n' {
+                    lines.push(String::from_utf8_lossy(&self.rest).into_owned());
+                    self.rest = Vec::new();
+                } else if self.rest.len() < LONGEST {
+                    self.rest.push(byte);
+                }
+            }
+            self.read = self.read.saturating_add(u64::try_from(n).unwrap_or(0));
+        }
+        Ok(lines)
+    }
+
+    /// Gives back what was read, but for the last piece: a service that comes after this one needs the last lines.
+    pub(super) fn give_back(&mut self) {
+        let keep = self.read.saturating_sub(PIECE);
+        if keep < self.given_back.saturating_add(PIECE) {
+            return;
+        }
+        self.given_back = keep;
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        if let Err(e) = fallocate(&self.file, flags, 0, i64::try_from(keep).unwrap_or(0)) {
+            tracing::debug!("a job's output is kept: {e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn lines_come_once_and_room_is_given_back() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("out");
+        let mut writer = make(&path).unwrap();
+        let mut output = Output::open(&path).unwrap();
+        assert_eq!(output.lines().unwrap(), Vec::<String>::new());
+        writer.write_all(b"a\nb").unwrap();
+        assert_eq!(output.lines().unwrap(), ["a"]);
+        writer.write_all(b"c\n").unwrap();
+        assert_eq!(output.lines().unwrap(), ["bc"]);
+
+        let line = format!("{}\n", "x".repeat(99));
+        for _ in 0..100 {
+            writer.write_all(line.repeat(100).as_bytes()).unwrap();
+            assert_eq!(output.lines().unwrap().len(), 100);
+            output.give_back();
+        }
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!(meta.len(), 5 + 1_000_000);
+        assert!(meta.blocks() * 512 <= 4 * PIECE, "{}", meta.blocks());
+
+        // Whoever comes later finds the last lines, the first of them perhaps in part.
+        writer.write_all(b"last\n").unwrap();
+        let mut later = Output::open(&path).unwrap();
+        let lines = later.lines().unwrap();
+        assert_eq!(lines.last().unwrap(), "last");
+        assert!((500..2000).contains(&lines.len()), "{}", lines.len());
+        assert!(lines[1..lines.len() - 1].iter().all(|l| *l == line.trim_end()));
+    }
+}

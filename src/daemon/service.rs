@@ -1,0 +1,256 @@
+//! The service's life: its connection, its name, what it tells, and when it ends.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use tokio::time::{sleep, timeout};
+use zbus::connection::Builder;
+use zbus::{Connection, fdo};
+
+use super::core::Core;
+use super::job::Job;
+use super::manager::Manager;
+use super::slot::{self, Slot};
+use super::tell::Teller;
+use super::{MANAGER, NAME, job_path};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::slot::Slot as Which;
+use crate::sys::notify::{self, State};
+use crate::sys::signal::{self, PutOff};
+
+/// From one look at a running job to the next, and so from one signal about it to the next, at least.
+const TICK: Duration = Duration::from_millis(250);
+/// How old what is told of the device may be while nobody asks.
+const LOOK: Duration = Duration::from_secs(5);
+/// For the bus, on the slowest board under full load.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Without a message for so long, no more come to a name that was given back.
+const DRAINED: Duration = Duration::from_millis(100);
+/// From one attempt to connect again to the next, at most.
+const BACK_OFF: Duration = Duration::from_secs(8);
+
+/// How the service is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where everything is.
+    pub paths: Paths,
+    /// Without a call and without a job for so long, it ends; the next call starts another one.
+    pub idle: Duration,
+    /// The program that does the jobs, called as `copal`.
+    pub worker: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            paths: Paths::default(),
+            idle: Duration::from_secs(60),
+            // Also after the file was replaced: the service and the process of its job are of one release.
+            worker: PathBuf::from("/proc/self/exe"),
+        }
+    }
+}
+
+/// Why the bus is not served any more.
+enum Left {
+    /// Nobody needs it, or somebody has stopped it.
+    Ended,
+    /// The connection is lost.
+    BusLost,
+}
+
+/// Serves the system bus until nobody needs it.
+///
+/// # Errors
+/// `BusUnreachable`.
+pub fn run(options: &Options) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|e| Error::new(Code::Io, "cannot start the service").because(e))?;
+    let result = runtime.block_on(serve(options));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(options: &Options) -> Result<()> {
+    let core = Core::new(options.paths.clone(), options.worker.clone());
+    let mut pause = Duration::ZERO;
+    let mut put_off = None;
+    loop {
+        match connect(&core).await {
+            Ok(connection) => {
+                pause = Duration::ZERO;
+                notify::state(State::Ready);
+                let mut service =
+                    Service { core: &core, connection, idle: options.idle, put_off: &mut put_off };
+                match service.attend().await {
+                    Left::Ended => return Ok(()),
+                    Left::BusLost => tracing::info!("the bus is gone"),
+                }
+                if !core.is_working() {
+                    return Ok(());
+                }
+            }
+            Err(e) if !core.is_working() => return Err(e),
+            Err(e) => tracing::info!("{}", e.message()),
+        }
+        // The job goes on; whoever follows it comes back to the bus as well.
+        pause = (pause * 2).clamp(TICK, BACK_OFF);
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            sleep(TICK).await;
+            core.poll();
+            notify::state(State::Alive);
+            if signal::came().is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// With all objects there before the name is.
+async fn connect(core: &Arc<Core>) -> Result<Connection> {
+    let mut builder = Builder::system()
+        .serve_at(MANAGER, fdo::ObjectManager)
+        .serve_at(MANAGER, Manager::new(core.clone()))
+        .name(NAME);
+    for which in [Which::A, Which::B] {
+        builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
+    }
+    if let Some(job) = core.job() {
+        builder = builder.serve_at(job_path(job.id), Job::new(core.clone(), job.id));
+    }
+    let error =
+        |why: String| Error::new(Code::BusUnreachable, format!("cannot serve {NAME}: {why}")).object(NAME);
+    match timeout(LIMIT, builder.build()).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(zbus::Error::NameTaken)) => Err(error("another program has that name".to_owned())),
+        Ok(Err(e)) => Err(error(e.to_string())),
+        Err(_) => Err(error(format!("no answer in {LIMIT:?}"))),
+    }
+}
+
+/// A connection that is being served.
+struct Service<'a> {
+    core: &'a Arc<Core>,
+    connection: Connection,
+    idle: Duration,
+    /// While a job runs, signals to end are noted: what they mean then has to be found out.
+    put_off: &'a mut Option<PutOff>,
+}
+
+impl Service<'_> {
+    async fn attend(&mut self) -> Left {
+        let alive = notify::watchdog().map_or(LOOK, |interval| interval / 3);
+        let mut teller = Teller::new(self.core);
+        let mut used = Instant::now();
+        loop {
+            // Before the look at what there is to do, so that nothing falls between the two.
+            let activity = self.connection.monitor_activity();
+            self.core.poll();
+            if self.core.age() >= LOOK || teller.is_due(self.core) {
+                self.core.status().await;
+            }
+            teller.tell(self.core, &self.connection).await;
+            notify::state(State::Alive);
+            let working = self.core.is_working();
+            if self.is_stopped(working).await {
+                return Left::Ended;
+            }
+            if self.core.is_busy() {
+                used = Instant::now();
+            } else if used.elapsed() >= self.idle {
+                self.leave().await;
+                return Left::Ended;
+            }
+            let wait = if working { TICK } else { self.idle.saturating_sub(used.elapsed()).min(LOOK) };
+            let wait = wait.min(alive);
+            let closed = pin!(self.connection.closed());
+            let over = if working {
+                timeout(wait, closed).await.is_ok()
+            } else {
+                match timeout(wait, select(activity, closed)).await {
+                    Ok(Either::Left(_)) => {
+                        used = Instant::now();
+                        false
+                    }
+                    Ok(Either::Right(_)) => true,
+                    Err(_) => false,
+                }
+            };
+            if over {
+                return Left::BusLost;
+            }
+        }
+    }
+
+    /// Whether somebody wants the service to end. Its job goes on without it, unless it is the system that ends: then the job
+    /// is ended in order, and waited for.
+    async fn is_stopped(&mut self, working: bool) -> bool {
+        match (working, self.put_off.is_some()) {
+            (true, false) => match PutOff::begin() {
+                Ok(put_off) => *self.put_off = Some(put_off),
+                Err(e) => tracing::warn!("signals end the service at once: {e}"),
+            },
+            (false, true) => {
+                if let Some(put_off) = self.put_off.take() {
+                    put_off.release();
+                }
+            }
+            _ => {}
+        }
+        if !working || signal::came().is_none() {
+            return false;
+        }
+        if !self.is_system_ending().await {
+            return true;
+        }
+        self.core.end_with_system();
+        false
+    }
+
+    async fn is_system_ending(&self) -> bool {
+        let (service, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
+        let body = ("org.freedesktop.systemd1.Manager", "SystemState");
+        let properties = Some("org.freedesktop.DBus.Properties");
+        let call = self.connection.call_method(Some(service), path, properties, "Get", &body);
+        let Ok(Ok(answer)) = timeout(LIMIT, call).await else { return false };
+        let state: zbus::Result<zbus::OwnedVariant> = answer.body().deserialize();
+        state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
+    }
+
+    /// Ends without losing a call. systemd hears first that this service ends: a call that comes to the name once it is given
+    /// back makes the bus ask for a new service, and systemd starts that one behind our end. Then come the calls that were on
+    /// their way before.
+    async fn leave(&self) {
+        notify::state(State::Stopping);
+        match timeout(LIMIT, self.connection.release_name(NAME)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(e)) => tracing::debug!("{NAME} is not given back: {e}"),
+            Err(_) => return,
+        }
+        let until = Instant::now() + LIMIT;
+        while Instant::now() < until || self.core.is_calling() {
+            let activity = self.connection.monitor_activity();
+            if timeout(DRAINED, activity).await.is_err() && !self.core.is_calling() {
+                break;
+            }
+        }
+        if self.core.is_working() {
+            // One of them began a job: the next service goes on with it.
+            let body = (NAME, 0_u32);
+            let bus = "org.freedesktop.DBus";
+            let call = self.connection.call_method(
+                Some(bus),
+                "/org/freedesktop/DBus",
+                Some(bus),
+                "StartServiceByName",
+                &body,
+            );
+            drop(timeout(DRAINED, call).await);
+        }
+    }
+}

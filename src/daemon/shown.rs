@@ -1,0 +1,343 @@
+//! What is shown of a job: its stage, how far it is, and how it ended. Made from the JSON lines of its process.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Code, Effect, Error};
+use crate::sys::command::End;
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Update,
+    Flash,
+    Rollback,
+}
+
+impl Kind {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Update => "update",
+            Kind::Flash => "flash",
+            Kind::Rollback => "rollback",
+        }
+    }
+
+    /// From which percent of the job to which a stage leads. Of an update the rest is for the hooks, which tell nothing of
+    /// how far they are.
+    fn span(self, stage: &str) -> (u32, u32) {
+        match (self, stage) {
+            (Kind::Update, "load" | "pull") => (0, 60),
+            (Kind::Update, "unpack") => (60, 80),
+            (Kind::Flash, "check") => (0, 20),
+            (Kind::Flash, "write") => (20, 60),
+            (Kind::Flash, "verify") => (60, 95),
+            _ => (0, 0),
+        }
+    }
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    Running,
+    Cancelling,
+    Succeeded,
+    Failed,
+    Cancelled,
+}
+
+impl State {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Cancelling => "cancelling",
+            State::Succeeded => "succeeded",
+            State::Failed => "failed",
+            State::Cancelled => "cancelled",
+        }
+    }
+
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, State::Succeeded | State::Failed | State::Cancelled)
+    }
+}
+
+/// The error of a job, as its process told it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Failure {
+    pub code: String,
+    pub message: String,
+    #[serde(deserialize_with = "or_empty")]
+    pub object: String,
+    pub hint: String,
+    pub effect: String,
+}
+
+fn or_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.unwrap_or_default())
+}
+
+impl Failure {
+    fn of(e: &Error) -> Self {
+        let effect = match e.effect() {
+            Effect::Refused => "refused",
+            Effect::Written => "written",
+            Effect::Completed => "completed",
+        };
+        Failure {
+            code: e.code().as_str().to_owned(),
+            message: e.message(),
+            object: e.subject().unwrap_or_default().to_owned(),
+            hint: e.hint().to_owned(),
+            effect: effect.to_owned(),
+        }
+    }
+
+    /// On one line.
+    pub(super) fn text(&self) -> String {
+        format!("{} [{}]; {}", self.message, self.code, self.hint)
+    }
+
+    /// The exit code of a verb that fails so, where the process's own is not known.
+    fn exit(&self) -> u8 {
+        match (self.code.as_str(), self.effect.as_str()) {
+            ("usage", _) => 2,
+            ("hook-failed", "written") | (_, "completed") => 1,
+            (_, "written") => 4,
+            ("busy", _) => 5,
+            _ => 3,
+        }
+    }
+}
+
+/// Everything that is shown of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Shown {
+    pub stage: String,
+    /// Of the whole job.
+    pub percent: u32,
+    /// Of the stage, in bytes.
+    pub done: u64,
+    /// 0 while unknown.
+    pub total: u64,
+    /// Seconds; -1 while unknown.
+    pub eta: i64,
+    pub state: State,
+    pub error: Option<Failure>,
+    /// Exit code of its process.
+    pub exit: u8,
+    /// What it said when it had succeeded.
+    pub result: Option<Value>,
+    base: (u32, u32),
+    /// Something was being written.
+    wrote: bool,
+}
+
+impl Shown {
+    pub(super) fn new() -> Self {
+        Shown {
+            stage: "start".to_owned(),
+            percent: 0,
+            done: 0,
+            total: 0,
+            eta: -1,
+            state: State::Running,
+            error: None,
+            exit: 0,
+            result: None,
+            base: (0, 0),
+            wrote: false,
+        }
+    }
+
+    /// One line of the process. What is not known is passed over.
+    pub(super) fn hear(&mut self, kind: Kind, reboot: bool, line: &str) {
+        let Ok(Value::Object(line)) = serde_json::from_str(line) else { return };
+        let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
+        let number = |key: &str| line.get(key).and_then(Value::as_u64);
+        match text("event") {
+            "stage" | "progress" => {
+                let stage = text("stage");
+                if self.stage != stage {
+                    self.enter(kind, stage);
+                }
+                self.done = number("bytes_done").unwrap_or(self.done);
+                self.total = number("bytes_total").unwrap_or(0);
+                self.eta = number("eta").and_then(|n| i64::try_from(n).ok()).unwrap_or(-1);
+                self.climb(number("percent").unwrap_or(0));
+                if text("state") == "end" {
+                    "install".clone_into(&mut self.stage);
+                    (self.done, self.total, self.eta) = (0, 0, -1);
+                }
+            }
+            "result" if line.get("ok") == Some(&Value::Bool(true)) => {
+                let value = line.iter().find(|(key, _)| !matches!(key.as_str(), "event" | "version" | "ok"));
+                self.result = Some(value.map_or(Value::Null, |(_, value)| value.clone()));
+                self.error = None;
+                if reboot {
+                    "reboot".clone_into(&mut self.stage);
+                }
+            }
+            "result" => {
+                self.error = Some(serde_json::from_value(Value::Object(line)).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, kind: Kind, stage: &str) {
+        let (from, to) = kind.span(stage);
+        self.base = (from.max(self.percent), to.max(self.percent));
+        stage.clone_into(&mut self.stage);
+        (self.done, self.total, self.eta) = (0, 0, -1);
+        self.wrote |= kind == Kind::Update || stage == "write";
+    }
+
+    /// Never back, and not to 100: that is for success alone.
+    fn climb(&mut self, of_stage: u64) {
+        let (from, to) = self.base;
+        let part = u64::from(to.saturating_sub(from)) * of_stage.min(100) / 100;
+        let now = from.saturating_add(u32::try_from(part).unwrap_or(0));
+        self.percent = self.percent.max(now.min(99));
+    }
+
+    /// The process has ended; how, where that is known.
+    pub(super) fn close(&mut self, end: Option<End>, cancelled: bool) {
+        let well = end.is_none_or(End::is_success);
+        if self.result.is_some() && self.error.is_none() && well {
+            (self.state, self.percent, self.exit) = (State::Succeeded, 100, 0);
+        } else {
+            let ended_by_us = cancelled && matches!(end, Some(End::Signal(15)) | None);
+            let error = self.error.take().unwrap_or_else(|| Failure::of(&self.unsaid(end, ended_by_us)));
+            let asked = cancelled && error.code == Code::Interrupted.as_str();
+            self.state = if asked { State::Cancelled } else { State::Failed };
+            self.exit = match end {
+                Some(End::Status(status)) => u8::try_from(status).unwrap_or(1).max(1),
+                _ => error.exit(),
+            };
+            self.error = Some(error);
+        }
+        "done".clone_into(&mut self.stage);
+        self.eta = if self.state == State::Succeeded { 0 } else { -1 };
+    }
+
+    /// The error of a process that told none.
+    fn unsaid(&self, end: Option<End>, ended_by_us: bool) -> Error {
+        let error = if ended_by_us {
+            Error::new(Code::Interrupted, "the job was ended as asked").with_hint("run it again")
+        } else {
+            let why = end.map_or_else(|| "it is gone".to_owned(), |end| end.to_string());
+            Error::new(Code::JobLost, "the process of the job ended without a result").because(why)
+        };
+        match (&self.result, self.wrote) {
+            (Some(_), _) => error.and_also("what it was for was done before").after_success(),
+            (None, true) => error.after_write(),
+            (None, false) => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(stage: &str, state: &str, percent: &str) -> String {
+        format!(
+            r#"{{"event":"stage","version":1,"stage":"{stage}","state":"{state}","percent":{percent},"bytes_done":5,"bytes_total":null,"rate":null,"eta":null}}"#
+        )
+    }
+
+    fn progress(stage: &str, percent: u8) -> String {
+        format!(
+            r#"{{"event":"progress","version":1,"stage":"{stage}","percent":{percent},"bytes_done":50,"bytes_total":100,"rate":1,"eta":9}}"#
+        )
+    }
+
+    const DONE: &str = r#"{"event":"result","version":1,"ok":true,"update":{"slot":"B"}}"#;
+    const REFUSED: &str = r#"{"event":"result","version":1,"ok":false,"code":"interrupted","message":"m","object":null,"hint":"h","effect":"written"}"#;
+
+    #[test]
+    fn percent_climbs_through_the_stages_and_100_is_success() {
+        let mut shown = Shown::new();
+        let mut seen = Vec::new();
+        let lines = [
+            stage("pull", "begin", "null"),
+            progress("pull", 50),
+            progress("pull", 40),
+            stage("pull", "end", "100"),
+            stage("unpack", "begin", "0"),
+            progress("unpack", 99),
+            stage("unpack", "end", "100"),
+            "no json".into(),
+            DONE.into(),
+        ];
+        for line in lines {
+            shown.hear(Kind::Update, false, &line);
+            seen.push((shown.stage.clone(), shown.percent));
+        }
+        let expected = [
+            ("pull", 0),
+            ("pull", 30),
+            ("pull", 30),
+            ("install", 60),
+            ("unpack", 60),
+            ("unpack", 79),
+            ("install", 80),
+            ("install", 80),
+            ("install", 80),
+        ];
+        assert_eq!(seen, expected.map(|(s, p)| (s.to_owned(), p)));
+        assert!(!shown.state.is_final());
+        shown.close(Some(End::Status(0)), false);
+        assert_eq!((shown.percent, shown.state, shown.exit), (100, State::Succeeded, 0));
+        assert_eq!(shown.result.unwrap()["slot"], "B");
+    }
+
+    #[test]
+    fn what_a_stage_tells_of_itself_is_shown() {
+        let mut shown = Shown::new();
+        shown.hear(Kind::Flash, false, &progress("verify", 50));
+        assert_eq!((shown.percent, shown.done, shown.total, shown.eta), (77, 50, 100, 9));
+        // A stage that nobody knows moves nothing.
+        shown.hear(Kind::Flash, false, &progress("new", 50));
+        assert_eq!((shown.percent, shown.stage.as_str()), (77, "new"));
+    }
+
+    #[test]
+    fn a_cancelled_job_is_one_that_was_ended_by_it() {
+        let close = |lines: &[&str], end, cancelled| {
+            let mut shown = Shown::new();
+            lines.iter().for_each(|line| shown.hear(Kind::Update, true, line));
+            shown.close(end, cancelled);
+            let error = shown.error.clone().unwrap_or_default();
+            (shown.state, shown.exit, error.code, error.effect)
+        };
+        let row = |state, exit, code: &str, effect: &str| (state, exit, code.to_owned(), effect.to_owned());
+        let status = |n| Some(End::Status(n));
+        assert_eq!(close(&[REFUSED], status(4), true), row(State::Cancelled, 4, "interrupted", "written"));
+        assert_eq!(close(&[REFUSED], status(4), false), row(State::Failed, 4, "interrupted", "written"));
+        assert_eq!(close(&[REFUSED], None, false), row(State::Failed, 4, "interrupted", "written"));
+        assert_eq!(close(&[DONE], status(0), true), row(State::Succeeded, 0, "", ""));
+        assert_eq!(close(&[DONE], None, false), row(State::Succeeded, 0, "", ""));
+        // Before it had begun to write; and while it waited for the reboot.
+        let term = Some(End::Signal(15));
+        assert_eq!(close(&[], term, true), row(State::Cancelled, 3, "interrupted", "refused"));
+        assert_eq!(close(&[DONE], term, true), row(State::Cancelled, 1, "interrupted", "completed"));
+        assert_eq!(close(&[], Some(End::Signal(9)), false), row(State::Failed, 3, "job-lost", "refused"));
+        let pull = stage("pull", "begin", "null");
+        assert_eq!(close(&[&pull], Some(End::Signal(9)), true), row(State::Failed, 4, "job-lost", "written"));
+        assert_eq!(close(&[DONE, REFUSED], status(1), false).0, State::Failed);
+    }
+
+    #[test]
+    fn a_job_that_is_done_and_waits_to_reboot_says_so() {
+        let mut shown = Shown::new();
+        shown.hear(Kind::Update, true, DONE);
+        assert_eq!((shown.stage.as_str(), shown.state), ("reboot", State::Running));
+        assert!(shown.percent < 100);
+    }
+}

@@ -1,0 +1,56 @@
+//! Where the device stands, as the properties show it.
+
+use crate::hostapp::status::Status;
+use crate::slot::Slot;
+
+/// What the properties of the manager and the slots are made of. An empty text: not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Snapshot {
+    pub phase: String,
+    pub running: String,
+    pub next: String,
+    pub slots: [Held; 2],
+}
+
+/// A slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub device: String,
+    pub version: String,
+    pub state: String,
+    /// It holds a release.
+    pub bootable: bool,
+    pub counter: u64,
+}
+
+/// The place of a slot in [`Snapshot::slots`].
+pub(super) fn index(slot: Slot) -> usize {
+    match slot {
+        Slot::A => 0,
+        Slot::B => 1,
+    }
+}
+
+impl From<&Status> for Snapshot {
+    fn from(status: &Status) -> Self {
+        let letter = |slot: Option<Slot>| slot.map(Slot::letter).unwrap_or_default().to_owned();
+        let mut snapshot = Snapshot {
+            phase: status.phase.unwrap_or_default().to_owned(),
+            running: letter(status.running),
+            next: letter(status.next),
+            slots: Default::default(),
+        };
+        for held in &status.slots {
+            if let Some(slot) = snapshot.slots.get_mut(index(held.slot)) {
+                *slot = Held {
+                    device: format!("/dev/{}", held.device),
+                    version: held.version.clone().unwrap_or_default(),
+                    state: if held.running { "active" } else { "inactive" }.to_owned(),
+                    bootable: held.hostapp.is_some(),
+                    counter: held.counter.unwrap_or(0),
+                };
+            }
+        }
+        snapshot
+    }
+}

@@ -1,0 +1,94 @@
+//! What the bus is told by signals: each change once, and the last state always.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use zbus::names::InterfaceName;
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, ObjectPath, Variant, fdo};
+
+use super::core::{Core, Told};
+use super::manager::{self, Manager};
+use super::snapshot::{Snapshot, index};
+use super::{JOB_INTERFACE, MANAGER, MANAGER_INTERFACE, SLOT_INTERFACE, job, job_path, slot};
+use crate::slot::Slot;
+
+/// Knows what was told.
+pub(super) struct Teller {
+    snapshot: Option<Snapshot>,
+    error: String,
+    job: Option<Told>,
+}
+
+impl Teller {
+    /// Whoever comes to a new connection reads first: nothing of what is there is news.
+    pub(super) fn new(core: &Core) -> Teller {
+        Teller { snapshot: None, error: core.last_error(), job: core.job() }
+    }
+
+    /// Whether the device is to be looked at: the job has reached another stage, or is over.
+    pub(super) fn is_due(&self, core: &Core) -> bool {
+        let stage = |job: &Option<Told>| job.as_ref().map(|j| (j.id, j.shown.stage.clone()));
+        stage(&self.job) != stage(&core.job())
+    }
+
+    /// Tells what has changed.
+    pub(super) async fn tell(&mut self, core: &Arc<Core>, connection: &Connection) {
+        if let Err(e) = self.try_tell(core, connection).await {
+            // Whoever misses it reads it when the connection is back.
+            tracing::debug!("a signal was not sent: {e}");
+        }
+    }
+
+    async fn try_tell(&mut self, core: &Arc<Core>, connection: &Connection) -> zbus::Result<()> {
+        let (snapshot, error, job) = (core.snapshot(), core.last_error(), core.job());
+        if let Some(now) = &job {
+            let same = self.job.as_ref().filter(|before| before.id == now.id);
+            // Of a new one its first state was read by whoever heard of it.
+            let start = super::shown::Shown::new();
+            let before = same.map_or(&start, |j| &j.shown);
+            changed(connection, &job_path(now.id), JOB_INTERFACE, job::changes(before, &now.shown)).await?;
+        }
+        self.job = job;
+        if let Some(before) = &self.snapshot {
+            for which in [Slot::A, Slot::B] {
+                let (Some(b), Some(n)) = (before.slots.get(index(which)), snapshot.slots.get(index(which)))
+                else {
+                    continue;
+                };
+                changed(connection, &slot::path(which), SLOT_INTERFACE, slot::changes(b, n)).await?;
+            }
+        }
+        let before = (self.snapshot.as_ref().unwrap_or(&snapshot), self.error.as_str());
+        let changes = manager::changes(before, (&snapshot, &error));
+        changed(connection, MANAGER, MANAGER_INTERFACE, changes).await?;
+        (self.snapshot, self.error) = (Some(snapshot), error);
+        match &self.job {
+            Some(job) if core.take_end() => removed(connection, job).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn changed(
+    connection: &Connection,
+    path: &str,
+    interface: &'static str,
+    changes: HashMap<&'static str, Variant<'static>>,
+) -> zbus::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let emitter = SignalEmitter::new(connection, path)?;
+    let interface = InterfaceName::from_static_str(interface)?;
+    fdo::Properties::properties_changed(&emitter, interface, changes, Cow::Borrowed(&[])).await
+}
+
+/// Behind all changes of its properties: the job is over.
+async fn removed(connection: &Connection, job: &Told) -> zbus::Result<()> {
+    let emitter = SignalEmitter::new(connection, MANAGER)?;
+    let path = ObjectPath::try_from(job_path(job.id))?;
+    let error = job.shown.error.as_ref().map(super::shown::Failure::text).unwrap_or_default();
+    Manager::job_removed(&emitter, job.id, path, i32::from(job.shown.exit), &error).await
+}

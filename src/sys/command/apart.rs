@@ -1,0 +1,153 @@
+//! A program that goes on whatever becomes of this one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Stdio};
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Command, End};
+
+/// A process, told from a later one of the same number by when it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mark {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the system started (field 22 of `/proc/PID/stat`, proc(5)).
+    pub began: u64,
+}
+
+impl Mark {
+    /// That of the process which has the number now; `None` where there is none, or only one that has ended.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Mark> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The program's name stands in parentheses, and may hold blanks and parentheses.
+        let mut fields = text.rsplit(')').next()?.split_ascii_whitespace();
+        let state = fields.next()?;
+        let began = fields.nth(18)?.parse().ok()?;
+        (!matches!(state, "Z" | "X")).then_some(Mark { pid, began })
+    }
+
+    fn is_running(self) -> bool {
+        Mark::of(self.pid) == Some(self)
+    }
+}
+
+/// A program under way that outlives this one.
+#[derive(Debug)]
+pub struct Apart {
+    mark: Mark,
+    child: Option<Child>,
+    end: Option<Option<End>>,
+}
+
+impl Command {
+    /// Starts it with its standard output in `out`, and standard error where our own goes.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_apart(mut self, out: File) -> io::Result<Apart> {
+        self.inner.stdin(Stdio::null()).stdout(out).stderr(Stdio::inherit());
+        let child = self.inner.spawn()?;
+        // One that has ended already has a number all the same, until it is asked for its status.
+        let mark = Mark::of(child.id()).unwrap_or(Mark { pid: child.id(), began: 0 });
+        Ok(Apart { mark, child: Some(child), end: None })
+    }
+}
+
+impl Apart {
+    /// One that an earlier process has started. How it ended cannot be learned.
+    #[must_use]
+    pub fn found(mark: Mark) -> Self {
+        Apart { mark, child: None, end: None }
+    }
+
+    /// By what it is found again.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Whether it has ended; and how, where that is known.
+    pub fn ended(&mut self) -> Option<Option<End>> {
+        if self.end.is_none() {
+            self.end = match &mut self.child {
+                Some(child) => match child.try_wait() {
+                    Ok(None) => None,
+                    Ok(Some(status)) => Some(match (status.code(), status.signal()) {
+                        (Some(code), _) => Some(End::Status(code)),
+                        (None, signal) => signal.map(End::Signal),
+                    }),
+                    Err(e) => {
+                        tracing::debug!("process {}: {e}", self.mark.pid);
+                        (!self.mark.is_running()).then_some(None)
+                    }
+                },
+                None => (!self.mark.is_running()).then_some(None),
+            };
+        }
+        self.end
+    }
+
+    /// Asks the process itself to end, not those that it has started: it ends them as it sees fit.
+    ///
+    /// # Errors
+    /// As kill(2); one that has ended is none.
+    pub fn ask_to_end(&mut self) -> io::Result<()> {
+        if self.ended().is_some() {
+            return Ok(());
+        }
+        let pid = i32::try_from(self.mark.pid).map_err(io::Error::other)?;
+        match kill(Pid::from_raw(pid), Signal::SIGTERM) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn end(apart: &mut Apart) -> Option<End> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(end) = apart.ended() {
+                return end;
+            }
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn it_writes_to_its_file_and_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let file = File::create(&path).unwrap();
+        let command = Command::new("/bin/sh")
+            .args(["-c", "echo $A-$HOME; trap 'exit 7' TERM; while :; do sleep 0.05; done"]);
+        let command = command.only([("A", "b"), ("PATH", "/usr/bin:/bin")]);
+        let mut first = command.start_apart(file).unwrap();
+        let mut second = Apart::found(first.mark());
+        assert_eq!((first.ended(), second.ended()), (None, None));
+        let mut other = Apart::found(Mark { began: first.mark().began + 1, ..first.mark() });
+        assert_eq!(other.ended(), Some(None), "another process of the same number is not it");
+        let until = Instant::now() + Duration::from_secs(20);
+        while std::fs::read_to_string(&path).unwrap() != "b-\n" {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The trap stands a moment after the line.
+        std::thread::sleep(Duration::from_millis(100));
+        second.ask_to_end().unwrap();
+        assert_eq!(end(&mut first), Some(End::Status(7)));
+        assert_eq!(end(&mut second), None);
+        second.ask_to_end().unwrap();
+    }
+}
