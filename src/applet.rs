@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use crate::cli;
 use crate::config::paths::Paths;
+use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result};
 use crate::fatrw;
 use crate::flasher;
-use crate::hostapp::{hooks, safe_reboot, update};
+use crate::hostapp::{hooks, safe_reboot};
 use crate::rollback::state_probe;
 use crate::sys::log::{self, Failure, Voice};
 
@@ -48,7 +49,7 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
 /// The table: every name, and the function behind it. `copal --list` prints it in this order.
 pub const APPLETS: &[Applet] = &[
     program("resin-init-flasher", |call| flasher::resin_init_flasher(&call.args)),
-    program("hostapp-update", |call| update::hostapp_update(&call.args)),
+    program("hostapp-update", |call| client::hostapp_update(&call.args)),
     program("hostapp-update-hooks", run_hooks),
     program("hostapp-update-hooks-v2", run_hooks),
     program("rollback-health", rollback),
@@ -130,12 +131,14 @@ impl Call {
         Call::Verb(args)
     }
 
-    /// In whose name to speak.
+    /// In whose name to speak. A job of the daemon speaks in that of the program that it was asked by.
     #[must_use]
     pub fn voice(&self) -> Voice {
         match self {
             Call::Legacy(applet, _) => Voice::Legacy(applet.name),
-            Call::Verb(_) => Voice::Verb,
+            Call::Verb(_) => std::env::var_os(IN_DAEMON)
+                .and_then(|asked| find(&asked))
+                .map_or(Voice::Verb, |applet| Voice::Legacy(applet.name)),
         }
     }
 

@@ -20,6 +20,26 @@ pub enum Effect {
     Completed,
 }
 
+impl Effect {
+    const ALL: [Effect; 3] = [Effect::Refused, Effect::Written, Effect::Completed];
+
+    /// The word for programs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Effect::Refused => "refused",
+            Effect::Written => "written",
+            Effect::Completed => "completed",
+        }
+    }
+
+    /// The effect that is called so.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Effect> {
+        Effect::ALL.into_iter().find(|e| e.as_str() == word)
+    }
+}
+
 macro_rules! codes {
     ($($variant:ident = $code:literal, $remedy:literal;)*) => {
         /// Stable error codes, in kebab-case where they are printed.
@@ -36,6 +56,12 @@ macro_rules! codes {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Code::$variant => $code,)* }
+            }
+
+            /// The code that is printed so.
+            #[must_use]
+            pub fn named(word: &str) -> Option<Code> {
+                Code::ALL.iter().copied().find(|c| c.as_str() == word)
             }
 
             /// What the owner of the device can do, unless the error at hand knows better.
@@ -145,6 +171,7 @@ codes! {
     NotAFlasher = "not-a-flasher", "boot the device from a flasher medium, or run `copal flash` by hand";
     BusUnreachable = "bus-unreachable", "start dbus.service, and look at its log";
     JobLost = "job-lost", "look at the log of copal.service, then at `copal status`, and run it again";
+    DaemonLost = "daemon-lost", "run `copal status`, and look at the log of copal.service: the update may still be running";
     RebootFailed = "reboot-failed", "restart the device by hand: the message says what each way to do so came to";
 }
 
@@ -222,6 +249,13 @@ impl Error {
         self
     }
 
+    /// Sets whether anything had been written.
+    #[must_use]
+    pub fn with_effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
     /// The stable code.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -296,10 +330,16 @@ mod tests {
     #[test]
     fn codes_are_unique_kebab_case() {
         let mut seen = std::collections::HashSet::new();
-        for code in Code::ALL {
+        for &code in Code::ALL {
             assert!(seen.insert(code.as_str()), "{code} twice");
             assert!(code.as_str().bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{code}");
             assert!(!code.remedy().is_empty());
+            assert_eq!(Code::named(code.as_str()), Some(code));
         }
+        assert_eq!(Code::named("no-such-code"), None);
+        for effect in Effect::ALL {
+            assert_eq!(Effect::named(effect.as_str()), Some(effect));
+        }
+        assert_eq!(Effect::named(""), None);
     }
 }

@@ -269,6 +269,10 @@ pub struct UpdateArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// Run in this process, even where there is a daemon to hand the update to
+    #[arg(long)]
+    pub no_daemon: bool,
+
     /// Progress and result as JSON lines on stdout
     #[arg(long)]
     pub json: bool,

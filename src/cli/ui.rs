@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::exit;
-use crate::error::{Code, Effect, Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::flasher::progress::{self, Progress, json};
-use crate::sys::log::{self, Failure, Voice};
+use crate::sys::log::{self, Failure};
 
 /// Where a verb shows itself.
 pub struct Ui {
@@ -164,7 +164,7 @@ fn say(e: &Error) {
 }
 
 fn failure<'a>(e: &Error, text: &'a str) -> Failure<'a> {
-    Failure { voice: Voice::Verb, text, code: e.code().as_str() }
+    Failure { voice: log::voice(), text, code: e.code().as_str() }
 }
 
 fn with_newline(line: &Value) -> String {
@@ -177,11 +177,6 @@ fn result_line<'a>(ok: bool, rest: impl IntoIterator<Item = (&'a str, Value)>) -
 }
 
 fn error_line(e: &Error) -> Value {
-    let effect = match e.effect() {
-        Effect::Refused => "refused",
-        Effect::Written => "written",
-        Effect::Completed => "completed",
-    };
     result_line(
         false,
         [
@@ -189,7 +184,7 @@ fn error_line(e: &Error) -> Value {
             ("message", e.message().into()),
             ("object", e.subject().map(str::to_owned).into()),
             ("hint", e.hint().into()),
-            ("effect", effect.into()),
+            ("effect", e.effect().as_str().into()),
         ],
     )
 }

@@ -4,8 +4,9 @@ use std::path::absolute;
 
 use super::{Ui, UpdateArgs};
 use crate::config::paths::Paths;
+use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result};
-use crate::hostapp::update::{self, Installed, Request, Source};
+use crate::hostapp::update::{Installed, Request, Source};
 
 /// Updates: hands `args` to the update, and what came of it to `ui`.
 pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
@@ -16,16 +17,16 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
     };
     let request = Request {
         paths: Paths::default(),
-        program: "copal update".to_owned(),
+        program: std::env::var(IN_DAEMON).unwrap_or_else(|_| "copal update".to_owned()),
         source,
         hooks: !args.no_hooks,
         recover: !args.no_recovery,
         reboot: args.reboot,
         force: args.force,
     };
-    let installed = update::run(&request, ui.progress())?;
-    ui.result("update", &installed, &summary(&request, &installed));
-    if args.reboot { update::reboot(&request.paths) } else { Ok(()) }
+    client::update(&request, !args.no_daemon, ui.progress(), &|installed| {
+        ui.result("update", installed, &summary(&request, installed));
+    })
 }
 
 fn summary(request: &Request, installed: &Installed) -> String {

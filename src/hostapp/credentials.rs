@@ -129,6 +129,20 @@ pub fn below(folder: &Path, registry: &str) -> Result<Option<Credentials>> {
     }
 }
 
+/// The configuration as it is, for another process that is to find the same; `None` where there is none that can be read.
+#[must_use]
+pub fn configuration() -> Option<String> {
+    let path = folder()?.join("config.json");
+    match read(&path) {
+        Ok(text) => String::from_utf8(text).ok(),
+        Err(e) => {
+            // Whoever needs it will say why it cannot be read.
+            tracing::debug!("{}: {e}", path.display());
+            None
+        }
+    }
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     // O_NONBLOCK: a FIFO in the file's place would block the open until somebody writes to it.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

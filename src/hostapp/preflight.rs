@@ -74,7 +74,7 @@ pub fn check(request: &Request) -> Result<Ready> {
 
 /// Whether a release is installed into the root file system of an image that is being made: there is no running slot then, and
 /// no hooks are wanted. On a device the running slot is always mounted.
-fn is_build(request: &Request) -> bool {
+pub(super) fn is_build(request: &Request) -> bool {
     let mounts = mount::read_mounts(&request.paths.at("/proc/self/mountinfo")).unwrap_or_default();
     !request.hooks && !mounts.iter().any(|m| m.point == Path::new(crate::slot::ACTIVE))
 }

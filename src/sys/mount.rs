@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags};
 
 mod namespace;
 
-pub use namespace::{in_host_namespace, in_private_namespace};
+pub use namespace::{in_host_namespace, in_private_namespace, is_host_namespace};
 
 /// One mount, as `/proc/self/mountinfo` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]

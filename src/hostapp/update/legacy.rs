@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use super::{Request, Source};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::flasher::progress::{self, Progress as _};
 
-const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force]";
+const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
 
 /// What the arguments say.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,13 +19,14 @@ struct Asked {
     no_hooks: bool,
     no_recovery: bool,
     force: bool,
+    no_daemon: bool,
 }
 
-/// `hostapp-update`: updates.
+/// The update that the arguments of `hostapp-update` ask for, and whether a daemon may run it.
 ///
 /// # Errors
-/// `Usage` for wrong arguments, then those of [`run`](super::run).
-pub fn hostapp_update(args: &[OsString]) -> Result<()> {
+/// `Usage` for wrong arguments.
+pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
     let asked = Asked::parse(args)?;
     let request = Request {
         paths: Paths::default(),
@@ -37,11 +37,7 @@ pub fn hostapp_update(args: &[OsString]) -> Result<()> {
         reboot: asked.reboot,
         force: asked.force,
     };
-    let shown = progress::for_service();
-    let result = super::run(&request, &shown);
-    shown.close();
-    result?;
-    if asked.reboot { super::reboot(&request.paths) } else { Ok(()) }
+    Ok((request, !asked.no_daemon))
 }
 
 impl Asked {
@@ -103,6 +99,7 @@ impl Asked {
             b"no-hooks" => &mut self.no_hooks,
             b"no-recovery" => &mut self.no_recovery,
             b"force" => &mut self.force,
+            b"no-daemon" => &mut self.no_daemon,
             _ => return Err(usage(&format!("unknown option {shown}"))),
         };
         *flag = true;
@@ -160,6 +157,7 @@ mod tests {
         // The value of an option may look like one.
         assert_eq!(parse("-f -r").unwrap(), Asked { file: Some("-r".into()), ..Asked::default() });
         assert!(parse("-i a:1 --force").unwrap().force);
+        assert!(parse("-i a:1 --no-daemon").unwrap().no_daemon);
     }
 
     #[test]

@@ -30,15 +30,21 @@ pub(super) fn started(request: &Request, ready: &Ready) {
 pub(super) fn installed(request: &Request, installed: &Installed) {
     let image = request.source.to_string();
     let slot = installed.slot.map(Slot::letter);
-    let next = if installed.selected { "boots next, on trial" } else { "was not selected" };
     tracing::info!(
         MESSAGE_ID = events::UPDATE_INSTALLED,
         COPAL_IMAGE = image,
         COPAL_SLOT = slot,
-        "{image} is installed; {} {next}",
-        named(slot)
+        "{}",
+        told(request, installed)
     );
     log::failing_plainly();
+}
+
+/// The same in one sentence.
+#[must_use]
+pub fn told(request: &Request, installed: &Installed) -> String {
+    let next = if installed.selected { "boots next, on trial" } else { "was not selected" };
+    format!("{} is installed; {} {next}", request.source, named(installed.slot.map(Slot::letter)))
 }
 
 fn named(slot: Option<&str>) -> String {

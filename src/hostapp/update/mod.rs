@@ -15,7 +15,8 @@ mod story;
 
 use std::path::PathBuf;
 
-pub use legacy::hostapp_update;
+pub use legacy::asked;
+pub use milestone::told;
 
 use super::hooks;
 use super::lock::Lock;
@@ -71,7 +72,7 @@ pub struct Request {
 }
 
 /// An update that is installed.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Installed {
     /// The image, as it was named.
     pub image: String,
@@ -138,6 +139,12 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
         // The error says more than the signal would.
         Err(e) => Err(e.after_write()),
     }
+}
+
+/// Whether `request` is for the root file system of an image that is being made, and not for a device.
+#[must_use]
+pub fn is_build(request: &Request) -> bool {
+    preflight::is_build(request)
 }
 
 /// Reboots when applications allow it.

@@ -105,6 +105,23 @@ pub fn start_below(voice: Voice, root: &Path) {
     }
 }
 
+/// In whose name this log speaks.
+#[must_use]
+pub fn voice() -> Voice {
+    LOG.get().map_or(Voice::Verb, |log| log.voice)
+}
+
+/// The level of [`LEVEL_VARIABLE`] that shows what this log shows.
+#[must_use]
+pub fn level() -> &'static str {
+    match LEVEL.load(Ordering::Relaxed) {
+        0 => "error",
+        1 => "warn",
+        2 => "info",
+        _ => "debug",
+    }
+}
+
 /// Shows events of `level` too, where the present level is quieter.
 pub fn at_least(level: Level) {
     LEVEL.fetch_max(rank(level), Ordering::Relaxed);

@@ -47,14 +47,24 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
     })
 }
 
+/// Whether what is mounted here is what is mounted for the first process. Not, where that cannot be told: only root may look.
+#[must_use]
+pub fn is_host_namespace() -> bool {
+    identity("/proc/1/ns/mnt").is_some_and(|first| Some(first) == identity(OWN))
+}
+
 /// The namespace of the first process, when it is not ours. In a changed root ours is the right one: its paths mean nothing
 /// elsewhere.
 fn other_namespace() -> Option<File> {
-    let identity = |path: &str| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    if identity("/proc/1/ns/mnt")? == identity("/proc/thread-self/ns/mnt")?
-        || identity("/proc/1/root/.")? != identity("/.")?
-    {
+    if identity("/proc/1/ns/mnt")? == identity(OWN)? || identity("/proc/1/root/.")? != identity("/.")? {
         return None;
     }
     File::open("/proc/1/ns/mnt").ok()
+}
+
+/// Ours: that of the thread.
+const OWN: &str = "/proc/thread-self/ns/mnt";
+
+fn identity(path: &str) -> Option<(u64, u64)> {
+    fs::metadata(path).map(|m| (m.dev(), m.ino())).ok()
 }

@@ -1,1 +1,0 @@
-//! Hands an update to the daemon, and follows it.

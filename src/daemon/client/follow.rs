@@ -1,0 +1,214 @@
+//! From the order to the result, over as many connections as it takes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::bus::{self, Bus, GLANCE, JOB, MANAGER, Object, SOON, STARTING, Trouble};
+use super::is_unwanted;
+use super::job::{Job, State, View, refusal};
+use super::order::Order;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flasher::progress::Progress;
+use crate::hostapp::lock::Holder;
+use crate::hostapp::update::Installed;
+
+/// From one look at the job to the next, at most: signals of the bus come sooner.
+const LOOK: Duration = Duration::from_secs(1);
+/// Pauses between two attempts to reach the daemon.
+const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(3)];
+/// How long a daemon is looked for that does not come back, while nobody holds the lock of updates.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a job is looked for that the daemon does not know.
+const NO_JOB: Duration = Duration::from_secs(10);
+
+/// What came of it.
+pub(super) enum Followed {
+    /// The daemon's answer.
+    Ended(Result<()>),
+    /// Nobody has taken it, and why.
+    NotTaken(String),
+}
+
+/// How much is known.
+enum Standing {
+    /// Nobody was asked.
+    Unasked,
+    /// The daemon was asked, and did not answer.
+    Unclear,
+    /// The job is here.
+    Taken(String),
+}
+
+/// One update on its way.
+pub(super) struct Follower<'a> {
+    paths: &'a Paths,
+    order: &'a Order,
+    installed: &'a dyn Fn(&Installed),
+    view: View<'a>,
+    standing: Standing,
+    told: bool,
+    cancelled: bool,
+    /// Since when nothing was heard, and why.
+    lost: Option<Instant>,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(
+        paths: &'a Paths,
+        order: &'a Order,
+        progress: &'a dyn Progress,
+        installed: &'a dyn Fn(&Installed),
+    ) -> Self {
+        Follower {
+            paths,
+            order,
+            installed,
+            view: View::new(progress),
+            standing: Standing::Unasked,
+            told: false,
+            cancelled: false,
+            lost: None,
+        }
+    }
+
+    /// To the end.
+    pub(super) fn follow(mut self) -> Followed {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let trouble = match bus::session(async |bus| self.attend(&bus).await) {
+                Ok(result) => return Followed::Ended(result),
+                Err(trouble) => trouble,
+            };
+            if matches!(self.standing, Standing::Unasked) {
+                return Followed::NotTaken(trouble.to_string());
+            }
+            let since = match self.lost {
+                Some(since) => since,
+                None => {
+                    tracing::warn!(
+                        "the daemon is lost ({trouble}); the update goes on without, and is looked for"
+                    );
+                    pauses = PAUSES.iter();
+                    *self.lost.insert(Instant::now())
+                }
+            };
+            let patience = if matches!(trouble, Trouble::NoObject(_)) { NO_JOB } else { PATIENCE };
+            if since.elapsed() > patience && !self.is_updating() {
+                return Followed::Ended(Err(self.lost(&trouble)));
+            }
+            let [.., last] = PAUSES;
+            thread::sleep(*pauses.next().unwrap_or(&last));
+        }
+    }
+
+    /// On one connection, for as long as it lasts.
+    async fn attend(&mut self, bus: &Bus) -> Result<Result<()>, Trouble> {
+        if let Standing::Unasked = self.standing {
+            bus.is_there(is_unwanted).await?;
+        }
+        if !matches!(self.standing, Standing::Taken(_)) {
+            match self.ask(bus).await {
+                Err(Trouble::Refused(code, answer)) => return Ok(Err(refusal(&code, &answer))),
+                other => other?,
+            }
+        }
+        let Standing::Taken(path) = &self.standing else {
+            return Err(Trouble::Unclear("the daemon names no job".to_owned()));
+        };
+        let path = path.clone();
+        self.watch(bus, &path).await
+    }
+
+    /// Gives the order; again, where it is not known whether it was taken: the daemon knows it by its token.
+    async fn ask(&mut self, bus: &Bus) -> Result<(), Trouble> {
+        let first = matches!(self.standing, Standing::Unasked);
+        self.standing = Standing::Unclear;
+        let answer = bus.call(MANAGER, "Update", &self.order.arguments(), STARTING).await;
+        if first && let Err(Trouble::NotTaken(_) | Trouble::NoObject(_)) = &answer {
+            self.standing = Standing::Unasked;
+        }
+        let path: zbus::wire::OwnedObjectPath = answer?
+            .body()
+            .deserialize()
+            .map_err(|e| Trouble::Unclear(format!("the daemon's answer is not understood: {e}")))?;
+        tracing::info!("the update is {} of the daemon; its log is that of copal.service", path.as_str());
+        self.standing = Standing::Taken(path.as_str().to_owned());
+        Ok(())
+    }
+
+    /// Shows the job until it has ended. First its changes are subscribed to, then it is read: none falls between the two.
+    async fn watch(&mut self, bus: &Bus, path: &str) -> Result<Result<()>, Trouble> {
+        let mut changes = bus.changes(path).await?;
+        loop {
+            let job = Job::of(&bus.job(path).await?);
+            if self.lost.take().is_some() {
+                tracing::warn!("the daemon is there again");
+            }
+            self.show(&job);
+            match job.state {
+                State::Running => {}
+                State::Succeeded => return Ok(Ok(())),
+                State::Failed => return Ok(Err(job.failure())),
+            }
+            let read = Instant::now();
+            loop {
+                self.cancel(bus, path).await?;
+                if bus::changed(&mut changes, GLANCE).await? || read.elapsed() > LOOK {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, job: &Job) {
+        self.view.show(job);
+        if self.told || job.state == State::Failed {
+            return;
+        }
+        match job.installed() {
+            Some(installed) => {
+                self.told = true;
+                (self.installed)(&installed);
+            }
+            None if job.state == State::Succeeded => {
+                self.told = true;
+                tracing::warn!("the update has succeeded, but the daemon does not say what it installed");
+            }
+            None => {}
+        }
+    }
+
+    /// Once, if somebody wants the update to end.
+    async fn cancel(&mut self, bus: &Bus, path: &str) -> Result<(), Trouble> {
+        if self.cancelled || !is_unwanted() {
+            return Ok(());
+        }
+        match bus.call(Object { path, interface: JOB }, "Cancel", &(), SOON).await {
+            Ok(_) => tracing::warn!(
+                "the update is asked to end; waiting until the step under way is done, and undone"
+            ),
+            Err(e @ Trouble::Unclear(_)) => return Err(e),
+            Err(e) => tracing::warn!("the update cannot be asked to end: {e}"),
+        }
+        self.cancelled = true;
+        Ok(())
+    }
+
+    /// Whether anybody holds the lock of updates; where that cannot be told, nobody is waited for.
+    fn is_updating(&self) -> bool {
+        matches!(Holder::of(self.paths), Ok(Some(_)))
+    }
+
+    /// What is known in the end.
+    fn lost(&self, trouble: &Trouble) -> Error {
+        let message = match &self.standing {
+            Standing::Taken(path) => {
+                format!("cannot tell how the update ended, which was {path} of the daemon")
+            }
+            _ => "cannot tell whether the daemon has taken the update".to_owned(),
+        };
+        let error = Error::new(Code::DaemonLost, format!("{message}: {trouble}")).after_write();
+        error.and_also("nobody is updating now")
+    }
+}

@@ -1,0 +1,222 @@
+//! A job, as the daemon tells it, and what came of it.
+
+use std::collections::HashMap;
+
+use zbus::Message;
+use zbus::wire::OwnedVariant;
+
+use crate::error::{Code, Effect, Error};
+use crate::flasher::progress::{Progress, Stage};
+use crate::hostapp::update::Installed;
+
+/// What is read of a job at one moment.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Job {
+    pub state: State,
+    pub stage: String,
+    pub done: u64,
+    /// 0 while it is unknown.
+    pub total: u64,
+    /// The update that is installed, as JSON; empty while there is none.
+    pub result: String,
+    pub error: HashMap<String, String>,
+}
+
+/// Whether it goes on.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl Job {
+    pub(super) fn of(all: &HashMap<String, OwnedVariant>) -> Job {
+        let text = |key: &str| {
+            all.get(key).and_then(|v| v.downcast_ref::<&str>().ok()).unwrap_or_default().to_owned()
+        };
+        let number = |key: &str| all.get(key).and_then(|v| v.downcast_ref::<u64>().ok()).unwrap_or(0);
+        let error = all.get("Error").and_then(|v| v.try_clone().ok()).and_then(|v| v.try_into().ok());
+        Job {
+            state: match text("State").as_str() {
+                "succeeded" => State::Succeeded,
+                "failed" | "cancelled" => State::Failed,
+                _ => State::Running,
+            },
+            stage: text("Stage"),
+            done: number("BytesDone"),
+            total: number("BytesTotal"),
+            result: text("Result"),
+            error: error.unwrap_or_default(),
+        }
+    }
+
+    /// Its stage, where it is one that progress is shown of.
+    fn stage(&self) -> Option<Stage> {
+        const SHOWN: [Stage; 6] =
+            [Stage::Check, Stage::Write, Stage::Verify, Stage::Load, Stage::Pull, Stage::Unpack];
+        SHOWN.into_iter().find(|s| s.to_string() == self.stage)
+    }
+
+    /// The update that is installed.
+    pub(super) fn installed(&self) -> Option<Installed> {
+        serde_json::from_str(&self.result).ok()
+    }
+
+    /// Why it failed: the error that the update itself would have ended with.
+    pub(super) fn failure(&self) -> Error {
+        let text = |key: &str| self.error.get(key).map(String::as_str).unwrap_or_default();
+        let effect = Effect::named(text("effect")).unwrap_or(Effect::Written);
+        error(text("code"), text("message"), text("object"), text("hint")).with_effect(effect)
+    }
+}
+
+/// The error in an answer of the daemon: code in its name, text, message, object, hint in its body. Nothing was changed.
+pub(super) fn refusal(code: &str, answer: &Message) -> Error {
+    match answer.body().deserialize::<(String, String, String, String)>() {
+        Ok((_, message, object, hint)) => error(code, &message, &object, &hint),
+        Err(_) => error(code, "", "", ""),
+    }
+}
+
+fn error(code: &str, message: &str, object: &str, hint: &str) -> Error {
+    let message = if message.is_empty() {
+        format!("the daemon refused the update: {code}")
+    } else {
+        message.to_owned()
+    };
+    let mut error = Error::new(Code::named(code).unwrap_or(Code::UpdateFailed), message);
+    if !object.is_empty() {
+        error = error.object(object);
+    }
+    if hint.is_empty() { error } else { error.with_hint(hint) }
+}
+
+/// Shows a job's progress as that of an update in this process.
+pub(super) struct View<'a> {
+    progress: &'a dyn Progress,
+    stage: Option<Stage>,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(progress: &'a dyn Progress) -> Self {
+        View { progress, stage: None, done: 0, total: 0 }
+    }
+
+    /// Shows what has changed since the last time.
+    pub(super) fn show(&mut self, job: &Job) {
+        if job.state == State::Failed {
+            return;
+        }
+        let stage = job.stage();
+        if stage != self.stage {
+            self.finish();
+            if let Some(stage) = stage {
+                self.progress.begin(stage, (job.total > 0).then_some(job.total));
+                (self.done, self.total) = (0, job.total);
+            }
+            self.stage = stage;
+        }
+        if stage.is_some() {
+            if job.total > self.total {
+                self.progress.expect(job.total);
+                self.total = job.total;
+            }
+            self.progress.advance(job.done.saturating_sub(self.done));
+            self.done = self.done.max(job.done);
+        }
+    }
+
+    /// The job is behind the stage, which has succeeded: whatever of it was not told any more was done, too.
+    fn finish(&mut self) {
+        if self.stage.take().is_some() {
+            self.progress.advance(self.total.saturating_sub(self.done));
+            self.progress.finish();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Progress for Told {
+        fn begin(&self, stage: Stage, total: Option<u64>) {
+            self.0.lock().unwrap().push(format!("{stage} {total:?}"));
+        }
+        fn expect(&self, total: u64) {
+            self.0.lock().unwrap().push(format!("of {total}"));
+        }
+        fn advance(&self, bytes: u64) {
+            if bytes > 0 {
+                self.0.lock().unwrap().push(format!("+{bytes}"));
+            }
+        }
+        fn finish(&self) {
+            self.0.lock().unwrap().push("done".into());
+        }
+    }
+
+    fn job(state: State, stage: &str, done: u64, total: u64) -> Job {
+        Job { state, stage: stage.into(), done, total, ..Job::default() }
+    }
+
+    #[test]
+    fn stages_follow_each_other_as_in_the_job() {
+        let told = Told::default();
+        let mut view = View::new(&told);
+        for (stage, done, total) in [
+            ("start", 0, 0),
+            ("load", 3, 10),
+            ("load", 3, 10),
+            ("load", 9, 10),
+            ("unpack", 1, 0),
+            ("unpack", 2, 5),
+            // Not backwards, whatever is told.
+            ("unpack", 1, 5),
+            ("install", 0, 0),
+        ] {
+            view.show(&job(State::Running, stage, done, total));
+        }
+        view.show(&job(State::Succeeded, "done", 0, 0));
+        let expected =
+            ["load Some(10)", "+3", "+6", "+1", "done", "unpack None", "+1", "of 5", "+1", "+3", "done"];
+        assert_eq!(*told.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_stage_that_failed_has_no_end() {
+        let told = Told::default();
+        let mut view = View::new(&told);
+        view.show(&job(State::Running, "load", 1, 10));
+        view.show(&job(State::Failed, "done", 1, 10));
+        assert_eq!(*told.0.lock().unwrap(), ["load Some(10)", "+1"]);
+    }
+
+    #[test]
+    fn the_error_is_the_one_that_was_told() {
+        let told = Error::new(Code::HookFailed, "cannot run x").object("x").with_hint("mend x").after_write();
+        let pairs = [
+            ("code", told.code().as_str()),
+            ("message", &told.message()),
+            ("object", "x"),
+            ("hint", told.hint()),
+            ("effect", told.effect().as_str()),
+        ];
+        let error = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let failure = Job { error, ..Job::default() }.failure();
+        assert_eq!(failure.to_string(), told.to_string());
+        assert_eq!((failure.effect(), failure.subject()), (told.effect(), told.subject()));
+        // Of a daemon that says less.
+        let bare = Job::default().failure();
+        assert_eq!((bare.code(), bare.effect()), (Code::UpdateFailed, Effect::Written));
+    }
+}
