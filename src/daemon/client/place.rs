@@ -34,5 +34,11 @@ pub(super) fn stays(request: &Request) -> Option<&'static str> {
 fn is_elsewhere() -> bool {
     let identity = |path: &str| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let same = |a: &str, b: &str| identity(a).is_some_and(|a| Some(a) == identity(b));
-    !same("/proc/1/root/.", "/.") || !mount::is_host_namespace()
+    // The root may be the same folder in another place, without what is mounted below it.
+    let mounted = |process: &str| {
+        let mounts = mount::read_mounts(format!("/proc/{process}/mountinfo").as_ref()).ok()?;
+        mounts.iter().rfind(|m| m.point == Path::new("/")).map(|m| m.id)
+    };
+    let same_mount = mounted("1").is_some_and(|id| Some(id) == mounted("self"));
+    !(same("/proc/1/root/.", "/.") && same_mount && mount::is_host_namespace())
 }

@@ -1,0 +1,14 @@
+//! Updates that are handed to the daemon, against a stand-in for it and against the real one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod followed;
+mod own_process;
+mod place;
+mod stand_in;
