@@ -17,7 +17,6 @@ use super::output::{self, Output};
 use super::shown::Failure;
 use super::snapshot::Snapshot;
 use super::{job_path, work};
-use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error};
 use crate::rollback::by_hand::mark_good;
