@@ -57,6 +57,7 @@ mod tests {
         assert_eq!(code(Code::Busy), 5);
         assert_eq!(code(Code::TargetDiffers), 1);
         assert_eq!(code(Code::NotInThisBuild), 1);
+        assert_eq!(code(Code::HealthCheckFailed), 1);
         assert_eq!(code(Code::TargetTooSmall), 3);
         assert_eq!(of_verb(&Error::new(Code::TargetWriteFailed, "x").after_write()), 4);
         assert_eq!(of_verb(&Error::new(Code::Busy, "x").after_write()), 4);

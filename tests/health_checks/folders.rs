@@ -122,14 +122,14 @@ fn a_folder_that_cannot_be_read_is_not_an_empty_one() {
 #[test]
 fn each_has_the_limit_of_its_own() {
     let mut rig = Rig::healthy();
-    rig.conf.check_limit = Duration::from_millis(500);
+    rig.conf.check_limit = Duration::from_secs(2);
     rig.root.program(&format!("{REQUIRED}/a"), "#!/bin/sh\nsleep 300\n");
     rig.root.program(&format!("{WANTED}/b"), "#!/bin/sh\nsleep 300\n");
     rig.root.program(&format!("{WANTED}/c"), FINE);
     let began = Instant::now();
     let found = rig.run();
-    assert!(began.elapsed() < Duration::from_secs(20));
-    let late = (Failed, "it was ended, having taken longer than 0.5 s".to_owned());
+    assert!(began.elapsed() < Duration::from_secs(40));
+    let late = (Failed, "it was ended, having taken longer than 2 s".to_owned());
     assert_eq!(find(&found, "health.d/a"), late);
     assert_eq!(find(&found, "health.wanted.d/b"), late);
     assert_eq!(find(&found, "health.wanted.d/c").0, Passed);
