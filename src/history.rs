@@ -44,7 +44,7 @@ pub fn append(paths: &Paths, record: &Record) {
         let record = Record { journal: Vec::new(), ..record.clone() };
         tracing::warn!(
             MESSAGE_ID = events::HISTORY_UNWRITTEN,
-            COPAL_HISTORY = record.line(),
+            COPAL_HISTORY = record.line().trim_end(),
             COPAL_FILE = store::path(paths).display().to_string(),
             "cannot add to {} what became of an update, which the journal has instead: {e}",
             store::path(paths).display()
