@@ -236,7 +236,7 @@ impl Machine {
         (std::mem::take(&mut seen.cuts), end)
     }
 
-    pub(super) fn now(&self) -> Lasting {
+    fn now(&self) -> Lasting {
         lasting(self.paths().root())
     }
 

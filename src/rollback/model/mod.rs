@@ -11,7 +11,7 @@ mod machine;
 mod tree;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,7 +63,6 @@ enum Action {
 }
 
 const DAYS: &[&[Action]] = &[
-    &[],
     &[Action::OrderlyReboot],
     &[Action::Update(Fails::Nowhere)],
     &[Action::Update(Fails::BeforeHooks)],
@@ -173,6 +172,12 @@ fn update(m: &Machine, fails: Fails) {
     }
 }
 
+fn phase_of(m: &Machine) -> Phase {
+    let paths = m.paths();
+    let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
+    observe(&paths, &roots).unwrap().phase
+}
+
 /// From the start of userspace on; whether the device reboots by itself.
 fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     let paths = m.paths();
@@ -227,7 +232,10 @@ struct Model {
     todo: VecDeque<usize>,
     states: Vec<State>,
     why: Vec<(usize, String)>,
+    /// Devices at rest of which every day has been seen.
+    rested: HashSet<(Lasting, Slot, Slot)>,
     runs: usize,
+    cuts: usize,
     complaints: BTreeMap<String, (usize, String)>,
 }
 
@@ -241,7 +249,9 @@ impl Model {
             todo: VecDeque::new(),
             states: Vec::new(),
             why: Vec::new(),
+            rested: HashSet::new(),
             runs: 0,
+            cuts: 0,
             complaints: BTreeMap::new(),
         };
         model.add((factory(told), Slot::A), 0, "factory".into());
@@ -284,45 +294,61 @@ impl Model {
                 health != Health::Dead || slot == good || content(state, slot) == "v1"
             };
             match boot(told, &mut state, lives) {
-                Ok(running) => {
-                    for day in DAYS {
-                        self.day(number, &state, good, running, day);
-                    }
-                }
+                Ok(running) => self.boot(number, &state, good, running),
                 Err(what) => self.complain(what, number, "boot"),
             }
         }
     }
 
-    fn day(&mut self, number: usize, state: &Lasting, good: Slot, running: Slot, day: &[Action]) {
-        self.runs += 1;
-        let m = self.machines[&running].clone();
-        m.start(state);
+    /// The programs of a boot; then whatever may happen in a device that has come to rest as this one has, once for all those.
+    fn boot(&mut self, number: usize, state: &Lasting, good: Slot, running: Slot) {
         let healthy = self.health == Health::Good || running == good;
         let old_hooks = self.health != Health::UnhealthyWithoutOldHooks;
+        let how = format!("{running} boots");
+        let m = self.machines[&running].clone();
+        m.start(state);
         let rebooted = programs_of_the_boot(&m, healthy, old_hooks);
         if rebooted {
             clear_bootcount::run(&m.paths()).unwrap();
-        } else {
-            for action in day {
+        }
+        let (rest, good) = self.keep(number, &how, &m, good);
+        if rebooted {
+            return;
+        }
+        self.look(number, &how, running, &rest, good, true);
+        if !self.rested.insert((rest.clone(), good, running)) {
+            return;
+        }
+        for day in DAYS {
+            let how = format!("{how}, {day:?}");
+            m.start(&rest);
+            for action in *day {
                 match action {
                     Action::Update(fails) => update(&m, *fails),
                     Action::OrderlyReboot => clear_bootcount::run(&m.paths()).unwrap(),
                 }
             }
+            let phase = phase_of(&m);
+            let (end, good) = self.keep(number, &how, &m, good);
+            if phase == Phase::Healthy {
+                self.look(number, &how, running, &end, good, false);
+            }
         }
-        let how = format!("{running} runs, {day:?}");
-        if !rebooted {
-            self.look(number, &how, &m, good, day);
-        }
+    }
+
+    /// Takes up what every cut of a run has left, and what there is at its end, which it returns with the slot that has proved itself
+    /// by then.
+    fn keep(&mut self, number: usize, how: &str, m: &Machine, mut good: Slot) -> (Lasting, Slot) {
+        self.runs += 1;
         let (cuts, end) = m.stop();
-        let mut good = good;
+        self.cuts += cuts.len();
         for (n, cut) in cuts.into_iter().enumerate() {
-            good = self.proven(&cut, running, good);
+            good = self.proven(&cut, m.running, good);
             self.add((cut, good), number, format!("{how}, cut {n}"));
         }
-        good = self.proven(&end, running, good);
-        self.add((end, good), number, how);
+        good = self.proven(&end, m.running, good);
+        self.add((end.clone(), good), number, how.to_owned());
+        (end, good)
     }
 
     /// The verdict is durable once the system on trial is selected for good.
@@ -333,27 +359,23 @@ impl Model {
     }
 
     /// What must hold once all is quiet.
-    fn look(&mut self, number: usize, how: &str, m: &Machine, good: Slot, day: &[Action]) {
-        let paths = m.paths();
-        let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
-        let phase = observe(&paths, &roots).unwrap().phase;
-        let state = m.now();
-        let good = self.proven(&state, m.running, good);
-        if day.is_empty() && phase != Phase::Healthy {
-            self.complain(&format!("an idle day ends in {phase}"), number, how);
-        }
+    fn look(&mut self, number: usize, how: &str, running: Slot, state: &Lasting, good: Slot, idle: bool) {
+        let m = self.machines[&running].clone();
+        let phase = phase_of(&m);
         if phase != Phase::Healthy {
+            assert!(idle, "{phase}");
+            self.complain(&format!("an idle day ends in {phase}"), number, how);
             return;
         }
-        let own = format!("{} {}", m.running, content(&state, m.running));
-        if boot_files(&state) != Some(own.as_str()) {
+        let own = format!("{running} {}", content(state, running));
+        if boot_files(state) != Some(own.as_str()) {
             self.complain("all is well, with the boot files of another", number, how);
         }
-        if good != m.running {
+        if good != running {
             self.complain("a system that has not proved itself is taken for healthy", number, how);
         }
-        let (root, _, count) = selection(self.told, &state);
-        if root != m.running || count != 0 {
+        let (root, _, count) = selection(self.told, state);
+        if root != running || count != 0 {
             self.complain("all is well, with another root selected or a count left over", number, how);
         }
         let left: Vec<_> = state.keys().filter(|p| LEFT.iter().any(|l| p.ends_with(l))).collect();
@@ -370,7 +392,8 @@ const LEFT: [&str; 6] =
 fn run(told: Told, health: Health) {
     let mut model = Model::new(told, health);
     model.explore();
-    println!("{told:?}, {health:?}: {} states, {} days", model.states.len(), model.runs);
+    let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
+    println!("{told:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts");
     let complaints: Vec<String> = model
         .complaints
         .iter()
