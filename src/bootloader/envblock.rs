@@ -232,9 +232,6 @@ impl EnvBlock {
         let Ok(before) = EnvBlock::parse(old) else { return Ok(None) };
         for layout in [Layout::Kept, Layout::First, Layout::Apart] {
             let Ok(new) = pad(self.text(layout)) else { continue };
-            if decision_end(old) <= SECTOR && decision_end(&new) > SECTOR {
-                continue;
-            }
             let mut order = crate::sys::file::differing(old, &new);
             for _ in 0..2 {
                 if self.is_sound_throughout(&before, old, &new, &order) {
@@ -316,18 +313,6 @@ impl Line {
         }
         to.push(b'\n');
     }
-}
-
-/// Where the last line of the boot decision ends in a sound block.
-fn decision_end(bytes: &[u8]) -> usize {
-    let (mut at, mut end) = (HEADER.len(), 0);
-    while let Some((line, after)) = bytes.get(at..).and_then(split_line) {
-        at = bytes.len() - after.len();
-        if pair(line).is_some_and(|(key, _)| DECISION.iter().any(|d| d.as_bytes() == key)) {
-            end = at;
-        }
-    }
-    end
 }
 
 fn pad(mut text: Vec<u8>) -> Result<Vec<u8>, TooLarge> {
