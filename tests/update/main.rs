@@ -14,7 +14,15 @@ mod history;
 mod image;
 mod layout;
 mod mixed;
+mod old_system;
 mod own_hooks;
 mod refusals;
 mod rig;
 mod signals;
+
+/// What a rollback does on the devices: no test, but a program that one runs.
+#[test]
+#[ignore = "a program that other tests start"]
+fn old_hooks() {
+    old_system::act();
+}
