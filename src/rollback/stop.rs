@@ -9,6 +9,7 @@ use crate::bootloader::Named;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
+use crate::hostapp::lock::Lock;
 use crate::phase::files::{self, Flag, Trial};
 use crate::phase::{Observation, Phase, observe};
 use crate::slot::{Root, Roots};
@@ -19,12 +20,20 @@ use crate::slot::{Root, Roots};
 /// With `force`, what is selected stays selected, even if it is the other system: nothing then leads back from that.
 ///
 /// # Errors
-/// `StopRefused` while the bootloader selects the other system, or a rollback to it is under way; nothing was written then.
+/// `Busy` while an update, or a verdict, is being carried out. `StopRefused` while the bootloader selects the other system, or a rollback to it is under way; nothing was written then.
 /// `BootStateInvalid`, `BootStateUnwritable`, `SlotUnknown`, `SlotSame`, `Io`; `StateUnwritable` once the trial is over and a trace of
 /// it stays.
 pub fn run(paths: &Paths, force: bool) -> Result<()> {
     // Looked into, an automount mounts what it stands for.
     drop(fs::read_dir(paths.inactive().join(".")));
+    // An update, or a verdict, writes the same files.
+    let lock = Lock::take(paths, "rollback-stop")?;
+    let stopped = stop(paths, force);
+    lock.release();
+    stopped
+}
+
+fn stop(paths: &Paths, force: bool) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let found = observe(paths, &roots)?;
     if !force {

@@ -88,7 +88,7 @@ pub fn is_there(t: &Tree, path: &str) -> bool {
     t.paths().at(path).exists()
 }
 
-/// Every file below `/mnt` and `/run` with its content.
+/// Every file below `/mnt` and `/run` with its content, but for the lock, which stays where it was taken.
 pub fn snapshot(t: &Tree) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut todo = vec![t.paths().at("/mnt"), t.paths().at("/run")];
@@ -98,7 +98,7 @@ pub fn snapshot(t: &Tree) -> BTreeMap<PathBuf, Vec<u8>> {
             let meta = path.symlink_metadata().unwrap();
             if meta.is_dir() {
                 todo.push(path);
-            } else if meta.is_file() {
+            } else if meta.is_file() && !path.ends_with("update.lock") {
                 let content = fs::read(&path).unwrap();
                 all.insert(path, content);
             }

@@ -2,6 +2,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use copal::error::{Code, Effect};
+use copal::hostapp::lock::Lock;
 use copal::rollback::stop;
 
 use crate::device::{
@@ -137,4 +138,19 @@ fn a_boot_partition_that_is_not_mounted_stops_it() {
     t.folder("/mnt/state").file(HEALTH, "");
     assert!(stop::run(&t.paths(), false).is_err());
     assert!(is_there(&t, HEALTH));
+}
+
+#[test]
+fn an_update_under_way_keeps_it_out() {
+    let mut t = uboot("2", 0, 0);
+    traces(&mut t);
+    let lock = Lock::take(&t.paths(), "hostapp-update").unwrap();
+    let before = snapshot(&t);
+    for force in [false, true] {
+        assert_eq!(stop::run(&t.paths(), force).unwrap_err().code(), Code::Busy);
+    }
+    assert_eq!(snapshot(&t), before);
+    lock.release();
+    stop::run(&t.paths(), false).unwrap();
+    no_trace(&t);
 }
