@@ -11,6 +11,7 @@ use super::{Ui, answer, args};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
+use crate::history::{Check, CheckResult};
 use crate::hostapp::status::{self, Problem};
 use crate::phase::Phase;
 use crate::phase::files::Flag;
@@ -50,7 +51,7 @@ pub(super) enum RollbackVerb {
     /// Go back from the system on trial, or undo an update that waits for its reboot
     Back(Common),
     /// Run the health checks, and do nothing about them (rollback-tests)
-    Tests(TestsArgs),
+    Tests(Common),
     /// At every boot: make boot state, boot files and breadcrumbs agree with each other
     BootCheck(Common),
     /// Tell whether the previous system is new enough to go back to (rollback-check-version)
@@ -90,11 +91,11 @@ impl Place {
 #[derive(Debug, Clone, Args)]
 pub(super) struct HealthArgs {
     /// Seconds before the first round of checks, and between rounds [default: 60, or rollback.conf]
-    #[arg(value_name = "TIMEOUT")]
+    #[arg(value_name = "TIMEOUT", allow_negative_numbers = true)]
     timeout: Option<OsString>,
 
     /// Rounds that may fail before the device goes back [default: 15, or rollback.conf]
-    #[arg(value_name = "COUNT")]
+    #[arg(value_name = "COUNT", allow_negative_numbers = true)]
     count: Option<OsString>,
 
     #[command(flatten)]
@@ -112,16 +113,10 @@ pub(super) struct StopArgs {
     common: Common,
 }
 
-/// What `copal rollback tests` was asked.
-#[derive(Debug, Clone, Args)]
-pub(super) struct TestsArgs {
-    #[command(flatten)]
-    common: Common,
-}
-
 impl HealthArgs {
     /// What the trial is to go by where that is not what the configuration says. The shim hands over the defaults unless somebody has
-    /// edited it; those say nothing.
+    /// edited it; those say nothing. What is no number is passed over by the configuration: a slip in the shim costs no trial its
+    /// verdict.
     fn given(&self) -> Vec<OsString> {
         let defaults = [&rollback_conf::TIMEOUT, &rollback_conf::COUNT].map(|n| n.default.to_string());
         let given = [&self.timeout, &self.count].map(|g| g.clone().unwrap_or_default());
@@ -133,11 +128,13 @@ impl HealthArgs {
 struct Done {
     value: Value,
     text: String,
+    /// The answer, where it is no.
+    verdict: Result<()>,
 }
 
 impl Done {
     fn saying(text: &str) -> Done {
-        Done { value: json!({ "text": text }), text: text.to_owned() }
+        Done { value: json!({ "text": text.trim_end() }), text: text.to_owned(), verdict: Ok(()) }
     }
 }
 
@@ -146,15 +143,16 @@ pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     let done = run(verb)?;
     match verb {
         RollbackVerb::ParseBootloader(_) => ui.text(&done.text),
+        _ if done.verdict.is_err() => ui.event("rollback", &done.value, done.text.trim_end()),
         _ => ui.result("rollback", &done.value, done.text.trim_end()),
     }
-    Ok(())
+    done.verdict
 }
 
 /// Runs `rollback-…` as the verb behind it.
 ///
 /// # Errors
-/// [`Code::Usage`], and those of the program.
+/// `Usage`, and those of the program.
 pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
     #[derive(Debug, Parser)]
     #[command(disable_help_subcommand = true)]
@@ -166,7 +164,11 @@ pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
     let argv = ["copal rollback", verb].map(OsString::from).into_iter();
     let parsed = Alone::try_parse_from(argv.chain(arguments.iter().cloned()));
     match parsed {
-        Ok(alone) => answer(run(&alone.verb)?.text.as_bytes()),
+        Ok(alone) => {
+            let done = run(&alone.verb)?;
+            answer(done.text.as_bytes())?;
+            done.verdict
+        }
         Err(e) if !e.use_stderr() => answer(e.render().to_string().as_bytes()),
         Err(e) => Err(args::usage(&e, &["rollback".into()])),
     }
@@ -180,7 +182,7 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
         RollbackVerb::BootCheck(a) => start(&Job::BootCheck, &a.place.paths()),
         RollbackVerb::Good(a) => start(&Job::Good, &a.place.paths()),
         RollbackVerb::Back(a) => start(&Job::Back, &a.place.paths()),
-        RollbackVerb::Tests(a) => start(&Job::Tests, &a.common.place.paths()),
+        RollbackVerb::Tests(a) => start(&Job::Tests, &a.place.paths()),
         RollbackVerb::Stop(a) => {
             stop::run(&a.common.place.paths(), a.force)?;
             Ok(Done::saying("Rollback: the trial is over, and no rollback follows\n"))
@@ -219,17 +221,31 @@ fn start(job: &Job, paths: &Paths) -> Result<Done> {
         Job::Health(_) => health::run(paths, &conf)?,
         Job::Altboot => altboot::run(paths, &conf)?,
         Job::BootCheck => boot_check::run(paths, &conf)?,
-        Job::Tests => {
-            let found = checks::run(paths, &conf);
-            checks::judge(&found)?;
-            return Ok(Done { value: json!({ "checks": found }), text: String::new() });
-        }
+        Job::Tests => return Ok(tested(&checks::run(paths, &conf))),
         Job::Good => by_hand::mark_good(paths, &conf)?,
         Job::Back => match by_hand::back(paths, &conf)? {
             Back::Undone => return Ok(Done::saying("the update is undone: the running system stays\n")),
         },
     }
     Ok(Done::saying(""))
+}
+
+/// Every check with its result, and what they come to.
+fn tested(found: &[Check]) -> Done {
+    let line = |check: &Check| {
+        let result = match (check.result, check.required) {
+            (CheckResult::Passed, _) => "ok      ",
+            (CheckResult::Failed, true) => "FAILED  ",
+            (CheckResult::Failed, false) => "failed  ",
+            (CheckResult::Unknown, _) => "unknown ",
+        };
+        format!("{result}{}: {} ({:.1} s)\n", check.name, check.reason, check.seconds)
+    };
+    Done {
+        value: json!({ "checks": found }),
+        text: found.iter().map(line).collect(),
+        verdict: checks::judge(found),
+    }
 }
 
 /// What `copal rollback status` tells.
@@ -267,7 +283,7 @@ fn shown(paths: &Paths) -> Done {
         problems: status.problems,
     };
     let text = lines(&shown);
-    Done { value: serde_json::to_value(&shown).unwrap_or_default(), text }
+    Done { value: serde_json::to_value(&shown).unwrap_or_default(), text, verdict: Ok(()) }
 }
 
 fn lines(shown: &Shown) -> String {

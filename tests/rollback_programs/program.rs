@@ -118,14 +118,12 @@ fn wrong_arguments_end_with_2_and_change_nothing() {
     for args in [
         &["rollback-stop", "--whatever"][..],
         &["rollback-stop", "x"],
-        &["rollback-health", "soon"],
-        &["rollback-health", "60", "0"],
         &["rollback-health", "60", "15", "1"],
         &["rollback-altboot", "x"],
         &["rollback-clear-bootcount", "--whatever"],
         &["rollback-check-version", "x"],
         &["rollback", "stop", "--whatever"],
-        &["rollback", "health", "-1"],
+        &["rollback", "health", "--whatever"],
         &["rollback", "nothing"],
     ] {
         let (code, out, err) = copal(&t, args);
@@ -153,4 +151,38 @@ fn the_link_is_the_name() {
     let (code, out, err) =
         texts(&Command::new(&link).args(["/dev/nowhere1", "resin-boot", "nowhere"]).output().unwrap());
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+}
+
+#[test]
+fn the_health_checks_by_themselves() {
+    // Nothing is installed in this tree: the engine cannot be healthy.
+    let t = uboot("2", 1, 0);
+    let before = snapshot(&t);
+    let (code, out, err) = copal(&t, &["rollback", "tests"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(out.lines().any(|l| l.starts_with("FAILED  engine: ")), "{out}");
+    assert!(err.contains("[health-check-failed]"), "{err}");
+    let (code, out, _) = copal(&t, &["rollback", "tests", "--json"]);
+    assert_eq!(code, 1);
+    let lines: Vec<Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines[0]["rollback"]["checks"].as_array().unwrap().len(), 4, "{out}");
+    assert_eq!(lines.last().unwrap()["code"], "health-check-failed");
+    assert_eq!(snapshot(&t), before);
+}
+
+#[test]
+fn without_anything_to_do_the_services_end_at_once() {
+    let t = uboot("2", 0, 0);
+    let before = snapshot(&t);
+    for args in [
+        &["rollback-altboot"][..],
+        &["rollback-health", "60", "15"],
+        // A slip in the shim is no reason to give up a trial.
+        &["rollback-health", "10s", "-1"],
+        &["rollback", "boot-check"],
+    ] {
+        let (code, out, err) = copal(&t, args);
+        assert_eq!((code, out.trim()), (0, ""), "{args:?}: {err}");
+    }
+    assert_eq!(snapshot(&t), before);
 }
