@@ -66,7 +66,7 @@ tools_of() {
         # Each for a few tests, which say `not run:` without them.
         test-more)
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish \
-                journalctl:systemd systemd-analyze:systemd
+                journalctl:systemd systemd-analyze:systemd busctl:systemd gdbus:libglib2.0-bin
             ;;
         # The virtual machines of tests/guest; everything else they need is fetched without being installed.
         guest)
@@ -81,7 +81,7 @@ tools_of() {
         bench)
             echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
                 unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static \
-                dockerd:docker.io runc:runc docker-registry:docker-registry
+                dockerd:docker.io runc:runc docker-registry:docker-registry dbus-daemon:dbus-daemon
             ;;
     esac
 }

@@ -1,0 +1,104 @@
+//! Unit, activation and policy, as they are shipped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::bus::{NAME, has};
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(name)
+}
+
+fn text(path: PathBuf) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// Settings of the unit, comments left out.
+fn settings() -> Vec<(String, String)> {
+    let unit = text(shipped("copal.service"));
+    let lines = unit.lines().filter(|l| !l.starts_with('#'));
+    lines.filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+#[test]
+fn the_files_belong_together() {
+    let settings = settings();
+    let has = |key: &str, value: &str| settings.iter().any(|(k, v)| k == key && v == value);
+    assert!(has("Type", "notify") && has("BusName", NAME) && has("ExecStart", "/usr/bin/copal daemon"));
+    // A job outlives the service.
+    assert!(has("KillMode", "process") && has("Restart", "on-failure"));
+    let activation = text(shipped("io.balena.Copal1.service"));
+    for line in [format!("Name={NAME}").as_str(), "SystemdService=copal.service", "User=root"] {
+        assert!(activation.lines().any(|l| l == line), "{line}");
+    }
+}
+
+/// systemd.exec(5): each of these gives a unit a mount namespace.
+#[test]
+fn the_unit_has_no_mount_namespace_of_its_own() {
+    let namespaces = [
+        "Bind",
+        "Dynamic",
+        "ExtensionDirectories",
+        "ExtensionImages",
+        "Inaccessible",
+        "LogNamespace",
+        "MountFlags",
+        "MountImages",
+        "NoExecPaths",
+        "PrivateDevices",
+        "PrivateIPC",
+        "PrivateMounts",
+        "PrivateTmp",
+        "PrivateUsers",
+        "ProcSubset",
+        "ProtectControlGroups",
+        "ProtectHome",
+        "ProtectHostname",
+        "ProtectKernel",
+        "ProtectProc",
+        "ProtectSystem",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "Root",
+        "RuntimeDirectory",
+        "StateDirectory",
+        "TemporaryFileSystem",
+    ];
+    for (key, _) in settings() {
+        assert!(!namespaces.iter().any(|n| key.starts_with(n)), "{key}");
+    }
+}
+
+#[test]
+fn the_unit_is_as_exposed_as_documented() {
+    if !has("exposure", &["systemd-analyze"]) {
+        return;
+    }
+    let analyze = |verb: &[&str]| {
+        let out = Command::new("systemd-analyze").args(verb).arg(shipped("copal.service")).output().unwrap();
+        String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap()
+    };
+    let said = analyze(&["security", "--offline=true", "--no-pager"]);
+    let exposure = |text: &str, before: &str| -> f64 {
+        let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before}: {text}"));
+        rest.trim_start().split_whitespace().next().unwrap().trim_end_matches([',', '.']).parse().unwrap()
+    };
+    let now = exposure(&said, "Overall exposure level for copal.service: ");
+    let documents = text(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dbus.md"));
+    let documented = exposure(&documents, "Overall exposure level: ");
+    assert!(now <= documented, "{now} > {documented}");
+    let wrong: Vec<String> = analyze(&["verify", "--man=no"])
+        .lines()
+        .filter(|l| l.contains("copal.service") && !l.contains("/usr/bin/copal is not executable"))
+        .map(str::to_owned)
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    // Whatever is missing has its reason there.
+    for line in said.lines().filter(|l| l.starts_with('✗')) {
+        let setting = line.trim_start_matches('✗').trim().split(['=', ' ']).next().unwrap();
+        let first = setting.split('/').next().unwrap();
+        assert!(documents.contains(first), "{first} in dbus.md: {line}");
+    }
+}

@@ -1,0 +1,196 @@
+//! What the service survives, and what survives it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, progress, until};
+
+fn signal(service: &Ended, signal: Signal) {
+    kill(Pid::from_raw(service.0.id().cast_signed()), signal).unwrap();
+}
+
+fn wait(service: &mut Ended) -> std::process::ExitStatus {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = service.0.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < end, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An update that stands at 30 %.
+fn halfway(place: &Place) -> String {
+    place.says(&[&progress("pull", 50), &progress("unpack", 50), DONE, "exit 0"]);
+    place.go(1);
+    let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
+    until("it has begun", || place.property(&job, JOB, "Percent") == "30");
+    job
+}
+
+#[test]
+fn a_job_outlives_the_service_in_whichever_way_that_ends() {
+    let Some(place) = Place::new("service ends") else { return };
+    for (n, how) in [Signal::SIGKILL, Signal::SIGTERM].into_iter().enumerate() {
+        let mut service = place.service(&[]);
+        let job = halfway(&place);
+        signal(&service, how);
+        wait(&mut service);
+        until("its name is free", || place.owner().is_none());
+        // What it does meanwhile is not lost.
+        place.go(2);
+        std::thread::sleep(Duration::from_millis(200));
+        let mut service = place.service(&[]);
+        assert_eq!(place.property(&job, JOB, "State"), "running", "{how}");
+        assert_eq!(place.property(&job, JOB, "Percent"), "70");
+        assert!(place.update(&["sa{sv}", "b", "0"]).unwrap_err().contains("[busy]"));
+        let watch = place.watch();
+        place.go(9);
+        watch.wait_for(&format!("JobRemoved (uint32 {}, objectpath '{job}', 0, '')", n + 1));
+        assert_eq!(place.property(&job, JOB, "State"), "succeeded");
+        signal(&service, Signal::SIGTERM);
+        wait(&mut service);
+        until("its name is free", || place.owner().is_none());
+    }
+    assert_eq!(place.read("calls").lines().count(), 2);
+    assert_eq!(place.read("signals"), "", "nobody has ended a job");
+}
+
+#[test]
+fn a_job_that_ended_while_nobody_served_is_known_afterwards() {
+    let Some(place) = Place::new("ended meanwhile") else { return };
+    let mut service = place.service(&[]);
+    let job = halfway(&place);
+    signal(&service, Signal::SIGKILL);
+    wait(&mut service);
+    place.go(9);
+    std::thread::sleep(Duration::from_millis(500));
+    let _service = place.service(&[]);
+    assert_eq!(place.property(&job, JOB, "State"), "succeeded");
+    assert!(place.property(&job, JOB, "Result").contains("image"));
+}
+
+#[test]
+fn a_job_of_an_earlier_service_can_be_cancelled() {
+    let Some(place) = Place::new("cancel adopted") else { return };
+    let mut service = place.service(&[]);
+    let job = halfway(&place);
+    signal(&service, Signal::SIGKILL);
+    wait(&mut service);
+    until("its name is free", || place.owner().is_none());
+    let _service = place.service(&[]);
+    place.call(&job, JOB, "Cancel", &[]).unwrap();
+    place.wait_for_state(&job, "cancelled");
+    assert_eq!(place.read("signals"), "TERM\n");
+    assert!(place.property(&job, JOB, "Error").contains(r#""exit" "4""#));
+}
+
+#[test]
+fn a_job_outlives_its_client() {
+    let Some(place) = Place::new("client ends") else { return };
+    let _service = place.service(&[]);
+    place.says(&[&progress("pull", 50), DONE, "exit 0"]);
+    place.go(1);
+    // It follows the job, and is killed.
+    let script = format!(
+        "import subprocess, time\nsubprocess.run(['busctl', '--address={}', 'call', 'io.balena.Copal1', '{TOP}', \
+         '{MANAGER}', 'Update', 'sa{{sv}}', 'a', '0'], check=True)\nopen('{}', 'w').close()\ntime.sleep(600)",
+        place.address(),
+        place.at("called").display()
+    );
+    let mut client = Ended(Command::new("python3").args(["-c", &script]).spawn().unwrap());
+    until("it has called", || place.at("called").exists());
+    client.0.kill().unwrap();
+    client.0.wait().unwrap();
+    let job = "/io/balena/Copal1/job/1";
+    assert_eq!(place.property(job, JOB, "State"), "running");
+    place.go(9);
+    place.wait_for_state(job, "succeeded");
+}
+
+#[test]
+fn a_bus_that_restarts_finds_the_job_at_its_place() {
+    let Some(mut place) = Place::new("bus restarts") else { return };
+    let mut service = place.service(&[]);
+    let job = halfway(&place);
+    place.stop_bus();
+    place.go(2);
+    std::thread::sleep(Duration::from_millis(400));
+    place.start_bus();
+    until("the service is back", || place.owner().is_some());
+    assert!(service.0.try_wait().unwrap().is_none(), "it is the same one");
+    assert_eq!(place.property(&job, JOB, "Percent"), "70");
+    let watch = place.watch();
+    place.go(9);
+    watch.wait_for("JobRemoved");
+    assert_eq!(place.property(&job, JOB, "State"), "succeeded");
+    // Without a job there is nothing to come back for.
+    place.stop_bus();
+    assert!(wait(&mut service).success());
+}
+
+#[test]
+fn it_ends_when_nobody_needs_it_and_the_next_call_starts_it() {
+    let Some(place) = Place::new("idle") else { return };
+    // By the bus: nobody has started it.
+    let status = place.call(TOP, MANAGER, "Status", &[]).unwrap();
+    assert!(status.contains("copal"), "{status}");
+    assert_eq!(place.read("starts").lines().count(), 1);
+    // A call keeps it, a job keeps it.
+    let owner = place.owner().unwrap();
+    let until_then = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until_then {
+        place.property(TOP, MANAGER, "Version");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let job = halfway(&place);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(place.owner(), Some(owner), "a job needs it");
+    place.go(9);
+    until("it has ended", || place.owner().is_none());
+    // The last job is still there for whoever comes late.
+    assert_eq!(place.property(&job, JOB, "State"), "succeeded");
+    assert_eq!(place.read("starts").lines().count(), 2);
+    assert_eq!(place.update(&["sa{sv}", "a", "0"]).unwrap(), "/io/balena/Copal1/job/2");
+}
+
+#[test]
+fn no_call_is_lost_while_it_ends() {
+    let Some(place) = Place::new("idle race") else { return };
+    // Around the moment in which it ends, from before it to behind it.
+    for n in 0..12 {
+        place.property(TOP, MANAGER, "Version");
+        std::thread::sleep(Duration::from_millis(940 + n * 20));
+        let began = Instant::now();
+        place.call(TOP, MANAGER, "Status", &[]).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(15));
+    }
+    assert!(place.read("starts").lines().count() > 1, "it never ended");
+}
+
+#[test]
+fn without_a_bus_it_says_so() {
+    let Some(mut place) = Place::new("no bus") else { return };
+    place.stop_bus();
+    let out = Command::new(env!("CARGO_BIN_EXE_copal"))
+        .args(["daemon", "--root"])
+        .arg(place.root())
+        .env("DBUS_SYSTEM_BUS_ADDRESS", place.address())
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(3));
+    assert!(String::from_utf8(out.stderr).unwrap().contains("[bus-unreachable]"));
+    place.start_bus();
+    let _service = place.service(&[]);
+    let out = Command::new(env!("CARGO_BIN_EXE_copal"))
+        .args(["daemon", "--root"])
+        .arg(place.root())
+        .env("DBUS_SYSTEM_BUS_ADDRESS", place.address())
+        .output()
+        .unwrap();
+    assert!(String::from_utf8(out.stderr).unwrap().contains("another program has that name"));
+}

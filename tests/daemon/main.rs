@@ -1,0 +1,8 @@
+//! The D-Bus service, called by programs that are not ours, on a bus of the tests' own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+mod bus;
+mod files;
+mod interface;
+mod jobs;
+mod life;
