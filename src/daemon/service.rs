@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use tokio::time::{sleep, timeout};
+use zbus::Connection;
 use zbus::connection::Builder;
-use zbus::{Connection, fdo};
+use zbus::fdo::{self, RequestNameFlags};
 
 use super::core::Core;
 use super::job::Job;
@@ -113,10 +114,8 @@ async fn serve(options: &Options) -> Result<()> {
 
 /// With all objects there before the name is.
 async fn connect(core: &Arc<Core>) -> Result<Connection> {
-    let mut builder = Builder::system()
-        .serve_at(MANAGER, fdo::ObjectManager)
-        .serve_at(MANAGER, Manager::new(core.clone()))
-        .name(NAME);
+    let mut builder =
+        Builder::system().serve_at(MANAGER, fdo::ObjectManager).serve_at(MANAGER, Manager::new(core.clone()));
     for which in [Which::A, Which::B] {
         builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
     }
@@ -125,7 +124,13 @@ async fn connect(core: &Arc<Core>) -> Result<Connection> {
     }
     let error =
         |why: String| Error::new(Code::BusUnreachable, format!("cannot serve {NAME}: {why}")).object(NAME);
-    match timeout(LIMIT, builder.build()).await {
+    // By itself the builder would wait in line for a name that somebody has.
+    let connect = async {
+        let connection = builder.build().await?;
+        connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
+        Ok(connection)
+    };
+    match timeout(LIMIT, connect).await {
         Ok(Ok(connection)) => Ok(connection),
         Ok(Err(zbus::Error::NameTaken)) => Err(error("another program has that name".to_owned())),
         Ok(Err(e)) => Err(error(e.to_string())),

@@ -26,12 +26,13 @@ trap 'echo TERM >>"$here/signals"; [ -e "$here/deaf" ] || { cat "$here/interrupt
 n=0
 while :; do
     # One line of the script a go; the file "go" says how many may be said.
-    while [ "$n" -ge "$(cat "$here/go")" ]; do sleep 0.02; done
+    while go=$(cat "$here/go" 2>/dev/null) || exit 9; [ "$n" -ge "$go" ]; do sleep 0.02; done
     n=$((n + 1))
     line=$(sed -n "${n}p" "$here/says")
     case $line in
         exit*) exit "${line#exit }" ;;
         kill) kill -KILL $$ ;;
+        '') exit 8 ;;
         *) printf '%s\n' "$line" ;;
     esac
 done
@@ -201,7 +202,9 @@ impl Place {
             command.arg("--worker").arg(self.at("worker"));
         }
         command.env("DBUS_SYSTEM_BUS_ADDRESS", self.address());
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        // Its jobs have its stderr, and may outlive the test.
+        let said = fs::OpenOptions::new().create(true).append(true).open(self.at("stderr")).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
         let service = Ended(child);
         until("the service has its name", || self.owner().is_some());
         service

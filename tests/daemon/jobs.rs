@@ -63,7 +63,7 @@ fn an_update_is_told_from_its_beginning_to_its_end() {
     assert_eq!(values(&told, "State"), ["'succeeded'"]);
     // All of one moment at once, and before the end is.
     let last = told.iter().position(|l| l.contains("'succeeded'")).unwrap();
-    assert!(told[last].contains("uint32 100") && told[last].contains("'Result'"), "{}", told[last]);
+    assert!(told[last].contains("uint32 100") && told[last].contains("'done'"), "{}", told[last]);
     assert!(last < told.iter().position(|l| l.contains("JobRemoved")).unwrap());
 
     assert_eq!(place.read("calls"), "update --json --image=a/b:1 --no-hooks\n");
