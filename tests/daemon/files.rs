@@ -83,7 +83,7 @@ fn the_unit_is_as_exposed_as_documented() {
     let said = analyze(&["security", "--offline=true", "--no-pager"]);
     let exposure = |text: &str, before: &str| -> f64 {
         let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before}: {text}"));
-        rest.trim_start().split_whitespace().next().unwrap().trim_end_matches([',', '.']).parse().unwrap()
+        rest.split_whitespace().next().unwrap().trim_end_matches([',', '.']).parse().unwrap()
     };
     let now = exposure(&said, "Overall exposure level for copal.service: ");
     let documents = text(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dbus.md"));
