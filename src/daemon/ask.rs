@@ -13,6 +13,9 @@ pub(super) type Options = HashMap<String, OwnedVariant>;
 /// Longest registry configuration, as when it is read from a file.
 const LONGEST_CREDENTIALS: usize = 1 << 20;
 
+/// Longest token.
+const LONGEST_TOKEN: usize = 64;
+
 /// Of the client's environment these belong to its own service manager, or are ours to set.
 const NOT_PASSED_ON: &[&str] = &[
     super::IN_DAEMON,
@@ -44,6 +47,8 @@ pub(super) struct Asked {
     /// The name that it was asked by.
     pub program: String,
     pub reboot: bool,
+    /// By which the client knows it, should it have to ask twice.
+    pub token: Option<String>,
 }
 
 /// Takes options out one by one; what is left is unknown.
@@ -127,8 +132,12 @@ impl Asked {
         }
         let environment = given.environment()?;
         let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
+        let token = given.text("token")?;
+        if token.as_ref().is_some_and(|t| t.len() > LONGEST_TOKEN) {
+            return Err(Fault::usage("the option token is too long"));
+        }
         given.end()?;
-        Ok(Asked { kind: Kind::Update, args, environment, credentials, program, reboot })
+        Ok(Asked { kind: Kind::Update, args, environment, credentials, program, reboot, token })
     }
 
     /// A flash, or with `plan` the plan of one.
@@ -151,7 +160,15 @@ impl Asked {
         let environment = given.environment()?;
         let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
         given.end()?;
-        Ok(Asked { kind: Kind::Flash, args, environment, credentials: None, program, reboot: false })
+        Ok(Asked {
+            kind: Kind::Flash,
+            args,
+            environment,
+            credentials: None,
+            program,
+            reboot: false,
+            token: None,
+        })
     }
 
     pub(super) fn rollback() -> Asked {
@@ -162,6 +179,7 @@ impl Asked {
             credentials: None,
             program: "copal daemon".to_owned(),
             reboot: false,
+            token: None,
         }
     }
 }
@@ -200,6 +218,7 @@ mod tests {
                 ("environment", environment.into()),
                 ("credentials", "{}".into()),
                 ("program", "hostapp-update".into()),
+                ("token", "abc".into()),
             ]),
         )
         .unwrap();
@@ -207,6 +226,7 @@ mod tests {
             ["update", "--json", "--image=a", "--no-hooks", "--no-recovery", "--reboot", "--force"];
         assert_eq!(asked.args, expected);
         assert!(asked.reboot);
+        assert_eq!(asked.token.as_deref(), Some("abc"));
         assert_eq!((asked.program.as_str(), asked.credentials.as_deref()), ("hostapp-update", Some("{}")));
         let environment = asked.environment.unwrap();
         assert_eq!(environment.len(), 2);
@@ -220,7 +240,12 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_of_another_type_is_refused() {
-        for (key, value) in [("hook", Variant::from(true)), ("hooks", "no".into()), ("program", "".into())] {
+        for (key, value) in [
+            ("hook", Variant::from(true)),
+            ("hooks", "no".into()),
+            ("program", "".into()),
+            ("token", "a".repeat(65).into()),
+        ] {
             assert!(Asked::update("a", options([(key, value)])).is_err(), "{key}");
         }
         assert!(

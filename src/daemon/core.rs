@@ -65,6 +65,13 @@ impl Core {
         &self.worker
     }
 
+    /// The last job, if it is the one that is asked for again: its client had no answer.
+    pub(super) fn asked_before(&self, asked: &Asked) -> Option<u32> {
+        let held = self.lock();
+        let job = held.job.as_ref().filter(|j| j.record.kind == asked.kind)?;
+        (asked.token.is_some() && job.record.token == asked.token).then_some(job.record.id)
+    }
+
     /// Starts a job, and gives its number, and that of the one before.
     pub(super) fn start(&self, asked: &Asked) -> Result<(u32, Option<u32>)> {
         let mut held = self.lock();

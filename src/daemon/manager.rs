@@ -53,6 +53,9 @@ impl Manager {
 
     /// Starts a job, and puts its object in the place of the last one's.
     async fn begin(&self, connection: &Connection, asked: &Asked) -> Result<OwnedObjectPath, Fault> {
+        if let Some(id) = self.core.asked_before(asked) {
+            return Ok(OwnedObjectPath::try_from(job_path(id))?);
+        }
         let (id, before) = self.core.start(asked)?;
         let server = connection.object_server();
         if let Some(before) = before {

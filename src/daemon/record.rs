@@ -19,6 +19,9 @@ pub(super) struct Record {
     /// Its number; the next one has the next.
     pub id: u32,
     pub kind: Kind,
+    /// By which its client knows it.
+    #[serde(default)]
+    pub token: Option<String>,
     /// It ends with a reboot.
     pub reboot: bool,
     /// Its process.

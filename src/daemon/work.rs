@@ -49,6 +49,7 @@ impl Work {
         let record = Record {
             id,
             kind: asked.kind,
+            token: asked.token.clone(),
             reboot: asked.reboot,
             process: process.mark(),
             cancelled: false,
