@@ -1,7 +1,7 @@
 //! Signals that ask the program to end, put off while it must not.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
@@ -12,8 +12,14 @@ const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Si
 /// The last one that came; 0 for none.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
+/// Whether one of them was SIGHUP.
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn note(signal: nix::libc::c_int) {
     CAME.store(signal, Ordering::Relaxed);
+    if signal == nix::libc::SIGHUP {
+        HUNG_UP.store(true, Ordering::Relaxed);
+    }
 }
 
 /// From now on SIGTERM ends the program at once, as a success: for when all is done but waiting for the power to go, and
@@ -65,6 +71,7 @@ impl PutOff {
         let (count, former) = &mut *held;
         if *count == 0 {
             CAME.store(0, Ordering::Relaxed);
+            HUNG_UP.store(false, Ordering::Relaxed);
             // Interrupted system calls go on by themselves.
             let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
             for signal in ENDING {
@@ -122,6 +129,12 @@ fn restore(former: &mut Vec<(Signal, SigAction)>) {
     }
 }
 
+/// Whether a lost terminal was among the signals that are put off: then the others may be nobody's wish, but the end of its session.
+#[must_use]
+pub fn hung_up() -> bool {
+    HUNG_UP.load(Ordering::Relaxed)
+}
+
 /// The signal that is put off, if one has come.
 #[must_use]
 pub fn came() -> Option<Signal> {
@@ -145,6 +158,7 @@ mod tests {
         let off = PutOff::begin().unwrap();
         raise(Signal::SIGHUP).unwrap();
         assert_eq!((came(), SEEN.load(Ordering::Relaxed)), (Some(Signal::SIGHUP), 0));
+        assert!(hung_up());
         off.release();
         assert_eq!(SEEN.load(Ordering::Relaxed), Signal::SIGHUP as i32);
 
@@ -154,7 +168,7 @@ mod tests {
         unsafe { sigaction(Signal::SIGHUP, &ignored) }.unwrap();
         let off = PutOff::begin().unwrap();
         raise(Signal::SIGHUP).unwrap();
-        assert_eq!(came(), None, "what is ignored stays so");
+        assert_eq!((came(), hung_up()), (None, false), "what is ignored stays so");
         off.release();
         // SAFETY: the action that was there before.
         unsafe { sigaction(Signal::SIGHUP, &before) }.unwrap();

@@ -163,8 +163,8 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
     daemon.wait_for("GetAll", 1);
     signal(&child, Signal::SIGHUP);
     std::thread::sleep(Duration::from_millis(500));
-    // What may come with a connection that was lost.
-    signal(&child, Signal::SIGHUP);
+    // As the end of a session goes on.
+    signal(&child, Signal::SIGTERM);
     std::thread::sleep(Duration::from_millis(500));
     daemon.show(Job::succeeded());
     assert_eq!(wait(child).status.code(), Some(0));

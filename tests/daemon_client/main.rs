@@ -11,4 +11,5 @@
 mod followed;
 mod own_process;
 mod place;
+mod served;
 mod stand_in;

@@ -107,7 +107,7 @@ impl Place {
 
     pub fn stop_bus(&mut self) {
         if let Some(mut bus) = self.bus.take() {
-            bus.kill().unwrap();
+            signal(&bus, nix::sys::signal::Signal::SIGKILL);
             bus.wait().unwrap();
         }
     }

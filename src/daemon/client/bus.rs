@@ -13,15 +13,10 @@ use zbus::{
     Connection, DBusError as _, DynamicType, MatchRule, Message, MessageStream, connection::Builder, message,
 };
 
-/// The daemon's name.
-pub(super) const SERVICE: &str = "io.balena.Copal1";
+use crate::daemon::{self, ERROR_PREFIX, JOB_INTERFACE, MANAGER_INTERFACE, NAME};
+
 /// What starts jobs.
-pub(super) const MANAGER: Object<'_> =
-    Object { path: "/io/balena/Copal1", interface: "io.balena.Copal1.Manager" };
-/// What a job has besides.
-pub(super) const JOB: &str = "io.balena.Copal1.Job";
-/// Behind it comes the code of an error that the daemon itself answers with.
-const REFUSAL: &str = "io.balena.Copal1.Error.";
+pub(super) const MANAGER: Object<'_> = Object { path: daemon::MANAGER, interface: MANAGER_INTERFACE };
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// For a connection, and for an answer of a daemon that runs.
@@ -106,7 +101,7 @@ impl Bus {
     where
         B: Serialize + DynamicType,
     {
-        let call = self.0.call_method(Some(SERVICE), path, Some(interface), method, body);
+        let call = self.0.call_method(Some(NAME), path, Some(interface), method, body);
         within(limit, call).await
     }
 
@@ -127,7 +122,7 @@ impl Bus {
     /// All properties of a job, at one moment.
     pub(super) async fn job(&self, path: &str) -> Result<HashMap<String, OwnedVariant>, Trouble> {
         let object = Object { path, interface: PROPERTIES };
-        let answer = self.call(object, "GetAll", &(JOB,), STARTING).await?;
+        let answer = self.call(object, "GetAll", &(JOB_INTERFACE,), STARTING).await?;
         answer.body().deserialize().map_err(|e: zbus::Error| Trouble::Unclear(e.to_string()))
     }
 
@@ -135,11 +130,11 @@ impl Bus {
     pub(super) async fn changes(&self, path: &str) -> Result<MessageStream, Trouble> {
         let rule = MatchRule::builder()
             .msg_type(message::Type::Signal)
-            .sender(SERVICE)
+            .sender(NAME)
             .interface(PROPERTIES)
             .member("PropertiesChanged")
             .path(path)
-            .add_arg(JOB)
+            .add_arg(JOB_INTERFACE)
             .build()
             .map_err(Trouble::from)?
             .to_owned();
@@ -179,8 +174,8 @@ impl From<zbus::Error> for Trouble {
             _ => return Trouble::Unclear(text),
         };
         match e {
-            zbus::Error::MethodError(_, _, message) if name.starts_with(REFUSAL) => {
-                let code = name.strip_prefix(REFUSAL).unwrap_or_default();
+            zbus::Error::MethodError(_, _, message) if name.starts_with(ERROR_PREFIX) => {
+                let code = name.strip_prefix(ERROR_PREFIX).unwrap_or_default();
                 Trouble::Refused(kebab(code), message)
             }
             _ => judge(&name, text),

@@ -3,11 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::bus::{self, Bus, GLANCE, JOB, MANAGER, Object, SOON, STARTING, Trouble};
+use super::bus::{self, Bus, GLANCE, MANAGER, Object, SOON, STARTING, Trouble};
 use super::is_unwanted;
 use super::job::{Job, State, View, refusal};
 use super::order::Order;
 use crate::config::paths::Paths;
+use crate::daemon::JOB_INTERFACE;
+use crate::daemon::record::Record;
+use crate::daemon::work::Work;
 use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
 use crate::hostapp::lock::Holder;
@@ -49,8 +52,10 @@ pub(super) struct Follower<'a> {
     standing: Standing,
     told: bool,
     cancelled: bool,
-    /// Since when nothing was heard, and why.
+    /// Since when nothing was heard.
     lost: Option<Instant>,
+    /// Since when the daemon does not know the job.
+    gone: Option<Instant>,
 }
 
 impl<'a> Follower<'a> {
@@ -69,6 +74,7 @@ impl<'a> Follower<'a> {
             told: false,
             cancelled: false,
             lost: None,
+            gone: None,
         }
     }
 
@@ -93,9 +99,19 @@ impl<'a> Follower<'a> {
                     *self.lost.insert(Instant::now())
                 }
             };
-            let patience = if matches!(trouble, Trouble::NoObject(_)) { NO_JOB } else { PATIENCE };
+            if let Some(result) = self.on_record(false) {
+                return Followed::Ended(result);
+            }
+            // Counted by itself: before that it may only have been away.
+            let (since, patience) = if matches!(trouble, Trouble::NoObject(_)) {
+                (*self.gone.get_or_insert_with(Instant::now), NO_JOB)
+            } else {
+                self.gone = None;
+                (since, PATIENCE)
+            };
             if since.elapsed() > patience && !self.is_updating() {
-                return Followed::Ended(Err(self.lost(&trouble)));
+                let result = self.on_record(true);
+                return Followed::Ended(result.unwrap_or_else(|| Err(self.lost(&trouble))));
             }
             let [.., last] = PAUSES;
             thread::sleep(*pauses.next().unwrap_or(&last));
@@ -142,6 +158,7 @@ impl<'a> Follower<'a> {
         let mut changes = bus.changes(path).await?;
         loop {
             let job = Job::of(&bus.job(path).await?);
+            self.gone = None;
             if self.lost.take().is_some() {
                 tracing::warn!("the daemon is there again");
             }
@@ -184,7 +201,7 @@ impl<'a> Follower<'a> {
         if self.cancelled || !is_unwanted() {
             return Ok(());
         }
-        match bus.call(Object { path, interface: JOB }, "Cancel", &(), SOON).await {
+        match bus.call(Object { path, interface: JOB_INTERFACE }, "Cancel", &(), SOON).await {
             Ok(_) => tracing::warn!(
                 "the update is asked to end; waiting until the step under way is done, and undone"
             ),
@@ -193,6 +210,24 @@ impl<'a> Follower<'a> {
         }
         self.cancelled = true;
         Ok(())
+    }
+
+    /// What the service has put down of the job, which it can do without a bus; `itself`: it cannot any more, and what the job's own process
+    /// has told is taken up here.
+    fn on_record(&mut self, itself: bool) -> Option<Result<()>> {
+        let record = Record::read(self.paths).filter(|r| r.token.as_deref() == Some(self.order.token()))?;
+        let shown = match record.over.clone() {
+            Some(shown) => shown,
+            None if itself => Work::adopt(self.paths, record).shown,
+            None => return None,
+        };
+        let job = Job::recorded(&shown);
+        self.show(&job);
+        match job.state {
+            State::Running => None,
+            State::Succeeded => Some(Ok(())),
+            State::Failed => Some(Err(job.failure())),
+        }
     }
 
     /// Whether anybody holds the lock of updates; where that cannot be told, nobody is waited for.
@@ -210,5 +245,55 @@ impl<'a> Follower<'a> {
         };
         let error = Error::new(Code::DaemonLost, format!("{message}: {trouble}")).after_write();
         error.and_also("nobody is updating now")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+
+    use super::*;
+    use crate::daemon::client::order::with_token;
+    use crate::flasher::progress::Silent;
+
+    const DONE: &str = r#"{"event":"result","version":1,"ok":true,"update":{"image":"a:1","image_id":"i","hostapp":"h","slot":"B","selected":true,"counter":5}}"#;
+    const FAILED: &str = r#"{"event":"result","version":1,"ok":false,"code":"slot-full","message":"m","object":null,"hint":"h","effect":"written"}"#;
+
+    /// What is found when bus and service are gone, and the job's process has ended after it told `said`.
+    fn found(token: &str, said: &str) -> (Option<Result<()>>, Option<u64>) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        fs::create_dir_all(paths.run_files()).unwrap();
+        // No process of this number began then.
+        let record = format!(
+            r#"{{"id":3,"kind":"update","token":"{token}","reboot":false,"process":{{"pid":1,"began":1}},"cancelled":false,"over":null}}"#
+        );
+        fs::write(paths.run_files().join("job.json"), record).unwrap();
+        fs::write(paths.run_files().join("job-3.jsonl"), format!("{said}\n")).unwrap();
+        let counter = RefCell::new(None);
+        let installed = |done: &Installed| *counter.borrow_mut() = Some(done.counter);
+        let order = with_token("abc");
+        let mut follower = Follower::new(&paths, &order, &Silent, &installed);
+        assert!(follower.on_record(false).is_none(), "a service may still put it down");
+        let result = follower.on_record(true);
+        (result, *counter.borrow())
+    }
+
+    #[test]
+    fn the_result_is_had_without_bus_and_service() {
+        let (result, counter) = found("abc", DONE);
+        assert_eq!((result.unwrap().is_ok(), counter), (true, Some(5)));
+        let (result, counter) = found("abc", FAILED);
+        let e = result.unwrap().unwrap_err();
+        assert_eq!((e.to_string().as_str(), counter), ("m [slot-full]; h", None));
+        assert_eq!(e.effect(), crate::error::Effect::Written);
+        let (result, _) = found("abc", "");
+        assert_eq!(result.unwrap().unwrap_err().code(), Code::JobLost);
+    }
+
+    #[test]
+    fn another_jobs_result_is_not_ours() {
+        assert!(found("abd", DONE).0.is_none());
     }
 }

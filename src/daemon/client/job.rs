@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use zbus::Message;
 use zbus::wire::OwnedVariant;
 
+use crate::daemon::shown::Shown;
 use crate::error::{Code, Effect, Error};
 use crate::flasher::progress::{Progress, Stage};
 use crate::hostapp::update::Installed;
@@ -31,6 +32,16 @@ pub(super) enum State {
     Failed,
 }
 
+impl State {
+    fn named(word: &str) -> State {
+        match word {
+            "succeeded" => State::Succeeded,
+            "failed" | "cancelled" => State::Failed,
+            _ => State::Running,
+        }
+    }
+}
+
 impl Job {
     pub(super) fn of(all: &HashMap<String, OwnedVariant>) -> Job {
         let text = |key: &str| {
@@ -39,16 +50,28 @@ impl Job {
         let number = |key: &str| all.get(key).and_then(|v| v.downcast_ref::<u64>().ok()).unwrap_or(0);
         let error = all.get("Error").and_then(|v| v.try_clone().ok()).and_then(|v| v.try_into().ok());
         Job {
-            state: match text("State").as_str() {
-                "succeeded" => State::Succeeded,
-                "failed" | "cancelled" => State::Failed,
-                _ => State::Running,
-            },
+            state: State::named(&text("State")),
             stage: text("Stage"),
             done: number("BytesDone"),
             total: number("BytesTotal"),
             result: text("Result"),
             error: error.unwrap_or_default(),
+        }
+    }
+
+    /// What a service has recorded of it.
+    pub(super) fn recorded(shown: &Shown) -> Job {
+        let error = shown.error.iter().flat_map(|e| {
+            let texts = [&e.code, &e.message, &e.object, &e.hint, &e.effect].map(String::clone);
+            ["code", "message", "object", "hint", "effect"].map(str::to_owned).into_iter().zip(texts)
+        });
+        Job {
+            state: State::named(shown.state.as_str()),
+            stage: shown.stage.clone(),
+            done: shown.done,
+            total: shown.total,
+            result: shown.result.as_ref().map(ToString::to_string).unwrap_or_default(),
+            error: error.collect(),
         }
     }
 

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use crate::error::Result;
 use crate::flasher::progress::{self, Progress};
 use crate::hostapp::update::{self, Installed, Request};
-use crate::sys::signal::{PutOff, came};
+use crate::sys::signal::{PutOff, came, hung_up};
 
 use follow::{Followed, Follower};
 use order::Order;
@@ -96,5 +96,5 @@ fn in_daemon(
 /// Whether somebody wants the update to end. A terminal that was lost, and whatever comes with that, does not.
 fn is_unwanted() -> bool {
     use nix::sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM};
-    matches!(came(), Some(SIGINT | SIGQUIT | SIGTERM))
+    !hung_up() && matches!(came(), Some(SIGINT | SIGQUIT | SIGTERM))
 }

@@ -79,6 +79,11 @@ impl Order {
         }))
     }
 
+    /// By which the daemon knows it.
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
     /// The arguments of `Update`.
     pub(super) fn arguments(&self) -> (&str, Options<'_>) {
         let mut options: Options<'_> =
@@ -113,6 +118,19 @@ fn environment(
 
 fn travels(name: &str) -> bool {
     !OWN.contains(&name) && !OWN_KINDS.iter().any(|kind| name.starts_with(kind))
+}
+
+#[cfg(test)]
+pub(super) fn with_token(token: &str) -> Order {
+    Order {
+        source: "a:1".to_owned(),
+        kind: "image",
+        flags: [("hooks", true), ("recover", true), ("reboot", false), ("force", false)],
+        program: "copal update".to_owned(),
+        environment: HashMap::new(),
+        credentials: None,
+        token: token.to_owned(),
+    }
 }
 
 #[cfg(test)]
