@@ -148,11 +148,6 @@ fn a_reason_is_short() {
 }
 
 #[test]
-fn the_legacy_program_takes_no_arguments() {
-    assert_eq!(checks::rollback_tests(&["--force".into()]).unwrap_err().code(), Code::Usage);
-}
-
-#[test]
 fn what_a_check_leaves_running_is_not_waited_for() {
     let rig = Rig::healthy();
     rig.root.program(BOARD, "#!/bin/sh\nsleep 30 &\necho $! >\"${0%/*}/pid\"\n");
