@@ -17,7 +17,9 @@ use crate::phase::Phase;
 use crate::phase::files::Flag;
 use crate::rollback::by_hand::{self, Back};
 use crate::rollback::check_version::{self, Age};
-use crate::rollback::{altboot, boot_check, checks, clear_bootcount, health, parse_bootloader, stop};
+use crate::rollback::{
+    altboot, boot_check, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
+};
 
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\
@@ -54,6 +56,8 @@ pub(super) enum RollbackVerb {
     Tests(Common),
     /// At every boot: make boot state, boot files and breadcrumbs agree with each other
     BootCheck(Common),
+    /// Run the commit hooks that a power cut has kept from running
+    CommitHooks(Common),
     /// Tell whether the previous system is new enough to go back to (rollback-check-version)
     CheckVersion(Common),
     /// Before a wanted reboot: it is no failed boot (rollback-clear-bootcount)
@@ -180,6 +184,7 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
         RollbackVerb::Health(a) => start(&Job::Health(a.given()), &a.common.place.paths()),
         RollbackVerb::Altboot(a) => start(&Job::Altboot, &a.place.paths()),
         RollbackVerb::BootCheck(a) => start(&Job::BootCheck, &a.place.paths()),
+        RollbackVerb::CommitHooks(a) => start(&Job::CommitHooks, &a.place.paths()),
         RollbackVerb::Good(a) => start(&Job::Good, &a.place.paths()),
         RollbackVerb::Back(a) => start(&Job::Back, &a.place.paths()),
         RollbackVerb::Tests(a) => start(&Job::Tests, &a.place.paths()),
@@ -207,6 +212,7 @@ enum Job {
     Health(Vec<OsString>),
     Altboot,
     BootCheck,
+    CommitHooks,
     Tests,
     Good,
     Back,
@@ -221,6 +227,7 @@ fn start(job: &Job, paths: &Paths) -> Result<Done> {
         Job::Health(_) => health::run(paths, &conf)?,
         Job::Altboot => altboot::run(paths, &conf)?,
         Job::BootCheck => boot_check::run(paths, &conf)?,
+        Job::CommitHooks => commit_hooks::run(paths, &conf)?,
         Job::Tests => return Ok(tested(&checks::run(paths, &conf))),
         Job::Good => by_hand::mark_good(paths, &conf)?,
         Job::Back => match by_hand::back(paths, &conf)? {

@@ -38,7 +38,7 @@ pub fn run_with(ground: &Ground<'_>) -> Result<()> {
 pub(super) fn act(ground: &Ground<'_>, seen: &Observation, turn: Turn) -> Error {
     match follow(ground, seen) {
         Ok(()) => {
-            turn.release();
+            turn.release_to_reboot();
             ground.reboot()
         }
         Err(e) => e,

@@ -1,6 +1,6 @@
 //! `copal rollback boot-check`, at every boot: makes the state agree with the phase.
 
-use super::commit::{due_hooks, own_boot_files};
+use super::commit::own_boot_files;
 use super::finish::{finish, undo};
 use super::go_back::{Reason, go_back};
 use super::{Ground, Outside, Turn, stop, warn};
@@ -60,7 +60,7 @@ fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
             boot_files_cut_off(ground);
             // Of an update that was cut off before its breadcrumbs, or behind them.
             warn(stop::remove_traces(paths));
-            due_hooks(ground);
+            // Commit hooks that are due talk to the engine, which is not there yet.
             Ok(Next::Done)
         }
         Phase::RolledBack | Phase::Installing | Phase::Pending | Phase::Interrupted => Ok(Next::Done),
@@ -84,7 +84,7 @@ fn complete(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
     let (boot_id, target, transaction) = (files::boot_id(paths)?, record.target, record.transaction);
     warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
     ground.flush_state();
-    turn.release();
+    turn.release_to_reboot();
     Err(ground.reboot())
 }
 

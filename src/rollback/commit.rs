@@ -9,6 +9,7 @@ use crate::history::{Event, announce};
 use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
 use crate::hostapp::hooks::{self, DIR};
 use crate::phase::files::{BootfilesRecord, CommitDue};
+use crate::sys::signal;
 
 /// Why it stays.
 pub(super) enum Proof<'a> {
@@ -64,6 +65,10 @@ pub(super) fn due_hooks(ground: &Ground<'_>) {
         }
     };
     if due && let Err(e) = (ground.outside.commit_hooks)() {
+        if signal::came().is_some() {
+            tracing::warn!("{}; the commit hooks are run again at the next boot", e.message());
+            return;
+        }
         tracing::error!("{}; the system stays all the same", e.message());
     }
     warn(CommitDue::remove(ground.paths));

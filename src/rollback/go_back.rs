@@ -37,7 +37,7 @@ impl Reason<'_> {
 pub(super) fn go_back(ground: &Ground<'_>, turn: Turn, reason: &Reason<'_>) -> Error {
     match prepare(ground, reason) {
         Ok(()) => {
-            turn.release();
+            turn.release_to_reboot();
             ground.reboot()
         }
         Err(e) => e,

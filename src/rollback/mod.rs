@@ -12,6 +12,7 @@ pub mod checks;
 pub mod chroot;
 pub mod clear_bootcount;
 mod commit;
+pub mod commit_hooks;
 mod finish;
 mod go_back;
 pub mod health;
@@ -37,6 +38,7 @@ use crate::phase::files::{self, Trial};
 use crate::phase::{self, Observation, Phase};
 use crate::slot::{Root, Roots};
 use crate::sys::file::{Folder, Steps as _};
+use crate::sys::signal::PutOff;
 use crate::sys::systemd::{self, Inhibitor};
 
 /// The device, as far as a verdict needs it.
@@ -97,20 +99,24 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// A verdict, while nobody updates. Ends with [`release`](Self::release), before anything that may reboot.
+/// A verdict, while nobody updates, and nothing ends the program half-way. Ends with one of [`release`](Self::release) and
+/// [`release_to_reboot`](Self::release_to_reboot), before anything that may reboot.
 struct Turn {
     lock: Lock,
     inhibitor: Option<Inhibitor>,
+    put_off: PutOff,
 }
 
 impl Turn {
-    /// Takes the lock of updates and, from logind, that against shutting down.
+    /// Takes the lock of updates and, from logind, that against shutting down. Signals are put off.
     fn take(paths: &Paths, program: &str) -> Result<Turn> {
         let lock = Lock::take(paths, program)?;
+        let put_off =
+            PutOff::begin().map_err(|e| Error::new(Code::Io, "cannot put off signals").because(e))?;
         let inhibitor = systemd::is_running(paths.root())
             .then(|| systemd::inhibit_shutdown(program, "the boot state is being changed"))
             .flatten();
-        Ok(Turn { lock, inhibitor })
+        Ok(Turn { lock, inhibitor, put_off })
     }
 
     /// Lets the system shut down: what follows may reboot.
@@ -120,7 +126,15 @@ impl Turn {
         }
     }
 
+    /// Whoever has wanted to end the program meanwhile gets his way here.
     fn release(mut self) {
+        self.allow_shutdown();
+        self.lock.release();
+        self.put_off.release();
+    }
+
+    /// Nothing but the reboot is left, and nobody may get in between.
+    fn release_to_reboot(mut self) {
         self.allow_shutdown();
         self.lock.release();
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use copal::error::{Code, Effect};
 use copal::history::CheckResult::{Failed, Passed, Unknown};
-use copal::rollback::checks::{self, judge, passed};
+use copal::rollback::checks::{judge, passed};
 
 use crate::rig::{BOARD, ENGINE, FINE, Rig, VARIABLES, VPN, find, names};
 use crate::support::{logged, runs, soon};

@@ -6,8 +6,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const OURS: [&str; 4] =
-    ["copal-boot-check", "rollback-health", "rollback-altboot", "rollback-clear-bootcount"];
+const OURS: [&str; 5] = [
+    "copal-boot-check",
+    "copal-commit-hooks",
+    "rollback-health",
+    "rollback-altboot",
+    "rollback-clear-bootcount",
+];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")
@@ -119,6 +124,24 @@ fn the_check_comes_before_whoever_looks_at_breadcrumbs() {
     let unit = unit(name);
     assert!(!unit.contains_key("Service.RemainAfterExit"));
     assert!(!unit.keys().any(|k| k.starts_with("Unit.ConditionPath")), "at every boot");
+}
+
+#[test]
+fn due_commit_hooks_find_the_engine() {
+    let name = "copal-commit-hooks";
+    has(name, "Service.Type", true, "oneshot");
+    has(name, "Service.ExecStart", true, "/usr/bin/copal rollback commit-hooks");
+    has(name, "Unit.ConditionPathExists", true, "/mnt/state/copal/commit-due");
+    has(name, "Unit.After", false, "copal-boot-check.service rollback-health.service");
+    has(name, "Unit.After", false, "balena-host.service balena.service");
+}
+
+#[test]
+fn a_verdict_is_carried_out_to_its_end() {
+    for name in ["copal-boot-check", "copal-commit-hooks", "rollback-health", "rollback-altboot"] {
+        has(name, "Service.KillMode", true, "mixed");
+        has(name, "Service.TimeoutStopSec", true, "5min");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use machine::{Lasting, Machine, Told, boot, boot_files, content, factory, selection};
 
-use super::{Ground, Outside, altboot, boot_check, clear_bootcount, health};
+use super::{Ground, Outside, altboot, boot_check, clear_bootcount, commit_hooks, health};
 use crate::config::rollback_conf::RollbackConf;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
@@ -219,6 +219,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     ended(boot_check::run_with(&ground))
         || crumb("rollback-altboot-breadcrumb") && ended(altboot::run_with(&ground))
         || crumb("rollback-health-breadcrumb") && ended(health::run_with(&ground, &conf))
+        || crumb("copal/commit-due") && ended(commit_hooks::run_with(&ground))
 }
 
 /// A state, with the slot that has proved itself.

@@ -1,0 +1,190 @@
+//! What becomes of a trial.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use copal::error::Code;
+use copal::history::{self, CheckResult, Event};
+use copal::phase::Phase;
+use copal::phase::files::{CommitDue, RollbackRecord, Trial};
+use copal::slot::Slot;
+
+use crate::rig::{Told, on_trial};
+
+const LEFT: [&str; 5] = [
+    "rollback-health-breadcrumb",
+    "rollback-altboot-breadcrumb",
+    "rollback-health-variables",
+    "copal/trial",
+    "copal/commit-due",
+];
+
+#[test]
+fn a_healthy_system_is_committed() {
+    for told in Told::ALL {
+        let rig = on_trial(told);
+        rig.count(1);
+        rig.health().unwrap();
+        assert_eq!(rig.noted(), ["checks pass", "commit hooks"], "{told:?}");
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::B, false, 0), Phase::Healthy), "{told:?}");
+        for name in LEFT {
+            assert!(!rig.has(name), "{told:?}: {name}");
+        }
+        let last = history::read(&rig.paths()).pop().unwrap();
+        assert_eq!((last.event, last.attempts, last.resets), (Event::Committed, 1, 1), "{told:?}");
+        assert_eq!(last.transaction, "t1");
+    }
+}
+
+#[test]
+fn a_trial_of_fifteen_minutes_ends_with_a_rollback() {
+    for told in Told::ALL {
+        let rig = on_trial(told);
+        rig.health.replace(vec![false]);
+        let began = Instant::now();
+        let e = rig.health().unwrap_err();
+        assert_eq!(e.code(), Code::RebootFailed, "{e}");
+        assert_eq!(rig.clock.get(), Duration::from_secs(15 * 60), "{told:?}");
+        assert!(began.elapsed() < Duration::from_secs(60));
+        let mut expected = vec!["checks fail".to_owned(); 15];
+        expected.extend(["old hooks, B selected on trial".to_owned(), "reboot".to_owned()]);
+        assert_eq!(rig.noted(), expected, "{told:?}");
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
+        assert!(rig.has("rollback-health-triggered") && !rig.has("rollback-health-failed"));
+        assert!(!rig.has("rollback-health-breadcrumb") && !rig.has("rollback-altboot-breadcrumb"));
+        // The old system finds the record, and completes the rollback.
+        let rig = rig.booted(Slot::A);
+        assert_eq!(rig.phase(), Phase::Finishing);
+        rig.boot_check().unwrap();
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy), "{told:?}");
+        assert!(rig.has("rollback-health-triggered"), "the owner is still told");
+        assert_eq!(RollbackRecord::read(&rig.paths()).unwrap(), None);
+    }
+}
+
+#[test]
+fn the_last_attempt_may_be_the_one_that_passes() {
+    let rig = on_trial(Told::Uboot);
+    let mut health = vec![false; 14];
+    health.push(true);
+    rig.health.replace(health);
+    rig.health().unwrap();
+    assert_eq!(rig.phase(), Phase::Healthy);
+    let last = history::read(&rig.paths()).pop().unwrap();
+    assert_eq!((last.event, last.attempts), (Event::Committed, 15));
+    let engine = last.checks.iter().find(|c| c.name == "engine").unwrap();
+    assert_eq!((engine.result, engine.reason.as_str()), (CheckResult::Passed, "failed 14 of 15 times"));
+}
+
+#[test]
+fn without_old_hooks_the_boot_files_are_restored_by_themselves() {
+    let rig = on_trial(Told::Grub);
+    rig.health.replace(vec![false]);
+    rig.old_hooks.set(false);
+    rig.health().unwrap_err();
+    assert_eq!(rig.noted()[15..], ["old boot files", "reboot"]);
+    assert_eq!(rig.selection(), (Slot::A, false, 0));
+    assert!(rig.has("rollback-health-triggered"));
+}
+
+#[test]
+fn without_old_boot_files_the_selection_stays_and_the_bootloader_ends_it() {
+    let rig = on_trial(Told::Uboot);
+    rig.health.replace(vec![false]);
+    rig.old_hooks.set(false);
+    rig.old_boot_files.set(false);
+    rig.health().unwrap_err();
+    assert_eq!(rig.noted().last().unwrap(), "reboot");
+    assert_eq!(rig.selection().0, Slot::B);
+    assert!(rig.selection().1, "the bootloader counts, and comes to the old system by itself");
+    assert!(rig.has("rollback-health-failed") && !rig.has("rollback-health-triggered"));
+    let told: Vec<_> = history::read(&rig.paths()).iter().map(|r| r.event).collect();
+    assert_eq!(told, [Event::RolledBack, Event::RollbackFailed]);
+    // Again at the next boot, without tests, whatever the health is by then, and without another long story.
+    let rig = rig.booted(Slot::B);
+    rig.old_hooks.set(false);
+    rig.old_boot_files.set(false);
+    assert_eq!(rig.phase(), Phase::GoingBack);
+    rig.boot_check().unwrap_err();
+    assert_eq!(rig.noted(), ["old boot files", "reboot"]);
+    assert_eq!(history::read(&rig.paths()).iter().filter(|r| r.event == Event::RolledBack).count(), 1);
+    // Until the bootloader has had enough.
+    let rig = rig.booted(Slot::A);
+    rig.boot_check().unwrap();
+    assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy));
+}
+
+#[test]
+fn a_previous_system_that_is_too_old_means_no_trial() {
+    let rig = on_trial(Told::Uboot);
+    rig.too_old.set(true);
+    let e = rig.health().unwrap_err();
+    assert_eq!(e.code(), Code::PreviousTooOld);
+    assert_eq!((rig.noted(), rig.phase()), (vec!["commit hooks".to_owned()], Phase::Healthy));
+    assert_eq!(rig.selection(), (Slot::B, false, 0));
+}
+
+#[test]
+fn a_verdict_on_what_is_no_longer_on_trial_is_not_spoken() {
+    // The running system was committed, or another update has begun, while the checks were waited for.
+    let rig = on_trial(Told::Uboot);
+    rig.health.replace(vec![false]);
+    let mut outside = rig.outside();
+    outside.wait = Box::new(|_| rig.select(Slot::B, false));
+    let paths = rig.paths();
+    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
+    copal::rollback::health::run_with(&ground, &Default::default()).unwrap();
+    assert!(!rig.noted().iter().any(|n| n == "reboot" || n.contains("hooks")), "{:?}", rig.noted());
+    assert_eq!(rig.selection(), (Slot::B, false, 0));
+}
+
+#[test]
+fn commit_hooks_that_were_cut_off_run_when_the_engine_is_there() {
+    let rig = on_trial(Told::Uboot);
+    rig.select(Slot::B, false);
+    copal::rollback::stop::run(&rig.paths(), false).unwrap();
+    CommitDue { transaction: "t1".into(), slot: Slot::B }.write(&rig.paths()).unwrap();
+    rig.boot_check().unwrap();
+    assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (0, true), "too early for the engine");
+    let outside = rig.outside();
+    let paths = rig.paths();
+    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
+    copal::rollback::commit_hooks::run_with(&ground).unwrap();
+    assert_eq!((rig.noted(), rig.has("copal/commit-due")), (vec!["commit hooks".to_owned()], false));
+    // Those of another slot are nobody's any more.
+    CommitDue { transaction: "t1".into(), slot: Slot::A }.write(&paths).unwrap();
+    copal::rollback::commit_hooks::run_with(&ground).unwrap();
+    assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (1, false));
+}
+
+#[test]
+fn boot_files_that_differ_are_deployed_again_with_the_commit() {
+    let rig = on_trial(Told::Uboot);
+    fs::write(rig.at("/mnt/boot/board.dtb"), "of the old system").unwrap();
+    rig.health().unwrap();
+    assert_eq!(fs::read_to_string(rig.at("/mnt/boot/board.dtb")).unwrap(), "of B");
+    assert!(!rig.has("copal/bootfiles"));
+}
+
+#[test]
+fn damaged_records_are_removed_at_boot_and_block_nothing() {
+    let rig = on_trial(Told::Uboot);
+    for name in ["rollback", "bootfiles"] {
+        fs::write(rig.paths().state_files().join(name), "{").unwrap();
+    }
+    assert!(copal::phase::observe(&rig.paths(), &rig.roots()).is_err());
+    rig.boot_check().unwrap();
+    assert_eq!(rig.phase(), Phase::Trial);
+    rig.health().unwrap();
+    assert_eq!(rig.phase(), Phase::Healthy);
+    // A count of resets that cannot be read may have been used up.
+    let rig = on_trial(Told::Uboot);
+    fs::write(rig.paths().state_files().join("trial"), "{").unwrap();
+    rig.count(2);
+    rig.health.replace(vec![false]);
+    rig.old_hooks.set(false);
+    rig.old_boot_files.set(false);
+    rig.health().unwrap_err();
+    assert_eq!(rig.selection(), (Slot::B, true, 2), "the count goes on");
+    assert!(Trial::read(&rig.paths()).is_err());
+}
