@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use copal::history::{Event, Record};
+
 use crate::bus::{DONE, JOB, MANAGER, NAME, Place, TOP, has, until};
 
 /// Every member of an interface of ours in introspection data, with its types.
@@ -99,6 +101,10 @@ fn everybody_reads_and_only_root_changes() {
         return;
     }
     let job = "/io/balena/Copal1/job/1";
+    let mut record = Record::new("t", Event::RolledBack);
+    record.journal = vec!["the password is swordfish".into()];
+    fs::create_dir_all(place.root().join("mnt/state/copal")).unwrap();
+    fs::write(place.root().join("mnt/state/copal/history.jsonl"), record.line()).unwrap();
     // By the bus's policy; then, where the bus lets everything through, by the service itself.
     for by_bus in [true, false] {
         place.says(&[DONE, "exit 0"]);
@@ -114,8 +120,10 @@ fn everybody_reads_and_only_root_changes() {
                 .args(busctl)
                 .output()
                 .unwrap();
+            assert!(!String::from_utf8_lossy(&out.stdout).contains("swordfish"), "{method}");
             (out.status.success(), String::from_utf8(out.stderr).unwrap())
         };
+        assert!(place.call(TOP, MANAGER, "Status", &[]).unwrap().contains("swordfish"), "root reads it all");
         for (path, interface, method, args) in [
             (TOP, MANAGER, "Update", &["sa{sv}", "a", "0"][..]),
             (TOP, MANAGER, "Flash", &["a{sv}", "0"]),
