@@ -177,6 +177,10 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Fault> {
         check_root(connection, &header, "commit").await?;
+        // The service does not end meanwhile.
+        let Some(_call) = self.core.begin_call() else {
+            return Err(Error::new(Code::Busy, "cannot commit: a plan is being made").into());
+        };
         let paths = self.core.paths.clone();
         match tokio::task::spawn_blocking(move || mark_good(&paths, &RollbackConf::on_trial(&paths, &[])))
             .await

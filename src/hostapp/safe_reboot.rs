@@ -123,6 +123,17 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
 #[must_use]
 pub fn at_once(paths: &Paths) -> Error {
     tracing::info!("{REBOOTING}");
+    if let Some(signal) = signal::came()
+        && systemd::is_running(paths.root())
+    {
+        // The system goes down already, and waits for this program; or somebody has stopped it, and the system is to go down.
+        let asked = systemd::reboot().map_or_else(|e| e.to_string(), |()| "systemd was asked".to_owned());
+        return Error::new(
+            Code::RebootFailed,
+            format!("the reboot is not waited for after {signal}: {asked}"),
+        )
+        .after_success();
+    }
     if systemd::is_running(paths.root())
         && let Err(e) = signal::term_is_success()
     {

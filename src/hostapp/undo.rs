@@ -58,8 +58,13 @@ impl Undo<'_> {
         }
         if let Some(hooks) = self.hooks {
             undone.boot_files = Some(self.restore_boot_files(hooks));
-            // They end with one that selects, too.
-            undone.selection = self.select();
+            // They end with one that selects, too. Where they have run, the bootloader is told as they tell it, and what they have
+            // removed is not made again.
+            undone.selection = match &undone.boot_files {
+                Some(Ok(())) => bootloader::detect(self.paths)
+                    .and_then(|now| select(self.paths, &*now, &self.roots.active)),
+                _ => self.select(),
+            };
         }
         undone
     }
@@ -71,7 +76,9 @@ impl Undo<'_> {
         }
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
-            _ => BootfilesRecord::settle(self.paths, self.roots.active.slot),
+            // The next boot tries again.
+            Some(Err(_)) => Ok(()),
+            None => BootfilesRecord::settle(self.paths, self.roots.active.slot),
         };
         // The breadcrumbs behind whatever the next boot looks after only while it finds them.
         let traces = [
@@ -125,7 +132,7 @@ pub fn select(paths: &Paths, before: &dyn Dialect, root: &Root) -> Result<()> {
     let now = bootloader::detect(paths)?;
     let second = if now.file() == before.file() { Ok(()) } else { now.set(root, false) };
     let state = bootloader::detect(paths)?.read()?;
-    if state.root.means(root) && !state.upgrade_available {
+    if state.root.means(root) && !state.upgrade_available && state.bootcount == 0 {
         for e in [first, second].into_iter().filter_map(Result::err) {
             tracing::warn!("{e}; slot {} is selected all the same", root.slot);
         }

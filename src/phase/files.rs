@@ -228,7 +228,11 @@ fn make_folder(folder: &Path) -> Result<()> {
             return Ok(());
         }
         let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
-        file::make_folder(&Folder::open(parent)?, name)
+        match file::make_folder(&Folder::open(parent)?, name) {
+            // Another thread or program has made it meanwhile.
+            Err(_) if folder.is_dir() => Ok(()),
+            made => made,
+        }
     };
     made().map_err(|e| unwritable(folder, e))
 }

@@ -6,7 +6,7 @@ use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Error, Result};
 use crate::history::{Event, announce};
-use crate::phase::files::{self, Marker, RollbackKind, RollbackRecord};
+use crate::phase::files::{self, Marker, RollbackKind};
 use crate::phase::{Marked, Observation, Phase};
 
 /// Does it, in the phase that it is for, and reboots; otherwise nothing.
@@ -23,7 +23,7 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 /// # Errors
 /// As for [`run`].
 pub fn run_with(ground: &Ground<'_>) -> Result<()> {
-    let turn = Turn::take(ground.paths, "rollback-altboot")?;
+    let turn = Turn::wait_for(ground, "rollback-altboot")?;
     let seen = ground.observe()?;
     if seen.phase == Phase::Altboot {
         return Err(act(ground, &seen, turn));
@@ -48,19 +48,20 @@ pub(super) fn act(ground: &Ground<'_>, seen: &Observation, turn: Turn) -> Error 
 fn follow(ground: &Ground<'_>, seen: &Observation) -> Result<()> {
     let paths = ground.paths;
     let slot = ground.running().slot;
-    let record =
-        RollbackRecord { target: slot, kind: RollbackKind::Altboot, transaction: ground.transaction()? };
+    let record = ground.rollback_record(slot, RollbackKind::Altboot)?;
     let why =
         format!("the bootloader gave up on slot {} at a count of {}", slot.other(), seen.state.bootcount);
     let mut told = ground.record(Event::Altboot, &record.transaction, slot.other(), slot);
     story::seen(&mut told, seen);
+    // Without it a cut from here on leads to a system that is selected, but whose boot files nobody looks after: still better than to
+    // stay with a dead one selected.
+    warn(record.write(paths));
     let telling = ground.tell(told, false);
-    record.write(paths)?;
     finish(ground, &record)?;
     announce::rolled_back(slot, &why);
     let marker = Marker {
         kind: Marked::RolledBack,
-        boot_id: files::boot_id(paths)?,
+        boot_id: files::boot_id(paths).unwrap_or_default(),
         target: slot,
         transaction: record.transaction,
     };

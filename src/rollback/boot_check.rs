@@ -38,7 +38,7 @@ pub fn run_with(ground: &Ground<'_>) -> Result<()> {
     files::sweep(ground.paths);
     files::remove_damaged(ground.paths);
     for _ in 0..MOST_TURNS {
-        let turn = Turn::take(ground.paths, "copal-boot-check")?;
+        let turn = Turn::wait_for(ground, "copal-boot-check")?;
         if let Next::Done = one(ground, turn)? {
             return Ok(());
         }
@@ -74,14 +74,15 @@ fn complete(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
     let paths = ground.paths;
     let Some(record) = RollbackRecord::read(paths)? else { return Ok(Next::Again) };
     // The bootloader went back by itself, and the new system's boot files may have been in place still when this boot began.
-    let stale = record.kind == RollbackKind::Altboot && BootfilesRecord::read(paths)?.is_some();
+    let stale = record.kind == RollbackKind::Altboot && !matches!(BootfilesRecord::read(paths), Ok(None));
     finish(ground, &record)?;
     if !stale {
         turn.release();
         return Ok(Next::Again);
     }
     tracing::warn!("this boot began with boot files of the other slot; the device restarts with its own");
-    let (boot_id, target, transaction) = (files::boot_id(paths)?, record.target, record.transaction);
+    let (target, transaction) = (record.target, record.transaction);
+    let boot_id = files::boot_id(paths).unwrap_or_default();
     warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
     ground.flush_state();
     turn.release_to_reboot();

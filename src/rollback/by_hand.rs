@@ -30,7 +30,8 @@ pub fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 /// # Errors
 /// As for [`mark_good`].
 pub fn mark_good_with(ground: &Ground<'_>) -> Result<()> {
-    let turn = Turn::take(ground.paths, "mark-good")?;
+    let mut turn = Turn::take(ground, "mark-good")?;
+    turn.hold_shutdown(ground, "copal");
     match ground.observe()?.phase {
         Phase::Trial => commit(ground, turn, &Proof::ByHand),
         Phase::Healthy => {
@@ -56,7 +57,8 @@ pub fn back(paths: &Paths, conf: &RollbackConf) -> Result<Back> {
 /// # Errors
 /// As for [`back`].
 pub fn back_with(ground: &Ground<'_>) -> Result<Back> {
-    let turn = Turn::take(ground.paths, "rollback")?;
+    let mut turn = Turn::take(ground, "rollback")?;
+    turn.hold_shutdown(ground, "copal");
     match ground.observe()?.phase {
         Phase::Trial => Err(go_back(ground, turn, &Reason::ByHand)),
         Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers => {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::hooks::DURING_UPDATE;
 use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hostapp::hooks::{DIR, DURING_UPDATE};
 use crate::hostapp::mounted_root::MountedRoot;
 use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
@@ -86,6 +86,21 @@ pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {
     result
 }
 
+/// Whether the old system can be mounted: what cannot be mounted now does not boot either.
+#[must_use]
+pub fn is_there(paths: &Paths) -> bool {
+    let init = paths.active().join("current/boot/init");
+    let mounted =
+        mount::in_private_namespace(|| MountedRoot::mount(&init, &paths.inactive()).map(MountedRoot::detach));
+    match mounted.and_then(|result| result) {
+        Ok(()) => true,
+        Err(e) => {
+            tracing::error!("the old system cannot be mounted: {e}");
+            false
+        }
+    }
+}
+
 /// Deploys the boot files of the old system without its hooks, as copal would: where those do not run, a device that boots is worth
 /// more than what a board's hooks know.
 ///
@@ -99,13 +114,33 @@ pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
         let root = MountedRoot::mount(&init, &paths.inactive())
             .map_err(|e| failed("mount the old system", &init.display().to_string()).because(e))?;
         request.source = root.path().join("resin-boot");
-        let deployed = bootfiles::deploy(&request);
+        let deployed = deploy_each(&mut request, root.path());
         root.detach();
-        tracing::info!("boot files of slot {}: {}", request.owner, deployed?);
-        Ok(())
+        deployed
     };
     let done = mount::in_private_namespace(work);
     done.map_err(|e| failed("make a mount namespace for its boot files", RUNNER).because(e))?
+}
+
+/// To the boot partitions that the old system has a hook for: by its name, as that hook would.
+fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
+    let hooks = root.join(DIR.trim_start_matches('/'));
+    let (usual, others) = bootfiles::NAMES.split_first().unwrap_or((&"1-bootfiles", &[]));
+    let is_there = |name: &str| hooks.join(name).is_file();
+    let other = others.iter().any(|name| is_there(name));
+    let mut targets = Vec::new();
+    if is_there(usual) || !other {
+        targets.push(request.paths.boot());
+    }
+    if other {
+        targets.push(request.paths.plain_boot());
+    }
+    for target in targets {
+        request.target = target;
+        let done = bootfiles::deploy(request)?;
+        tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
+    }
+    Ok(())
 }
 
 /// The mounts of the old root, outer ones first.

@@ -31,10 +31,13 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
     let transaction = ground.transaction()?;
     let seen = ground.observe()?;
     // What failed here did not keep the system from starting; the record of it makes the next boot try again.
-    warn(own_boot_files(ground));
+    let own = own_boot_files(ground);
+    let in_place = own.is_ok();
+    warn(own);
     let dialect = bootloader::detect(paths)?;
     kernel_override::commit(paths, &*dialect, running.slot);
-    CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths)?;
+    // A state partition that takes nothing costs the commit hooks of a cut, not the verdict.
+    warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));
     dialect.set(running, false)?;
     announce::committed(running.slot, ground.version_of(running.slot).as_deref());
     let mut record = ground.record(Event::Committed, &transaction, running.slot.other(), running.slot);
@@ -43,7 +46,9 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
         story::tried(&mut record, tried);
     }
     let telling = ground.tell(record, false);
-    warn(BootfilesRecord::settle(paths, running.slot));
+    if in_place {
+        warn(BootfilesRecord::settle(paths, running.slot));
+    }
     warn(stop::remove_traces(paths));
     ground.flush_state();
     telling.finish();

@@ -21,11 +21,9 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 /// # Errors
 /// As for [`run`].
 pub fn run_with(ground: &Ground<'_>) -> Result<()> {
-    let mut turn = Turn::take(ground.paths, "copal rollback commit-hooks")?;
+    let turn = Turn::wait_for(ground, "copal rollback commit-hooks")?;
     let phase = ground.observe()?.phase;
     if phase == Phase::Healthy {
-        // One of them may reboot.
-        turn.allow_shutdown();
         due_hooks(ground);
     } else {
         tracing::info!("no commit hooks are run: {}", phase.meaning());

@@ -1,14 +1,15 @@
 //! The new system has failed: back to the old one.
 
+use super::commit::own_boot_files;
 use super::story;
 use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, warn};
-use crate::bootloader;
+use crate::bootloader::{self, Dialect};
 use crate::error::{Error, Result};
 use crate::history::{Event, announce};
 use crate::hostapp::undo;
 use crate::phase::Marked;
-use crate::phase::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord};
+use crate::phase::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
 use crate::slot::Root;
 
 /// Why the device goes back.
@@ -44,64 +45,98 @@ pub(super) fn go_back(ground: &Ground<'_>, turn: Turn, reason: &Reason<'_>) -> E
     }
 }
 
-/// Everything but the reboot.
+/// Everything but the reboot. An error means that there is nothing to go back to: the running system stays.
 fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
     let paths = ground.paths;
     let old = ground.roots.other()?;
-    let record = match reason {
-        Reason::Resumed(record) => (*record).clone(),
-        _ => RollbackRecord {
-            target: old.slot,
-            kind: RollbackKind::Health,
-            transaction: ground.transaction()?,
-        },
-    };
-    tracing::error!("slot {} is given up: {}", ground.running().slot, reason.text());
-    let telling = tell(ground, reason, &record);
-    if !matches!(reason, Reason::Resumed(_)) {
-        record.write(paths)?;
+    let mut record = ground.rollback_record(old.slot, RollbackKind::Health)?;
+    if let Reason::Resumed(begun) = reason {
+        record.transaction.clone_from(&begun.transaction);
     }
+    tracing::error!("slot {} is given up: {}", ground.running().slot, reason.text());
+    // Without it a cut from here on leads to another trial of a system that fails it.
+    warn(record.write(paths));
+    let telling = tell(ground, reason, &record);
     let before = bootloader::detect(paths)?;
     kernel_override::restore(paths, &*before, old.slot);
-    let back = boot_files(ground, old).and_then(|()| undo::select(paths, &*before, old));
-    match &back {
+    let back = boot_files(ground, old, &*before);
+    let stays = match &back {
         Ok(()) => {
             announce::rolled_back(old.slot, &reason.text());
             warn(BootfilesRecord::settle(paths, old.slot));
             warn(Flag::HealthTriggered.raise(paths));
+            false
         }
         Err(e) => {
-            // The record stays, so that the next boot tries again; the bootloader counts those, and comes to the old system
-            // by itself.
             announce::rollback_failed(old.slot, e);
             warn(Flag::HealthFailed.raise(paths));
+            half_way(ground, old)
         }
-    }
-    warn(files::remove_variables(paths));
-    warn(files::remove_breadcrumbs(paths));
-    let marker = Marker {
-        kind: Marked::RolledBack,
-        boot_id: files::boot_id(paths)?,
-        target: old.slot,
-        transaction: record.transaction.clone(),
     };
-    warn(marker.set(paths));
+    warn(files::remove_variables(paths));
+    if stays {
+        warn(stay(ground));
+    }
+    warn(files::remove_breadcrumbs(paths));
+    if !stays {
+        let (target, transaction, boot_id) = (old.slot, record.transaction.clone(), record.boot_id.clone());
+        warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
+    }
     ground.flush_state();
     telling.finish();
-    if let Err(e) = back {
-        let mut story =
-            ground.record(Event::RollbackFailed, &record.transaction, ground.running().slot, old.slot);
-        story::failed(&mut story, &e);
-        ground.tell(story, false).finish();
-    }
-    Ok(())
+    let Err(e) = back else { return Ok(()) };
+    let mut story =
+        ground.record(Event::RollbackFailed, &record.transaction, ground.running().slot, old.slot);
+    story::failed(&mut story, &e);
+    ground.tell(story, false).finish();
+    if stays { Err(e) } else { Ok(()) }
 }
 
-/// The old system's own hooks know everything about it; without them, copal knows its boot files.
-fn boot_files(ground: &Ground<'_>, old: &Root) -> Result<()> {
-    let Err(e) = (ground.outside.old_hooks)() else { return Ok(()) };
+/// Whether the device has to stay with the running system, which has failed, but runs: nothing would lead back from a reboot.
+///
+/// Otherwise the record makes the next boot try again, and the bootloader, which counts those, comes to the old system by itself.
+fn half_way(ground: &Ground<'_>, old: &Root) -> bool {
+    let read = || -> Result<bool> {
+        let dialect = bootloader::detect(ground.paths)?;
+        let state = dialect.read()?;
+        if state.root.means(old) {
+            // Its hooks came as far as their own selection, which is on trial: nobody would end that.
+            dialect.set(old, false)?;
+            return Ok(false);
+        }
+        Ok(!state.upgrade_available || !dialect.counts())
+    };
+    let uncounted = read().unwrap_or_else(|e| {
+        tracing::warn!("{}", e.message());
+        false
+    });
+    uncounted || !(ground.outside.old_is_there)()
+}
+
+/// The running system for good, with its own boot files: those of the old one may be in place in part.
+fn stay(ground: &Ground<'_>) -> Result<()> {
+    tracing::error!(
+        "slot {} stays, although it has failed: there is nothing to go back to",
+        ground.running().slot
+    );
+    warn(own_boot_files(ground));
+    let dialect = bootloader::detect(ground.paths)?;
+    undo::select(ground.paths, &*dialect, ground.running())?;
+    warn(BootfilesRecord::settle(ground.paths, ground.running().slot));
+    warn(Trial::remove(ground.paths));
+    RollbackRecord::remove(ground.paths)
+}
+
+/// Boot files and selection. The old system's own hooks know everything about it, also how its bootloader is told; without them,
+/// copal knows its boot files.
+fn boot_files(ground: &Ground<'_>, old: &Root, before: &dyn Dialect) -> Result<()> {
+    let paths = ground.paths;
+    let Err(e) = (ground.outside.old_hooks)() else {
+        return undo::select(paths, &*bootloader::detect(paths)?, old);
+    };
     tracing::error!("{}; the boot files of slot {} are restored without them", e.message(), old.slot);
-    (ground.outside.old_boot_files)().map_err(|own| own.and_also(&e.message()))
+    (ground.outside.old_boot_files)().map_err(|own| own.and_also(&e.message()))?;
+    undo::select(paths, before, old)
 }
 
 /// The first record of a rollback has the whole story; to go on with it adds nothing.

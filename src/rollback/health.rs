@@ -43,7 +43,7 @@ fn stand_in(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
         conf.altboot_patience.as_secs()
     );
     (ground.outside.wait)(conf.altboot_patience);
-    let turn = Turn::take(ground.paths, "rollback-health")?;
+    let turn = Turn::wait_for(ground, "rollback-health")?;
     let seen = ground.observe()?;
     if seen.phase != Phase::Altboot {
         turn.release();

@@ -40,6 +40,8 @@ const fn committed(slot: Slot) -> &'static str {
 pub fn restore(paths: &Paths, dialect: &dyn Dialect, old: Slot) {
     let read = dialect.variable(ACTIVE).and_then(|active| Ok((active, dialect.variable(committed(old))?)));
     let (active, wanted) = match read {
+        // Taken back before, by a rollback that was cut off; or there is nothing else to go back to.
+        Ok((active, wanted)) if active == wanted => return,
         Ok((Some(active), wanted)) => (active, wanted),
         Ok((None, _)) => return,
         Err(e) => return tracing::warn!("{e}; the kernel override stays as it is"),

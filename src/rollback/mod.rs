@@ -29,17 +29,21 @@ mod trial;
 pub use outside::Outside;
 
 use std::io;
+use std::time::Duration;
 
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::lock::Lock;
-use crate::phase::files::{self, Trial};
+use crate::phase::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::phase::{self, Observation, Phase};
-use crate::slot::{Root, Roots};
+use crate::slot::{Root, Roots, Slot};
 use crate::sys::file::{Folder, Steps as _};
 use crate::sys::signal::PutOff;
 use crate::sys::systemd::{self, Inhibitor};
+
+/// Between two attempts to take the lock of updates.
+const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The device, as far as a verdict needs it.
 pub struct Ground<'a> {
@@ -57,6 +61,8 @@ impl<'a> Ground<'a> {
     /// # Errors
     /// `SlotUnknown`, `SlotSame`, `Io`.
     pub fn look(paths: &'a Paths, outside: &'a Outside<'a>) -> Result<Ground<'a>> {
+        // Looked into, an automount mounts what it stands for; where nothing is to be mounted, that is told when it is needed.
+        drop(std::fs::read_dir(paths.inactive().join(".")));
         Ok(Ground { paths, roots: Roots::of(&Facts::gather(paths)?)?, outside })
     }
 
@@ -84,6 +90,12 @@ impl<'a> Ground<'a> {
         }
     }
 
+    /// A rollback that is worked on in this boot.
+    fn rollback_record(&self, target: Slot, kind: RollbackKind) -> Result<RollbackRecord> {
+        let boot_id = files::boot_id(self.paths).unwrap_or_default();
+        Ok(RollbackRecord { target, kind, transaction: self.transaction()?, boot_id })
+    }
+
     /// Everything on the state partition, also what others have written there without waiting for it.
     fn flush_state(&self) {
         let flushed = Folder::open(&self.paths.state()).and_then(|folder| {
@@ -102,21 +114,46 @@ impl<'a> Ground<'a> {
 /// A verdict, while nobody updates, and nothing ends the program half-way. Ends with one of [`release`](Self::release) and
 /// [`release_to_reboot`](Self::release_to_reboot), before anything that may reboot.
 struct Turn {
-    lock: Lock,
+    lock: Option<Lock>,
     inhibitor: Option<Inhibitor>,
-    put_off: PutOff,
+    put_off: Option<PutOff>,
 }
 
 impl Turn {
-    /// Takes the lock of updates and, from logind, that against shutting down. Signals are put off.
-    fn take(paths: &Paths, program: &str) -> Result<Turn> {
-        let lock = Lock::take(paths, program)?;
-        let put_off =
-            PutOff::begin().map_err(|e| Error::new(Code::Io, "cannot put off signals").because(e))?;
-        let inhibitor = systemd::is_running(paths.root())
+    /// Takes the lock of updates. Signals are put off.
+    fn take(ground: &Ground<'_>, program: &str) -> Result<Turn> {
+        let lock = Lock::take(ground.paths, program)?;
+        let put_off = match ground.outside.hold_signals.then(PutOff::begin) {
+            Some(Err(e)) => return Err(Error::new(Code::Io, "cannot put off signals").because(e)),
+            Some(Ok(put_off)) => Some(put_off),
+            None => None,
+        };
+        Ok(Turn { lock: Some(lock), inhibitor: None, put_off })
+    }
+
+    /// Takes it once whoever has it lets it go: somebody who was refused an update, and had it for a moment, must not cost a
+    /// verdict.
+    fn wait_for(ground: &Ground<'_>, program: &str) -> Result<Turn> {
+        let mut told = false;
+        loop {
+            match Turn::take(ground, program) {
+                Err(e) if e.code() == Code::Busy => {
+                    if !told {
+                        tracing::warn!("{}; waiting for its end", e.message());
+                        told = true;
+                    }
+                    (ground.outside.wait)(BUSY_PAUSE);
+                }
+                turn => return turn,
+            }
+        }
+    }
+
+    /// Asks logind not to shut down meanwhile. Not at boot, when it is not there yet, and asking for it would wait.
+    fn hold_shutdown(&mut self, ground: &Ground<'_>, program: &str) {
+        self.inhibitor = systemd::is_running(ground.paths.root())
             .then(|| systemd::inhibit_shutdown(program, "the boot state is being changed"))
             .flatten();
-        Ok(Turn { lock, inhibitor, put_off })
     }
 
     /// Lets the system shut down: what follows may reboot.
@@ -127,16 +164,26 @@ impl Turn {
     }
 
     /// Whoever has wanted to end the program meanwhile gets his way here.
-    fn release(mut self) {
-        self.allow_shutdown();
-        self.lock.release();
-        self.put_off.release();
+    fn release(self) {
+        drop(self);
     }
 
     /// Nothing but the reboot is left, and nobody may get in between.
     fn release_to_reboot(mut self) {
+        // They stay put off.
+        self.put_off.take();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
         self.allow_shutdown();
-        self.lock.release();
+        if let Some(lock) = self.lock.take() {
+            lock.release();
+        }
+        if let Some(put_off) = self.put_off.take() {
+            put_off.release();
+        }
     }
 }
 

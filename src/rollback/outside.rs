@@ -30,6 +30,11 @@ pub struct Outside<'a> {
     pub current_hooks: Act<'a>,
     /// Runs the running system's commit hooks.
     pub commit_hooks: Act<'a>,
+    /// Whether signals to end the program are put off while a verdict is carried out: not in a program that has other threads which
+    /// mind.
+    pub hold_signals: bool,
+    /// Whether the old system can be mounted at all.
+    pub old_is_there: Box<dyn Fn() -> bool + 'a>,
     /// Reboots. Returns when it fails.
     pub reboot: Box<dyn Fn() -> Error + 'a>,
 }
@@ -46,6 +51,8 @@ impl<'a> Outside<'a> {
             old_boot_files: Box::new(move || chroot::deploy_old_boot_files(paths)),
             current_hooks: Box::new(move || hooks::current::restore(paths)),
             commit_hooks: Box::new(move || hooks::current::commit(paths)),
+            hold_signals: true,
+            old_is_there: Box::new(move || chroot::is_there(paths)),
             reboot: Box::new(move || safe_reboot::at_once(paths)),
         }
     }

@@ -10,7 +10,7 @@ use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::lock::Lock;
-use crate::phase::files::{self, Flag, Trial};
+use crate::phase::files::{self, Flag, RollbackRecord, Trial};
 use crate::phase::{Observation, Phase, observe};
 use crate::slot::{Root, Roots};
 
@@ -57,6 +57,8 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
         )
     } else if found.phase == Phase::GoingBack {
         format!("a rollback from slot {running} to slot {} is under way", running.other())
+    } else if found.phase == Phase::Finishing {
+        format!("a rollback to slot {running} is being completed")
     } else {
         return Ok(());
     };
@@ -86,7 +88,12 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
 /// `StateUnwritable`, the first one.
 pub(super) fn remove_traces(paths: &Paths) -> Result<()> {
     files::sweep(paths);
-    let first = [files::remove_variables(paths), Flag::HealthFailed.lower(paths), Trial::remove(paths)];
+    let first = [
+        files::remove_variables(paths),
+        Flag::HealthFailed.lower(paths),
+        Trial::remove(paths),
+        RollbackRecord::remove(paths),
+    ];
     let last = files::remove_breadcrumbs(paths);
     first.into_iter().chain([last]).collect()
 }

@@ -91,15 +91,10 @@ fn unsupported(ground: &Ground<'_>) -> Result<()> {
 
 /// Whatever has happened while the checks were waited for: the verdict is on what is there now.
 fn verdict<'g>(ground: &Ground<'g>, carry_out: impl FnOnce(&Ground<'g>, Turn) -> Result<()>) -> Result<()> {
-    let turn = match Turn::take(ground.paths, "rollback-health") {
-        Err(e) if e.code() == Code::Busy => {
-            tracing::warn!("{}; it takes the place of the trial", e.message());
-            return Ok(());
-        }
-        turn => turn?,
-    };
+    let mut turn = Turn::wait_for(ground, "rollback-health")?;
     let now = ground.observe()?;
     if now.phase == Phase::Trial {
+        turn.hold_shutdown(ground, "rollback-health");
         return carry_out(ground, turn);
     }
     tracing::info!("the trial has ended meanwhile: {}", now.phase.meaning());
@@ -110,6 +105,7 @@ fn verdict<'g>(ground: &Ground<'g>, carry_out: impl FnOnce(&Ground<'g>, Turn) ->
 /// Userspace is up: the boot count starts anew. It fails towards the old system: without the record, the count stays.
 fn reset_count(ground: &Ground<'_>) {
     let reset = || -> Result<()> {
+        let turn = Turn::wait_for(ground, "rollback-health")?;
         let seen = ground.observe()?;
         let trial = match Trial::read(ground.paths) {
             Ok(Some(trial)) if trial.slot == ground.running().slot => trial,
@@ -117,7 +113,11 @@ fn reset_count(ground: &Ground<'_>) {
             // A damaged one may have been used up.
             Err(e) => return Err(e),
         };
-        count_anew(ground, &*seen.dialect, seen.state.bootcount, trial)
+        if seen.phase == Phase::Trial {
+            count_anew(ground, &*seen.dialect, seen.state.bootcount, trial)?;
+        }
+        turn.release();
+        Ok(())
     };
     if let Err(e) = reset() {
         tracing::warn!("{}; the bootloader's count of attempts goes on", e.message());

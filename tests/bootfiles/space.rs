@@ -117,7 +117,12 @@ fn a_rollback_is_an_undo_for_the_slot_it_leads_to() {
     }
     let (_mounted, device) = device(1000 + 200, 1000, 1000);
     let before = stamps(&device.boot());
-    let record = |target| RollbackRecord { target, kind: RollbackKind::Health, transaction: "t".into() };
+    let record = |target| RollbackRecord {
+        target,
+        kind: RollbackKind::Health,
+        transaction: "t".into(),
+        boot_id: "one".into(),
+    };
     // To the running slot, the other one's boot files do not go.
     record(Slot::A).write(&device.paths()).unwrap();
     assert_eq!(device.update().unwrap_err().code(), Code::BootPartitionFull);

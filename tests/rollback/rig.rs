@@ -41,6 +41,7 @@ pub struct Rig {
     pub old_hooks: Cell<bool>,
     pub old_boot_files: Cell<bool>,
     pub too_old: Cell<bool>,
+    pub old_is_there: Cell<bool>,
     /// What was done, in its order.
     pub log: RefCell<Vec<String>>,
     /// Time that has passed.
@@ -97,6 +98,7 @@ impl Rig {
             old_hooks: Cell::new(true),
             old_boot_files: Cell::new(true),
             too_old: Cell::new(false),
+            old_is_there: Cell::new(true),
             log: RefCell::default(),
             clock: Cell::default(),
         }
@@ -213,6 +215,8 @@ impl Rig {
                 self.note("commit hooks");
                 Ok(())
             }),
+            hold_signals: false,
+            old_is_there: Box::new(|| self.old_is_there.get()),
             reboot: Box::new(|| {
                 self.note("reboot");
                 Error::new(Code::RebootFailed, "the device does not reboot")

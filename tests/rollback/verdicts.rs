@@ -188,3 +188,107 @@ fn damaged_records_are_removed_at_boot_and_block_nothing() {
     assert_eq!(rig.selection(), (Slot::B, true, 2), "the count goes on");
     assert!(Trial::read(&rig.paths()).is_err());
 }
+
+#[test]
+fn a_system_stays_where_the_old_one_cannot_be_mounted() {
+    for told in Told::ALL {
+        let rig = on_trial(told);
+        rig.health.replace(vec![false]);
+        rig.old_hooks.set(false);
+        rig.old_boot_files.set(false);
+        rig.old_is_there.set(false);
+        let e = rig.health().unwrap_err();
+        assert!(e.message().contains("boot file fails"), "{e}");
+        assert!(!rig.noted().iter().any(|n| n == "reboot"), "nothing is there to boot");
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::B, false, 0), Phase::Healthy), "{told:?}");
+        assert!(rig.has("rollback-health-failed"));
+        let rig = rig.booted(Slot::B);
+        rig.boot_check().unwrap();
+        assert_eq!((rig.noted().len(), rig.phase()), (0, Phase::Healthy), "{told:?}");
+    }
+}
+
+#[test]
+fn a_rollback_that_was_stopped_does_not_come_back() {
+    let rig = on_trial(Told::Uboot);
+    rig.health.replace(vec![false]);
+    rig.old_hooks.set(false);
+    rig.old_boot_files.set(false);
+    rig.health().unwrap_err();
+    let rig = rig.booted(Slot::B);
+    assert_eq!(rig.phase(), Phase::GoingBack);
+    let e = copal::rollback::stop::run(&rig.paths(), false).unwrap_err();
+    assert_eq!(e.code(), Code::StopRefused);
+    copal::rollback::stop::run(&rig.paths(), true).unwrap();
+    rig.boot_check().unwrap();
+    assert_eq!((rig.selection(), rig.phase()), ((Slot::B, false, 0), Phase::Healthy));
+    assert_eq!(rig.noted().len(), 0);
+}
+
+#[test]
+fn hooks_that_flipped_and_then_failed_leave_no_trial_of_the_old_system() {
+    let rig = on_trial(Told::Grub);
+    rig.health.replace(vec![false]);
+    rig.old_boot_files.set(false);
+    let mut outside = rig.outside();
+    outside.old_hooks = Box::new(|| {
+        rig.select(Slot::A, true);
+        Err(copal::error::Error::new(Code::HookFailed, "a later hook fails"))
+    });
+    let paths = rig.paths();
+    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
+    copal::rollback::health::run_with(&ground, &Default::default()).unwrap_err();
+    assert_eq!(rig.selection(), (Slot::A, false, 0));
+    assert!(rig.has("rollback-health-failed"));
+}
+
+#[test]
+fn records_that_a_shell_release_has_left_are_not_taken_for_those_of_the_next_update() {
+    let hook = |rig: &crate::rig::Rig| {
+        let builtin =
+            copal::hostapp::hooks::builtin::BUILTINS.iter().find(|b| b.names.contains(&"80-rollback"));
+        let context = copal::hostapp::hooks::Context {
+            paths: rig.paths(),
+            during_update: true,
+            called: "80-rollback".into(),
+        };
+        (builtin.unwrap().run)(&context).unwrap();
+    };
+    for target in [Slot::A, Slot::B] {
+        let rig = crate::rig::Rig::new(Told::Uboot, Slot::A);
+        let kind = copal::phase::files::RollbackKind::Health;
+        let transaction = "t0".to_owned();
+        let record = RollbackRecord { target, kind, transaction, boot_id: "an earlier one".into() };
+        record.write(&rig.paths()).unwrap();
+        Trial { transaction: "t0".into(), slot: Slot::B, resets: 3 }.write(&rig.paths()).unwrap();
+        hook(&rig);
+        assert!(!rig.has("copal/rollback") && !rig.has("copal/trial"), "{target}");
+        // But the hooks of the old system run during a rollback, too.
+        RollbackRecord { target: Slot::B, boot_id: "this".into(), ..record }.write(&rig.paths()).unwrap();
+        hook(&rig);
+        assert!(rig.has("copal/rollback"), "{target}");
+    }
+}
+
+#[test]
+fn a_verdict_waits_for_whoever_has_the_lock() {
+    let rig = on_trial(Told::Uboot);
+    let lock = std::cell::RefCell::new(None);
+    let waited = std::cell::Cell::new(0);
+    let mut outside = rig.outside();
+    outside.wait = Box::new(|_| {
+        waited.set(waited.get() + 1);
+        match waited.get() {
+            1 => {
+                *lock.borrow_mut() =
+                    Some(copal::hostapp::lock::Lock::take(&rig.paths(), "hostapp-update").unwrap())
+            }
+            3 => drop(lock.borrow_mut().take()),
+            _ => {}
+        }
+    });
+    let paths = rig.paths();
+    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
+    copal::rollback::health::run_with(&ground, &Default::default()).unwrap();
+    assert_eq!((waited.get(), rig.phase()), (3, Phase::Healthy));
+}

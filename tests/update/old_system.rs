@@ -47,7 +47,9 @@ fn a_copal_release_gets_its_boot_files_back() {
     assert!(log.contains("RESULT error ") && log.contains("[boot-partition-full]"), "{log}");
     assert!(boot(&rig) == before, "{log}");
 
-    rig.put("mnt/state/copal/rollback", r#"{"target":"B","kind":"health"}"#);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let record = format!(r#"{{"target":"B","kind":"health","boot_id":"{}"}}"#, boot.trim());
+    rig.put("mnt/state/copal/rollback", &record);
     // Its new file needs a little room, which no overwriting gives.
     rig.ok(&["sh", "-c", "truncate -s -64K /mnt/boot/filler; sync /mnt/boot"]);
     let log = stderr(&rig.run(&run));

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{DIR, DURING_UPDATE, LIMIT_VARIABLE, Phases, Run, Signals, limit, run};
 use crate::config::paths::Paths;
@@ -12,6 +13,9 @@ use crate::sys::command::{Command, Speaker};
 const RESTORE: &str = "hostapp-update-hooks";
 /// Knows the hooks that are due once a system has proved itself.
 const COMMIT: &str = "hostapp-update-hooks-v2";
+
+/// For all of them together. Minutes at most: one that hangs must not keep the engine from starting, or every update waiting.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs them as for an update that did not come about (`DURING_UPDATE=0`): boot files and bootloaders are those of the running system
 /// again.
@@ -52,7 +56,8 @@ fn start(program: &Path, name: &'static str, args: &[&str]) -> Result<()> {
             .object(program.display())
             .because(why)
     };
-    let command = Command::script(program).map_err(failed)?.args(args).envs([(DURING_UPDATE, "0")]);
+    let command =
+        Command::script(program).map_err(failed)?.args(args).envs([(DURING_UPDATE, "0")]).limit(Some(LIMIT));
     let speaker = Speaker { name, full: name, hook: None, levels: true };
     let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
     if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }

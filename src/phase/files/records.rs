@@ -133,9 +133,22 @@ pub struct RollbackRecord {
     /// Of which update; empty where that is not known.
     #[serde(default)]
     pub transaction: String,
+    /// The boot in which it was last worked on; empty where that is not known.
+    #[serde(default)]
+    pub boot_id: String,
 }
 
 kept_as!(RollbackRecord, "rollback");
+
+impl RollbackRecord {
+    /// Whether a rollback to `slot` is being worked on in this boot. A record of another boot may be one that nobody has completed: a
+    /// shell release knows nothing of it.
+    #[must_use]
+    pub fn is_at_work(paths: &Paths, slot: Slot) -> bool {
+        let record = RollbackRecord::read(paths).ok().flatten();
+        record.is_some_and(|r| r.target == slot && boot_id(paths).is_ok_and(|id| id == r.boot_id))
+    }
+}
 
 /// "This slot is to prove itself." Written before an update selects it, removed with the verdict. An update by a shell release
 /// leaves none.

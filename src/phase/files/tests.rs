@@ -106,7 +106,12 @@ fn what_a_kill_has_left_goes_with_the_next_change() {
 #[test]
 fn a_rollback_is_recorded() {
     let (_dir, paths) = device();
-    let record = RollbackRecord { target: Slot::A, kind: RollbackKind::Altboot, transaction: "t".into() };
+    let record = RollbackRecord {
+        target: Slot::A,
+        kind: RollbackKind::Altboot,
+        transaction: "t".into(),
+        boot_id: "one".into(),
+    };
     record.write(&paths).unwrap();
     assert_eq!(RollbackRecord::read(&paths).unwrap(), Some(record));
     RollbackRecord::remove(&paths).unwrap();

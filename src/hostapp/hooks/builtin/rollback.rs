@@ -8,7 +8,9 @@ use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::hooks::Context;
-use crate::phase::files::{Flag, Marker, drop_breadcrumbs, remove_breadcrumbs, remove_variables};
+use crate::phase::files::{
+    Flag, Marker, RollbackRecord, Trial, drop_breadcrumbs, remove_breadcrumbs, remove_variables,
+};
 use crate::slot::Roots;
 use crate::sys::file::{self, Folder, Steps as _};
 
@@ -27,6 +29,7 @@ pub(super) fn run(context: &Context) -> Result<()> {
     }
     sweep(&paths.state());
     if context.during_update {
+        remove_stale_records(paths)?;
         drop_breadcrumbs(paths)?;
         lower_flags(paths)?;
     } else {
@@ -37,6 +40,18 @@ pub(super) fn run(context: &Context) -> Result<()> {
         }
     }
     flush(&paths.state())
+}
+
+/// What an earlier update's verdict has left for a system that knows nothing of it, a shell release. It would be taken for this
+/// update's: the new system would go back without tests, or stay without them.
+fn remove_stale_records(paths: &Paths) -> Result<()> {
+    let roots = Roots::of(&Facts::gather(paths)?)?;
+    if RollbackRecord::is_at_work(paths, roots.other()?.slot) {
+        return Ok(());
+    }
+    RollbackRecord::remove(paths)?;
+    // One of this update is there already where copal installs.
+    if copal_follows(paths) { Ok(()) } else { Trial::remove(paths) }
 }
 
 fn lower_flags(paths: &Paths) -> Result<()> {

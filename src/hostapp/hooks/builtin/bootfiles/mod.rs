@@ -133,14 +133,7 @@ pub fn run(context: &Context) -> Result<()> {
 /// A rollback, too, runs the hooks of the other slot as for an update, but its release must get its boot files back: refused for
 /// want of room beside those of the one that failed, they would leave nothing that boots.
 fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
-    match RollbackRecord::read(paths) {
-        Ok(Some(record)) if record.target == other => Purpose::Undo,
-        Ok(_) => Purpose::Update,
-        Err(e) => {
-            tracing::warn!("{e}; taken for none");
-            Purpose::Update
-        }
-    }
+    if RollbackRecord::is_at_work(paths, other) { Purpose::Undo } else { Purpose::Update }
 }
 
 /// Deploys boot files. May be cut off at any moment and be run again, for the same release or for another.
