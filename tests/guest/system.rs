@@ -2,9 +2,47 @@
 
 use std::time::Duration;
 
-use crate::support::{Disk, Guest, System, fat_image, folder, gpt_image};
+use crate::support::{Disk, Guest, Outcome, System, fat_image, folder, gpt_image};
 
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// The D-Bus service under systemd and the policy of the bus. Leaves what was said in files.
+const SERVICE: &str = r#"
+call() { busctl --system call io.balena.Copal1 "$@"; }
+manager() { call /io/balena/Copal1 io.balena.Copal1.Manager "$@"; }
+nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups -- busctl --system call io.balena.Copal1 "$@"; }
+show() { systemctl show --value -p "$1" copal.service; }
+
+[ "$(show ActiveState)" = inactive ]
+manager Status >/host/first
+first=$(show MainPID)
+show ActiveState >/host/active
+[ "$(readlink "/proc/$first/ns/mnt")" = "$(readlink /proc/1/ns/mnt)" ]
+grep -q '^NoNewPrivs:[[:space:]]*1' "/proc/$first/status"
+
+nobody /io/balena/Copal1 io.balena.Copal1.Manager Status >/host/nobody
+nobody /io/balena/Copal1 org.freedesktop.DBus.Properties Get ss io.balena.Copal1.Manager Version >/dev/null
+forbidden() { if nobody "$@" 2>>/host/forbidden; then exit 1; fi; }
+forbidden /io/balena/Copal1 io.balena.Copal1.Manager Update 'sa{sv}' /nowhere.tar 0
+forbidden /io/balena/Copal1 io.balena.Copal1.Manager MarkGood
+forbidden /io/balena/Copal1 io.balena.Copal1.Manager Rollback
+forbidden /io/balena/Copal1/job/1 io.balena.Copal1.Job Cancel
+
+job=$(manager Update 'sa{sv}' /nowhere.tar 0 | cut -d'"' -f2)
+property() { busctl --system get-property io.balena.Copal1 "$job" io.balena.Copal1.Job "$1"; }
+for i in $(seq 100); do [ "$(property State)" = 's "running"' ] || break; sleep 0.1; done
+property State >/host/job
+property Error >>/host/job
+grep VmRSS "/proc/$(show MainPID)/status" >/host/memory
+
+for i in $(seq 300); do [ "$(show ActiveState)" = active ] || break; sleep 0.1; done
+show ActiveState >/host/idle
+show Result >>/host/idle
+[ ! -e "/proc/$first" ]
+property State >/host/again
+[ "$(show MainPID)" != "$first" ]
+show NRestarts >>/host/again
+"#;
 
 #[test]
 fn a_system_boots_from_a_stick_and_switches_off() {
@@ -24,6 +62,17 @@ fn a_system_boots_from_a_stick_and_switches_off() {
             "early.service",
             "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'copal --version; touch /run/early'",
         )
+        .shipped("systemd/copal.service", "/lib/systemd/system/copal.service")
+        .shipped(
+            "systemd/io.balena.Copal1.service",
+            "/usr/share/dbus-1/system-services/io.balena.Copal1.service",
+        )
+        .shipped("systemd/io.balena.Copal1.conf", "/usr/share/dbus-1/system.d/io.balena.Copal1.conf")
+        // Once the service is idle, so that nobody waits for a minute.
+        .text(
+            "/etc/systemd/system/copal.service.d/idle.conf",
+            "[Service]\nExecStart=\nExecStart=/usr/bin/copal daemon --idle 6\n",
+        )
         .ext4(&root, "flash-rootA", 400);
     fat_image(&boot, "flash-boot", 32, &[("config.json", b"{}"), ("a/b/c.txt", b"c")]);
     gpt_image(&medium, &[("flash-boot", &boot), ("flash-rootA", &root)], 1);
@@ -32,7 +81,7 @@ fn a_system_boots_from_a_stick_and_switches_off() {
         .disk(Disk::Nvme, &image("target", 64 << 20), "TARGET")
         .disk(Disk::Emmc { boot: 1 << 20 }, &image("emmc", 18 << 20), "")
         .pflash(&image("nor", 1 << 20))
-        .script(
+        .script(&format!(
             "mkdir -p /mnt/boot
              mount LABEL=flash-boot /mnt/boot
              cat /mnt/boot/a/b/c.txt >/host/c
@@ -43,8 +92,8 @@ fn a_system_boots_from_a_stick_and_switches_off() {
              [ /dev/disk/by-label/flash-rootA -ef /dev/sda2 ]
              [ -b /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_TARGET ] && [ -b /dev/mmcblk0boot0 ] && [ -c /dev/mtd0 ]
              echo said by the test | systemd-cat -p warning -t thetest
-             systemctl poweroff",
-        )
+             {SERVICE}",
+        ))
         .run(LIMIT)
         .ok();
     assert_eq!(outcome.file("c"), "c");
@@ -53,4 +102,38 @@ fn a_system_boots_from_a_stick_and_switches_off() {
         |e: &&serde_json::Value| e["SYSLOG_IDENTIFIER"] == "thetest" && e["MESSAGE"] == "said by the test";
     let journal = outcome.journal();
     assert_eq!(journal.iter().find(said).expect("it is in the journal")["PRIORITY"], "4");
+
+    check_service(&outcome, &journal);
+}
+
+fn check_service(outcome: &Outcome, journal: &[serde_json::Value]) {
+    // One of them started it, and everybody may read.
+    for caller in ["first", "nobody"] {
+        assert!(outcome.file(caller).contains(r#"\"copal\":\""#), "{}", outcome.file(caller));
+    }
+    assert_eq!(outcome.file("active"), "active\n");
+    let memory = outcome.file("memory");
+    println!("the idle service: {}", memory.trim());
+    let kilobytes: u32 = memory.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(kilobytes < 8 << 10, "{memory}");
+    // By the bus already, not only by the service.
+    assert_eq!(
+        outcome.file("forbidden").matches("Access denied").count(),
+        4,
+        "{}",
+        outcome.file("forbidden")
+    );
+    let rejected = |member: &str| {
+        let wanted = format!("member=\"{member}\"");
+        let message = |e: &serde_json::Value| e["MESSAGE"].as_str().unwrap_or_default().to_owned();
+        journal.iter().map(message).any(|m| m.contains("Rejected send message") && m.contains(&wanted))
+    };
+    for member in ["Update", "MarkGood", "Rollback", "Cancel"] {
+        assert!(rejected(member), "{member}");
+    }
+    let job = outcome.file("job");
+    assert!(job.starts_with("s \"failed\"\n") && job.contains(r#""code" "slot-unknown""#), "{job}");
+    assert_eq!(outcome.file("idle"), "inactive\nsuccess\n");
+    // The next one knows the job of the one before it.
+    assert_eq!(outcome.file("again"), "s \"failed\"\n0\n");
 }

@@ -68,6 +68,11 @@ impl System {
         self.file(&host::copal(), "/usr/bin/copal")
     }
 
+    /// A file as it is shipped, by its path in the repository.
+    pub(crate) fn shipped(self, from: &str, to: &str) -> Self {
+        self.file(&Path::new(env!("CARGO_MANIFEST_DIR")).join(from), to)
+    }
+
     /// A unit, started with everything else.
     pub(crate) fn unit(self, name: &str, contents: &str) -> Self {
         self.text(&format!("/etc/systemd/system/{name}"), contents)
