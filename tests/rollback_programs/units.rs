@@ -74,6 +74,7 @@ fn health_and_altboot_are_those_that_others_refer_to() {
         has(name, "Service.NotifyAccess", true, "main");
         // They look at breadcrumbs that the check at boot creates, and end with the system, which fails every test then.
         has(name, "Unit.After", false, "copal-boot-check.service resin-state.service");
+        has(name, "Unit.After", false, "mnt-sysroot-inactive.automount");
         has(name, "Unit.Conflicts", true, "shutdown.target");
         has(name, "Unit.Before", false, "shutdown.target");
         // Inactive when nothing is left to do: test suites wait for that.
@@ -117,7 +118,9 @@ fn the_check_comes_before_whoever_looks_at_breadcrumbs() {
     has(name, "Install.WantedBy", true, "multi-user.target");
     has(name, "Unit.Requires", true, "resin-boot.service resin-state.service mnt-sysroot-active.service");
     has(name, "Unit.After", false, "resin-boot.service resin-state.service mnt-sysroot-active.service");
-    has(name, "Unit.After", false, "balena-nonencboot.service");
+    has(name, "Unit.After", false, "balena-nonencboot.service mnt-sysroot-inactive.automount");
+    // Whoever looks at the journal sees what it has done.
+    has(name, "Service.Environment", true, "COPAL_LOG=info");
     has(name, "Unit.Before", false, "rollback-altboot.service rollback-health.service");
     has(name, "Unit.Before", false, "balena-host.service balena.service balena-supervisor.service");
     has(name, "Service.TimeoutStartSec", true, "infinity");
