@@ -9,6 +9,7 @@ mod flash_chips;
 mod flasher;
 mod hooks;
 mod migration;
+mod rollback;
 mod smoke;
 mod support;
 mod system;

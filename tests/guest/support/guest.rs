@@ -121,6 +121,18 @@ impl Guest {
         self
     }
 
+    /// A module that is not in the small userland, for a system guest, by its path among the kernel's. It needs no other.
+    pub(crate) fn other_module(self, path: &str) -> Self {
+        let release = std::fs::read_to_string(self.kernel.join("release")).unwrap();
+        let from = self.kernel.join("lib/modules").join(release.trim()).join(path);
+        let to = format!("/test/{}", Path::new(path).file_name().unwrap().to_str().unwrap());
+        // modprobe does not know it.
+        let first = std::fs::read_to_string(self.small.join("system-init")).unwrap();
+        let known = "modprobe ext4\n";
+        assert!(first.contains(known));
+        self.file(&from, &to).init(&first.replace(known, &format!("{known}insmod {to}\n")))
+    }
+
     /// A disk over an image file of this machine. `serial`: of at most 20 letters (eMMC and SD cards have none).
     pub(crate) fn disk(mut self, disk: Disk, path: &Path, serial: &str) -> Self {
         self.modules.extend(disk.modules().iter().map(|&m| m.to_owned()));

@@ -73,6 +73,13 @@ impl System {
         self.file(&Path::new(env!("CARGO_MANIFEST_DIR")).join(from), to)
     }
 
+    /// A unit as it is shipped, started with everything else.
+    pub(crate) fn shipped_unit(self, name: &str) -> Self {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(name);
+        let contents = std::fs::read_to_string(&from).unwrap();
+        self.unit(name, &contents)
+    }
+
     /// A unit, started with everything else.
     pub(crate) fn unit(self, name: &str, contents: &str) -> Self {
         self.text(&format!("/etc/systemd/system/{name}"), contents)

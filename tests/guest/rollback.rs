@@ -1,0 +1,245 @@
+//! The rollback units under a real systemd: a device with two root partitions, and a bootloader that takes what is selected.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::{Disk, Ending, Guest, System, fat_image, folder, gpt_image, tool};
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Mounts what balenaOS has mounted, by the links that the rule of the update state makes.
+const MOUNT: &str = r#"#!/bin/sh
+set -eu
+for i in $(seq 300); do [ ! -e "/dev/disk/by-state/$1" ] || break; sleep 0.1; done
+mkdir -p "$2"
+mount "/dev/disk/by-state/$1" "$2"
+"#;
+
+/// A unit that mounts, under a name that the units of copal wait for.
+fn mounting(what: &str, point: &str) -> String {
+    format!(
+        "[Unit]\nDefaultDependencies=no\nAfter=systemd-udevd.service\nBefore=local-fs.target\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/usr/local/sbin/mount-state {what} {point}\n"
+    )
+}
+
+const INACTIVE: &str =
+    "[Mount]\nWhat=/dev/disk/by-state/inactive\nWhere=/mnt/sysroot/inactive\nType=ext4\nOptions=noauto\n";
+
+/// What mobynit does with `-sysroot`.
+const INIT: &str = r#"#!/bin/sh
+set -eu
+[ "$1" = -sysroot ]
+at=$(mktemp -d)
+mount --bind "$2" "$at"
+echo "$at"
+"#;
+
+/// The runner of a release before copal. The boot partition has to be the device's.
+const OLD_HOOKS: &str = r#"#!/bin/sh
+set -eu
+. /etc/os-release
+echo "$VERSION during=$DURING_UPDATE root=$(cat /slot)" >/mnt/boot/old-hooks.txt
+[ -e /dev/disk/by-state/inactive ] && [ -e /proc/1/status ] && [ -d /mnt/sysroot/active/hostapps ]
+"#;
+
+/// The release in slot B has a fault.
+const CHECK: &str = r#"#!/bin/sh
+[ "$(cat /slot)" = A ] || { echo the engine is unwell >&2; exit 9; }
+"#;
+
+/// Writes one of the roots.
+fn root(test: &str, to: &Path, slot: &str, version: &str) -> Option<()> {
+    let hostapp = "c0ffee";
+    let os_release = format!("VERSION=\"{version}\"\n");
+    let shim = std::fs::read_to_string("hooks/rollback-health").unwrap();
+    let shim = shim.replace("TIMEOUT=60", "TIMEOUT=1").replace("COUNT=15", "COUNT=2");
+    let mut system = System::new(test)?
+        .copal()
+        .text("/usr/bin/rollback-health", &shim)
+        .link("copal", "/usr/bin/rollback-altboot")
+        .link("copal", "/usr/bin/rollback-clear-bootcount")
+        .link("/usr/bin/copal", "/usr/lib/udev/resin_update_state_probe")
+        .shipped("systemd/65-resin-update-state.rules", "/usr/lib/udev/rules.d/65-resin-update-state.rules")
+        .text("/usr/local/sbin/mount-state", MOUNT)
+        .unit("resin-boot.service", &mounting("resin-boot", "/mnt/boot"))
+        .unit("resin-state.service", &mounting("resin-state", "/mnt/state"))
+        .unit("mnt-sysroot-active.service", &mounting("active", "/mnt/sysroot/active"))
+        // As in balenaOS: mounted when somebody looks into it.
+        .text("/etc/systemd/system/mnt-sysroot-inactive.mount", INACTIVE)
+        .unit("mnt-sysroot-inactive.automount", "[Automount]\nWhere=/mnt/sysroot/inactive\n")
+        .unit("balena.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n")
+        .text("/usr/lib/balena/balena-healthcheck", CHECK)
+        .text("/usr/bin/rollback-board-healthcheck", "#!/bin/sh\n")
+        .text("/usr/bin/hostapp-update-hooks", OLD_HOOKS)
+        .text("/etc/os-release", &os_release)
+        .text("/slot", slot)
+        .text("/mnt/data/keep", "")
+        .text("/mnt/sysroot/active/keep", "")
+        .text("/mnt/sysroot/inactive/keep", "")
+        .text("/mnt/state/keep", "")
+        .text("/mnt/boot/keep", "")
+        .text("/resin-boot/release.txt", version)
+        // The hostapp, as far as it is looked at.
+        .link(&format!("hostapps/{hostapp}"), "/current")
+        .link("../../balena/volumes/v/_data", &format!("/hostapps/{hostapp}/boot"))
+        .text("/balena/volumes/v/_data/init", INIT)
+        .text(&format!("/balena/image/overlay2/layerdb/mounts/{hostapp}/mount-id"), "top")
+        .text("/balena/overlay2/top/diff/etc/os-release", &os_release);
+    for unit in ["copal-boot-check", "rollback-health", "rollback-altboot", "rollback-clear-bootcount"] {
+        system = system.shipped_unit(&format!("{unit}.service"));
+    }
+    system.ext4(to, &format!("resin-root{slot}"), 400);
+    Some(())
+}
+
+/// A device whose slot B is on trial, tried once.
+fn device(test: &str, dir: &Path) -> Option<PathBuf> {
+    let at = |name: &str| dir.join(name);
+    let (boot, state, disk) = (at("boot"), at("state"), at("disk"));
+    root(test, &at("a"), "A", "5.1.0")?;
+    root(test, &at("b"), "B", "6.0.0")?;
+    fat_image(
+        &boot,
+        "resin-boot",
+        16,
+        &[
+            ("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n"),
+            ("bootcount.env", b"bootcount=1\n\0"),
+            ("release.txt", b"6.0.0"),
+        ],
+    );
+    tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "resin-state", state.to_str().unwrap(), "16M"]);
+    let (a, b) = (at("a"), at("b"));
+    let parts: [(&str, &Path); 4] =
+        [("resin-boot", &boot), ("resin-rootA", &a), ("resin-rootB", &b), ("resin-state", &state)];
+    gpt_image(&disk, &parts, 1);
+    for part in [a, b] {
+        std::fs::remove_file(part).unwrap();
+    }
+    Some(disk)
+}
+
+/// A file of the boot partition, empty where it is not there.
+fn boot_file(disk: &Path, name: &str) -> String {
+    let image = format!("{}@@1M", disk.display());
+    let list = tool(&["mdir", "-b", "-i", &image, "::/"]);
+    if !list.lines().any(|l| l.trim() == format!("::/{name}")) {
+        return String::new();
+    }
+    tool(&["mtype", "-i", &image, &format!("::/{name}")])
+}
+
+/// Boots what is selected, as U-Boot does.
+fn start(test: &str, disk: &Path) -> Option<Guest> {
+    let selected = boot_file(disk, "resinOS_uEnv.txt");
+    let slot = if selected.lines().any(|l| l == "resin_root_part=2") { "A" } else { "B" };
+    let guest = Guest::system(test, &format!("LABEL=resin-root{slot}"))?;
+    Some(guest.other_module("kernel/fs/autofs/autofs4.ko").disk(Disk::Virtio, disk, "INTERNAL"))
+}
+
+/// Everything in the first boot is done by the units. Nobody has looked at the inactive slot by then: it is not mounted yet.
+const FAILS: &str = "sleep 200";
+
+/// What is known after the way back; a trial that passes; and one that a wanted reboot comes into.
+const STAYS: &str = r#"
+show() { systemctl show --value -p "$1" "$2"; }
+wait_for() { for i in $(seq 300); do [ "$(show Job $1)" ] || break; sleep 0.1; done; }
+wait_for copal-boot-check.service
+copal status >/host/back
+copal status --log >/host/log
+systemctl --failed --no-legend >/host/failed
+
+touch /mnt/state/rollback-health-breadcrumb /mnt/state/rollback-altboot-breadcrumb
+printf 'bootcount=1\n\0' >/mnt/boot/bootcount.env
+printf 'resin_root_part=2\nupgrade_available=1\n' >/mnt/boot/resinOS_uEnv.txt
+systemctl start rollback-health.service
+for unit in copal-boot-check rollback-altboot rollback-health; do
+    echo "$unit $(show ActiveState $unit) $(show Result $unit)" >>/host/units
+done
+cat /mnt/boot/resinOS_uEnv.txt >/host/committed
+ls /mnt/boot /mnt/state >>/host/committed
+copal status >>/host/committed
+
+touch /mnt/state/rollback-health-breadcrumb
+printf 'bootcount=2\n\0' >/mnt/boot/bootcount.env
+printf 'resin_root_part=2\nupgrade_available=1\n' >/mnt/boot/resinOS_uEnv.txt
+copal status >/host/on-trial
+"#;
+
+/// The messages of a program in the journal.
+fn said(journal: &[serde_json::Value], by: &str) -> String {
+    let of_it = journal.iter().filter(|e| e["SYSLOG_IDENTIFIER"] == by);
+    of_it.map(|e| format!("{}\n", e["MESSAGE"].as_str().unwrap_or_default())).collect()
+}
+
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_system_on_trial_goes_or_stays() {
+    let test = "a_system_on_trial_goes_or_stays";
+    if Guest::system(test, "").is_none() {
+        return;
+    }
+    let dir = folder();
+    let Some(disk) = device(test, dir.path()) else { return };
+
+    let Some(guest) = start(test, &disk) else { return };
+    let outcome = guest.script(FAILS).run(LIMIT);
+    println!("to the reboot: {:?}", outcome.took);
+    let journal = outcome.journal();
+    let health = said(&journal, "rollback-health");
+    assert_eq!(outcome.ending, Ending::Rebooted, "{health}\n{}", outcome.console);
+    has(&said(&journal, "rollback-altboot"), &["nothing to do"]);
+    has(&said(&journal, "copal"), &["trial: "]);
+    has(
+        &health,
+        &["is set back (1 of 3)", "attempt 2 of 2", "slot B is given up", "systemd was asked to reboot"],
+    );
+    assert!(!said(&journal, "systemd").contains("ordering cycle"), "{}", said(&journal, "systemd"));
+    assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=2\nupgrade_available=0\n");
+    assert_eq!(boot_file(&disk, "bootcount.env"), "");
+    assert_eq!(boot_file(&disk, "old-hooks.txt"), "5.1.0 during=1 root=A\n");
+
+    let Some(guest) = start(test, &disk) else { return };
+    let outcome = guest.script(STAYS).run(LIMIT).ok();
+    println!("the way back, and a trial: {:?}", outcome.took);
+    has(
+        &outcome.file("back"),
+        &[
+            "phase    healthy",
+            "slot A   5.1.0, on vda2 (partition 2), runs now, boots next",
+            "slot B   6.0.0",
+            "from 6.0.0 in slot B to 5.1.0 in slot A: the health checks failed 2 times",
+            "check engine failed: failed 2 of 2 times: it ended with status 9, after it said: the engine is unwell",
+            "flag     rollback-health-triggered",
+        ],
+    );
+    has(&outcome.file("log"), &["slot B is given up"]);
+    assert_eq!(outcome.file("failed"), "");
+    let units = outcome.file("units");
+    for unit in ["copal-boot-check", "rollback-altboot", "rollback-health"] {
+        assert!(units.lines().any(|l| l == format!("{unit} inactive success")), "{units}");
+    }
+    let committed = outcome.file("committed");
+    has(
+        &committed,
+        &[
+            "resin_root_part=2\nupgrade_available=0\n",
+            "phase    healthy",
+            "5.1.0 in slot A has proved itself",
+        ],
+    );
+    for gone in ["breadcrumb", "bootcount.env"] {
+        assert!(!committed.contains(gone), "{gone}: {committed}");
+    }
+    // It went down in good order, the boot partition still being there.
+    has(&outcome.file("on-trial"), &["phase    trial", "2 attempts of 3"]);
+    has(&said(&outcome.journal(), "rollback-clear-bootcount"), &["the boot count was 2, and is 0 now"]);
+    assert_eq!(boot_file(&disk, "bootcount.env"), "");
+    assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=2\nupgrade_available=1\n");
+}
