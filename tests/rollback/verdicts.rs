@@ -280,8 +280,8 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
         waited.set(waited.get() + 1);
         match waited.get() {
             1 => {
-                *lock.borrow_mut() =
-                    Some(copal::hostapp::lock::Lock::take(&rig.paths(), "hostapp-update").unwrap())
+                let taken = copal::hostapp::lock::Lock::take(&rig.paths(), "hostapp-update").unwrap();
+                *lock.borrow_mut() = Some(taken);
             }
             3 => drop(lock.borrow_mut().take()),
             _ => {}
