@@ -45,9 +45,15 @@ pub(super) fn run(context: &Context) -> Result<()> {
 /// What an earlier update's verdict has left for a system that knows nothing of it, a shell release. It would be taken for this
 /// update's: the new system would go back without tests, or stay without them.
 fn remove_stale_records(paths: &Paths) -> Result<()> {
-    let roots = Roots::of(&Facts::gather(paths)?)?;
-    if RollbackRecord::is_at_work(paths, roots.other()?.slot) {
-        return Ok(());
+    let other = Facts::gather(paths).and_then(|facts| Ok(Roots::of(&facts)?.other()?.slot));
+    match other {
+        Ok(other) if RollbackRecord::is_at_work(paths, other) => return Ok(()),
+        Ok(_) => {}
+        Err(e) => {
+            // Whoever selects a root says why it cannot be told.
+            tracing::debug!("records of rollbacks stay: {e}");
+            return Ok(());
+        }
     }
     RollbackRecord::remove(paths)?;
     // One of this update is there already where copal installs.
