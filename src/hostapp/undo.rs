@@ -3,12 +3,15 @@
 //! The selection goes first, by copal's own hand: from then on the running system is the one that boots, whatever becomes of
 //! the rest. Each further part is tried even when the one before it has failed.
 
+use std::collections::BTreeSet;
+
 use super::hooks::{Context, builtin};
 use crate::bootloader::{self, Dialect};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::phase::files::{self, BootfilesRecord, Marker, Trial};
 use crate::slot::{Root, Roots};
+use crate::sys::file;
 
 /// Runs the hooks of the running system with `DURING_UPDATE=0`; [`hooks::current::restore`](super::hooks::current::restore)
 /// on a device.
@@ -58,6 +61,7 @@ impl Undo<'_> {
         }
         if let Some(hooks) = self.hooks {
             undone.boot_files = Some(self.restore_boot_files(hooks));
+            flush_boot(self.paths);
             // They end with one that selects, too. Where they have run, the bootloader is told as they tell it, and what they have
             // removed is not made again.
             undone.selection = match &undone.boot_files {
@@ -118,6 +122,16 @@ impl Undo<'_> {
         match own {
             Some(hook) => (hook.run)(&context),
             None => Err(e),
+        }
+    }
+}
+
+/// Everything that hooks have written to the boot partitions: those of a shell release may leave that to whoever runs them, and
+/// the selection must not reach the medium before it.
+pub fn flush_boot(paths: &Paths) {
+    for place in BTreeSet::from([paths.boot(), paths.plain_boot()]) {
+        if let Err(e) = file::sync_file_system(&place) {
+            tracing::warn!("cannot flush {}: {e}", place.display());
         }
     }
 }

@@ -131,7 +131,9 @@ fn stay(ground: &Ground<'_>) -> Result<()> {
 /// copal knows its boot files.
 fn boot_files(ground: &Ground<'_>, old: &Root, before: &dyn Dialect) -> Result<()> {
     let paths = ground.paths;
-    let Err(e) = (ground.outside.old_hooks)() else {
+    let ran = (ground.outside.old_hooks)();
+    undo::flush_boot(paths);
+    let Err(e) = ran else {
         return undo::select(paths, &*bootloader::detect(paths)?, old);
     };
     tracing::error!("{}; the boot files of slot {} are restored without them", e.message(), old.slot);
