@@ -292,3 +292,30 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
     copal::rollback::health::run_with(&ground, &Default::default()).unwrap();
     assert_eq!((waited.get(), rig.phase()), (3, Phase::Healthy));
 }
+
+#[test]
+fn the_old_bootloader_is_told_in_its_own_way_and_in_no_other() {
+    // The new release has U-Boot, the old one the balena bootloader, as its hooks know.
+    let rig = on_trial(Told::Uboot);
+    rig.health.replace(vec![false]);
+    let mut outside = rig.outside();
+    outside.old_hooks = Box::new(|| {
+        let builtins = copal::hostapp::hooks::builtin::BUILTINS;
+        let hook = builtins.iter().find(|b| b.names.contains(&"99-balena-bootloader")).unwrap();
+        (hook.run)(&copal::hostapp::hooks::Context {
+            paths: rig.paths(),
+            during_update: true,
+            called: "99-balena-bootloader".into(),
+        })
+    });
+    let paths = rig.paths();
+    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
+    copal::rollback::health::run_with(&ground, &Default::default()).unwrap_err();
+    assert_eq!(rig.selection(), (Slot::A, false, 0));
+    let env = fs::read_to_string(rig.at("/mnt/boot/bootenv")).unwrap();
+    assert!(env.contains("resin_root_part=A\n") && env.contains("upgrade_available=0\n"), "{env}");
+    assert!(
+        !rig.at("/mnt/boot/resinOS_uEnv.txt").exists(),
+        "it would be read first, by copal, and by nobody else"
+    );
+}
