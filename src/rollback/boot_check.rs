@@ -3,11 +3,11 @@
 use super::commit::own_boot_files;
 use super::finish::{finish, undo};
 use super::go_back::{Reason, go_back};
-use super::{Ground, Outside, Turn, stop, warn};
+use super::{Ground, Outside, Turn, warn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::files::{self, BootfilesRecord, Marker, RollbackKind, RollbackRecord};
+use crate::phase::files::{self, BootfilesRecord, Marker, RollbackKind, RollbackRecord, Trial};
 use crate::phase::{Marked, Phase};
 
 /// Each turn ends something; more would be a circle.
@@ -58,8 +58,9 @@ fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
         Phase::Leftovers => undo(ground).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(ground);
-            // Of an update that was cut off before its breadcrumbs, or behind them.
-            warn(stop::remove_traces(paths));
+            // Of an update that was cut off before its breadcrumbs, or behind them. The flags stay: they are for the owner.
+            warn(files::remove_variables(paths));
+            warn(Trial::remove(paths));
             // Commit hooks that are due talk to the engine, which is not there yet.
             Ok(Next::Done)
         }

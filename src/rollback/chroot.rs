@@ -26,9 +26,7 @@ use crate::sys::signal::PutOff;
 /// What every release with rollbacks has: the runner, which runs the forward hooks when nothing else is asked for.
 const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
 
-/// For all hooks together. They copy boot files and may write a bootloader: minutes at most. One that hangs must not keep a
-/// device on the system that failed.
-pub const LIMIT: Duration = Duration::from_secs(3600);
+pub use crate::hostapp::hooks::LIMIT;
 
 /// For hooks of an earlier run, which was killed, to end.
 const PATIENCE: Duration = Duration::from_secs(120);

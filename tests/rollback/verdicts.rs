@@ -205,6 +205,7 @@ fn a_system_stays_where_the_old_one_cannot_be_mounted() {
         let rig = rig.booted(Slot::B);
         rig.boot_check().unwrap();
         assert_eq!((rig.noted().len(), rig.phase()), (0, Phase::Healthy), "{told:?}");
+        assert!(rig.has("rollback-health-failed"), "{told:?}: the owner is told at the next boot, too");
     }
 }
 

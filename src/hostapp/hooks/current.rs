@@ -2,9 +2,8 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::{DIR, DURING_UPDATE, LIMIT_VARIABLE, Phases, Run, Signals, limit, run};
+use super::{DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Phases, Run, Signals, limit, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
@@ -13,9 +12,6 @@ use crate::sys::command::{Command, Speaker};
 const RESTORE: &str = "hostapp-update-hooks";
 /// Knows the hooks that are due once a system has proved itself.
 const COMMIT: &str = "hostapp-update-hooks-v2";
-
-/// For all of them together. Minutes at most: one that hangs must not keep the engine from starting, or every update waiting.
-const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs them as for an update that did not come about (`DURING_UPDATE=0`): boot files and bootloaders are those of the running system
 /// again.

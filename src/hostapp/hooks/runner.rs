@@ -23,6 +23,10 @@ const HOOKS_DIR: &str = "HOOKS_DIR";
 /// Seconds that a hook may take; without it there is no limit.
 pub const LIMIT_VARIABLE: &str = "COPAL_HOOK_TIMEOUT";
 
+/// For all hooks of a run by another program together. They copy boot files and may write a bootloader: minutes at most. Hooks that hang
+/// must not keep a device on a system that failed, the engine from starting, or every update waiting.
+pub const LIMIT: Duration = Duration::from_secs(3600);
+
 /// Runs what is not executable.
 const SH: &str = "/bin/sh";
 
@@ -131,7 +135,7 @@ pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
 }
 
 /// Runs another release's runner, with its output in the log: `<root>/usr/bin/hostapp-update-hooks-v2 --before --dir …`.
-/// It may be a script or copal.
+/// It may be a script or copal, and has [`LIMIT`].
 ///
 /// # Errors
 /// [`Code::HookFailed`].
@@ -144,7 +148,8 @@ pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Re
     tracing::info!("running {shown}");
     let speaker = Speaker { name: &name, full: &shown, hook: None, levels: true };
     let command = Command::script(program).map_err(|e| wrong("cannot run", e))?;
-    let ended = command.args(args).envs([(DURING_UPDATE, during_update)]).run_logged(speaker, |_| ());
+    let command = command.args(args).envs([(DURING_UPDATE, during_update)]).limit(Some(LIMIT));
+    let ended = command.run_logged(speaker, |_| ());
     let ended = ended.map_err(|e| wrong("cannot run", e))?;
     if ended.end.is_success() { Ok(()) } else { Err(wrong("hooks failed:", ended.because()).after_write()) }
 }
