@@ -8,6 +8,8 @@
     unreachable_pub
 )]
 
+#[path = "../common/ended.rs"]
+mod ended;
 mod followed;
 mod own_process;
 mod place;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+pub use crate::ended::wait;
+
 pub use needs::can_run;
 
 /// Longer than anything here takes.
@@ -171,22 +173,4 @@ pub fn inside(child: &Child) -> nix::unistd::Pid {
 /// Sends a signal to the program behind `nsenter`.
 pub fn signal(child: &Child, signal: nix::sys::signal::Signal) {
     nix::sys::signal::kill(inside(child), signal).unwrap();
-}
-
-/// Waits for the end of a program, and fails with its output when it does not come.
-pub fn wait(child: Child) -> Output {
-    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    let (done, waiting) = std::sync::mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(LIMIT).is_err() {
-            nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
-            return true;
-        }
-        false
-    });
-    let out = child.wait_with_output().unwrap();
-    // It may have waited long enough.
-    let _late = done.send(());
-    assert!(!watchdog.join().unwrap(), "it did not end: {}", stderr(&out));
-    out
 }

@@ -8,6 +8,8 @@
     unreachable_pub
 )]
 
+#[path = "../common/ended.rs"]
+mod ended;
 mod ends;
 mod failures;
 mod kernel;

@@ -13,6 +13,8 @@ use copal::config::paths::Paths;
 use copal::rollback::chroot;
 use copal::sys::log;
 
+pub use crate::ended::wait;
+
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -313,22 +315,4 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Waits for the end of a program, and fails with its output when it does not come.
-pub fn wait(child: Child) -> Output {
-    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    let (done, waiting) = std::sync::mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(LIMIT).is_err() {
-            nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
-            return true;
-        }
-        false
-    });
-    let out = child.wait_with_output().unwrap();
-    // It may have waited long enough.
-    let _late = done.send(());
-    assert!(!watchdog.join().unwrap(), "it did not end: {}", stderr(&out));
-    out
 }

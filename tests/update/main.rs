@@ -9,6 +9,8 @@
 )]
 
 mod copal;
+#[path = "../common/ended.rs"]
+mod ended;
 mod failures;
 mod history;
 mod image;

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+pub use crate::ended::wait;
 use crate::image::Release;
 
 pub use needs::can_run;
@@ -379,24 +380,6 @@ impl Drop for Rig {
         drop(self.holder.kill());
         drop(self.holder.wait());
     }
-}
-
-/// Waits for the end of a program, and fails with its output when it does not come.
-pub fn wait(child: Child) -> Output {
-    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    let (done, waiting) = std::sync::mpsc::channel::<()>();
-    let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(LIMIT).is_err() {
-            nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
-            return true;
-        }
-        false
-    });
-    let out = child.wait_with_output().unwrap();
-    // It may have waited long enough.
-    let _late = done.send(());
-    assert!(!watchdog.join().unwrap(), "it did not end: {}", stderr(&out));
-    out
 }
 
 /// runc, without the capability that this machine may not have: it may be a container itself.
