@@ -6,6 +6,8 @@
 #![allow(unreachable_pub)]
 
 mod calls;
+#[path = "../common/ended.rs"]
+mod ended;
 mod failures;
 mod judge;
 #[path = "../common/needs.rs"]

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::statvfs::statvfs;
+
+use crate::ended;
 use crate::shim::{self, Held, Traced, Watched};
 use crate::stub_engine::Script;
 use crate::tree::Tree;
@@ -49,8 +52,14 @@ pub fn tool(argv: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
+/// More than a device takes, for each of some that are made at once. Containers often have 64 MiB of memory for files.
+const ROOM: u64 = 256 << 20;
+
+/// Longer than it takes on any machine that still does something.
+const LIMIT: Duration = Duration::from_secs(300);
+
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + LIMIT;
     while !is_so() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
@@ -245,7 +254,8 @@ impl Rig {
     /// A healthy device on slot A, and a release with hooks at `places` that can be told to fail.
     pub fn new(dialect: Dialect, places: &[&str]) -> Rig {
         let memory = Path::new("/dev/shm");
-        let place = if memory.is_dir() { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
+        let is_roomy = statvfs(memory).is_ok_and(|v| v.blocks_available() * v.fragment_size() >= ROOM);
+        let place = if is_roomy { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
         let dir = tempfile::Builder::new().prefix("copal-kills-").tempdir_in(place).unwrap();
         let root = dir.path().join("root");
         let copal = dir.path().join("copal");
@@ -423,7 +433,7 @@ impl Rig {
         all.extend(argv.iter().map(|s| (*s).to_owned()));
         let mut command = Command::new(&all[0]);
         set(command.args(&all[1..])).env("COPAL_LOG", "info").stdin(Stdio::null());
-        let out = command.output().unwrap();
+        let out = ended::wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         engine.kill().unwrap();
         engine.wait().unwrap();
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
@@ -459,7 +469,12 @@ impl Rig {
 }
 
 fn set(command: &mut Command) -> &mut Command {
-    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root")
+    // Built to measure coverage, each program leaves megabytes where it is: thousands of times, in memory that the disk needs.
+    command
+        .env_clear()
+        .env("LLVM_PROFILE_FILE", "/dev/null")
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", "/root")
 }
 
 /// Serves as the engine where it is told to: the program that [`Rig`] starts in the device.
