@@ -148,11 +148,14 @@ pub struct Upload {
     pub head: Vec<u8>,
 }
 
-/// Listens at `socket` for ever.
+/// Listens at `socket` for ever. It is there when it can be connected to, which takes a moment from the binding.
 pub fn run(socket: &Path, script: Script) {
     let engine = Engine::new(script);
-    let _old = fs::remove_file(socket);
-    serve(&engine, &UnixListener::bind(socket).unwrap());
+    let new = socket.with_extension("new");
+    let _old = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).unwrap();
+    fs::rename(&new, socket).unwrap();
+    serve(&engine, &listener);
 }
 
 struct Engine {
@@ -370,10 +373,12 @@ impl Engine {
             },
             "attach" => {
                 let mut stream = stream.try_clone()?;
+                // Whoever has the answer starts the container, whose output must find its way by then.
+                let mut attached = self.attached.lock().unwrap();
                 stream.write_all(
                     b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
                 )?;
-                self.attached.lock().unwrap().insert(id.to_owned(), stream);
+                attached.insert(id.to_owned(), stream);
                 Answer::Nothing
             }
             "start" => match read_json(&containers.join(id)) {
