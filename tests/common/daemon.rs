@@ -28,8 +28,12 @@ impl Daemon {
             .stdin(Stdio::null())
             .spawn()
             .map_err(|_| "no qemu-storage-daemon")?;
-        let daemon = Daemon { process, export: export.into() };
-        for _ in 0..100 {
+        let mut daemon = Daemon { process, export: export.into() };
+        // It ends where it cannot export; whoever is slow is waited for.
+        for _ in 0..2400 {
+            if daemon.process.try_wait().unwrap().is_some() {
+                break;
+            }
             if std::fs::metadata(&daemon.export).is_ok_and(|m| m.len() == size) {
                 return Ok(daemon);
             }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// For dockerd to answer, on a machine that is busy.
-const START: Duration = Duration::from_secs(90);
+const START: Duration = Duration::from_secs(300);
 
 /// runc, with those capabilities left out of a container that this machine has not got: it may be a container itself.
 const RUNTIME: &str = r#"#!/usr/bin/python3

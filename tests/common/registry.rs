@@ -17,8 +17,13 @@ const USERS: &str = "copal:$2b$04$4mAFfxW.tnckJSXxfyt3dOqysTfui4insNioek/91sa6Xm
 /// The same as an `Authorization` header would have it, and as config.json has it.
 pub const AUTH: &str = "Y29wYWw6c2VjcmV0Pz5+";
 
+/// Whether somebody listens there. Nobody does who is met by his own connection: that may be given the very port it asks for.
+fn listens(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok_and(|s| s.local_addr().unwrap().port() != port)
+}
+
 pub struct Registry {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     process: Child,
     pub port: u16,
     auth: bool,
@@ -48,10 +53,11 @@ impl Registry {
             .stderr(log)
             .spawn()
             .unwrap();
-        let registry = Registry { _dir: dir, process, port, auth };
+        let registry = Registry { dir, process, port, auth };
         let began = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(30), "docker-registry does not start");
+        while !listens(port) {
+            let said = || fs::read_to_string(registry.dir.path().join("log")).unwrap_or_default();
+            assert!(began.elapsed() < Duration::from_secs(300), "docker-registry does not start: {}", said());
             thread::sleep(Duration::from_millis(50));
         }
         registry

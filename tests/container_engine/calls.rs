@@ -11,7 +11,7 @@ use crate::stub_engine::{Kind, Script, Stub, Then};
 
 pub const IMPATIENT: Patience = Patience {
     look: Duration::from_millis(300),
-    answer: Duration::from_millis(300),
+    answer: Duration::from_secs(2),
     deaf: 2,
     stall: Duration::from_secs(2),
 };
@@ -171,7 +171,7 @@ fn an_engine_that_hangs_is_given_up_and_one_that_is_busy_is_not() {
     let began = Instant::now();
     let hang = |s: Script| s.fault("load", 0, Kind::Hang).fault("ping", 0, Kind::Hang);
     fails(Bench::new(hang).load(), Code::EngineUnreachable, &["not answered"]);
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(120), "it has waited as long as for a real engine");
     Bench::new(|s| s.fault("load", 0, Kind::Late(3000))).load().unwrap();
 }
 

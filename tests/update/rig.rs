@@ -18,8 +18,8 @@ use crate::image::Release;
 
 pub use needs::can_run;
 
-/// Longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Longer than anything here takes, on a machine that has much else to do.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Runs a tool that must succeed.
 pub fn tool(argv: &[&str]) -> String {
@@ -34,6 +34,12 @@ pub fn stderr(out: &Output) -> String {
 
 pub fn stdout(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Whether somebody listens there. Nobody does who is met by his own connection: that may be given the very port it asks for.
+fn listens(port: u16) -> bool {
+    let there = std::net::TcpStream::connect(("127.0.0.1", port));
+    there.is_ok_and(|s| s.local_addr().unwrap().port() != port)
 }
 
 /// Waits until something is so.
@@ -298,7 +304,18 @@ impl Rig {
         ]);
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.engine = Some(command.spawn().unwrap());
-        until("the engine", || self.docker(&["version"]).status.success());
+        let began = Instant::now();
+        // It says why it has ended, and there is nothing to wait for.
+        while !self.docker(&["version"]).status.success() {
+            let ended = self.engine.as_mut().unwrap().try_wait().unwrap();
+            let log = || fs::read_to_string(self.dir.path().join("engine.log")).unwrap_or_default();
+            assert!(
+                ended.is_none() && began.elapsed() < LIMIT,
+                "dockerd does not start ({ended:?}): {}",
+                log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn docker(&self, args: &[&str]) -> Output {
@@ -315,7 +332,7 @@ impl Rig {
             ),
         );
         let registry = self.start(&["docker-registry", "serve", "/run/registry.yml"]);
-        until("the registry", || std::net::TcpStream::connect(("127.0.0.1", free)).is_ok());
+        until("the registry", || listens(free));
         let name = format!("127.0.0.1:{free}/os");
         for args in [
             &["load", "-i", "/mnt/data/os.tar"][..],
