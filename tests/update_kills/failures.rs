@@ -1,8 +1,7 @@
 //! A hook that fails, everywhere in the order; and the undo of it, killed after each change.
 
 use crate::judge::{Files, Root, Selection, judge, selection};
-use crate::rig::{Dialect, PLACES, View};
-use crate::shim::End;
+use crate::rig::{Dialect, PLACES};
 use crate::tree::Tree;
 use crate::updates::{Bench, Stride, UPDATE, can_run};
 
@@ -31,7 +30,7 @@ fn is_as_before(tree: &Tree, bench: &Bench, place: &str, restored: bool) -> Resu
 
 fn every_place(dialect: Dialect) {
     let mut bench = Bench::new(dialect, &PLACES);
-    let stride = Stride::new(24);
+    let (all, some) = (Stride::new(1), Stride::new(24));
     let mut bad = Vec::new();
     for place in PLACES {
         for restored in [true, false] {
@@ -40,30 +39,28 @@ fn every_place(dialect: Dialect) {
             bench.rig.restore(bench.rig.pristine());
             bench.rig.fail_at(place);
             let start = bench.rig.tree();
-            let (traced, said) = bench.rig.run(View::Running, &argv, None);
             let what = format!("{place} fails, {argv:?}");
-            assert_eq!(traced.end, End::Ended(Some(1)), "{what}: {said}");
+            let (whole, said) = bench.whole(&start, &argv, 1);
             assert!(said.contains("[hook-failed]") && said.contains("boots next"), "{what}: {said}");
             if let Err(e) = is_as_before(&bench.rig.tree(), &bench, place, restored) {
                 eprintln!("{dialect:?}, {what}: {e}");
                 bad.push(format!("{what}: {e}\n{said}"));
             }
-            let failed = traced.changes.iter().position(|c| c.ends_with("/mnt/data/failed")).unwrap();
+            let failed = whole.iter().position(|c| c.ends_with("/mnt/data/failed")).unwrap();
             // One undo is looked at change by change: the one with the most to undo.
-            let all = restored && place == "999-last" && dialect == Dialect::Uboot;
-            for n in failed + 2..=traced.changes.len() {
-                if (all || stride.has(n))
-                    && let Some(Err(e)) = bench.point(&start, &argv, n)
-                {
+            let one = restored && place == "999-last" && dialect == Dialect::Uboot;
+            let stride = if one { &all } else { &some };
+            for n in (failed + 2..=whole.len()).filter(|n| stride.has(*n)) {
+                if let Err(e) = bench.point(&start, &argv, n, &whole) {
                     bad.push(format!("{what}: {e}"));
                 }
             }
         }
     }
-    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), bench.points, bad.join("\n"));
-    let one = if dialect == Dialect::Uboot { "every change of one undo, " } else { "" };
+    bench.assert_none(&bad);
+    let one = if dialect == Dialect::Uboot { format!("{all} of one undo, ") } else { String::new() };
     let places = PLACES.len();
-    bench.told(&format!("hooks fail at {places} places, with and without -x; {one}{stride} of the others"));
+    bench.told(&format!("hooks fail at {places} places, with and without -x; {one}{some} of the others"));
 }
 
 #[test]

@@ -154,6 +154,33 @@ pub fn state(tree: &Tree) -> Vec<String> {
     tree.lines().into_iter().filter(|l| !l.starts_with(HISTORY)).collect()
 }
 
+const CALLS: &str = "mnt/sysroot/inactive/balena/stub/calls";
+const LOCK: &str = "run/copal/update.lock";
+
+/// The same without who was there and when, and what the engine was asked: nothing goes on from these.
+pub fn beginning(tree: &Tree) -> Vec<String> {
+    let lines = state(tree).into_iter().filter(|l| !l.starts_with(CALLS));
+    let mut lines: Vec<String> =
+        lines
+            .map(|l| {
+                if l.starts_with(LOCK) && l.contains("pid") { format!("{LOCK}: a name") } else { unnamed(&l) }
+            })
+            .collect();
+    lines.sort();
+    lines
+}
+
+/// A path without the part of a temporary's name that is new in every run.
+pub fn unnamed(text: &str) -> String {
+    for (before, digits, behind) in [("/CPL", 5, ".TMP"), ("/.hook-", 6, "")] {
+        let Some(at) = text.find(before).map(|at| at + before.len()) else { continue };
+        if let Some((_, rest)) = text[at..].split_at_checked(digits).filter(|(_, r)| r.starts_with(behind)) {
+            return text[..at].to_owned() + rest;
+        }
+    }
+    text.to_owned()
+}
+
 /// Each boot file is complete, of either release, and no other file has changed.
 fn files(tree: &Tree, pristine: &Tree) -> Result<Files, String> {
     let mut seen = [false, false];
@@ -243,8 +270,7 @@ pub fn ending(tree: &Tree) -> Result<Vec<String>, String> {
             return Err(format!("the fingerprint of {name} is wrong: {list}"));
         }
     }
-    let changing =
-        ["mnt/boot/balenaos.fingerprint", "mnt/sysroot/inactive/balena/stub/calls", "run/copal/update.lock"];
+    let changing = ["mnt/boot/balenaos.fingerprint", CALLS, LOCK];
     // What runs at the moment, as `copal status` shows it, goes with the next boot. A folder that was just being made stays: on
     // FAT nobody can tell whether it shares its cluster with the one it was to become.
     let passing = |l: &str| l.starts_with("run/copal/.hook-") || (l.contains("/CPL") && l.ends_with(".TMP/"));
@@ -252,14 +278,17 @@ pub fn ending(tree: &Tree) -> Result<Vec<String>, String> {
     Ok(lines.filter(|l| !passing(l) && !changing.iter().any(|c| l.starts_with(c))).collect())
 }
 
-/// Lines that only one of the two has.
+/// Lines that only one of the two has, or that one has more often.
 pub fn difference(one: &[String], other: &[String]) -> String {
     let mut text = String::new();
-    for line in one.iter().filter(|l| !other.contains(l)) {
-        writeln!(text, "- {line}").unwrap();
-    }
-    for line in other.iter().filter(|l| !one.contains(l)) {
-        writeln!(text, "+ {line}").unwrap();
+    for (sign, these, those) in [('-', one, other), ('+', other, one)] {
+        let mut left: Vec<&String> = those.iter().collect();
+        for line in these {
+            match left.iter().position(|l| *l == line) {
+                Some(at) => drop(left.swap_remove(at)),
+                None => writeln!(text, "{sign} {line}").unwrap(),
+            }
+        }
     }
     text
 }

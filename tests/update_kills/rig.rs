@@ -247,6 +247,8 @@ pub struct Rig {
     holder: Child,
     watched: Watched,
     pristine: Tree,
+    /// What is in the two systems' own folders.
+    systems: BTreeSet<PathBuf>,
     _disk: Disk,
 }
 
@@ -291,12 +293,20 @@ impl Rig {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut rig =
-            Rig { dialect, dir, holder, watched: Watched::default(), pristine: Tree::default(), _disk: disk };
+        let mut rig = Rig {
+            dialect,
+            dir,
+            holder,
+            watched: Watched::default(),
+            pristine: Tree::default(),
+            systems: BTreeSet::new(),
+            _disk: disk,
+        };
         until("the namespace", || rig.at("run/up").exists());
         rig.watch();
         rig.furnish();
         rig.pristine = rig.tree();
+        rig.systems = rig.in_systems();
         rig
     }
 
@@ -438,6 +448,23 @@ impl Rig {
         engine.wait().unwrap();
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
         (out.status.code(), said)
+    }
+
+    fn in_systems(&self) -> BTreeSet<PathBuf> {
+        let folders = ["root", "root/image/root"].map(|f| self.dir.path().join(f)).into_iter();
+        folders.flat_map(|f| fs::read_dir(f).unwrap()).map(|e| e.unwrap().path()).collect()
+    }
+
+    /// Nobody has left anything where he was working.
+    pub fn assert_tidy(&self) {
+        let found = self.in_systems();
+        let new: Vec<_> = found.difference(&self.systems).take(4).collect();
+        assert!(new.is_empty(), "programs of the device have left {new:?}");
+    }
+
+    /// What the engine has said that ran last: nothing, unless something went wrong in it.
+    pub fn engine_log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("engine.log")).unwrap_or_default()
     }
 
     fn enter(&self, view: View) -> Vec<String> {

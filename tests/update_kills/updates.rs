@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::judge::{Root, Verdict, difference, ending, events, judge, state};
+use crate::judge::{Root, Verdict, beginning, difference, ending, events, judge, unnamed};
 use crate::needs;
 use crate::rig::{Dialect, Rig, View};
 use crate::shim::{self, End};
-use crate::tree::Tree;
+use crate::tree::{Tree, plain};
 
 pub const UPDATE: [&str; 3] = ["hostapp-update", "-f", "/mnt/data/os.tar"];
 
@@ -30,6 +30,25 @@ pub struct Bench {
     began: Instant,
 }
 
+/// A change of `run` that an undisturbed one never makes. In another order they may be: a hook runs while its runner notes that.
+fn foreign<'r>(run: &'r [String], whole: &[String]) -> Option<&'r String> {
+    let mut left: Vec<String> = whole.iter().map(|c| lasting(c)).collect();
+    run.iter().find(|c| match left.iter().position(|l| *l == lasting(c)) {
+        Some(at) => {
+            left.swap_remove(at);
+            false
+        }
+        None => true,
+    })
+}
+
+/// A change without what is new in every run.
+fn lasting(change: &str) -> String {
+    let (call, path) = change.split_once(' ').unwrap();
+    let name = path.rsplit('/').next().unwrap();
+    plain(&unnamed(&format!("{call} /{name}")))
+}
+
 impl Bench {
     pub fn new(dialect: Dialect, places: &[&str]) -> Bench {
         let rig = Rig::new(dialect, places);
@@ -44,19 +63,39 @@ impl Bench {
         Bench { rig, updated, wanted, seen: HashSet::new(), points: 0, again: 0, refused: 0, began }
     }
 
-    /// Runs `argv` from `start` and kills it after its change number `n`; `None` when it has ended before. Whatever was left is
-    /// judged, and updated from.
-    pub fn point(&mut self, start: &Tree, argv: &[&str], n: usize) -> Option<Result<Verdict, String>> {
+    /// Runs `argv` from `start` to its end, and says what it changes.
+    pub fn whole(&self, start: &Tree, argv: &[&str], status: i32) -> (Vec<String>, String) {
+        self.rig.restore(start);
+        let (traced, said) = self.rig.run(View::Running, argv, None);
+        assert_eq!(traced.end, End::Ended(Some(status)), "{argv:?}: {said}\n{}", self.rig.engine_log());
+        (traced.changes, said)
+    }
+
+    /// Runs `argv` from `start` and kills it after the change number `n` of `whole`, which are those of an undisturbed run.
+    /// Whatever was left is judged, and updated from.
+    pub fn point(
+        &mut self,
+        start: &Tree,
+        argv: &[&str],
+        n: usize,
+        whole: &[String],
+    ) -> Result<Verdict, String> {
         self.rig.restore(start);
         let (traced, said) = self.rig.run(View::Running, argv, Some(n));
-        if traced.end != End::Killed {
-            return None;
-        }
         self.points += 1;
-        let verdict = self.left();
-        Some(
-            verdict.map_err(|e| format!("killed after {n}, {}: {e}\n{said}", traced.changes.last().unwrap())),
-        )
+        let left = match (traced.end, foreign(&traced.changes, whole)) {
+            (End::Ended(status), _) => Err(format!("it ended before, with {status:?}")),
+            (End::Killed, Some(change)) => Err(format!("an undisturbed run has no {change}")),
+            (End::Killed, None) => self.left(),
+        };
+        left.map_err(|e| {
+            let last = traced.changes.iter().rev().take(8).rev().fold(String::new(), |s, c| s + "\n  " + c);
+            let engine = self.rig.engine_log();
+            format!(
+                "COPAL_KILL_AT={n}, to be killed after {}: {e}\nit said:\n{said}\nits last changes:{last}\nthe engine said last:\n{engine}",
+                whole[n - 1]
+            )
+        })
     }
 
     /// Judges what is there now, and updates from it in both ways.
@@ -66,7 +105,7 @@ impl Bench {
         rig.mend();
         let tree = rig.tree();
         let verdict = judge(&tree, rig.pristine(), rig.dialect)?;
-        let mut state = state(&tree);
+        let mut state = beginning(&tree);
         state.push(format!("mounts {:?}", rig.mounted()));
         if self.seen.contains(&state) {
             return Ok(verdict);
@@ -120,7 +159,22 @@ impl Bench {
         Ok(())
     }
 
+    /// Fails with what is known of those points, of the first ones with everything that was said.
+    pub fn assert_none(&self, bad: &[String]) {
+        let first = |text: &String| text.lines().next().unwrap_or_default().to_owned();
+        let (whole, rest) = bad.split_at(bad.len().min(4));
+        let text = [whole.to_vec(), rest.iter().map(first).collect()].concat().join("\n\n");
+        assert!(
+            bad.is_empty(),
+            "{:?}: {} of {} points; each alone again with COPAL_KILL_AT set as it says:\n{text}",
+            self.rig.dialect,
+            bad.len(),
+            self.points
+        );
+    }
+
     pub fn told(&self, what: &str) {
+        self.rig.assert_tidy();
         let Bench { points, again, refused, .. } = self;
         let time: Duration = self.began.elapsed();
         eprintln!(
@@ -132,29 +186,31 @@ impl Bench {
     }
 }
 
-/// Some of many points, others at every hour; all with `COPAL_EVERY_KILL` in the environment.
+/// Some of many points, the same in every run: the first, and each `every`th from there. All with `COPAL_EVERY_KILL` in the
+/// environment, one with its number in `COPAL_KILL_AT`.
 pub struct Stride {
     every: usize,
-    offset: usize,
+    only: Option<usize>,
 }
 
 impl Stride {
     pub fn new(every: usize) -> Stride {
         let every = if std::env::var_os("COPAL_EVERY_KILL").is_some() { 1 } else { every };
-        let hours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 3600;
-        Stride { every, offset: usize::try_from(hours).unwrap() % every }
+        let only = std::env::var("COPAL_KILL_AT").ok();
+        Stride { every, only: only.map(|n| n.parse().expect("COPAL_KILL_AT is a number")) }
     }
 
     pub fn has(&self, n: usize) -> bool {
-        n % self.every == self.offset
+        self.only.map_or(n % self.every == 1 % self.every, |only| n == only)
     }
 }
 
 impl fmt::Display for Stride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.every {
-            1 => write!(f, "every change"),
-            every => write!(f, "each {every}th change (from {})", self.offset),
+        match (self.only, self.every) {
+            (Some(n), _) => write!(f, "only change {n}"),
+            (_, 1) => write!(f, "every change"),
+            (_, every) => write!(f, "each {every}th change"),
         }
     }
 }
@@ -163,19 +219,23 @@ impl fmt::Display for Stride {
 fn changes(dialect: Dialect, stride: &Stride) {
     let mut bench = Bench::new(dialect, &[]);
     let start = bench.rig.pristine().clone();
+    let (whole, _) = bench.whole(&start, &UPDATE, 0);
     let (mut boots, mut bad) = (Vec::new(), Vec::new());
-    for n in (1..).filter(|n| stride.has(*n)) {
-        match bench.point(&start, &UPDATE, n) {
-            Some(Ok(verdict)) => boots.push(verdict.boots),
-            Some(Err(e)) => bad.push(e),
-            None => break,
+    for n in (1..=whole.len()).filter(|n| stride.has(*n)) {
+        match bench.point(&start, &UPDATE, n, &whole) {
+            Ok(verdict) => boots.push(verdict.boots),
+            Err(e) => bad.push(e),
         }
     }
-    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), bench.points, bad.join("\n"));
+    bench.assert_none(&bad);
     // One switch, and nothing else ever.
     let switches = boots.windows(2).filter(|w| w[0] != w[1]).count();
-    assert_eq!((boots.first(), boots.last(), switches), (Some(&Root::A), Some(&Root::B), 1));
-    bench.told(&format!("a whole update, {stride}"));
+    let seen = (boots.first(), boots.last(), switches);
+    assert!(
+        stride.only.is_some() || seen == (Some(&Root::A), Some(&Root::B), 1),
+        "what boots after each of the changes, {stride}: {boots:?}"
+    );
+    bench.told(&format!("a whole update of {} changes, {stride}", whole.len()));
 }
 
 #[test]
@@ -203,8 +263,8 @@ fn killed_after_some_changes_of_an_update_with_the_balena_bootloader() {
 fn recoveries(dialect: Dialect) {
     let mut bench = Bench::new(dialect, &[]);
     let pristine = bench.rig.pristine().clone();
-    let (whole, _) = bench.rig.run(View::Running, &UPDATE, None);
-    let place = |end: &str| whole.changes.iter().position(|c| c.ends_with(end)).unwrap() + 1;
+    let (whole, _) = bench.whole(&pristine, &UPDATE, 0);
+    let place = |end: &str| whole.iter().position(|c| c.ends_with(end)).unwrap() + 1;
     let mut starts = vec![("installed", bench.updated.clone())];
     for (what, n) in [
         ("boot files are half new", place("/kernel.img")),
@@ -216,23 +276,22 @@ fn recoveries(dialect: Dialect) {
         bench.rig.reboot();
         starts.push((what, bench.rig.tree()));
     }
-    let (rebooted, mut bad) = (Stride::new(6), Vec::new());
+    let (all, some, mut bad) = (Stride::new(1), Stride::new(6), Vec::new());
     for (what, start) in &starts {
-        bench.rig.restore(start);
-        let (traced, said) = bench.rig.run(View::Running, &UPDATE, None);
-        assert_eq!(traced.end, End::Ended(Some(0)), "{what}: {said}");
+        let (whole, said) = bench.whole(start, &UPDATE, 0);
         assert!(said.contains("it is undone first"), "{what}: {said}");
         // The room to unpack in comes after everything was set back and erased.
-        let end = traced.changes.iter().position(|c| c.ends_with("/balena/tmp")).unwrap() + 1;
-        for n in (1..=end).filter(|n| *what == "installed" || rebooted.has(*n)) {
-            if let Some(Err(e)) = bench.point(start, &UPDATE, n) {
+        let end = whole.iter().position(|c| c.ends_with("/balena/tmp")).unwrap() + 1;
+        let stride = if *what == "installed" { &all } else { &some };
+        for n in (1..=end).filter(|n| stride.has(*n)) {
+            if let Err(e) = bench.point(start, &UPDATE, n, &whole) {
                 bad.push(format!("{what}: {e}"));
             }
         }
     }
-    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), bench.points, bad.join("\n"));
+    bench.assert_none(&bad);
     bench.told(&format!(
-        "the way back before a second update, every change when installed, {rebooted} from {} other states",
+        "the way back before a second update, {all} when installed, {some} from {} other states",
         starts.len() - 1
     ));
 }
