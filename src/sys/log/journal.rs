@@ -10,7 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -55,15 +55,34 @@ impl Journal {
         result
     }
 
-    /// [`Journal::send`] for the last entry: a busy journal is waited for.
+    /// [`Journal::send`] for the last entry: a busy journal is waited for, up to `patience` in all. Room for the word about
+    /// what was lost is not yet room for the entry, so each is waited for.
     pub(super) fn send_last(&self, entry: &Entry, patience: Duration) -> io::Result<()> {
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
-        {
-            let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whatever comes of it: the attempt tells more.
-            let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], timeout);
+        let until = Instant::now() + patience;
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 && self.hand_over_until(until, entry.about_lost(lost).bytes()).is_err() {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
         }
-        self.send(entry)
+        self.hand_over_until(until, entry.bytes())
+    }
+
+    /// [`Journal::hand_over`], and once more whenever there is room, at least once and until then.
+    fn hand_over_until(&self, until: Instant, entry: &[u8]) -> io::Result<()> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            self.wait_for_room(left);
+            match self.hand_over(entry) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock && !left.is_zero() => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn wait_for_room(&self, patience: Duration) {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whatever comes of it: the attempt tells more.
+        let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], timeout);
     }
 
     fn hand_over(&self, entry: &[u8]) -> io::Result<()> {
