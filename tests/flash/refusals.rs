@@ -6,7 +6,23 @@ use crate::support::*;
 
 /// Flashes what must be refused with `code`, and compares the target before and after.
 fn refused(image: &Path, target: &Path, code: &str, names: &str, more: &[&str]) {
-    let content = |p: &Path| p.exists().then(|| std::fs::read(p).unwrap());
+    refused_beside(0..0, image, target, code, names, more);
+}
+
+/// [`refused`] for a target that the kernel itself may write to in that range.
+fn refused_beside(
+    kernels: std::ops::Range<usize>,
+    image: &Path,
+    target: &Path,
+    code: &str,
+    names: &str,
+    more: &[&str],
+) {
+    let content = |p: &Path| {
+        let mut data = p.exists().then(|| std::fs::read(p).unwrap());
+        data.iter_mut().for_each(|data| data[kernels.clone()].fill(0));
+        data
+    };
     let before = content(target);
     let mut args = vec!["--json"];
     args.extend(more);
@@ -116,19 +132,26 @@ fn disks() {
     tool(&["pkill", "-P", &holder.id().to_string()]);
     let _status = holder.wait();
 
-    // Mounted; swapped on.
+    // Mounted. Frozen, because a file system that can be written writes to its disk whenever it likes.
     tool(&["mke2fs", "-q", "-t", "ext4", &name]);
     let mount = dir.path().join("mnt");
     std::fs::create_dir(&mount).unwrap();
-    tool(&["mount", &name, mount.to_str().unwrap()]);
+    let point = mount.to_str().unwrap();
+    tool(&["mount", &name, point]);
+    tool(&["fsfreeze", "--freeze", point]);
     let result = std::panic::catch_unwind(|| {
-        refused(os_image(), &disk.node, "target-mounted", mount.to_str().unwrap(), &[]);
+        refused(os_image(), &disk.node, "target-mounted", point, &[]);
     });
-    tool(&["umount", mount.to_str().unwrap()]);
+    tool(&["fsfreeze", "--unfreeze", point]);
+    tool(&["umount", point]);
     result.unwrap();
-    tool(&["mkswap", "-q", &name]);
+
+    // Swapped on, with few pages behind the header: the kernel fills them whenever it needs memory.
+    tool(&["mkswap", "-q", &name, "64"]);
     tool(&["swapon", &name]);
-    let result = std::panic::catch_unwind(|| refused(os_image(), &disk.node, "target-swap", &name, &[]));
+    let result = std::panic::catch_unwind(|| {
+        refused_beside(4096..64 << 10, os_image(), &disk.node, "target-swap", &name, &[]);
+    });
     tool(&["swapoff", &name]);
     result.unwrap();
 
