@@ -166,7 +166,7 @@ fn config_json_files_are_bounded_and_read_again_when_torn() {
     assert_eq!(code(&file), Code::ConfigJsonMissing);
     fs::write(&file, "{\"a\":").unwrap();
     assert_eq!(code(&file), Code::ConfigJsonInvalid);
-    assert!(start.elapsed() < Duration::from_secs(10), "the retries end");
+    assert!(start.elapsed() < Duration::from_secs(60), "the retries end");
     assert_eq!(code(dir.path()), Code::ConfigJsonInvalid);
     let late = file.clone();
     let writer = std::thread::spawn(move || {

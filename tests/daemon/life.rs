@@ -140,21 +140,32 @@ fn it_ends_when_nobody_needs_it_and_the_next_call_starts_it() {
     let status = place.call(TOP, MANAGER, "Status", &[]).unwrap();
     assert!(status.contains("copal"), "{status}");
     assert_eq!(place.read("starts").lines().count(), 1);
-    // A call keeps it, a job keeps it.
-    let owner = place.owner().unwrap();
-    let until_then = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < until_then {
+    // A call keeps it, where this machine manages to call often enough.
+    let kept = (0..20).any(|_| {
         place.property(TOP, MANAGER, "Version");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        let (owner, began, mut longest) = (place.owner(), Instant::now(), Duration::ZERO);
+        while began.elapsed() < Duration::from_secs(2) {
+            let call = Instant::now();
+            place.property(TOP, MANAGER, "Version");
+            std::thread::sleep(Duration::from_millis(100));
+            longest = longest.max(call.elapsed());
+        }
+        let in_time = longest < Duration::from_millis(400);
+        assert!(!in_time || owner.is_some() && place.owner() == owner, "it ended between calls: {longest:?}");
+        in_time
+    });
+    assert!(kept, "this machine is too slow");
+    // A job keeps it.
     let job = halfway(&place);
+    let owner = place.owner().unwrap();
+    let starts = place.read("starts").lines().count();
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(place.owner(), Some(owner), "a job needs it");
     place.go(9);
     until("it has ended", || place.owner().is_none());
     // The last job is still there for whoever comes late.
     assert_eq!(place.property(&job, JOB, "State"), "succeeded");
-    assert_eq!(place.read("starts").lines().count(), 2);
+    assert_eq!(place.read("starts").lines().count(), starts + 1);
     assert_eq!(place.update(&["sa{sv}", "a", "0"]).unwrap(), "/io/balena/Copal1/job/2");
 }
 
@@ -167,7 +178,7 @@ fn no_call_is_lost_while_it_ends() {
         std::thread::sleep(Duration::from_millis(940 + n * 20));
         let began = Instant::now();
         place.call(TOP, MANAGER, "Status", &[]).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(15));
+        assert!(began.elapsed() < Duration::from_secs(20));
     }
     assert!(place.read("starts").lines().count() > 1, "it never ended");
 }

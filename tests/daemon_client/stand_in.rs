@@ -132,7 +132,7 @@ impl StandIn {
                 }
             });
         });
-        self.served = Some(ready.recv_timeout(Duration::from_secs(10)).unwrap());
+        self.served = Some(ready.recv_timeout(Duration::from_secs(60)).unwrap());
     }
 
     /// Leaves the bus, as one that was killed; what it knows it keeps.

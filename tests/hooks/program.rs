@@ -138,7 +138,7 @@ fn systemd_hears_which_hook_runs() {
     let site = Site::new();
     site.tell(&[("1-x", 0), ("2-x/forward", 0)]);
     let socket = UnixDatagram::bind(site.at("notify")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     ends(&legacy(&site, &[]).env("NOTIFY_SOCKET", site.at("notify")).output().unwrap(), 0);
     let mut heard = Vec::new();
     for _ in 0..2 {

@@ -129,7 +129,7 @@ pub(crate) fn program(path: &Path, text: &str, mode: &str) -> PathBuf {
 
 /// Waits until `true`, twenty seconds at most.
 pub(crate) fn soon(mut is: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         if is() {
             return true;

@@ -148,12 +148,12 @@ fn silence_is_warned_about_and_forgiven() {
 #[test]
 fn only_a_configured_limit_ends_it_with_all_it_started() {
     let root = Root::new();
-    root.program(FLASHER, &format!("sleep 60 & echo $! >{}\nwait\n", root.at("pid").display()));
-    let board = Board::new(environment(&root), Some(Duration::from_millis(300)));
+    root.program(FLASHER, &format!("sleep 600 & echo $! >{}\nwait\n", root.at("pid").display()));
+    let board = Board::new(environment(&root), Some(Duration::from_millis(1500)));
     let began = Instant::now();
     let e = board.flasher_board().unwrap_err();
-    assert!(began.elapsed() < Duration::from_secs(20));
-    assert!(text(&e).contains("it was ended, having taken longer than 0.3 s"), "{e}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(text(&e).contains("it was ended, having taken longer than 1.5 s"), "{e}");
     assert!(soon(|| !runs(&root.read("pid"))));
 }
 
@@ -163,12 +163,12 @@ fn garbage_and_children_left_behind_are_no_failure() {
     let pid = root.at("pid");
     root.program(
         FLASHER,
-        &format!("head -c 100000 /dev/urandom\nsleep 60 & echo $! >{}\necho; echo end\n", pid.display()),
+        &format!("head -c 100000 /dev/urandom\nsleep 600 & echo $! >{}\necho; echo end\n", pid.display()),
     );
     let began = Instant::now();
     let (result, log) = logged(|| board(&root).flasher_board());
     result.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(20));
+    assert!(began.elapsed() < Duration::from_secs(60));
     assert_eq!(log.last().unwrap(), "INFO resin-init-flasher-board: end");
     let pid = root.read("pid");
     assert!(runs(&pid), "a daemon may stay");

@@ -69,14 +69,14 @@ fn a_child_left_behind_does_not_hold_us_and_lives_on() {
     let root = Root::new();
     let pid = root.at("pid");
     let script = format!(
-        "(for i in $(seq 100); do echo tick; sleep 0.1; done) & echo $! >{}; echo done",
+        "(for i in $(seq 900); do echo tick; sleep 0.1; done) & echo $! >{}; echo done",
         pid.display()
     );
     let began = Instant::now();
     let (end, lines) = run(sh(&script));
     let took = began.elapsed();
     assert!(end.is_success());
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(8), "{took:?}");
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(60), "{took:?}");
     assert!(lines.contains(&"done".to_owned()) && lines.contains(&"tick".to_owned()), "{lines:?}");
     // It goes on to write, which must not kill it.
     std::thread::sleep(Duration::from_millis(500));
@@ -96,15 +96,15 @@ fn what_takes_too_long_is_ended_with_all_it_started() {
     // Both of them pay no attention to SIGTERM; the leader goes after SIGKILL only.
     let script =
         format!("trap '' TERM; sleep 60 & echo $! >{}; echo begun; while :; do sleep 1; done", pid.display());
-    let limit = Duration::from_millis(300);
+    let limit = Duration::from_millis(1500);
     let began = Instant::now();
     let (end, lines) = run(sh(&script).limit(Some(limit)));
     let took = began.elapsed();
     assert_eq!((end, lines.as_slice()), (End::TooLong(limit), ["begun".to_owned()].as_slice()));
-    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(15), "{took:?}");
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(40), "{took:?}");
     let pid = root.read("pid");
     assert!(!pid.is_empty() && soon(|| !runs(&pid)), "{pid} lives");
-    assert_eq!(end.to_string(), "it was ended, having taken longer than 0.3 s");
+    assert_eq!(end.to_string(), "it was ended, having taken longer than 1.5 s");
 }
 
 #[test]
@@ -113,24 +113,25 @@ fn whoever_heeds_sigterm_may_clean_up() {
     let script =
         format!("trap 'echo bye; exit 7' TERM; sleep 60 & echo $! >{}; wait", root.at("pid").display());
     let began = Instant::now();
-    let (end, lines) = run(sh(&script).limit(Some(Duration::from_millis(300))));
+    let (end, lines) = run(sh(&script).limit(Some(Duration::from_millis(1500))));
     assert!(matches!(end, End::TooLong(_)), "{end}");
     assert_eq!(lines, ["bye"]);
-    assert!(began.elapsed() < Duration::from_secs(4));
+    // Not until SIGKILL, which comes after five seconds more.
+    assert!(began.elapsed() < Duration::from_secs(6));
     assert!(soon(|| !runs(&root.read("pid"))));
 }
 
 #[test]
 fn silence_is_told_again_and_again_and_ends_with_a_byte() {
     let mut told = Vec::new();
-    let script = "sleep 0.75; for i in $(seq 20); do printf .; sleep 0.1; done; echo";
-    let end = sh(script).silence(Duration::from_millis(300)).run(|said| {
+    let script = "sleep 1.8; for i in $(seq 50); do printf .; sleep 0.1; done; echo";
+    let end = sh(script).silence(Duration::from_millis(800)).run(|said| {
         if let Said::Nothing(time) = said {
             told.push(time.as_millis());
         }
     });
     assert!(end.unwrap().is_success());
-    assert!(told.len() >= 2 && told[0] >= 300 && told[1] >= 600, "{told:?}");
+    assert!(told.len() >= 2 && told[0] >= 800 && told[1] >= 1600, "{told:?}");
     // The dots are no lines, yet a sign of life.
     assert!(told.len() <= 5, "{told:?}");
 }

@@ -102,7 +102,7 @@ fn the_ladder_is_board_systemd_kernel_sysrq() {
 #[test]
 fn the_boards_way_may_be_missing() {
     let root = Root::new();
-    let own = |how| helper(how, &environment(&root), None, Duration::from_secs(5));
+    let own = |how| helper(how, &environment(&root), None, Duration::from_secs(60));
     assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
     root.program(POWER, "os_helpers_reboot() { :; }\n");
     assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
@@ -119,7 +119,7 @@ fn the_boards_way_knows_its_helpers_and_configuration() {
     );
     let conf = root.program("/etc/resin-init-flasher.conf", "GPIO=17\n");
     let (result, log) =
-        logged(|| helper(Ending::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(5)));
+        logged(|| helper(Ending::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(60)));
     assert_eq!(result, Ok(()));
     assert!(log.contains(&"INFO os-helpers-power: logged 17 /dev/sdx".to_owned()), "{log:?}");
 }
@@ -129,24 +129,24 @@ fn the_boards_way_may_fail_hang_or_die() {
     let root = Root::new();
     let own = |body: &str| {
         root.program(POWER, &format!("os_helpers_shutdown() {{ {body}; }}\n"));
-        helper(Ending::PowerOff, &environment(&root), None, Duration::from_millis(300))
+        helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(2))
     };
     assert_eq!(own("return 4"), Err(Missed::Failed("os_helpers_shutdown returned 4".to_owned())));
     assert_eq!(own("exit 0"), Err(Missed::Failed("it ended with status 0".to_owned())));
     let began = Instant::now();
-    let late = "it was ended, having taken longer than 0.3 s".to_owned();
-    assert_eq!(own("sleep 60"), Err(Missed::Failed(late)));
-    assert!(began.elapsed() < Duration::from_secs(20));
+    let late = "it was ended, having taken longer than 2 s".to_owned();
+    assert_eq!(own("sleep 600"), Err(Missed::Failed(late)));
+    assert!(began.elapsed() < Duration::from_secs(60));
     // The power goes a moment after it has returned.
     assert_eq!(own(&format!("(sleep 3; touch {}) & return 0", root.at("off").display())), Ok(()));
     assert!(soon(|| root.at("off").exists()));
-    root.program(POWER, "sleep 60\n");
+    root.program(POWER, "sleep 600\n");
     assert!(matches!(
-        helper(Ending::PowerOff, &environment(&root), None, Duration::from_millis(300)),
+        helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(2)),
         Err(Missed::Failed(_))
     ));
     root.program(POWER, "exit 7\n");
-    let e = helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(1)).unwrap_err();
+    let e = helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(60)).unwrap_err();
     assert!(matches!(e, Missed::Failed(why) if why.ends_with("os-helpers-power: it ended with status 7")));
 }
 

@@ -50,9 +50,9 @@ pub(crate) fn runs(pid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|s| !s.contains(") Z "))
 }
 
-/// Waits until `true`, ten seconds at most.
+/// Waits until `true`, a minute at most.
 pub(crate) fn soon(mut is: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         if is() {
             return true;

@@ -89,5 +89,5 @@ fn what_cannot_be_understood_stays_and_is_told_at_once() {
     assert_eq!(snapshot(&t), before);
     // The boot partition is gone already.
     assert_eq!(copal(&Tree::new(), &["rollback-clear-bootcount"]).0, 1);
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(40));
 }

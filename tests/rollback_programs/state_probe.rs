@@ -143,7 +143,7 @@ fn new_uuids_of_this_boot_come_before_the_command_line() {
     // Not for ever.
     std::fs::write(&mux, "").unwrap();
     assert_eq!(asked(&t, &["/dev/mmcblk0p2", "resin-rootA", "mmcblk0"]), "");
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

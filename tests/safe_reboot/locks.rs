@@ -63,7 +63,7 @@ impl Waiting {
 
     /// Still waiting after a moment.
     fn goes_on(&self) -> bool {
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(800));
         !self.thread.is_finished()
     }
 
@@ -113,7 +113,7 @@ fn a_lock_is_told_anew_at_every_look() {
     drop(holder);
     let log = waiting.ends();
     let told = log.iter().filter(|l| **l == busy(&path)).count();
-    assert!((3..=12).contains(&told), "{log:?}");
+    assert!((3..=30).contains(&told), "{log:?}");
     assert_eq!(log.last().unwrap(), "INFO no service holds a lock");
 }
 
@@ -206,13 +206,13 @@ fn a_service_that_makes_events_without_end_is_no_burden() {
         logged(|| safe_reboot::wait(&paths, &times, &Dashboard::if_installed(&paths))).1
     });
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(1) {
+    while began.elapsed() < Duration::from_secs(3) {
         std::fs::write(path.with_file_name("noise"), "x").unwrap();
     }
     drop(file);
     let log = thread.join().unwrap();
     let told = log.iter().filter(|l| **l == busy(&path)).count();
-    assert!((2..=7).contains(&told), "{told}");
+    assert!((2..=17).contains(&told), "{told}");
 }
 
 #[test]

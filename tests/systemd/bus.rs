@@ -120,7 +120,7 @@ impl Fake {
                 }
             });
         });
-        let (connection, runtime) = ready.recv_timeout(Duration::from_secs(10)).unwrap();
+        let (connection, runtime) = ready.recv_timeout(Duration::from_secs(60)).unwrap();
         Fake { state, connection, runtime }
     }
 
@@ -161,7 +161,7 @@ impl Fake {
 
     /// Waits until `method` has been called so often.
     pub fn wait_for(&self, method: &str, times: usize) {
-        let end = std::time::Instant::now() + Duration::from_secs(20);
+        let end = std::time::Instant::now() + Duration::from_secs(60);
         while self.count(method) < times {
             assert!(std::time::Instant::now() < end, "{method}: {:?}", self.calls());
             std::thread::sleep(Duration::from_millis(5));

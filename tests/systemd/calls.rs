@@ -77,7 +77,7 @@ fn a_lock_that_is_not_to_be_had_is_no_error() {
         bus.inhibit_shutdown("copal", "x").unwrap_err(),
         SystemdError::Silent(Duration::from_millis(200))
     );
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(began.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -122,9 +122,10 @@ fn an_end_without_an_answer_is_not_asked_for_twice() {
     let Some(daemon) = Daemon::start("end without answer") else { return };
     let fake = Fake::start(&daemon).silent_on("StartUnit");
     let began = Instant::now();
-    let bus = daemon.bus().with_limit(Duration::from_millis(300));
-    assert_eq!(bus.end(Ending::Reboot).unwrap_err(), SystemdError::Silent(Duration::from_millis(300)));
-    assert!(began.elapsed() < Duration::from_secs(8));
+    let limit = Duration::from_millis(1500);
+    let bus = daemon.bus().with_limit(limit);
+    assert_eq!(bus.end(Ending::Reboot).unwrap_err(), SystemdError::Silent(limit));
+    assert!(began.elapsed() < Duration::from_secs(20));
     assert_eq!(fake.calls().len(), 1);
     assert!(matches!(
         Bus::at("unix:path=/nonexistent").end(Ending::Reboot),

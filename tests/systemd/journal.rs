@@ -279,11 +279,11 @@ fn a_journal_that_does_not_read_holds_nothing_up() {
         for i in 0..5000 {
             tracing::debug!(target: "copal::test", "line {i}");
         }
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         let began = Instant::now();
         log::last(&Failure { voice, text: "the end", code: "io" });
         let took = began.elapsed();
-        assert!((Duration::from_secs(8)..Duration::from_secs(20)).contains(&took), "{took:?}");
+        assert!((Duration::from_secs(8)..Duration::from_secs(60)).contains(&took), "{took:?}");
         return;
     }
     let journal = Journal::new();
@@ -388,7 +388,7 @@ fn a_journal_that_was_restarted_is_found_again() {
         }
         tracing::info!(target: "copal::test", "after");
         let mut buffer = [0; 4096];
-        other.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let n = other.recv(&mut buffer).unwrap();
         assert_eq!(parse(&buffer[..n])["MESSAGE"], "after");
         return;

@@ -89,9 +89,9 @@ fn a_disk_that_appears_is_told() {
 
     let events = Uevents::open().unwrap();
     let node = losetup(&["-f", "--show", file.to_str().unwrap()]);
-    assert!(events.wait(Instant::now() + Duration::from_secs(10)).unwrap());
+    assert!(events.wait(Instant::now() + Duration::from_secs(60)).unwrap());
     losetup(&["-d", &node]);
-    assert!(events.wait(Instant::now() + Duration::from_secs(10)).unwrap());
+    assert!(events.wait(Instant::now() + Duration::from_secs(60)).unwrap());
 
     // Whatever other tests do with disks ends some time; then a wait ends at its deadline, neither sooner nor much later.
     let quiet = (0..200).find_map(|_| {
@@ -100,5 +100,5 @@ fn a_disk_that_appears_is_told() {
         (!told).then(|| began.elapsed())
     });
     let quiet = quiet.expect("disks come and go all the time");
-    assert!((Duration::from_millis(50)..Duration::from_secs(5)).contains(&quiet), "{quiet:?}");
+    assert!((Duration::from_millis(50)..Duration::from_secs(40)).contains(&quiet), "{quiet:?}");
 }
