@@ -1,13 +1,9 @@
 //! `copal bootloader write` on the kernel's own flash drivers: what it leaves on the chip, seen from outside.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use crate::support::medium::noise;
-use crate::support::{Disk, Guest, Outcome, folder, writelog};
-
-const LIMIT: Duration = Duration::from_secs(180);
+use crate::support::{Disk, Guest, LIMIT, Outcome, folder, writelog};
 
 /// `copal bootloader write`, its exit status and report kept under a name.
 const WRITE: &str = r#"
@@ -88,7 +84,7 @@ fn an_emmc_boot_partition_is_protected_again() {
         .file(&loader, "/loader")
         .script(&format!(
             "{WRITE}
-             for i in $(seq 50); do [ -e /dev/mmcblk0boot0 ] && break; sleep 0.2; done
+             for i in $(seq 600); do [ -e /dev/mmcblk0boot0 ] && break; sleep 0.2; done
              write boot0 --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
              write again --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
              write user --device mmcblk0 --image /loader --block-size 1024 --seek 33

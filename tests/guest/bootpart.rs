@@ -7,12 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::support::fat::{self, Node, Tree};
-use crate::support::{Disk, Guest, folder, not_run, tool, writelog};
-
-const LIMIT: Duration = Duration::from_secs(300);
+use crate::support::{Disk, Guest, LIMIT, folder, not_run, tool, writelog};
 
 /// Contents of a file: text that tells old from new in every sector.
 pub(crate) fn text(tag: &str, bytes: usize) -> Vec<u8> {

@@ -1,10 +1,6 @@
 //! The guests' flash memories are what they claim to be, seen from both sides.
 
-use std::time::Duration;
-
-use crate::support::{Disk, Guest, folder};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::support::{Disk, Guest, LIMIT, folder};
 
 #[test]
 fn a_nor_flash_is_the_file_of_the_host() {
@@ -35,7 +31,7 @@ fn an_emmc_has_boot_partitions_in_the_file_of_the_host() {
     let outcome = guest
         .disk(Disk::Emmc { boot: 1 << 20 }, &image, "")
         .script(
-            "for i in $(seq 50); do [ -e /dev/mmcblk0boot1 ] && break; sleep 0.2; done
+            "for i in $(seq 600); do [ -e /dev/mmcblk0boot1 ] && break; sleep 0.2; done
              cat /sys/block/mmcblk0boot0/force_ro /sys/block/mmcblk0boot1/size /sys/block/mmcblk0/size >/host/chip
              echo 0 >/sys/block/mmcblk0boot0/force_ro
              echo boot zero >/dev/mmcblk0boot0

@@ -7,16 +7,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use md5::{Digest as _, Md5};
 
 use crate::bootpart::{Loss, is_leftover, text};
 use crate::support::fat::{self, Node};
 use crate::support::writelog::{self, Request};
-use crate::support::{Disk, Guest, fat_files, folder, gpt_image, tool};
+use crate::support::{Disk, Guest, LIMIT, fat_files, folder, gpt_image, tool};
 
-const LIMIT: Duration = Duration::from_secs(300);
 const MIB: usize = 1 << 20;
 const HOOKS: &str = "/etc/hostapp-update-hooks.d";
 const FINGERPRINT: &str = "balenaos.fingerprint";

@@ -1,16 +1,13 @@
 //! The rollback units under a real systemd: a device with two root partitions, and a bootloader that takes what is selected.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use crate::support::{Disk, Ending, Guest, System, fat_image, folder, gpt_image, tool};
-
-const LIMIT: Duration = Duration::from_secs(240);
+use crate::support::{Disk, Ending, Guest, LIMIT, System, fat_image, folder, gpt_image, tool};
 
 /// Mounts what balenaOS has mounted, by the links that the rule of the update state makes.
 const MOUNT: &str = r#"#!/bin/sh
 set -eu
-for i in $(seq 300); do [ ! -e "/dev/disk/by-state/$1" ] || break; sleep 0.1; done
+for i in $(seq 1200); do [ ! -e "/dev/disk/by-state/$1" ] || break; sleep 0.1; done
 mkdir -p "$2"
 mount "/dev/disk/by-state/$1" "$2"
 "#;
@@ -139,12 +136,12 @@ fn start(test: &str, disk: &Path) -> Option<Guest> {
 }
 
 /// Everything in the first boot is done by the units. Nobody has looked at the inactive slot by then: it is not mounted yet.
-const FAILS: &str = "sleep 200";
+const FAILS: &str = "sleep 850";
 
 /// What is known after the way back; a trial that passes; and one that a wanted reboot comes into.
 const STAYS: &str = r#"
 show() { systemctl show --value -p "$1" "$2"; }
-wait_for() { for i in $(seq 300); do [ "$(show Job $1)" ] || break; sleep 0.1; done; }
+wait_for() { for i in $(seq 1200); do [ "$(show Job $1)" ] || break; sleep 0.1; done; }
 wait_for copal-boot-check.service
 copal status >/host/back
 copal status --log >/host/log

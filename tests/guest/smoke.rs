@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Disk, Ending, Guest, folder, tool, writelog};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::support::{Disk, Ending, Guest, LIMIT, folder, tool, writelog};
 
 #[test]
 fn a_small_guest_runs_copal_and_writes_a_vfat_disk() {
@@ -133,7 +131,7 @@ fn a_guest_has_disks_of_every_kind() {
         .disk(Disk::Usb, &image("usb", 30), "USB1")
         .disk(Disk::SdCard, &image("card", 32), "")
         .script(
-            "for i in $(seq 50); do [ -e /dev/sda ] && [ -e /dev/mmcblk0 ] && break; sleep 0.2; done
+            "for i in $(seq 600); do [ -e /dev/sda ] && [ -e /dev/mmcblk0 ] && break; sleep 0.2; done
              for d in nvme0n1 vda sda mmcblk0; do
                  echo $d $(cat /sys/block/$d/size /sys/block/$d/queue/logical_block_size /sys/block/$d/removable)
              done >/host/disks

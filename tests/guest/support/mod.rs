@@ -10,6 +10,6 @@ mod system;
 pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
-pub(crate) use host::{folder, not_run, tool};
+pub(crate) use host::{LIMIT, folder, not_run, tool};
 pub(crate) use machine::{Ending, Outcome};
 pub(crate) use system::{System, fat_files, fat_image, gpt_image};
