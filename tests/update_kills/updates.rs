@@ -91,6 +91,8 @@ impl Bench {
         left.map_err(|e| {
             let last = traced.changes.iter().rev().take(8).rev().fold(String::new(), |s, c| s + "\n  " + c);
             let engine = self.rig.engine_log();
+            // At once, too: nobody may be there to tell it in the end.
+            eprintln!("{:?}: COPAL_KILL_AT={n}: {}", self.rig.dialect, e.lines().next().unwrap_or_default());
             format!(
                 "COPAL_KILL_AT={n}, to be killed after {}: {e}\nit said:\n{said}\nits last changes:{last}\nthe engine said last:\n{engine}",
                 whole[n - 1]
