@@ -5,6 +5,7 @@
 //! there or not, whole or in part, and looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,12 +89,13 @@ pub(crate) fn all_cases() -> Vec<Case> {
     cases
 }
 
-/// The program of `examples/populate.rs` as a static binary; `None` where it cannot be built.
+/// The program of `examples/populate.rs` as a static binary, which shares everything with the one that is released; `None`
+/// where it cannot be built.
 fn populate() -> Option<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-musl";
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--quiet", "--example", "populate", "--target", TARGET])
+        .args(["build", "--release", "--locked", "--quiet", "--example", "populate", "--target", TARGET])
         .current_dir(here)
         .env("CARGO_TARGET_DIR", here.join("target"))
         // What a run for coverage sets would go into the guest's program too.
@@ -109,7 +111,7 @@ fn populate() -> Option<PathBuf> {
         return None;
     }
     assert!(out.status.success(), "{errors}");
-    Some(here.join("target").join(TARGET).join("debug/examples/populate"))
+    Some(here.join("target").join(TARGET).join("release/examples/populate"))
 }
 
 /// A FAT with the old files.
@@ -273,9 +275,11 @@ pub(crate) fn every_cut(
     before: &[u8],
     requests: &[writelog::Request],
     thorough: bool,
-    mut see: impl FnMut(usize, Loss, Vec<u8>),
+    mut see: impl FnMut(usize, Loss, &[u8]),
 ) -> usize {
     let mut seen = 0;
+    // As `writelog::after_a_cut` makes it, without a copy of the whole disk for each.
+    let mut cuts = Cuts::new(before, requests);
     for n in 0..=requests.len() {
         let since = requests[..n].iter().rposition(|r| r.flush).unwrap_or(0);
         let pending: Vec<usize> = (since..n).filter(|i| !requests[*i].data.is_empty()).collect();
@@ -286,11 +290,43 @@ pub(crate) fn every_cut(
             losses.extend((0..random).map(|seed| Loss::Random(seed << 40)));
         }
         for loss in losses {
-            see(n, loss, writelog::after_a_cut(before, requests, n, |r, s| loss.keeps(r, s)));
+            cuts.with(since..n, |r, s| loss.keeps(r, s), |disk| see(n, loss, disk));
             seen += 1;
         }
     }
     seen
+}
+
+/// A disk, what is on it for certain, and the requests since then.
+struct Cuts<'a> {
+    requests: &'a [writelog::Request],
+    safe: Vec<u8>,
+    disk: Vec<u8>,
+    done: usize,
+}
+
+impl<'a> Cuts<'a> {
+    fn new(before: &[u8], requests: &'a [writelog::Request]) -> Self {
+        Cuts { requests, safe: before.to_vec(), disk: before.to_vec(), done: 0 }
+    }
+
+    /// Shows the disk with everything before `pending`, and of those what `keep` says.
+    fn with(&mut self, pending: Range<usize>, keep: impl Fn(usize, usize) -> bool, see: impl FnOnce(&[u8])) {
+        for request in &self.requests[self.done..pending.start] {
+            request.apply(&mut self.safe);
+            request.apply(&mut self.disk);
+        }
+        self.done = pending.start;
+        for i in pending.clone() {
+            self.requests[i].apply_sectors(&mut self.disk, |s| keep(i, s));
+        }
+        see(&self.disk);
+        for request in &self.requests[pending] {
+            let at = usize::try_from(request.at).unwrap();
+            let there = at..at + request.data.len();
+            self.disk[there.clone()].copy_from_slice(&self.safe[there]);
+        }
+    }
 }
 
 /// `thorough`: with every way of losing writes, and two dozen restarts; else with a few.
@@ -330,7 +366,7 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut twins: Vec<Vec<u8>> = Vec::new();
     let cuts = every_cut(&before, &requests, thorough, |n, loss, disk| {
-        let tree = fat::read(&disk);
+        let tree = fat::read(disk);
         let faults = faults(&tree, &cases);
         assert!(faults.is_empty(), "cut after request {n} of {}, {loss:?}: {faults:#?}", requests.len());
         let leftovers = tree.nodes.keys().filter(|p| is_leftover(p)).count();
@@ -342,9 +378,9 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
             .iter()
             .any(|(a, b)| [a, b].iter().all(|p| matches!(tree.nodes.get(*p), Some(Node::File(_)))));
         if twin_files && twins.len() < kept {
-            twins.push(disk);
+            twins.push(disk.to_vec());
         } else if leftovers > 0 && restarts.len() < kept && rng.u32(..40) == 0 {
-            restarts.push(disk);
+            restarts.push(disk.to_vec());
         }
     });
     println!("{} requests, {flushes} flushes, {cuts} cuts; {kinds:?}", requests.len());

@@ -627,13 +627,16 @@ struct Cuts<'a> {
     next: usize,
     /// What is on the medium for certain.
     safe: Vec<u8>,
+    /// The same, between two disks.
+    disk: Vec<u8>,
     /// What may be: indices of requests for this partition.
     pending: Vec<usize>,
 }
 
 impl<'a> Cuts<'a> {
     fn new(before: &[u8], requests: &'a [Request], range: std::ops::Range<usize>) -> Self {
-        Cuts { requests, range, next: 0, safe: before.to_vec(), pending: Vec::new() }
+        let (safe, disk) = (before.to_vec(), before.to_vec());
+        Cuts { requests, range, next: 0, safe, disk, pending: Vec::new() }
     }
 
     fn is_ours(&self, n: usize) -> bool {
@@ -654,13 +657,12 @@ impl<'a> Cuts<'a> {
         self.next += 1;
         let mut differs = false;
         if self.requests[n].flush && !self.pending.is_empty() {
-            let mut safe = std::mem::take(&mut self.safe);
-            self.pending
-                .drain(..)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|i| self.apply(&mut safe, i, |_| true));
-            self.safe = safe;
+            let (mut safe, mut disk) = (std::mem::take(&mut self.safe), std::mem::take(&mut self.disk));
+            for i in std::mem::take(&mut self.pending) {
+                self.apply(&mut safe, i, |_| true);
+                self.apply(&mut disk, i, |_| true);
+            }
+            (self.safe, self.disk) = (safe, disk);
             differs = true;
         }
         if self.is_ours(n) {
@@ -681,13 +683,20 @@ impl<'a> Cuts<'a> {
                 continue;
             }
             let losses = self.losses(&mut rng);
+            // Changed and changed back: copies of a whole disk would be most of the work.
+            let mut disk = std::mem::take(&mut self.disk);
             for loss in losses {
-                let mut disk = self.safe.clone();
                 for n in &self.pending {
                     self.apply(&mut disk, *n, |s| loss.keeps(*n, s));
                 }
                 see(self.next, loss, &disk);
+                for n in &self.pending {
+                    let at = usize::try_from(self.requests[*n].at).unwrap() - self.range.start;
+                    let there = at..at + self.requests[*n].data.len();
+                    disk[there.clone()].copy_from_slice(&self.safe[there]);
+                }
             }
+            self.disk = disk;
         }
     }
 

@@ -28,7 +28,9 @@ pub(crate) struct Tree {
     /// Folders whose last cluster the table calls free: they were growing. What is before it counts, which is also what `fsck`
     /// makes of them; Linux refuses the folder until then.
     pub(crate) growing: Vec<String>,
-    owners: BTreeMap<usize, String>,
+    /// By cluster, the number of the path in `paths` that it belongs to; 0 where it belongs to none.
+    owners: Vec<usize>,
+    paths: Vec<String>,
 }
 
 struct Fat<'a> {
@@ -42,7 +44,12 @@ struct Fat<'a> {
 }
 
 fn number(disk: &[u8], at: usize, len: usize) -> usize {
-    disk[at..at + len].iter().rev().fold(0, |n, b| n << 8 | usize::from(*b))
+    let bytes = &disk[at..at + len];
+    match *bytes {
+        [a, b] => usize::from(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]) as usize,
+        _ => bytes.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)),
+    }
 }
 
 impl<'a> Fat<'a> {
@@ -130,13 +137,13 @@ impl<'a> Fat<'a> {
 /// Reads a whole disk.
 pub(crate) fn read(disk: &[u8]) -> Tree {
     let fat = Fat::new(disk);
-    let mut tree = Tree::default();
+    let mut tree = Tree { owners: vec![0; fat.clusters + 2], ..Tree::default() };
     let root = match &fat.root {
         Ok(area) => disk[area.clone()].to_vec(),
         Err(first) => tree.grown(&fat, "", *first).expect("the root folder"),
     };
     tree.folder(&fat, "", &root, 0);
-    tree.lost = (2..fat.clusters + 2).filter(|c| fat.next(*c) != 0 && !tree.owners.contains_key(c)).count();
+    tree.lost = (2..fat.clusters + 2).filter(|c| tree.owners[*c] == 0 && fat.next(*c) != 0).count();
     tree
 }
 
@@ -161,12 +168,15 @@ impl Tree {
         }
         // What the table has beyond the size belongs to the file, too.
         let used = fat.chain(first, size)?;
+        self.paths.push(path.to_owned());
         for cluster in fat.chain(first, None).unwrap_or_else(|_| used.clone()) {
-            if let Some(other) = self.owners.insert(cluster, path.to_owned()) {
-                self.shared.push((other, path.to_owned()));
+            let other = std::mem::replace(&mut self.owners[cluster], self.paths.len());
+            if other > 0 {
+                self.shared.push((self.paths[other - 1].clone(), path.to_owned()));
             }
         }
-        let mut data: Vec<u8> = used.iter().flat_map(|c| fat.bytes(*c)).copied().collect();
+        let mut data = Vec::with_capacity(used.len() * fat.cluster);
+        used.iter().for_each(|c| data.extend_from_slice(fat.bytes(*c)));
         data.truncate(size.unwrap_or(data.len()));
         Ok(data)
     }

@@ -58,6 +58,22 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Puts those sectors onto a copy of the disk that `keep` says are on it; all of them where the request itself sees to that.
+    pub(crate) fn apply_sectors(&self, disk: &mut [u8], mut keep: impl FnMut(usize) -> bool) {
+        if self.fua {
+            self.apply(disk);
+        } else if !self.discard {
+            for (s, sector) in self.data.chunks(512).enumerate() {
+                if keep(s) {
+                    let at = usize::try_from(self.at).unwrap() + s * 512;
+                    disk[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+    }
+}
+
 /// The disk as it may be when the power goes right after `requests[..n]` were made: everything up to the last flush among
 /// them, and of the writes after it those for which `keep` says so, sector by sector.
 ///
@@ -72,15 +88,10 @@ pub(crate) fn after_a_cut(
     // A flush covers what came before it, not the data it carries.
     let safe = requests[..n].iter().rposition(|r| r.flush).unwrap_or(0);
     for (i, request) in requests[..n].iter().enumerate() {
-        if i < safe || request.fua {
+        if i < safe {
             request.apply(&mut disk);
-        } else if !request.discard {
-            for (s, sector) in request.data.chunks(512).enumerate() {
-                if keep(i, s) {
-                    let at = usize::try_from(request.at).unwrap() + s * 512;
-                    disk[at..at + sector.len()].copy_from_slice(sector);
-                }
-            }
+        } else {
+            request.apply_sectors(&mut disk, |s| keep(i, s));
         }
     }
     disk
