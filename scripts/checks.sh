@@ -20,11 +20,12 @@ check() {
     fi
 }
 
+# lint [FOLDER]: with cargo's files in that folder.
 lint() {
     say "format"
     check "cargo fmt" run 120 cargo fmt --check
     say "clippy"
-    check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
+    check "cargo clippy" run 1500 env CARGO_TARGET_DIR="${1:-target}" cargo clippy --locked --all-targets -- -D warnings
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
@@ -42,7 +43,7 @@ tests() {
     # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.
     {
         status=0
-        run 2400 cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
+        run 2400 env RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
         echo "$status" >"$TMP/status"
     } 2>&1 | tee "$LOG"
     count_tests
