@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::hooks::{Context, builtin};
+use super::hooks::Context;
+use super::hooks::builtin::{self, bootfiles};
 use crate::bootloader::{self, Dialect};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -78,6 +79,7 @@ impl Undo<'_> {
         if undone.selection.is_err() {
             return;
         }
+        bootfiles::sum_up_selection(self.paths);
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
             // The next boot tries again.

@@ -49,6 +49,7 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
     if in_place {
         warn(BootfilesRecord::settle(paths, running.slot));
     }
+    bootfiles::sum_up_selection(paths);
     warn(stop::remove_traces(paths));
     ground.flush_state();
     telling.finish();

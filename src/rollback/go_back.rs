@@ -7,6 +7,7 @@ use super::{Ground, Turn, kernel_override, warn};
 use crate::bootloader::{self, Dialect};
 use crate::error::{Error, Result};
 use crate::history::{Event, announce};
+use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::undo;
 use crate::phase::Marked;
 use crate::phase::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
@@ -77,6 +78,7 @@ fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
     if stays {
         warn(stay(ground));
     }
+    bootfiles::sum_up_selection(paths);
     warn(files::remove_breadcrumbs(paths));
     if !stays {
         let (target, transaction, boot_id) = (old.slot, record.transaction.clone(), record.boot_id.clone());

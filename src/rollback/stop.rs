@@ -9,6 +9,7 @@ use crate::bootloader::Named;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
+use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::lock::Lock;
 use crate::phase::files::{self, Flag, RollbackRecord, Trial};
 use crate::phase::{Observation, Phase, observe};
@@ -43,6 +44,7 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
     let settled = !found.state.upgrade_available && found.state.bootcount == 0;
     if !settled {
         found.dialect.set(root, false)?;
+        bootfiles::sum_up_selection(paths);
     }
     tracing::info!("slot {} is selected for good", root.slot);
     remove_traces(paths).map_err(Error::after_write)

@@ -1,6 +1,8 @@
 //! What becomes of a trial.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use copal::error::Code;
@@ -34,6 +36,37 @@ fn a_healthy_system_is_committed() {
         assert_eq!((last.event, last.attempts, last.resets), (Event::Committed, 1, 1), "{told:?}");
         assert_eq!(last.transaction, "t1");
     }
+}
+
+/// The bootloader has counted and the verdict has been written since the update summed up the boot partition.
+#[test]
+fn a_verdict_leaves_a_fingerprint_that_holds() {
+    for told in Told::ALL {
+        for good in [true, false] {
+            let rig = on_trial(told);
+            let boot = rig.at("/mnt/boot");
+            let sum = |line: &str| tool(&boot, line);
+            sum(
+                "find . -type f ! -name balenaos.fingerprint | sort | sed 's,^[.]/,,' | xargs md5sum >balenaos.fingerprint",
+            );
+            sum("md5sum --quiet -c balenaos.fingerprint");
+            rig.count(1);
+            rig.health.replace(vec![good]);
+            drop(rig.health());
+            sum("md5sum --quiet -c balenaos.fingerprint");
+            if !good {
+                // The hooks of a system that is back may sum up before they select.
+                let rig = rig.booted(Slot::A);
+                rig.boot_check().unwrap();
+                tool(&rig.at("/mnt/boot"), "md5sum --quiet -c balenaos.fingerprint");
+            }
+        }
+    }
+}
+
+fn tool(folder: &Path, line: &str) {
+    let out = Command::new("sh").args(["-ec", line]).current_dir(folder).output().unwrap();
+    assert!(out.status.success(), "{line}: {out:?}");
 }
 
 #[test]

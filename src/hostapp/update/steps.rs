@@ -3,7 +3,6 @@
 use super::installer::{Installer, When};
 use super::{Installed, Request, go_on};
 use crate::bootloader;
-use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::engine::Image;
 use crate::hostapp::hooks::builtin::bootfiles;
@@ -95,7 +94,7 @@ impl Update<'_> {
         self.installer.hooks_here(When::After)?;
         go_on()?;
         self.is_selected(device)?;
-        sum_up(paths);
+        bootfiles::sum_up_selection(paths);
         BootfilesRecord::settle(paths, device.target.slot)
     }
 
@@ -157,12 +156,5 @@ impl Update<'_> {
             )),
             _ => why.and_also(&format!("slot {running}, the running system, boots next")),
         }
-    }
-}
-
-/// The new system boots without it.
-fn sum_up(paths: &Paths) {
-    if let Err(e) = bootfiles::sum_up_selection(paths) {
-        tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
     }
 }

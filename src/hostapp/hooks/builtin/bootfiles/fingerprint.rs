@@ -114,8 +114,8 @@ fn line(text: &mut Vec<u8>, path: &[u8], digest: &str) {
 const SELECTION: [&str; 5] = ["EFI/BOOT/grubenv", "bootenv", "grub/grubenv", "grubenv", "resinOS_uEnv.txt"];
 
 /// The fingerprint there, brought up to date with the selection: its files have their digests, and what later hooks have removed has
-/// no line any more. Every other line stays as it is: it may tell of a file that somebody has changed.
-pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
+/// no line any more. Every other line stays as it is: it may tell of a file that somebody has changed. `None`: it is up to date.
+pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     let mut old = Vec::new();
     root.open_file(name)?.read_to_end(&mut old)?;
     let top = root.path();
@@ -147,7 +147,8 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>
             Err(e) => return Err(e),
         }
     }
-    Ok(lines.into_iter().flat_map(|(_, text)| text).collect())
+    let new: Vec<u8> = lines.into_iter().flat_map(|(_, text)| text).collect();
+    Ok((new != old).then_some(new))
 }
 
 /// The digest that a path has in the fingerprint there; `None` where it is not listed, or there is none.
@@ -184,7 +185,8 @@ mod tests {
         let lines = ["./resinOS_uEnv.txt", "bootenv", "gone", "kernel"].map(|n| format!("{STALE}  {n}\n"));
         put("f", &lines.concat());
         let folder = Folder::open(dir.path()).unwrap();
-        let text = String::from_utf8(after_selection(&folder, OsStr::new("f")).unwrap()).unwrap();
+        let text = after_selection(&folder, OsStr::new("f")).unwrap().unwrap();
+        let text = String::from_utf8(text).unwrap();
         let sum = |name: &str| of_file(&File::open(dir.path().join(name)).unwrap()).unwrap();
         let wanted = [
             format!("{}  EFI/BOOT/grubenv\n", sum("EFI/BOOT/grubenv")),
@@ -194,6 +196,6 @@ mod tests {
         assert_eq!(text, wanted.concat());
         // Again, there is nothing to change.
         put("f", &text);
-        assert_eq!(after_selection(&folder, OsStr::new("f")).unwrap(), text.as_bytes());
+        assert_eq!(after_selection(&folder, OsStr::new("f")).unwrap(), None);
     }
 }

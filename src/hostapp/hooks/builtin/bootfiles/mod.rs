@@ -168,12 +168,16 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     run::Job::new(request, &dest, plan, hands).run()
 }
 
-/// Brings the fingerprints up to date with what the hooks behind `1-bootfiles` have made of the selection, so that `md5sum -c` accepts
-/// them after an update. Nothing that boots depends on it.
-///
-/// # Errors
-/// `BootCopyFailed`, `BootPartitionFull`.
-pub fn sum_up_selection(paths: &Paths) -> Result<()> {
+/// Brings the fingerprints up to date with the selection, which changes behind `1-bootfiles`: by the hooks of an update, by a
+/// verdict, and by the bootloader that counts. So `md5sum -c` accepts them once the device is at rest. Nothing that boots depends on
+/// it: what goes wrong is a warning.
+pub fn sum_up_selection(paths: &Paths) {
+    if let Err(e) = try_sum_up_selection(paths) {
+        tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
+    }
+}
+
+fn try_sum_up_selection(paths: &Paths) -> Result<()> {
     let name = OsStr::new(FINGERPRINT);
     for place in BTreeSet::from([paths.boot(), paths.plain_boot()]) {
         let written = || -> io::Result<()> {
@@ -183,8 +187,10 @@ pub fn sum_up_selection(paths: &Paths) -> Result<()> {
             }
             // A shell release's own hook has not looked for what a cut left.
             file::sweep(&folder)?;
-            let text = fingerprint::after_selection(&folder, name)?;
-            file::replace(&folder, name, &Content::Bytes(&text)).map(drop)
+            match fingerprint::after_selection(&folder, name)? {
+                Some(text) => file::replace(&folder, name, &Content::Bytes(&text)).map(drop),
+                None => Ok(()),
+            }
         };
         written().map_err(|e| {
             let path = place.join(name);
