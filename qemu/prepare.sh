@@ -17,10 +17,33 @@ KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 SUITE=bookworm
 QEMU_SUITE=trixie
 
-QEMU_PACKAGES='qemu-system-x86'
+QEMU_PACKAGES='qemu-system-x86 qemu-system-arm'
+# What the boards start with: OVMF and GRUB on amd64, U-Boot on arm64. OVMF is QEMU's suite's, which starts in less than
+# half the time.
+FIRMWARE_PACKAGES='grub-efi-amd64-bin grub-common u-boot-qemu'
 SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup'
 # What builds a kernel module. It runs in a chroot: the kernel's build goes with this compiler only.
-BUILD_PACKAGES='make dash coreutils sed grep mawk findutils diffutils bash'
+BUILD_PACKAGES='kmod make dash coreutils sed grep mawk findutils diffutils bash'
+# The host OS of the boards: the programs of a balenaOS, a container engine among them.
+BOARD_PACKAGES='systemd systemd-sysv udev dbus kmod bash dash coreutils sed grep mawk findutils tar gzip hostname libc-bin
+ncurses-base util-linux mount fdisk e2fsprogs dosfstools mtd-utils iproute2 procps netcat-openbsd docker.io containerd runc'
+# Out of it goes what no test needs and every update would copy: what a person reads, perl, and of the engine the client, the
+# debugging tool, the helpers of networks and older protocols.
+BOARD_TRIM='usr/share/doc usr/share/man usr/share/locale usr/share/info usr/share/lintian usr/share/bash-completion usr/share/zsh
+usr/share/fish usr/share/bug usr/share/perl* usr/share/zoneinfo usr/share/i18n usr/share/menu usr/share/common-licenses
+usr/share/initramfs-tools usr/share/apparmor* usr/share/ca-certificates usr/share/gcc usr/share/gdb usr/share/debianutils
+usr/share/debconf usr/share/docker.io usr/share/containerd usr/share/adduser usr/share/dpkg usr/share/polkit-1 usr/share/keyrings
+usr/lib/*/perl* usr/lib/*/gconv usr/lib/*/e2fsprogs usr/lib/*/xtables usr/lib/udev/hwdb.bin usr/lib/udev/hwdb.d
+usr/lib/systemd/catalog usr/lib/init usr/lib/valgrind usr/lib/lsb usr/lib/apt usr/lib/dpkg usr/lib/locale usr/lib/file
+usr/bin/perl* usr/bin/docker usr/sbin/docker-proxy usr/libexec/docker usr/bin/ctr usr/bin/containerd-shim
+usr/bin/containerd-shim-runc-v1 usr/bin/containerd-stress usr/bin/openssl usr/bin/dpkg* usr/bin/apt* usr/bin/localedef
+usr/bin/dnet usr/sbin/ovrouter usr/bin/tini-static usr/sbin/tc usr/sbin/devlink usr/sbin/bridge usr/sbin/tipc usr/sbin/debugfs
+usr/lib/*/libperl* usr/lib/*/libdb-5* usr/lib/*/libmvec* usr/lib/*/libsepol* usr/lib/*/libsemanage* usr/lib/systemd/systemd-networkd*
+usr/sbin/xtables* usr/sbin/nft usr/sbin/iptables* usr/sbin/ip6tables* usr/sbin/ldconfig
+usr/sbin/cfdisk usr/sbin/fdisk usr/sbin/ubi* usr/sbin/mkfs.ubifs usr/sbin/mkfs.jffs2 usr/sbin/fsck.minix
+etc/apparmor.d etc/apt etc/cron.* etc/init.d etc/rc*.d etc/alternatives etc/default etc/logrotate.d etc/dpkg var/cache var/lib/dpkg var/lib/apt
+boot home media opt srv'
+
 SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc'
 
 # Modules in the small userland, with all they depend on.
@@ -38,10 +61,14 @@ die() {
 
 # --- Debian's archive -------------------------------------------------------------------------------------------------
 
-# own_apt SUITE: an apt of its own below $TOP/apt-SUITE; every apt program started from here on uses it.
+# own_apt SUITE [ARCHITECTURE]: an apt of its own below $TOP; every apt program started from here on uses it. Without an
+# architecture it is amd64's, and single packages for arm64 are had as `NAME:arm64`.
 own_apt() {
-    apt=$TOP/apt-$1
+    architecture=${2:-amd64}
+    apt=$TOP/apt-$1-$architecture
     [ "${APT_CONFIG:-}" != "$apt/conf" ] || return 0
+    architectures="\"$architecture\";"
+    [ "$1 $architecture" != "$SUITE amd64" ] || architectures='"amd64"; "arm64";'
     mkdir -p "$apt/etc/apt.conf.d" "$apt/etc/preferences.d" "$apt/lists/partial" "$apt/archives/partial"
     : >"$apt/status"
     for part in "debian:$1" "debian:$1-updates" "debian-security:$1-security" "debian:$1-backports"; do
@@ -54,8 +81,8 @@ Dir::Etc "$apt/etc";
 Dir::State "$apt";
 Dir::State::status "$apt/status";
 Dir::Cache "$apt";
-APT::Architecture "amd64";
-APT::Architectures { "amd64"; };
+APT::Architecture "$architecture";
+APT::Architectures { $architectures };
 APT::Install-Recommends "false";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
@@ -66,7 +93,7 @@ END
     } >"$apt/conf.new"
     mv "$apt/conf.new" "$apt/conf"
     export APT_CONFIG="$apt/conf"
-    note "fetching the lists of packages of $1"
+    note "fetching the lists of packages of $1, $architecture"
     apt-get -q -q update || die "apt-get update failed"
 }
 
@@ -125,33 +152,69 @@ part() {
 
 make_qemu() {
     own_apt "$QEMU_SUITE"
+    # shellcheck disable=SC2086 # a list of words
     tree qemu -t "$QEMU_SUITE-backports" $QEMU_PACKAGES
+    in_tree "$TOP/qemu.new" usr/bin/qemu-system-aarch64 --version >/dev/null || die "this QEMU for arm64 does not start"
     version=$(in_tree "$TOP/qemu.new" usr/bin/qemu-system-x86_64 --version) || die "this QEMU does not start"
     note "$(echo "$version" | sed -n 1p)"
+}
+
+# The boards' firmware: the packages unpacked as they are, without what no board starts with.
+make_firmware() {
+    own_apt "$QEMU_SUITE"
+    rm -rf "$TOP/ovmf.new"
+    mkdir -p "$TOP/ovmf.new"
+    (cd "$TOP/ovmf.new" && apt-get -q -q download ovmf) || die "cannot fetch ovmf"
+    own_apt "$SUITE"
+    # shellcheck disable=SC2086 # a list of words
+    tree firmware $FIRMWARE_PACKAGES
+    unpack "$TOP/firmware.new" "$TOP/ovmf.new"/*.deb
+    # shellcheck disable=SC2016 # dpkg's variables
+    dpkg-deb -W --showformat '${Package} ${Version}\n' "$TOP/ovmf.new"/*.deb >>"$TOP/firmware.new/packages"
+    rm -rf "$TOP/ovmf.new"
+    for dir in "$TOP/firmware.new/usr/lib/u-boot"/*; do
+        [ "${dir##*/}" = qemu_arm64 ] || rm -rf "$dir"
+    done
+    for dir in doc locale man info lintian maven-repo gcc; do rm -rf "$TOP/firmware.new/usr/share/$dir"; done
+    in_tree "$TOP/firmware.new" usr/bin/grub-mkimage --version >/dev/null || die "this grub-mkimage does not start"
+    for file in lib/u-boot/qemu_arm64/u-boot.bin share/OVMF/OVMF_CODE_4M.fd share/OVMF/OVMF_VARS_4M.fd \
+        lib/grub/x86_64-efi/linux.mod; do
+        [ -s "$TOP/firmware.new/usr/$file" ] || die "no $file in its package"
+    done
+}
+
+# kernel_package NAME ARCHITECTURE: Debian's kernel for it with its modules below $TOP/NAME.new; its release is in $release.
+kernel_package() {
+    image=$(apt-cache depends "linux-image-$2:$2" | sed -n 's/.*Depends: //p' | sed -n 1p)
+    [ -n "$image" ] || die "no kernel for $2 in $SUITE"
+    image=${image%:*}
+    release=${image#linux-image-}
+    rm -rf "$TOP/$1.new" "$TOP/debs"
+    mkdir -p "$TOP/debs" "$TOP/$1.new"
+    (cd "$TOP/debs" && apt-get -q -q download "$image:$2") || die "cannot fetch $image"
+    unpack "$TOP/$1.new/tree" "$TOP/debs"/*.deb
+    # shellcheck disable=SC2016 # dpkg's variable
+    version=$(dpkg-deb -W --showformat '${Version}' "$TOP/debs"/*.deb)
+    note "kernel $release $version"
+    rm -rf "$TOP/debs"
+    mv "$TOP/$1.new/tree/boot/vmlinuz-$release" "$TOP/$1.new/vmlinuz"
+    mkdir "$TOP/$1.new/lib"
+    mv "$TOP/$1.new/tree/lib/modules" "$TOP/$1.new/lib/modules"
+    rm -rf "$TOP/$1.new/tree"
+    # Three quarters of it are for hardware that no guest has; of the network cards, they have virtio's.
+    modules=$TOP/$1.new/lib/modules/$release/kernel
+    mkdir "$modules/net/virtio"
+    mv "$modules/drivers/net/virtio_net.ko" "$modules/drivers/net/net_failover.ko" "$modules/net/virtio/"
+    for kind in drivers/gpu drivers/net drivers/media drivers/infiniband drivers/staging drivers/iio sound; do
+        rm -rf "${modules:?}/$kind"
+    done
+    echo "$release" >"$TOP/$1.new/release"
 }
 
 # The kernel's package with all modules, and the module that tells the kernel where the NOR flash is.
 make_kernel() {
     own_apt "$SUITE"
-    image=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | sed -n 1p)
-    [ -n "$image" ] || die "no kernel in $SUITE"
-    release=${image#linux-image-}
-    rm -rf "$TOP/kernel.new" "$TOP/debs"
-    mkdir -p "$TOP/debs" "$TOP/kernel.new"
-    (cd "$TOP/debs" && apt-get -q -q download "$image") || die "cannot fetch $image"
-    unpack "$TOP/kernel.new/tree" "$TOP/debs"/*.deb
-    # shellcheck disable=SC2016 # dpkg's variable
-    note "kernel $release $(dpkg-deb -W --showformat '${Version}' "$TOP/debs"/*.deb)"
-    rm -rf "$TOP/debs"
-    mv "$TOP/kernel.new/tree/boot/vmlinuz-$release" "$TOP/kernel.new/vmlinuz"
-    mkdir "$TOP/kernel.new/lib"
-    mv "$TOP/kernel.new/tree/lib/modules" "$TOP/kernel.new/lib/modules"
-    rm -rf "$TOP/kernel.new/tree"
-    # Three quarters of it are for hardware that no guest has.
-    for kind in drivers/gpu drivers/net drivers/media drivers/infiniband drivers/staging drivers/iio sound; do
-        rm -rf "$TOP/kernel.new/lib/modules/$release/kernel/$kind"
-    done
-    echo "$release" >"$TOP/kernel.new/release"
+    kernel_package kernel amd64
     nor_module "$release" "$TOP/kernel.new"
 }
 
@@ -163,19 +226,63 @@ nor_module() {
     fi
     # shellcheck disable=SC2086 # lists of words
     tree build "linux-headers-$1" $BUILD_PACKAGES
+    build_modules "$HERE/nor" "$1" "$2"
+    rm -rf "$TOP/build.new"
+}
+
+# build_modules SOURCES RELEASE KERNEL [VARIABLE…]: builds them with the unpacked packages of $TOP/build.new, with these
+# variables of make.
+build_modules() {
+    sources=$1
+    headers=/usr/src/linux-headers-$2
+    extra=$3/lib/modules/$2/extra
+    shift 3
     build=$TOP/build.new
     mkdir -p "$build/nor" "$build/tmp" "$build/dev"
-    cp "$HERE"/nor/* "$build/nor"
+    cp "$sources"/* "$build/nor"
     [ -e "$build/bin/sh" ] || ln -s dash "$build/bin/sh"
     [ -e "$build/usr/bin/awk" ] || ln -s mawk "$build/usr/bin/awk"
     [ -e "$build/dev/null" ] || mknod -m 666 "$build/dev/null" c 1 3
-    chroot "$build" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin make -s -C "/usr/src/linux-headers-$1" M=/nor modules >"$TOP/nor.log" 2>&1 || {
+    chroot "$build" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin make -s -C "$headers" M=/nor "$@" modules >"$TOP/nor.log" 2>&1 || {
         cat "$TOP/nor.log" >&2
         die "cannot build the NOR flash's kernel module"
     }
-    mkdir -p "$2/lib/modules/$1/extra"
-    cp "$build/nor/nor_flash.ko" "$2/lib/modules/$1/extra/"
-    rm -rf "$build"
+    mkdir -p "$extra"
+    cp "$build"/nor/*.ko "$extra/"
+}
+
+# The same for arm64 with a busybox, and the drivers of the NOR flash, which Debian's kernel for arm64 does not have: they
+# are compiled from the very sources of this kernel.
+make_kernel_arm64() {
+    own_apt "$SUITE"
+    kernel_package kernel_arm64 arm64
+    common=linux-headers-${release%-arm64}-common
+    # shellcheck disable=SC2086 # a list of words
+    tree build "$common=$version" "linux-kbuild-6.1=$version" gcc-12-aarch64-linux-gnu $BUILD_PACKAGES
+    mkdir -p "$TOP/debs"
+    (cd "$TOP/debs" && apt-get -q -q download "linux-headers-$release:arm64" "linux-source-6.1=$version" busybox-static:arm64) ||
+        die "cannot fetch the kernel's source"
+    unpack "$TOP/debs/busybox" "$TOP/debs"/busybox-static_*.deb
+    cp "$TOP/debs/busybox/bin/busybox" "$TOP/kernel_arm64.new/"
+    unpack "$TOP/build.new" "$TOP/debs"/linux-headers-*.deb
+    sources=$TOP/debs/nor
+    mkdir -p "$sources"
+    # With every name given, tar ends at the last one, in the middle of a very long archive.
+    dpkg-deb --fsys-tarfile "$TOP/debs"/linux-source-*.deb | tar -xO ./usr/src/linux-source-6.1.tar.xz >"$TOP/debs/source.tar.xz"
+    # shellcheck disable=SC2046 # a word each
+    xz -T 2 -dc "$TOP/debs/source.tar.xz" 2>/dev/null | tar -C "$sources" -x --occurrence --strip-components=4 $(
+        for file in chips/cfi_cmdset_0001.c chips/cfi_probe.c chips/cfi_util.c chips/fwh_lock.h chips/gen_probe.c \
+            maps/physmap-core.c maps/physmap-bt1-rom.h maps/physmap-gemini.h maps/physmap-ixp4xx.h maps/physmap-versatile.h; do
+            echo "linux-source-6.1/drivers/mtd/$file"
+        done
+    ) || die "linux-source-6.1 $version has no drivers of NOR flash where they are looked for"
+    cp "$HERE/nor-arm64/Makefile" "$sources/"
+    build_modules "$sources" "$release" "$TOP/kernel_arm64.new" \
+        DEB_BUILD_ARCH=amd64 DEB_HOST_ARCH=arm64 DEB_HOST_GNU_TYPE=aarch64-linux-gnu
+    in_tree "$TOP/build.new" usr/bin/aarch64-linux-gnu-strip --strip-debug "$TOP/kernel_arm64.new/lib/modules/$release/extra"/*.ko
+    ln -sf kmod "$TOP/build.new/bin/depmod"
+    in_tree "$TOP/build.new" bin/depmod -b "$TOP/kernel_arm64.new" "$release"
+    rm -rf "$TOP/build.new" "$TOP/debs"
 }
 
 # copy_program FROM PATH TO: a program of an unpacked tree, and the libraries it is linked to.
@@ -280,6 +387,38 @@ make_debian() {
         "$SUITE" "$TOP/debian.new/rootfs.tar" - <"$apt/etc/sources.list" || die "mmdebstrap failed"
 }
 
+# board_tree ARCHITECTURE: the packages of a board's host OS, unpacked and trimmed. No script of theirs runs, so neither root nor a
+# processor of that architecture is needed; users, links of units and the like come from qemu/os/rootfs.
+board_tree() {
+    own_apt "$SUITE" "$1"
+    # shellcheck disable=SC2086 # a list of words
+    tree "board_$1" $BOARD_PACKAGES
+    root=$TOP/board_$1.new/root
+    mv "$TOP/board_$1.new" "$TOP/board_$1.unpacked"
+    mkdir "$TOP/board_$1.new"
+    mv "$TOP/board_$1.unpacked/packages" "$TOP/board_$1.new/packages"
+    mv "$TOP/board_$1.unpacked" "$root"
+    # One folder of programs and one of libraries, as on a balenaOS of today, whatever a package says.
+    for dir in bin sbin lib lib64; do
+        if [ ! -d "$root/$dir" ] || [ -L "$root/$dir" ]; then continue; fi
+        mkdir -p "$root/usr/$dir"
+        cp -a "$root/$dir/." "$root/usr/$dir/"
+        rm -rf "${root:?}/$dir"
+        ln -s "usr/$dir" "$root/$dir"
+    done
+    # shellcheck disable=SC2086 # patterns
+    (cd "$root" && rm -rf $BOARD_TRIM)
+    ln -sf dash "$root/usr/bin/sh"
+    ln -sf mawk "$root/usr/bin/awk"
+    ln -sf nc.openbsd "$root/usr/bin/nc"
+    # Whoever uses it has to be able to read it, and to remove it.
+    chmod -R u+rwX "$root"
+    note "board_$1: $(du -sm "$root" | cut -f1) MB"
+}
+
+make_board_amd64() { board_tree amd64; }
+make_board_arm64() { board_tree arm64; }
+
 # The system guest's root: that system, without what slows its start down, with the kernel's modules and what is in
 # qemu/system.
 make_system() {
@@ -314,9 +453,15 @@ flock -w 600 9 || die "another preparation has been running for ten minutes"
 
 recipe=$(cat "$HERE/prepare.sh")
 part qemu "$recipe"
+part firmware "$recipe"
 # With the NOR flash's module as root only.
 part kernel "$recipe $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)"
 part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")"
+if [ "$(id -u)" -ne 0 ]; then
+    note "no kernel for arm64: made as root only"
+else
+    part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)"
+fi
 if [ "$(id -u)" -ne 0 ]; then
     note "no systemd guest: made as root only"
 elif ! command -v mmdebstrap >/dev/null; then
@@ -326,5 +471,8 @@ else
     overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
     part system "$recipe $overlay $(cat "$HERE/system.masked" "$TOP/debian/stamp" "$TOP/small/stamp")"
 fi
+for architecture in amd64 arm64; do
+    part "board_$architecture" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1"
+done
 rm -rf "$TOP"/apt-* "$TOP"/*.new
 note "ready in $TOP"
