@@ -1,0 +1,305 @@
+"""The board farm: `python3 qemu/farm COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import random
+import select
+import signal
+import socket
+import sys
+import termios
+import threading
+import time
+import traceback
+import tty
+from collections.abc import Callable
+from types import FrameType
+
+import board as boards
+import demo
+import machine as machines
+import place
+import runner
+import scenario as scenarios
+import states
+import tamper
+from place import FarmError, NotRun
+from runner import Result
+from scenario import Scenario
+
+PRINTING = threading.Lock()
+BEGUN = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line, whole, however many threads talk."""
+    with PRINTING:
+        print(text, flush=True)
+
+
+def speaker(name: str) -> Callable[[str], None]:
+    """Progress lines of one run."""
+    return lambda text: say(f"{time.monotonic() - BEGUN:7.1f} s  {name}: {text}")
+
+
+def choose(words: list[str], wanted_boards: list[str]) -> list[tuple[Scenario, str]]:
+    """The runs asked for: `NAME`, `NAME@BOARD`, `@BOARD`; everything where nothing is said. All files are read, so that
+    none is broken."""
+    known = boards.names()
+    runner.checked()
+    found = {scenario.name: scenario for scenario in scenarios.all_in(place.SCENARIOS, known)}
+    runs: list[tuple[Scenario, str]] = []
+    for word in words or [""]:
+        name, _, board = word.partition("@")
+        if name and name not in found:
+            raise FarmError(f"no scenario {name!r} in {place.SCENARIOS}; there are {', '.join(found)}")
+        for one_board in [board] if board else wanted_boards:
+            if one_board not in known:
+                raise FarmError(f"no board {one_board!r} in {place.BOARDS}; there are {', '.join(known)}")
+        of = [found[name]] if name else list(found.values())
+        runs += [
+            (one, at) for one in of for at in one.boards if at == board or (not board and (not wanted_boards or at in wanted_boards))
+        ]
+    if not runs:
+        raise FarmError("none of these scenarios is for these boards")
+    return list(dict.fromkeys(runs))
+
+
+def one(scenario: Scenario, board: str, seed: int) -> Result:
+    """One run. A mistake of the farm's own is that run's failure, not the end of the others."""
+    begun = time.monotonic()
+    try:
+        if os.geteuid() != 0:
+            raise NotRun("only root can fill the slot of an image: run this as root")
+        return runner.Run(scenario, boards.load(board), seed, speaker(f"{scenario.name} {board}")).run()
+    except NotRun as error:
+        return Result(scenario.name, board, time.monotonic() - begun, "not run", str(error))
+    except FarmError as error:
+        return Result(scenario.name, board, time.monotonic() - begun, "failed", str(error))
+    except Exception:  # pylint: disable=broad-except
+        return Result(scenario.name, board, time.monotonic() - begun, "failed", traceback.format_exc())
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs scenarios, side by side, and sums up."""
+    runs = choose(options.scenario, options.board) * options.repeat
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
+    say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
+    waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
+    for number, (scenario, board) in enumerate(runs):
+        waiting.put((number, scenario, board))
+    results: list[Result | None] = [None] * len(runs)
+
+    def work() -> None:
+        while not machines.STOPPED.is_set():
+            try:
+                number, scenario, board = waiting.get_nowait()
+            except queue.Empty:
+                return
+            # A repeated run is to be another one.
+            result = one(scenario, board, seed + number)
+            results[number] = result
+            say(f"{time.monotonic() - BEGUN:7.1f} s  {scenario.name} {board}: {result.state.upper()}")
+            if result.why and result.state == "failed":
+                say(result.why)
+
+    threads = [threading.Thread(target=work) for _ in range(options.jobs)]
+    for thread in threads:
+        thread.start()
+    end = BEGUN + options.deadline if options.deadline else None
+    over = False
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.1)
+        if end is not None and time.monotonic() > end and not over:
+            over = True
+            say(f"the deadline of {options.deadline:.0f} s is over: ending what runs")
+            machines.stop_all()
+    return summary(runs, results)
+
+
+def summary(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> int:
+    """The table, and whether all went well."""
+    width = max(len(scenario.name) for scenario, _ in runs)
+    wide = max(len(board) for _, board in runs)
+    say("")
+    failed = 0
+    for (scenario, board), result in zip(runs, results):
+        state = result.state if result else "failed (no time left)"
+        seconds = f"{result.seconds:6.1f} s" if result else "       -"
+        say(f"farm: {scenario.name:{width}}  {board:{wide}}  {seconds}  {state}")
+        failed += state.startswith("failed")
+    for (scenario, board), result in zip(runs, results):
+        if result and result.state == "not run":
+            say(f"not run: {scenario.name} on {board}: {result.why}")
+    passed = sum(1 for result in results if result and result.state == "passed")
+    say(f"farm result: {passed} passed; {failed} failed; {len(runs) - passed - failed} not run; {time.monotonic() - BEGUN:.0f} s")
+    return 1 if failed else 0
+
+
+def listing(_: argparse.Namespace) -> int:
+    """What there is."""
+    known = boards.names()
+    print("boards:")
+    for name in known:
+        board = boards.load(name)
+        print(f"  {name}: {board.machine}, {board.dialect}, {board.disk} disk")
+    print("scenarios:")
+    for scenario in scenarios.all_in(place.SCENARIOS, known):
+        where = "" if set(scenario.boards) == set(known) else f" [{', '.join(scenario.boards)}]"
+        print(f"  {scenario.name}{where}: {scenario.title}")
+    return 0
+
+
+def steps(_: argparse.Namespace) -> int:
+    """What a scenario may say."""
+    for words, _, meaning in scenarios.STEPS:
+        print(f"  {words}\n      {meaning}")
+    return 0
+
+
+def images(options: argparse.Namespace) -> int:
+    """Makes images, and says where they are."""
+    for name in options.board or boards.names():
+        boards.load(name)
+        built = states.Images.of(name)
+        for kind in ("disk", "flasher", "releases"):
+            path = getattr(built, kind)
+            if path is None:
+                continue
+            print(f"{name} {kind}: {path} ({path.stat().st_blocks * 512 >> 20} MiB on this disk)")
+        for release, version in built.versions.items():
+            print(f"{name} release {release}: {version}")
+    return 0
+
+
+def shell(options: argparse.Namespace) -> int:
+    """A shell in a board, on its serial console."""
+    board = boards.load(options.board)
+    accelerator = machines.accelerator(board.arch)
+    talk = speaker(f"shell {board.name}")
+    state = states.make(board, options.state, accelerator, talk)
+    with place.guest_place(), states.folder(f"shell-{board.name}") as (at, sockets):
+        states.plug(state, at)
+        machine = machines.Machine(board, states.hardware(board, at, sockets, state.live), accelerator)
+        try:
+            if state.live:
+                machine.restore(state.folder / "memory")
+            else:
+                machine.start()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
+                console.connect(str(sockets / "console"))
+                if options.execute:
+                    machine.ready(board.boot_seconds)
+                    answer = machine.call(options.execute, 600)
+                    print(answer.output, end="")
+                    return answer.status
+                if not options.console:
+                    talk("waiting for the system")
+                    machine.ready(board.boot_seconds)
+                    device = f"/dev/{board.console}"
+                    machine.must(f"setsid -c bash -il <{device} >{device} 2>&1 &")
+                talk("control-] ends it, and the machine with it")
+                terminal(console)
+        finally:
+            machine.kill()
+    return 0
+
+
+def story(options: argparse.Namespace) -> int:
+    """The whole story, to watch."""
+    scenario = scenarios.load(place.TOP / "qemu/demo.scenario", boards.names())
+    board = boards.load(scenario.boards[0])
+    # What takes long and has nothing to show.
+    states.make(board, "blank", machines.accelerator(board.arch), speaker("demo"))
+    return demo.show(scenario, board, options.seed)
+
+
+def tampered(options: argparse.Namespace) -> int:
+    """Whether scenarios notice what they are for."""
+    board = boards.load(options.board)
+    try:
+        unnoticed = tamper.prove(place.TOP, place.farm(), board.name, f"{board.arch}-unknown-linux-musl", say)
+    except RuntimeError as error:
+        raise FarmError(str(error)) from None
+    say(f"tamper result: {len(tamper.KINDS) - unnoticed} noticed; {unnoticed} not")
+    return 1 if unnoticed else 0
+
+
+def terminal(console: socket.socket) -> None:
+    """Connects this terminal to a console until control-] is pressed or either end goes away."""
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard) if os.isatty(keyboard) else None
+    try:
+        if before is not None:
+            tty.setraw(keyboard)
+        while True:
+            ready, _, _ = select.select([keyboard, console], [], [])
+            if console in ready:
+                data = console.recv(1 << 16)
+                if not data:
+                    return
+                os.write(sys.stdout.fileno(), data)
+            if keyboard in ready:
+                data = os.read(keyboard, 1024)
+                if not data or b"\x1d" in data:
+                    return
+                console.sendall(data)
+    finally:
+        if before is not None:
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python3 qemu/farm", description="The real thing on virtual boards.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the boards and scenarios there are").set_defaults(function=listing)
+    commands.add_parser("steps", help="what a scenario may say").set_defaults(function=steps)
+    at = commands.add_parser("run", help="run scenarios")
+    at.add_argument("scenario", nargs="*", help="NAME, NAME@BOARD or @BOARD; all where nothing is said")
+    at.add_argument("--board", action="append", default=[], help="on this board only (may be repeated)")
+    at.add_argument("--jobs", type=int, default=2, help="guests side by side (2)")
+    at.add_argument("--repeat", type=int, default=1, help="run everything that often")
+    at.add_argument("--seed", type=int, help="of the power cuts; one that failed says which it was")
+    at.add_argument("--deadline", type=float, help="seconds after which everything ends")
+    at.set_defaults(function=run)
+    at = commands.add_parser("shell", help="a shell in a board")
+    at.add_argument("board")
+    at.add_argument("--from", dest="state", default="running", help=f"the state it begins in: {', '.join(scenarios.STATES)} (running)")
+    at.add_argument("--console", action="store_true", help="only the console: nothing is started on it")
+    at.add_argument("--execute", "-c", help="this command instead of a shell")
+    at.set_defaults(function=shell)
+    at = commands.add_parser("images", help="make the images of boards")
+    at.add_argument("board", nargs="*")
+    at.set_defaults(function=images)
+    at = commands.add_parser("demo", help="the whole story on one board, to watch")
+    at.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    at.set_defaults(function=story)
+    at = commands.add_parser("tamper", help="prove that scenarios fail with a copal that breaks its promises (builds it)")
+    at.add_argument("--board", default="qemu-amd64")
+    at.set_defaults(function=tampered)
+    options = parser.parse_args()
+
+    def ended(number: int, _: FrameType | None) -> None:
+        machines.stop_all()
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, ended)
+    try:
+        return int(options.function(options))
+    except FarmError as error:
+        print(f"farm: {error}", file=sys.stderr)
+        return 1
+    except NotRun as error:
+        print(f"not run: {error}", file=sys.stderr)
+        return 1
+    finally:
+        machines.stop_all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The whole story on one board, for somebody who watches: what happens is told, and the board's console shown."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import place
+import runner
+from board import Board
+from runner import Result
+from scenario import Scenario, Step
+
+# Colours, cursor movements, window titles, and what the serial console's terminal is asked.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()*+][0-9A-Za-z]|[=>78cDEHM])|[\x00-\x08\x0b-\x1f\x7f]")
+# What a firmware and a kernel say on each start tells nothing about copal.
+_DULL = re.compile(r"^(\[ *\d+\.\d+\] |BdsDxe: |Loading |EFI stub: |\s*$|[^ -~]*$)")
+_PERCENT = re.compile(r"(\d+)%")
+
+
+class Screen:
+    """Prints whole lines, in one order."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begun = time.monotonic()
+        self.terminal = sys.stdout.isatty()
+        self.width = shutil.get_terminal_size((120, 40)).columns
+        self.open = False
+
+    def heading(self, text: str) -> None:
+        """What happens now."""
+        with self.lock:
+            self.end_line()
+            at = int(time.monotonic() - self.begun)
+            print(f"\n{at // 60:2}:{at % 60:02}  {text}", flush=True)
+
+    def line(self, mark: str, text: str) -> None:
+        """A line of the board."""
+        with self.lock:
+            self.end_line()
+            print(f"       {mark} {text[: max(40, self.width - 10)]}", flush=True)
+
+    def progress(self, text: str) -> None:
+        """A bar that moves: on a terminal one line, elsewhere a line for every tenth."""
+        with self.lock:
+            if self.terminal:
+                print(f"\r\x1b[K       | {text[: max(40, self.width - 10)]}", end="", flush=True)
+                self.open = True
+            else:
+                print(f"       | {text[: max(40, self.width - 10)]}", flush=True)
+
+    def end_line(self) -> None:
+        """Leaves the line of a bar."""
+        if self.open:
+            print(flush=True)
+            self.open = False
+
+
+class Console(threading.Thread):
+    """Shows what a board's console says, as it comes."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(daemon=True)
+        self.screen = screen
+        self.path: Path | None = None
+        self.at = 0
+        self.ended = threading.Event()
+        self.tenth = -1
+
+    def follow(self, path: Path) -> None:
+        """From now on this file, from its end."""
+        if path != self.path:
+            self.at = path.stat().st_size if path.exists() else 0
+            self.path = path
+
+    def run(self) -> None:
+        rest = b""
+        while not self.ended.is_set():
+            time.sleep(0.1)
+            if self.path is None or not self.path.exists():
+                continue
+            with self.path.open("rb") as file:
+                file.seek(self.at)
+                new = file.read()
+            self.at += len(new)
+            *lines, rest = re.split(rb"(?<=[\r\n])", rest + new)
+            for line in lines:
+                self.show(line)
+
+    def show(self, raw: bytes) -> None:
+        """One line, or one state of a line that is written again and again."""
+        text = _ESCAPES.sub("", raw.decode("utf-8", "replace").replace("\r", "").replace("\n", "")).rstrip()
+        if _DULL.match(text):
+            return
+        if percent := _PERCENT.search(text):
+            tenth = int(percent[1]) // 10
+            if self.screen.terminal or tenth != self.tenth:
+                self.tenth = tenth
+                self.screen.progress(text)
+            return
+        self.screen.line("|", text)
+
+
+class Story(runner.Run):
+    """A scenario that is told: the comments of its file are what is said before each step."""
+
+    def __init__(self, scenario: Scenario, board: Board, seed: int) -> None:
+        self.screen = Screen()
+        super().__init__(scenario, board, seed, lambda text: None)
+        self.comments = _comments(Path(scenario.path).read_text(encoding="utf-8"))
+        self.pump = Console(self.screen)
+
+    def run(self) -> Result:
+        self.pump.start()
+        try:
+            return super().run()
+        finally:
+            self.pump.ended.set()
+            self.pump.join(5)
+
+    def do(self, step: Step) -> None:
+        for comment in self.comments.get(step.number, []):
+            self.screen.heading(comment)
+        self.screen.line(">", step.text)
+        before = self.last
+        super().do(step)
+        if self.machine is not None:
+            self.pump.follow(self.machine.console_path)
+        if self.last is not before and self.last is not None:
+            for line in self.last.output.splitlines():
+                self.screen.line(" ", line)
+
+
+def _comments(text: str) -> dict[int, list[str]]:
+    """The comments of a scenario's file by the number of the line that follows them; not its title."""
+    found: dict[int, list[str]] = {}
+    waiting: list[str] = []
+    titled = False
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line.startswith("#"):
+            waiting.append(line.lstrip("# "))
+        elif line and not titled:
+            titled, waiting = True, []
+        elif line:
+            if waiting:
+                found[number] = [" ".join(waiting)]
+            waiting = []
+    return found
+
+
+def show(scenario: Scenario, board: Board, seed: int) -> int:
+    """Tells it; whether all went well."""
+    result = Story(scenario, board, seed).run()
+    print()
+    if result.state != "passed":
+        print(result.why, file=sys.stderr)
+        print(f"demo: {result.state}", file=sys.stderr)
+        return 1
+    print(f"demo: all of it happened as told, in {result.seconds:.0f} s on {board.name} ({place.farm()})")
+    return 0

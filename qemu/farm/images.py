@@ -1,0 +1,630 @@
+"""Images of the boards: releases of a host OS, a disk with one of them installed, an installation medium.
+
+    python3 qemu/farm/images.py amd64|arm64 [--guests FOLDER] [--cache FOLDER] [--copal FILE]
+
+Every part is kept below the cache under a digest of all it is made of, and is made in full or not at all. Layers, archives,
+partition tables and identifiers are the same whenever they are made. File systems have the time of their making in folders
+and inodes; and slot A, which a container engine fills, its identifiers and the order of its blocks. Filling it needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable
+
+import bootchain
+import disk
+import hostapp
+from disk import MIB, Partition
+from hostapp import Layer
+from tree import Fault, Tree, file_digest
+
+QEMU = Path(__file__).resolve().parent.parent
+TOP = QEMU.parent
+OS = QEMU / "os"
+
+#: Name of each release, and its version.
+RELEASES = {
+    "base": "5.0.0",
+    "good": "5.1.0",
+    "broken-engine": "5.1.1",
+    "vpn-down": "5.1.2",
+    "no-init": "5.1.3",
+    "panic": "5.1.4",
+    "failing-hook": "5.1.5",
+    "next": "5.2.0",
+}
+
+#: Those whose archive stays on this machine as well, for a registry.
+ON_HOST = ("good", "next")
+
+BOOT_MIB, SLOT_MIB, STATE_MIB, DATA_MIB = 64, 448, 24, 320
+
+#: Folders that mounts and programs want; the packages have no reason to bring them.
+FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
+           "var/tmp", "var/lib/systemd", "var/cache", "usr/lib/modules")
+
+#: Of udev's rules, those that a board's devices need: each event goes through all of them.
+UDEV_RULES = ("50-udev-default.rules", "60-block.rules", "60-persistent-storage.rules", "80-drivers.rules", "99-systemd.rules")
+
+#: Of the packages, what the system of a medium has no use for.
+ENGINE = ("usr/sbin/dockerd", "usr/sbin/runc", "usr/bin/containerd", "usr/bin/containerd-shim-runc-v2",
+          "usr/lib/systemd/system/docker.service", "usr/lib/systemd/system/docker.socket",
+          "usr/lib/systemd/system/containerd.service")
+
+#: Programs of copal, as links to it.
+LINKS = {
+    "usr/bin/hostapp-update": "copal",
+    "usr/bin/hostapp-update-hooks": "copal",
+    "usr/bin/hostapp-update-hooks-v2": "copal",
+    "usr/bin/rollback-altboot": "copal",
+    "usr/bin/rollback-clear-bootcount": "copal",
+    "usr/bin/rollback-stop": "copal",
+    "usr/bin/rollback-tests": "copal",
+    "usr/bin/rollback-check-version": "copal",
+    "usr/bin/fatrw": "copal",
+    "usr/libexec/safe_reboot": "../bin/copal",
+    "usr/lib/udev/resin_update_state_probe": "../../bin/copal",
+}
+
+HOOKS = ("60-data-breadcrumb", "75-forward_supervisor-db", "75-fwd_commit_supervisor-db", "76-forward_supervisor-db",
+         "76-fwd_commit_supervisor-db", "80-rollback")
+
+UNITS = ("copal-boot-check.service", "copal-commit-hooks.service", "copal.service", "rollback-altboot.service",
+         "rollback-clear-bootcount.service", "rollback-health.service")
+
+#: What is not used for so long goes from the cache.
+KEEP_SECONDS = 3 * 24 * 3600
+
+#: For another builder to end: a complete build of a busy machine.
+LOCK_SECONDS = 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """What differs between the two boards."""
+
+    name: str
+    arch: str
+    machine: str
+    bootloader_hook: str
+    console: str
+
+
+BOARDS = {
+    "amd64": Board("qemu-amd64", "amd64", "x86_64", "99-resin-grub", "ttyS0"),
+    "arm64": Board("qemu-aarch64", "arm64", "aarch64", "99-resin-uboot", "ttyAMA0"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """What a board can start from; files in the cache, to be copied and not to be written."""
+
+    board: str
+    arch: str
+    #: The whole disk, with the release `base` in slot A.
+    disk: Path
+    #: The file system with every release but `base` as NAME.tar, label `releases`.
+    releases: Path
+    #: Some of the same archives on this machine.
+    archives: dict[str, Path]
+    #: Name of each release, and its version.
+    versions: dict[str, str]
+    #: The installation medium with that disk in it.
+    flasher: Path
+    #: A folder with the bootloaders that the medium writes besides the disk.
+    files: Path
+
+
+def note(text: str) -> None:
+    """A line for whoever watches."""
+    print(f"{time.strftime('%T')} images: {text}", file=sys.stderr, flush=True)
+
+
+def default_cache() -> Path:
+    """Where images are kept."""
+    own = os.environ.get("COPAL_FARM")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "copal" / "farm"
+
+
+def default_guests() -> Path:
+    """Where qemu/prepare.sh has put its parts."""
+    own = os.environ.get("COPAL_GUESTS")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "copal" / "guests"
+
+
+class Cache:
+    """Finished parts of one board, each in a folder of its own. Who builds holds its lock."""
+
+    def __init__(self, top: Path) -> None:
+        """Takes the lock, and waits for whoever has it."""
+        self.top = top
+        top.mkdir(parents=True, exist_ok=True)
+        self.lock = (top / "lock").open("w")
+        began, told = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - began > LOCK_SECONDS:
+                    raise Fault(f"{top}/lock has been held for an hour: end the builder that has it") from None
+            if not told:
+                note(f"waiting for another builder of {top}")
+                told = True
+            time.sleep(0.5)
+        for left in top.glob("*.new"):
+            shutil.rmtree(left)
+        self.used: set[Path] = set()
+
+    def make(self, name: str, inputs: list[str], build: Callable[[Path], None]) -> Path:
+        """The folder with that part: the one that was made of the same inputs, or a new one."""
+        key = hashlib.sha256(json.dumps([name, *inputs]).encode()).hexdigest()[:16]
+        at, new = self.top / f"{name}-{key}", self.top / f"{name}-{key}.new"
+        self.used.add(at)
+        if at.is_dir():
+            os.utime(at)
+            return at
+        began = time.monotonic()
+        new.mkdir()
+        try:
+            build(new)
+            for file in new.rglob("*"):
+                if file.is_file() and not file.is_symlink():
+                    disk.sync(file)
+        except BaseException:
+            shutil.rmtree(new)
+            raise
+        new.rename(at)
+        note(f"{self.top.name}: {name} made in {time.monotonic() - began:.0f} s")
+        return at
+
+    def close(self) -> None:
+        """Removes what nobody has wanted for days, and lets others build."""
+        for at in self.top.glob("*-*"):
+            if at not in self.used and at.is_dir() and time.time() - at.stat().st_mtime > KEEP_SECONDS:
+                shutil.rmtree(at)
+        self.lock.close()
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def part(guests: Path, name: str) -> str:
+    """What a part of the preparation was made of."""
+    stamp = guests / name / "stamp"
+    if not stamp.is_file():
+        raise Fault(f"{guests / name} is missing: run qemu/prepare.sh {guests}")
+    packages = guests / name / "packages"
+    return stamp.read_text() + (packages.read_text() if packages.is_file() else "")
+
+
+def sources(*paths: Path) -> str:
+    """Digest of files and folders of this repository, without what a build leaves there."""
+    total = hashlib.sha256()
+    for path in paths:
+        files = sorted(p for p in path.rglob("*") if p.is_file() or p.is_symlink()) if path.is_dir() else [path]
+        for file in files:
+            if {"target", "__pycache__"} & set(file.relative_to(TOP).parts):
+                continue
+            what = os.readlink(file) if file.is_symlink() else f"{file.stat().st_mode & 0o111} {file_digest(file)}"
+            total.update(f"{file.relative_to(TOP)}\0{what}\0".encode())
+    return total.hexdigest()
+
+
+#: What stands in for the loader of an eMMC: bytes that are nowhere else, and no whole number of sectors.
+EMMC_LOADER, EMMC_LOADER_SIZE = "emmc-loader.img", 200_001
+U_BOOT = "u-boot.bin"
+
+#: Name of the internal disk's grub.cfg on the medium.
+INTERNAL_CONFIG = "grub.cfg_internal"
+
+#: One white dot.
+LOGO = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000"
+                     "000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082")
+
+OWN = [QEMU / "farm" / name for name in ("images.py", "hostapp.py", "disk.py", "tree.py")]
+BOOT_SOURCES = [path for path in (QEMU / "farm/bootchain.py", QEMU / "farm/uboot.py", OS / "initramfs", OS / "grub",
+                                  OS / "u-boot", QEMU / "init") if path.exists()]
+
+
+# --- the system -------------------------------------------------------------------------------------------------------
+
+
+def enable(tree: Tree, unit: str) -> None:
+    """What `systemctl enable` does: the links that a unit's [Install] asks for."""
+    text = tree.text(f"usr/lib/systemd/system/{unit}")
+    for kind, folder in (("WantedBy", "wants"), ("RequiredBy", "requires")):
+        for names in re.findall(rf"^{kind}=(.+)$", text, re.MULTILINE):
+            for name in names.split():
+                tree.link(f"etc/systemd/system/{name}.{folder}/{unit}", f"/usr/lib/systemd/system/{unit}")
+
+
+def overlay(tree: Tree, source: Path) -> None:
+    """Puts a folder of qemu/os over a tree, and enables its units."""
+    tree.copy(source)
+    for unit in sorted((source / "usr/lib/systemd/system").glob("*.*")):
+        if unit.is_file() and not unit.is_symlink():
+            enable(tree, unit.name)
+
+
+def modules(tree: Tree, guests: Path, board: Board, scratch: Path) -> None:
+    """The kernel's modules, and the lists by which modprobe finds them."""
+    kernel = bootchain.kernel_part(guests, board.machine)
+    release = (kernel / "release").read_text().strip()
+    known = bootchain.Modules(kernel)
+    place = scratch / "modules"
+    for line in (OS / "modules").read_text().splitlines():
+        name, *only = line.split("#")[0].split() or [""]
+        if not name or (only and board.arch not in only):
+            continue
+        for file in known.with_dependencies(name):
+            to = place / "lib/modules" / release / file.relative_to(known.top)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, to)
+    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+        shutil.copyfile(known.top / name, place / "lib/modules" / release / name)
+    small = guests / "small"
+    disk.run([small / "lib64/ld-linux-x86-64.so.2", "--argv0", "depmod", "--library-path", small / "lib/x86_64-linux-gnu",
+              small / "bin/kmod", "-b", place, release], "list the kernel's modules")
+    for name in ("modules.alias", "modules.dep", "modules.symbols", "modules.builtin.alias.bin"):
+        (place / "lib/modules" / release / name).unlink(missing_ok=True)
+    loaded = Tree()
+    loaded.copy(place / "lib")
+    # What is in a temporary folder has to be in memory when that goes.
+    for path, data in list(loaded.files()):
+        loaded.file(path, data, 0o644)
+    tree.put(loaded, "usr/lib")
+    shutil.rmtree(place)
+
+
+def system(guests: Path, board: Board, scratch: Path) -> Tree:
+    """Debian's packages as a system that systemd can start; what host OS and installation medium have in common."""
+    tree = Tree()
+    tree.copy(guests / f"board_{board.arch}" / "root")
+    for path in FOLDERS:
+        tree.folder(path)
+    tree.folder("tmp", 0o1777)
+    tree.folder("var/tmp", 0o1777)
+    tree.folder("root", 0o700)
+    for path, target in (("var/run", "../run"), ("var/lock", "../run/lock"), ("etc/mtab", "../proc/self/mounts"),
+                         ("etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")):
+        tree.remove(path)
+        tree.link(path, target)
+    for name in ("usr/lib/os-release", "etc/os-release"):
+        tree.remove(name)
+    # Programs that look at every start for what a board never has: encrypted disks, scripts of another init.
+    tree.remove("usr/lib/systemd/system-generators")
+    for path in [p for p in tree.nodes if p.startswith("usr/lib/udev/rules.d/") and p.split("/")[-1] not in UDEV_RULES]:
+        tree.remove(path)
+    for unit in [*(QEMU / "system.masked").read_text().split(), *(OS / "masked").read_text().split()]:
+        tree.link(f"etc/systemd/system/{unit}", "/dev/null")
+    tree.file("etc/fstab", "")
+    modules(tree, guests, board, scratch)
+    overlay(tree, OS / "rootfs")
+    return tree
+
+
+def os_release(board: Board, version: str) -> str:
+    """The file by which releases know each other."""
+    return (f'ID="balena-os"\nNAME="balenaOS"\nVERSION="{version}"\nVERSION_ID="{version}"\nMETA_BALENA_VERSION="{version}"\n'
+            f'PRETTY_NAME="board {board.name} {version}"\nMACHINE="{board.name}"\nSLUG="{board.name}"\n')
+
+
+def copal_programs(tree: Tree, copal: Path, board: Board) -> None:
+    """Everything that is copal, and where it belongs."""
+    tree.file("usr/bin/copal", copal, 0o755)
+    for path, target in LINKS.items():
+        tree.link(path, target)
+    tree.file("usr/bin/rollback-health", TOP / "hooks/rollback-health", 0o755)
+    tree.file("usr/bin/rollback-parse-bootloader", TOP / "hooks/rollback-parse-bootloader", 0o644)
+    hooks = "etc/hostapp-update-hooks.d"
+    tree.file(f"{hooks}/1-bootfiles", TOP / "hooks/1-bootfiles", 0o755)
+    for name in (*HOOKS, board.bootloader_hook):
+        tree.file(f"{hooks}/{name}", TOP / "hooks/hook", 0o755)
+    shipped = TOP / "systemd"
+    for unit in UNITS:
+        tree.file(f"usr/lib/systemd/system/{unit}", shipped / unit, 0o644)
+        enable(tree, unit)
+    tree.file("usr/lib/udev/rules.d/65-resin-update-state.rules", shipped / "65-resin-update-state.rules", 0o644)
+    tree.file("usr/lib/systemd/catalog/copal.catalog", shipped / "copal.catalog", 0o644)
+    tree.file("usr/share/dbus-1/system.d/io.balena.Copal1.conf", shipped / "io.balena.Copal1.conf", 0o644)
+    tree.file("usr/share/dbus-1/system-services/io.balena.Copal1.service", shipped / "io.balena.Copal1.service", 0o644)
+    tree.file("usr/share/dbus-1/interfaces/io.balena.Copal1.xml", shipped / "io.balena.Copal1.xml", 0o644)
+
+
+# --- what a board starts with -----------------------------------------------------------------------------------------
+
+
+def boot_parts(guests: Path, board: Board, to: Path) -> None:
+    """Kernel, initramfs, init and the bootloader's files, as files of the cache."""
+    shutil.copyfile(bootchain.kernel_image(guests, board.machine), to / bootchain.KERNEL[board.machine])
+    bootchain.initramfs(guests, board.machine, to / bootchain.INITRAMFS)
+    bootchain.initramfs(guests, board.machine, to / "initramfs.panic", panic=True)
+    shutil.copyfile(bootchain.init_binary(board.machine), to / bootchain.INIT)
+    if board.arch == "amd64":
+        bootchain.grub_image(guests, to / "grub.efi")
+    else:
+        import uboot
+
+        uboot.boot_script(guests, to / "boot.scr")
+
+
+def boot_files(board: Board, boot: Path, version: str) -> Tree:
+    """The files of a release for the boot partition, its folder /resin-boot."""
+    tree = Tree()
+    if board.arch == "amd64":
+        tree.file(bootchain.GRUB_IMAGE, boot / "grub.efi", 0o644)
+        tree.file(bootchain.GRUB_CONFIG, OS / "grub/grub.cfg", 0o644)
+        tree.file(bootchain.GRUB_ENVIRONMENT,
+                  bootchain.grub_environment(resin_root_part="2", upgrade_available="0", bootcount="0"))
+    else:
+        tree.file("boot.scr", boot / "boot.scr", 0o644)
+    tree.file("release.txt", f"{version}\n")
+    return tree
+
+
+def fingerprint(tree: Tree) -> str:
+    """The list of MD5 sums that a boot partition comes with."""
+    lines = [f"{hashlib.md5(data).hexdigest()}  ./{path}\n" for path, data in tree.files() if path != "config.json"]
+    return "".join(lines)
+
+
+def config_json(board: Board) -> str:
+    """The owner's settings, of a device that belongs to no fleet."""
+    return json.dumps({"deviceType": board.name, "hostname": "board", "persistentLogging": False}, indent=2) + "\n"
+
+
+# --- releases ---------------------------------------------------------------------------------------------------------
+
+
+def release(board: Board, name: str, boot: Path, copal: Path) -> Tree:
+    """What a release has over the packages."""
+    version = RELEASES[name]
+    tree = Tree()
+    overlay(tree, OS / "hostapp")
+    for path in ("mnt/boot", "mnt/state", "mnt/data", "mnt/sysroot/active", "mnt/sysroot/inactive", "releases"):
+        tree.folder(path)
+    copal_programs(tree, copal, board)
+    tree.file("etc/os-release", os_release(board, version))
+    kernel = bootchain.KERNEL[board.machine]
+    tree.file(f"boot/{kernel}", boot / kernel, 0o644)
+    tree.file(f"boot/{bootchain.INITRAMFS}", boot / ("initramfs.panic" if name == "panic" else bootchain.INITRAMFS), 0o644)
+    if name != "no-init":
+        tree.file(f"boot/{bootchain.INIT}", boot / bootchain.INIT, 0o755)
+    tree.put(boot_files(board, boot, version), "resin-boot")
+    if name == "broken-engine":
+        tree.file("usr/lib/balena/balena-healthcheck", "#!/bin/sh\necho 'the engine of applications is broken' >&2\nexit 1\n")
+    if name == "vpn-down":
+        tree.file("usr/libexec/board-vpn", "#!/bin/sh\necho 'the VPN has no server' >&2\nexit 1\n")
+    if name == "failing-hook":
+        tree.file("etc/hostapp-update-hooks.d/90-fails", "#!/bin/sh\necho 'this board cannot be updated' >&2\nexit 1\n")
+    return tree
+
+
+def layers_of(base: Path, releases: Path, name: str) -> list[Layer]:
+    """The layers of a release in the cache."""
+    found = []
+    for tar in (base / "base.tar", releases / f"{name}.layer.tar"):
+        found.append(Layer(tar, tar.with_suffix(".sha256").read_text()))
+    return found
+
+
+def make_layer(tree: Tree, to: Path) -> None:
+    """Writes a layer and its digest."""
+    to.with_suffix(".sha256").write_text(tree.tar(to))
+
+
+def image_name(board: Board, name: str) -> str:
+    """Under which name the engine has a release."""
+    return f"board/{board.name}:{RELEASES[name]}"
+
+
+def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
+    """The file system with the archives, and some of them as files."""
+    with tempfile.TemporaryDirectory(dir=to) as scratch:
+        files = Path(scratch)
+        # Nobody updates to what is installed.
+        for name in [name for name in RELEASES if name != "base"]:
+            hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(base, layers, name))
+        size = sum(f.stat().st_size for f in files.iterdir())
+        # Nothing is ever written to it: no journal, no room left.
+        disk.ext4(to / "releases.img", "releases", size * 103 // 100 // MIB + 16, files, "-O ^has_journal -m 0 -N 64 -i 1048576")
+        for name in ON_HOST:
+            (files / f"{name}.tar").rename(to / f"{name}.tar")
+
+
+def need_root(what: str) -> None:
+    """Says before it is too late that something is made by root only."""
+    if os.geteuid() != 0:
+        raise Fault(f"{what} is made by a container engine or holds root's files: run this as root once; what is in the cache "
+                    "then serves everybody")
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def make_disk(guests: Path, board: Board, boot: Path, base: Path, layers: Path, copal: Path, to: Path) -> None:
+    """The whole disk."""
+    need_root("the disk of a board")
+    with tempfile.TemporaryDirectory(dir=to) as folder:
+        scratch = Path(folder)
+        archive = scratch / "base.tar"
+        hostapp.archive(archive, board.arch, image_name(board, "base"), layers_of(base, layers, "base"))
+        hostapp.skeleton().write(scratch / "skeleton")
+        for slot in ("resin-rootA", "resin-rootB"):
+            disk.ext4(scratch / slot, slot, SLOT_MIB, scratch / "skeleton", "-m 0 -J size=8")
+        hostapp.fill(scratch / "resin-rootA", guests / "board_amd64", archive, copal, scratch)
+        files = boot_files(board, boot, RELEASES["base"])
+        files.file("config.json", config_json(board))
+        files.file("balena-image", "")
+        files.file("balenaos.fingerprint", fingerprint(files))
+        disk.fat(scratch / "resin-boot", "resin-boot", BOOT_MIB, files, scratch)
+        data = Tree()
+        data.folder("resin-data")
+        data.file("remove_me_to_reset", "")
+        data.write(scratch / "data")
+        disk.ext4(scratch / "resin-state", "resin-state", STATE_MIB, None, "-m 0 -J size=4")
+        disk.ext4(scratch / "resin-data", "resin-data", DATA_MIB, scratch / "data", "-m 0 -J size=8")
+        names = ("resin-boot", "resin-rootA", "resin-rootB", "resin-state", "resin-data")
+        parts = [Partition(n, scratch / n, disk.EFI) if n == "resin-boot" else Partition(n, scratch / n) for n in names]
+        disk.whole(to / "disk.img", board.name, parts)
+
+
+def loaders(guests: Path, board: Board, to: Path) -> None:
+    """The bootloaders that the medium writes."""
+    stream = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(EMMC_LOADER_SIZE // 32 + 1))
+    (to / EMMC_LOADER).write_bytes(stream[:EMMC_LOADER_SIZE])
+    if board.arch == "arm64":
+        import uboot
+
+        uboot.other_firmware(guests, to / U_BOOT)
+
+
+def flasher_conf(board: Board, image: str) -> str:
+    """The board's /etc/resin-init-flasher.conf."""
+    keys = {
+        "INTERNAL_DEVICE_KERNEL": '"md/balena{,_*} nvme?n? vd? mmcblk?"',
+        "INTERNAL_DEVICE_BOOTLOADER_CONFIG": "",
+        "INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH": "",
+        "BALENA_IMAGE": image,
+    }
+    emmc = ("mmcblk0boot0", EMMC_LOADER, "1024", "33")
+    if board.arch == "amd64":
+        keys["INTERNAL_DEVICE_BOOTLOADER_CONFIG"] = INTERNAL_CONFIG
+        keys["INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH"] = f"/{bootchain.GRUB_CONFIG}"
+        writes = [emmc]
+    else:
+        writes = [("mtdblock0", U_BOOT, "1024", "0"), emmc]
+    for number, values in enumerate(writes):
+        names = ("FLASH_DEVICE", "IMAGE", "BLOCK_SIZE_OFFSET", "SKIP_OUTPUT_BLOCKS")
+        keys.update({f"BOOTLOADER_{name}{f'_{number}' if number else ''}": value for name, value in zip(names, values)})
+    return "".join(f"{key}={value}\n" for key, value in keys.items())
+
+
+def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Path, copal: Path, to: Path) -> None:
+    """The installation medium: the same packages without a container, and the disk to be written."""
+    need_root("the installation medium of a board")
+    with tempfile.TemporaryDirectory(dir=to) as folder:
+        scratch = Path(folder)
+        image = f"balena-image-{board.name}.balenaos-img"
+        packed = scratch / f"{image}.zst"
+        # An emulated processor unpacks it twice: what is fastest to unpack, not what is smallest.
+        disk.run(["zstd", "-q", "--fast=6", "-T0", whole, "-o", packed], f"compress {whole}")
+        tree = system(guests, board, scratch)
+        for path in ENGINE:
+            tree.remove(path)
+        overlay(tree, OS / "flasher")
+        for path in ("mnt/boot", "mnt/boottmp"):
+            tree.folder(path)
+        tree.file("usr/bin/copal", copal, 0o755)
+        tree.link("usr/bin/resin-init-flasher", "copal")
+        tree.file("usr/lib/systemd/system/resin-init-flasher.service", TOP / "systemd/resin-init-flasher.service", 0o644)
+        enable(tree, "resin-init-flasher.service")
+        tree.file("etc/resin-init-flasher.conf", flasher_conf(board, image))
+        tree.file("etc/os-release", os_release(board, RELEASES["base"]) + 'VARIANT="Flasher"\n')
+        kernel = bootchain.KERNEL[board.machine]
+        tree.file(f"boot/{kernel}", boot / kernel, 0o644)
+        tree.file(f"boot/{bootchain.INITRAMFS}", boot / bootchain.INITRAMFS, 0o644)
+        tree.file(f"opt/{packed.name}", packed, 0o644)
+        tree.write(scratch / "root")
+        used = sum(f.stat().st_size + 4096 for f in (scratch / "root").rglob("*") if not f.is_symlink())
+        disk.ext4(scratch / "flash-rootA", "flash-rootA", used * 11 // 10 // MIB + 32, scratch / "root", "-m 0 -J size=4")
+        medium = Tree()
+        medium.file("balena-image-flasher", "")
+        medium.file("config.json", config_json(board))
+        medium.file("splash/balena-logo.png", LOGO)
+        for loader in sorted(files.iterdir()):
+            medium.file(loader.name, loader, 0o644)
+        if board.arch == "amd64":
+            medium.file(bootchain.GRUB_IMAGE, boot / "grub.efi", 0o644)
+            medium.file(bootchain.GRUB_CONFIG, OS / "grub/flasher.cfg", 0o644)
+            medium.file(INTERNAL_CONFIG, OS / "grub/grub.cfg", 0o644)
+        else:
+            medium.file("boot.scr", boot / "boot.scr", 0o644)
+        disk.fat(scratch / "flash-boot", "flash-boot", BOOT_MIB, medium, scratch)
+        disk.whole(to / "flasher.img", f"{board.name} flasher",
+                   [Partition("flash-boot", scratch / "flash-boot", disk.EFI), Partition("flash-rootA", scratch / "flash-rootA")])
+
+
+def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
+    """Makes whatever is not in the cache yet; `copal` is the static binary for that board, beside the one for this machine."""
+    board = BOARDS[arch]
+    # That of this machine fills the slot, since no program of another processor runs here.
+    runs_here = copal if board.machine == os.uname().machine else copal.with_name(f"copal-{os.uname().machine}")
+    for binary in (copal, runs_here):
+        if not binary.is_file():
+            raise Fault(f"no {binary}: run ./dev build")
+    kernel = {"amd64": "kernel", "arm64": "kernel_arm64"}[arch]
+    store = Cache(cache / arch)
+    try:
+        own, its_kernel = sources(*OWN), part(guests, kernel)
+        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, "firmware")],
+                          lambda to: boot_parts(guests, board, to))
+
+        def make_base(to: Path) -> None:
+            with tempfile.TemporaryDirectory(dir=to) as scratch:
+                make_layer(system(guests, board, Path(scratch)), to / "base.tar")
+
+        base_inputs = [own, sources(OS / "rootfs", OS / "modules", OS / "masked", QEMU / "system.masked"), its_kernel,
+                       part(guests, f"board_{arch}"), part(guests, "small")]
+        base = store.make("base", base_inputs, make_base)
+
+        def make_layers(to: Path) -> None:
+            for name in RELEASES:
+                make_layer(release(board, name, boot, copal), to / f"{name}.layer.tar")
+
+        inputs = [own, boot.name, sources(OS / "hostapp", TOP / "hooks", TOP / "systemd"), file_digest(copal)]
+        layers = store.make("layers", inputs, make_layers)
+        whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
+                           lambda to: make_disk(guests, board, boot, base, layers, runs_here, to))
+        releases = store.make("releases", [own, base.name, layers.name],
+                              lambda to: make_releases(board, base, layers, to))
+        files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, "firmware")],
+                           lambda to: loaders(guests, board, to))
+        medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", TOP / "systemd")],
+                            lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to))
+        return Images(board.name, arch, whole / "disk.img", releases / "releases.img",
+                      {name: releases / f"{name}.tar" for name in ON_HOST}, dict(RELEASES), medium / "flasher.img", files)
+    finally:
+        store.close()
+
+
+def main(words: list[str]) -> int:
+    """Builds the images of a board, and says where they are."""
+    parser = argparse.ArgumentParser(prog="images", description="Build the images of a board")
+    parser.add_argument("arch", choices=sorted(BOARDS))
+    parser.add_argument("--guests", type=Path, default=default_guests(), help="what qemu/prepare.sh has made")
+    parser.add_argument("--cache", type=Path, default=default_cache(), help="where images are kept")
+    parser.add_argument("--copal", type=Path, help="the static binary for that board")
+    given = parser.parse_args(words)
+    copal = given.copal or TOP / "target/dist" / f"copal-{BOARDS[given.arch].machine}"
+    try:
+        made = build(given.arch, given.guests.resolve(), given.cache.resolve(), copal.resolve())
+    except (Fault, bootchain.MissingPart, ValueError, OSError, subprocess.SubprocessError) as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    for key, value in dataclasses.asdict(made).items():
+        print(f"{key}\t{value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Where things are: the prepared guests, the farm's cache, the binaries under test."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+BOARDS = TOP / "qemu/boards"
+SCENARIOS = TOP / "qemu/scenarios"
+
+# Guests that run at the same time, over all programs of this user: each takes a processor. tests/guest counts them too.
+GUESTS = 2
+
+
+class FarmError(Exception):
+    """Something did not go as expected; the text names it and what to do."""
+
+
+class NotRun(Exception):
+    """This machine lacks what a scenario needs."""
+
+
+def guests() -> Path:
+    """The folder that qemu/prepare.sh filled."""
+    if given := os.environ.get("COPAL_GUESTS"):
+        return Path(given)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "copal/guests"
+
+
+def part(name: str) -> Path:
+    """A part of it."""
+    at = guests() / name
+    if not (at / "stamp").is_file():
+        raise NotRun(f"no {at}: run qemu/prepare.sh {guests()}")
+    return at
+
+
+def farm() -> Path:
+    """The farm's own cache: images, states."""
+    at = Path(os.environ.get("COPAL_FARM") or guests().parent / "farm")
+    at.mkdir(parents=True, exist_ok=True)
+    return at
+
+
+def binary(arch: str) -> Path:
+    """The static binary under test for that processor."""
+    at = Path(os.environ.get("COPAL_DIST") or TOP / "target/dist") / f"copal-{arch}"
+    if not at.is_file():
+        raise FarmError(f"no {at}: run ./dev build")
+    return at
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
+    """Holds a lock over all programs of this machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + seconds
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise FarmError(f"{what}: {path} has been locked by another program for {seconds:.0f} s") from None
+            time.sleep(0.1)
+        yield
+
+
+@contextlib.contextmanager
+def guest_place(seconds: float = 1500) -> Iterator[None]:
+    """One of the places for guests."""
+    end = time.monotonic() + seconds
+    while True:
+        for number in range(GUESTS):
+            file = (guests() / f"place-{number}").open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            with file:
+                yield
+            return
+        if time.monotonic() > end:
+            raise FarmError(f"no place for another guest within {seconds:.0f} s: see who holds {guests()}/place-*")
+        time.sleep(0.1)

@@ -1,0 +1,135 @@
+"""A container registry on this machine, and releases put into it from their archives."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+import urllib.parse
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from place import FarmError, NotRun
+
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIG = "application/vnd.docker.container.image.v1+json"
+# As they are in the archive. A guest without KVM would unpack them slowly.
+LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+CHUNK = 1 << 20
+
+
+class Registry:
+    """`docker-registry`, as long as the context lasts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Registry":
+        program = shutil.which("docker-registry")
+        if program is None:
+            raise NotRun("no docker-registry here: install it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        config = {
+            "version": 0.1,
+            "log": {"level": "warn"},
+            "storage": {"filesystem": {"rootdirectory": str(self.folder / "data")}},
+            "http": {"addr": f"127.0.0.1:{self.port}"},
+        }
+        # JSON is YAML.
+        (self.folder / "config.yml").write_text(json.dumps(config))
+        with (self.folder / "log").open("wb") as log:
+            argv = ["setpriv", "--pdeathsig", "KILL", "--", program, "serve", str(self.folder / "config.yml")]
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                self.ask("GET", "/v2/", (200,))
+                return self
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    text = (self.folder / "log").read_text(errors="replace")[-1000:]
+                    self.stop()
+                    raise FarmError(f"the registry does not answer on port {self.port}: {text}") from None
+                time.sleep(0.1)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it; what it holds stays until the run's folder goes."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def ask(
+        self, method: str, path: str, expected: tuple[int, ...], body: IO[bytes] | bytes | None = None, kind: str = "", length: int = 0
+    ) -> http.client.HTTPResponse:
+        """One request of its API."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": kind} if kind else {}
+        if length:
+            headers["Content-Length"] = str(length)
+        connection.request(method, path, body=body, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        if answer.status not in expected:
+            raise FarmError(f"the registry answers {method} {path} with {answer.status}: {text[:500].decode(errors='replace')}")
+        return answer
+
+    def blob(self, name: str, digest: str, data: IO[bytes] | bytes, length: int) -> None:
+        """One layer or configuration."""
+        if self.ask("HEAD", f"/v2/{name}/blobs/{digest}", (200, 404)).status == 200:
+            return
+        place = self.ask("POST", f"/v2/{name}/blobs/uploads/", (202,)).headers["Location"]
+        parts = urllib.parse.urlsplit(place)
+        query = f"{parts.query}&" if parts.query else ""
+        path = f"{parts.path}?{query}digest={urllib.parse.quote(digest)}"
+        self.ask("PUT", path, (201,), data, "application/octet-stream", length)
+
+    def push(self, archive: Path, tag: str, name: str = "hostapp") -> None:
+        """Puts the one image of an archive there, as NAME:TAG."""
+        with tarfile.open(archive) as tar:
+
+            def member(path: str) -> tuple[IO[bytes], int]:
+                info = tar.getmember(path)
+                while info.issym() or info.islnk():
+                    at = info.linkname if info.islnk() else str(Path(info.name).parent / info.linkname)
+                    info = tar.getmember(str(Path(at)))
+                file = tar.extractfile(info)
+                assert file is not None
+                return file, info.size
+
+            described = json.load(member("manifest.json")[0])[0]
+            config = member(described["Config"])[0].read()
+            layers = []
+            for path in described["Layers"]:
+                file, length = member(path)
+                total = hashlib.sha256()
+                while piece := file.read(CHUNK):
+                    total.update(piece)
+                digest = f"sha256:{total.hexdigest()}"
+                file.seek(0)
+                self.blob(name, digest, file, length)
+                layers.append({"mediaType": LAYER, "size": length, "digest": digest})
+            digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
+            self.blob(name, digest, config, len(config))
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "size": len(config), "digest": digest},
+            "layers": layers,
+        }
+        self.ask("PUT", f"/v2/{name}/manifests/{tag}", (201,), json.dumps(manifest).encode(), MANIFEST)
