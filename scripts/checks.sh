@@ -2,6 +2,7 @@
 # Lint and tests, for ./dev. Sourced after lib.sh.
 
 LOG=target/test.log
+FARM_LOG=target/farm.log
 PASSED=0
 FAILED=0
 FAILURES=
@@ -30,7 +31,7 @@ lint() {
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
-        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/*
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/*
 }
 
 # One run of all tests, with the coverage measured in it.
@@ -60,6 +61,53 @@ tests() {
     check "coverage report" [ -n "$COVERAGE" ]
 }
 
+# The farm's own tests.
+farm_tests() {
+    say "tests of the board farm"
+    check "tests of the board farm" farm_unit_tests
+    NOT_RUN=$(printf '%s\n' "${NOT_RUN:-}" "$(sed -n "s/^.* skipped [\"']\(not run: .*\)[\"']$/\1/p" "$TMP/farm-tests")" | sed '/^$/d' | sort -u)
+}
+
+farm_unit_tests() {
+    status=0
+    run 600 env PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s qemu/farm/tests -t qemu/farm >"$TMP/farm-tests" 2>&1 ||
+        status=$?
+    cat "$TMP/farm-tests"
+    return "$status"
+}
+
+# farm WHAT…: the farm's own tests, and scenarios on virtual boards (`NAME@BOARD`, `@BOARD` for all of them), each counted.
+farm() {
+    export COPAL_DIST="$TOP/$DIST"
+    farm_tests
+    say "scenarios on virtual boards"
+    mkdir -p target
+    # It ends by itself, with its table, before its time is over.
+    left=$((DEADLINE - $(date +%s) - 60))
+    echo 101 >"$TMP/status"
+    {
+        status=0
+        run "$((left + 45))" python3 qemu/farm run --deadline "$left" "$@" || status=$?
+        echo "$status" >"$TMP/status"
+    } 2>&1 | tee "$FARM_LOG"
+    count_scenarios
+}
+
+# Adds up the farm's table.
+count_scenarios() {
+    passed=$(grep -c '^farm: .* passed$' "$FARM_LOG") || true
+    failed=$(grep -c '^farm: .* failed' "$FARM_LOG") || true
+    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
+    FARM_TABLE=$(sed -n 's/^farm: /  /p' "$FARM_LOG")
+    names=$(sed -n 's/^farm: \([^ ]* *[^ ]*\) .* failed.*$/  \1/p' "$FARM_LOG")
+    [ -z "$names" ] || FAILURES="$FAILURES
+$names"
+    if ! grep -q '^farm result: ' "$FARM_LOG" || { [ "$(cat "$TMP/status")" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
+        check "run of the board farm (see $FARM_LOG)" false
+    fi
+    NOT_RUN=$(printf '%s\n' "${NOT_RUN:-}" "$(sed -n '/^not run: /p' "$FARM_LOG")" | sed '/^$/d' | sort -u)
+}
+
 # total passed|failed: over all test programs.
 total() { sed -n "s/^test result:.* \([0-9]*\) $1;.*/\1/p" "$LOG" | awk '{ n += $1 } END { print n + 0 }'; }
 
@@ -85,6 +133,7 @@ $names"
 summary() {
     say "summary"
     [ -z "${NOT_BUILT:-}" ] || echo "$NOT_BUILT"
+    [ -z "${FARM_TABLE:-}" ] || printf 'scenarios on virtual boards:\n%s\n' "$FARM_TABLE"
     [ -z "${COVERAGE:-}" ] || echo "line coverage: $COVERAGE"
     [ -z "$FAILURES" ] || printf 'failed:%s\n' "$FAILURES"
     if [ -n "${NOT_RUN:-}" ]; then
