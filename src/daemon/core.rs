@@ -116,10 +116,8 @@ impl Core {
             .map_err(|e| Error::new(Code::Io, "cannot end the process of the job").because(e))
     }
 
-    pub(super) fn end_with_system(&self) {
-        if let Some(job) = &mut self.lock().job {
-            job.end_with_system();
-        }
+    pub(super) fn end_with_system(&self) -> bool {
+        self.lock().job.as_mut().is_some_and(Work::end_with_system)
     }
 
     /// Whether a job is under way.

@@ -193,7 +193,7 @@ impl Service<'_> {
     }
 
     /// Whether somebody wants the service to end. Its job goes on without it, unless it is the system that ends: then the job
-    /// is ended in order, and waited for.
+    /// is ended in order, and waited for. One that only waits for the reboot it has asked for is not: both would wait for each other.
     async fn is_stopped(&mut self, working: bool) -> bool {
         match (working, self.put_off.is_some()) {
             (true, false) => match PutOff::begin() {
@@ -213,8 +213,7 @@ impl Service<'_> {
         if !self.is_system_ending().await {
             return true;
         }
-        self.core.end_with_system();
-        false
+        !self.core.end_with_system()
     }
 
     async fn is_system_ending(&self) -> bool {

@@ -126,12 +126,17 @@ impl Work {
         Ok(())
     }
 
-    /// The system ends: its process ends between two steps, unless it is the one that ends the system.
-    pub(super) fn end_with_system(&mut self) {
-        let Some(process) = self.process.as_mut().filter(|_| self.shown.result.is_none()) else { return };
+    /// The system ends: its process ends between two steps. Whether that is to be waited for: one that has told its result has
+    /// nothing to do any more but to wait for this very end.
+    pub(super) fn end_with_system(&mut self) -> bool {
+        let Some(process) = &mut self.process else { return false };
+        if self.shown.result.is_some() {
+            return false;
+        }
         if let Err(e) = process.ask_to_end() {
             tracing::warn!("job {} cannot be ended: {e}", self.record.id);
         }
+        true
     }
 }
 

@@ -102,6 +102,10 @@ impl<'a> Follower<'a> {
             if let Some(result) = self.on_record(false) {
                 return Followed::Ended(result);
             }
+            if self.told && is_unwanted() {
+                // The update is installed, and the bus has gone before us: it is the reboot that ends this program, too.
+                return Followed::Ended(Ok(()));
+            }
             // Counted by itself: before that it may only have been away.
             let (since, patience) = if matches!(trouble, Trouble::NoObject(_)) {
                 (*self.gone.get_or_insert_with(Instant::now), NO_JOB)
