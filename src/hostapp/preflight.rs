@@ -8,6 +8,7 @@ use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 use super::archive;
 use super::engine::Engine;
 use super::sysroot::Sysroot;
+use super::update::scratch::Scratch;
 use super::update::{Request, Source};
 use crate::bootloader::Dialect;
 use crate::config::paths::Paths;
@@ -66,7 +67,7 @@ pub fn check(request: &Request) -> Result<Ready> {
         let archive = archive::inspect(file)?;
         if device.is_some() {
             room_in_slot(&sysroot, archive.unpacked)?;
-            room_to_unpack(paths, file)?;
+            room_to_unpack(paths, &sysroot, file)?;
         }
     }
     Ok(Ready { engine, data_root, sysroot, device })
@@ -192,13 +193,15 @@ fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {
 }
 
 /// An archive is unpacked as a whole before its layers are registered: on the data partition where there is one.
-fn room_to_unpack(paths: &Paths, file: &Path) -> Result<()> {
+fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path) -> Result<()> {
     let data = paths.data();
     if !data.is_dir() {
         return Ok(());
     }
+    Scratch::clear(paths, sysroot, file);
     let size = fs::metadata(file).map(|m| m.len()).unwrap_or(0);
     enough("the data partition", &data, size, available(&data)?)
+        .map_err(|e| e.with_hint("make room on the data partition, or install from a registry"))
 }
 
 fn enough(what: &str, place: &Path, needed: u64, room: u64) -> Result<()> {

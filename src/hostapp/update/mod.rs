@@ -9,7 +9,7 @@ pub(crate) mod installer;
 mod legacy;
 mod milestone;
 mod new_root;
-mod scratch;
+pub(super) mod scratch;
 pub(crate) mod steps;
 mod story;
 

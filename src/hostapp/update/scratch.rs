@@ -16,15 +16,29 @@ const FOLDER: &str = "/mnt/data/resin-data/tmp";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The folder, in the place of the engine's own. Nothing depends on it but room.
-pub(super) struct Scratch {
+pub(in crate::hostapp) struct Scratch {
     folder: PathBuf,
     point: PathBuf,
 }
 
 impl Scratch {
+    fn of(paths: &Paths, sysroot: &Sysroot) -> Scratch {
+        Scratch { folder: paths.at(FOLDER), point: sysroot.engine().join("tmp") }
+    }
+
+    /// Removes what an update has left there that was cut off: as much as a whole release, which the next one needs. To be called
+    /// with the lock of updates held. `kept` is the archive, wherever it is.
+    pub(in crate::hostapp) fn clear(paths: &Paths, sysroot: &Sysroot, kept: &Path) {
+        let scratch = Scratch::of(paths, sysroot);
+        if scratch.folder.is_dir() {
+            tracing::info!("removing what an earlier update has left in {}", scratch.folder.display());
+            scratch.end(paths, kept);
+        }
+    }
+
     /// Puts it in place, where there is a data partition.
     pub(super) fn mount(paths: &Paths, sysroot: &Sysroot) -> Scratch {
-        let scratch = Scratch { folder: paths.at(FOLDER), point: sysroot.engine().join("tmp") };
+        let scratch = Scratch::of(paths, sysroot);
         if paths.data().is_dir()
             && let Err(e) = mount::in_host_namespace(|| scratch.begin(paths))
         {
@@ -73,4 +87,34 @@ fn is_mounted(paths: &Paths, point: &Path) -> io::Result<bool> {
     let table = paths.at("/proc/thread-self/mountinfo");
     let table = if table.exists() { table } else { paths.at("/proc/self/mountinfo") };
     Ok(mount::read_mounts(&table)?.iter().any(|m| m.point == point))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_cut_off_update_left_is_cleared_but_for_the_archive() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let put = |path: &str| {
+            let path = paths.at(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "x").unwrap();
+            path
+        };
+        put("/proc/self/mountinfo");
+        fs::write(paths.at("/proc/self/mountinfo"), "").unwrap();
+        let sysroot = Sysroot::at(paths.inactive());
+        let left = put("/mnt/data/resin-data/tmp/docker-import-1/layer.tar");
+        let other = put("/mnt/data/resin-data/database");
+        Scratch::clear(&paths, &sysroot, &other);
+        assert!(!left.exists() && other.exists());
+        // Again, and with nothing there.
+        Scratch::clear(&paths, &sysroot, &other);
+        // Somebody may have put the archive there.
+        let archive = put("/mnt/data/resin-data/tmp/os.tar");
+        Scratch::clear(&paths, &sysroot, &archive);
+        assert!(archive.exists());
+    }
 }
