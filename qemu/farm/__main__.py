@@ -288,7 +288,9 @@ def main() -> int:
         raise SystemExit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, ended)
+        # `nohup` has it ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, ended)
     try:
         return int(options.function(options))
     except FarmError as error:

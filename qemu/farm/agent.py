@@ -61,6 +61,9 @@ class Agent:
                 data = self.socket.recv(1 << 16)
             except TimeoutError:
                 return None
+            except OSError as error:
+                # Another thread has ended the machine.
+                raise FarmError(f"the agent's port is gone: {error}") from None
             if not data:
                 raise FarmError("QEMU has closed the agent's port")
             self.left += data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import json
@@ -9,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tarfile
+import tempfile
 import time
 import urllib.parse
 from pathlib import Path
@@ -19,8 +21,7 @@ from place import FarmError, NotRun
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
-# As they are in the archive. A guest without KVM would unpack them slowly.
-LAYER = "application/vnd.docker.image.rootfs.diff.tar"
+LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 CHUNK = 1 << 20
 
 
@@ -116,13 +117,18 @@ class Registry:
             config = member(described["Config"])[0].read()
             layers = []
             for path in described["Layers"]:
-                file, length = member(path)
-                total = hashlib.sha256()
-                while piece := file.read(CHUNK):
-                    total.update(piece)
-                digest = f"sha256:{total.hexdigest()}"
-                file.seek(0)
-                self.blob(name, digest, file, length)
+                # As registries have them: an engine keeps what it has pulled until it is unpacked, and the slot is small.
+                with tempfile.TemporaryFile(dir=self.folder) as packed:
+                    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as into:
+                        shutil.copyfileobj(member(path)[0], into, CHUNK)
+                    length = packed.tell()
+                    packed.seek(0)
+                    total = hashlib.sha256()
+                    while piece := packed.read(CHUNK):
+                        total.update(piece)
+                    packed.seek(0)
+                    digest = f"sha256:{total.hexdigest()}"
+                    self.blob(name, digest, packed, length)
                 layers.append({"mediaType": LAYER, "size": length, "digest": digest})
             digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
             self.blob(name, digest, config, len(config))
