@@ -388,7 +388,7 @@ impl Device {
         let marks: Vec<usize> = (0..requests.len()).filter(|n| at_mark(&requests[*n])).collect();
         assert_eq!(marks.len(), phases.len() * 2, "{}", outcome.file("out"));
         println!("guest: {:?}", outcome.took);
-        let mut restarts = Vec::new();
+        let (mut restarts, mut long) = (Vec::new(), Vec::new());
         let mut cuts = Cuts::new(&before[self.boot()], &requests, self.boot());
         let mut phases_seen = Vec::new();
         for (phase, window) in phases.iter().zip(marks.chunks(2)) {
@@ -415,10 +415,13 @@ impl Device {
             if phase.selected_last {
                 self.state_fits(dir.path(), &before, &requests, &phase, &seen.looks);
             }
+            long.extend(seen.long);
             phases_seen.push(phase);
         }
         fastrand::Rng::with_seed(2).shuffle(&mut restarts);
         restarts.truncate(most);
+        println!("{} of the disks that start have a file with clusters behind its end", long.len());
+        restarts.append(&mut long);
         let restarts = restarts.into_iter().map(|cut: Cut| {
             let disk = writelog::after_a_cut(&before, &requests, cut.at, |r, s| cut.loss.keeps(r, s));
             (phases_seen.iter().find(|p| p.name == cut.phase).unwrap(), disk)
@@ -451,6 +454,10 @@ impl Device {
             let first = !seen.looks.iter().any(|look| look.is_new == is_new);
             if (first || rng.u32(..80) == 0) && (is_new || !differences(&tree, &phase.before).is_empty()) {
                 seen.looks.push(Look { cut: Cut { phase: phase.name, at, loss }, is_new });
+            }
+            // Linux grows such a file only after it has been cut to its size.
+            if !tree.long.is_empty() && seen.long.is_none() {
+                seen.long = Some(Cut { phase: phase.name, at, loss });
             }
             let rare = !tree.shared.is_empty() || tree.nodes.keys().any(|p| p.contains('~'));
             if rng.u32(..if rare { 12 } else { 60 }) == 0 {
@@ -599,6 +606,8 @@ struct Look {
 #[derive(Debug, Default)]
 struct Seen {
     looks: Vec<Look>,
+    /// The first one with a file that has clusters behind its end.
+    long: Option<Cut>,
     disks: usize,
     with_leftovers: usize,
     with_shared: usize,

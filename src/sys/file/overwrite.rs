@@ -81,6 +81,9 @@ fn extend(
     old: u64,
 ) -> io::Result<()> {
     let append = || -> io::Result<()> {
+        // What an earlier run allocated behind the end before the power failed: FAT refuses to grow a chain that is longer than
+        // its file, and makes the whole file system read-only (Linux, `fat_chain_add`). To its own size, the rest is let go.
+        steps.cut(file, old)?;
         let (mut buf, mut offset) = (vec![0; STEP], old);
         loop {
             let n = content.fill(&mut buf, offset)?;

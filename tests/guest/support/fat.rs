@@ -28,6 +28,8 @@ pub(crate) struct Tree {
     /// Folders whose last cluster the table calls free: they were growing. What is before it counts, which is also what `fsck`
     /// makes of them; Linux refuses the folder until then.
     pub(crate) growing: Vec<String>,
+    /// Files with clusters behind their end.
+    pub(crate) long: Vec<String>,
     /// By cluster, the number of the path in `paths` that it belongs to; 0 where it belongs to none.
     owners: Vec<usize>,
     paths: Vec<String>,
@@ -169,7 +171,11 @@ impl Tree {
         // What the table has beyond the size belongs to the file, too.
         let used = fat.chain(first, size)?;
         self.paths.push(path.to_owned());
-        for cluster in fat.chain(first, None).unwrap_or_else(|_| used.clone()) {
+        let whole = fat.chain(first, None).unwrap_or_else(|_| used.clone());
+        if whole.len() > used.len() {
+            self.long.push(path.to_owned());
+        }
+        for cluster in whole {
             let other = std::mem::replace(&mut self.owners[cluster], self.paths.len());
             if other > 0 {
                 self.shared.push((self.paths[other - 1].clone(), path.to_owned()));
