@@ -19,7 +19,7 @@ from pathlib import Path
 KINDS = {
     "read-back": ("flash-lying-disk", "wait until systemctl is-failed"),
     "first-mib-last": ("flash-power-cut", "expect no partition table"),
-    "commit": ("update-healthy", ""),
+    "commit": ("update-healthy", "expect phase healthy"),
 }
 
 # As long as the longest of them, with what tells it from anything else in the binary.

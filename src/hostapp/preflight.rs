@@ -50,7 +50,7 @@ pub struct Device {
 /// Checks everything, cheap things first.
 ///
 /// # Errors
-/// Each is a refusal: nothing has been changed.
+/// Each is a refusal: nothing has been changed, but that what an earlier update has left to unpack in is gone.
 pub fn check(request: &Request) -> Result<Ready> {
     let paths = &request.paths;
     let sysroot = Sysroot::at(paths.inactive());

@@ -1,6 +1,6 @@
 //! What is handed over, how it is followed, and how the client ends.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -192,6 +192,31 @@ fn a_lost_bus_is_come_back_to() {
     assert_eq!(daemon.count("Update"), 1);
     assert!(stdout(&out).contains("is installed in slot B"), "{}", stdout(&out));
     assert!(!stderr(&out).contains(BEGUN_HERE), "{}", stderr(&out));
+}
+
+/// The system goes down with the bus first, and would wait for this program.
+#[test]
+fn an_installed_update_is_not_waited_for_while_the_system_ends() {
+    if !can_run("an_installed_update_is_not_waited_for_while_the_system_ends") {
+        return;
+    }
+    let mut place = Place::with_bus();
+    let mut daemon = StandIn::on(&place);
+    let mut child = place.start(&["copal", "update", "-i", "a:1", "-r"]);
+    daemon.wait_for("GetAll", 1);
+    daemon.show(Job { result: INSTALLED.into(), ..Job::running("reboot", 1, 1) });
+    std::thread::sleep(Duration::from_millis(1500));
+    place.stop_bus();
+    daemon.leave();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(child.try_wait().unwrap().is_none(), "the bus alone may come back");
+    signal(&child, Signal::SIGTERM);
+    let told = Instant::now();
+    let out = wait(child);
+    // Where it is looked for, that is a minute.
+    assert!(told.elapsed() < Duration::from_secs(40), "{:?}", told.elapsed());
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("is installed in slot B"), "{}", stdout(&out));
 }
 
 #[test]
