@@ -31,7 +31,25 @@ lint() {
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
-        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/*
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init*
+    say "what virtual boards start with"
+    check "the boards' grub.cfg" check_grub
+    at="--manifest-path qemu/init/Cargo.toml --target-dir target/boards-init"
+    check "format of the boards' init" run 60 cargo fmt --manifest-path qemu/init/Cargo.toml --check
+    # shellcheck disable=SC2086 # a list of words
+    check "clippy of the boards' init" run 300 cargo clippy $at --locked --all-targets -- -D warnings
+    # shellcheck disable=SC2086
+    check "tests of the boards' init" run 300 cargo test $at --locked --quiet
+}
+
+# GRUB's own parser takes each of the boards' files.
+check_grub() {
+    for file in qemu/os/grub/*.cfg; do
+        grub-script-check "$file" || {
+            echo "dev: $file is no script that GRUB takes" >&2
+            return 1
+        }
+    done
 }
 
 # One run of all tests, with the coverage measured in it.
@@ -93,12 +111,21 @@ farm() {
     count_scenarios
 }
 
+# Every scenario on one board; on the other, what its firmware and bootloader have a part in.
+farm_for_test() {
+    set -- @qemu-amd64
+    for name in flash bootloader-writes update-healthy rollback-engine altboot-no-init altboot-panic; do
+        set -- "$@" "$name@qemu-aarch64"
+    done
+    farm "$@"
+}
+
 # Adds up the farm's table.
 count_scenarios() {
     passed=$(grep -c '^farm: .* passed$' "$FARM_LOG") || true
     failed=$(grep -c '^farm: .* failed' "$FARM_LOG") || true
     PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
-    FARM_TABLE=$(sed -n 's/^farm: /  /p' "$FARM_LOG")
+    FARM_TABLE=$(sed -n 's/^farm: /  /p; s/^farm times: /  /p' "$FARM_LOG")
     names=$(sed -n 's/^farm: \([^ ]* *[^ ]*\) .* failed.*$/  \1/p' "$FARM_LOG")
     [ -z "$names" ] || FAILURES="$FAILURES
 $names"

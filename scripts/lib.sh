@@ -53,7 +53,7 @@ there() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
 tools_of() {
     case $1 in
         rust) echo curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates cc:gcc /usr/include/stdio.h:libc6-dev ;;
-        lint) echo shellcheck:shellcheck ;;
+        lint) echo shellcheck:shellcheck grub-script-check:grub-common ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
@@ -72,6 +72,11 @@ tools_of() {
         guest)
             echo mmdebstrap:mmdebstrap /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring \
                 setpriv:util-linux flock:util-linux
+            ;;
+        # The virtual boards of qemu/farm: their images, and what looks into them.
+        board)
+            echo mkfs.vfat:dosfstools mcopy:mtools mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount unshare:util-linux \
+                dockerd:docker.io runc:runc docker-registry:docker-registry python3:python3 zstd:zstd
             ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.

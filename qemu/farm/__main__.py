@@ -32,6 +32,8 @@ from scenario import Scenario
 
 PRINTING = threading.Lock()
 BEGUN = time.monotonic()
+# Exit code where this machine lacks what is needed; the usual one for tests that are skipped.
+NOT_RUN = 77
 
 
 def say(text: str) -> None:
@@ -131,6 +133,9 @@ def summary(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> i
         seconds = f"{result.seconds:6.1f} s" if result else "       -"
         say(f"farm: {scenario.name:{width}}  {board:{wide}}  {seconds}  {state}")
         failed += state.startswith("failed")
+    for result in results:
+        if result and result.told:
+            say(f"farm times: {result.scenario} on {result.board}: {result.told}")
     for (scenario, board), result in zip(runs, results):
         if result and result.state == "not run":
             say(f"not run: {scenario.name} on {board}: {result.why}")
@@ -298,7 +303,7 @@ def main() -> int:
         return 1
     except NotRun as error:
         print(f"not run: {error}", file=sys.stderr)
-        return 1
+        return NOT_RUN
     finally:
         machines.stop_all()
 

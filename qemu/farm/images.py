@@ -85,8 +85,8 @@ HOOKS = ("60-data-breadcrumb", "75-forward_supervisor-db", "75-fwd_commit_superv
 UNITS = ("copal-boot-check.service", "copal-commit-hooks.service", "copal.service", "rollback-altboot.service",
          "rollback-clear-bootcount.service", "rollback-health.service")
 
-#: What is not used for so long goes from the cache.
-KEEP_SECONDS = 3 * 24 * 3600
+#: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
+KEEP_SECONDS = 5 * 3600
 
 #: For another builder to end: a complete build of a busy machine.
 LOCK_SECONDS = 3600
@@ -197,7 +197,7 @@ class Cache:
         return at
 
     def close(self) -> None:
-        """Removes what nobody has wanted for days, and lets others build."""
+        """Removes what nobody wants any more, and lets others build."""
         for at in self.top.glob("*-*"):
             if at not in self.used and at.is_dir() and time.time() - at.stat().st_mtime > KEEP_SECONDS:
                 shutil.rmtree(at)

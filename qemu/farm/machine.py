@@ -111,6 +111,8 @@ class Machine:
         self.qmp: Qmp | None = None
         self.agent = Agent(self.sockets / "agent")
         self.resets_seen = 0
+        # When the power came, and when the guest switched itself off: seconds of the host's clock.
+        self.on_at = self.off_at = 0.0
         self.console_path = self.folder / "console"
         self.console_path.touch()
 
@@ -128,6 +130,7 @@ class Machine:
         argv += boards.arguments(self.board, self.hardware, self.accelerator)
         (self.folder / "command").write_text("\n".join(argv) + "\n")
         self.resets_seen = 0
+        self.on_at = time.time()
         with (self.folder / "errors").open("ab") as errors:
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         RUNNING.add(self)
@@ -228,6 +231,7 @@ class Machine:
                 raise Reset("the guest restarted where it was to switch itself off")
 
         self.until("the guest to switch itself off", seconds, self.has_powered_off, check)
+        self.off_at = stamp(self.events("SHUTDOWN")[0])
         self.quit()
 
     def quit(self) -> None:

@@ -19,6 +19,7 @@ import machine as machines
 import place
 import scenario as scenarios
 import states
+import times
 from agent import Answer
 from board import Board, Hardware
 from look import Selection
@@ -50,6 +51,7 @@ class Result:
     seconds: float
     state: str
     why: str = ""
+    told: str = ""
 
 
 class Run:
@@ -74,6 +76,8 @@ class Run:
         self.cuts = 0
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
+        # What the summary says of this run.
+        self.told = ""
         self.accelerator = machines.accelerator(board.arch)
 
     # --- running it ---------------------------------------------------------------------------------------------------
@@ -101,7 +105,7 @@ class Run:
                         self.machine.kill()
         except NotRun as error:
             return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "not run", str(error))
-        return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "passed")
+        return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "passed", told=self.told)
 
     def do(self, step: Step) -> None:
         """One step."""
@@ -230,6 +234,16 @@ class Run:
 
     def powers_off(self) -> None:
         self.the_machine().wait_power_off(self.within or POWER_OFF)
+
+    def flashes(self) -> None:
+        machine = self.the_machine()
+        machine.ready(self.within or self.board.boot_seconds)
+        begun = times.begun(machine, self.within or self.board.boot_seconds)
+        machine.wait_power_off(self.within or POWER_OFF)
+        receipt = json.loads(self.boot_file("flash-receipt.json") or b"{}")
+        if not receipt:
+            raise FarmError("no receipt on the boot partition")
+        self.told = times.told(machine.on_at, begun, machine.off_at, receipt)
 
     def reboot(self) -> None:
         self.ask("systemctl reboot --no-block")

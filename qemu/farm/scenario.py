@@ -45,6 +45,7 @@ STEPS = [
     ("power on", "power_on", "give the board power"),
     ("power off", "power_off", "ask the system to switch off, and wait until it has"),
     ("powers off", "powers_off", "wait until it has switched itself off"),
+    ("flashes and powers off", "flashes", "the same for a medium that is at work; its summary says where the time went"),
     ("reboot", "reboot", "ask the system to restart; `reboots` waits for it"),
     ("reboots", "reboots", "wait for one restart"),
     ("boots VERSION in SLOT[ or VERSION in SLOT][ after N more restarts]", "boots", "wait for the system; see its version and slot"),

@@ -36,6 +36,8 @@ SOURCES = ("board.py", "machine.py", "states.py", "agent.py")
 DISK = 3 << 30
 # How long another run may take to make a state that this one waits for.
 MAKING = 1200.0
+# Longer than any run.
+KEEP = 5 * 3600.0
 IMAGES = 2400.0
 
 
@@ -149,10 +151,7 @@ def make(board: Board, name: str, accelerator: str, say: Callable[[str], None]) 
     """A state, made if nobody has."""
     top = place.farm() / "states" / f"{board.name}-{key(board, accelerator)}"
     at = top / name
-    # States of other images are of no use to anybody.
-    for old in (place.farm() / "states").glob(f"{board.name}-*") if not top.exists() else ():
-        if time.time() - old.stat().st_mtime > 86400:
-            shutil.rmtree(old, ignore_errors=True)
+    forget(board, top)
     with place.locked(top / f"{name}.lock", MAKING, f"the making of the state {name} of {board.name}"):
         if not (at / "facts").is_file():
             begun = time.monotonic()
@@ -167,6 +166,15 @@ def make(board: Board, name: str, accelerator: str, say: Callable[[str], None]) 
             os.rename(at / "facts.new", at / "facts")
             say(f"the state {name} took {facts['seconds']} s")
     return State(name, at, json.loads((at / "facts").read_text()))
+
+
+def forget(board: Board, wanted: Path) -> None:
+    """Removes states of other images, once no run can be at work with them."""
+    wanted.mkdir(parents=True, exist_ok=True)
+    os.utime(wanted)
+    for old in wanted.parent.glob(f"{board.name}-*"):
+        if old != wanted and time.time() - old.stat().st_mtime > KEEP:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def make_dead(board: Board, name: str, at: Path) -> None:

@@ -92,9 +92,13 @@ impl<'a> Follower<'a> {
             let since = match self.lost {
                 Some(since) => since,
                 None => {
-                    tracing::warn!(
-                        "the daemon is lost ({trouble}); the update goes on without, and is looked for"
-                    );
+                    if self.told {
+                        tracing::info!("the daemon is gone ({trouble}), as it is where the reboot has begun");
+                    } else {
+                        tracing::warn!(
+                            "the daemon is lost ({trouble}); the update goes on without, and is looked for"
+                        );
+                    }
                     pauses = PAUSES.iter();
                     *self.lost.insert(Instant::now())
                 }
