@@ -9,6 +9,8 @@ from typing import Any
 from machine import Machine
 from place import FarmError
 
+# Seconds; shorter steps of the flasher are not told.
+LONG = 0.5
 UNIT = "resin-init-flasher.service"
 
 
@@ -42,7 +44,6 @@ def told(on: float, begun_at: Begun, off: float, receipt: dict[str, Any]) -> str
     if not steps:
         raise FarmError("the receipt has no timeline")
     own = max(step["at"] + step["seconds"] for step in steps)
-    write, verify = receipt["write"]["seconds"], receipt["verify"]["seconds"]
     parts = {
         "firmware and bootloader": begun_at.kernel - on,
         "kernel and services": begun_at.flasher - begun_at.kernel,
@@ -54,7 +55,8 @@ def told(on: float, begun_at: Begun, off: float, receipt: dict[str, Any]) -> str
             raise FarmError(f"{name} took {value:.1f} s: clocks disagree")
     whole = off - on
     text = ", ".join(f"{name} {max(value, 0):.1f} s" for name, value in parts.items())
+    long = ", ".join(f"{step['step']} {step['seconds']:.1f} s" for step in steps if step["seconds"] >= LONG)
     return (
-        f"{whole:.1f} s from power-on to power-off: {text}; of the flasher's {own / whole:.0%}: "
-        f"writing {write:.1f} s, reading back {verify:.1f} s, all else {max(own - write - verify, 0):.1f} s"
+        f"{whole:.1f} s from power-on to power-off: {text}. The flasher's share is {own / whole:.0%}: {long} "
+        f"(of that, writing {receipt['write']['seconds']:.1f} s and reading back {receipt['verify']['seconds']:.1f} s)"
     )

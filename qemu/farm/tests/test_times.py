@@ -9,7 +9,7 @@ from place import FarmError
 RECEIPT: dict[str, Any] = {
     "write": {"seconds": 20.0},
     "verify": {"seconds": 10.0},
-    "timeline": [{"step": "wait", "at": 0.0, "seconds": 5.0}, {"step": "write", "at": 5.0, "seconds": 35.0}],
+    "timeline": [{"step": "wait", "at": 0.0, "seconds": 5.0}, {"step": "look", "at": 5.0, "seconds": 0.1}, {"step": "write", "at": 5.0, "seconds": 35.0}],
 }
 
 
@@ -19,7 +19,7 @@ class Times(unittest.TestCase):
         for part in (
             "60.0 s from power-on to power-off",
             "firmware and bootloader 2.0 s, kernel and services 15.0 s, flasher 40.0 s, switching off 3.0 s",
-            "of the flasher's 67%: writing 20.0 s, reading back 10.0 s, all else 10.0 s",
+            "The flasher's share is 67%: wait 5.0 s, write 35.0 s (of that, writing 20.0 s and reading back 10.0 s)",
         ):
             self.assertIn(part, line)
 
