@@ -88,6 +88,7 @@ def one(scenario: Scenario, board: str, seed: int) -> Result:
 def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
     runs = choose(options.scenario, options.board) * options.repeat
+    place.room(len({board for _, board in runs}))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
@@ -217,6 +218,7 @@ def story(options: argparse.Namespace) -> int:
     """The whole story, to watch."""
     scenario = scenarios.load(place.TOP / "qemu/demo.scenario", boards.names())
     board = boards.load(scenario.boards[0])
+    place.room(1)
     # What takes long and has nothing to show.
     states.make(board, "blank", machines.accelerator(board.arch), speaker("demo"))
     return demo.show(scenario, board, options.seed)

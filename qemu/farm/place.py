@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ SCENARIOS = TOP / "qemu/scenarios"
 
 # Guests that run at the same time, over all programs of this user: each takes a processor. tests/guest counts them too.
 GUESTS = 2
+
+# Bytes that a board takes in the farm's cache: 1.5 GiB of images, 5 of states, 3 of two runs with their records of writes.
+ROOM = 10 << 30
 
 
 class FarmError(Exception):
@@ -46,6 +50,22 @@ def farm() -> Path:
     at = Path(os.environ.get("COPAL_FARM") or guests().parent / "farm")
     at.mkdir(parents=True, exist_ok=True)
     return at
+
+
+def room(boards: int) -> None:
+    """Fails where there is no room for the images, states and disks of so many boards."""
+    at = farm()
+    free = shutil.disk_usage(at).free
+    ours = 0
+    for path in at.rglob("*"):
+        # Another run may be at work there.
+        with contextlib.suppress(OSError):
+            ours += path.lstat().st_blocks * 512
+    if free + ours < boards * ROOM:
+        raise FarmError(
+            f"{at}: {boards} board{'s' * (boards > 1)} need {boards * ROOM >> 30} GiB of room there, and {free + ours >> 30} GiB are "
+            "free: make room, or name another folder with COPAL_FARM"
+        )
 
 
 def binary(arch: str) -> Path:
