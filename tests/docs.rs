@@ -42,17 +42,67 @@ fn flags(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// `docs/errors.md`, as the table in `src/error/code.rs` and the exit codes of verbs have it.
+fn errors_md() -> String {
+    use copal::cli::exit;
+    use copal::error::{Effect, Error};
+
+    let cell = |text: &str| text.replace('|', "\\|");
+    let mut text = String::from(ERRORS_HEAD);
+    for &code in Code::ALL {
+        let exit = |effect| exit::of_verb(&Error::new(code, "").with_effect(effect));
+        let (refused, written) = (exit(Effect::Refused), exit(Effect::Written));
+        let exits = if refused == written { refused.to_string() } else { format!("{refused} or {written}") };
+        let (cause, remedy) = (cell(code.cause().trim()), cell(code.remedy()));
+        text.push_str(&format!("| `{code}` | {exits} | {cause} | {remedy} |\n"));
+    }
+    text
+}
+
+const ERRORS_HEAD: &str = "\
+# Error codes
+
+<!-- Made of src/error/code.rs and src/cli/exit.rs: `UPDATE_DOCS=1 cargo test --test docs errors` -->
+
+An error is one line: what could not be done, to which object, why; the code in brackets; what to do. With `--json` it is
+the last line ([json.md](json.md)). The codes are stable: scripts may branch on them. The remedy at hand may be more exact
+than the one here. What to do with a device after that is in [operating.md](operating.md).
+
+*Exit* is the exit code of a `copal` verb. Of two, the first means that nothing was written, the second that it failed after
+writing had begun; but for `usage` it is 1 where the job itself had succeeded, and what failed came after it. Legacy names
+have 1, and 2 for `usage`.
+
+| code | exit | cause | remedy |
+|---|---|---|---|
+";
+
+/// The page is made of the code; with `UPDATE_DOCS=1` it is written, else it has to be there already.
 #[test]
-fn every_code_has_its_row_and_every_row_its_code() {
-    let text = doc("errors.md");
-    let rows = rows(&text);
-    let documented: Vec<&str> = rows.iter().map(|r| r[0].as_str()).collect();
-    let codes: Vec<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
-    assert_eq!(documented, codes, "docs/errors.md and Code::ALL, in this order");
-    for (row, code) in rows.iter().zip(Code::ALL) {
-        assert_eq!(row.len(), 3, "{code}");
-        assert!(row[1].len() > 20, "{code} has no cause");
-        assert_eq!(row[2], code.remedy(), "{code}");
+fn errors_md_is_made_of_the_code() {
+    let wanted = errors_md();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/errors.md");
+        std::fs::write(page, &wanted).unwrap();
+    }
+    let (found, command) = (doc("errors.md"), "`UPDATE_DOCS=1 cargo test --test docs errors` writes it");
+    for (line, (found, wanted)) in found.lines().zip(wanted.lines()).enumerate() {
+        assert_eq!(found, wanted, "docs/errors.md, line {}: {command}", line + 1);
+    }
+    assert_eq!(found, wanted, "docs/errors.md ends elsewhere: {command}");
+}
+
+/// What the head of that page says of the exit codes that have no column.
+#[test]
+fn exit_codes_behind_success_and_of_legacy_names_are_as_documented() {
+    use copal::cli::exit;
+    use copal::error::{Effect, Error};
+
+    for &code in Code::ALL {
+        let error = Error::new(code, "");
+        let usage = code == Code::Usage;
+        assert_eq!(exit::of_legacy(&error), if usage { 2 } else { 1 }, "{code}");
+        let behind = exit::of_verb(&error.with_effect(Effect::Completed));
+        assert_eq!(behind, if usage { 2 } else { 1 }, "{code}");
     }
 }
 
@@ -174,4 +224,14 @@ fn phases_are_those_of_the_program() {
         .filter(|name| name != "[*]")
         .collect();
     assert_eq!(drawn, phases);
+}
+
+/// The operator's guide says of every phase what to do.
+#[test]
+fn the_operator_s_guide_has_every_phase() {
+    use copal::phase::Phase;
+    let text = doc("operating.md");
+    let table = text.split("| phase | by itself |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let documented: BTreeSet<String> = rows(table).into_iter().map(|r| r[0].clone()).collect();
+    assert_eq!(documented, Phase::ALL.iter().map(ToString::to_string).collect());
 }

@@ -141,7 +141,8 @@ impl Inputs {
                     return Err(Error::new(
                         Code::ImageMissing,
                         "no image is named: the configuration has no BALENA_IMAGE",
-                    ));
+                    )
+                    .with_hint(image::CORRECT_NAME));
                 }
             })?;
         Ok(Inputs { conf, config, wanted, image })

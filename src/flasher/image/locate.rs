@@ -12,6 +12,9 @@ use crate::error::{Code, Error, Result};
 /// Appended to the name where no file has it as it is.
 const SUFFIXES: [&str; 3] = [".zst", ".xz", ".gz"];
 
+/// What to do where the configuration's name leads to no file.
+pub(in crate::flasher) const CORRECT_NAME: &str = "correct BALENA_IMAGE, or name the file with --image";
+
 /// Finds the image `name`: one match below `/tmp` (where a migration puts it), otherwise exactly one below `/`; where
 /// there is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be one in all.
 ///
@@ -23,7 +26,7 @@ const SUFFIXES: [&str; 3] = [".zst", ".xz", ".gz"];
 pub fn locate(paths: &Paths, name: &str) -> Result<PathBuf> {
     if name.is_empty() || name.contains('/') {
         let text = format!("`{name}` cannot be the file name of an image");
-        return Err(Error::new(Code::ImageMissing, text).object(name));
+        return Err(missing(text, name));
     }
     let wanted: Vec<OsString> =
         std::iter::once("").chain(SUFFIXES).map(|suffix| OsString::from(format!("{name}{suffix}"))).collect();
@@ -43,7 +46,11 @@ pub fn locate(paths: &Paths, name: &str) -> Result<PathBuf> {
         "no image {name}, plain or with .zst, .xz or .gz, on the file system of {} or of {root}",
         tmp.display()
     );
-    Err(Error::new(Code::ImageMissing, text).object(name))
+    Err(missing(text, name))
+}
+
+fn missing(text: String, name: &str) -> Error {
+    Error::new(Code::ImageMissing, text).object(name).with_hint(CORRECT_NAME)
 }
 
 /// What was found, by the identity of the file.

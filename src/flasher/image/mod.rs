@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use inspect::{check_sector_size, glance, inspect};
+pub(super) use locate::CORRECT_NAME;
 pub use locate::locate;
 pub use pass::{FileDigest, digest_file};
 
