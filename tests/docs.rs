@@ -235,3 +235,37 @@ fn the_operator_s_guide_has_every_phase() {
     let documented: BTreeSet<String> = rows(table).into_iter().map(|r| r[0].clone()).collect();
     assert_eq!(documented, Phase::ALL.iter().map(ToString::to_string).collect());
 }
+
+/// Codes, events and words of errors in the operator's guide are those of the program.
+#[test]
+fn the_operator_s_guide_quotes_the_program() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = doc("operating.md");
+    let catalogue = std::fs::read_to_string(top.join("systemd/copal.catalog")).unwrap();
+    let events: Vec<&str> = text.split("MESSAGE_ID=").skip(1).filter_map(|t| t.get(..32)).collect();
+    assert!(events.len() > 4);
+    for event in events {
+        assert!(catalogue.contains(&format!("-- {event}\n")), "{event}");
+    }
+    let table = text.split("| code |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let mut codes = 0;
+    for row in rows(table) {
+        let first = row[0].split(" in ").next().unwrap().to_owned();
+        for word in first.split("`, `").map(|w| w.trim_matches('`')) {
+            assert!(Code::named(word).is_some(), "{word}");
+            codes += 1;
+        }
+    }
+    assert!(codes > 10, "{codes}");
+    for (words, file) in [
+        ("a boot sector or partition table may be left on it", "src/flasher/write/mod.rs"),
+        ("it may boot half installed", "src/flasher/install/undo.rs"),
+        ("but its boot files could not be restored", "src/hostapp/update/steps.rs"),
+        ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/hostapp/update/steps.rs"),
+        ("the health checks failed", "src/cli/status/told.rs"),
+        ("the bootloader gave up", "src/cli/status/told.rs"),
+    ] {
+        let code = std::fs::read_to_string(top.join(file)).unwrap();
+        assert!(code.contains(words) && text.replace('\n', " ").contains(words), "{words}");
+    }
+}
