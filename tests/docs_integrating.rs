@@ -1,0 +1,318 @@
+//! What the integrator's guide tells a board layer to write is what copal takes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use copal::config::bootloaders_conf::BootloadersConf;
+use copal::config::flasher_conf::{BootNames, FlasherConf, RawConf};
+use copal::config::pattern;
+use copal::error::Code;
+
+const FLASHER_CONF: &str = "/etc/resin-init-flasher.conf";
+const BOOTLOADERS_CONF: &str = copal::config::bootloaders_conf::PATH;
+
+fn source(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn guide() -> String {
+    source("docs/integrating.md")
+}
+
+/// A fenced block: the heading above it, its language, its text without the indentation of a list.
+#[derive(Clone)]
+struct Block {
+    heading: String,
+    language: String,
+    text: String,
+}
+
+impl Block {
+    /// Whether its first line names this file.
+    fn is(&self, file: &str) -> bool {
+        self.text.lines().next() == Some(&format!("# {file}"))
+    }
+}
+
+fn blocks() -> Vec<Block> {
+    let (mut blocks, mut heading, mut open): (Vec<Block>, String, Option<Block>) = Default::default();
+    for line in guide().lines() {
+        match (line.trim_start().strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(language), None) => {
+                let (heading, language) = (heading.clone(), language.to_owned());
+                open = Some(Block { heading, language, text: String::new() });
+            }
+            (None, Some(block)) => {
+                block.text += line.strip_prefix("  ").unwrap_or(line);
+                block.text += "\n";
+            }
+            (None, None) if line.starts_with('#') => {
+                line.trim_start_matches(['#', ' ']).clone_into(&mut heading)
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block that does not end");
+    blocks
+}
+
+fn flasher_conf(text: &str) -> copal::error::Result<FlasherConf> {
+    FlasherConf::from_raw(RawConf::parse(text, Path::new(FLASHER_CONF))?)
+}
+
+/// A root folder with a medium's boot partition, and an image.
+struct Rig {
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let rig = Rig { dir: tempfile::tempdir().unwrap() };
+        for folder in ["sys/block", "sys/class/block", "proc/self", "dev", "etc", "mnt/boot"] {
+            fs::create_dir_all(rig.at(folder)).unwrap();
+        }
+        fs::write(rig.at("proc/self/mountinfo"), "").unwrap();
+        fs::write(rig.at("proc/swaps"), "Filename Type Size Used Priority\n").unwrap();
+        fs::write(rig.at("mnt/boot/config.json"), "{}").unwrap();
+        for name in ["grub.cfg_internal", "grub.cfg_internal_luks"] {
+            fs::write(rig.at("mnt/boot").join(name), "menuentry").unwrap();
+        }
+        fs::write(rig.at("image"), vec![7; 4 << 20]).unwrap();
+        rig
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path)
+    }
+
+    /// The program's plan by this configuration.
+    fn plan(&self, conf: &str) -> Output {
+        fs::write(self.at("etc/resin-init-flasher.conf"), conf).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_copal"))
+            .args(["flash", "--plan", "--force-raw", "--target", "/disk", "--root"])
+            .arg(self.dir.path())
+            .arg("--conf")
+            .arg(self.at("etc/resin-init-flasher.conf"))
+            .arg("--image")
+            .arg(self.at("image"))
+            .env_remove("COPAL_LOG")
+            .env_remove("CONFIG_PATH")
+            .output()
+            .unwrap()
+    }
+}
+
+/// Code of a refusal with nothing written.
+fn refusal(out: &Output) -> String {
+    let text = String::from_utf8(out.stderr.clone()).unwrap();
+    assert_eq!(out.status.code(), Some(3), "{text}");
+    text.rsplit_once(" [").unwrap().1.split(']').next().unwrap().to_owned()
+}
+
+#[test]
+fn every_configuration_of_the_flasher_is_taken_as_it_stands() {
+    let rig = Rig::new();
+    let confs: Vec<Block> = blocks().into_iter().filter(|b| b.is(FLASHER_CONF)).collect();
+    assert!(confs.len() >= 4, "GRUB, U-Boot in NOR flash with and without an SPL, an eMMC boot partition");
+    for Block { heading, text, .. } in &confs {
+        let out = rig.plan(text);
+        let said = String::from_utf8(out.stderr.clone()).unwrap();
+        assert!(out.status.success(), "{heading}: {said}");
+        assert!(!said.contains("is ignored"), "{heading}: {said}");
+
+        let conf = flasher_conf(text).unwrap();
+        conf.check_medium(&rig.at("mnt/boot")).unwrap();
+        let patterns = conf.internal_device.as_deref().expect(heading);
+        assert!(!pattern::expand(patterns).unwrap().is_empty(), "{heading}");
+        assert!(conf.balena_image.is_some(), "{heading}");
+
+        // And whatever the page calls needed is needed.
+        let needed = ["_BOOTLOADER_CONFIG_PATH=", "BOOTLOADER_IMAGE", "BOOTLOADER_BLOCK_SIZE_OFFSET"];
+        for line in text.lines().filter(|l| needed.iter().any(|n| l.contains(n))) {
+            let without = text.replacen(&format!("{line}\n"), "", 1);
+            assert_eq!(refusal(&rig.plan(&without)), "conf-invalid", "{heading}: without {line}");
+        }
+    }
+    let writes: usize = confs.iter().map(|b| flasher_conf(&b.text).unwrap().bootloader_writes.len()).sum();
+    assert!(writes >= 4, "{writes}");
+}
+
+/// What stands above a configuration as the layer's lines gives that configuration.
+#[test]
+fn lines_of_the_layer_and_the_configuration_agree() {
+    let all = blocks();
+    let mut compared = 0;
+    for pair in all.windows(2).filter(|p| p[0].language == "bitbake" && p[1].is(FLASHER_CONF)) {
+        let (append, rest) = pair[0].text.split_once("# hostapp-update-hooks.bbappend").unwrap();
+        let set: BTreeMap<&str, &str> = append
+            .lines()
+            .filter_map(|l| l.split_once(" = "))
+            .map(|(key, value)| (key, value.trim_matches('"')))
+            .collect();
+        let conf = RawConf::parse(&pair[1].text, Path::new(FLASHER_CONF)).unwrap();
+        let written: BTreeMap<&str, &str> = conf
+            .entries
+            .iter()
+            .map(|e| (e.key.as_str(), e.value.as_str()))
+            .filter(|e| e.0 != "BALENA_IMAGE")
+            .collect();
+        assert_eq!(set, written, "{}", pair[0].heading);
+        let names = copal::applet::APPLETS.iter().map(|a| a.name);
+        let hooks: Vec<&str> = rest.split('"').nth(1).unwrap().split(' ').collect();
+        let known: Vec<&str> = names.filter(|n| hooks.contains(n)).collect();
+        assert_eq!(known.len(), hooks.len(), "{hooks:?}");
+        let selects = |h: &&&str| ["99-resin-grub", "99-resin-uboot", "99-balena-bootloader"].contains(*h);
+        assert_eq!(hooks.iter().filter(selects).count(), 1, "{hooks:?}");
+        compared += 1;
+    }
+    assert_eq!(compared, all.iter().filter(|b| b.language == "bitbake").count());
+    assert!(compared >= 3);
+}
+
+#[test]
+fn every_list_of_bootloaders_is_taken_as_it_stands() {
+    let parse = |text: &str| BootloadersConf::parse(text, Path::new(BOOTLOADERS_CONF));
+    let (mut lists, mut same_place) = (0, 0);
+    let mut last: Option<Block> = None;
+    for block in blocks() {
+        if block.is(FLASHER_CONF) {
+            last = Some(block);
+            continue;
+        }
+        if !block.is(BOOTLOADERS_CONF) {
+            continue;
+        }
+        lists += 1;
+        let list = parse(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.heading));
+        for line in block.text.lines().filter(|l| l.starts_with("device") || l.starts_with("image")) {
+            let without = block.text.replacen(&format!("{line}\n"), "", 1);
+            assert_eq!(parse(&without).unwrap_err().code(), Code::ConfInvalid, "without {line}");
+        }
+        // A board's medium and its updates write the same loaders to the same places.
+        let Some(medium) = last.as_ref().filter(|m| m.heading == block.heading) else { continue };
+        let by_medium: Vec<_> = flasher_conf(&medium.text)
+            .unwrap()
+            .bootloader_writes
+            .iter()
+            .map(|w| (w.device.clone(), w.image.file_name().unwrap().to_owned(), w.offset()))
+            .collect();
+        let by_update: Vec<_> = list
+            .writes
+            .iter()
+            .map(|w| (w.device.clone(), w.image.file_name().unwrap().to_owned(), w.offset()))
+            .collect();
+        assert_eq!(by_medium, by_update, "{}", block.heading);
+        same_place += 1;
+    }
+    assert!(lists >= 4 && same_place >= 2, "{lists} lists, {same_place} beside a configuration");
+}
+
+/// The rows of the table of the flasher's variables: name, meaning, default, example, what is refused.
+fn rows() -> Vec<Vec<String>> {
+    let text = guide();
+    let table = text.split("### Of `resin-init-flasher`").nth(1).unwrap().split("\n### ").next().unwrap();
+    let rows: Vec<Vec<String>> = table
+        .lines()
+        .filter(|l| l.starts_with("| `"))
+        .map(|l| l.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect())
+        .collect();
+    assert!(rows.iter().all(|r| r.len() == 5), "{rows:?}");
+    rows
+}
+
+fn bare(cell: &str) -> &str {
+    cell.split(['`', ',']).nth(1).unwrap_or(cell)
+}
+
+#[test]
+fn the_table_has_the_variables_that_the_program_reads() {
+    let code = source("src/config/flasher_conf.rs");
+    let is_key = |w: &&str| w.len() > 5 && w.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c == '1');
+    let read: BTreeSet<&str> = code.split('"').skip(1).step_by(2).filter(is_key).collect();
+    let rows = rows();
+    let documented: BTreeSet<&str> = rows.iter().map(|r| bare(&r[0])).collect();
+    assert_eq!(documented, read);
+    assert!(read.len() == 21, "{}", read.len());
+
+    // Whether it is read shows in the warning about an override of it.
+    let rig = Rig::new();
+    let overrides: String = documented.iter().map(|key| format!("{key}_mymachine=1\n")).collect();
+    let said = String::from_utf8(rig.plan(&overrides).stderr).unwrap();
+    for key in documented {
+        assert!(said.contains(&format!("{key}_mymachine is ignored; an override of ")), "{key}: {said}");
+    }
+}
+
+#[test]
+fn examples_defaults_and_codes_of_the_table_are_those_of_the_program() {
+    let rows = rows();
+    let conf: String = rows.iter().map(|r| format!("{}='{}'\n", bare(&r[0]), bare(&r[3]))).collect();
+    let read = flasher_conf(&conf).unwrap();
+    assert_eq!(read.bootloader_writes.len(), 2);
+    assert!(read.postinstall_reboot && read.use_luks == Some(false));
+    assert!(pattern::expand(read.internal_device.as_deref().unwrap()).is_ok());
+    let said = Rig::new().plan(&conf);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+
+    let default = |key: &str| bare(&rows.iter().find(|r| bare(&r[0]) == key).unwrap()[2]).to_owned();
+    let names = BootNames {
+        splash: default("BALENA_SPLASH_CONFIG"),
+        bootloader_config: default("BALENA_BOOTLOADER_CONFIG"),
+        nm_config: default("BALENA_NM_CONFIG"),
+        nm_dispatcher: default("BALENA_NM_DISPATCHER"),
+        proxy_config: default("BALENA_PROXY_CONFIG"),
+    };
+    assert_eq!(names, BootNames::default());
+
+    let codes: BTreeSet<&str> = Code::ALL.iter().map(|c| c.as_str()).collect();
+    let mut named = 0;
+    for cell in rows.iter().map(|r| &r[4]) {
+        for word in cell.split('`').skip(1).step_by(2).filter(|w| w.contains('-')) {
+            assert!(codes.contains(word), "{word}");
+            named += 1;
+        }
+    }
+    assert!(named > 15, "{named}");
+}
+
+#[test]
+fn commands_and_scripts_of_the_guide_are_sound() {
+    let copal = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(args).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let (mut commands, mut scripts) = (0, 0);
+    for block in blocks().iter().filter(|b| b.language == "sh") {
+        for line in block.text.lines().filter_map(|l| l.trim_start_matches("exec ").strip_prefix("copal ")) {
+            let words: Vec<&str> = line.split(" #").next().unwrap().split_whitespace().collect();
+            let verbs: Vec<&str> =
+                words.iter().copied().take(2).take_while(|w| !w.starts_with('-')).collect();
+            let verbs = if words[0] == "bootloader" { &verbs[..] } else { &verbs[..1] };
+            let help = copal(&[&["help"], verbs].concat());
+            for flag in words.iter().filter(|w| w.starts_with('-')) {
+                let known = help.split(|c: char| c.is_whitespace() || c == ',').any(|w| w == *flag);
+                assert!(known, "{line}: {flag}");
+            }
+            commands += 1;
+        }
+        if block.text.starts_with("#!/bin/sh\n") {
+            let mut check = Command::new("shellcheck")
+                .arg("-")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            check.stdin.take().unwrap().write_all(block.text.as_bytes()).unwrap();
+            let out = check.wait_with_output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+            scripts += 1;
+        }
+    }
+    assert!(commands >= 10 && scripts >= 2, "{commands} commands, {scripts} scripts");
+}
