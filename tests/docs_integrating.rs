@@ -164,6 +164,8 @@ fn lines_of_the_layer_and_the_configuration_agree() {
         assert_eq!(set, written, "{}", pair[0].heading);
         let names = copal::applet::APPLETS.iter().map(|a| a.name);
         let hooks: Vec<&str> = rest.split('"').nth(1).unwrap().split(' ').collect();
+        let listed = all.iter().any(|b| b.heading == pair[0].heading && b.is(BOOTLOADERS_CONF));
+        assert_eq!(listed, rest.contains("COPAL_BOOTLOADERS_CONF = "), "{}", pair[0].heading);
         let known: Vec<&str> = names.filter(|n| hooks.contains(n)).collect();
         assert_eq!(known.len(), hooks.len(), "{hooks:?}");
         let selects = |h: &&&str| ["99-resin-grub", "99-resin-uboot", "99-balena-bootloader"].contains(*h);
