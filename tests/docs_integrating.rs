@@ -52,7 +52,7 @@ fn blocks() -> Vec<Block> {
                 block.text += "\n";
             }
             (None, None) if line.starts_with('#') => {
-                line.trim_start_matches(['#', ' ']).clone_into(&mut heading)
+                line.trim_start_matches(['#', ' ']).clone_into(&mut heading);
             }
             (None, None) => {}
         }
