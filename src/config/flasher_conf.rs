@@ -215,7 +215,9 @@ fn report_unknown(raw: &RawConf) {
             continue;
         }
         let file = raw.file.display();
-        if let Some(k) = known().find(|k| key.strip_prefix(k).is_some_and(|rest| rest.starts_with('_'))) {
+        // `BOOTLOADER_IMAGE_1_mymachine` is meant for the longer of two.
+        let begins = |k: &&str| key.strip_prefix(k).is_some_and(|rest| rest.starts_with('_'));
+        if let Some(k) = known().filter(begins).max_by_key(|k| k.len()) {
             tracing::warn!("{file}:{line}: {key} is ignored; an override of {k} belongs into the recipe");
         } else {
             tracing::debug!("{file}:{line}: unknown key {key} is ignored");
