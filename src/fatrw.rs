@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory as _, Parser, Subcommand};
 
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, Folder};
@@ -26,23 +26,33 @@ struct Cli {
     #[arg(short, long, global = true)]
     debug: bool,
 
-    /// Where there is no room for a second copy, write over the file in place: a power cut may then cost it
+    /// With no room for a copy write in place: a cut may cost it
     #[arg(short, long = "unsafe", global = true)]
     unsafe_fallback: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print a file, having put over it what a cut-off write has left beside it
-    Read { path: PathBuf },
+    /// Print a file, repaired by what a cut-off write has left
+    Read {
+        /// The file
+        path: PathBuf,
+    },
     /// Replace a file by what comes on stdin
     Write(WriteArgs),
     /// Replace a file by a copy of another one
-    Copy { source: PathBuf, dest: PathBuf },
+    Copy {
+        /// The file to copy
+        source: PathBuf,
+
+        /// The file to replace
+        dest: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
 struct WriteArgs {
+    /// The file
     path: PathBuf,
 
     /// Permissions in octal, for file systems that have any
@@ -52,6 +62,12 @@ struct WriteArgs {
 
 fn mode(text: &str) -> Result<u32, &'static str> {
     u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777).ok_or("up to four octal digits are wanted")
+}
+
+/// The definition of its command line.
+#[must_use]
+pub fn command() -> Command {
+    Cli::command()
 }
 
 /// `fatrw args…`.

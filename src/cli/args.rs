@@ -14,82 +14,12 @@ use super::doctor::DoctorArgs;
 use super::hooks::HooksArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
+use super::texts::{
+    COMPLETIONS_EXAMPLES, DAEMON_EXAMPLES, DIGEST_EXAMPLES, DOCTOR_EXAMPLES, EXIT_CODES, FLASH_EXAMPLES,
+    MAIN_HELP, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
+};
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  failed, or the comparison found a difference
-  2  wrong arguments
-  3  refused: nothing was written
-  4  failed after writing had begun: the target holds no partition table, or the message says that one may be left
-  5  busy: another program holds the target; nothing was written";
-
-const MAIN_HELP: &str = "\
-Not in this build yet:
-  man
-
-Called by one of the names of `copal --list` (through a link, or as `copal NAME ...`), the program stands in for the
-script of that name: exit codes are 0, 1 and, for wrong arguments, 2.
-
-Environment:
-  COPAL_LOG  error, warn, info or debug: what the log on stderr tells [default: warn]
-  NO_COLOR   when set: lines instead of a progress bar";
-
-const FLASH_EXAMPLES: &str = "\
-Examples:
-  copal flash --plan              show everything that an installation by the board's configuration would write
-  copal flash --no-power-off      install: image, bootloaders, boot partition, the board's own program
-  copal flash --image os.img.zst --target /dev/mmcblk0
-                                  write the image, and nothing else
-  copal flash --image os.img.gz --target disk.img
-                                  make a disk image: no root needed";
-
-const UPDATE_EXAMPLES: &str = "\
-Examples:
-  copal update -i registry/os:6.1.2        install the release, and select it for the next boot
-  copal update -f os.docker -r             the same from an archive, and reboot when applications allow it
-
-Exit codes:
-  0  done: the other slot boots next (with --no-hooks: it is installed)
-  1  a hook failed, and the message says what boots next; or what came after the update did: no reboot, no output
-  2  wrong arguments
-  3  refused: nothing was written
-  4  failed after writing had begun: the message says what boots next
-  5  busy: another update is under way";
-
-const VERIFY_EXAMPLES: &str = "\
-Examples:
-  copal verify --image os.img.zst --target /dev/mmcblk0
-  copal verify --image os.img --target disk.img --json";
-
-const DIGEST_EXAMPLES: &str = "\
-Examples:
-  copal digest os.img.zst
-  copal digest os.img --json";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  copal completions bash > /usr/share/bash-completion/completions/copal
-  copal completions zsh > /usr/share/zsh/site-functions/_copal
-  copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
-
-const STATUS_EXAMPLES: &str = "\
-Examples:
-  copal status
-  copal status --log
-  copal status --json | tail -n 1 | jq .status.phase";
-
-const DOCTOR_EXAMPLES: &str = "\
-Examples:
-  copal doctor
-  copal doctor --json";
-
-const DAEMON_EXAMPLES: &str = "\
-Examples:
-  busctl introspect io.balena.Copal1 /io/balena/Copal1
-  busctl call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager Update 'sa{sv}' registry/os:6.1.2 0";
 
 /// Verbs that are to come; known, so that nobody takes them for a typing error.
 const LATER: &[&str] = &["man"];
@@ -114,15 +44,17 @@ pub(super) struct Cli {
 pub(super) enum Verb {
     /// Write an OS image to a disk, and prove that it is there
     ///
-    /// With --image and --target, or with --image-only, the image is all that is written.
-    /// Otherwise the board's configuration is followed to its end, as resin-init-flasher
-    /// does: bootloaders, boot partition, the board's own programs, and power off.
-    #[command(verbatim_doc_comment, after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
+    /// With --image and --target, or with --image-only, the image is all that is
+    /// written. Otherwise the board's configuration is followed to its end, as
+    /// resin-init-flasher does: bootloaders, boot partition, the board's own
+    /// programs, and power off.
+    #[command(verbatim_doc_comment, next_line_help = true, after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
     Flash(FlashArgs),
-    /// Install a release of the host OS into the slot that is not running, and select it
+    /// Install a release of the host OS in the other slot, and select it
     ///
-    /// The new system boots on trial: if it fails, the device comes back to this one.
-    #[command(verbatim_doc_comment, after_help = UPDATE_EXAMPLES)]
+    /// The new system boots on trial: if it fails, the device comes back to this
+    /// one. The slot that is running is not touched.
+    #[command(verbatim_doc_comment, next_line_help = true, after_help = UPDATE_EXAMPLES)]
     Update(UpdateArgs),
     /// Compare a disk with an image, without writing
     #[command(after_help = format!("{VERIFY_EXAMPLES}\n\n{EXIT_CODES}"))]
@@ -134,7 +66,7 @@ pub(super) enum Verb {
     /// digest of what is in it.
     #[command(verbatim_doc_comment, after_help = format!("{DIGEST_EXAMPLES}\n\n{EXIT_CODES}"))]
     Digest(DigestArgs),
-    /// Write a bootloader outside of file systems, or show where one can go
+    /// Write a bootloader outside file systems, or show where one can go
     Bootloader {
         /// What to do
         #[command(subcommand)]
@@ -142,8 +74,9 @@ pub(super) enum Verb {
     },
     /// Run the hooks of host OS updates, or show which would run
     ///
-    /// Without a phase: the forward hooks, which are run in a new release to install it.
-    /// With DURING_UPDATE=0 (or without it) they put the running release back in its rights.
+    /// Without a phase: the forward hooks, which are run in a new release to
+    /// install it. With DURING_UPDATE=0 (or without it) they put the running
+    /// release back in its rights.
     #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
     Hooks(HooksArgs),
     /// Follow the trial of an update, or end it
@@ -153,20 +86,22 @@ pub(super) enum Verb {
         #[command(subcommand)]
         what: RollbackVerb,
     },
-    /// Show where the device stands, what the last update came to, why it was rolled back
+    /// Show where the device stands, and what the last update came to
     ///
-    /// Reads only. What cannot be told is listed with the reason, and hides nothing else.
-    #[command(after_help = STATUS_EXAMPLES)]
+    /// Also why it was rolled back, if it was. Reads only. What cannot be told is
+    /// listed with the reason, and hides nothing else.
+    #[command(verbatim_doc_comment, after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
     /// Look for what would stop a flash, an update or a rollback
     ///
     /// Changes nothing. Exit code 1: there is something; each line says what to do.
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Serve the system bus as io.balena.Copal1: updates that go on without whoever started them
+    /// Serve updates on the system bus, as io.balena.Copal1
     ///
-    /// Started by systemd when somebody calls it, and ends when nobody needs it. Its jobs
-    /// are processes of their own, which go on whatever becomes of it.
+    /// They go on without whoever started them. Started by systemd when somebody
+    /// calls it, and ends when nobody needs it. Its jobs are processes of their
+    /// own, which go on whatever becomes of it.
     #[command(verbatim_doc_comment, after_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
     /// Print a completion script for a shell
@@ -191,11 +126,11 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub conf: Option<PathBuf>,
 
-    /// The image: raw, gzip, xz or zstd [default: BALENA_IMAGE of the configuration]
+    /// The image: raw, gzip, xz or zstd [default: the configuration's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub image: Option<PathBuf>,
 
-    /// A whole disk, or a plain file, made where missing [default: the configuration's patterns]
+    /// A whole disk, or a plain file [default: the configuration's patterns]
     #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
     pub target: Option<PathBuf>,
 
@@ -207,15 +142,15 @@ pub struct FlashArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Accept an image without a valid partition table or without a boot partition
+    /// Accept an image without a valid partition table or boot partition
     #[arg(long)]
     pub force_raw: bool,
 
-    /// Do not decode a compressed image before writing: faster, but damage shows too late
+    /// Do not check a compressed image first: faster, but damage shows late
     #[arg(long)]
     pub single_pass: bool,
 
-    /// Compute the SHA-256 of the whole uncompressed image; with HEX, refuse any other image
+    /// Compute the uncompressed image's SHA-256; with HEX, refuse any other
     #[arg(long, value_name = "HEX", num_args = 0..=1, require_equals = true, value_parser = sha256)]
     #[allow(clippy::option_option)] // not asked, asked, asked with a value
     pub sha256: Option<Option<Digest256>>,
@@ -224,15 +159,15 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub receipt: Option<PathBuf>,
 
-    /// An LED that shows how it goes: the file that takes 1 and 0 [default: LED_FILE]
+    /// An LED that shows progress: the file that takes 1 and 0
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub led: Option<PathBuf>,
 
-    /// Write and verify the image only, whatever else the configuration asks for
+    /// Write and verify the image only, whatever the configuration asks for
     #[arg(long)]
     pub image_only: bool,
 
-    /// Stay on when an installation is done; where only the image is written, that is always so
+    /// Stay on when an installation is done; always so with the image only
     #[arg(long)]
     pub no_power_off: bool,
 
@@ -265,11 +200,11 @@ pub struct UpdateArgs {
     #[arg(short = 'x', long)]
     pub no_recovery: bool,
 
-    /// Update although the running system is on trial, or the bootloader has just come back to it
+    /// Update although the running system is on trial or was fallen back to
     #[arg(long)]
     pub force: bool,
 
-    /// Run in this process, even where there is a daemon to hand the update to
+    /// Run in this process, even where a daemon could run the update
     #[arg(long)]
     pub no_daemon: bool,
 
@@ -323,8 +258,9 @@ pub fn verbs() -> Vec<String> {
     all
 }
 
-/// The command line without the verbs to come.
-pub(super) fn command() -> Command {
+/// The definition of the command line, without the verbs to come.
+#[must_use]
+pub fn command() -> Command {
     Cli::command()
 }
 

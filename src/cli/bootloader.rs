@@ -24,25 +24,28 @@ Exit codes:
 const SHOW_EXAMPLES: &str = "\
 Examples:
   copal bootloader show
-  copal bootloader show --device mmcblk0boot0 --image imx-boot --block-size 1024 --seek 33";
+  copal bootloader show --device mmcblk0boot0 --image imx-boot \\
+    --block-size 1024 --seek 33";
 
 const WRITE_EXAMPLES: &str = "\
 Examples:
-  copal bootloader write --device mmcblk0 --image u-boot.imx --block-size 1024 --seek 33 --dry-run
+  copal bootloader write --device mmcblk0 --image u-boot.imx \\
+    --block-size 1024 --seek 33 --dry-run
   copal bootloader write --device mmcblk0boot0 --image tiboot3.bin
-  copal bootloader write --device mtdblock0 --image u-boot.imx --block-size 1K --seek 1
+  copal bootloader write --device mtdblock0 --image u-boot.imx \\
+    --block-size 1K --seek 1
   copal bootloader write --device mtd:u-boot --image u-boot.bin --json";
 
 /// What to do with bootloaders.
 #[derive(Debug, Subcommand)]
 pub(super) enum BootloaderVerb {
-    /// List raw flash and eMMC boot partitions, or compare an image with what is there
+    /// List raw flash and eMMC boot partitions, or compare with an image
     #[command(after_help = format!("{SHOW_EXAMPLES}\n\n{EXIT_CODES}"))]
     Show(ShowArgs),
     /// Write an image where it differs, its beginning last, and read it back
     #[command(after_help = format!("{WRITE_EXAMPLES}\n\n{EXIT_CODES}"))]
     Write(WriteArgs),
-    /// Make all eMMC boot partitions refuse writes, as after a write that was killed
+    /// Make all eMMC boot partitions refuse writes
     #[command(after_help = EXIT_CODES)]
     Protect(ProtectArgs),
 }
@@ -54,7 +57,7 @@ struct Place {
     #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
     block_size: Option<u64>,
 
-    /// Blocks of the device to leave as they are before the image [default: 0]
+    /// Blocks of the device before the image [default: 0]
     #[arg(long, value_name = "BLOCKS", value_parser = any_number, requires = "block_size")]
     seek: Option<u64>,
 
@@ -66,7 +69,7 @@ struct Place {
 /// What `copal bootloader show` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ShowArgs {
-    /// A disk, eMMC boot partition, mtdN, mtdblockN or mtd:NAME
+    /// A disk, eMMC boot partition, mtdN or mtd:NAME
     #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath, requires = "image")]
     device: Option<String>,
 
@@ -85,7 +88,7 @@ pub(super) struct ShowArgs {
 /// What `copal bootloader write` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct WriteArgs {
-    /// A disk, eMMC boot partition, mtdN, mtdblockN or mtd:NAME
+    /// A disk, eMMC boot partition, mtdN or mtd:NAME
     #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath)]
     device: String,
 

@@ -13,13 +13,13 @@ use crate::hostapp::hooks::{Hook, Phases, Run, legacy, run};
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\
 Environment:
-  DURING_UPDATE       handed on to the hooks: 1 while a release is installed [default: 0]
+  DURING_UPDATE       handed on: 1 while a release is installed [default: 0]
   COPAL_HOOK_TIMEOUT  seconds that a hook may take [default: no limit]
 
 Examples:
-  copal hooks --full --list       what an update runs, in its order
-  copal hooks --list --commit --dir /mnt/sysroot/inactive/current/boot/etc/hostapp-update-hooks.d
-  DURING_UPDATE=0 copal hooks     put the running release back in its rights
+  copal hooks --full --list                      what an update runs
+  copal hooks --list --commit --dir /mnt/hooks   those of another folder
+  DURING_UPDATE=0 copal hooks                    put the running release back
 
 Exit codes:
   0  done
@@ -39,7 +39,7 @@ pub(super) struct HooksArgs {
     #[arg(long)]
     after: bool,
 
-    /// The hooks that run in the new system once it has proved itself
+    /// The hooks that run in the new system when it is to stay
     #[arg(long)]
     commit: bool,
 

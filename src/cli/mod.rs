@@ -18,12 +18,13 @@ mod hooks;
 mod receipt_file;
 pub mod rollback;
 mod status;
+mod texts;
 mod ui;
 mod update;
 mod verify;
 
 use args::{Cli, Request, Verb};
-pub use args::{DigestArgs, FlashArgs, UpdateArgs, VerifyArgs, verbs};
+pub use args::{DigestArgs, FlashArgs, UpdateArgs, VerifyArgs, command, verbs};
 pub use ui::{Ui, answer};
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.

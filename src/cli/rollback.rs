@@ -23,12 +23,14 @@ use crate::rollback::{
 
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\
-The system starts these at the right time: all but status and tests are for its units, and for emergencies.
+The system starts these at the right time: all but status and tests are for
+its units, and for emergencies.
 
 Examples:
-  copal rollback status           what the rollback services would do now, and what became of the last update
-  copal rollback tests            the health checks, as a trial runs them
-  copal rollback stop             keep the running system, and end its trial
+  copal rollback status     what the rollback services would do now, and what
+                            became of the last update
+  copal rollback tests      the health checks, as a trial runs them
+  copal rollback stop       keep the running system, and end its trial
 
 Exit codes:
   0  done
@@ -40,29 +42,29 @@ Exit codes:
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(super) enum RollbackVerb {
-    /// Show what the rollback services would do, and what became of the last update
+    /// Show what would be done, and what the last update came to
     Status(Common),
-    /// Test the running system while it is on trial: keep it, or go back (rollback-health)
+    /// Test the system on trial, and keep it or go back
     Health(HealthArgs),
-    /// Go on after the bootloader has gone back by itself (rollback-altboot)
+    /// Go on after the bootloader has gone back by itself
     Altboot(Common),
-    /// End a trial: the running system is kept, whatever the health checks would say (rollback-stop)
+    /// End a trial: the running system is kept without checks
     Stop(StopArgs),
-    /// Keep the running system, without health checks; its commit hooks are run
+    /// Keep the running system unchecked, and run its commit hooks
     Good(Common),
-    /// Go back from the system on trial, or undo an update that waits for its reboot
+    /// Go back from a system on trial, or undo a pending update
     Back(Common),
-    /// Run the health checks, and do nothing about them (rollback-tests)
+    /// Run the health checks, and do nothing about them
     Tests(Common),
-    /// At every boot: make boot state, boot files and breadcrumbs agree with each other
+    /// At boot: make boot state, boot files and breadcrumbs agree
     BootCheck(Common),
-    /// Run the commit hooks that a power cut has kept from running
+    /// Run the commit hooks that a power cut has prevented
     CommitHooks(Common),
-    /// Tell whether the previous system is new enough to go back to (rollback-check-version)
+    /// Tell whether the other system is new enough to go back to
     CheckVersion(Common),
-    /// Before a wanted reboot: it is no failed boot (rollback-clear-bootcount)
+    /// Before a wanted reboot: it is no failed boot
     ClearBootcount(Common),
-    /// Print what rollback-parse-bootloader defines in the shell that sources it
+    /// Print what rollback-parse-bootloader defines in a shell
     ParseBootloader(Place),
 }
 
@@ -94,11 +96,11 @@ impl Place {
 /// What `copal rollback health` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct HealthArgs {
-    /// Seconds before the first round of checks, and between rounds [default: 60, or rollback.conf]
+    /// Seconds before each round of checks [default: rollback.conf or 60]
     #[arg(value_name = "TIMEOUT", allow_negative_numbers = true)]
     timeout: Option<OsString>,
 
-    /// Rounds that may fail before the device goes back [default: 15, or rollback.conf]
+    /// Rounds that may fail at most [default: rollback.conf or 15]
     #[arg(value_name = "COUNT", allow_negative_numbers = true)]
     count: Option<OsString>,
 
@@ -109,7 +111,7 @@ pub(super) struct HealthArgs {
 /// What `copal rollback stop` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StopArgs {
-    /// Also while the other system is selected, which stays so: if it does not boot, nothing does
+    /// Also while the other system is selected, and stays selected
     #[arg(long)]
     force: bool,
 

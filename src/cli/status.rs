@@ -22,7 +22,7 @@ pub(super) struct StatusArgs {
     #[arg(long, conflicts_with = "log")]
     pub(super) history: bool,
 
-    /// The last lines of the journal of the system that was rolled back
+    /// The last journal lines of the system that was rolled back
     #[arg(long)]
     pub(super) log: bool,
 

@@ -12,7 +12,8 @@ use crate::error::{Code, Error, Result};
 pub const HELP: &str = "\
 Usage: hostapp-update-hooks [options]
 
-Runs the hooks of host OS updates: the forward hooks, unless options name others. Options may be combined.
+Runs the hooks of host OS updates: the forward hooks, unless options name
+others. Options may be combined.
 
   -a, --after     run the `after` hooks instead
   -b, --before    run the `before` hooks instead
@@ -22,8 +23,9 @@ Runs the hooks of host OS updates: the forward hooks, unless options name others
       --list      print what would run, and run nothing
   -h, --help      print this
 
-DURING_UPDATE in the environment, 0 where it is missing, is handed on to the hooks: 1 while a release is installed.
-COPAL_HOOK_TIMEOUT limits the time of each hook, in seconds; without it there is no limit.
+DURING_UPDATE in the environment, 0 where it is missing, is handed on to the
+hooks: 1 while a release is installed. COPAL_HOOK_TIMEOUT limits the time of
+each hook, in seconds; without it there is no limit.
 ";
 
 /// What the command line asks for.

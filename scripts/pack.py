@@ -1,0 +1,144 @@
+"""Packs a release archive: the program, everything that is installed with it, and what has to come along.
+
+    python3 scripts/pack.py --target TARGET --binary FILE --out FOLDER
+
+The same sources and program give the same bytes, wherever and by whomever they are packed. SOURCE_DATE_EPOCH is the time of everything
+in it, and without that the time of the last commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import third_party
+from third_party import Fault
+
+TOP = Path(__file__).resolve().parent.parent
+CONTENTS = "scripts/contents.tsv"
+
+#: Besides what the list of contents names: name in the archive, and file of the repository.
+ALONG = {"contents": CONTENTS, "rootfs-install.sh": "scripts/rootfs-install.sh", "LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md"}
+
+README = """\
+copal {version} for {target}: flasher and host OS updates for balenaOS.
+
+`contents` says what goes where on a device, one row a line, separated by tabs:
+  PACKAGE KIND MODE PATH SOURCE-OR-TARGET
+KIND is `file` (SOURCE is a file here), `link` (to TARGET) or `enable` (a link as
+`systemctl enable` makes it). `optional:` packages are what only some boards have.
+Into a root file system without a build system, as root:
+  sh rootfs-install.sh . ROOT [PACKAGE...]
+licenses/THIRD-PARTY names everything that is linked in, sbom.cdx.json likewise.
+`sha256sum --check` with SHA256SUMS, which lies beside this archive, checks it.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the list of contents."""
+
+    package: str
+    kind: str
+    mode: str
+    path: str
+    source: str
+
+
+def contents(top: Path = TOP) -> list[Row]:
+    """The list of contents."""
+    rows = []
+    for number, line in enumerate((top / CONTENTS).read_text().splitlines(), 1):
+        if line.startswith("#"):
+            continue
+        words = line.split("\t")
+        if len(words) != 5 or "" in words:
+            raise Fault(f"{CONTENTS}:{number}: five words are wanted, separated by tabs")
+        rows.append(Row(*words))
+    return rows
+
+
+def commit_time(top: Path) -> int:
+    """When these sources were made: SOURCE_DATE_EPOCH, or the time of the last commit."""
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
+    done = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=top, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise Fault(f"{top} is no git checkout: set SOURCE_DATE_EPOCH to the time of these sources")
+    return int(done.stdout)
+
+
+def files(top: Path, target: str, binary: Path, epoch: int) -> dict[str, tuple[bytes, int]]:
+    """What is in the archive, by name: bytes and mode."""
+    program = binary.read_bytes()
+    version = third_party.crates(top, target)[0].version
+    held = {"copal": (program, 0o755)}
+    for row in contents(top):
+        if row.kind == "file" and row.source != "copal":
+            # Of a checkout's mode only what git knows counts: whether it may be run.
+            mode = 0o755 if (top / row.source).stat().st_mode & 0o100 else 0o644
+            held[row.source] = ((top / row.source).read_bytes(), mode)
+    for name, source in ALONG.items():
+        held[name] = ((top / source).read_bytes(), 0o755 if name.endswith(".sh") else 0o644)
+    held["README"] = (README.format(version=version, target=target).encode(), 0o644)
+    held["sbom.cdx.json"] = (third_party.bill(top, target, hashlib.sha256(program).hexdigest(), epoch), 0o644)
+    for name, text in third_party.texts(top, target).items():
+        held[f"licenses/{name}"] = (text, 0o644)
+    return {f"copal-{version}-{target}/{name}": what for name, what in held.items()}
+
+
+def pack(target: str, binary: Path, out: Path, top: Path = TOP) -> Path:
+    """Writes the archive; gives its path."""
+    epoch = commit_time(top)
+    held = files(top, target, binary, epoch)
+    folders = {str(above) for name in held for above in list(Path(name).parents)[:-1]}
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in sorted([*folders, *held]):
+            info = tarfile.TarInfo(name)
+            info.mtime = epoch
+            info.uname = info.gname = "root"
+            if name in folders:
+                info.type, info.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(info)
+            else:
+                data, info.mode = held[name]
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    # One thread: with more of them zstd writes other bytes.
+    done = subprocess.run(["zstd", "-19", "--single-thread", "-q", "-c"], input=raw.getvalue(), capture_output=True, timeout=600)
+    if done.returncode != 0:
+        raise Fault(f"zstd fails: {done.stderr.decode().strip()[-500:]}")
+    out.mkdir(parents=True, exist_ok=True)
+    to = out / (min(folders) + ".tar.zst")
+    new = to.with_name(to.name + ".new")
+    new.write_bytes(done.stdout)
+    new.rename(to)
+    return to
+
+
+def main(words: list[str]) -> int:
+    """Packs one archive, and prints its digest as sha256sum does."""
+    parser = argparse.ArgumentParser(prog="pack", description="Pack a release archive")
+    parser.add_argument("--target", required=True, help="Rust's name of the target")
+    parser.add_argument("--binary", required=True, type=Path, help="the program for it")
+    parser.add_argument("--out", required=True, type=Path, help="where the archive goes")
+    given = parser.parse_args(words)
+    try:
+        made = pack(given.target, given.binary, given.out)
+    except (Fault, OSError, ValueError, subprocess.SubprocessError) as error:
+        print(f"pack: {error}", file=sys.stderr)
+        return 1
+    print(f"{hashlib.sha256(made.read_bytes()).hexdigest()}  {made.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
