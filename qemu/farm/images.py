@@ -64,26 +64,16 @@ ENGINE = ("usr/sbin/dockerd", "usr/sbin/runc", "usr/bin/containerd", "usr/bin/co
           "usr/lib/systemd/system/docker.service", "usr/lib/systemd/system/docker.socket",
           "usr/lib/systemd/system/containerd.service")
 
-#: Programs of copal, as links to it.
-LINKS = {
-    "usr/bin/hostapp-update": "copal",
-    "usr/bin/hostapp-update-hooks": "copal",
-    "usr/bin/hostapp-update-hooks-v2": "copal",
-    "usr/bin/rollback-altboot": "copal",
-    "usr/bin/rollback-clear-bootcount": "copal",
-    "usr/bin/rollback-stop": "copal",
-    "usr/bin/rollback-tests": "copal",
-    "usr/bin/rollback-check-version": "copal",
-    "usr/bin/fatrw": "copal",
-    "usr/libexec/safe_reboot": "../bin/copal",
-    "usr/lib/udev/resin_update_state_probe": "../../bin/copal",
-}
+#: Packages of a release of copal on a host OS, besides the board's bootloader hook.
+HOST_OS = ("copal", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:fatrw", "optional:os-helpers-reboot",
+           "optional:udev")
 
-HOOKS = ("60-data-breadcrumb", "75-forward_supervisor-db", "75-fwd_commit_supervisor-db", "76-forward_supervisor-db",
-         "76-fwd_commit_supervisor-db", "80-rollback")
+#: And on an installation medium.
+MEDIUM = ("copal", "resin-init-flasher")
 
-UNITS = ("copal-boot-check.service", "copal-commit-hooks.service", "copal.service", "rollback-altboot.service",
-         "rollback-clear-bootcount.service", "rollback-health.service")
+#: What is installed with the program, and how.
+SHIPPED = [TOP / name for name in ("hooks", "systemd", "man", "completions", "scripts/contents.tsv", "scripts/rootfs-install.sh",
+                                   "scripts/pack.py")]
 
 #: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
 KEEP_SECONDS = 5 * 3600
@@ -99,13 +89,14 @@ class Board:
     name: str
     arch: str
     machine: str
-    bootloader_hook: str
+    #: The optional package with the hook that selects a root.
+    bootloader: str
     console: str
 
 
 BOARDS = {
-    "amd64": Board("qemu-amd64", "amd64", "x86_64", "99-resin-grub", "ttyS0"),
-    "arm64": Board("qemu-aarch64", "arm64", "aarch64", "99-resin-uboot", "ttyAMA0"),
+    "amd64": Board("qemu-amd64", "amd64", "x86_64", "optional:grub", "ttyS0"),
+    "arm64": Board("qemu-aarch64", "arm64", "aarch64", "optional:uboot", "ttyAMA0"),
 }
 
 
@@ -328,26 +319,16 @@ def os_release(board: Board, version: str) -> str:
             f'PRETTY_NAME="board {board.name} {version}"\nMACHINE="{board.name}"\nSLUG="{board.name}"\n')
 
 
-def copal_programs(tree: Tree, copal: Path, board: Board) -> None:
-    """Everything that is copal, and where it belongs."""
-    tree.file("usr/bin/copal", copal, 0o755)
-    for path, target in LINKS.items():
-        tree.link(path, target)
-    tree.file("usr/bin/rollback-health", TOP / "hooks/rollback-health", 0o755)
-    tree.file("usr/bin/rollback-parse-bootloader", TOP / "hooks/rollback-parse-bootloader", 0o644)
-    hooks = "etc/hostapp-update-hooks.d"
-    tree.file(f"{hooks}/1-bootfiles", TOP / "hooks/1-bootfiles", 0o755)
-    for name in (*HOOKS, board.bootloader_hook):
-        tree.file(f"{hooks}/{name}", TOP / "hooks/hook", 0o755)
-    shipped = TOP / "systemd"
-    for unit in UNITS:
-        tree.file(f"usr/lib/systemd/system/{unit}", shipped / unit, 0o644)
-        enable(tree, unit)
-    tree.file("usr/lib/udev/rules.d/65-resin-update-state.rules", shipped / "65-resin-update-state.rules", 0o644)
-    tree.file("usr/lib/systemd/catalog/copal.catalog", shipped / "copal.catalog", 0o644)
-    tree.file("usr/share/dbus-1/system.d/io.balena.Copal1.conf", shipped / "io.balena.Copal1.conf", 0o644)
-    tree.file("usr/share/dbus-1/system-services/io.balena.Copal1.service", shipped / "io.balena.Copal1.service", 0o644)
-    tree.file("usr/share/dbus-1/interfaces/io.balena.Copal1.xml", shipped / "io.balena.Copal1.xml", 0o644)
+def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Path) -> Path:
+    """A folder with copal installed in it: packed as a release is, and unpacked as a board without Yocto does."""
+    root = Path(tempfile.mkdtemp(dir=scratch))
+    archives = scratch / "archives"
+    disk.run([sys.executable, "-B", TOP / "scripts/pack.py", "--target", f"{board.machine}-unknown-linux-musl", "--binary", copal,
+              "--out", archives], "pack a release of copal")
+    (archive,) = archives.glob("*.tar.zst")
+    disk.run(["sh", TOP / "scripts/rootfs-install.sh", archive, root, *packages], f"install {archive.name}")
+    shutil.rmtree(archives)
+    return root
 
 
 # --- what a board starts with -----------------------------------------------------------------------------------------
@@ -395,14 +376,14 @@ def config_json(board: Board) -> str:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
-def release(board: Board, name: str, boot: Path, copal: Path) -> Tree:
+def release(board: Board, name: str, boot: Path, programs: Path) -> Tree:
     """What a release has over the packages."""
     version = RELEASES[name]
     tree = Tree()
     overlay(tree, OS / "hostapp")
     for path in ("mnt/boot", "mnt/state", "mnt/data", "mnt/sysroot/active", "mnt/sysroot/inactive", "releases"):
         tree.folder(path)
-    copal_programs(tree, copal, board)
+    tree.copy(programs)
     tree.file("etc/os-release", os_release(board, version))
     kernel = bootchain.KERNEL[board.machine]
     tree.file(f"boot/{kernel}", boot / kernel, 0o644)
@@ -534,10 +515,7 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
         overlay(tree, OS / "flasher")
         for path in ("mnt/boot", "mnt/boottmp"):
             tree.folder(path)
-        tree.file("usr/bin/copal", copal, 0o755)
-        tree.link("usr/bin/resin-init-flasher", "copal")
-        tree.file("usr/lib/systemd/system/resin-init-flasher.service", TOP / "systemd/resin-init-flasher.service", 0o644)
-        enable(tree, "resin-init-flasher.service")
+        tree.copy(installed(board, copal, MEDIUM, scratch))
         tree.file("etc/resin-init-flasher.conf", flasher_conf(board, image))
         tree.file("etc/os-release", os_release(board, RELEASES["base"]) + 'VARIANT="Flasher"\n')
         kernel = bootchain.KERNEL[board.machine]
@@ -588,10 +566,12 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
         base = store.make("base", base_inputs, make_base)
 
         def make_layers(to: Path) -> None:
-            for name in RELEASES:
-                make_layer(release(board, name, boot, copal), to / f"{name}.layer.tar")
+            with tempfile.TemporaryDirectory(dir=to) as scratch:
+                programs = installed(board, copal, (*HOST_OS, board.bootloader), Path(scratch))
+                for name in RELEASES:
+                    make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
 
-        inputs = [own, boot.name, sources(OS / "hostapp", TOP / "hooks", TOP / "systemd"), file_digest(copal)]
+        inputs = [own, boot.name, sources(OS / "hostapp", *SHIPPED), file_digest(copal)]
         layers = store.make("layers", inputs, make_layers)
         whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
                            lambda to: make_disk(guests, board, boot, base, layers, runs_here, to))
@@ -599,7 +579,7 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
                               lambda to: make_releases(board, base, layers, to))
         files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, "firmware")],
                            lambda to: loaders(guests, board, to))
-        medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", TOP / "systemd")],
+        medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)],
                             lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to))
         return Images(board.name, arch, whole / "disk.img", releases / "releases.img",
                       {name: releases / f"{name}.tar" for name in ON_HOST}, dict(RELEASES), medium / "flasher.img", files)
