@@ -83,6 +83,7 @@ tools_of() {
         storage-daemon) echo qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
         storage-daemon-12) echo qemu-storage-daemon:qemu-system-common ;;
         rustup) echo rustup:rustup ;;
+        release) echo python3:python3 zstd:zstd git:git cmp:diffutils ;;
         bench)
             echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
                 unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static \
@@ -208,10 +209,29 @@ need_cargo_tool() {
 
 # --- static binaries --------------------------------------------------------------------------------------------------
 
+# remapped TARGET…: what makes cargo leave this machine's folders out of the binaries, so that they are the same wherever they are
+# made: for each target an option with the sources of crates and of Rust's library, under names that hold everywhere.
+remapped() {
+    sysroot=$(rustc --print sysroot) commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
+    flags="'--remap-path-prefix=$TOP=/copal','--remap-path-prefix=$sysroot/lib/rustlib/src/rust=/rustc/$commit'"
+    # The folder of a registry is named after its address, which a mirror may have another one of.
+    for sources in "$CARGO_HOME"/registry/src/*/; do
+        flags="$flags,'--remap-path-prefix=${sources%/}=/crates'"
+    done
+    for target in "$@"; do
+        echo "target.$target.rustflags=[$flags]"
+    done
+}
+
 # static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of whoever called.
 static_cargo() {
+    run 600 cargo fetch --quiet --locked || return 1
+    remapped "$@" >"$TMP/remapped"
     # shellcheck disable=SC2046 # two words for each
     set -- $(for target in "$@"; do echo "--target $target"; done)
+    while IFS= read -r option; do
+        set -- "$@" --config "$option"
+    done <"$TMP/remapped"
     run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
         -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
         cargo build --release --locked --bin copal "$@"
