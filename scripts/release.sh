@@ -21,8 +21,8 @@ release_check() {
     say "the same once more, in another folder"
     other=$TMP/made/elsewhere
     mkdir -p "$other" "$TMP/home/registry"
-    for part in index cache; do
-        ln -s "$CARGO_HOME/registry/$part" "$TMP/home/registry/$part"
+    for part in registry/index registry/cache config.toml; do
+        [ ! -e "$CARGO_HOME/$part" ] || ln -s "$CARGO_HOME/$part" "$TMP/home/$part"
     done
     git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C "$other"
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}

@@ -1,7 +1,7 @@
 """What the program is linked from: texts of licences, and a bill of materials (CycloneDX 1.5).
 
-Everything comes from cargo and the crates' own sources, and is the same for the same Cargo.lock, Rust and target: no time of making, no
-random number. That the licences may be used, and that the texts are those of the licences, is for `cargo deny` to say.
+Everything comes from cargo and the crates' own sources, and is the same for the same Cargo.lock, Rust, target and program: its time is
+what the caller says, its number follows from the program. That the licences may be used, and that the texts are those of the licences, is for `cargo deny` to say.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ fn resolved(root: &Path, path: &Path) -> PathBuf {
     for part in path.components() {
         match part {
             Component::RootDir => at = root.to_owned(),
-            Component::ParentDir => drop(at.pop()),
+            Component::ParentDir => {
+                at.pop();
+            }
             Component::Normal(name) => at.push(name),
             _ => {}
         }
