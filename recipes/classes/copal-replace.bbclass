@@ -1,0 +1,105 @@
+# For appends to recipes of meta-balena: everything the recipe does stays, its variables, checks, dependencies and appends of boards;
+# afterwards links to copal, units and shell files take the place of the scripts. All from copal-native, which has them out of the
+# release archive: the package itself stays one for all architectures.
+inherit copal-contents
+
+COPAL_ARCHIVE = "${STAGING_DATADIR_NATIVE}/copal"
+COPAL_UNPACKED = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}"
+
+DEPENDS:append = " copal-native"
+
+do_install[prefuncs] += "copal_check_sources"
+do_install[postfuncs] += "copal_check_installed"
+do_install[postfuncs] += "copal_install_contents"
+
+# In whose place what is done today, for boards that changed a script.
+COPAL_INSTEAD[resin-init-flasher] = "to power off or reboot in a way of its own, the board installs /usr/libexec/os-helpers-power with the functions os_helpers_shutdown and os_helpers_reboot; everything else belongs into /usr/bin/resin-init-board or /usr/bin/resin-init-flasher-board (docs/board-programs.md)"
+COPAL_INSTEAD[hostapp-update] = "what is to happen in an update is a hook in /etc/hostapp-update-hooks.d, added by HOSTAPP_HOOKS (docs/hooks.md)"
+COPAL_INSTEAD[hostapp-update-hooks] = "what is to happen before or after other hooks is a hook of its own, added by HOSTAPP_HOOKS (docs/hooks.md)"
+COPAL_INSTEAD[1-bootfiles] = "files that are not to be deployed are named by BALENA_BOOTFILES_BLACKLIST, or by a shell function do_skip in /usr/sbin/balena-config-vars (docs/hooks-bootfiles.md)"
+COPAL_INSTEAD[99-resin-uboot] = "copal writes the boot selection without help of other programs, on kernels back to 4.4; what else the bootloader needs is a hook of its own, added by HOSTAPP_HOOKS (docs/boot-selection.md)"
+COPAL_INSTEAD[rollback-health] = "rounds and their distance are set in /etc/copal/rollback.conf, checks of the board are executables in /etc/copal/health.d (docs/health-checks.md)"
+COPAL_INSTEAD[rollback-tests] = "checks of the board are executables in /etc/copal/health.d (docs/health-checks.md)"
+COPAL_INSTEAD[safe_reboot] = "to reboot in a way of its own, the board installs /usr/libexec/os-helpers-power with the function os_helpers_reboot (docs/board-programs.md)"
+COPAL_INSTEAD[service] = "settings of a unit are changed by a file in /etc/systemd/system/UNIT.d"
+COPAL_INSTEAD[hook] = "what else is to be done is a hook of its own, added by HOSTAPP_HOOKS (docs/hooks.md)"
+COPAL_INSTEAD[other] = "docs/yocto.md says how the package works now"
+
+def copal_name(d, path):
+    """Under which name the recipe's sources have what is at a path of the device: hooks with their folder."""
+    folder = d.getVar("COPAL_HOOK_FOLDER")
+    return path[len(folder):] if path.startswith(folder) else os.path.basename(path)
+
+def copal_replaced(d):
+    """The sources of this recipe that copal replaces: name, path on the device, source in the archive."""
+    return [(copal_name(d, path), path, source) for kind, mode, path, source in copal_rows(d) if kind != "enable"]
+
+def copal_stop(d, name, what):
+    """Ends the build: nothing that a board wants may be lost in silence."""
+    base = os.path.basename(name)
+    kinds = [base, base.rpartition(".")[2], "hook" if d.getVar("BPN") == "hostapp-update-hooks" else "other", "other"]
+    instead = next(filter(None, (d.getVarFlag("COPAL_INSTEAD", kind) for kind in kinds)))
+    keep = ""
+    if d.getVar("BPN") == "hostapp-update-hooks" and base != "hostapp-update-hooks":
+        keep = ' Or the shell hook goes on being used, as the board changes it: COPAL_KEEP_HOOKS += "%s".' % name
+    bb.fatal("%s: %s, but %s is a part of copal now, and the change would have no effect. Instead: %s.%s"
+             % (d.getVar("PN"), what, name, instead, keep))
+
+def copal_sources(d):
+    """The plain files of SRC_URI: name, and the file it was found as."""
+    found = {}
+    for url in (d.getVar("SRC_URI") or "").split():
+        kind, host, path, user, password, options = bb.fetch.decodeurl(url)
+        if kind == "file" and not path.endswith((".patch", ".diff")):
+            found[path] = bb.fetch2.localpath(url, d)
+    return found
+
+def copal_own(d, found):
+    """Whether a file comes out of the layer that the recipe itself is in, not out of a board's."""
+    layer = d.getVar("FILE").rpartition("/recipes-")[0]
+    return found.startswith(layer + "/")
+
+def copal_kept(d):
+    """The hooks that stay as they are."""
+    return (d.getVar("COPAL_KEEP_HOOKS") or "").split()
+
+def copal_patched(d):
+    """The names that patches in SRC_URI change, with the patch."""
+    import re
+    import oe.patch
+
+    names = []
+    for url in oe.patch.src_patches(d):
+        patch = bb.fetch.decodeurl(url)[2]
+        with open(patch, encoding="utf-8", errors="replace") as file:
+            for name in re.findall(r"^(?:---|\+\+\+) ([^\t\n ]+)", file.read(), re.MULTILINE):
+                names.append((name, patch))
+    return names
+
+python copal_check_sources() {
+    sources, patched = copal_sources(d), copal_patched(d)
+    for name, path, source in copal_replaced(d):
+        if name in copal_kept(d):
+            continue
+        for changed, patch in patched:
+            if ("/" + changed).endswith("/" + name):
+                copal_stop(d, name, "%s changes %s" % (patch, name))
+        found = sources.get(name)
+        # A hook of the board under one of these names is the board's; its recipe finds it in place of the usual one.
+        if found and not copal_own(d, found) and not path.startswith(d.getVar("COPAL_HOOK_FOLDER")):
+            copal_stop(d, name, "%s is in place of the recipe's own" % found)
+}
+
+# A board may have changed what it installs afterwards, with sed in do_install:append.
+python copal_check_installed() {
+    import filecmp
+
+    for name, path, source in copal_replaced(d):
+        unpacked, installed = os.path.join(d.getVar("COPAL_UNPACKED"), name), copal_place(d, path)
+        # Units and 1-bootfiles are filled in by the recipe itself.
+        if name.endswith(".service") or name == "1-bootfiles" or name in copal_kept(d):
+            continue
+        if os.path.isfile(unpacked) and os.path.isfile(installed) and not os.path.islink(installed):
+            if not filecmp.cmp(unpacked, installed, shallow=False):
+                copal_stop(d, name, "do_install changes %s" % path)
+}

@@ -1,0 +1,69 @@
+# HOSTAPP_HOOKS says which hooks there are, as ever. Those that are a part of copal become small shell files that run it. They take
+# the places of the recipe's own sources where these were unpacked, so that whoever installs one from there, under its own name or
+# another one, installs copal's. A hook that comes from a board's layer is left alone, whatever its name is.
+inherit copal-replace
+
+RDEPENDS:${PN}:append:class-target = " copal"
+
+# Hooks of this recipe that stay the shell files they are, as a board patches them.
+COPAL_KEEP_HOOKS ?= ""
+# Hooks of copal that the board wants beside those of HOSTAPP_HOOKS.
+COPAL_HOOKS ?= ""
+# A file in SRC_URI that lists the board's bootloaders: it becomes /etc/copal/bootloaders.conf, and the hook 99-flash-bootloader writes them.
+COPAL_BOOTLOADERS_CONF ?= ""
+
+COPAL_CONTENTS = "\
+    hostapp-update-hooks \
+    optional:uboot \
+    optional:grub \
+    optional:balena-bootloader \
+    optional:flash-bootloader \
+    optional:os-blocks-extensions \
+    optional:rpifiles \
+    optional:imxfiles \
+"
+
+SRC_URI:append = "${@' file://' + d.getVar('COPAL_BOOTLOADERS_CONF') if d.getVar('COPAL_BOOTLOADERS_CONF') else ''}"
+
+FILES:${PN} += "${sysconfdir}/copal"
+
+do_install[prefuncs] += "copal_put_hooks"
+do_install[postfuncs] += "copal_add_hooks"
+
+# Behind copal_check_sources, which has looked at what was there.
+python copal_put_hooks() {
+    import shutil
+
+    sources = copal_sources(d)
+    for name, path, source in copal_replaced(d):
+        place = os.path.join(d.getVar("COPAL_UNPACKED"), name)
+        if not path.startswith(d.getVar("COPAL_HOOK_FOLDER")) or name in copal_kept(d) or not os.path.isfile(place):
+            continue
+        if name in sources and not copal_own(d, sources[name]):
+            bb.note("%s is the board's own: %s" % (name, sources[name]))
+            continue
+        shutil.copyfile(os.path.join(d.getVar("COPAL_ARCHIVE"), source), place)
+        os.chmod(place, 0o755)
+}
+
+python copal_add_hooks() {
+    import shutil
+
+    names, conf = d.getVar("COPAL_HOOKS").split(), d.getVar("COPAL_BOOTLOADERS_CONF")
+    if conf:
+        names.append("99-flash-bootloader")
+        place = d.expand("${D}${sysconfdir}/copal/bootloaders.conf")
+        bb.utils.mkdirhier(os.path.dirname(place))
+        shutil.copyfile(os.path.join(d.getVar("COPAL_UNPACKED"), conf), place)
+        os.chmod(place, 0o644)
+    known = {name: (path, source) for name, path, source in copal_replaced(d) if path.startswith(d.getVar("COPAL_HOOK_FOLDER"))}
+    for name in names:
+        if name not in known:
+            bb.fatal("COPAL_HOOKS: copal has no hook %s; it has %s" % (name, ", ".join(sorted(known))))
+        place = d.getVar("D") + known[name][0]
+        if name in d.getVar("HOSTAPP_HOOKS").split():
+            bb.fatal("%s is wanted from copal, but HOSTAPP_HOOKS has the board's own: remove it there" % name)
+        bb.utils.mkdirhier(os.path.dirname(place))
+        shutil.copyfile(os.path.join(d.getVar("COPAL_ARCHIVE"), known[name][1]), place)
+        os.chmod(place, 0o755)
+}
