@@ -31,7 +31,7 @@ lint() {
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
-        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init*
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin
     say "what virtual boards start with"
     check "the boards' grub.cfg" check_grub
     at="--manifest-path qemu/init/Cargo.toml --target-dir target/boards-init"
@@ -40,6 +40,7 @@ lint() {
     check "clippy of the boards' init" run 300 cargo clippy $at --locked --all-targets -- -D warnings
     # shellcheck disable=SC2086
     check "tests of the boards' init" run 300 cargo test $at --locked --quiet
+    layer
 }
 
 # GRUB's own parser takes each of the boards' files.
@@ -50,6 +51,14 @@ check_grub() {
             return 1
         }
     done
+}
+
+# layer: recipes of the Yocto layer. Its configuration says which rules are left out, and why.
+layer() {
+    say "recipes"
+    recipes=$(find recipes -name '*.bb' -o -name '*.bbappend' -o -name '*.bbclass' | sort)
+    # shellcheck disable=SC2086 # a list of words
+    check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }
 
 # One run of all tests, with the coverage measured in it.

@@ -4,6 +4,7 @@
 # Newest releases that build with the pinned Rust. Used in ./dev.
 # shellcheck disable=SC2034
 CARGO_LLVM_COV=0.9.1 CARGO_DENY=0.20.2
+OELINT=9.11.2
 RUST=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
 TOP=$(pwd)
 DIST=target/dist
@@ -53,7 +54,8 @@ there() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
 tools_of() {
     case $1 in
         rust) echo curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates cc:gcc /usr/include/stdio.h:libc6-dev ;;
-        lint) echo shellcheck:shellcheck grub-script-check:grub-common ;;
+        lint) echo shellcheck:shellcheck grub-script-check:grub-common python3:python3 ;;
+        venv) echo /usr/share/doc/python3-venv:python3-venv ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
@@ -205,6 +207,22 @@ need_cargo_tool() {
     # The copal checkout's configuration is not the tool's.
     mkdir -p "$CACHE"
     (cd "$CACHE" && run 1500 cargo install --quiet --locked --root "$root" "$1@$2") || fail "cannot build $1 $2"
+}
+
+# need_oelint: the linter for recipes, from PyPI, once into the cache; sets OELINT_ADV to its path.
+need_oelint() {
+    root=$CACHE/oelint-adv-$OELINT
+    # shellcheck disable=SC2034 # used in checks.sh
+    OELINT_ADV=$root/bin/oelint-adv
+    [ ! -e "$root/complete" ] || return 0
+    say "installing oelint-adv $OELINT (once)"
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need_tools venv
+    rm -rf "$root"
+    mkdir -p "$CACHE"
+    { run 120 python3 -m venv "$root" &&
+        run 300 "$root/bin/pip" --quiet --disable-pip-version-check install --no-deps --requirement scripts/oelint.txt; } ||
+        fail "cannot install oelint-adv $OELINT"
+    : >"$root/complete"
 }
 
 # --- static binaries --------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use copal::config::flasher_conf::{FlasherConf, RawConf};
 use copal::config::pattern;
@@ -156,7 +158,8 @@ impl Board {
     }
 
     /// The ways in which such a file is written: as the recipe does (the patterns quoted, the rest not, unset variables
-    /// empty), by hand with single quotes and comments, and with what has no blanks unquoted and nothing empty.
+    /// empty), by hand with single quotes and comments, and with what has no blanks unquoted and nothing empty; and as the
+    /// Yocto layer makes it of the same variables.
     fn texts(&self) -> Vec<String> {
         let write = |line: &dyn Fn(&str, &str) -> String| {
             let lines: String = self.keys().iter().map(|(key, value)| line(key, value)).collect();
@@ -173,7 +176,29 @@ impl Board {
                 v if v.contains(' ') => format!("{key}={}\n", v.replace(' ', "\\ ")),
                 v => format!("{key}=old\n{key}={v}\n"),
             }),
+            layer(&self.keys()).unwrap_or_else(|wrong| panic!("{}: {wrong}", self.name)) + self.more,
         ]
+    }
+}
+
+/// What the Yocto layer makes of a board's variables: the file, or what it stops the build with.
+fn layer<K: AsRef<str>>(variables: &[(K, &str)]) -> Result<String, String> {
+    let values: serde_json::Map<String, serde_json::Value> =
+        variables.iter().map(|(key, value)| (key.as_ref().to_owned(), (*value).into())).collect();
+    let mut python = Command::new("python3")
+        .args(["-B", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layer/flasher_conf.py")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdin.take().unwrap().write_all(serde_json::to_string(&values).unwrap().as_bytes()).unwrap();
+    let said = python.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    match said.status.code() {
+        Some(0) => Ok(text(said.stdout)),
+        Some(1) if !said.stderr.starts_with(b"Traceback") => Err(text(said.stderr)),
+        _ => panic!("{}", text(said.stderr)),
     }
 }
 
@@ -311,4 +336,69 @@ fn overrides_never_stand_in_for_the_plain_key() {
         );
         assert!(e.hint().contains("belong into the recipe"), "{e}");
     }
+}
+
+#[test]
+fn the_layer_stops_a_build_for_what_the_program_would_refuse() {
+    const DEVICE: (&str, &str) = ("BOOTLOADER_FLASH_DEVICE", "mmcblk0");
+    const IMAGE: (&str, &str) = ("BOOTLOADER_IMAGE", "u-boot.img");
+    const BLOCK: (&str, &str) = ("BOOTLOADER_BLOCK_SIZE_OFFSET", "1024");
+    const SKIP: (&str, &str) = ("BOOTLOADER_SKIP_OUTPUT_BLOCKS", "69");
+    let rows: &[(&[(&str, &str)], &str)] = &[
+        (
+            &[("INTERNAL_DEVICE_BOOTLOADER_CONFIG", "grub.cfg_internal")],
+            "needs INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH",
+        ),
+        (&[DEVICE, BLOCK, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_IMAGE\n"),
+        (&[DEVICE, IMAGE, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_BLOCK_SIZE_OFFSET\n"),
+        (&[DEVICE, IMAGE, BLOCK], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_SKIP_OUTPUT_BLOCKS\n"),
+        (
+            &[("BOOTLOADER_FLASH_DEVICE_1", "mmcblk0")],
+            "needs BOOTLOADER_IMAGE_1, BOOTLOADER_BLOCK_SIZE_OFFSET_1, BOOTLOADER_SKIP_OUTPUT_BLOCKS_1",
+        ),
+        (&[DEVICE, IMAGE, ("BOOTLOADER_BLOCK_SIZE_OFFSET", "0k"), SKIP], "a block has at least 1 byte"),
+        (&[DEVICE, IMAGE, BLOCK, ("BOOTLOADER_SKIP_OUTPUT_BLOCKS", "0x45")], "is not a number"),
+        (&[("INTERNAL_DEVICE_KERNEL", "$(lsblk -nd)")], "a shell would act upon"),
+        (&[("BALENA_IMAGE", "two words")], "is not one plain word"),
+    ];
+    for (variables, wrong) in rows {
+        let said = layer(variables).expect_err(wrong);
+        assert!(said.contains(wrong), "{variables:?}: {said}");
+    }
+    let whole = layer(&[DEVICE, IMAGE, ("BOOTLOADER_BLOCK_SIZE_OFFSET", "1k"), SKIP]).unwrap();
+    assert_eq!(parse(&whole).unwrap().bootloader_writes[0].offset(), Some(70_656));
+}
+
+/// Machines of board layers that are older than their bitbake: it takes `NAME_machine` for the name of another variable.
+#[test]
+fn the_layer_understands_both_syntaxes_of_overrides() {
+    let machine = ("OVERRIDES", "linux:arm:asus-tinker-board-s");
+    let rows: &[(&[(&str, &str)], &str)] = &[
+        (&[("INTERNAL_DEVICE_KERNEL_asus-tinker-board-s", "mmcblk1")], "mmcblk1"),
+        (&[("INTERNAL_DEVICE_KERNEL:asus-tinker-board-s", "mmcblk1")], "mmcblk1"),
+        (&[("INTERNAL_DEVICE_KERNEL", "sda"), ("INTERNAL_DEVICE_KERNEL_arm", "mmcblk2")], "mmcblk2"),
+        (&[("INTERNAL_DEVICE_KERNEL", "sda"), ("INTERNAL_DEVICE_KERNEL_other-board", "mmcblk2")], "sda"),
+        (
+            &[
+                ("INTERNAL_DEVICE_KERNEL_asus-tinker-board-s", "old"),
+                ("INTERNAL_DEVICE_KERNEL:asus-tinker-board-s", "new"),
+            ],
+            "new",
+        ),
+    ];
+    for (variables, device) in rows {
+        let conf = parse(&layer(&[&[machine], *variables].concat()).unwrap()).unwrap();
+        assert_eq!(conf.internal_device.as_deref(), Some(*device), "{variables:?}");
+    }
+}
+
+#[test]
+fn the_layer_is_of_this_version() {
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/recipes-support/copal");
+    let found: Vec<_> = fs::read_dir(recipes)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".bb"))
+        .collect();
+    assert_eq!(found, [concat!("copal_", env!("CARGO_PKG_VERSION"), ".bb")]);
 }

@@ -1,8 +1,9 @@
 SUMMARY = "On-device flasher and host OS update agent for balenaOS"
-DESCRIPTION = "Writes balenaOS to the internal disk of a device and proves that it is there, and updates it from one root \
-partition to the other so that at every instant a complete system boots."
+DESCRIPTION = "Writes balenaOS to the internal disk of a device, proves that it is there, and updates it so that at every instant a complete system boots"
 HOMEPAGE = "https://github.com/balena-os/meta-balena"
+BUGTRACKER = "https://github.com/balena-os/meta-balena/issues"
 SECTION = "console/utils"
+CVE_PRODUCT = "copal"
 # Its own, and those of what is linked into it.
 LICENSE = "Apache-2.0 & MIT & Zlib"
 LIC_FILES_CHKSUM = "file://LICENSE;md5=3b83ef96387f14655fc854ddc3c6bd57"
@@ -15,42 +16,25 @@ SRC_URI[archive.sha256sum] = "${@d.getVarFlag('COPAL_SHA256', copal_target(d)) o
 
 S = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}/${COPAL_ARCHIVE_NAME}"
 
-inherit copal-contents systemd
+inherit copal_contents systemd
 
 # The digests of the release, COPAL_SHA256[TARGET]: written by `recipes/pin`, or set in a configuration.
+# Not there in a checkout that is no release.
+# nooelint: oelint.file.requireinclude
 include copal-sha256.inc
-
-# For what runs on the device, and for the machine that builds: images are made with the same program.
-BBCLASSEXTEND = "native"
 
 COMPATIBLE_HOST = "(x86_64|aarch64|arm).*-linux.*"
 
-# udev's rule and fatrw are no packages of their own with copal.
 COPAL_CONTENTS = "copal optional:udev optional:fatrw"
-RPROVIDES:${PN} = "fatrw"
-RREPLACES:${PN} = "fatrw"
-RCONFLICTS:${PN} = "fatrw"
 
 SYSTEMD_SERVICE:${PN} = "copal-boot-check.service copal-commit-hooks.service"
-
-PACKAGES =+ "${PN}-completions"
-FILES:${PN}-completions = "\
-    ${datadir}/bash-completion \
-    ${datadir}/fish \
-    ${datadir}/zsh \
-"
-FILES:${PN} += "\
-    ${nonarch_libdir}/udev \
-    ${nonarch_libdir}/systemd/catalog \
-    ${systemd_unitdir} \
-    ${datadir}/dbus-1 \
-"
 
 # No compiler, no C library: a static program comes as it is, stripped already.
 INHIBIT_DEFAULT_DEPS = "1"
 INHIBIT_PACKAGE_STRIP = "1"
 INHIBIT_PACKAGE_DEBUG_SPLIT = "1"
 INHIBIT_SYSROOT_STRIP = "1"
+# nooelint: oelint.vars.insaneskip
 INSANE_SKIP:${PN} = "already-stripped"
 
 do_configure[noexec] = "1"
@@ -103,3 +87,24 @@ do_install:append:class-native() {
     install -d ${D}${datadir}/copal
     cp -R --no-preserve=ownership ${S}/contents ${S}/hooks ${S}/systemd ${S}/man ${D}${datadir}/copal
 }
+
+PACKAGES =+ "${PN}-completions"
+FILES:${PN} += "\
+    ${nonarch_libdir}/udev \
+    ${nonarch_libdir}/systemd/catalog \
+    ${systemd_unitdir} \
+    ${datadir}/dbus-1 \
+"
+FILES:${PN}-completions += "\
+    ${datadir}/bash-completion \
+    ${datadir}/fish \
+    ${datadir}/zsh \
+"
+
+# fatrw and udev's rule for the roots are no packages of their own with copal.
+RPROVIDES:${PN} += "fatrw"
+RREPLACES:${PN} += "fatrw"
+RCONFLICTS:${PN} += "fatrw"
+
+# For what runs on the device, and for the machine that builds: images are made with the same program.
+BBCLASSEXTEND = "native"

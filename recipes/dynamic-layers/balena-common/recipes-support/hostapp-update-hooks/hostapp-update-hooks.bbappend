@@ -1,9 +1,7 @@
 # HOSTAPP_HOOKS says which hooks there are, as ever. Those that are a part of copal become small shell files that run it. They take
 # the places of the recipe's own sources where these were unpacked, so that whoever installs one from there, under its own name or
 # another one, installs copal's. A hook that comes from a board's layer is left alone, whatever its name is.
-inherit copal-replace
-
-RDEPENDS:${PN}:append:class-target = " copal"
+inherit copal_replace
 
 # Hooks of this recipe that stay the shell files they are, as a board patches them.
 COPAL_KEEP_HOOKS ?= ""
@@ -23,9 +21,11 @@ COPAL_CONTENTS = "\
     optional:imxfiles \
 "
 
-SRC_URI:append = "${@' file://' + d.getVar('COPAL_BOOTLOADERS_CONF') if d.getVar('COPAL_BOOTLOADERS_CONF') else ''}"
+SRC_URI:append = " ${@'file://' + d.getVar('COPAL_BOOTLOADERS_CONF') if d.getVar('COPAL_BOOTLOADERS_CONF') else ''}"
 
 FILES:${PN} += "${sysconfdir}/copal"
+
+RDEPENDS:${PN}:append:class-target = " copal"
 
 do_install[prefuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"

@@ -1,5 +1,5 @@
 # safe_reboot is copal; everything else in here is sourced by programs of boards, and stays.
-inherit copal-replace
+inherit copal_replace
 
 RDEPENDS:${PN}-reboot:append:class-target = " copal"
 

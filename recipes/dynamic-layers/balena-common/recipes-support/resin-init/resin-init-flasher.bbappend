@@ -1,6 +1,6 @@
 # /usr/bin/resin-init-flasher is copal. resin-init-board and resin-init-flasher-board, the board's own programs, stay what they are
 # and need no append: copal runs them where the script did.
-inherit copal-replace copal-flasher-conf
+inherit copal_replace copal_flasher_conf
 
 RDEPENDS:${PN}:append:class-target = " copal"
 

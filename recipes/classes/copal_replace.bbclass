@@ -1,7 +1,7 @@
 # For appends to recipes of meta-balena: everything the recipe does stays, its variables, checks, dependencies and appends of boards;
 # afterwards links to copal, units and shell files take the place of the scripts. All from copal-native, which has them out of the
 # release archive: the package itself stays one for all architectures.
-inherit copal-contents
+inherit copal_contents
 
 COPAL_ARCHIVE = "${STAGING_DATADIR_NATIVE}/copal"
 COPAL_UNPACKED = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}"

@@ -21,6 +21,8 @@ def copal_rows(d):
         bb.fatal("%s has nothing for %s: the archive is of another version than this layer" % (name, " ".join(wanted)))
     return rows
 
+# Paths as the list has them.
+# nooelint: oelint.vars.pathhardcode.bindir,oelint.vars.pathhardcode.libdir
 def copal_place(d, path):
     """Where a path of the list is in the build: units may be in another folder than on a system with a merged /usr."""
     for folder, variable in (("/usr/lib/systemd/system", "systemd_unitdir"), ("/usr/bin", "bindir")):
@@ -29,6 +31,7 @@ def copal_place(d, path):
             path = moved + path[len(folder):]
     return d.getVar("D") + path
 
+# nooelint: oelint.vars.pathhardcode.bindir
 python copal_install_contents() {
     import shutil
 

@@ -1,0 +1,58 @@
+"""Runs what the Yocto layer makes /etc/resin-init-flasher.conf with, without bitbake.
+
+Reads variables as JSON from standard input. Prints the text of the file; or, on standard error and with exit code 1, what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+CLASS = Path(__file__).resolve().parents[2] / "recipes/classes/copal_flasher_conf.bbclass"
+
+
+class Variables:
+    """Bitbake's variables, as far as the layer asks for them."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+
+    def getVar(self, name: str) -> str | None:  # noqa: N802 (bitbake's name)
+        """The value of a variable, for the machine where there is one."""
+        for override in reversed((self.values.get("OVERRIDES") or "").split(":")):
+            if (value := self.values.get(f"{name}:{override}")) is not None:
+                return value
+        return self.values.get(name)
+
+
+def functions(text: str) -> dict[str, Any]:
+    """The Python functions of a class."""
+    found: dict[str, Any] = {}
+    for body in re.findall(r"^def .*\n(?:(?:[ ].*)?\n)+", text, re.MULTILINE):
+        exec(compile(body, str(CLASS), "exec"), found)
+    return found
+
+
+def main() -> int:
+    """Prints the file for the variables."""
+    text = CLASS.read_text(encoding="utf-8")
+    names = re.search(r'^COPAL_FLASHER_VARIABLES = "([^"]*)"', text, re.MULTILINE)
+    assert names, f"{CLASS}: no COPAL_FLASHER_VARIABLES"
+    keys = names[1].replace("\\", " ").split()
+    d = Variables({**json.load(sys.stdin), "COPAL_FLASHER_VARIABLES": " ".join(keys)})
+    made = functions(text)
+    for name, (_, value) in made["copal_old_overrides"](d).items():
+        d.values[name] = value
+    conf, wrong = made["copal_flasher_conf"](d.getVar, keys)
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    print(conf, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
