@@ -52,7 +52,9 @@ def copal_flasher_conf(get, keys):
     for suffix in ("", "_1"):
         device, image, block, skip = (name + suffix for name in (
             "BOOTLOADER_FLASH_DEVICE", "BOOTLOADER_IMAGE", "BOOTLOADER_BLOCK_SIZE_OFFSET", "BOOTLOADER_SKIP_OUTPUT_BLOCKS"))
-        missing = [name for name in (image, block, skip) if not values[name]]
+        # The recipe has never asked for the second one's blocks to skip, and 0 is what the program takes for none.
+        needed = (image, block) if suffix else (image, block, skip)
+        missing = [name for name in needed if not values[name]]
         if values[device] and missing:
             wrong.append("%s needs %s" % (device, ", ".join(missing)))
         for name in (block, skip):

@@ -26,6 +26,7 @@ include copal-sha256.inc
 COMPATIBLE_HOST = "(x86_64|aarch64|arm).*-linux.*"
 
 COPAL_CONTENTS = "copal optional:udev optional:fatrw"
+COPAL_CONTENTS:class-native = "copal"
 
 SYSTEMD_SERVICE:${PN} = "copal-boot-check.service copal-commit-hooks.service"
 
