@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use copal::config::flasher_conf::{FlasherConf, RawConf};
 use copal::config::pattern;
 use copal::error::Code;
+use serde_json::Value;
 
 /// What a board layer sets. An empty text is a variable that is not set.
 #[derive(Default, Clone, Copy)]
@@ -158,8 +159,7 @@ impl Board {
     }
 
     /// The ways in which such a file is written: as the recipe does (the patterns quoted, the rest not, unset variables
-    /// empty), by hand with single quotes and comments, and with what has no blanks unquoted and nothing empty; and as the
-    /// Yocto layer makes it of the same variables.
+    /// empty), by hand with single quotes and comments, and with what has no blanks unquoted and nothing empty.
     fn texts(&self) -> Vec<String> {
         let write = |line: &dyn Fn(&str, &str) -> String| {
             let lines: String = self.keys().iter().map(|(key, value)| line(key, value)).collect();
@@ -176,30 +176,31 @@ impl Board {
                 v if v.contains(' ') => format!("{key}={}\n", v.replace(' ', "\\ ")),
                 v => format!("{key}=old\n{key}={v}\n"),
             }),
-            layer(&self.keys()).unwrap_or_else(|wrong| panic!("{}: {wrong}", self.name)) + self.more,
         ]
     }
 }
 
-/// What the Yocto layer makes of a board's variables: the file, or what it stops the build with.
-fn layer<K: AsRef<str>>(variables: &[(K, &str)]) -> Result<String, String> {
-    let values: serde_json::Map<String, serde_json::Value> =
-        variables.iter().map(|(key, value)| (key.as_ref().to_owned(), (*value).into())).collect();
+/// What the Yocto layer makes of each set of variables: the file, or what it stops the build with.
+fn layer<K: AsRef<str>>(sets: &[Vec<(K, &str)>]) -> Vec<Result<String, String>> {
+    let sets: Vec<serde_json::Map<String, Value>> = sets
+        .iter()
+        .map(|set| set.iter().map(|(key, value)| (key.as_ref().to_owned(), (*value).into())).collect())
+        .collect();
     let mut python = Command::new("python3")
         .args(["-B", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layer/flasher_conf.py")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    python.stdin.take().unwrap().write_all(serde_json::to_string(&values).unwrap().as_bytes()).unwrap();
+    python.stdin.take().unwrap().write_all(serde_json::to_string(&sets).unwrap().as_bytes()).unwrap();
     let said = python.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    match said.status.code() {
-        Some(0) => Ok(text(said.stdout)),
-        Some(1) if !said.stderr.starts_with(b"Traceback") => Err(text(said.stderr)),
-        _ => panic!("{}", text(said.stderr)),
-    }
+    assert!(said.status.success(), "flasher_conf.py failed");
+    let answers: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
+    let one = |answer: Value| match answer {
+        Value::String(text) => Ok(text),
+        wrong => Err(wrong.to_string()),
+    };
+    answers.into_iter().map(one).collect()
 }
 
 /// A device folder with the nodes that a kernel makes, all disks that the boards name at once.
@@ -254,8 +255,13 @@ fn parse(text: &str) -> copal::error::Result<FlasherConf> {
 #[test]
 fn every_board_gets_what_it_configured() {
     let dev = dev();
-    for board in boards() {
-        for text in board.texts() {
+    let boards = boards();
+    let by_the_layer = layer(&boards.iter().map(Board::keys).collect::<Vec<_>>());
+    assert_eq!(by_the_layer.len(), boards.len());
+    for (board, by_the_layer) in boards.iter().zip(by_the_layer) {
+        let by_the_layer =
+            by_the_layer.unwrap_or_else(|wrong| panic!("{}: {wrong}", board.name)) + board.more;
+        for text in board.texts().into_iter().chain([by_the_layer]) {
             let what = format!("{}:\n{text}", board.name);
             let conf = parse(&text).unwrap_or_else(|e| panic!("{what}{e}"));
             let set = |v: &'static str| (!v.is_empty()).then_some(v);
@@ -349,23 +355,26 @@ fn the_layer_stops_a_build_for_what_the_program_would_refuse() {
             &[("INTERNAL_DEVICE_BOOTLOADER_CONFIG", "grub.cfg_internal")],
             "needs INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH",
         ),
-        (&[DEVICE, BLOCK, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_IMAGE\n"),
-        (&[DEVICE, IMAGE, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_BLOCK_SIZE_OFFSET\n"),
-        (&[DEVICE, IMAGE, BLOCK], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_SKIP_OUTPUT_BLOCKS\n"),
+        (&[DEVICE, BLOCK, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_IMAGE\""),
+        (&[DEVICE, IMAGE, SKIP], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_BLOCK_SIZE_OFFSET\""),
+        (&[DEVICE, IMAGE, BLOCK], "BOOTLOADER_FLASH_DEVICE needs BOOTLOADER_SKIP_OUTPUT_BLOCKS\""),
         (
             &[("BOOTLOADER_FLASH_DEVICE_1", "mmcblk0")],
-            "needs BOOTLOADER_IMAGE_1, BOOTLOADER_BLOCK_SIZE_OFFSET_1\n",
+            "needs BOOTLOADER_IMAGE_1, BOOTLOADER_BLOCK_SIZE_OFFSET_1\"",
         ),
         (&[DEVICE, IMAGE, ("BOOTLOADER_BLOCK_SIZE_OFFSET", "0k"), SKIP], "a block has at least 1 byte"),
         (&[DEVICE, IMAGE, BLOCK, ("BOOTLOADER_SKIP_OUTPUT_BLOCKS", "0x45")], "is not a number"),
         (&[("INTERNAL_DEVICE_KERNEL", "$(lsblk -nd)")], "a shell would act upon"),
         (&[("BALENA_IMAGE", "two words")], "is not one plain word"),
     ];
-    for (variables, wrong) in rows {
-        let said = layer(variables).expect_err(wrong);
+    let answers = layer(&rows.iter().map(|(variables, _)| variables.to_vec()).collect::<Vec<_>>());
+    assert_eq!(answers.len(), rows.len());
+    for ((variables, wrong), said) in rows.iter().zip(answers) {
+        let said = said.expect_err(wrong);
         assert!(said.contains(wrong), "{variables:?}: {said}");
     }
-    let whole = layer(&[DEVICE, IMAGE, ("BOOTLOADER_BLOCK_SIZE_OFFSET", "1k"), SKIP]).unwrap();
+    let whole =
+        layer(&[vec![DEVICE, IMAGE, ("BOOTLOADER_BLOCK_SIZE_OFFSET", "1k"), SKIP]]).remove(0).unwrap();
     assert_eq!(parse(&whole).unwrap().bootloader_writes[0].offset(), Some(70_656));
 }
 
@@ -386,8 +395,11 @@ fn the_layer_understands_both_syntaxes_of_overrides() {
             "new",
         ),
     ];
-    for (variables, device) in rows {
-        let conf = parse(&layer(&[&[machine], *variables].concat()).unwrap()).unwrap();
+    let answers =
+        layer(&rows.iter().map(|(variables, _)| [&[machine], *variables].concat()).collect::<Vec<_>>());
+    assert_eq!(answers.len(), rows.len());
+    for ((variables, device), text) in rows.iter().zip(answers) {
+        let conf = parse(&text.unwrap()).unwrap();
         assert_eq!(conf.internal_device.as_deref(), Some(*device), "{variables:?}");
     }
 }

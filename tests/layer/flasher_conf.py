@@ -1,6 +1,6 @@
 """Runs what the Yocto layer makes /etc/resin-init-flasher.conf with, without bitbake.
 
-Reads variables as JSON from standard input. Prints the text of the file; or, on standard error and with exit code 1, what is wrong.
+Reads a list of sets of variables as JSON from standard input. Prints a list: for each set the text of the file, or a list of what is wrong.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ def functions(text: str) -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    """Prints the file for the variables."""
-    text = CLASS.read_text(encoding="utf-8")
+def made_of(text: str, values: dict[str, str]) -> str | list[str]:
+    """The file for a set of variables, or what is wrong with them."""
     names = re.search(r'^COPAL_FLASHER_VARIABLES = "([^"]*)"', text, re.MULTILINE)
     assert names, f"{CLASS}: no COPAL_FLASHER_VARIABLES"
     keys = names[1].replace("\\", " ").split()
-    d = Variables({**json.load(sys.stdin), "COPAL_FLASHER_VARIABLES": " ".join(keys)})
+    d = Variables({**values, "COPAL_FLASHER_VARIABLES": " ".join(keys)})
     made = functions(text)
     for name, (_, value) in made["copal_old_overrides"](d).items():
         d.values[name] = value
     conf, wrong = made["copal_flasher_conf"](d.getVar, keys)
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
-        return 1
-    print(conf, end="")
+    return wrong or conf
+
+
+def main() -> int:
+    """Answers for all sets."""
+    text = CLASS.read_text(encoding="utf-8")
+    json.dump([made_of(text, values) for values in json.load(sys.stdin)], sys.stdout)
     return 0
 
 
