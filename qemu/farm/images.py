@@ -68,6 +68,9 @@ ENGINE = ("usr/sbin/dockerd", "usr/sbin/runc", "usr/bin/containerd", "usr/bin/co
 HOST_OS = ("copal", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:fatrw", "optional:os-helpers-reboot",
            "optional:udev")
 
+#: Optional packages with the hook that selects a root.
+SELECTION = {"grub": "optional:grub", "u-boot": "optional:uboot"}
+
 #: And on an installation medium.
 MEDIUM = ("copal", "resin-init-flasher")
 
@@ -84,19 +87,19 @@ LOCK_SECONDS = 3600
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """What differs between the two boards."""
+    """What differs between images. Boards with the same processor and bootloader share them."""
 
     name: str
     arch: str
     machine: str
-    #: The optional package with the hook that selects a root.
-    bootloader: str
+    #: As in the files below qemu/boards.
+    dialect: str
     console: str
 
 
 BOARDS = {
-    "amd64": Board("qemu-amd64", "amd64", "x86_64", "optional:grub", "ttyS0"),
-    "arm64": Board("qemu-aarch64", "arm64", "aarch64", "optional:uboot", "ttyAMA0"),
+    "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
+    "arm64": Board("qemu-aarch64", "arm64", "aarch64", "u-boot", "ttyAMA0"),
 }
 
 
@@ -567,7 +570,7 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
 
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
-                programs = installed(board, copal, (*HOST_OS, board.bootloader), Path(scratch))
+                programs = installed(board, copal, (*HOST_OS, SELECTION[board.dialect]), Path(scratch))
                 for name in RELEASES:
                     make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
 

@@ -70,9 +70,15 @@ class Images:
                 import images
                 import tree
 
-                kind = next((key for key, made in images.BOARDS.items() if made.name == board), None)
-                if kind is None:
-                    raise FarmError(f"nobody knows how to make the images of {board}: see BOARDS in qemu/farm/images.py")
+                wanted = boards.load(board)
+                for kind, made in images.BOARDS.items():
+                    if (made.machine, made.dialect) == (wanted.arch, wanted.dialect):
+                        break
+                else:
+                    raise FarmError(
+                        f"nobody knows how to make images for {wanted.arch} with {wanted.dialect}, which {board} is: see BOARDS in "
+                        "qemu/farm/images.py"
+                    )
                 copal = place.binary(images.BOARDS[kind].machine)
                 try:
                     cls.cache[board] = images.build(kind, place.guests(), place.farm(), copal)
