@@ -94,7 +94,11 @@ python copal_check_sources() {
 python copal_check_installed() {
     import filecmp
 
+    sources = copal_sources(d)
     for name, path, source in copal_replaced(d):
+        # A hook of the board's own is for the board to fill in.
+        if name in sources and not copal_own(d, sources[name]):
+            continue
         unpacked, installed = os.path.join(d.getVar("COPAL_UNPACKED"), name), copal_place(d, path)
         # Units and 1-bootfiles are filled in by the recipe itself.
         if name.endswith(".service") or name == "1-bootfiles" or name in copal_kept(d):
