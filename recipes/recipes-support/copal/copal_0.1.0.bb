@@ -20,7 +20,7 @@ inherit copal_contents systemd
 
 # The digests of the release, COPAL_SHA256[TARGET]: written by `recipes/pin`, or set in a configuration.
 # Not there in a checkout that is no release.
-# nooelint: oelint.file.requireinclude
+# nooelint: oelint.file.requireinclude,oelint.file.includenotfound
 include copal-sha256.inc
 
 COMPATIBLE_HOST = "(x86_64|aarch64|arm).*-linux.*"
@@ -28,7 +28,8 @@ COMPATIBLE_HOST = "(x86_64|aarch64|arm).*-linux.*"
 COPAL_CONTENTS = "copal optional:udev optional:fatrw"
 COPAL_CONTENTS:class-native = "copal"
 
-SYSTEMD_SERVICE:${PN} = "copal-boot-check.service copal-commit-hooks.service"
+# The one unit of this package is started by the bus: there is none to enable.
+SYSTEMD_PACKAGES = ""
 
 # No compiler, no C library: a static program comes as it is, stripped already.
 INHIBIT_DEFAULT_DEPS = "1"
