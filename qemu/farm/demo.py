@@ -17,9 +17,11 @@ from scenario import Scenario, Step
 
 # Colours, cursor movements, window titles, and what the serial console's terminal is asked.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()*+][0-9A-Za-z]|[=>78cDEHM])|[\x00-\x08\x0b-\x1f\x7f]")
-# What a firmware and a kernel say on each start tells nothing about copal.
-_DULL = re.compile(r"^(\[ *\d+\.\d+\] |BdsDxe: |Loading |EFI stub: |\s*$|[^ -~]*$)")
-_PERCENT = re.compile(r"(\d+)%")
+# What a firmware, a kernel and a shell that waits say on each start tells nothing about copal.
+_DULL = re.compile(
+    r"^(\[ *\d+\.\d+\] |BdsDxe: |Loading |EFI stub: |error: no suitable video mode|Booting in blind mode|SELinux: |root@board:|\s*$|[^ -~]*$)"
+)
+_PERCENT = re.compile(r"(\d+) ?%")
 
 
 class Screen:
