@@ -31,7 +31,7 @@ class Screen:
         self.lock = threading.Lock()
         self.begun = time.monotonic()
         self.terminal = sys.stdout.isatty()
-        self.width = shutil.get_terminal_size((120, 40)).columns
+        self.width = shutil.get_terminal_size((200, 40)).columns
         self.open = False
 
     def heading(self, text: str) -> None:
