@@ -93,7 +93,7 @@ impl<'a> Follower<'a> {
                 Some(since) => since,
                 None => {
                     if self.told {
-                        tracing::info!("the daemon is gone ({trouble}), as it is where the reboot has begun");
+                        tracing::info!("the daemon is gone ({trouble}); the update is installed");
                     } else {
                         tracing::warn!(
                             "the daemon is lost ({trouble}); the update goes on without, and is looked for"
