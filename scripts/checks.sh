@@ -71,7 +71,7 @@ tests() {
     # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.
     {
         status=0
-        run 2400 env RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
+        run 3000 env RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
         echo "$status" >"$TMP/status"
     } 2>&1 | tee "$LOG"
     count_tests
@@ -103,30 +103,40 @@ farm_unit_tests() {
     return "$status"
 }
 
-# farm WHAT…: the farm's own tests, and scenarios on virtual boards (`NAME@BOARD`, `@BOARD` for all of them), each counted.
-farm() {
+# farm_begins WHAT…: the farm's own tests, then scenarios on virtual boards (`NAME@BOARD`, `@BOARD` for all of them), in the
+# background. Until farm_ends it takes one processor: other work goes on.
+farm_begins() {
     export COPAL_DIST="$TOP/$DIST"
     farm_tests
-    say "scenarios on virtual boards"
+    say "scenarios on virtual boards, beside what follows: $FARM_LOG"
     mkdir -p target
+    BESIDE=$TMP/beside
+    : >"$BESIDE"
     # It ends by itself, with its table, before its time is over.
     left=$((DEADLINE - $(date +%s) - 60))
-    echo 101 >"$TMP/status"
-    {
-        status=0
-        run "$((left + 45))" python3 qemu/farm run --deadline "$left" "$@" || status=$?
-        echo "$status" >"$TMP/status"
-    } 2>&1 | tee "$FARM_LOG"
+    # shellcheck disable=SC2086 # one word or none
+    timeout $FOREGROUND -k 20 "$((left + 45))" python3 qemu/farm run --deadline "$left" --beside "$BESIDE" "$@" >"$FARM_LOG" 2>&1 &
+    FARM=$!
+}
+
+# Shows what the farm has done and does, and counts its scenarios.
+farm_ends() {
+    say "scenarios on virtual boards"
+    rm "$BESIDE"
+    tail -n +1 -f --pid="$FARM" "$FARM_LOG"
+    farm_status=0
+    wait "$FARM" || farm_status=$?
+    FARM=
     count_scenarios
 }
 
-# Every scenario on one board; on the other, what its firmware and bootloader have a part in.
+# All that ./dev test runs: every scenario on one board; on the other, what its firmware and bootloader have a part in.
 farm_for_test() {
     set -- @qemu-amd64
     for name in flash bootloader-writes update-healthy rollback-engine altboot-no-init altboot-panic; do
         set -- "$@" "$name@qemu-aarch64"
     done
-    farm "$@"
+    farm_begins "$@"
 }
 
 # Adds up the farm's table.
@@ -138,7 +148,7 @@ count_scenarios() {
     names=$(sed -n 's/^farm: \([^ ]* *[^ ]*\) .* failed.*$/  \1/p' "$FARM_LOG")
     [ -z "$names" ] || FAILURES="$FAILURES
 $names"
-    if ! grep -q '^farm result: ' "$FARM_LOG" || { [ "$(cat "$TMP/status")" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
+    if ! grep -q '^farm result: ' "$FARM_LOG" || { [ "$farm_status" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
         check "run of the board farm (see $FARM_LOG)" false
     fi
     NOT_RUN=$(printf '%s\n' "${NOT_RUN:-}" "$(sed -n '/^not run: /p' "$FARM_LOG")" | sed '/^$/d' | sort -u)

@@ -284,6 +284,8 @@ build_native() {
 }
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/copal-dev.XXXXXX")
-trap 'rm -rf "$TMP"' EXIT
+# What runs in the background: the scenarios of scripts/checks.sh. It ends its guests, and is killed where it does not.
+FARM=
+trap '[ -z "$FARM" ] || { kill "$FARM" || true; wait "$FARM" || true; }; rm -rf "$TMP"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

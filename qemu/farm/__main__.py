@@ -16,6 +16,7 @@ import time
 import traceback
 import tty
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import board as boards
@@ -92,12 +93,16 @@ def run(options: argparse.Namespace) -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
-    for number, (scenario, board) in enumerate(runs):
+    # The longest first: with short ones left, the places fall empty at the same time.
+    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: -run[1][0].work(run[1][1])):
         waiting.put((number, scenario, board))
     results: list[Result | None] = [None] * len(runs)
 
-    def work() -> None:
+    def work(first: bool) -> None:
         while not machines.STOPPED.is_set():
+            if not first and options.beside and options.beside.exists():
+                time.sleep(0.5)
+                continue
             try:
                 number, scenario, board = waiting.get_nowait()
             except queue.Empty:
@@ -109,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
             if result.why and result.state == "failed":
                 say(result.why)
 
-    threads = [threading.Thread(target=work) for _ in range(options.jobs)]
+    threads = [threading.Thread(target=work, args=(number == 0,)) for number in range(options.jobs)]
     for thread in threads:
         thread.start()
     end = BEGUN + options.deadline if options.deadline else None
@@ -269,6 +274,7 @@ def main() -> int:
     at.add_argument("scenario", nargs="*", help="NAME, NAME@BOARD or @BOARD; all where nothing is said")
     at.add_argument("--board", action="append", default=[], help="on this board only (may be repeated)")
     at.add_argument("--jobs", type=int, default=2, help="guests side by side (2)")
+    at.add_argument("--beside", type=Path, help="one guest only, as long as this file is there: other work goes on")
     at.add_argument("--repeat", type=int, default=1, help="run everything that often")
     at.add_argument("--seed", type=int, help="of the power cuts; one that failed says which it was")
     at.add_argument("--deadline", type=float, help="seconds after which everything ends")

@@ -124,6 +124,11 @@ class Scenario:
         """The steps for one board."""
         return tuple(step for step in self.steps if step.board in (None, board))
 
+    def work(self, board: str) -> int:
+        """Roughly how long it takes there, in starts of a system: an update is three of them."""
+        starts = ("reboots", "power_on", "powers_off", "flashes")
+        return sum(3 * ("hostapp-update " in step.text) + (step.method in starts) for step in self.of(board))
+
 
 def selection(words: tuple[str | None, ...]) -> Selection:
     """The three words of a selection."""

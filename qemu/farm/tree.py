@@ -70,6 +70,14 @@ class Tree:
         path = path.strip("/")
         self.nodes = {at: n for at, n in self.nodes.items() if at != path and not at.startswith(path + "/")}
 
+    def take(self, paths: tuple[str, ...]) -> Tree:
+        """Takes files away, and gives them as a tree of their own."""
+        files, taken = Tree(), Tree()
+        for path in paths:
+            files.nodes[path] = self.nodes.pop(path)
+        taken.put(files)
+        return taken
+
     def copy(self, source: Path, to: str = "") -> None:
         """Puts everything below a folder of this machine, links as links; devices and the like are none of ours."""
         if not source.is_dir():

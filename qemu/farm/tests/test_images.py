@@ -65,6 +65,14 @@ class Trees(Case):
         tree.remove("usr/bin")
         self.assertNotIn("usr/bin/program", tree.nodes)
 
+    def test_what_is_taken_is_a_tree_of_its_own(self) -> None:
+        """With the folders above it, and gone from where it was."""
+        tree = self.some()
+        taken = tree.take(("usr/bin/program",))
+        self.assertEqual(sorted(taken.nodes), ["usr", "usr/bin", "usr/bin/program"])
+        self.assertIn("usr/bin", tree.nodes)
+        self.assertNotIn("usr/bin/program", tree.nodes)
+
     def test_written_and_read_again(self) -> None:
         """A tree in a folder is the tree."""
         self.some().write(self.at / "files")
@@ -105,6 +113,20 @@ class Archives(Case):
         digests = [f"sha256:{hashlib.sha256(read[layer]).hexdigest()}" for layer in manifest["Layers"]]
         self.assertEqual(config["rootfs"]["diff_ids"], digests)
         self.assertEqual(len(digests), 2)
+
+
+    def test_what_never_comes_up_has_no_engine(self) -> None:
+        """And whatever is to be updated, or to be healthy, has one."""
+        layers = {}
+        for name in ("base", "engine"):
+            (self.at / f"{name}.sha256").write_text(name)
+        for name in images.RELEASES:
+            (self.at / f"{name}.layer.sha256").write_text(name)
+            layers[name] = [layer.digest for layer in images.layers_of(self.at, self.at, name)]
+        self.assertEqual(layers["good"], ["base", "engine", "good"])
+        self.assertEqual(layers["panic"], ["base", "panic"])
+        for name in ("base", "good", "next", "vpn-down"):
+            self.assertIn("engine", layers[name])
 
 
 class Disks(Case):

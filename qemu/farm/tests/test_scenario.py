@@ -51,6 +51,10 @@ class Parser(unittest.TestCase):
         self.assertEqual(cut.arguments, ("Reached", None, "3.5"))
         self.assertEqual([step.number for step in found.of("arm")], [7, 8, 9, 11, 12, 13, 14])
 
+    def test_how_long_it_takes(self) -> None:
+        found = parse("# t\nfrom running\nrun hostapp-update -f /a.tar\nreboots\non arm: reboots\nboots 5.1.0 in B\n")
+        self.assertEqual((found.work("amd"), found.work("arm")), (4, 5))
+
     def test_two_possible_boots(self) -> None:
         found = parse("# t\nfrom flashed\nboots 5.0.0 in A or 5.1.0+rev2 in B after 2 more restarts\n")
         self.assertEqual(found.steps[1].arguments, ("5.0.0", "A", "5.1.0+rev2", "B", "2"))
