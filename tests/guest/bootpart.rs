@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::fat::{self, Node, Tree};
-use crate::support::{Disk, Guest, LIMIT, folder, not_run, tool, writelog};
+use crate::support::writelog::{self, Loss};
+use crate::support::{Disk, Guest, LIMIT, folder, not_run, tool};
 
 /// Contents of a file: text that tells old from new in every sector.
 pub(crate) fn text(tag: &str, bytes: usize) -> Vec<u8> {
@@ -237,37 +238,6 @@ pub(crate) fn check_done(tree: &Tree, cases: &[Case], what: &str) {
     let files = tree.nodes.iter().filter(|(_, n)| matches!(n, Node::File(_))).map(|(p, _)| p.as_str());
     let wanted: BTreeSet<&str> = cases.iter().filter(|c| c.new.is_some()).map(|c| c.path).collect();
     assert_eq!(files.collect::<BTreeSet<_>>(), wanted, "{what}");
-}
-
-/// How a disk treats the writes that no flush has covered yet.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Loss {
-    All,
-    None,
-    /// Only this one of them is there.
-    Only(usize),
-    /// Only this one is missing.
-    Without(usize),
-    /// Each sector by chance.
-    Random(u64),
-    /// Of this one only so many sectors are there.
-    Torn(usize, usize),
-}
-
-impl Loss {
-    pub(crate) fn keeps(self, request: usize, sector: usize) -> bool {
-        match self {
-            Loss::All => false,
-            Loss::None => true,
-            Loss::Only(n) => request == n,
-            Loss::Without(n) => request != n,
-            Loss::Torn(n, sectors) => request != n || sector < sectors,
-            Loss::Random(seed) => {
-                let mixed = seed ^ (request as u64) << 20 ^ sector as u64;
-                fastrand::Rng::with_seed(mixed).bool()
-            }
-        }
-    }
 }
 
 /// Every disk that a cut may leave, with what it is; returns how many there were.

@@ -96,3 +96,34 @@ pub(crate) fn after_a_cut(
     }
     disk
 }
+
+/// How a disk treats the writes that no flush has covered yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Loss {
+    All,
+    None,
+    /// Only this one of them is there.
+    Only(usize),
+    /// Only this one is missing.
+    Without(usize),
+    /// Each sector by chance.
+    Random(u64),
+    /// Of this one only so many sectors are there.
+    Torn(usize, usize),
+}
+
+impl Loss {
+    pub(crate) fn keeps(self, request: usize, sector: usize) -> bool {
+        match self {
+            Loss::All => false,
+            Loss::None => true,
+            Loss::Only(n) => request == n,
+            Loss::Without(n) => request != n,
+            Loss::Torn(n, sectors) => request != n || sector < sectors,
+            Loss::Random(seed) => {
+                let mixed = seed ^ (request as u64) << 20 ^ sector as u64;
+                fastrand::Rng::with_seed(mixed).bool()
+            }
+        }
+    }
+}
