@@ -107,6 +107,11 @@ unpack() {
     for dir in bin sbin lib lib64; do
         [ -e "$tree/$dir" ] || [ ! -e "$tree/usr/$dir" ] || ln -s "usr/$dir" "$tree/$dir"
     done
+    # Until then the loader of shared libraries was a link with an absolute target, which leads to this machine's here; and that
+    # of another release does not go with the libraries.
+    loader=$tree/lib64/ld-linux-x86-64.so.2
+    to=$(readlink "$loader") || to=
+    [ "${to#/}" = "$to" ] || ln -sf "..$to" "$loader"
 }
 
 # tree NAME PACKAGE…: these packages and all they depend on, unpacked below $TOP/NAME.new; no maintainer's script runs.
