@@ -13,6 +13,8 @@ CACHE=${XDG_CACHE_HOME:-${HOME:-$TOP/.cache}/.cache}/copal
 # Not every user has the administrators' folders in the path, and rustup may have been installed a moment ago.
 export CARGO_HOME="${CARGO_HOME:-${HOME:?}/.cargo}"
 PATH=$CARGO_HOME/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin
+# Tests read what tools print, and have file names that are not ASCII.
+export LC_ALL=C.UTF-8
 export PATH CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
 export RUSTUP_TOOLCHAIN="$RUST"
 

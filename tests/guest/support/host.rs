@@ -52,9 +52,11 @@ pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("guest-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Runs a tool that must succeed, and gives what it printed.
+/// Runs a tool that must succeed, and gives what it printed. Names of files are UTF-8 to it, whatever the user's language is.
 pub(crate) fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
+    let mut command = Command::new(argv[0]);
+    let out = command.args(&argv[1..]).env("LC_ALL", "C.UTF-8").output();
+    let out = out.unwrap_or_else(|e| panic!("{argv:?}: {e}"));
     assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
