@@ -1,0 +1,93 @@
+//! What a board's layer changes in a script that copal replaces stops the build, or goes on being used: nothing is lost in silence.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+const PATCH: &str = "--- a/99-resin-uboot\n+++ b/99-resin-uboot\n@@ -1 +1,2 @@\n #!/bin/sh\n+true\n";
+
+/// What the layer's functions answer for each case: the message that stops the build, or what each script is in the end.
+fn answers(cases: &[Value]) -> Vec<Value> {
+    let mut python = Command::new("python3")
+        .args(["-B", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layer/replace.py")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    python.stdin.take().unwrap().write_all(serde_json::to_string(cases).unwrap().as_bytes()).unwrap();
+    let said = python.wait_with_output().unwrap();
+    assert!(said.status.success(), "replace.py failed");
+    let answers: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(answers.len(), cases.len());
+    answers
+}
+
+#[test]
+fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
+    let rows = [
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "own"}, "patches": {"board.patch": PATCH}}),
+            [
+                "board.patch changes 99-resin-uboot",
+                "docs/boot-selection.md",
+                "COPAL_KEEP_HOOKS += \"99-resin-uboot\"",
+            ],
+        ),
+        (
+            json!({"recipe": "resin-init-flasher", "sources": {"resin-init-flasher": "own"},
+                "patches": {"board.patch": PATCH.replace("99-resin-uboot", "resin-init-flasher")}}),
+            ["board.patch changes resin-init-flasher", "os-helpers-power", "docs/board-programs.md"],
+        ),
+        (
+            json!({"recipe": "resin-init-flasher", "sources": {"resin-init-flasher": "board"}}),
+            [
+                "/layers/board/resin-init-flasher is in place of the recipe's own",
+                "os_helpers_shutdown",
+                "resin-init-board",
+            ],
+        ),
+        (
+            json!({"recipe": "balena-rollback", "sources": {"rollback-health": "own"},
+                "patches": {"board.patch": PATCH.replace("99-resin-uboot", "files/rollback-health")}}),
+            ["board.patch changes rollback-health", "/etc/copal/health.d", "docs/health-checks.md"],
+        ),
+        (
+            json!({"recipe": "os-helpers", "sources": {"safe_reboot": "own"}, "edits": {"safe_reboot": "sed was here"}}),
+            ["do_install changes /usr/libexec/safe_reboot", "os_helpers_reboot", "docs/board-programs.md"],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"80-rollback": "own"}, "edits": {"80-rollback": "true"}}),
+            [
+                "do_install changes /etc/hostapp-update-hooks.d/80-rollback",
+                "docs/hooks.md",
+                "COPAL_KEEP_HOOKS",
+            ],
+        ),
+    ];
+    let cases: Vec<Value> = rows.iter().map(|(case, _)| case.clone()).collect();
+    for ((case, words), said) in rows.iter().zip(answers(&cases)) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {case}: {said}"));
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+}
+
+/// A patch applies, since the recipe unpacks its own hooks; copal's take their places afterwards, but for those that a board keeps or brings.
+#[test]
+fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
+    let sources = json!({"80-rollback": "own", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let plain = json!({"80-rollback": "copal", "99-resin-uboot": "copal", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let kept = json!({"80-rollback": "copal", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let said = answers(&[
+        json!({"recipe": "hostapp-update-hooks", "sources": sources}),
+        json!({"recipe": "hostapp-update-hooks", "sources": sources, "patches": {"board.patch": PATCH}, "keep": "99-resin-uboot",
+            "edits": {"99-resin-uboot": "sed was here", "99-resin-grub": "and here"}}),
+        // A patch of what copal does not replace is none of its business.
+        json!({"recipe": "os-helpers", "sources": {"os-helpers-fs": "own", "safe_reboot": "own"},
+            "patches": {"board.patch": PATCH.replace("99-resin-uboot", "os-helpers-fs")}}),
+    ]);
+    assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
+}
