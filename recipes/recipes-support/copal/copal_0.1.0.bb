@@ -20,7 +20,7 @@ inherit copal_contents systemd
 
 # The digests of the release, COPAL_SHA256[TARGET]: written by `recipes/pin`, or set in a configuration.
 # Not there in a checkout that is no release.
-# nooelint: oelint.file.requireinclude,oelint.file.includenotfound
+# nooelint: oelint.file.requireinclude
 include copal-sha256.inc
 
 COMPATIBLE_HOST = "(x86_64|aarch64|arm).*-linux.*"
