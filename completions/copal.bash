@@ -40,6 +40,9 @@ _copal() {
             copal,hooks)
                 cmd="copal__subcmd__hooks"
                 ;;
+            copal,man)
+                cmd="copal__subcmd__man"
+                ;;
             copal,rollback)
                 cmd="copal__subcmd__rollback"
                 ;;
@@ -99,6 +102,9 @@ _copal() {
                 ;;
             copal__subcmd__help,hooks)
                 cmd="copal__subcmd__help__subcmd__hooks"
+                ;;
+            copal__subcmd__help,man)
+                cmd="copal__subcmd__help__subcmd__man"
                 ;;
             copal__subcmd__help,rollback)
                 cmd="copal__subcmd__help__subcmd__rollback"
@@ -242,7 +248,7 @@ _copal() {
 
     case "${cmd}" in
         copal)
-            opts="-v -h -V --list --verbose --help --version flash update verify digest bootloader hooks rollback status doctor daemon completions help"
+            opts="-v -h -V --list --verbose --help --version flash update verify digest bootloader hooks rollback status doctor daemon completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -606,7 +612,7 @@ _copal() {
             return 0
             ;;
         copal__subcmd__help)
-            opts="flash update verify digest bootloader hooks rollback status doctor daemon completions help"
+            opts="flash update verify digest bootloader hooks rollback status doctor daemon completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -760,6 +766,20 @@ _copal() {
             return 0
             ;;
         copal__subcmd__help__subcmd__hooks)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        copal__subcmd__help__subcmd__man)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1015,6 +1035,20 @@ _copal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        copal__subcmd__man)
+            opts="-v -h --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

@@ -4,9 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{
-    Arg, ArgAction, ArgGroup, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint,
-};
+use clap::{ArgAction, ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueHint};
 
 use super::bootloader::BootloaderVerb;
 use super::daemon::DaemonArgs;
@@ -16,13 +14,10 @@ use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use super::texts::{
     COMPLETIONS_EXAMPLES, DAEMON_EXAMPLES, DIGEST_EXAMPLES, DOCTOR_EXAMPLES, EXIT_CODES, FLASH_EXAMPLES,
-    MAIN_HELP, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
+    MAIN_HELP, MAN_EXAMPLES, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
 };
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
-
-/// Verbs that are to come; known, so that nobody takes them for a typing error.
-const LATER: &[&str] = &["man"];
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
@@ -109,6 +104,12 @@ pub(super) enum Verb {
     Completions {
         /// The shell
         shell: Shell,
+    },
+    /// Print a manual page, as a release has it
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// The verb, and a verb of that; of copal as a whole without any
+        verb: Vec<String>,
     },
 }
 
@@ -249,16 +250,15 @@ pub(super) enum Request {
     Text(String),
 }
 
-/// Every verb, those to come too.
+/// Every verb.
 #[must_use]
 pub fn verbs() -> Vec<String> {
     let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
-    all.extend(LATER.iter().map(|&n| n.to_owned()));
     all.push("help".to_owned());
     all
 }
 
-/// The definition of the command line, without the verbs to come.
+/// The definition of the command line.
 #[must_use]
 pub fn command() -> Command {
     Cli::command()
@@ -271,37 +271,14 @@ pub(super) fn wants_json(args: &[OsString]) -> bool {
 
 /// Understands `copal args…`.
 pub(super) fn parse(args: &[OsString]) -> Result<Request> {
-    let mut whole = command();
-    for &name in LATER {
-        whole = whole.subcommand(later(name));
-    }
     let argv = std::iter::once(OsString::from("copal")).chain(args.iter().cloned());
-    let parsed = whole.try_get_matches_from(argv).and_then(|matches| match matches.subcommand_name() {
-        Some(name) if LATER.contains(&name) => Ok(Err(not_yet(name))),
-        _ => Cli::from_arg_matches(&matches).map(|cli| Ok(Request::Run(Box::new(cli)))),
-    });
-    match parsed {
-        Ok(request) => request,
+    match Cli::try_parse_from(argv) {
+        Ok(cli) => Ok(Request::Run(Box::new(cli))),
         Err(e) if matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Text(e.render().to_string()))
         }
         Err(e) => Err(usage(&e, args)),
     }
-}
-
-/// A verb to come, with whatever arguments.
-fn later(name: &'static str) -> Command {
-    let rest = Arg::new("rest").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
-    Command::new(name)
-        .hide(true)
-        .disable_help_flag(true)
-        .arg(rest.value_parser(clap::value_parser!(OsString)))
-}
-
-fn not_yet(name: &str) -> Error {
-    Error::new(Code::NotInThisBuild, format!("cannot run `copal {name}`: it is not in this build yet"))
-        .object(name)
-        .with_hint("use a newer release of copal; `copal help` lists what this one can do")
 }
 
 /// clap's message as one line: its first paragraph, and the suggestion as the remedy.
@@ -410,17 +387,6 @@ mod tests {
             let e = error(line);
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(!e.to_string().contains('\n'), "{e}");
-        }
-    }
-
-    #[test]
-    fn verbs_to_come_are_known_whatever_their_arguments() {
-        for name in LATER {
-            for rest in ["", " --help", " -f x --json y", " sub -x=3 -- z"] {
-                let e = error(&format!("{name}{rest}"));
-                assert_eq!((e.code(), e.subject()), (Code::NotInThisBuild, Some(*name)), "{name}{rest}");
-            }
-            assert!(MAIN_HELP.contains(name), "{name}");
         }
     }
 

@@ -24,7 +24,7 @@ pub fn of_verb(error: &Error) -> u8 {
         (_, Effect::Written) => AFTER_WRITE,
         (_, Effect::Completed) => FAILURE,
         (Code::Busy, _) => BUSY,
-        // The answer of a comparison or an examination, and the absence of a verb, refuse nothing.
+        // The answer of a comparison or an examination, and the absence of a program, refuse nothing.
         (
             Code::TargetDiffers
             | Code::NotInThisBuild

@@ -15,6 +15,7 @@ mod doctor;
 pub mod exit;
 mod flash;
 mod hooks;
+mod man;
 mod receipt_file;
 pub mod rollback;
 mod status;
@@ -59,6 +60,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
         Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
+        Some(Verb::Man { verb }) => man::run_man(verb, ui),
     }
 }
 

@@ -11,9 +11,6 @@ Exit codes:
   5  busy: another program holds the target; nothing was written";
 
 pub(super) const MAIN_HELP: &str = "\
-Not in this build yet:
-  man
-
 Called by one of the names of `copal --list` (through a link, or as
 `copal NAME ...`), the program stands in for the script of that name: exit
 codes are 0, 1 and, for wrong arguments, 2.
@@ -81,3 +78,9 @@ Examples:
   busctl introspect io.balena.Copal1 /io/balena/Copal1
   busctl call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager \\
     Update 'sa{sv}' registry/os:6.1.2 0";
+
+pub(super) const MAN_EXAMPLES: &str = "\
+Examples:
+  copal man flash | man -l -
+  copal man rollback health | mandoc
+  copal man fatrw >fatrw.1";

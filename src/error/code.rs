@@ -45,8 +45,8 @@ macro_rules! codes {
 codes! {
     /// The command line has an argument that is not known, misses one that is needed, or has a wrong value.
     Usage = "usage", "run `copal help`";
-    /// The verb or legacy name is known, but this build of copal does not have it yet. Nothing was done.
-    NotInThisBuild = "not-in-this-build", "use a newer release of copal, or the script this name replaces";
+    /// The name is known, but not what copal can do: its file is a shell file to be sourced. Nothing was done.
+    NotInThisBuild = "not-in-this-build", "source the shell file of this name, or use a newer release of copal";
     /// This user may not open the disk or the file that is named. A disk needs root; a plain file as target does not.
     NotRoot = "not-root", "run as root, or as a user who may open what is named here";
     /// Another program holds the device or the lock that the job needs.

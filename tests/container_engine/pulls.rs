@@ -198,8 +198,17 @@ fn a_broken_configuration_hinders_no_public_image() {
 
 /// Runs the test `name` of this module once more in a process of its own with this environment, in which it does its work.
 fn in_own_process(name: &str, environment: &[(&str, &str)]) {
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("pulls::{name}"), "--nocapture"]).env_remove("DOCKER_CONFIG");
+    in_own_process_below(&[], name, environment);
+}
+
+/// The same, started by the program with these arguments.
+fn in_own_process_below(starter: &[&str], name: &str, environment: &[(&str, &str)]) {
+    let own = std::env::current_exe().unwrap();
+    let mut words: Vec<&std::ffi::OsStr> = starter.iter().map(std::ffi::OsStr::new).collect();
+    words.push(own.as_os_str());
+    let mut command = std::process::Command::new(words[0]);
+    command.args(&words[1..]).args(["--exact", &format!("pulls::{name}"), "--nocapture"]);
+    command.env_remove("DOCKER_CONFIG").env_remove("HOME");
     let output = command.env("COPAL_TEST_ALONE", "1").envs(environment.iter().copied()).output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -271,4 +280,42 @@ fn where_the_configuration_is() {
     run(&[("DOCKER_CONFIG", &path("no")), ("HOME", &path("home")), ("FOUND", "no")]);
     run(&[("DOCKER_CONFIG", ""), ("HOME", &path("home")), ("FOUND", "yes")]);
     run(&[("HOME", &path("a")), ("FOUND", "no")]);
+}
+
+#[test]
+fn without_home_the_password_database_has_it() {
+    const TEST: &str = "without_home_the_password_database_has_it";
+    if is_alone() {
+        let found = credentials::find("r.example").unwrap();
+        assert_eq!(found.is_some(), std::env::var("FOUND").unwrap() == "yes");
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: {TEST}: needs root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home of root");
+    std::fs::create_dir_all(home.join(".balena-engine")).unwrap();
+    let config = r#"{"auths":{"r.example":{"username":"me","password":"x"}}}"#;
+    std::fs::write(home.join(".balena-engine/config.json"), config).unwrap();
+    let database = dir.path().join("passwd");
+    // It stands in the place of the machine's own, for this process alone.
+    let script = "mount --bind \"$0\" /etc/passwd && exec \"$@\"";
+    let starter =
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, database.to_str().unwrap()];
+    let entry = |name: &str, id: u32, home: &std::path::Path| {
+        format!("{name}:x:{id}:{id}::{}:/bin/sh\n", home.display())
+    };
+    let elsewhere = dir.path().join("elsewhere");
+    for (text, variables, found) in [
+        (entry("nobody", 65534, &elsewhere) + &entry("root", 0, &home), &[][..], "yes"),
+        (entry("root", 0, &home), &[("HOME", "")], "yes"),
+        (entry("root", 0, &home), &[("HOME", "/nowhere")], "no"),
+        (entry("nobody", 65534, &home), &[], "no"),
+        ("no database\n".to_owned(), &[], "no"),
+    ] {
+        std::fs::write(&database, text).unwrap();
+        in_own_process_below(&starter, TEST, &[variables, &[("FOUND", found)]].concat());
+    }
 }

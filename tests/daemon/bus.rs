@@ -196,7 +196,11 @@ impl Place {
 
     /// The service, by hand.
     pub fn service(&self, args: &[&str]) -> Ended {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+        self.service_of(Command::new(env!("CARGO_BIN_EXE_copal")), args)
+    }
+
+    /// The same, by a command that becomes another copal.
+    pub fn service_of(&self, mut command: Command, args: &[&str]) -> Ended {
         command.arg("daemon").arg("--root").arg(self.root()).args(args);
         if !args.contains(&"--worker") {
             command.arg("--worker").arg(self.at("worker"));

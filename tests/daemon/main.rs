@@ -6,3 +6,5 @@ mod files;
 mod interface;
 mod jobs;
 mod life;
+#[path = "../common/old_kernel.rs"]
+mod old_kernel;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # A hook runner as a release without copal has it, for tests of releases that mix: written from what meta-balena
-# documents about hooks and from the interface that its callers use. No debugging, no logging helper.
+# documents about hooks and from the interface that its callers use. No debugging, no logging helper; each hook once,
+# where that ran some of them twice.
 set -e
 
 phases=forward
@@ -47,8 +48,10 @@ for phase in before forward after commit; do
     *) continue ;;
     esac
     for hook in $(hooks_of "$phase"); do
-        "$hook" && continue
-        [ "$phase" = forward ] || exit 1
+        status=0
+        "$hook" || status=$?
+        [ "$status" -ne 0 ] || continue
+        [ "$phase" = forward ] || exit "$status"
         failed=1
         break
     done

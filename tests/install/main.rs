@@ -5,6 +5,9 @@
 mod bad_input;
 #[path = "../common/daemon.rs"]
 mod daemon;
+#[path = "../common/old_kernel.rs"]
+mod old_kernel;
+mod oldest_kernel;
 mod refusals;
 mod rig;
 #[path = "../common/schema.rs"]

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use clap::Command;
-use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::{files, said, top};
@@ -21,54 +20,14 @@ fn verbatim(page: &mut Roff, lines: &[&str]) {
     }
 }
 
-/// The sections behind the options: each paragraph of the help's end, a line of it a line of the page.
-fn extra(text: &str) -> Roff {
-    let mut page = Roff::default();
-    for paragraph in text.split("\n\n") {
-        let mut lines: Vec<&str> = paragraph.lines().collect();
-        match lines.first().and_then(|first| first.strip_suffix(':')) {
-            Some(heading) if heading.split(' ').count() < 3 => {
-                page.control("SH", [heading.to_uppercase().as_str()]);
-                lines.remove(0);
-                page.control("nf", []);
-                verbatim(&mut page, &lines);
-                page.control("fi", []);
-            }
-            _ => {
-                page.control("SH", ["NOTES"]);
-                verbatim(&mut page, &lines);
-            }
-        }
-    }
-    page
-}
-
-/// The page of a built command, which has its whole name. Without a date of its own, and an empty one would not count as a word.
-fn page(command: &Command) -> String {
-    let man = Man::new(command.clone()).date(" ").source(VERSION).manual("copal");
-    let mut out = Vec::new();
-    man.render_title(&mut out).unwrap();
-    man.render_name_section(&mut out).unwrap();
-    man.render_synopsis_section(&mut out).unwrap();
-    man.render_description_section(&mut out).unwrap();
-    man.render_options_section(&mut out).unwrap();
-    if command.has_subcommands() {
-        man.render_subcommands_section(&mut out).unwrap();
-    }
-    let mut text = String::from_utf8(out).unwrap();
-    if let Some(end) = command.get_after_help() {
-        text += &extra(&end.to_string()).to_roff();
-    }
-    text
-}
-
-/// Pages of a command and of everything below it, by file name.
-fn pages(command: &Command, into: &mut BTreeMap<String, String>) {
+/// Pages of a command and of everything below it, by file name; `words` are what leads to it.
+fn pages(command: &Command, words: &[&str], into: &mut BTreeMap<String, String>) {
     for sub in command.get_subcommands().filter(|s| !s.is_hide_set()) {
-        pages(sub, into);
+        pages(sub, &[words, &[sub.get_name()]].concat(), into);
     }
     let name = command.get_display_name().unwrap_or(command.get_name());
-    into.insert(format!("man/{name}.1"), page(command));
+    let page = said(&[&["man"], words].concat()).unwrap_or_else(|| panic!("no page of {words:?}"));
+    into.insert(format!("man/{name}.1"), page);
 }
 
 /// A page for a program whose command line has no definition but its help.
@@ -92,10 +51,10 @@ fn page_of_help(name: &str, about: &str) -> String {
 /// Everything that is generated, by its path in the repository.
 fn generated() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for command in [copal::cli::command(), copal::fatrw::command()] {
+    for (command, words) in [(copal::cli::command(), &[][..]), (copal::fatrw::command(), &["fatrw"])] {
         let mut command = command.disable_help_subcommand(true);
         command.build();
-        pages(&command, &mut all);
+        pages(&command, words, &mut all);
     }
     let name = "hostapp-update-hooks";
     all.insert(format!("man/{name}.1"), page_of_help(name, "run the hooks of host OS updates"));
@@ -138,7 +97,7 @@ fn pages_leave_nothing_out() {
     let all = generated();
     let plain =
         |text: &str| text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
-    for verb in copal::cli::verbs().iter().filter(|v| !["help", "man"].contains(&v.as_str())) {
+    for verb in copal::cli::verbs().iter().filter(|v| *v != "help") {
         let text = plain(&all[&format!("man/copal-{verb}.1")]);
         let help = said(&[verb, "--help"]).unwrap();
         for flag in help.split_whitespace().filter(|w| w.starts_with("--")) {

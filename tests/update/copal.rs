@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::image::Release;
+use crate::old_kernel;
 use crate::rig::{Rig, can_run, stderr, tool};
 
 pub const HOOKS: &str = "etc/hostapp-update-hooks.d";
@@ -89,17 +90,16 @@ fn boot_tree(word: &str) -> Vec<(String, String)> {
 }
 
 /// The program for an image: the static one where `./dev test` has made it, else the one under test with its libraries.
-fn program() -> &'static Path {
+pub fn program() -> &'static Path {
     static STRIPPED: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let make = || {
         let dir = tempfile::Builder::new().prefix("copal-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("copal");
-        let made = std::env::var_os("COPAL_DIST")
-            .map(|dist| Path::new(&dist).join(format!("copal-{}", std::env::consts::ARCH)))
-            .filter(|made| made.is_file());
-        match made {
-            Some(made) => drop(fs::copy(made, &path).unwrap()),
-            None => drop(tool(&["strip", "-o", path.to_str().unwrap(), env!("CARGO_BIN_EXE_copal")])),
+        let made = old_kernel::program();
+        if made == Path::new(env!("CARGO_BIN_EXE_copal")) {
+            tool(&["strip", "-o", path.to_str().unwrap(), made.to_str().unwrap()]);
+        } else {
+            fs::copy(made, &path).unwrap();
         }
         (dir, path)
     };

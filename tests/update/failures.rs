@@ -90,6 +90,68 @@ fn a_slot_that_fills_up_is_the_engines_own_error() {
 }
 
 #[test]
+fn a_counter_that_cannot_be_written_undoes_the_update() {
+    if !can_run("a_counter_that_cannot_be_written_undoes_the_update") {
+        return;
+    }
+    let rig = Rig::ready();
+    let full = "ln -s /dev/full /mnt/sysroot/inactive/counter.new\n";
+    let folder = "rm /mnt/sysroot/inactive/counter && mkdir -p /mnt/sysroot/inactive/counter/taken\n";
+    for (why, code, hook) in [("full", "slot-full", full), ("a folder", "update-failed", folder)] {
+        rig.put("mnt/data/said", "");
+        rig.put("mnt/sysroot/inactive/counter", "3\n");
+        // When all hooks have succeeded, and the slot is selected.
+        rig.hook("after", hook);
+        let out = rig.update(&[]);
+        let log = stderr(&out);
+        assert_eq!(out.status.code(), Some(1), "{why}: {log}");
+        let last = log.lines().last().unwrap();
+        assert!(
+            last.contains(&format!("[{code}]")) && last.contains("/mnt/sysroot/inactive/counter"),
+            "{why}: {last}"
+        );
+        assert!(last.contains("slot A, the running system, boots next"), "{why}: {last}");
+        assert_eq!(rig.said(), "before 1\nforward 1\nafter 1\ncurrent 0\n", "{why}");
+        assert_eq!(rig.text("mnt/boot/kernel"), "old\n", "{why}");
+        rig.assert_back(why);
+        rig.no_hook("after");
+        rig.ok(&["sh", "-c", "rm -r /mnt/sysroot/inactive/counter*"]);
+    }
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(rig.text("mnt/sysroot/inactive/counter"), "5\n");
+}
+
+#[test]
+fn an_archive_is_unpacked_on_the_data_partition() {
+    if !can_run("an_archive_is_unpacked_on_the_data_partition") {
+        return;
+    }
+    let rig = Rig::ready();
+    // Room in the slot for the release once, not for its archive beside it.
+    let large = Release::new();
+    let mut noise = vec![0; 60 << 20];
+    fastrand::Rng::with_seed(1).fill(&mut noise);
+    large.put("usr/share/large", noise);
+    large.archive("registry/os:2", &rig.at("mnt/data/os.tar"));
+    rig.ok(&["fallocate", "-l", "80M", "/mnt/sysroot/inactive/lost+found/mine"]);
+    let refuse = "mkdir -p /mnt/data/resin-data && touch /mnt/data/resin-data/tmp";
+    rig.ok(&["sh", "-c", refuse]);
+    let out = rig.run(&["copal", "update", "-f", "/mnt/data/os.tar"]);
+    let log = stderr(&out);
+    assert_eq!(out.status.code(), Some(4), "without the folder there is too little room: {log}");
+    assert!(log.contains("is not used to unpack in, the slot itself is"), "{log}");
+    assert!(log.lines().last().unwrap().contains("[slot-full]"), "{log}");
+    rig.assert_back("no folder");
+
+    rig.ok(&["rm", "/mnt/data/resin-data/tmp"]);
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(!rig.has("mnt/data/resin-data/tmp"));
+    rig.assert_tidy("unpacked");
+}
+
+#[test]
 fn a_selection_that_cannot_be_set_back_is_told_loudly() {
     if !can_run("a_selection_that_cannot_be_set_back_is_told_loudly") {
         return;

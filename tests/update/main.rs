@@ -12,15 +12,20 @@ mod copal;
 #[path = "../common/ended.rs"]
 mod ended;
 mod failures;
+mod hard_places;
 mod history;
 mod image;
+mod image_build;
 mod layout;
 mod mixed;
+#[path = "../common/old_kernel.rs"]
+mod old_kernel;
 mod old_system;
 mod own_hooks;
 mod refusals;
 mod rig;
 mod signals;
+mod test_suite;
 
 /// What a rollback does on the devices: no test, but a program that one runs.
 #[test]

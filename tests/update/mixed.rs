@@ -7,17 +7,26 @@ use crate::copal::{
     release_of, selected,
 };
 use crate::image::Release;
-use crate::rig::{Rig, stderr};
+use crate::rig::{Rig, stderr, stdout};
 
 fn file(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// A shell file of a release of before copal: what is written from its documented behaviour, or itself, where
+/// `COPAL_SHELL_RELEASE` names a folder with it.
+fn shell_file(name: &str, stand_in: &str) -> String {
+    match std::env::var_os("COPAL_SHELL_RELEASE") {
+        Some(folder) => std::fs::read_to_string(Path::new(&folder).join(name)).unwrap(),
+        None => file(stand_in),
+    }
 }
 
 /// A release of before copal, with a hook for each thing that matters.
 fn shell_release(rig: &Rig) -> Release {
     let release = Release::new();
     release.remove(&format!("{HOOKS}/a-hook"));
-    let runner = file("tests/hooks/stand-in.sh");
+    let runner = shell_file("hostapp-update-hooks", "tests/hooks/stand-in.sh");
     release.put("usr/bin/hostapp-update-hooks", &runner);
     release.put("usr/bin/hostapp-update-hooks-v2", &runner);
     for name in ["find", "grep", "sort"] {
@@ -98,13 +107,18 @@ fn a_release_without_hooks_for_the_old_system_gets_its_own() {
 fn an_updater_of_before_copal_installs_copal() {
     let Some(rig) = ready("an_updater_of_before_copal_installs_copal", Board::Uboot) else { return };
     rig.ok(&["rm", "/usr/bin/hostapp-update"]);
-    rig.program("hostapp-update", &file("tests/update/stand-in-update.sh"));
+    rig.program("hostapp-update", &shell_file("hostapp-update", "tests/update/stand-in-update.sh"));
+    // What the real one calls, and the rig has under other names.
+    rig.program("balena", "#!/bin/sh\nexec docker \"$@\"\n");
+    rig.program("awk", "#!/bin/sh\nexec busybox awk \"$@\"\n");
     let before = boot(&rig);
     for place in PLACES {
         let fail = format!("mnt/data/fail-{}", place.replace('/', "-"));
         rig.put(&fail, "");
         let out = rig.update(&[]);
-        assert_eq!(out.status.code(), Some(1), "{place}: {}", stderr(&out));
+        let said = stdout(&out) + &stderr(&out);
+        assert_eq!(out.status.code(), Some(1), "{place}: {said}");
+        assert!(said.contains(&format!("{} is broken", place.replace('/', "-"))), "{place}: {said}");
         // It has no marker, and nobody comes after the hooks.
         assert_as_before(&rig, Board::Uboot, &before, &format!("{place}: {}", stderr(&out)));
         rig.ok(&["rm", &format!("/{fail}")]);

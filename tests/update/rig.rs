@@ -216,6 +216,8 @@ impl Rig {
     /// A program of the running system.
     pub fn program(&self, name: &str, text: &str) {
         let path = self.at("usr/bin").join(name);
+        // A link with an absolute target leads from here to the machine's own file.
+        drop(fs::remove_file(&path));
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -318,6 +320,19 @@ impl Rig {
         }
     }
 
+    /// Ends the engine, if there is one; its store stays.
+    pub fn stop_engine(&mut self) {
+        if let Some(mut engine) = self.engine.take() {
+            drop(self.run(&["sh", "-c", "kill $(cat /run/engine.pid)"]));
+            let end = Instant::now() + Duration::from_secs(20);
+            while engine.try_wait().unwrap().is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            drop(engine.kill());
+            drop(engine.wait());
+        }
+    }
+
     pub fn docker(&self, args: &[&str]) -> Output {
         self.run(&[&["docker", "-H", "unix:///var/run/balena-host.sock"], args].concat())
     }
@@ -384,15 +399,7 @@ pub fn release() -> &'static Path {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        if let Some(mut engine) = self.engine.take() {
-            drop(self.run(&["sh", "-c", "kill $(cat /run/engine.pid)"]));
-            let end = Instant::now() + Duration::from_secs(20);
-            while engine.try_wait().unwrap().is_none() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            drop(engine.kill());
-            drop(engine.wait());
-        }
+        self.stop_engine();
         // With the first process of the namespace goes every other.
         drop(self.holder.kill());
         drop(self.holder.wait());
@@ -400,7 +407,7 @@ impl Drop for Rig {
 }
 
 /// runc, without the capability that this machine may not have: it may be a container itself.
-const RUNC: &str = "#!/bin/sh
+pub const RUNC: &str = "#!/bin/sh
 for word; do if [ \"$last\" = --bundle ]; then bundle=$word; fi; last=$word; done
 if [ -n \"$bundle\" ]; then sed -i 's/\"CAP_SYS_RESOURCE\",//g' \"$bundle/config.json\"; fi
 exec runc \"$@\"
