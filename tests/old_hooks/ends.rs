@@ -1,5 +1,6 @@
 //! Ended in the middle, and run again.
 
+use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
 use crate::needs::can_run;
@@ -58,11 +59,17 @@ fn the_next_run_waits_for_hooks_of_a_killed_one() {
     drop(wait(child));
     rig.assert_tidy("killed");
     rig.hook("test -e /mnt/data/done");
-    let next = rig.program().spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    let mut next = rig.program().spawn().unwrap();
+    let mut log = String::new();
+    let mut said = BufReader::new(next.stderr.take().unwrap());
+    // It says so when it begins to wait, however long the way there is on a busy machine.
+    while !log.contains("[WARN] the old system is used by ") {
+        assert!(said.read_line(&mut log).unwrap() > 0, "it did not wait: {log}");
+    }
     rig.let_go();
-    let log = stderr(&wait(next));
-    assert!(log.contains("[WARN] the old system is used by ") && log.contains("RESULT ok"), "{log}");
+    said.read_to_string(&mut log).unwrap();
+    drop(wait(next));
+    assert!(log.contains("RESULT ok"), "{log}");
     assert_eq!(log.matches("running the hooks").count(), 1, "{log}");
     rig.assert_tidy(&log);
     rig.assert_unused(&log);

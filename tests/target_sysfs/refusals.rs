@@ -101,6 +101,11 @@ fn swap_on_a_partition_and_in_a_file_refuses() {
         .swap("/dev/swap", "partition");
     refused(&t, &["nvme0n1"], Code::TargetSwap, &["/dev/swap"]);
 
+    // As the kernel prints it within a chroot with mounts of its own.
+    let mut t = machine();
+    t.part("nvme0n1", "nvme0n1p3", "259:3", GIB).swap("/outside/dev/nvme0n1p3", "partition");
+    refused(&t, &["nvme0n1"], Code::TargetSwap, &["/outside/dev/nvme0n1p3"]);
+
     let mut t = machine();
     t.part("nvme0n1", "nvme0n1p3", "259:3", GIB).mount("259:3", "/data", "ext4", "/dev/nvme0n1p3", "rw");
     t.swap("/data/swap", "file");

@@ -98,7 +98,9 @@ fn mounted(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
 fn swapped(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
     facts.swaps().iter().find_map(|swap| {
         let on: BTreeSet<Dev> = if swap.is_device {
-            facts.device_at(&swap.path).map(|d| d.dev).into_iter().collect()
+            // Where a chroot has a mount namespace of its own, the path begins outside of it; the name is the device's all the same.
+            let by_name = || facts.device_at(&Path::new("/dev").join(swap.path.file_name()?));
+            facts.device_at(&swap.path).or_else(by_name).map(|d| d.dev).into_iter().collect()
         } else {
             facts.mount_of(&swap.path)?.1.clone()
         };
