@@ -209,7 +209,7 @@ def part(guests: Path, name: str) -> str:
     """What a part of the preparation was made of."""
     stamp = guests / name / "stamp"
     if not stamp.is_file():
-        raise Fault(f"{guests / name} is missing: run qemu/prepare.sh {guests}")
+        raise bootchain.MissingPart(f"{guests / name} is missing: run qemu/prepare.sh {guests}")
     packages = guests / name / "packages"
     return stamp.read_text() + (packages.read_text() if packages.is_file() else "")
 

@@ -11,6 +11,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import bootchain
 import disk
 import hostapp
 import images
@@ -127,6 +128,15 @@ class Archives(Case):
         self.assertEqual(layers["panic"], ["base", "panic"])
         for name in ("base", "good", "next", "vpn-down"):
             self.assertIn("engine", layers[name])
+
+
+class Parts(Case):
+    """What qemu/prepare.sh has made."""
+
+    def test_without_one_nothing_is_run(self) -> None:
+        """Which is no failure of a scenario: states.py tells the two apart by this."""
+        with self.assertRaisesRegex(bootchain.MissingPart, "kernel is missing: run qemu/prepare.sh"):
+            images.part(self.at, "kernel")
 
 
 class Disks(Case):
