@@ -1,4 +1,4 @@
-"""Tests of bootchain.py with a made-up kernel: `python3 -m unittest discover -s qemu/farm`."""
+"""An initramfs with a made-up kernel: what is in it, and what is said of missing parts."""
 
 from __future__ import annotations
 
