@@ -121,9 +121,11 @@ impl StandIn {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let handle = runtime.handle().clone();
             runtime.block_on(async {
-                let builder = zbus::connection::Builder::address(address.as_str()).name("io.balena.Copal1");
+                let builder = zbus::connection::Builder::address(address.as_str());
                 let connection = builder.build().await.unwrap();
+                // Before it has the name: a call that nobody listens for has no answer.
                 let mut calls = MessageStream::from(&connection);
+                connection.request_name("io.balena.Copal1").await.unwrap();
                 started.send((connection.clone(), handle)).unwrap();
                 while let Some(Ok(call)) = poll_fn(|cx| Pin::new(&mut calls).poll_next(cx)).await {
                     if call.message_type() == message::Type::MethodCall {

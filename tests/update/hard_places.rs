@@ -86,7 +86,9 @@ fn from_a_root_that_is_read_only() {
     let out = update();
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(0), "{log}");
-    assert!(!log.to_lowercase().contains("read-only"), "{log}");
+    // A program whose coverage is measured has a complaint of its own.
+    let complaints = log.lines().filter(|l| l.to_lowercase().contains("read-only"));
+    assert_eq!(complaints.filter(|l| !l.contains("LLVM Profile Error")).count(), 0, "{log}");
     assert_slot(&rig, "5\n");
     assert_pending(&rig, Board::Grub);
     // From pending: the earlier one is undone first.
