@@ -126,7 +126,7 @@ class Archives(Case):
             layers[name] = [layer.digest for layer in images.layers_of(self.at, self.at, name)]
         self.assertEqual(layers["good"], ["base", "engine", "good"])
         self.assertEqual(layers["panic"], ["base", "panic"])
-        for name in ("base", "good", "next", "vpn-down"):
+        for name in ("base", "good", "next"):
             self.assertIn("engine", layers[name])
 
 
