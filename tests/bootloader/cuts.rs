@@ -5,12 +5,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use copal::bootloader::change::carry_out;
 use copal::bootloader::{self, BootState, Named};
 use copal::slot::{Root, Slot};
 use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_leftover};
 
+use crate::let_go::let_go;
 use crate::support::{Device, block, root, state};
 
 /// A folder that takes down every call, and does not do some.
@@ -25,7 +27,7 @@ pub(crate) struct Rigged {
 }
 
 impl Rigged {
-    pub(crate) fn new(device: &Device, folder: &std::path::Path, from: usize, count: usize) -> Rigged {
+    pub(crate) fn new(device: &Device, folder: &Path, from: usize, count: usize) -> Rigged {
         assert!(folder.starts_with(device.paths.boot()));
         let folder = Folder::open(folder).unwrap();
         Rigged { folder, calls: RefCell::default(), from, count, met: Cell::new(false) }
@@ -136,6 +138,7 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
             assert!(rigged.met.get() && result.is_err(), "{context}");
             let state = now(&device);
             assert!(allowed.contains(&state), "{state:?}: {context}");
+            let_go(&plan.folder);
             bootloader::detect(&device.paths).unwrap().set(to, true).unwrap();
             assert_eq!(now(&device), *allowed.last().unwrap(), "{context}");
             let all = std::fs::read_dir(&plan.folder).unwrap();

@@ -5,6 +5,9 @@ mod codecs;
 mod cuts;
 mod dialects;
 mod grub_editenv;
+#[allow(unreachable_pub)]
+#[path = "../common/let_go.rs"]
+mod let_go;
 mod mutations;
 #[allow(unreachable_pub)]
 #[path = "../common/needs.rs"]

@@ -7,6 +7,9 @@ mod confinement;
 mod contents;
 mod golden;
 mod leftovers;
+#[allow(unreachable_pub)]
+#[path = "../common/let_go.rs"]
+mod let_go;
 mod mounting;
 mod owner;
 mod replace;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_leftover};
 
+use crate::let_go::let_go;
 use crate::support::see;
 
 /// A folder that takes down every step, and does not do some.
@@ -192,6 +193,7 @@ fn every_prefix_leaves_old_or_new_and_can_be_continued() {
                         );
                     }
 
+                    let_go(&path);
                     let open = Folder::open(&path).unwrap();
                     file::sweep(&open).unwrap();
                     file::replace(&open, OsStr::new(NAME), &Content::Bytes(b"new content")).unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use copal::sys::file::{self, Folder, Outcome};
 
+use crate::let_go::let_go;
 use crate::rig::{Rig, age, folder, only, see, side_name};
 
 const NAME: &str = "config.json";
@@ -110,6 +111,7 @@ fn the_file_is_whole_and_its_readers_see_the_new_content_at_every_step() {
             assert!(result.is_err(), "{context}");
             let there = std::fs::read(path.join(NAME)).unwrap();
             assert!(there == b"old" || there == b"new", "{context}");
+            let_go(&path);
             file::sweep(&open).unwrap();
             assert_eq!(reads(&path).unwrap(), "new", "{context}");
             assert_eq!(see(&path), only(NAME, b"new"), "{context}");

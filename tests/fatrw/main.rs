@@ -7,5 +7,8 @@ mod needs;
 
 mod commit;
 mod in_place;
+#[allow(unreachable_pub)]
+#[path = "../common/let_go.rs"]
+mod let_go;
 mod program;
 mod rig;
