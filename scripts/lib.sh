@@ -75,7 +75,7 @@ tools_of() {
         # The virtual machines of tests/guest; everything else they need is fetched without being installed.
         guest)
             echo mmdebstrap:mmdebstrap /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring \
-                setpriv:util-linux flock:util-linux
+                setpriv:util-linux flock:util-linux xz:xz-utils
             ;;
         # The virtual boards of qemu/farm: their images, and what looks into them.
         board)

@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     results: list[Result | None] = [None] * len(runs)
 
     def work(first: bool) -> None:
-        while not machines.STOPPED.is_set():
+        while not place.STOPPED.is_set():
             if not first and options.beside and options.beside.exists():
                 time.sleep(0.5)
                 continue
@@ -296,11 +296,16 @@ def main() -> int:
     at.set_defaults(function=tampered)
     options = parser.parse_args()
 
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
     def ended(number: int, _: FrameType | None) -> None:
+        # Often two come, from the terminal and from who waits: the second one is no reason to leave a guest behind.
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
         machines.stop_all()
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in signals:
         # `nohup` has it ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, ended)

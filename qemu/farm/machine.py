@@ -18,11 +18,10 @@ import board as boards
 import place
 from agent import Agent, Answer
 from board import Board, Hardware
-from place import FarmError
+from place import STOPPED, FarmError
 
 # Those that run, so that none outlives this program.
 RUNNING: set["Machine"] = set()
-STOPPED = threading.Event()
 
 # Seconds. No system comes so far in it that it restarts again.
 SAME_RESET = 0.5

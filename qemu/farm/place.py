@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 BOARDS = TOP / "qemu/boards"
 SCENARIOS = TOP / "qemu/scenarios"
+
+# Everything is to end: who waits fails.
+STOPPED = threading.Event()
 
 # Guests that run at the same time, over all programs of this user: each takes a processor. tests/guest counts them too.
 GUESTS = 2
@@ -76,6 +80,12 @@ def binary(arch: str) -> Path:
     return at
 
 
+def pause(what: str) -> None:
+    """Between two looks at what is waited for."""
+    if STOPPED.wait(0.1):
+        raise FarmError(f"{what}: ended while waiting")
+
+
 @contextlib.contextmanager
 def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
     """Holds a lock over all programs of this machine."""
@@ -89,7 +99,7 @@ def locked(path: Path, seconds: float, what: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise FarmError(f"{what}: {path} has been locked by another program for {seconds:.0f} s") from None
-            time.sleep(0.1)
+            pause(what)
         yield
 
 
@@ -110,4 +120,4 @@ def guest_place(seconds: float = 1500) -> Iterator[None]:
             return
         if time.monotonic() > end:
             raise FarmError(f"no place for another guest within {seconds:.0f} s: see who holds {guests()}/place-*")
-        time.sleep(0.1)
+        pause("a place for another guest")
