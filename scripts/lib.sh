@@ -60,7 +60,7 @@ tools_of() {
         venv) echo /usr/share/doc/python3-venv:python3-venv ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
-                mkswap:util-linux addpart:util-linux-extra unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
+                mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
                 dash:dash /bin/busybox:busybox-static \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \

@@ -18,6 +18,9 @@ pub use needs::can_run;
 
 pub const MIB: usize = 1 << 20;
 
+/// Tells the kernel of a partition that is in no table.
+const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/blkpg.py");
+
 /// Longer than any run here takes; a hang fails with its output so far.
 const LIMIT: Duration = Duration::from_secs(100);
 
@@ -233,7 +236,7 @@ impl Rig {
     /// Runs `argv`, of which the flasher is a child, and sends that SIGTERM as soon as the disk has a boot sector.
     pub fn run_and_end(&self, argv: &[&str]) -> Output {
         // Held open, it has the kernel refuse the new table, and the flasher try again: time enough to hit it there.
-        tool(&["addpart", &self.disk.node, "9", "69632", "2048"]);
+        tool(&["python3", BLKPG, "add", &self.disk.node, "9", "69632", "2048"]);
         let held = fs::File::open(format!("{}p9", self.disk.node)).unwrap();
         let child = self.start(argv, &[]);
         let end = Instant::now() + LIMIT;

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 pub use needs::can_run;
 
+/// Tells the kernel of a partition that is in no table.
+const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/blkpg.py");
+
 pub const MIB: u64 = 1 << 20;
 
 /// Runs a program with bounded patience for devices that another process looks at.
@@ -74,9 +77,11 @@ impl Loop {
     /// A partition from 1 MiB on, told to the kernel by hand.
     pub fn partition(&self, number: u32, size: u64) -> (PathBuf, Undo) {
         let start = (u64::from(number) * 32 * MIB / 512).to_string();
-        run("addpart", &[self.name(), &number.to_string(), &start, &(size / 512).to_string()]).unwrap();
+        let number_text = number.to_string();
+        let args = [BLKPG, "add", self.name(), &number_text, &start, &(size / 512).to_string()];
+        run("python3", &args).unwrap();
         let node = PathBuf::from(format!("{}p{number}", self.name()));
-        (node, Undo("delpart", vec![self.name().into(), number.to_string()]))
+        (node, Undo("python3", vec![BLKPG.into(), "del".into(), self.name().into(), number_text]))
     }
 }
 
