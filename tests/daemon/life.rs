@@ -89,14 +89,17 @@ fn a_system_that_ends_waits_for_a_job_that_works_and_not_for_one_that_waits_for_
 
     let mut service = place.service(&[]);
     let job = halfway(&place);
+    let watch = place.watch();
     signal(&service, Signal::SIGTERM);
     until("the job is told", || place.read("signals") == "TERM\n");
-    place.wait_for_state(&job, "failed");
     wait(&mut service);
+    let end = watch.wait_for("JobRemoved");
+    assert!(!end.contains(", 0, ''"), "{end}");
 
     // Its result is told; what is left is the reboot.
     until("its name is free", || place.owner().is_none());
     let mut service = place.service(&[]);
+    assert_eq!(place.property(&job, JOB, "State"), "failed");
     place.says(&[DONE, &progress("pull", 100), "exit 0"]);
     place.go(1);
     let job = place.update(&["sa{sv}", "a", "1", "reboot", "b", "true"]).unwrap();
