@@ -79,7 +79,8 @@ tools_of() {
             ;;
         # The virtual boards of qemu/farm: their images, and what looks into them.
         board)
-            echo mkfs.vfat:dosfstools mcopy:mtools mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount unshare:util-linux \
+            echo mkfs.vfat:dosfstools mcopy:mtools sfdisk:fdisk mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount \
+                unshare:util-linux setpriv:util-linux \
                 dockerd:docker.io runc:runc docker-registry:docker-registry python3:python3 zstd:zstd
             ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
