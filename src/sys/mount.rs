@@ -139,12 +139,18 @@ pub fn users(point: &Path) -> Vec<String> {
         let folder = process.path();
         let open = fs::read_dir(folder.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
         let mut links = open.chain(["cwd", "root", "exe"].map(|l| folder.join(l)));
-        if links.any(|l| fs::read_link(l).is_ok_and(|to| to.starts_with(point))) {
+        if links.any(|l| fs::read_link(l).is_ok_and(|to| leads_below(&to, point))) {
             let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
             found.push(format!("{}[{}]", name.trim_end(), process.file_name().to_string_lossy()));
         }
     }
     found
+}
+
+/// Where this program is in a chroot, the paths of another mount namespace begin outside of it.
+fn leads_below(path: &Path, point: &Path) -> bool {
+    let point = point.strip_prefix("/").unwrap_or(point);
+    path.ancestors().any(|above| above.ends_with(point))
 }
 
 /// One active swap area.
@@ -286,6 +292,20 @@ fn number(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_from_outside_of_a_chroot_leads_there_too() {
+        let is = |path: &str| leads_below(Path::new(path), Path::new("/mnt/sysroot/inactive"));
+        for path in
+            ["/mnt/sysroot/inactive", "/mnt/sysroot/inactive/bin/sh", "/srv/chroot/mnt/sysroot/inactive/x"]
+        {
+            assert!(is(path), "{path}");
+        }
+        for path in ["/", "/mnt/sysroot", "/mnt/sysroot/inactive2/x", "/mnt/sysroot/x/inactive", "pipe:[12]"]
+        {
+            assert!(!is(path), "{path}");
+        }
+    }
 
     #[test]
     fn mountinfo_with_optional_fields_escapes_and_short_lines() {
