@@ -250,6 +250,8 @@ remapped() {
 static_cargo() {
     run 600 cargo fetch --quiet --locked || return 1
     remapped "$@" >"$TMP/remapped"
+    # For the tests: what they build with it besides finds the crates built.
+    export COPAL_STATIC_CONFIG="$TMP/remapped"
     # shellcheck disable=SC2046 # two words for each
     set -- $(for target in "$@"; do echo "--target $target"; done)
     while IFS= read -r option; do

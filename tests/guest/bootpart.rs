@@ -97,6 +97,12 @@ fn populate() -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = Command::new(env!("CARGO"))
         .args(["build", "--release", "--locked", "--quiet", "--example", "populate", "--target", TARGET])
+        // With the settings of the released program, whose crates need not be built a second time then.
+        .args(
+            std::env::var_os("COPAL_STATIC_CONFIG")
+                .iter()
+                .flat_map(|config| ["--config".as_ref(), config.as_os_str()]),
+        )
         .current_dir(here)
         .env("CARGO_TARGET_DIR", here.join("target"))
         // What a run for coverage sets would go into the guest's program too.
