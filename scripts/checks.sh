@@ -130,7 +130,7 @@ farm_ends() {
     count_scenarios
 }
 
-# All that ./dev test runs: every scenario on one board; on the other, what its firmware and bootloader have a part in.
+# All that ./dev test runs: every scenario on one board; on the other, some in which its firmware and bootloader have a part.
 farm_for_test() {
     set -- @qemu-amd64
     for name in flash bootloader-writes update-healthy rollback-engine altboot-no-init; do

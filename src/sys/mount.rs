@@ -147,7 +147,7 @@ pub fn users(point: &Path) -> Vec<String> {
     found
 }
 
-/// Where this program is in a chroot, the paths of another mount namespace begin outside of it.
+/// Whether `point` is there or above. Seen from a chroot, paths of another mount namespace begin outside: what precedes `point` is that.
 fn leads_below(path: &Path, point: &Path) -> bool {
     let point = point.strip_prefix("/").unwrap_or(point);
     path.ancestors().any(|above| above.ends_with(point))
