@@ -1,7 +1,9 @@
-"""Whether there is room."""
+"""Whether there is room, and that waiting for it ends."""
 
+import contextlib
 import os
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,21 @@ class Room(unittest.TestCase):
         (self.top / "image").unlink()
         with self.assertRaises(FarmError):
             place.room(1)
+
+
+class Ended(unittest.TestCase):
+    def test_who_waits_for_a_place_or_a_lock_ends_with_everything(self) -> None:
+        stopped = threading.Event()
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"COPAL_GUESTS": folder}), \
+                mock.patch.object(place, "STOPPED", stopped), contextlib.ExitStack() as held:
+            for _ in range(place.GUESTS):
+                held.enter_context(place.guest_place(5))
+            lock = Path(folder) / "lock"
+            held.enter_context(place.locked(lock, 5, "a lock"))
+            stopped.set()
+            for waiting in (place.guest_place(60), place.locked(lock, 60, "a lock")):
+                with self.assertRaisesRegex(FarmError, "ended while waiting"), waiting:
+                    self.fail("two have it")
 
 
 if __name__ == "__main__":
