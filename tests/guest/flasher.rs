@@ -339,6 +339,8 @@ fn the_medium_takes_its_own_boot_partition() {
 /// Runs of a medium by hand: what each waits for, and a failure behind the write.
 #[test]
 fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
+    // KiB from the beginning of a disk.
+    const AT: usize = 64;
     let test = "waits_are_no_longer_than_needed_and_failures_leave_no_half_system";
     let Some(guest) = Guest::system(test, "PARTLABEL=flash-rootA") else { return };
     let Some(system) = System::new(test) else { return };
@@ -354,7 +356,8 @@ fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
             "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sleep 6\n",
         )
         .text("/usr/lib/systemd/system/resin-device-register.service", "[Service]\nExecStart=/bin/false\n");
-    let medium = system.medium(dir.path(), 600, &[("config.json", b"{}")]);
+    let loader = noise(15, 100_000);
+    let medium = system.medium(dir.path(), 600, &[("config.json", b"{}"), ("u-boot.img", &loader)]);
     let outcome = guest
         .disk(Disk::Usb, &medium, "STICK")
         .disk(Disk::Nvme, &late, "LATE")
@@ -368,12 +371,19 @@ fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
                 shift
                 copal flash --no-power-off --receipt /host/$name.json "$@" 2>/host/$name.log || echo "$name: $?"
             }}
+            # With a loader on the disk itself: udev has its partitions go and come back when it has been written.
+            with_loader() {{
+                cp /etc/resin-init-flasher.conf /tmp/$2.conf
+                printf '%s\n' BOOTLOADER_FLASH_DEVICE=$2 BOOTLOADER_IMAGE=u-boot.img BOOTLOADER_BLOCK_SIZE_OFFSET=1024 \
+                    BOOTLOADER_SKIP_OUTPUT_BLOCKS={AT} >>/tmp/$2.conf
+                flash $1 --target /dev/$2 --conf /tmp/$2.conf
+            }}
             systemctl start temp-conf.service
-            flash offline --target /dev/vda
+            with_loader offline vda
 
             echo '{{"apiEndpoint": "https://api"}}' >/mnt/boottmp/config.json
             systemctl start --no-block openvpn.service
-            flash soon --target /dev/vdb
+            with_loader soon vdb
             systemctl is-active openvpn.service >/host/openvpn
 
             systemctl stop openvpn.service
@@ -381,7 +391,7 @@ fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
             systemctl start resin-device-register.service
             while systemctl is-active resin-device-register.service; do sleep 0.1; done
             systemctl is-failed resin-device-register.service
-            flash never --target /dev/vdc
+            with_loader never vdc
 
             echo 1 >/sys/bus/pci/devices/$(basename $(readlink -f /sys/block/nvme0n1/device/device))/remove
             [ ! -e /dev/nvme0n1 ]
@@ -408,8 +418,13 @@ fn waits_are_no_longer_than_needed_and_failures_leave_no_half_system() {
         .unwrap()
     };
     let [offline, soon, never, late_run] = ["offline", "soon", "never", "late"].map(receipt);
-    for disk in &disks {
-        image.assert_on(disk);
+    for path in &disks {
+        let mut disk = std::fs::read(path).unwrap();
+        let place = AT << 10..(AT << 10) + loader.len();
+        assert!(disk[place.clone()] == loader, "the loader");
+        disk[place.clone()].copy_from_slice(&image.bytes[place]);
+        std::fs::write(path, disk).unwrap();
+        image.assert_on(path);
     }
     let network = [&offline, &soon, &never].map(|r| seconds(r, "network"));
     println!("waited for the network: {network:?}; for the disk: {}", seconds(&late_run, "disk"));

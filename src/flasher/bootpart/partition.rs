@@ -6,6 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::libc;
+
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
@@ -16,7 +18,7 @@ pub const POINT: &str = "/tmp/internal_boot";
 /// The first is what every image has; the second is what an encrypted disk gets.
 const FILE_SYSTEMS: &[&str] = &["vfat", "ext4"];
 
-/// A program that has just looked at the partition lets go of it soon.
+/// A program that has just looked at the partition lets go of it soon, and a partition that udev has shown anew is back soon.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
@@ -41,13 +43,14 @@ impl BootPartition {
             let text = format!("cannot mount {} at {}: {what}", node.display(), point.display());
             Error::new(Code::BootMountFailed, text).object(node.display()).because(e).after_write()
         };
-        let meta = fs::metadata(node).map_err(|e| fail("no such device", e))?;
+        let meta = when_there(|| fs::metadata(node)).map_err(|e| fail("no such device", e))?;
         if !meta.file_type().is_block_device() {
             return Err(fail("not a block device", io::ErrorKind::InvalidInput.into()));
         }
         let point = own_folder(point).map_err(|e| fail("the folder cannot be used", e))?;
         clear(&point, major_minor(meta.rdev())).map_err(|e| fail("something is mounted there", e))?;
-        let fstype = mount_when_free(node, &point).map_err(|e| fail("mount(2) refuses", e))?;
+        let fstype = when_there(|| mount::mount_any(node, &point, FILE_SYSTEMS))
+            .map_err(|e| fail("mount(2) refuses", e))?;
         tracing::info!("{} is mounted at {} as {fstype}", node.display(), point.display());
         Ok(BootPartition { node: node.to_owned(), point })
     }
@@ -109,12 +112,17 @@ fn clear(point: &Path, dev: (u32, u32)) -> io::Result<()> {
     Ok(())
 }
 
-/// udev may just be probing the new partition.
-fn mount_when_free(node: &Path, point: &Path) -> io::Result<&'static str> {
+/// Does it again for a while where udev may be at work: it probes new partitions, and has the kernel take those of a disk away
+/// and show them again once somebody has written to it.
+fn when_there<T>(job: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let passes = |e: &io::Error| {
+        e.kind() == io::ErrorKind::ResourceBusy
+            || matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENXIO))
+    };
     let end = std::time::Instant::now() + PATIENCE;
     loop {
-        match mount::mount_any(node, point, FILE_SYSTEMS) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && std::time::Instant::now() < end => {
+        match job() {
+            Err(e) if passes(&e) && std::time::Instant::now() < end => {
                 std::thread::sleep(Duration::from_millis(100));
             }
             other => return other,

@@ -75,9 +75,13 @@ impl Site<'_> {
         let table = plan.image.table.as_ref();
         let mut step = Steps { time: &mut time };
         refuse_after_signal("write")?;
-        let node = step.run("partitions", || partitions::boot_partition(self.paths, &plan.target, table))?;
+        let look = || partitions::boot_partition(self.paths, &plan.target, table);
+        step.run("partitions", || look().map(drop))?;
         receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
         step.run("boot partition", || {
+            // Again: when a disk that was open for writing is closed, udev has the kernel read its table anew, and all of its
+            // partitions go and come back (systemd's udevd watches whole disks). A loader on this disk was such a write.
+            let node = look()?;
             let boot = mounted.insert(BootPartition::mount(&node, &self.paths.at(bootpart::POINT))?);
             receipt.boot_partition = Some(self.populate(boot, &node, plugin)?);
             Ok(())
