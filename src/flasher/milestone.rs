@@ -9,11 +9,17 @@ pub fn wanted() {
     log::failing_as(events::FLASH_FAILED, &[]);
 }
 
-/// `plan` is about to be carried out.
+/// It is known which disk is meant: a failure names it from now on.
+pub fn planned(plan: &Plan) {
+    let device = plan.target.name.display().to_string();
+    log::failing_as(events::FLASH_FAILED, &[("COPAL_DEVICE", &device)]);
+}
+
+/// `plan` is about to be carried out, and nothing can refuse it any more.
 pub fn started(plan: &Plan) {
+    planned(plan);
     let device = plan.target.name.display().to_string();
     let image = plan.image.stored.path.display();
-    log::failing_as(events::FLASH_FAILED, &[("COPAL_DEVICE", &device)]);
     tracing::info!(
         MESSAGE_ID = events::FLASH_STARTED,
         COPAL_DEVICE = device,

@@ -65,7 +65,12 @@ impl<'a> Watch<'a> {
         self.led.show(Pattern::HandsOff);
     }
 
-    /// The plan stands, and is about to be executed.
+    /// The plan stands: from now on a failure is one of its disk.
+    pub fn planned(&self, plan: &Plan) {
+        milestone::planned(plan);
+    }
+
+    /// Nothing can refuse any more: the first write follows.
     pub fn started(&self, plan: &Plan) {
         milestone::started(plan);
     }

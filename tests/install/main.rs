@@ -19,6 +19,9 @@ use std::process::Output;
 
 use rig::{CONFIG_JSON, MIB, Rig, can_run, image};
 
+/// What the event says by which an owner takes the old system for lost.
+pub const STARTED: &str = ": flashing ";
+
 pub fn stderr(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }

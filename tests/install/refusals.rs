@@ -1,16 +1,17 @@
 //! What is refused before anything is written.
 
 use crate::rig::{Rig, can_run};
-use crate::stderr;
+use crate::{STARTED, stderr};
 
 /// Runs the installation, which must be refused with `code` and name `object`, and leave the disk as it was.
 fn refused(rig: &Rig, code: &str, object: &str) {
     let before = std::fs::read(&rig.disk.file).unwrap();
-    let out = rig.run(&["/copal", "flash", "--no-power-off"]);
+    let out = rig.run(&["/copal", "flash", "--no-power-off", "-v"]);
     let text = stderr(&out);
     assert_eq!(out.status.code(), Some(3), "{code}: {text}");
     assert!(text.contains(&format!("[{code}]")), "{code}: {text}");
     assert!(text.contains(object), "{object}: {text}");
+    assert!(!text.contains(STARTED), "{code}: who reads that takes the old system for lost: {text}");
     assert!(std::fs::read(&rig.disk.file).unwrap() == before, "{code}: something was written");
     // By the legacy name too, whose only exit code for this is 1.
     let out = rig.run(&["/resin-init-flasher"]);
@@ -56,6 +57,29 @@ fn bootloaders_that_cannot_go_where_they_should() {
         write(&disk, "u-boot.imx", "1024", skip);
         refused(&rig, code, what);
     }
+}
+
+#[test]
+fn bootloaders_that_lie_over_each_other() {
+    if !can_run("bootloaders_that_lie_over_each_other") {
+        return;
+    }
+    let rig = Rig::new();
+    let disk = rig.disk.name().to_owned();
+    rig.boot("MLO", &"M".repeat(100 << 10));
+    rig.boot("u-boot.img", "U-Boot");
+    let second_at = |block: &str| {
+        rig.conf(&[
+            &format!("BOOTLOADER_FLASH_DEVICE={disk}\nBOOTLOADER_IMAGE=MLO\nBOOTLOADER_BLOCK_SIZE_OFFSET=1024"),
+            &format!("BOOTLOADER_SKIP_OUTPUT_BLOCKS=33\nBOOTLOADER_FLASH_DEVICE_1=/dev/{disk}"),
+            &format!("BOOTLOADER_IMAGE_1=u-boot.img\nBOOTLOADER_BLOCK_SIZE_OFFSET_1=1024\nBOOTLOADER_SKIP_OUTPUT_BLOCKS_1={block}"),
+        ]);
+    };
+    second_at("132");
+    refused(&rig, "conf-invalid", "MLO and /mnt/boot/u-boot.img lie over each other");
+    second_at("133");
+    let out = rig.run(&["/copal", "flash", "--plan"]);
+    assert!(out.status.success(), "one behind the other: {}", stderr(&out));
 }
 
 #[test]

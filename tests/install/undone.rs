@@ -1,7 +1,7 @@
 //! Failures behind the write: the disk must not boot.
 
 use crate::rig::{Rig, can_run};
-use crate::stderr;
+use crate::{STARTED, stderr};
 
 /// Runs the installation, which must fail with `code` after the write, and leave a disk that does not boot.
 fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
@@ -12,6 +12,7 @@ fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
     let text = stderr(&out);
     assert_eq!(out.status.code(), Some(4), "{code}: {text}");
     assert!(text.contains(&format!("[{code}]")), "{code}: {text}");
+    assert!(text.contains(STARTED), "{code}: {text}");
     for word in words {
         assert!(text.contains(word), "{word}: {text}");
     }

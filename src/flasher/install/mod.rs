@@ -91,9 +91,11 @@ fn install(request: &Request, watch: &Watch, agree: &dyn Fn(&Plan) -> Result<()>
     })?;
     let ready = time.step("check", || ready(&request, inputs, watch.progress()))?;
     agree(&ready.prepared.plan)?;
-    watch.started(&ready.prepared.plan);
-
+    watch.planned(&ready.prepared.plan);
     let mut plugin = time.step("secure boot", || decide_on_encryption(&request, &ready))?;
+
+    // The plug-in was the last that could refuse: whoever reads this event takes the old system for lost.
+    watch.started(&ready.prepared.plan);
     let site = Site { paths: &paths, ready: &ready, watch };
     let receipt = time.step("write", || site.write_image())?;
     let receipt = site.finish(receipt, &mut plugin, time)?;
