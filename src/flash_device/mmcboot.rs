@@ -118,6 +118,8 @@ struct MmcBoot {
     paths: Paths,
     node: PathBuf,
     force_ro: ForceRo,
+    /// What the chip says of a protection of its own, where it has such a thing.
+    lock: PathBuf,
     size: u64,
 }
 
@@ -133,7 +135,8 @@ pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
     }
     let device = disk::open(asked.paths, &node, Access::Read)?;
     let size = Io::new(&device, &node).size()?;
-    Ok(Some(Box::new(MmcBoot { paths: asked.paths.clone(), node, force_ro, size })))
+    let lock = asked.paths.at(format!("/sys/block/{name}/ro_lock_until_next_power_on"));
+    Ok(Some(Box::new(MmcBoot { paths: asked.paths.clone(), node, force_ro, lock, size })))
 }
 
 impl MmcBoot {
@@ -145,7 +148,6 @@ impl MmcBoot {
     fn run(&self, job: Job<'_>) -> Result<()> {
         // Opened after the protection was lifted: newer kernels refuse to open a protected device for writing.
         let mut disk = self.open(Access::Shared)?;
-        // The chip may have a protection of its own, until the next power-up or for ever.
         if disk.device.is_read_only().unwrap_or(false) {
             return Err(read_only(&self.node));
         }
@@ -168,6 +170,22 @@ impl Target for MmcBoot {
 
     fn check(&self, span: &Range<u64>, _coming: Option<&Coming<'_>>) -> Result<()> {
         inside(&self.node, span, self.size)
+    }
+
+    /// The kernel's own flag says nothing of this protection: writes would fail, once something else may have been written.
+    fn writable(&self) -> Result<()> {
+        // Linux, Documentation/driver-api/mmc/mmc-dev-parts.rst, and power_ro_lock_show() in drivers/mmc/core/block.c.
+        let (how, hint) = match fs::read_to_string(&self.lock).unwrap_or_default().trim() {
+            "1" => (
+                "the chip protects it until it is switched off",
+                "switch the device off and on; a loader that protects the chip at each start has to leave that to others",
+            ),
+            "2" => ("the chip protects it for ever", "leave the bootloader that is there, or use another device for it"),
+            _ => return Ok(()),
+        };
+        let name = self.node.display();
+        let text = format!("cannot write a bootloader to {name}: {how}");
+        Err(Error::new(Code::TargetReadOnly, text).object(name).with_hint(hint))
     }
 
     fn read(&self, job: Job<'_>) -> Result<()> {

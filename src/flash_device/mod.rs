@@ -11,6 +11,7 @@ pub mod place;
 pub mod region;
 pub mod sequence;
 
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,8 @@ pub struct Write {
 pub struct Coming<'a> {
     /// Major and minor number.
     pub dev: (u32, u32),
+    /// The kernel's name of it, of which those of its partitions are made.
+    pub kernel_name: &'a OsStr,
     /// The partition table it will have; `None` for none.
     pub table: Option<&'a Table>,
 }
@@ -74,6 +77,11 @@ trait Target {
 
     /// Refuses bytes `span`.
     fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()>;
+
+    /// Refuses where the device takes no writes at all, which is no fault as long as none is needed.
+    fn writable(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Does a job that only reads.
     fn read(&self, job: Job<'_>) -> Result<()>;
@@ -184,7 +192,8 @@ impl Written {
 /// No such device or image; of a kind that cannot be written; the image does not fit, or would lie over a partition table
 /// or file system; the device is in use, bad there, or write-protected.
 pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
-    let target = find(&write.device, paths)?;
+    let coming_partition = coming.map(|c| region::claim_coming(&asked(&write.device, paths), c)).transpose()?;
+    let target = coming_partition.flatten().map_or_else(|| find(&write.device, paths), Ok)?;
     judge(target, write, read_image(&write.image)?, coming)
 }
 
@@ -208,8 +217,12 @@ fn judge(
     Ok(Prepared { target, write: write.clone(), image, sha256 })
 }
 
+fn asked<'a>(name: &'a str, paths: &'a Paths) -> Asked<'a> {
+    Asked { name: name.strip_prefix("/dev/").unwrap_or(name), paths }
+}
+
 fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
-    let asked = Asked { name: name.strip_prefix("/dev/").unwrap_or(name), paths };
+    let asked = asked(name, paths);
     for claim in KINDS {
         if let Some(target) = claim(&asked)? {
             return Ok(target);
@@ -264,6 +277,24 @@ impl Prepared {
         self.image.len() as u64
     }
 
+    /// Whether both want bytes of the same device.
+    #[must_use]
+    pub fn overlaps(&self, other: &Prepared) -> bool {
+        let end = |of: &Prepared| of.write.offset.saturating_add(of.length());
+        self.device() == other.device() && self.write.offset < end(other) && other.write.offset < end(self)
+    }
+
+    /// Whether the device takes what would have to be written: for whoever writes something else first.
+    ///
+    /// # Errors
+    /// [`Code::TargetReadOnly`], unless the bootloader is there already.
+    pub fn ensure_writable(&self) -> Result<()> {
+        match self.target.writable() {
+            Err(e) if !self.compare()?.identical => Err(e),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads what is there now. Writes nothing.
     ///
     /// # Errors
@@ -304,6 +335,7 @@ impl Prepared {
             written.tell();
             return Ok(written);
         }
+        self.target.writable()?;
         let off = PutOff::begin().map_err(|e| {
             let text = format!("cannot put off signals while {} is written", self.device().display());
             Error::new(Code::Io, text).object(self.device().display()).because(e)

@@ -4,6 +4,7 @@
 //! exclusively, which fails as soon as a partition of it is mounted; instead nothing is written where a partition with a
 //! file system, or one that is in use, or the table lies.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use super::{Asked, Coming, Job, Kind, Target};
 use crate::config::paths::Paths;
 use crate::device::claimed;
 use crate::error::{Code, Error, Result};
-use crate::partition::{self, Flaw, SIGNATURE, Table, TableKind};
+use crate::partition::{self, Flaw, Partition, SIGNATURE, Table, TableKind};
 use crate::sys::block::{Access, Device};
 use crate::sys::buffer::Buffer;
 
@@ -175,6 +176,78 @@ fn partition_node(paths: &Paths, disk: &Path, index: u32) -> Option<PathBuf> {
         let number = fs::read_to_string(entry.path().join("partition")).ok()?;
         (number.trim() == index.to_string()).then(|| paths.at("/dev").join(entry.file_name()))
     })
+}
+
+/// A partition that the image is about to bring. What the disk has by that name now, if anything, goes before.
+struct ComingPartition {
+    node: PathBuf,
+    partition: Partition,
+}
+
+/// Takes a partition of the disk that will be written before, by its name.
+///
+/// # Errors
+/// [`Code::FlashDeviceMissing`]: the disk will have no such partition.
+pub(super) fn claim_coming(asked: &Asked<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = asked.node() else { return Ok(None) };
+    let Some(index) = node.file_name().and_then(|name| index_on(coming.kernel_name, name)) else {
+        return Ok(None);
+    };
+    let found = coming.table.and_then(|table| table.partitions.iter().find(|p| p.index == index));
+    let Some(partition) = found.cloned() else {
+        let name = node.display();
+        let text = format!("cannot write a bootloader to {name}: the image has no partition {index}");
+        return Err(Error::new(Code::FlashDeviceMissing, text).object(name));
+    };
+    Ok(Some(Box::new(ComingPartition { node, partition })))
+}
+
+/// The number of a partition by the kernel's rule: `sda` has `sda1`, and `mmcblk0`, which ends with a digit, `mmcblk0p1`.
+fn index_on(disk: &OsStr, name: &OsStr) -> Option<u32> {
+    let (disk, name) = (disk.to_str()?, name.to_str()?);
+    let rest = name.strip_prefix(disk)?;
+    let digits = if disk.ends_with(|c: char| c.is_ascii_digit()) { rest.strip_prefix('p')? } else { rest };
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+impl Target for ComingPartition {
+    fn kind(&self) -> Kind {
+        Kind::Region
+    }
+
+    fn name(&self) -> &Path {
+        &self.node
+    }
+
+    fn size(&self) -> u64 {
+        self.partition.size
+    }
+
+    fn check(&self, span: &Range<u64>, _coming: Option<&Coming<'_>>) -> Result<()> {
+        inside(&self.node, span, self.partition.size)?;
+        match self.partition.file_system {
+            Some(content) => {
+                let what = format!("the image has {content} there");
+                Err(refuse(Code::SpanOverFileSystem, &self.node, span, &what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn read(&self, _job: Job<'_>) -> Result<()> {
+        Err(self.not_yet())
+    }
+
+    fn write(&self, _job: Job<'_>) -> Result<()> {
+        Err(self.not_yet())
+    }
+}
+
+impl ComingPartition {
+    fn not_yet(&self) -> Error {
+        let name = self.node.display();
+        Error::new(Code::FlashDeviceMissing, format!("{name} is there only when the image is")).object(name)
+    }
 }
 
 impl Target for Region {

@@ -202,9 +202,10 @@ fn the_disk_that_will_be_flashed_is_judged_by_the_table_it_will_have() {
         backup: None,
         areas: vec![446..512, 4096..4608],
     };
+    let kernel_name = disk.disk.name().trim_start_matches("/dev/");
     let check = |offset, table: Option<&Table>| {
         let write = Write { device: disk.disk.name().into(), image: disk.image(512, 1), offset };
-        prepare(&write, &Paths::default(), Some(&Coming { dev, table })).map(drop).map_err(|e| e.code())
+        prepare(&write, &Paths::default(), Some(&Coming { dev, kernel_name: kernel_name.as_ref(), table })).map(drop).map_err(|e| e.code())
     };
     let (full, bare) = (table(Some("ext")), table(None));
     assert_eq!(check(MIB, Some(&full)), Ok(()), "the present FAT goes");
@@ -215,12 +216,25 @@ fn the_disk_that_will_be_flashed_is_judged_by_the_table_it_will_have() {
     assert_eq!(check(0, None), Ok(()));
     assert_eq!(check(64 * MIB - 1, None), Err(Code::SpanOutsideDevice));
     // Of another disk it says nothing.
-    let other = Coming { dev: (7, 9999), table: None };
+    let other = Coming { dev: (7, 9999), kernel_name: "other".as_ref(), table: None };
     let write = Write { device: disk.disk.name().into(), image: disk.image(512, 1), offset: MIB };
     assert_eq!(
         prepare(&write, &Paths::default(), Some(&other)).err().unwrap().code(),
         Code::SpanOverFileSystem
     );
+    // Of its partitions, what the image brings counts: not that this disk has none of them yet.
+    let partition = |number: u32, offset, table: Option<&Table>| {
+        let device = format!("{kernel_name}p{number}");
+        let write = Write { device, image: disk.image(512, 1), offset };
+        prepare(&write, &Paths::default(), Some(&Coming { dev, kernel_name: kernel_name.as_ref(), table }))
+            .map(|p| (p.kind(), p.compare().is_err()))
+            .map_err(|e| e.code())
+    };
+    assert_eq!(partition(4, MIB - 512, Some(&bare)), Ok((Kind::Region, true)), "and cannot be read yet");
+    assert_eq!(partition(4, MIB - 511, Some(&bare)), Err(Code::SpanOutsideDevice));
+    assert_eq!(partition(4, 0, Some(&full)), Err(Code::SpanOverFileSystem));
+    assert_eq!(partition(3, 0, Some(&bare)), Err(Code::FlashDeviceMissing));
+    assert_eq!(partition(4, 0, None), Err(Code::FlashDeviceMissing));
     // What overlaps without a file system is worth a warning each.
     let name = Path::new("/dev/x");
     assert_eq!(region::check(name, &(0..10 * MIB), 64 * MIB, None).unwrap(), Vec::<String>::new());

@@ -127,6 +127,27 @@ fn an_emmc_boot_partition_is_protected_again_after_an_error() {
     assert!(fs::read(root.at("dev/mmcblk0boot1")).unwrap().iter().all(|b| *b == 0x11));
 }
 
+/// The kernel's own flag is not set then, and the first write would fail.
+#[test]
+fn a_boot_partition_that_the_chip_protects_is_refused_unless_all_is_there() {
+    let root = Root::new();
+    root.boot_partition("mmcblk0boot0", 1 << 20);
+    let there = vec![0x11; 1000];
+    for (lock, words) in [("1\n", "until it is switched off"), ("2\n", "for ever")] {
+        root.put("sys/block/mmcblk0boot0/ro_lock_until_next_power_on", lock);
+        root.refused("mmcblk0boot0", 10, 0, Code::TargetReadOnly, &[words, "mmcblk0boot0"]);
+        let e = root.prepared("mmcblk0boot0", &[3; 10], 0).unwrap().ensure_writable().unwrap_err();
+        assert_eq!(e.code(), Code::TargetReadOnly, "{e}");
+        root.prepared("mmcblk0boot0", &there, 0).unwrap().ensure_writable().unwrap();
+        assert!(!root.write("mmcblk0boot0", &there, 0).unwrap().changed);
+        assert!(!root.compare("mmcblk0boot0", &[3; 10], 0).identical, "looking is not refused");
+    }
+    assert!(fs::read(root.at("dev/mmcblk0boot0")).unwrap().iter().all(|b| *b == 0x11));
+    assert_eq!(root.force_ro("mmcblk0boot0"), "1");
+    root.put("sys/block/mmcblk0boot0/ro_lock_until_next_power_on", "0\n");
+    assert!(root.write("mmcblk0boot0", &[3; 10], 0).unwrap().changed);
+}
+
 #[test]
 fn boot_partitions_are_listed_with_the_active_one_and_protected_together() {
     let root = Root::new();

@@ -9,7 +9,7 @@ use crate::config::config_json::ConfigJson;
 use crate::config::flasher_conf::{BootloaderWrite, FlasherConf};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::flash_device::{self, Coming, Kind};
+use crate::flash_device::{self, Coming, Kind, Prepared};
 use crate::flasher::board::{self, Board};
 use crate::flasher::bootpart::{Contents, Install};
 use crate::flasher::image::BOOT_LABEL;
@@ -65,10 +65,8 @@ impl Installation {
         if let Some(internal) = internal {
             boot_partition.check_size(internal.size)?;
         }
-        let writes = conf.bootloader_writes.iter();
-        let bootloaders = writes.map(|w| PlannedBootloader::new(paths, w, plan)).collect::<Result<_>>()?;
         Ok(Installation {
-            bootloaders,
+            bootloaders: bootloaders(paths, conf, plan)?,
             boot_partition,
             board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
             ending: if conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff },
@@ -76,9 +74,26 @@ impl Installation {
     }
 }
 
+/// Judges all of them.
+fn bootloaders(paths: &Paths, conf: &FlasherConf, plan: &Plan) -> Result<Vec<PlannedBootloader>> {
+    let mut planned: Vec<(PlannedBootloader, Prepared)> = Vec::new();
+    for write in &conf.bootloader_writes {
+        let (next, prepared) = PlannedBootloader::new(paths, write, plan)?;
+        // Each would be read back and found right, the first of them before the second had spoilt it.
+        if let Some((first, _)) = planned.iter().find(|(_, other)| other.overlaps(&prepared)) {
+            let (a, b) = (first.image.display(), next.image.display());
+            let message = format!("cannot write bootloaders: {a} and {b} lie over each other on {}", next.device);
+            let hint = "correct the block sizes and the blocks to skip in the board's recipe";
+            return Err(Error::new(Code::ConfInvalid, message).object(&next.device).with_hint(hint));
+        }
+        planned.push((next, prepared));
+    }
+    Ok(planned.into_iter().map(|(planned, _)| planned).collect())
+}
+
 impl PlannedBootloader {
     /// Judges a write: the target disk by the table that the image brings, any other device as it is.
-    fn new(paths: &Paths, write: &BootloaderWrite, plan: &Plan) -> Result<Self> {
+    fn new(paths: &Paths, write: &BootloaderWrite, plan: &Plan) -> Result<(Self, Prepared)> {
         let offset = write.offset().ok_or_else(|| {
             let message = format!("{}: block size times skipped blocks is beyond any device", write.device);
             Error::new(Code::ConfInvalid, message).object(&write.device)
@@ -88,20 +103,26 @@ impl PlannedBootloader {
             image: paths.boot().join(&write.image),
             offset,
         };
-        let coming = plan.target.dev.map(|dev| Coming { dev, table: plan.image.table.as_ref() });
+        let coming = plan.target.dev.zip(plan.target.node.file_name()).map(|(dev, kernel_name)| Coming {
+            dev,
+            kernel_name,
+            table: plan.image.table.as_ref(),
+        });
         let prepared = flash_device::prepare(&write, paths, coming.as_ref()).map_err(|e| match e.code() {
             Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::LoaderTooLarge => e.with_hint(
                 "put the bootloader on the medium's boot partition, or correct its name in the board's recipe",
             ),
             _ => e,
         })?;
-        Ok(PlannedBootloader {
+        prepared.ensure_writable()?;
+        let planned = PlannedBootloader {
             kind: prepared.kind(),
             length: prepared.length(),
             device: write.device,
             image: write.image,
             offset,
-        })
+        };
+        Ok((planned, prepared))
     }
 
     /// For whoever writes it.

@@ -2,8 +2,6 @@
 //!
 //! An undo does the same: it runs in the release that stays, whose own files are the older loaders.
 
-use std::ops::Range;
-
 use crate::config::bootloaders_conf::{BootloadersConf, Loader, PATH};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -77,7 +75,7 @@ fn ready<'a>(
             image: paths.at(&loader.image),
             offset: loader.offset().unwrap_or(u64::MAX),
         };
-        match prepare(&write, paths, None) {
+        match prepare(&write, paths, None).and_then(|p| p.ensure_writable().map(|()| p)) {
             Ok(prepared) => ready.push((loader, prepared)),
             Err(e) if all_or_none => return Err(e.and_also("no bootloader was written")),
             Err(e) => keep(&mut first, e),
@@ -88,14 +86,9 @@ fn ready<'a>(
 
 /// Two that lie over each other would be written again by every update, and one of them would always be damaged.
 fn refuse_overlaps(ready: &[Ready<'_>]) -> Result<()> {
-    let span = |(loader, prepared): &Ready<'_>| -> Range<u64> {
-        let start = loader.offset().unwrap_or(u64::MAX);
-        start..start.saturating_add(prepared.length())
-    };
     for (index, one) in ready.iter().enumerate() {
         for other in ready.iter().skip(index + 1) {
-            let (a, b) = (span(one), span(other));
-            if one.1.device() == other.1.device() && a.start < b.end && b.start < a.end {
+            if one.1.overlaps(&other.1) {
                 let device = one.1.device().display();
                 let text = format!(
                     "cannot write bootloaders: [{}] and [{}] lie over each other on {device}",
