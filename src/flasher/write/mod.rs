@@ -159,12 +159,15 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Writes the first MiB: everything behind its first sectors, and these once the rest has been read back.
+    /// Writes the first MiB from its end: each part once what lies behind it has been read back.
     fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
         // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
         let first = (2 * self.io.block() as u64).max(4096).min(range.end);
+        // What boots by the MBR has no checksum over what follows it, and only a sector is written as a whole.
+        let sector = (self.io.block() as u64).max(512).min(first);
         self.write_edge(&(first..range.end))?;
-        self.write_edge(&(0..first))
+        self.write_edge(&(sector..first))?;
+        self.write_edge(&(0..sector))
     }
 
     /// Writes a part of the image that is kept in memory, flushes it, and reads it back from the medium.
