@@ -344,8 +344,7 @@ impl Steps for Folder {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(content.mode()? | 0o600);
         let file = File::from(nix::fcntl::openat(&self.dir, name, flags, mode)?);
-        // So that another copal does not take it for a leftover.
-        lock(&file)?;
+        self.keep(name, &file)?;
         Ok(file)
     }
 
@@ -423,6 +422,23 @@ impl Overwrite for Folder {
 
     fn cut(&self, file: &File, size: u64) -> io::Result<()> {
         file.set_len(size)
+    }
+}
+
+impl Folder {
+    /// Keeps a temporary that was just made from being taken for a leftover.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where another copal, sweeping this folder, saw it before it was locked: the name is lost to it.
+    pub(super) fn keep(&self, name: &OsStr, file: &File) -> io::Result<()> {
+        let lost = || io::Error::from(io::ErrorKind::AlreadyExists);
+        lock(file).map_err(|e| if e.kind() == io::ErrorKind::WouldBlock { lost() } else { e })?;
+        let own = nix::sys::stat::fstat(file)?;
+        match nix::sys::stat::fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(there) if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino) => Ok(()),
+            Ok(_) | Err(nix::errno::Errno::ENOENT) => Err(lost()),
+            Err(e) => Err(e.into()),
+        }
     }
 }
 

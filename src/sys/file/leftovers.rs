@@ -102,8 +102,10 @@ fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<Kind>) -> io::Result<Le
         separate(folder, name, file, &twin)?;
         return Ok(Leftover::Repaired(twin));
     }
-    drop(file);
+    // Locked until the name has gone: whoever has just made it sees by either that it was taken.
     remove(folder, name)?;
+    drop(file);
+    at(folder.flush(), "flush the drive below", name)?;
     Ok(Leftover::Removed)
 }
 
@@ -189,6 +191,31 @@ fn make_writable_again(folder: &Folder, was: FsFlags) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temporary_that_is_swept_before_it_is_locked_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let name = temporary_name(1);
+        let make = || File::create_new(dir.path().join(&name)).unwrap();
+        let kept = |file: &File| folder.keep(&name, file).map_err(|e| e.kind());
+
+        let file = make();
+        kept(&file).unwrap();
+        assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::InUse)]));
+        drop(file);
+        // The sweep has removed it.
+        let swept = folder.open_file(&name).unwrap();
+        assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::Removed)]));
+        assert_eq!(kept(&swept), Err(io::ErrorKind::AlreadyExists));
+        // Somebody else has the name since.
+        let _other = make();
+        assert_eq!(kept(&swept), Err(io::ErrorKind::AlreadyExists));
+        // The sweep is at it.
+        let sweeping = folder.open_file(&name).unwrap();
+        lock(&sweeping).unwrap();
+        assert_eq!(kept(&folder.open_file(&name).unwrap()), Err(io::ErrorKind::AlreadyExists));
+    }
 
     #[test]
     fn names_are_told_from_those_of_others() {
