@@ -136,7 +136,7 @@ fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> 
     if let Some(size) = size {
         fits(&found.table, size)?;
         if found.span > size {
-            let text = format!("its extended partition ends at byte {}, the image at {size}", found.span);
+            let text = format!("its extended partition ends at byte {}, and there are only {size} bytes", found.span);
             return Err(Flaw::Cut(text));
         }
     }
@@ -157,7 +157,7 @@ fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>, asked: Backup) -> Resul
     let primary = gpt::primary(read_at)?;
     if size.is_some_and(|size| primary.span > size) {
         return Err(Flaw::Cut(format!(
-            "its backup GPT ends at byte {}, the image at {}",
+            "its backup GPT ends at byte {}, and there are only {} bytes",
             primary.span,
             size.unwrap_or_default()
         )));
@@ -188,7 +188,7 @@ fn fits(table: &Table, size: u64) -> Result<(), Flaw> {
     for p in &table.partitions {
         if p.start.saturating_add(p.size) > size {
             let end = p.start.saturating_add(p.size);
-            return Err(Flaw::Cut(format!("partition {} ends at byte {end}, the image at {size}", p.index)));
+            return Err(Flaw::Cut(format!("partition {} ends at byte {end}, and there are only {size} bytes", p.index)));
         }
     }
     Ok(())
