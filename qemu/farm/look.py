@@ -140,6 +140,14 @@ def differs(one: Path, two: Path, offset: int, length: int) -> int | None:
     return None
 
 
+def ends_in_zeroes(disk: Path) -> None:
+    """Fails unless the last 33 sectors, where a backup GPT would be, have nothing but zeroes."""
+    with disk.open("rb") as file:
+        file.seek(-33 * SECTOR, os.SEEK_END)
+        if any(file.read()):
+            raise FarmError(f"the last sectors of {disk.name} are not empty")
+
+
 def equals_image(disk: Path, image: Path) -> None:
     """Fails unless all of the image but its boot partition is on the disk, byte for byte."""
     skipped = partition(image, BOOT)

@@ -493,6 +493,10 @@ class Run:
             if any(file.read(1 << 20)):
                 raise Unmet("the first MiB is not empty")
 
+    def expect_no_backup(self) -> None:
+        assert self.hardware is not None
+        look.ends_in_zeroes(self.hardware.disk)
+
     def expect_flash(self, chip: str, offset: str, name: str) -> None:
         assert self.hardware is not None
         wanted = (Path(states.Images.of(self.board.name).files) / name).read_bytes()

@@ -20,6 +20,7 @@ KINDS = {
     "read-back": ("flash-lying-disk", "wait until systemctl is-failed"),
     "first-mib-last": ("flash-power-cut", "expect no partition table"),
     "commit": ("update-healthy", "expect phase healthy"),
+    "boot-count": ("orderly-reboots-not-counted", "boots 5.1.0 in B"),
 }
 
 # As long as the longest of them, with what tells it from anything else in the binary.
@@ -54,6 +55,11 @@ _CHANGES = [
         "let ranges = [Some(self.head.clone()), self.backup.clone()];",
         'let first = crate::tamper::is("first-mib-last");\n'
         "        let ranges = if first { [None, None] } else { [Some(self.head.clone()), self.backup.clone()] };",
+    ),
+    (
+        "src/rollback/clear_bootcount.rs",
+        "    dialect.clear_bootcount()?;\n",
+        '    if crate::tamper::is("boot-count") {\n        return Ok(());\n    }\n    dialect.clear_bootcount()?;\n',
     ),
     (
         "src/rollback/commit.rs",

@@ -79,6 +79,18 @@ class Disks(unittest.TestCase):
         with self.assertRaisesRegex(FarmError, f"{120 * 512 + 7:#x}, in resin-rootA"):
             look.equals_image(self.disk, self.image)
 
+    def test_the_end_of_a_disk(self) -> None:
+        sectors = self.disk.stat().st_size // 512
+        self.change(sectors - 34)
+        look.ends_in_zeroes(self.disk)
+        for sector in (sectors - 33, sectors - 1):
+            self.change(sector)
+            with self.assertRaises(FarmError):
+                look.ends_in_zeroes(self.disk)
+            with self.disk.open("r+b") as file:
+                file.seek(sector * 512)
+                file.write(bytes(512))
+
     def test_a_disk_that_is_cut_short(self) -> None:
         self.change(120)
         self.image.write_bytes(self.disk.read_bytes()[: 512 * 200])
