@@ -13,6 +13,8 @@ use copal::config::pattern;
 use copal::error::Code;
 
 const FLASHER_CONF: &str = "/etc/resin-init-flasher.conf";
+/// The heading over the keys that the recipe writes as they are.
+const LINES: &str = "Lines of the file that are no variables";
 const BOOTLOADERS_CONF: &str = copal::config::bootloaders_conf::PATH;
 
 fn source(path: &str) -> String {
@@ -172,7 +174,8 @@ fn lines_of_the_layer_and_the_configuration_agree() {
         assert_eq!(hooks.iter().filter(selects).count(), 1, "{hooks:?}");
         compared += 1;
     }
-    assert_eq!(compared, all.iter().filter(|b| b.language == "bitbake").count());
+    let whole = |b: &&Block| b.language == "bitbake" && b.heading != LINES;
+    assert_eq!(compared, all.iter().filter(whole).count());
     assert!(compared >= 3);
 }
 
@@ -214,11 +217,22 @@ fn every_list_of_bootloaders_is_taken_as_it_stands() {
     assert!(lists >= 4 && same_place >= 2, "{lists} lists, {same_place} beside a configuration");
 }
 
-/// The rows of the table of the flasher's variables: name, meaning, default, example, what is refused.
-fn rows() -> Vec<Vec<String>> {
+/// The guide's part about the flasher's variables, and within it the one about lines that are none.
+fn parts() -> (String, String) {
     let text = guide();
-    let table = text.split("### Of `resin-init-flasher`").nth(1).unwrap().split("\n### ").next().unwrap();
-    let rows: Vec<Vec<String>> = table
+    let part = text.split("\n### Of `resin-init-flasher`").nth(1).unwrap().split("\n### ").next().unwrap();
+    let (variables, lines) = part.split_once("\n#### ").unwrap();
+    (variables.to_owned(), lines.to_owned())
+}
+
+/// The rows of both tables: name, meaning, default, example, what is refused.
+fn rows() -> Vec<Vec<String>> {
+    let (variables, lines) = parts();
+    [variables, lines].iter().flat_map(|text| rows_of(text)).collect()
+}
+
+fn rows_of(text: &str) -> Vec<Vec<String>> {
+    let rows: Vec<Vec<String>> = text
         .lines()
         .filter(|l| l.starts_with("| `"))
         .map(|l| l.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect())
@@ -250,6 +264,56 @@ fn the_table_has_the_variables_that_the_program_reads() {
             said.contains(&format!("{key}_mymachine is ignored; an override of {key} belongs")),
             "{key}: {said}"
         );
+    }
+}
+
+/// The value of `NAME = "…"` in a recipe, with its continued lines.
+fn assigned(recipe: &str, name: &str) -> String {
+    let text = recipe.split(&format!("\n{name} = \"")).nth(1).unwrap();
+    text.split('"').next().unwrap().replace('\\', " ")
+}
+
+/// A key that the recipe writes as it is looks like a variable, and an assignment to it does nothing.
+#[test]
+fn variables_and_mere_lines_are_told_apart_as_the_recipe_does() {
+    let class = source("recipes/classes/copal_flasher_conf.bbclass");
+    let set = assigned(&class, "COPAL_FLASHER_VARIABLES");
+    let set: BTreeSet<&str> = set.split_whitespace().collect();
+    let (variables, lines) = parts();
+    let (variables, rest) = (rows_of(&variables), rows_of(&lines));
+    let names: BTreeSet<&str> = variables.iter().map(|r| bare(&r[0])).collect();
+    assert_eq!(names, set);
+    for key in rest.iter().map(|r| bare(&r[0])) {
+        // The one that a migration or a layer adds.
+        let written = class.contains(&format!("\"{key}="));
+        assert_eq!(written, key != "POSTINSTALL_REBOOT", "{key}");
+        assert!(!set.contains(key), "{key}");
+    }
+    assert!(rest.len() >= 8, "{rest:?}");
+
+    // The example adds a line that counts.
+    let example = lines.split("```bitbake").nth(1).unwrap().split("```").next().unwrap();
+    let body = example.split("do_install:append() {\n").nth(1).unwrap().split("\n}").next().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("etc")).unwrap();
+    let file = place.path().join("etc/resin-init-flasher.conf");
+    fs::write(&file, "INTERNAL_DEVICE_KERNEL=\"sda\"\nPOSTINSTALL_REBOOT=0\n").unwrap();
+    let end =
+        Command::new("sh").args(["-euc", body]).env("D", place.path()).env("sysconfdir", "/etc").status();
+    assert!(end.unwrap().success());
+    assert!(flasher_conf(&fs::read_to_string(&file).unwrap()).unwrap().postinstall_reboot);
+
+    // In the other recipe, what a machine's configuration may assign is copal's own.
+    let text = guide();
+    let part = text.split("\n### Of `hostapp-update-hooks`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let append = source(
+        "recipes/dynamic-layers/balena-common/recipes-support/hostapp-update-hooks/hostapp-update-hooks.bbappend",
+    );
+    let own = part.lines().filter_map(|l| l.strip_prefix("| `COPAL_")?.split('`').next());
+    let own: Vec<&str> = own.collect();
+    assert!(!own.is_empty());
+    for name in own {
+        assert!(append.contains(&format!("\nCOPAL_{name} ?= ")), "COPAL_{name}");
     }
 }
 
