@@ -349,6 +349,17 @@ fn examples_defaults_and_codes_of_the_table_are_those_of_the_program() {
     assert!(named > 15, "{named}");
 }
 
+/// Between two boot files an update leaves files of two releases: whoever makes a board has to know.
+#[test]
+fn what_an_update_asks_of_a_board_is_in_its_table_of_power_cuts() {
+    let text = guide();
+    let row = text.lines().find(|l| l.starts_with("| boot partition: boot files | update |")).unwrap();
+    assert!(row.contains("of two releases") && row.contains("(design.md#an-update-1)"), "{row}");
+    let book = source("docs/design.md");
+    let part = book.split("\n### An update\n").nth(1).unwrap().split("\n### ").next().unwrap();
+    assert!(part.contains("asks something of a board") && part.contains("a mix"), "{part}");
+}
+
 #[test]
 fn commands_and_scripts_of_the_guide_are_sound() {
     let copal = |args: &[&str]| {
