@@ -360,6 +360,33 @@ fn what_an_update_asks_of_a_board_is_in_its_table_of_power_cuts() {
     assert!(part.contains("asks something of a board") && part.contains("a mix"), "{part}");
 }
 
+/// The lines of the commands of a part, without their comments.
+fn commands(heading: &str) -> Vec<String> {
+    let all = blocks().into_iter().filter(|b| b.heading == heading && b.language == "sh");
+    let lines: Vec<String> =
+        all.flat_map(|b| b.text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    lines.iter().map(|l| l.split(" #").next().unwrap().trim_end().to_owned()).collect()
+}
+
+/// The medium flashes by itself unless its unit is masked, which cannot be started then; and nobody reboots but who is told to.
+#[test]
+fn the_first_device_can_be_followed_line_by_line() {
+    let unit = "resin-init-flasher.service";
+    assert!(source(&format!("systemd/{unit}")).contains("\nWantedBy=multi-user.target\n"));
+    let text = guide();
+    let part = text.split("\n## The first device\n").nth(1).unwrap();
+    let masked = part.find(&format!("`systemd.mask={unit}`")).unwrap();
+    assert!(masked < part.find("```sh").unwrap() && !part.contains("systemctl start"));
+    assert!(source("docs/operating.md").contains(&format!("`systemd.mask={unit}`")));
+
+    let commands = commands("The first device");
+    let at = |line: &str| commands.iter().position(|c| c == line).unwrap_or_else(|| panic!("no {line}"));
+    assert!(at("copal doctor") < at("copal flash --plan") && at("copal flash --plan") < at("copal flash"));
+    let update = commands.iter().position(|c| c.starts_with("copal update ")).unwrap();
+    assert!(!commands[update].contains(" -r"));
+    assert!(update < at("copal status") && at("copal status") < at("reboot"));
+}
+
 #[test]
 fn commands_and_scripts_of_the_guide_are_sound() {
     let copal = |args: &[&str]| {
