@@ -387,6 +387,38 @@ fn the_first_device_can_be_followed_line_by_line() {
     assert!(update < at("copal status") && at("copal status") < at("reboot"));
 }
 
+/// Without `--full` the hooks that run before and after an update are not listed, and those behind the verdict never are.
+#[test]
+fn every_hook_is_listed_by_one_of_the_guide_s_commands() {
+    let hooks = tempfile::tempdir().unwrap();
+    let names = ["1-before", "2-plain", "3-forward", "4-after", "5-commit"];
+    for name in names {
+        // Those of a phase other than the first format's are in folders.
+        let place = if name == "2-plain" { name.to_owned() } else { format!("50-x/{name}") };
+        let place = hooks.path().join(place);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        fs::write(place, "#!/bin/sh\n").unwrap();
+    }
+    for part in ["Without a device", "The first device"] {
+        let mut listed = BTreeSet::new();
+        let commands = commands(part);
+        for command in commands.iter().filter_map(|c| c.strip_prefix("copal hooks ")) {
+            let flags = command.split(' ').take_while(|w| *w != "--dir");
+            let out = Command::new(env!("CARGO_BIN_EXE_copal"))
+                .arg("hooks")
+                .args(flags)
+                .arg("--dir")
+                .arg(hooks.path())
+                .output()
+                .unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            let text = String::from_utf8(out.stdout).unwrap();
+            listed.extend(text.lines().map(|l| l.rsplit('/').next().unwrap().to_owned()));
+        }
+        assert_eq!(listed, names.map(str::to_owned).into(), "{part}");
+    }
+}
+
 #[test]
 fn commands_and_scripts_of_the_guide_are_sound() {
     let copal = |args: &[&str]| {
