@@ -144,77 +144,75 @@ fn every_configuration_of_the_flasher_is_taken_as_it_stands() {
     assert!(writes >= 4, "{writes}");
 }
 
-/// What stands above a configuration as the layer's lines gives that configuration.
+/// What stands above a configuration as the layer's lines gives that configuration, and the list below it is the one that they name.
 #[test]
-fn lines_of_the_layer_and_the_configuration_agree() {
+fn lines_of_the_layer_the_configuration_and_the_list_agree() {
     let all = blocks();
-    let mut compared = 0;
-    for pair in all.windows(2).filter(|p| p[0].language == "bitbake" && p[1].is(FLASHER_CONF)) {
-        let (append, rest) = pair[0].text.split_once("# hostapp-update-hooks.bbappend").unwrap();
-        let set: BTreeMap<&str, &str> = append
+    let (mut compared, mut with_list) = (0, 0);
+    for (at, block) in all.iter().enumerate().filter(|(_, b)| b.language == "bitbake" && b.heading != LINES) {
+        let heading = &block.heading;
+        let (append, hooks_append) = block.text.split_once("# hostapp-update-hooks.bbappend").unwrap();
+        let conf = &all[at + 1];
+        assert!(conf.is(FLASHER_CONF) && conf.heading == *heading, "{heading}");
+        let assigned: BTreeMap<&str, &str> = append
             .lines()
             .filter_map(|l| l.split_once(" = "))
             .map(|(key, value)| (key, value.trim_matches('"')))
             .collect();
-        let conf = RawConf::parse(&pair[1].text, Path::new(FLASHER_CONF)).unwrap();
-        let written: BTreeMap<&str, &str> = conf
+        let read = RawConf::parse(&conf.text, Path::new(FLASHER_CONF)).unwrap();
+        let written: BTreeMap<&str, &str> = read
             .entries
             .iter()
             .map(|e| (e.key.as_str(), e.value.as_str()))
             .filter(|e| e.0 != "BALENA_IMAGE")
             .collect();
-        assert_eq!(set, written, "{}", pair[0].heading);
+        assert_eq!(assigned, written, "{heading}");
+        compared += 1;
+
+        let value = |start: &str| {
+            let line = hooks_append.lines().find_map(|l| l.strip_prefix(start));
+            line.map(|l| l.trim_matches('"').to_owned())
+        };
+        let hooks = value("HOSTAPP_HOOKS += ").unwrap();
+        let hooks: Vec<&str> = hooks.split(' ').collect();
         let names = copal::applet::APPLETS.iter().map(|a| a.name);
-        let hooks: Vec<&str> = rest.split('"').nth(1).unwrap().split(' ').collect();
-        let listed = all.iter().any(|b| b.heading == pair[0].heading && b.is(BOOTLOADERS_CONF));
-        assert_eq!(listed, rest.contains("COPAL_BOOTLOADERS_CONF = "), "{}", pair[0].heading);
         let known: Vec<&str> = names.filter(|n| hooks.contains(n)).collect();
         assert_eq!(known.len(), hooks.len(), "{hooks:?}");
         let selects = |h: &&&str| ["99-resin-grub", "99-resin-uboot", "99-balena-bootloader"].contains(*h);
         assert_eq!(hooks.iter().filter(selects).count(), 1, "{hooks:?}");
-        compared += 1;
+
+        // A board's medium and its updates write the same loaders to the same places.
+        let list = all.get(at + 2).filter(|b| b.is(BOOTLOADERS_CONF) && b.heading == *heading);
+        let named = value("COPAL_BOOTLOADERS_CONF = ");
+        assert_eq!(named.as_deref(), list.map(|_| "bootloaders.conf"), "{heading}");
+        let found = value("FILESEXTRAPATHS:prepend := ");
+        assert_eq!(found.as_deref(), list.map(|_| "${THISDIR}/files:"), "{heading}: where the list is");
+        let Some(list) = list else { continue };
+        let name = |path: &Path| path.file_name().unwrap().to_owned();
+        let by_medium = flasher_conf(&conf.text).unwrap().bootloader_writes;
+        let by_medium: Vec<_> =
+            by_medium.iter().map(|w| (w.device.clone(), name(&w.image), w.offset())).collect();
+        let by_update = BootloadersConf::parse(&list.text, Path::new(BOOTLOADERS_CONF)).unwrap().writes;
+        let by_update: Vec<_> =
+            by_update.iter().map(|w| (w.device.clone(), name(&w.image), w.offset())).collect();
+        assert_eq!(by_medium, by_update, "{heading}");
+        with_list += 1;
     }
-    let whole = |b: &&Block| b.language == "bitbake" && b.heading != LINES;
-    assert_eq!(compared, all.iter().filter(whole).count());
-    assert!(compared >= 3);
+    assert!(compared >= 4 && with_list >= 3, "{compared} configurations, {with_list} with a list");
 }
 
 #[test]
 fn every_list_of_bootloaders_is_taken_as_it_stands() {
     let parse = |text: &str| BootloadersConf::parse(text, Path::new(BOOTLOADERS_CONF));
-    let (mut lists, mut same_place) = (0, 0);
-    let mut last: Option<Block> = None;
-    for block in blocks() {
-        if block.is(FLASHER_CONF) {
-            last = Some(block);
-            continue;
-        }
-        if !block.is(BOOTLOADERS_CONF) {
-            continue;
-        }
-        lists += 1;
-        let list = parse(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.heading));
+    let lists: Vec<Block> = blocks().into_iter().filter(|b| b.is(BOOTLOADERS_CONF)).collect();
+    for block in &lists {
+        parse(&block.text).unwrap_or_else(|e| panic!("{}: {e}", block.heading));
         for line in block.text.lines().filter(|l| l.starts_with("device") || l.starts_with("image")) {
             let without = block.text.replacen(&format!("{line}\n"), "", 1);
             assert_eq!(parse(&without).unwrap_err().code(), Code::ConfInvalid, "without {line}");
         }
-        // A board's medium and its updates write the same loaders to the same places.
-        let Some(medium) = last.as_ref().filter(|m| m.heading == block.heading) else { continue };
-        let by_medium: Vec<_> = flasher_conf(&medium.text)
-            .unwrap()
-            .bootloader_writes
-            .iter()
-            .map(|w| (w.device.clone(), w.image.file_name().unwrap().to_owned(), w.offset()))
-            .collect();
-        let by_update: Vec<_> = list
-            .writes
-            .iter()
-            .map(|w| (w.device.clone(), w.image.file_name().unwrap().to_owned(), w.offset()))
-            .collect();
-        assert_eq!(by_medium, by_update, "{}", block.heading);
-        same_place += 1;
     }
-    assert!(lists >= 4 && same_place >= 2, "{lists} lists, {same_place} beside a configuration");
+    assert!(lists.len() >= 5, "{}", lists.len());
 }
 
 /// The guide's part about the flasher's variables, and within it the one about lines that are none.
