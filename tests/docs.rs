@@ -42,17 +42,30 @@ fn flags(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// What a device may be left as by errors of this code: most come before a write or within one, and with some the job is always done.
+fn effects(code: Code) -> &'static [copal::error::Effect] {
+    use copal::error::Effect::{Completed, Refused, Written};
+    match code {
+        Code::EndingFailed | Code::RebootFailed => &[Completed],
+        // `copal bootloader protect`, an installation that is taken back for it, `copal bootloader write`.
+        Code::LeftWritable => &[Refused, Written, Completed],
+        _ => &[Refused, Written],
+    }
+}
+
 /// `docs/errors.md`, as the table in `src/error/code.rs` and the exit codes of verbs have it.
 fn errors_md() -> String {
     use copal::cli::exit;
-    use copal::error::{Effect, Error};
+    use copal::error::Error;
 
     let cell = |text: &str| text.replace('|', "\\|");
     let mut text = String::from(ERRORS_HEAD);
     for &code in Code::ALL {
-        let exit = |effect| exit::of_verb(&Error::new(code, "").with_effect(effect));
-        let (refused, written) = (exit(Effect::Refused), exit(Effect::Written));
-        let exits = if refused == written { refused.to_string() } else { format!("{refused} or {written}") };
+        let exit = |effect| exit::of_verb(&Error::new(code, "").with_effect(effect)).to_string();
+        let mut exits: Vec<String> = effects(code).iter().copied().map(exit).collect();
+        exits.dedup();
+        let last = exits.pop().unwrap();
+        let exits = if exits.is_empty() { last } else { format!("{} or {last}", exits.join(", ")) };
         let (cause, remedy) = (cell(code.cause().trim()), cell(code.remedy()));
         text.push_str(&format!("| `{code}` | {exits} | {cause} | {remedy} |\n"));
     }
@@ -68,9 +81,9 @@ An error is one line: what could not be done, to which object, why; the code in 
 the last line ([json.md](json.md)). The codes are stable: scripts may branch on them. The remedy at hand may be more exact
 than the one here. What to do with a device after that is in [operating.md](operating.md).
 
-*Exit* is the exit code of a `copal` verb. Of two, the first means that nothing was written, the second that it failed after
-writing had begun; but for `usage` it is 1 where the job itself had succeeded, and what failed came after it. Legacy names
-have 1, and 2 for `usage`.
+*Exit* is the exit code of a `copal` verb. Of several, the first means that nothing was written, the second that it failed after
+writing had begun. Where the job was done and only what came after it failed, the exit code is 1 (except for `usage`), also in
+rows that have no 1. Legacy names have 1, and 2 for `usage`.
 
 | code | exit | cause | remedy |
 |---|---|---|---|
@@ -89,6 +102,37 @@ fn errors_md_is_made_of_the_code() {
         assert_eq!(found, wanted, "docs/errors.md, line {}: {command}", line + 1);
     }
     assert_eq!(found, wanted, "docs/errors.md ends elsewhere: {command}");
+}
+
+/// [`effects`] has one for them: wherever the program makes such an error, the job was done.
+#[test]
+fn errors_that_always_come_after_success_are_made_so() {
+    fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            if path.is_dir() {
+                sources(&path, found);
+            } else {
+                found.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    sources(&top, &mut files);
+    let mut made = 0;
+    // The model of a rollback is a test, and ends where a device would reboot.
+    for file in files.iter().filter(|f| !f.starts_with(top.join("rollback/model"))) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let flat: String = text.split_whitespace().collect();
+        for code in ["Code::EndingFailed,", "Code::RebootFailed,"] {
+            for made_there in flat.split(&format!("Error::new({code}")).skip(1) {
+                let rest: String = made_there.chars().take(150).collect();
+                assert!(rest.contains(".after_success()"), "{}: {code} {rest}", file.display());
+                made += 1;
+            }
+        }
+    }
+    assert!(made >= 3, "{made}");
 }
 
 /// What the head of that page says of the exit codes that have no column.
@@ -162,9 +206,20 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
             let line =
                 text_of_it.lines().find_map(|l| l.strip_prefix(&format!("  {code}  ")).map(str::to_owned));
             let line = line.unwrap_or_else(|| panic!("{code} in help {verb}"));
-            assert!(text.contains(&format!("| {code} | {line} |")), "{code} in cli.md");
+            // The page may say more.
+            assert!(text.contains(&format!("| {code} | {line}")), "{code} in cli.md");
         }
         assert!(help(verb).contains("Examples:"), "{verb}");
+    }
+}
+
+/// 1 is not only a comparison's answer: where the job was done, an error keeps nobody from relying on it.
+#[test]
+fn tables_of_exit_codes_have_what_comes_after_a_job() {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    for text in [doc("cli.md"), readme] {
+        let row = text.lines().find(|l| l.starts_with("| 1 | ")).unwrap();
+        assert!(row.ends_with("; or the job was done, and only what came after it failed |"), "{row}");
     }
 }
 
