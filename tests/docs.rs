@@ -293,6 +293,22 @@ fn the_operator_s_guide_has_every_phase() {
     assert_eq!(documented, Phase::ALL.iter().map(ToString::to_string).collect());
 }
 
+/// The steps of a release name what has the version in its name, and what is not in git.
+#[test]
+fn the_steps_of_a_release_have_the_layer() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = doc("releasing.md");
+    let steps = text.split("\n## Making one\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let recipe = |version: &str| format!("recipes/recipes-support/copal/copal_{version}.bb");
+    assert!(steps.contains(&format!("`git mv {} {}`", recipe("OLD"), recipe("NEW"))), "{steps}");
+    let now = std::fs::read_to_string(top.join(recipe(env!("CARGO_PKG_VERSION")))).unwrap();
+
+    assert!(steps.contains("`recipes/pin FOLDER`") && top.join("recipes/pin").is_file());
+    let ignored = std::fs::read_to_string(top.join(".gitignore")).unwrap();
+    assert!(ignored.contains("/recipes/recipes-support/copal/copal-sha256.inc\n"));
+    assert!(now.contains("# Not in git: `recipes/pin` writes it.\n"));
+}
+
 /// Codes, events and words of errors in the operator's guide are those of the program.
 #[test]
 fn the_operator_s_guide_quotes_the_program() {

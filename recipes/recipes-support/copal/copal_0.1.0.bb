@@ -18,8 +18,8 @@ S = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}/${COPAL_ARCHIVE_NAME}"
 
 inherit copal_contents systemd
 
-# The digests of the release, COPAL_SHA256[TARGET]: written by `recipes/pin`, or set in a configuration.
-# Not there in a checkout that is no release.
+# The digests of the release, COPAL_SHA256[TARGET]; they may be set in a configuration instead.
+# Not in git: `recipes/pin` writes it.
 # nooelint: oelint.file.requireinclude
 include copal-sha256.inc
 
