@@ -175,6 +175,46 @@ fn json_of_the_program_has_documented_keys_only() {
     assert!(found.len() == 8 && found.is_subset(&keys), "{text}");
 }
 
+/// Verbs, keys of results and events that `json.md` names are those that there are.
+#[test]
+fn verbs_keys_and_events_of_json_lines_are_documented() {
+    fn takes_json(verb: &clap::Command) -> bool {
+        verb.get_arguments().any(|a| a.get_long() == Some("json")) || verb.get_subcommands().any(takes_json)
+    }
+    let text = doc("json.md");
+    let first = text.split("take `--json`").next().unwrap();
+    let named: BTreeSet<&str> =
+        first.split("`copal ").skip(1).map(|rest| rest.split('`').next().unwrap()).collect();
+    let main = copal::cli::command();
+    let taken: BTreeSet<&str> =
+        main.get_subcommands().filter(|c| takes_json(c)).map(clap::Command::get_name).collect();
+    assert_eq!(named, taken);
+    assert!(taken.contains("update") && taken.contains("rollback"));
+
+    let (mut results, mut events) = (BTreeSet::new(), BTreeSet::new());
+    for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli")).unwrap() {
+        let Ok(code) = std::fs::read_to_string(file.unwrap().path()) else { continue };
+        let mut gather = |call: &str, to: &mut BTreeSet<String>| {
+            to.extend(code.split(call).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+        };
+        gather("ui.result(\"", &mut results);
+        gather("ui.event(\"", &mut events);
+    }
+    assert!(results.len() >= 9 && events.len() >= 3, "{results:?} {events:?}");
+    let part = text.split("one more key may hold").nth(1).unwrap().split("\n\n").next().unwrap();
+    for key in results {
+        assert!(part.contains(&format!("`{key}`")), "{key}");
+    }
+    let row = text.lines().find(|l| l.starts_with("| `event` |")).unwrap();
+    for event in ["stage", "progress", "result"] {
+        assert!(row.contains(&format!("`{event}`")), "{event}");
+    }
+    for event in events {
+        assert!(row.contains(&format!("`{event}`")), "{event}");
+        assert!(text.contains(&format!("\n- `{{\"event\":\"{event}\",")), "{event}");
+    }
+}
+
 #[test]
 fn flash_flags_are_the_same_in_help_and_documentation() {
     let text = doc("cli.md");
