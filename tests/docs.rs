@@ -349,6 +349,23 @@ fn the_steps_of_a_release_have_the_layer() {
     assert!(now.contains("# Not in git: `recipes/pin` writes it.\n"));
 }
 
+/// "Medium" is what a device is installed from, and never the disk that it is installed on.
+#[test]
+fn a_disk_is_not_called_a_medium() {
+    let text = doc("boot-partition.md");
+    let part = text.split("\n## What a power cut costs\n").nth(1).unwrap();
+    let words: Vec<&str> = part.split_whitespace().collect();
+    for pair in words.windows(2).filter(|p| p[1].starts_with("medium")) {
+        assert_eq!(pair[0], "installation", "{pair:?}");
+    }
+    let book = doc("design.md");
+    let principles = book.split("\n## Principles\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    assert!(!principles.contains("medium") && principles.contains("On the disk means"), "{principles}");
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let promise = readme.split("\n## What it promises\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    assert!(!promise.contains("medium"), "{promise}");
+}
+
 /// Codes, events and words of errors in the operator's guide are those of the program.
 #[test]
 fn the_operator_s_guide_quotes_the_program() {
