@@ -366,6 +366,29 @@ fn a_disk_is_not_called_a_medium() {
     assert!(!promise.contains("medium"), "{promise}");
 }
 
+/// Disks and room of the virtual boards are those that the farm goes by.
+#[test]
+fn the_farm_s_readme_has_its_disks_and_its_room() {
+    let read =
+        |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let text = read("qemu/README.md");
+    let table = text.split("\n## Boards\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert!(read("qemu/farm/board.py").contains("\nDISK_KINDS = (\"virtio\", \"nvme\")\n"));
+    let mut boards = BTreeSet::new();
+    for row in rows(table) {
+        // A scenario may take the other one on any board.
+        assert_eq!(row[2], "virtio or NVMe", "{}", row[0]);
+        boards.insert(row[0].clone());
+    }
+    for name in &boards {
+        assert!(read(&format!("qemu/boards/{name}.ini")).contains("\nkind = virtio\n"), "{name}");
+    }
+    assert_eq!(boards.len(), 2);
+
+    assert!(read("qemu/farm/place.py").contains("\nROOM = 10 << 30\n"));
+    assert!(text.contains("it wants 10 GiB for each board before it begins"));
+}
+
 /// Codes, events and words of errors in the operator's guide are those of the program.
 #[test]
 fn the_operator_s_guide_quotes_the_program() {
