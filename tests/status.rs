@@ -126,6 +126,17 @@ fn one_part_that_cannot_be_read_hides_no_other() {
     // Nothing is mounted at all.
     let s = status(&Tree::new());
     assert_eq!(s["problems"][0]["code"], "slot-unknown");
+    // A lock that cannot be looked at, as for who is not root.
+    let mut t = device();
+    t.link("/run/copal/update.lock", "update.lock");
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["update"]), (&"healthy".into(), &Value::Null));
+    assert_eq!(s["problems"].as_array().unwrap().len(), 1, "{s}");
+    assert_eq!(
+        (&s["problems"][0]["code"], &s["problems"][0]["hint"]),
+        (&"io".into(), &"run it as root".into())
+    );
+    finds(&t, "update", "warning", "cannot tell whether an update is running");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! One update at a time.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -28,6 +28,9 @@ pub struct Lock {
     file: File,
 }
 
+/// Whoever can open the file can hold the lock, also for reading only: nobody but root may.
+const MODE: u32 = 0o600;
+
 /// The file stays: whoever removed it could let in a third one while a second one waits.
 fn place(paths: &Paths) -> PathBuf {
     paths.run_files().join("update.lock")
@@ -45,8 +48,10 @@ impl Lock {
         };
         fs::create_dir_all(paths.run_files()).map_err(failed)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        options.read(true).write(true).create(true).truncate(false).mode(MODE);
         let mut file = options.open(&path).map_err(failed)?;
+        // An earlier copal may have made it for everybody to read.
+        file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)?;
         if !take_soon(&file).map_err(failed)? {
             return Err(busy(Holder::read(&mut file)).object(path.display()));
         }
@@ -153,6 +158,19 @@ mod tests {
         assert_eq!(Holder::of(&paths).unwrap(), None);
         drop(Lock::take(&paths, "third").unwrap());
         assert_eq!(Holder::of(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn nobody_else_can_open_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let mode = || fs::metadata(place(&paths)).unwrap().permissions().mode() & 0o777;
+        drop(Lock::take(&paths, "first").unwrap());
+        assert_eq!(mode(), 0o600);
+        // As an earlier release has made it.
+        fs::set_permissions(place(&paths), Permissions::from_mode(0o644)).unwrap();
+        drop(Lock::take(&paths, "second").unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]

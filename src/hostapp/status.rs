@@ -9,7 +9,7 @@ use super::lock::Holder;
 use crate::bootloader::{self, BootState, Dialect, Named};
 use crate::config::paths::Paths;
 use crate::device::Facts;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::history::{self, Event, Record};
 use crate::phase::files::{self, BootfilesRecord, Flag, RollbackRecord};
 use crate::phase::{self, Phase};
@@ -165,7 +165,7 @@ pub fn read(paths: &Paths) -> Status {
         last_rollback: told.rollback,
         rollbacks: told.rollbacks,
         history: None,
-        update: Holder::of(paths).ok().flatten(),
+        update: problems.keep(holder(paths)).flatten(),
         hook: hooks::running(paths),
         problems: problems.0,
     }
@@ -200,6 +200,15 @@ impl Told {
             rollback,
         }
     }
+}
+
+/// Only root can open the file of the lock.
+fn holder(paths: &Paths) -> Result<Option<Holder>> {
+    Holder::of(paths).map_err(|e| {
+        Error::new(Code::Io, "cannot tell whether an update is running")
+            .because(e)
+            .with_hint("run it as root")
+    })
 }
 
 fn boot_alone(paths: &Paths) -> Result<Boot> {
