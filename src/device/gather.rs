@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use blockdev::{BlockDevice, BlockDevices, DeviceType};
 
 use super::origin::{Group, Tracer, mount_of};
-use super::{Backing, Dev, Device, Facts, Role, node};
+use super::{Backing, Dev, Device, Facts, Role, node, tree};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::{loopdev, mount};
@@ -25,11 +25,7 @@ impl Facts {
                 Error::new(Code::Io, format!("cannot read {what}")).object(what).because(e)
             }
         };
-        let tree = blockdev::get_devices_at(paths.root()).map_err(|e| {
-            // The crate reads the mount table as text.
-            let hint = "if the mount table is named here: unmount what has a mount point that is not UTF-8";
-            Error::new(Code::Io, "cannot list block devices").because(e).with_hint(hint)
-        })?;
+        let tree = tree::read(paths)?;
         let mounts =
             mount::read_mounts(&paths.at("/proc/self/mountinfo")).map_err(failed("/proc/self/mountinfo"))?;
         let swaps = mount::read_swaps(&paths.at("/proc/swaps")).map_err(failed("/proc/swaps"))?;

@@ -7,6 +7,7 @@
 mod gather;
 mod node;
 mod origin;
+mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -231,6 +232,6 @@ impl Facts {
 #[must_use]
 pub fn serial_of(paths: &Paths, dev: Dev) -> Option<String> {
     let wanted = blockdev::MajMin::new(dev.0, dev.1);
-    let devices = blockdev::get_devices_at(paths.root()).ok()?;
+    let devices = tree::read(paths).ok()?;
     devices.into_iter().find(|d| d.maj_min == wanted)?.serial
 }

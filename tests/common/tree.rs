@@ -127,6 +127,14 @@ impl Tree {
         self.file("/proc/self/mountinfo", &text)
     }
 
+    /// One more mount, at a point that is no text: behind all others.
+    pub fn mount_at_bytes(&mut self, dev: &str, point: &[u8]) -> &mut Self {
+        let before = format!("{}999 1 {dev} / ", self.mounts);
+        let line = [before.as_bytes(), point, b" rw shared:1 - vfat /dev/x rw\n"].concat();
+        fs::write(self.paths().at("/proc/self/mountinfo"), line).unwrap();
+        self
+    }
+
     pub fn swap(&mut self, path: &str, kind: &str) -> &mut Self {
         self.swaps.push_str(&format!("{path}\t\t{kind}\t\t1024\t0\t-2\n"));
         let text = self.swaps.clone();

@@ -110,6 +110,14 @@ fn the_last_attempt_may_be_the_one_that_passes() {
 }
 
 #[test]
+fn a_mount_point_that_is_no_text_stops_no_verdict() {
+    let mut rig = on_trial(Told::Uboot);
+    rig.tree.mount_at_bytes("8:1", b"/run/media/caf\xe9");
+    rig.health().unwrap();
+    assert_eq!((rig.selection(), rig.phase()), ((Slot::B, false, 0), Phase::Healthy));
+}
+
+#[test]
 fn without_old_hooks_the_boot_files_are_restored_by_themselves() {
     let rig = on_trial(Told::Grub);
     rig.health.replace(vec![false]);

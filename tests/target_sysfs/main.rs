@@ -130,3 +130,24 @@ fn a_machine_without_sysfs_is_an_error() {
     assert_eq!(e.code(), Code::Io);
     assert!(e.message().contains("sys/block"), "{e}");
 }
+
+#[test]
+fn a_mount_point_that_is_no_text_hides_nothing() {
+    let mut t = machine();
+    t.disk("sdb", "8:16", 256 * GIB).part("sdb", "sdb1", "8:17", GIB);
+    t.mapped("dm-0", "252:0", GIB, "vg-data", "LVM-x").stack("sdb1", "dm-0");
+    t.attr("nvme0n1", "device/model", "KINGSTON").attr("nvme0n1", "device/serial", "50026B");
+    t.disk("sdc", "8:32", 256 * GIB).udev("8:32", &[("ID_FS_TYPE", "linux_raid_member")]);
+    t.mount_at_bytes("252:0", b"/run/media/caf\xe9");
+    // What is mounted there is, and everything else is known as ever.
+    refused(&t, &["sdb"], Code::TargetMounted, &["/dev/sdb", "vg-data", "/run/media/caf"]);
+    skipped(&t, "sda", Code::TargetIsMedium, "");
+    skipped(&t, "sdc", Code::TargetRaidMember, "linux_raid_member");
+    let target = choose(&t, &["nvme0n1"]).unwrap().target;
+    assert_eq!((target.model.as_deref(), target.serial.as_deref()), (Some("KINGSTON"), Some("50026B")));
+    assert_eq!(serial_of(&t.paths(), (259, 0)), target.serial);
+    // Nothing is left of how that was found out.
+    t.folder("/run");
+    Facts::gather(&t.paths()).unwrap();
+    assert!(std::fs::read_dir(t.paths().at("/run")).unwrap().all(|e| e.unwrap().file_name() == "udev"));
+}
