@@ -67,7 +67,7 @@ fn text(status: &Status) -> String {
         line(format!("         {}", boot.file));
     }
     if let Some(update) = &status.update {
-        line(format!("update   {} runs as process {}, since {}", update.program, update.pid, update.since));
+        line(format!("update   {}", update.doing()));
     }
     if let Some(hook) = &status.hook {
         line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));

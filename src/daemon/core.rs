@@ -84,12 +84,10 @@ impl Core {
                 .object(super::job_path(id))
                 .with_hint("wait until that job is over, or cancel it"));
         }
-        // Whoever updates without the service; its own process would be refused in the same words.
-        if let Ok(Some(Holder { program, pid, since })) = Holder::of(&self.paths) {
-            let text = format!("cannot begin: {program} (process {pid}) has been updating since {since}");
-            return Err(
-                Error::new(Code::Busy, text).with_hint("wait until that update has ended, or stop it")
-            );
+        // Whoever updates without the service, or speaks a verdict; its own process would be refused in the same words.
+        if let Ok(Some(holder)) = Holder::of(&self.paths) {
+            let text = format!("cannot begin: {}", holder.doing());
+            return Err(Error::new(Code::Busy, text).with_hint(holder.advice()));
         }
         let before = held.job.as_ref().map(|j| j.record.id);
         let id = before.unwrap_or(0).checked_add(1).unwrap_or(1);

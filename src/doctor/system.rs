@@ -34,15 +34,7 @@ pub(super) fn leftovers(patient: &Patient<'_>, found: &mut Findings<'_>) {
 
 pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     match Holder::of(patient.paths) {
-        Ok(Some(holder)) => {
-            found.warn(
-                format!(
-                    "{} (process {}) has been updating since {}",
-                    holder.program, holder.pid, holder.since
-                ),
-                "wait until it has ended; `copal status` tells how far it is",
-            );
-        }
+        Ok(Some(holder)) => found.warn(holder.doing(), holder.advice()),
         Ok(None) => {}
         Err(e) => found.warn(format!("cannot tell whether an update is running: {e}"), "run it as root"),
     }

@@ -1,4 +1,4 @@
-//! One update at a time.
+//! One update at a time, and no verdict meanwhile.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -10,7 +10,18 @@ use std::time::{Duration, SystemTime};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// Whoever updates, as the file of the lock tells it.
+/// What the lock is held for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// An update.
+    #[default]
+    Update,
+    /// A verdict on one, or what puts the boot state in order; nobody should end that.
+    BootState,
+}
+
+/// Whoever has the lock, as its file tells it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
     /// Number of its process.
@@ -19,6 +30,9 @@ pub struct Holder {
     pub program: String,
     /// Since when, in UTC.
     pub since: String,
+    /// What it does.
+    #[serde(default)]
+    pub work: Work,
 }
 
 /// Held, no other update begins. The kernel frees it with the process, however that ends; no child inherits it.
@@ -37,11 +51,11 @@ fn place(paths: &Paths) -> PathBuf {
 }
 
 impl Lock {
-    /// Takes the lock in the name of `program`.
+    /// Takes the lock in the name of `program`, for `work`.
     ///
     /// # Errors
     /// `Busy` when somebody has it; `Io` when its file cannot be made.
-    pub fn take(paths: &Paths, program: &str) -> Result<Lock> {
+    pub fn take(paths: &Paths, program: &str, work: Work) -> Result<Lock> {
         let path = place(paths);
         let failed = |e: io::Error| {
             Error::new(Code::Io, format!("cannot lock {}", path.display())).object(path.display()).because(e)
@@ -53,12 +67,14 @@ impl Lock {
         // An earlier copal may have made it for everybody to read.
         file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)?;
         if !take_soon(&file).map_err(failed)? {
-            return Err(busy(Holder::read(&mut file)).object(path.display()));
+            let holder = Holder::read(&mut file).unwrap_or_else(Holder::unknown);
+            return Err(busy(&holder).object(path.display()));
         }
         let holder = Holder {
             pid: std::process::id(),
             program: program.to_owned(),
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            work,
         };
         holder.write(&mut file).map_err(failed)?;
         Ok(Lock { file })
@@ -73,7 +89,7 @@ impl Lock {
 }
 
 impl Holder {
-    /// Whoever updates right now; `None` when nobody does.
+    /// Whoever has the lock right now; `None` when nobody has.
     ///
     /// # Errors
     /// The lock cannot be looked at.
@@ -87,11 +103,34 @@ impl Holder {
         if is_free(&file)? {
             return Ok(None);
         }
-        Ok(Holder::read(&mut file).or(Some(Holder {
-            pid: 0,
-            program: "another program".to_owned(),
-            since: String::new(),
-        })))
+        Ok(Some(Holder::read(&mut file).unwrap_or_else(Holder::unknown)))
+    }
+
+    /// What it does, in words.
+    #[must_use]
+    pub fn doing(&self) -> String {
+        let Holder { pid, program, since, work } = self;
+        match work {
+            _ if *pid == 0 => format!("{program} has just begun"),
+            Work::Update => format!("{program} (process {pid}) has been updating since {since}"),
+            Work::BootState => {
+                format!("{program} (process {pid}) has been changing the boot state since {since}")
+            }
+        }
+    }
+
+    /// What whoever finds it in the way can do.
+    #[must_use]
+    pub const fn advice(&self) -> &'static str {
+        match self.work {
+            Work::Update if self.pid != 0 => "wait until that update has ended, or stop it",
+            Work::Update | Work::BootState => "wait until it has ended",
+        }
+    }
+
+    /// Between its taking the lock and its signing it.
+    fn unknown() -> Holder {
+        Holder { pid: 0, program: "another program".to_owned(), since: String::new(), work: Work::default() }
     }
 
     fn read(file: &mut File) -> Option<Holder> {
@@ -128,15 +167,8 @@ fn is_free(file: &File) -> io::Result<bool> {
     }
 }
 
-fn busy(holder: Option<Holder>) -> Error {
-    let message = match holder {
-        Some(h) => {
-            format!("cannot update: {} (process {}) has been updating since {}", h.program, h.pid, h.since)
-        }
-        // Between its taking the lock and its signing it.
-        None => "cannot update: another program has just begun to".to_owned(),
-    };
-    Error::new(Code::Busy, message).with_hint("wait until that update has ended, or stop it")
+fn busy(holder: &Holder) -> Error {
+    Error::new(Code::Busy, format!("cannot begin: {}", holder.doing())).with_hint(holder.advice())
 }
 
 #[cfg(test)]
@@ -148,16 +180,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         assert_eq!(Holder::of(&paths).unwrap(), None);
-        let lock = Lock::take(&paths, "first").unwrap();
-        let e = Lock::take(&paths, "second").unwrap_err();
+        let lock = Lock::take(&paths, "first", Work::Update).unwrap();
+        let e = Lock::take(&paths, "second", Work::Update).unwrap_err();
         assert_eq!(e.code(), Code::Busy);
-        let pid = format!("first (process {}) has been updating since 20", std::process::id());
-        assert!(e.message().contains(&pid), "{e}");
+        let pid = std::process::id();
+        let told = format!("cannot begin: first (process {pid}) has been updating since 20");
+        assert!(e.message().starts_with(&told), "{e}");
+        assert!(e.hint().ends_with("or stop it"), "{e}");
         assert_eq!(Holder::of(&paths).unwrap().unwrap().program, "first");
         lock.release();
         assert_eq!(Holder::of(&paths).unwrap(), None);
-        drop(Lock::take(&paths, "third").unwrap());
+        drop(Lock::take(&paths, "third", Work::Update).unwrap());
         assert_eq!(Holder::of(&paths).unwrap(), None);
+    }
+
+    /// To end a verdict is no advice.
+    #[test]
+    fn a_verdict_is_not_told_as_an_update() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let lock = Lock::take(&paths, "rollback-health", Work::BootState).unwrap();
+        let e = Lock::take(&paths, "mark-good", Work::BootState).unwrap_err();
+        assert!(
+            !e.message().contains("updat") && e.message().contains(" changing the boot state since 20"),
+            "{e}"
+        );
+        assert_eq!(e.hint(), "wait until it has ended");
+        lock.release();
+        // As an earlier copal signs it.
+        let old: Holder = serde_json::from_str(r#"{"pid":7,"program":"p","since":"s"}"#).unwrap();
+        assert_eq!(old.doing(), "p (process 7) has been updating since s");
     }
 
     #[test]
@@ -165,11 +217,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         let mode = || fs::metadata(place(&paths)).unwrap().permissions().mode() & 0o777;
-        drop(Lock::take(&paths, "first").unwrap());
+        drop(Lock::take(&paths, "first", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);
         // As an earlier release has made it.
         fs::set_permissions(place(&paths), Permissions::from_mode(0o644)).unwrap();
-        drop(Lock::take(&paths, "second").unwrap());
+        drop(Lock::take(&paths, "second", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);
     }
 
@@ -177,9 +229,11 @@ mod tests {
     fn one_without_a_name_is_held_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
-        let lock = Lock::take(&paths, "first").unwrap();
+        let lock = Lock::take(&paths, "first", Work::Update).unwrap();
         lock.file.set_len(0).unwrap();
-        assert!(Lock::take(&paths, "second").unwrap_err().message().contains("another program"));
+        let e = Lock::take(&paths, "second", Work::Update).unwrap_err();
+        assert_eq!(e.message(), "cannot begin: another program has just begun");
+        assert_eq!(e.hint(), "wait until it has ended");
         assert_eq!(Holder::of(&paths).unwrap().unwrap().pid, 0);
     }
 }

@@ -34,7 +34,7 @@ use std::time::Duration;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::lock::Lock;
+use crate::hostapp::lock::{Lock, Work};
 use crate::phase::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::phase::{self, Observation, Phase};
 use crate::slot::{Root, Roots, Slot};
@@ -122,7 +122,7 @@ struct Turn {
 impl Turn {
     /// Takes the lock of updates. Signals are put off.
     fn take(ground: &Ground<'_>, program: &str) -> Result<Turn> {
-        let lock = Lock::take(ground.paths, program)?;
+        let lock = Lock::take(ground.paths, program, Work::BootState)?;
         let put_off = match ground.outside.hold_signals.then(PutOff::begin) {
             Some(Err(e)) => return Err(Error::new(Code::Io, "cannot put off signals").because(e)),
             Some(Ok(put_off)) => Some(put_off),

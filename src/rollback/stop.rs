@@ -10,7 +10,7 @@ use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hostapp::hooks::builtin::bootfiles;
-use crate::hostapp::lock::Lock;
+use crate::hostapp::lock::{Lock, Work};
 use crate::phase::files::{self, Flag, RollbackRecord, Trial};
 use crate::phase::{Observation, Phase, observe};
 use crate::slot::{Root, Roots};
@@ -28,7 +28,7 @@ pub fn run(paths: &Paths, force: bool) -> Result<()> {
     // Looked into, an automount mounts what it stands for.
     drop(fs::read_dir(paths.inactive().join(".")));
     // An update, or a verdict, writes the same files.
-    let lock = Lock::take(paths, "rollback-stop")?;
+    let lock = Lock::take(paths, "rollback-stop", Work::BootState)?;
     let stopped = stop(paths, force);
     lock.release();
     stopped

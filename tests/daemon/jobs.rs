@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Command;
 
+use copal::hostapp::lock::{Lock, Work};
+
 use crate::bus::{DONE, JOB, MANAGER, Place, TOP, progress, until};
 
 /// Values of a property in the signals, in their order.
@@ -158,11 +160,16 @@ fn one_job_at_a_time() {
     place.wait_for_state(&next, "succeeded");
 
     // Somebody updates without the service.
-    let lock =
-        copal::hostapp::lock::Lock::take(&copal::config::paths::Paths::new(place.root()), "another").unwrap();
-    let e = place.update(&["sa{sv}", "b", "0"]).unwrap_err();
-    assert!(e.contains("another (process") && e.contains("[busy]"), "{e}");
-    lock.release();
+    let paths = copal::config::paths::Paths::new(place.root());
+    for (work, words) in
+        [(Work::Update, "has been updating"), (Work::BootState, "has been changing the boot state")]
+    {
+        let lock = Lock::take(&paths, "another", work).unwrap();
+        let e = place.update(&["sa{sv}", "b", "0"]).unwrap_err();
+        assert!(e.contains("another (process") && e.contains(words) && e.contains("[busy]"), "{e}");
+        assert_eq!(e.contains("or stop it"), work == Work::Update, "{e}");
+        lock.release();
+    }
 }
 
 #[test]

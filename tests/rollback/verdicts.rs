@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use copal::error::Code;
 use copal::history::{self, CheckResult, Event};
+use copal::hostapp::lock::{Lock, Work};
 use copal::phase::Phase;
 use copal::phase::files::{CommitDue, RollbackRecord, Trial};
 use copal::slot::Slot;
@@ -322,7 +323,7 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
         waited.set(waited.get() + 1);
         match waited.get() {
             1 => {
-                let taken = copal::hostapp::lock::Lock::take(&rig.paths(), "hostapp-update").unwrap();
+                let taken = Lock::take(&rig.paths(), "hostapp-update", Work::Update).unwrap();
                 *lock.borrow_mut() = Some(taken);
             }
             3 => drop(lock.borrow_mut().take()),

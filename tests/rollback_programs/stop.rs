@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use copal::error::{Code, Effect};
-use copal::hostapp::lock::Lock;
+use copal::hostapp::lock::{Lock, Work};
 use copal::rollback::stop;
 
 use crate::device::{
@@ -144,7 +144,7 @@ fn a_boot_partition_that_is_not_mounted_stops_it() {
 fn an_update_under_way_keeps_it_out() {
     let mut t = uboot("2", 0, 0);
     traces(&mut t);
-    let lock = Lock::take(&t.paths(), "hostapp-update").unwrap();
+    let lock = Lock::take(&t.paths(), "hostapp-update", Work::Update).unwrap();
     let before = snapshot(&t);
     for force in [false, true] {
         assert_eq!(stop::run(&t.paths(), force).unwrap_err().code(), Code::Busy);

@@ -19,7 +19,7 @@ pub use legacy::asked;
 pub use milestone::told;
 
 use super::hooks;
-use super::lock::Lock;
+use super::lock::{Lock, Work};
 use super::preflight;
 use super::safe_reboot;
 use crate::config::paths::Paths;
@@ -95,7 +95,7 @@ pub struct Installed {
 /// otherwise in plain words.
 pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
     milestone::wanted();
-    let lock = Lock::take(&request.paths, &request.program)?;
+    let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
     let ready = preflight::check(request)?;
     milestone::started(request, &ready);
     // An update outlives the connection that it was started by; whoever wants it to end says so.
