@@ -17,7 +17,7 @@ use crate::config::paths::Paths;
 use crate::sys::log::events;
 
 pub use journal::{LINES, journal_of_this_boot};
-pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION};
+pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION, Why};
 pub use store::{FILE_LIMIT, LINE_LIMIT, RECORDS};
 
 /// For the state partition to take what it is given. One that takes longer hangs, or is worn out.

@@ -344,7 +344,7 @@ const fn next(phase: Phase) -> &'static str {
 /// What a flag says of the last update.
 const fn became(flag: Flag) -> &'static str {
     match flag {
-        Flag::HealthTriggered => "the health checks failed, and the device went back",
+        Flag::HealthTriggered => "the new system was given up, and the device went back",
         Flag::AltbootTriggered => "the new system did not boot, and the device went back",
         Flag::HealthFailed => "the device could not go back: nobody could restore its boot files",
     }

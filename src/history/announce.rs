@@ -29,7 +29,7 @@ pub fn health_check_failed(slot: Slot, check: &Check, attempt: u32, attempts: u3
     );
 }
 
-/// The running system has proved itself.
+/// The running system stays.
 pub fn committed(slot: Slot, version: Option<&str>) {
     tracing::info!(
         MESSAGE_ID = events::COMMITTED,

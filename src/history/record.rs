@@ -30,9 +30,9 @@ pub enum Event {
     Installed,
     /// An update came to nothing.
     UpdateFailed,
-    /// The new system has proved itself.
+    /// The new system stays.
     Committed,
-    /// The health checks failed, and the device goes back.
+    /// The device goes back from the new system, which has run.
     RolledBack,
     /// The bootloader gave up on the new system, and the device goes back.
     Altboot,
@@ -63,6 +63,21 @@ impl Event {
     pub const fn is_rollback(self) -> bool {
         matches!(self, Event::RolledBack | Event::Altboot | Event::RollbackFailed)
     }
+}
+
+/// What a system on trial was kept, or given up, for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// The health checks.
+    Checks,
+    /// Somebody asked for it.
+    Asked,
+    /// The system before it is too old to go back to.
+    TooOld,
+    /// One of a later release of copal.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A root partition, and the release on it.
@@ -142,6 +157,9 @@ pub struct Record {
     pub time: String,
     /// What happened.
     pub event: Event,
+    /// Of a verdict on a trial, what it goes by; not in records of earlier releases.
+    #[serde(default)]
+    pub why: Option<Why>,
     /// The image, as it was named to the update.
     #[serde(default)]
     pub image: Option<String>,
@@ -186,6 +204,7 @@ impl Record {
             transaction: transaction.into(),
             time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             event,
+            why: None,
             image: None,
             from: None,
             to: None,

@@ -61,7 +61,7 @@ pub fn remove_breadcrumbs(paths: &Paths) -> Result<()> {
 /// What became of an earlier update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
-    /// The health checks failed, and the device went back.
+    /// The new system ran, was given up, and the device went back.
     HealthTriggered,
     /// The bootloader gave up, and the device went back.
     AltbootTriggered,

@@ -5,7 +5,7 @@ use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, stop, warn};
 use crate::bootloader;
 use crate::error::Result;
-use crate::history::{Event, announce};
+use crate::history::{Event, Why, announce};
 use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
 use crate::hostapp::hooks::{self, DIR};
 use crate::phase::files::{BootfilesRecord, CommitDue};
@@ -42,8 +42,10 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
     announce::committed(running.slot, ground.version_of(running.slot).as_deref());
     let mut record = ground.record(Event::Committed, &transaction, running.slot.other(), running.slot);
     story::seen(&mut record, &seen);
-    if let Proof::Healthy(tried) = proof {
-        story::tried(&mut record, tried);
+    match proof {
+        Proof::Healthy(tried) => story::tried(&mut record, tried),
+        Proof::NoWayBack => record.why = Some(Why::TooOld),
+        Proof::ByHand => record.why = Some(Why::Asked),
     }
     let telling = ground.tell(record, false);
     if in_place {

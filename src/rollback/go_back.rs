@@ -6,7 +6,7 @@ use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, warn};
 use crate::bootloader::{self, Dialect};
 use crate::error::{Error, Result};
-use crate::history::{Event, announce};
+use crate::history::{Event, Why, announce};
 use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::undo;
 use crate::phase::Marked;
@@ -152,7 +152,7 @@ fn tell(ground: &Ground<'_>, reason: &Reason<'_>, rollback: &RollbackRecord) -> 
     }
     match reason {
         Reason::Unhealthy(tried) => story::tried(&mut record, tried),
-        Reason::ByHand => {}
+        Reason::ByHand => record.why = Some(Why::Asked),
         Reason::Resumed(_) if ground.is_told(Event::RolledBack, &rollback.transaction) => {
             return story::Telling::nothing();
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Ground;
 use super::trial::Tried;
 use crate::error::Error;
-use crate::history::{self, Event, Failure, LINES, Record, Side};
+use crate::history::{self, Event, Failure, LINES, Record, Side, Why};
 use crate::hostapp::current;
 use crate::phase::files::Trial;
 use crate::phase::{Observation, Phase};
@@ -88,6 +88,7 @@ pub(super) fn seen(record: &mut Record, seen: &Observation) {
 
 /// What the trial has shown.
 pub(super) fn tried(record: &mut Record, tried: &Tried) {
+    record.why = Some(Why::Checks);
     record.attempts = tried.attempts;
     record.checks = tried.told();
     record.phase = Some(Phase::Trial.as_str().to_owned());

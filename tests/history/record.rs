@@ -1,6 +1,6 @@
 //! A record and its line.
 
-use copal::history::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side};
+use copal::history::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why};
 use copal::slot::Slot;
 use proptest::prelude::*;
 
@@ -46,8 +46,13 @@ fn hook() -> impl Strategy<Value = Hook> {
     (word(), any::<Option<i32>>()).prop_map(|(name, status)| Hook { name, status })
 }
 
+fn why() -> impl Strategy<Value = Option<Why>> {
+    prop::option::of(prop::sample::select(vec![Why::Checks, Why::Asked, Why::TooOld, Why::Unknown]))
+}
+
 prop_compose! {
     fn record()(
+        why in why(),
         head in (word(), word(), event(), prop::option::of(word()), side(), side(), prop::option::of(word())),
         numbers in any::<[u32; 3]>(),
         checks in prop::collection::vec(check(), 0..20),
@@ -57,7 +62,7 @@ prop_compose! {
     ) -> Record {
         let (transaction, time, event, image, from, to, phase) = head;
         let [bootcount, resets, attempts] = numbers;
-        Record { time, image, from, to, phase, bootcount, resets, attempts, checks, hooks, error, journal, ..Record::new(transaction, event) }
+        Record { time, why, image, from, to, phase, bootcount, resets, attempts, checks, hooks, error, journal, ..Record::new(transaction, event) }
     }
 }
 
@@ -146,10 +151,11 @@ fn what_went_well_is_left_out_first() {
 /// The record of a trial is written by the new release, and read by the old one.
 #[test]
 fn records_of_later_releases_are_read_as_far_as_they_are_known() {
-    let line = r#"{"version":7,"transaction":"t","time":"now","event":"exploded","more":{"a":[1]},"checks":[{"name":"c","required":true,"result":"maybe","colour":"red"}],"from":{"slot":"B","size":3}}"#;
+    let line = r#"{"version":7,"transaction":"t","time":"now","event":"exploded","why":"whim","more":{"a":[1]},"checks":[{"name":"c","required":true,"result":"maybe","colour":"red"}],"from":{"slot":"B","size":3}}"#;
     let read = Record::of_line(line.as_bytes()).unwrap();
     assert_eq!((read.version, read.event, read.transaction.as_str()), (7, Event::Unknown, "t"));
     assert_eq!(read.checks[0].result, CheckResult::Unknown);
+    assert_eq!(read.why, Some(Why::Unknown));
     assert_eq!(read.from, Some(Side { slot: Slot::B, version: None }));
     for damaged in [r#"{"version":1}"#, r#"{"transaction":"t","time":"now"}"#, "[]", "null", "{}", ""] {
         assert_eq!(Record::of_line(damaged.as_bytes()), None, "{damaged}");
@@ -162,6 +168,10 @@ fn the_schema_takes_what_is_written() {
         let record = Record { time: Record::new("t", Event::Installed).time, ..record };
         let line: serde_json::Value = serde_json::from_str(&record.line()).unwrap();
         assert_eq!(complaints_by("history.schema.json", &line), "");
+    }
+    for why in [None, Some(Why::Checks), Some(Why::Asked), Some(Why::TooOld)] {
+        let line: serde_json::Value = serde_json::from_str(&Record { why, ..rollback(1) }.line()).unwrap();
+        assert_eq!(complaints_by("history.schema.json", &line), "", "{why:?}");
     }
     let mut wrong: serde_json::Value = serde_json::from_str(&rollback(1).line()).unwrap();
     wrong["event"] = "exploded".into();

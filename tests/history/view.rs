@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use copal::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side};
+use copal::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
 use copal::slot::Slot;
 use serde_json::Value;
 
@@ -184,8 +184,10 @@ fn every_record_is_shown_when_it_is_asked_for() {
             },
         )
     };
-    let committed =
-        at("2026-11-22T08:00:00Z", Record { event: Event::Committed, hooks: Vec::new(), ..installed() });
+    let committed = at(
+        "2026-11-22T08:00:00Z",
+        Record { event: Event::Committed, hooks: Vec::new(), attempts: 1, ..installed() },
+    );
     let stuck = at("2026-11-23T08:00:00Z", Record { from: None, ..Record::new("t3", Event::RollbackFailed) });
     keep(&t, &[failed, altboot, rolled_back(), committed, stuck]);
     let shown = copal(&t, &["--history"]);
@@ -214,6 +216,48 @@ fn every_record_is_shown_when_it_is_asked_for() {
         (&s["last_update"]["event"], &s["last_rollback"]["event"]),
         (&"committed".into(), &"rollback-failed".into())
     );
+}
+
+/// What nobody has checked is told neither as failed checks nor as a proof.
+#[test]
+fn a_verdict_is_told_by_what_it_went_by() {
+    let back = "from 6.0.0 in slot B to 5.3.1 in slot A";
+    for (event, why, attempts, told) in [
+        (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),
+        (Event::RolledBack, Some(Why::Asked), 0, format!("{back}: that was asked for")),
+        (Event::RolledBack, None, 2, format!("{back}: the health checks failed 2 times")),
+        (Event::RolledBack, None, 0, format!("{back}: the reason is not known")),
+        (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason is not known")),
+        (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A has proved itself".into()),
+        (
+            Event::Committed,
+            Some(Why::Asked),
+            0,
+            "5.3.1 in slot A stays, unchecked: that was asked for".into(),
+        ),
+        (
+            Event::Committed,
+            Some(Why::TooOld),
+            0,
+            "5.3.1 in slot A stays, unchecked: the system before it is too old to go back to".into(),
+        ),
+        (Event::Committed, None, 3, "5.3.1 in slot A has proved itself".into()),
+        (Event::Committed, None, 0, "5.3.1 in slot A stays, unchecked".into()),
+    ] {
+        let t = device();
+        let (from, to) = (side(Slot::B, "6.0.0"), side(Slot::A, "5.3.1"));
+        let record = Record { event, why, attempts, from, to, ..small(1) };
+        keep(&t, &[at("2026-11-21T16:20:00Z", record)]);
+        assert_eq!(copal(&t, &["--history"]), format!("2026-11-21T16:20:00Z: {told}\n"));
+    }
+    // As an earlier release has written it.
+    let t = device();
+    let line = rolled_back().line().replace("\"why\":null,", "");
+    assert!(!line.contains("why"), "{line}");
+    let file = t.paths().at("/mnt/state/copal/history.jsonl");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, line).unwrap();
+    assert!(copal(&t, &["--history"]).contains(": the health checks failed 15 times\n"));
 }
 
 /// A release that is installed again and again, and never stays.

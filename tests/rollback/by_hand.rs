@@ -1,6 +1,7 @@
 //! Verdicts of the owner.
 
 use copal::error::Code;
+use copal::history::{self, Event, Why};
 use copal::phase::Phase;
 use copal::phase::files::{Marker, boot_id, drop_breadcrumbs};
 use copal::rollback::Ground;
@@ -18,12 +19,16 @@ fn a_system_on_trial_is_kept_or_given_up() {
     assert_eq!(rig.noted(), ["commit hooks"]);
     mark_good_with(&Ground::look(&paths, &outside).unwrap()).unwrap();
     assert_eq!(rig.noted(), ["commit hooks"], "once");
+    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
+    assert_eq!(told, [(Event::Committed, Some(Why::Asked), 0)]);
 
     let rig = on_trial(Told::Uboot);
     let (paths, outside) = (rig.paths(), rig.outside());
     let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
     assert_eq!(e.code(), Code::RebootFailed);
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack));
+    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
+    assert_eq!(told, [(Event::RolledBack, Some(Why::Asked), 0)]);
 }
 
 #[test]

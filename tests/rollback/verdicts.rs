@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use copal::error::Code;
-use copal::history::{self, CheckResult, Event};
+use copal::history::{self, CheckResult, Event, Why};
 use copal::hostapp::lock::{Lock, Work};
 use copal::phase::Phase;
 use copal::phase::files::{CommitDue, RollbackRecord, Trial};
@@ -105,7 +105,7 @@ fn the_last_attempt_may_be_the_one_that_passes() {
     rig.health().unwrap();
     assert_eq!(rig.phase(), Phase::Healthy);
     let last = history::read(&rig.paths()).pop().unwrap();
-    assert_eq!((last.event, last.attempts), (Event::Committed, 15));
+    assert_eq!((last.event, last.why, last.attempts), (Event::Committed, Some(Why::Checks), 15));
     let engine = last.checks.iter().find(|c| c.name == "engine").unwrap();
     assert_eq!((engine.result, engine.reason.as_str()), (CheckResult::Passed, "failed 14 of 15 times"));
 }
@@ -162,6 +162,7 @@ fn a_previous_system_that_is_too_old_means_no_trial() {
     rig.too_old.set(true);
     let e = rig.health().unwrap_err();
     assert_eq!(e.code(), Code::PreviousTooOld);
+    assert_eq!(history::read(&rig.paths()).pop().unwrap().why, Some(Why::TooOld));
     assert_eq!((rig.noted(), rig.phase()), (vec!["commit hooks".to_owned()], Phase::Healthy));
     assert_eq!(rig.selection(), (Slot::B, false, 0));
 }

@@ -29,7 +29,7 @@ fn status_says_what_comes_next_and_what_became_of_the_last_update() {
         "phase    trial: the running system is on trial until its health checks have passed",
         "next     rollback-health tests the running system, and keeps it or goes back",
         "other    5.3.1, can be gone back to",
-        "last     the health checks failed, and the device went back (rollback-health-triggered)",
+        "last     the new system was given up, and the device went back (rollback-health-triggered)",
         "last     the new system did not boot, and the device went back (rollback-altboot-triggered)",
         "last     the device could not go back: nobody could restore its boot files (rollback-health-failed)",
     ] {

@@ -1,6 +1,6 @@
 //! What became of updates, in words.
 
-use crate::history::{Check, CheckResult, Event, Record, Side};
+use crate::history::{Check, CheckResult, Event, Record, Side, Why};
 use crate::hostapp::status::Status;
 use crate::sys::log::printable;
 
@@ -56,10 +56,8 @@ fn headline(r: &Record) -> String {
             Some(image) => format!("installing {image} FAILED"),
             None => format!("installing {to} FAILED"),
         },
-        Event::Committed => format!("{to} has proved itself"),
-        Event::RolledBack => {
-            format!("{way}: the health checks failed{}", times(r.attempts))
-        }
+        Event::Committed => format!("{to} {}", kept(r)),
+        Event::RolledBack => format!("{way}: {}", given_up(r)),
         Event::Altboot => match r.bootcount {
             0 => format!("{way}: the bootloader gave up"),
             n => format!("{way}: the bootloader gave up, having counted {n}"),
@@ -68,6 +66,25 @@ fn headline(r: &Record) -> String {
         Event::Unknown => "something that this release does not know".to_owned(),
     };
     printable(&format!("{}: {what}", r.time)).into_owned()
+}
+
+fn kept(r: &Record) -> &'static str {
+    match r.why {
+        Some(Why::Asked) => "stays, unchecked: that was asked for",
+        Some(Why::TooOld) => "stays, unchecked: the system before it is too old to go back to",
+        _ if r.attempts > 0 => "has proved itself",
+        // Earlier releases have not written down more.
+        _ => "stays, unchecked",
+    }
+}
+
+fn given_up(r: &Record) -> String {
+    match r.why {
+        Some(Why::Asked) => "that was asked for".to_owned(),
+        _ if r.attempts > 0 => format!("the health checks failed{}", times(r.attempts)),
+        // Nor does the record know that was made when the rollback was taken up after a power cut.
+        _ => "the reason is not known".to_owned(),
+    }
 }
 
 /// What failed, required checks first.

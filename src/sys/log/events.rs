@@ -40,7 +40,7 @@ events! {
     TRIAL_STARTED = "087c0e1168f24595b105b90da41ef69a";
     /// A system on trial is not as well as it has to be, at this attempt.
     HEALTH_CHECK_FAILED = "5b7762eab28f4f78bde1c0b84adc5035";
-    /// A new system has proved itself, and stays.
+    /// A new system stays: it has proved itself, or somebody has decided so.
     COMMITTED = "8913a1f17bab4dc28ea8ab45f90c32ac";
     /// The device goes back to the old system.
     ROLLED_BACK = "5f7781a0713c4955a35238e2e70b59ad";
