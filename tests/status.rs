@@ -207,6 +207,45 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&Tree::new(), "slots", "problem", "no ext4 file system is mounted there");
 }
 
+/// What the doctor says of a folder with a small file system on it: the verdict and the code.
+fn room(place: &str, kib: u32) -> (String, Value) {
+    let t = device();
+    let root = t.paths().root().to_owned();
+    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", &kib.to_string()])
+        .arg(t.paths().at(place))
+        .arg(env!("CARGO_BIN_EXE_copal"))
+        .arg(root)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let found =
+        text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
+    let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
+    let about =
+        |f: &&Value| f["check"] == "room" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
+    let of_it: Vec<&Value> = found.iter().filter(about).collect();
+    assert_eq!(of_it.len(), 1, "{found:#?}");
+    (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
+}
+
+#[test]
+fn room_is_a_problem_where_an_update_would_stop_for_it() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: room_is_a_problem_where_an_update_would_stop_for_it: needs root");
+        return;
+    }
+    assert_eq!(room("/mnt/state", 512), ("ok".into(), Value::Null));
+    assert_eq!(room("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
+    // Only an archive is unpacked there.
+    assert_eq!(room("/mnt/data", 512), ("warning".into(), Value::Null));
+    assert_eq!(room("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
+    let t = device();
+    fs::remove_dir(t.paths().data()).unwrap();
+    finds(&t, "room", "warning", "/mnt/data");
+}
+
 #[test]
 fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
     let mut t = device();

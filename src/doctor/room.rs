@@ -4,17 +4,16 @@ use std::path::Path;
 
 use super::{Findings, Patient};
 use crate::error::{Code, Error};
+use crate::hostapp::preflight;
 use crate::sys::file::Folder;
 
-/// What the small files of an update take on the state partition, with plenty to spare.
-const STATE: u64 = 1 << 20;
-/// Unpacking an image needs room for one of its layers; this much is little.
+/// Less than this on the data partition is little for any archive. How much one needs is known when it is there.
 const DATA: u64 = 64 << 20;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let paths = patient.paths;
-    one(&paths.state(), STATE, Code::StateUnwritable, found);
-    one(&paths.data(), DATA, Code::SlotFull, found);
+    state(&paths.state(), found);
+    data(&paths.data(), found);
     let inactive = paths.inactive();
     match free(&inactive) {
         Ok(bytes) => found
@@ -23,15 +22,34 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     }
 }
 
-fn one(place: &Path, least: u64, code: Code, found: &mut Findings<'_>) {
+fn state(place: &Path, found: &mut Findings<'_>) {
+    let least = preflight::STATE;
     match free(place) {
         Ok(bytes) if bytes < least => found.problem(
-            &Error::new(code, format!("{} has {bytes} bytes free, and {least} are needed", place.display()))
-                .object(place.display())
-                .with_hint("make room on it"),
+            &Error::new(
+                Code::StateUnwritable,
+                format!("{} has {bytes} bytes free, and {least} are needed", place.display()),
+            )
+            .object(place.display())
+            .with_hint("make room on it"),
         ),
         Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),
-        Err(e) => found.problem(&unreadable(place, code, e)),
+        Err(e) => found.problem(&unreadable(place, Code::StateUnwritable, e)),
+    }
+}
+
+/// Only an archive is unpacked there, and only where there is one: it stops no other update, and no rollback.
+fn data(place: &Path, found: &mut Findings<'_>) {
+    const HINT: &str = "make room on it before an update from an archive, or install from a registry";
+    match free(place) {
+        Ok(bytes) if bytes < DATA => {
+            found.warn(format!("{} has only {bytes} bytes free", place.display()), HINT);
+        }
+        Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),
+        Err(e) => found.warn(
+            format!("cannot open {}: {e}", place.display()),
+            "look whether the data partition is mounted: the applications need it, an update does not",
+        ),
     }
 }
 

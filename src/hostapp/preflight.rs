@@ -19,7 +19,7 @@ use crate::slot::{Root, Roots};
 use crate::sys::mount;
 
 /// Room on the state partition for the files of an update, in bytes.
-const STATE: u64 = 256 << 10;
+pub(crate) const STATE: u64 = 256 << 10;
 
 /// What is known once an update may begin.
 pub struct Ready {
