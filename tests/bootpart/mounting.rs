@@ -105,6 +105,27 @@ fn what_is_no_partition_is_refused() {
     assert_eq!(e.code(), Code::BootMountFailed, "{e}");
 }
 
+/// udev has the kernel take the partitions of a disk away, and show them again, when somebody has written to the disk.
+#[test]
+fn a_partition_that_is_away_for_a_moment_is_waited_for() {
+    if !can_run("a_partition_that_is_away_for_a_moment_is_waited_for") {
+        return;
+    }
+    let rig = Rig::new(&[], &[]);
+    let disk = Ext4::new(rig.dir.path(), "disk", 8);
+    let (node, point) = (rig.dir.path().join("node"), rig.dest.canonicalize().unwrap());
+    let partition = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(700));
+            std::os::unix::fs::symlink(&disk.node, &node).unwrap();
+        });
+        BootPartition::mount(&node, &point).unwrap()
+    });
+    assert_eq!(mounts_at(&point), 1);
+    partition.unmount().unwrap();
+    assert_eq!(mounts_at(&point), 0);
+}
+
 /// Who keeps it busy is said.
 #[test]
 fn a_partition_that_stays_busy_names_its_users() {
