@@ -91,10 +91,13 @@ impl Error {
         self
     }
 
-    /// Adds to the message what else must be known.
+    /// Adds to the message what else must be known, behind what was added before.
     #[must_use]
     pub fn and_also(mut self, text: &str) -> Self {
-        self.note = Some(text.to_owned());
+        self.note = Some(match self.note {
+            Some(before) => format!("{before}; {text}"),
+            None => text.to_owned(),
+        });
         self
     }
 
@@ -188,6 +191,13 @@ mod tests {
         );
         assert_eq!(e.effect(), Effect::Refused);
         assert_eq!(e.after_write().effect(), Effect::Written);
+    }
+
+    #[test]
+    fn whatever_is_added_is_shown() {
+        let e = Error::new(Code::Io, "cannot do it").because(std::io::Error::other("why"));
+        let e = e.and_also("this is left").and_also("and that");
+        assert_eq!(e.message(), "cannot do it: why; this is left; and that");
     }
 
     #[test]
