@@ -18,6 +18,13 @@ use crate::sys::file;
 /// on a device.
 pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
 
+/// Ends hooks of the new release that may still run in their container: they would deploy and select behind our back.
+pub type EndHooks<'a> = &'a dyn Fn() -> Result<()>;
+
+/// What to do about those that could not be ended.
+pub const HOW_TO_END: &str =
+    "run `copal rollback back` when balena-host.service is up again, or restart the device: either ends them";
+
 /// The way back.
 pub struct Undo<'a> {
     /// Where everything is.
@@ -30,6 +37,8 @@ pub struct Undo<'a> {
     pub transaction: String,
     /// The running system's hooks, which put its boot files back; `None` where nobody wants that.
     pub hooks: Option<Restore<'a>>,
+    /// `None` where none of the new release's can be left.
+    pub end_hooks: Option<EndHooks<'a>>,
 }
 
 /// How far the way back led.
@@ -38,6 +47,8 @@ pub struct Undo<'a> {
 pub struct Undone {
     /// Whether the running system is the one that boots.
     pub selection: Result<()>,
+    /// Why hooks of the new release may still run, and select it again; the traces stay then.
+    pub left: Option<Error>,
     /// Whether its boot files are in place; `None` where nobody looked after them.
     pub boot_files: Option<Result<()>>,
     /// What else could not be done.
@@ -55,7 +66,14 @@ impl Undo<'_> {
     /// Selection and boot files. The traces stay: whoever calls this has more to do before they go.
     pub fn restore(&self) -> Undone {
         self.record();
-        let mut undone = Undone { selection: self.select(), boot_files: None, others: Vec::new() };
+        let mut undone =
+            Undone { selection: self.select(), left: None, boot_files: None, others: Vec::new() };
+        if let Some(end_hooks) = self.end_hooks {
+            // Behind the selection: it may have to wait for the engine. They may have selected their system up to their end.
+            undone.left = end_hooks().err();
+            self.record();
+            undone.selection = self.select();
+        }
         if undone.selection.is_err() {
             // The boot files belong to what is selected.
             return undone;
@@ -74,12 +92,18 @@ impl Undo<'_> {
         undone
     }
 
-    /// The traces, unless the selection failed: then the breadcrumbs must stay for the next boot to find.
+    /// The traces, unless the selection failed, or may not last: then they must stay for whoever comes next to find.
     pub fn clear(&self, undone: &mut Undone) {
         if undone.selection.is_err() {
             return;
         }
         bootfiles::sum_up_selection(self.paths);
+        if undone.left.is_some() {
+            // The running system's hooks have removed them. With the marker they say that this is not over, and with the next boot, which
+            // ends everybody, that it is to be looked after.
+            undone.others.extend(files::drop_breadcrumbs(self.paths).err());
+            return;
+        }
         let settled = match &undone.boot_files {
             Some(Ok(())) => BootfilesRecord::remove(self.paths),
             // The next boot tries again.

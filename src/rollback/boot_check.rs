@@ -55,7 +55,7 @@ fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
         Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
         Phase::Finishing => return complete(ground, turn),
         Phase::GoingBack => return resume(ground, turn),
-        Phase::Leftovers => undo(ground).map(|()| Next::Again),
+        Phase::Leftovers => undo(ground, None).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(ground);
             // Of an update that was cut off before its breadcrumbs, or behind them. The flags stay: they are for the owner.

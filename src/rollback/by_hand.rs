@@ -46,7 +46,8 @@ pub fn mark_good_with(ground: &Ground<'_>) -> Result<()> {
 /// system. A system that was committed never goes back.
 ///
 /// # Errors
-/// `RollbackRefused`; `Busy`; those of going back; the device does not reboot.
+/// `RollbackRefused`; `Busy`; those of going back; the device does not reboot. Those of the container engine when the update was undone, and
+/// hooks of it that may still run could not be ended.
 pub fn back(paths: &Paths, conf: &RollbackConf) -> Result<Back> {
     let outside = Outside::of(paths, conf);
     back_with(&Ground::look(paths, &outside)?)
@@ -61,8 +62,10 @@ pub fn back_with(ground: &Ground<'_>) -> Result<Back> {
     turn.hold_shutdown(ground, "copal");
     match ground.observe()?.phase {
         Phase::Trial => Err(go_back(ground, turn, &Reason::ByHand)),
-        Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers => {
-            undo(ground)?;
+        phase @ (Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers) => {
+            // A boot has ended everybody.
+            let in_this_boot = phase != Phase::Leftovers;
+            undo(ground, in_this_boot.then_some(&*ground.outside.end_hooks))?;
             turn.release();
             Ok(Back::Undone)
         }

@@ -1,8 +1,8 @@
 //! The end of a way back, in the system that it leads to.
 
 use super::{Ground, warn};
-use crate::error::Result;
-use crate::hostapp::undo::{Undo, Undone};
+use crate::error::{Error, Result};
+use crate::hostapp::undo::{self, EndHooks, Undo, Undone};
 use crate::phase::files::{Flag, RollbackKind, RollbackRecord};
 
 impl RollbackKind {
@@ -27,6 +27,7 @@ pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()>
         dialect: &*dialect,
         transaction: record.transaction.clone(),
         hooks: Some(&ground.outside.current_hooks),
+        end_hooks: None,
     };
     let mut undone = undo.restore();
     if undone.selection.is_ok() {
@@ -39,11 +40,12 @@ pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()>
     RollbackRecord::remove(ground.paths)
 }
 
-/// Back to the running system from an update that came to nothing: no rollback, and no flag.
+/// Back to the running system from an update that came to nothing: no rollback, and no flag. With `end_hooks` where it may have been
+/// killed in this boot, which leaves its hooks running.
 ///
 /// # Errors
-/// The running system could not be selected.
-pub(super) fn undo(ground: &Ground<'_>) -> Result<()> {
+/// The running system could not be selected; or it is, and hooks that could not be ended may yet select the other one.
+pub(super) fn undo(ground: &Ground<'_>, end_hooks: Option<EndHooks<'_>>) -> Result<()> {
     let dialect = crate::bootloader::detect(ground.paths)?;
     let undo = Undo {
         paths: ground.paths,
@@ -51,8 +53,22 @@ pub(super) fn undo(ground: &Ground<'_>) -> Result<()> {
         dialect: &*dialect,
         transaction: ground.transaction()?,
         hooks: Some(&ground.outside.current_hooks),
+        end_hooks,
     };
-    told(undo.run())
+    let mut undone = undo.run();
+    let left = undone.left.take();
+    told(undone)?;
+    let Some(e) = left else { return Ok(()) };
+    let slot = ground.running().slot;
+    let message = format!(
+        "slot {slot} is selected again, but hooks of the update may still run, and select slot {}",
+        slot.other()
+    );
+    Err(Error::new(e.code(), message)
+        .object(slot.other())
+        .because(e.message())
+        .with_hint(undo::HOW_TO_END)
+        .after_write())
 }
 
 /// Everything that failed goes to the log; only the selection stops anything.

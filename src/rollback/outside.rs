@@ -8,6 +8,7 @@ use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Error, Result};
 use crate::history::Check;
+use crate::hostapp::engine::Engine;
 use crate::hostapp::hooks;
 use crate::hostapp::safe_reboot;
 
@@ -30,6 +31,8 @@ pub struct Outside<'a> {
     pub current_hooks: Act<'a>,
     /// Runs the running system's commit hooks.
     pub commit_hooks: Act<'a>,
+    /// Ends hooks that an update of this boot has left running when it was killed.
+    pub end_hooks: Act<'a>,
     /// Whether signals to end the program are put off while a verdict is carried out: not in a program that has other threads which
     /// mind.
     pub hold_signals: bool,
@@ -51,6 +54,7 @@ impl<'a> Outside<'a> {
             old_boot_files: Box::new(move || chroot::deploy_old_boot_files(paths)),
             current_hooks: Box::new(move || hooks::current::restore(paths)),
             commit_hooks: Box::new(move || hooks::current::commit(paths)),
+            end_hooks: Box::new(move || Engine::end_hooks_of_the_dead(paths)),
             hold_signals: true,
             old_is_there: Box::new(move || chroot::is_there(paths)),
             reboot: Box::new(move || safe_reboot::at_once(paths)),

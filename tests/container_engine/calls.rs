@@ -281,6 +281,7 @@ fn hooks_that_take_long_and_hooks_that_fail_to_run() {
         let bench = Bench::new(change);
         let image = bench.load().unwrap();
         let result = bench.engine.run_hooks(&image, &mut |_| {});
+        assert!(!bench.engine.has_left_hooks(), "the container was removed, or nothing runs in it any more");
         (result, bench.stub.calls())
     };
     let slow = |s: Script| Script { hooks: hooks("sleep 4"), ..s };
@@ -303,4 +304,41 @@ fn hooks_that_take_long_and_hooks_that_fail_to_run() {
         Code::EngineUnreachable,
         &["not answered"],
     );
+}
+
+/// A container that runs, as long as nobody has ended it.
+const ONE: &str = r#"[{"Id":"c0ffee"}]"#;
+
+#[test]
+fn hooks_that_were_left_are_ended_by_an_engine_that_comes_back() {
+    let lost = |s: Script| s.fault("wait", 0, Kind::Close).fault("remove-container", 0, Kind::Close);
+    let bench = Bench::new(lost);
+    let image = bench.load().unwrap();
+    fails(bench.engine.run_hooks(&image, &mut |_| {}), Code::EngineUnreachable, &["hooks"]);
+    assert!(bench.engine.has_left_hooks());
+
+    let socket = bench.stub.socket.clone();
+    drop(bench.stub);
+    let limit = Duration::from_millis(100);
+    fails(Engine::end_running(&socket, limit), Code::EngineUnreachable, &["no such socket"]);
+    let back = std::thread::scope(|scope| {
+        let ending = scope.spawn(|| Engine::end_running(&socket, Duration::from_secs(60)));
+        std::thread::sleep(Duration::from_millis(300));
+        let root = bench.dir.path().join("again");
+        let back = Stub::start(&socket, Script::new(root).fault("containers", 1, says(&[ONE], Then::End)));
+        ending.join().unwrap().unwrap();
+        back
+    });
+    assert_eq!(back.calls(), ["containers", "remove-container", "containers"]);
+}
+
+#[test]
+fn hooks_of_an_update_that_was_killed_are_ended_where_there_is_an_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = Paths::new(dir.path());
+    Engine::end_hooks_of_the_dead(&paths).unwrap();
+    let script = Script::new(dir.path().join("balena")).fault("containers", 1, says(&[ONE], Then::End));
+    let stub = Stub::start(&paths.at("/var/run/balena-host.sock"), script);
+    Engine::end_hooks_of_the_dead(&paths).unwrap();
+    assert_eq!(stub.calls(), ["containers", "remove-container", "containers"]);
 }

@@ -1,6 +1,6 @@
 //! Verdicts of the owner.
 
-use copal::error::Code;
+use copal::error::{Code, Effect};
 use copal::history::{self, Event, Why};
 use copal::phase::Phase;
 use copal::phase::files::{Marker, boot_id, drop_breadcrumbs};
@@ -31,24 +31,71 @@ fn a_system_on_trial_is_kept_or_given_up() {
     assert_eq!(told, [(Event::RolledBack, Some(Why::Asked), 0)]);
 }
 
+/// A machine on slot A, in whose boot an update of slot B has come to its hooks.
+fn updated(told: Told) -> Rig {
+    let rig = Rig::new(told, Slot::A);
+    let marker = Marker {
+        kind: copal::phase::Marked::Installing,
+        boot_id: boot_id(&rig.paths()).unwrap(),
+        target: Slot::B,
+        transaction: "t".into(),
+    };
+    marker.set(&rig.paths()).unwrap();
+    drop_breadcrumbs(&rig.paths()).unwrap();
+    rig.select(Slot::A, false);
+    rig
+}
+
 #[test]
 fn an_update_that_waits_for_its_reboot_is_undone() {
     for trial in [true, false] {
-        let rig = Rig::new(Told::Grub, Slot::A);
-        let marker = Marker {
-            kind: copal::phase::Marked::Installing,
-            boot_id: boot_id(&rig.paths()).unwrap(),
-            target: Slot::B,
-            transaction: "t".into(),
-        };
-        marker.set(&rig.paths()).unwrap();
-        drop_breadcrumbs(&rig.paths()).unwrap();
+        let rig = updated(Told::Grub);
         rig.select(Slot::B, trial);
         let (paths, outside) = (rig.paths(), rig.outside());
         assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy));
-        assert_eq!(rig.noted(), ["current hooks, A selected"]);
+        assert_eq!(rig.noted(), ["hooks are ended, A selected", "current hooks, A selected"]);
     }
+}
+
+#[test]
+fn hooks_of_an_update_that_was_killed_are_ended_before_it_is_undone() {
+    for told in Told::ALL {
+        let rig = updated(told);
+        assert_eq!(rig.phase(), Phase::Installing);
+        // The last thing that they do before they are ended.
+        rig.left_hooks.set((true, true));
+        let (paths, outside) = (rig.paths(), rig.outside());
+        assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy));
+        assert_eq!(rig.noted(), ["hooks are ended, A selected", "current hooks, A selected"]);
+    }
+}
+
+#[test]
+fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_after_it() {
+    let rig = updated(Told::Uboot);
+    rig.select(Slot::B, true);
+    rig.left_hooks.set((true, false));
+    let (paths, outside) = (rig.paths(), rig.outside());
+    let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+    assert_eq!((e.code(), e.effect()), (Code::EngineUnreachable, Effect::Written), "{e}");
+    let text = "slot A is selected again, but hooks of the update may still run, and select slot B: the engine is gone";
+    assert_eq!(e.message(), text);
+    assert!(e.hint().contains("copal rollback back") && e.hint().contains("restart"), "{e}");
+    assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Installing));
+    assert_eq!(rig.noted().last().unwrap(), "current hooks, A selected", "all is done that can be");
+    assert!(rig.has("rollback-health-breadcrumb") && rig.has("rollback-altboot-breadcrumb"));
+
+    // Once the engine is there again; or with the next boot, in which nobody runs.
+    rig.left_hooks.set((false, true));
+    assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+    assert_eq!(rig.phase(), Phase::Healthy);
+    let rig = updated(Told::Uboot).booted(Slot::A);
+    assert_eq!(rig.phase(), Phase::Leftovers);
+    let (paths, outside) = (rig.paths(), rig.outside());
+    assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+    assert_eq!(rig.noted(), ["current hooks, A selected"]);
 }
 
 #[test]

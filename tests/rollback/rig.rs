@@ -42,6 +42,8 @@ pub struct Rig {
     pub old_boot_files: Cell<bool>,
     pub too_old: Cell<bool>,
     pub old_is_there: Cell<bool>,
+    /// What hooks that were left do at last: whether they select the other slot, and whether they can be ended.
+    pub left_hooks: Cell<(bool, bool)>,
     /// What was done, in its order.
     pub log: RefCell<Vec<String>>,
     /// Time that has passed.
@@ -99,6 +101,7 @@ impl Rig {
             old_boot_files: Cell::new(true),
             too_old: Cell::new(false),
             old_is_there: Cell::new(true),
+            left_hooks: Cell::new((false, true)),
             log: RefCell::default(),
             clock: Cell::default(),
         }
@@ -214,6 +217,14 @@ impl Rig {
             commit_hooks: Box::new(|| {
                 self.note("commit hooks");
                 Ok(())
+            }),
+            end_hooks: Box::new(move || {
+                self.note(&format!("hooks are ended, {} selected", self.selection().0));
+                let (select, end) = self.left_hooks.get();
+                if select {
+                    self.select(self.roots().other()?.slot, true);
+                }
+                if end { Ok(()) } else { Err(Error::new(Code::EngineUnreachable, "the engine is gone")) }
             }),
             hold_signals: false,
             old_is_there: Box::new(|| self.old_is_there.get()),

@@ -1,7 +1,9 @@
 //! Whatever fails, the running system boots next, with its own boot files.
 
+use std::fs::{self, File};
+
 use crate::image::Release;
-use crate::rig::{Rig, can_run, stderr};
+use crate::rig::{Rig, can_run, stderr, until, wait};
 
 #[test]
 fn a_hook_that_fails_leaves_the_running_system_selected() {
@@ -190,4 +192,32 @@ fn hooks_of_the_running_system_that_fail_are_told_and_stop_nothing() {
     assert!(log.contains("ended with status 7"), "{log}");
     assert!(rig.said().ends_with("current\n"), "{}", rig.said());
     rig.assert_back("broken hooks");
+}
+
+#[test]
+fn hooks_that_go_on_without_their_engine_are_ended_before_the_update_is_undone() {
+    if !can_run("hooks_that_go_on_without_their_engine_are_ended_before_the_update_is_undone") {
+        return;
+    }
+    let mut rig = Rig::ready();
+    rig.hook("forward", "touch /run/held; while [ -e /run/held ]; do sleep 0.05; done\n");
+    let log = rig.dir.path().join("update.log");
+    let mut command = rig.command(&["hostapp-update", "-f", "/mnt/data/os.tar"]);
+    let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+    let said = || fs::read_to_string(&log).unwrap();
+    until("the hooks", || rig.has("run/held"));
+    rig.crash_engine();
+    until("the way back", || said().contains("going back to the running system"));
+    fs::remove_file(rig.at("run/held")).unwrap();
+    until("the end of the hooks", || rig.selected().0 == "3");
+    rig.engine();
+    let out = wait(child);
+    let log = said();
+    assert_eq!(out.status.code(), Some(1), "{log}");
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("[engine-unreachable]") && !last.contains("may still run"), "{last}");
+    assert!(last.contains("slot A, the running system, boots next"), "{last}");
+    assert_eq!(rig.text("mnt/boot/kernel"), "old\n", "{log}");
+    assert_eq!(rig.selected(), ("2".into(), "0".into()), "{log}");
+    assert!(!rig.has("mnt/state/rollback-health-breadcrumb") && !rig.has("run/copal/marker"), "{log}");
 }

@@ -333,6 +333,13 @@ impl Rig {
         }
     }
 
+    /// Kills it, as a crash would: what runs in its containers goes on.
+    pub fn crash_engine(&mut self) {
+        let mut engine = self.engine.take().unwrap();
+        self.ok(&["sh", "-c", "kill -KILL $(cat /run/engine.pid)"]);
+        drop(engine.wait());
+    }
+
     pub fn docker(&self, args: &[&str]) -> Output {
         self.run(&[&["docker", "-H", "unix:///var/run/balena-host.sock"], args].concat())
     }

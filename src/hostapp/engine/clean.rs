@@ -1,7 +1,8 @@
 //! Emptying the engine's store.
 
+use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListImagesOptionsBuilder, RemoveContainerOptionsBuilder,
@@ -9,12 +10,17 @@ use bollard::query_parameters::{
 };
 
 use super::failure::{Failure, Why};
-use super::{Engine, REMOVAL};
+use super::{Engine, REMOVAL, SOCKET};
+use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
 /// Between two looks at a removal that somebody else has under way, and how many looks.
 const PAUSE: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 240;
+
+/// How long an engine that is gone is waited for, since it may be restarting, and how long between two attempts.
+const RESTART: Duration = Duration::from_secs(120);
+const AGAIN: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Removes every container with its volumes, running or not.
@@ -31,6 +37,51 @@ impl Engine {
     /// Some still run; all were tried.
     pub fn remove_running(&self) -> Result<()> {
         self.remove_of("running container", false)
+    }
+
+    /// Ends the hooks that an update has left to an engine which had gone away from them, and waits for one that is being restarted.
+    ///
+    /// # Errors
+    /// It did not come back, or could not end them: they may still run.
+    pub fn end_hooks(paths: &Paths) -> Result<()> {
+        Engine::end_running(&paths.at(SOCKET), RESTART)
+    }
+
+    /// The same for an update that was killed. Without a socket there is nobody to be asked, and nothing to be ended: an engine that is
+    /// stopped ends its containers, and takes its socket with it.
+    ///
+    /// # Errors
+    /// As for [`end_hooks`](Engine::end_hooks).
+    pub fn end_hooks_of_the_dead(paths: &Paths) -> Result<()> {
+        if paths.at(SOCKET).try_exists().is_ok_and(|there| !there) {
+            return Ok(());
+        }
+        Engine::end_hooks(paths)
+    }
+
+    /// [`remove_running`](Engine::remove_running) with the engine at `socket`, begun again until `limit` has passed.
+    ///
+    /// # Errors
+    /// The last one.
+    pub fn end_running(socket: &Path, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        let mut told = false;
+        loop {
+            match Engine::at(socket).and_then(|engine| engine.remove_running()) {
+                Err(e) if began.elapsed() < limit => {
+                    if !told {
+                        let rest = limit.as_secs();
+                        tracing::warn!(
+                            "{}; trying again for {rest} s, since hooks may still run",
+                            e.message()
+                        );
+                        told = true;
+                    }
+                    thread::sleep(AGAIN.min(limit));
+                }
+                ended => return ended,
+            }
+        }
     }
 
     fn remove_of(&self, kind: &str, idle: bool) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The new host OS's hooks, in a container of it.
 
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl Engine {
     /// limit of time. Returns its exit status. The container is removed in any case, and what runs in it ended.
     ///
     /// # Errors
-    /// The engine refuses, or goes away meanwhile.
+    /// The engine refuses, or goes away meanwhile: [`has_left_hooks`](Engine::has_left_hooks) then says whether they may still run.
     pub fn run_hooks(&self, image: &Image, said: &mut dyn FnMut(&str)) -> Result<i64> {
         let what = format!("cannot run the hooks of the image {} in a container", image.reference);
         let texts = |list: &[&str]| Some(list.iter().map(|&s| s.to_owned()).collect());
@@ -66,10 +67,21 @@ impl Engine {
                 Ok(status)
             }
             (Err(e), Ok(())) => Err(e.during(&what)),
-            (Err(e), Err(_)) => {
-                Err(e.during(&what).and_also("the container is left, and hooks may still run in it"))
+            (Err(e), Err(still)) => {
+                tracing::warn!(
+                    "the hooks' container {id} is left, and hooks may still run in it: {}",
+                    still.text
+                );
+                self.left.store(true, Ordering::Relaxed);
+                Err(e.during(&what))
             }
         }
+    }
+
+    /// Whether hooks may still run, in a container that [`run_hooks`](Engine::run_hooks) could not remove.
+    #[must_use]
+    pub fn has_left_hooks(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
     }
 
     /// From the start of the container to its end.

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bollard::{ClientVersion, Docker};
@@ -103,6 +104,8 @@ pub struct Engine {
     retry: Retry,
     patience: Patience,
     credentials: Option<PathBuf>,
+    /// Hooks may still run in a container of this process.
+    left: AtomicBool,
 }
 
 impl Engine {
@@ -131,6 +134,7 @@ impl Engine {
             retry: Retry::default(),
             patience: Patience::default(),
             credentials: None,
+            left: AtomicBool::new(false),
         };
         engine.check_version()?;
         Ok(engine)

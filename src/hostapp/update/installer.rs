@@ -8,7 +8,7 @@ use super::story::Story;
 use super::{Request, before, go_on};
 use crate::error::{Code, Error, Result};
 use crate::flasher::progress::Progress;
-use crate::hostapp::engine::{Hostapp, Image};
+use crate::hostapp::engine::{Engine, Hostapp, Image};
 use crate::hostapp::preflight::Ready;
 use crate::hostapp::sysroot::Sysroot;
 use crate::sys::command::{self, End};
@@ -27,6 +27,10 @@ pub(crate) trait Installer {
     /// Ends hooks that an update left running when it was killed: they would deploy and select behind our back what is erased
     /// meanwhile.
     fn end_hooks(&self) -> Result<()>;
+    /// Whether those of this update may still run, because the engine has gone away from them.
+    fn has_left_hooks(&self) -> bool;
+    /// Ends those, with patience for an engine that is being restarted.
+    fn end_left_hooks(&self) -> Result<()>;
     /// Keeps what the running system is like, for the health checks of the new one.
     fn keep(&self) -> Result<()>;
     /// Empties the slot, and fills it.
@@ -50,6 +54,14 @@ pub(super) struct ByEngine<'a> {
 impl Installer for ByEngine<'_> {
     fn end_hooks(&self) -> Result<()> {
         self.ready.engine.remove_running()
+    }
+
+    fn has_left_hooks(&self) -> bool {
+        self.ready.engine.has_left_hooks()
+    }
+
+    fn end_left_hooks(&self) -> Result<()> {
+        Engine::end_hooks(&self.request.paths)
     }
 
     fn keep(&self) -> Result<()> {

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result};
 use crate::hostapp::engine::Image;
 use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::preflight::Device;
-use crate::hostapp::undo::{Restore, Undo, Undone};
+use crate::hostapp::undo::{self, EndHooks, Restore, Undo, Undone};
 use crate::phase::Marked;
 use crate::phase::files::{self, BootfilesRecord, Marker, Trial};
 
@@ -58,7 +58,7 @@ impl Update<'_> {
         // An update that was killed leaves its hooks running in their container. They would deploy and select behind our back what
         // is erased meanwhile.
         self.installer.end_hooks()?;
-        let undone = self.way_back(device, true).run();
+        let undone = self.way_back(device, true, None).run();
         undone.selection?;
         match undone.boot_files {
             Some(Err(e)) if self.request.force => {
@@ -122,24 +122,37 @@ impl Update<'_> {
         Ok(())
     }
 
-    fn way_back<'d>(&'d self, device: &'d Device, hooks: bool) -> Undo<'d> {
+    fn way_back<'d>(&'d self, device: &'d Device, hooks: bool, end_hooks: Option<EndHooks<'d>>) -> Undo<'d> {
         Undo {
             paths: &self.request.paths,
             roots: &device.roots,
             dialect: &*device.dialect,
             transaction: self.transaction.clone(),
             hooks: hooks.then_some(self.restore),
+            end_hooks,
         }
     }
 
     /// Goes back, and tells in the error how far that led.
     fn undo(&self, device: &Device, why: Error) -> Error {
         tracing::error!("{}; going back to the running system", why.message());
-        let undone = self.way_back(device, self.request.recover).run();
+        let end_hooks = || self.installer.end_left_hooks();
+        let left = self.installer.has_left_hooks();
+        let undone = self.way_back(device, self.request.recover, left.then_some(&end_hooks)).run();
         let (running, target) = (device.roots.active.slot, device.target.slot);
         for e in &undone.others {
             tracing::warn!("{}", e.message());
         }
+        let (why, next) = match &undone.left {
+            Some(e) => {
+                let text = format!(
+                    "hooks of the new release may still run, and select slot {target} again ({})",
+                    e.message()
+                );
+                (why.and_also(&text).with_hint(undo::HOW_TO_END), "boots next, unless they do")
+            }
+            None => (why, "boots next"),
+        };
         match undone {
             Undone { selection: Err(e), .. } => {
                 tracing::error!("{}", e.message());
@@ -151,10 +164,13 @@ impl Update<'_> {
                 .with_hint("do not restart the device: run the update again, which tries to select the running system first")
             }
             Undone { boot_files: Some(Err(e)), .. } => why.and_also(&format!(
-                "slot {running}, the running system, boots next, but its boot files could not be restored ({})",
+                "slot {running}, the running system, {next}, but its boot files could not be restored ({})",
                 e.message()
             )),
-            _ => why.and_also(&format!("slot {running}, the running system, boots next")),
+            _ => why.and_also(&format!("slot {running}, the running system, {next}")),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,6 +109,14 @@ impl Installer for Engine<'_> {
         Ok(())
     }
 
+    fn has_left_hooks(&self) -> bool {
+        false
+    }
+
+    fn end_left_hooks(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn keep(&self) -> Result<()> {
         crate::phase::files::keep_vpn_state(&self.machine.paths(), true)
     }
@@ -203,6 +211,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         }),
         current_hooks: Box::new(|| hooks(m, false, m.running, Fails::Nowhere)),
         commit_hooks: Box::new(|| Ok(())),
+        end_hooks: Box::new(|| Ok(())),
         hold_signals: false,
         old_is_there: Box::new(|| true),
         reboot: Box::new(|| {
