@@ -9,8 +9,10 @@ use crate::bootloader::Named;
 use crate::config::paths::Paths;
 use crate::device::Facts;
 use crate::error::{Code, Error, Result};
+use crate::hostapp::engine::Engine;
 use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::lock::{Lock, Work};
+use crate::hostapp::undo;
 use crate::phase::files::{self, Flag, RollbackRecord, Trial};
 use crate::phase::{Observation, Phase, observe};
 use crate::slot::{Root, Roots};
@@ -21,7 +23,8 @@ use crate::slot::{Root, Roots};
 /// With `force`, what is selected stays selected, even if it is the other system: nothing then leads back from that.
 ///
 /// # Errors
-/// `Busy` while an update, or a verdict, is being carried out. `StopRefused` while the bootloader selects the other system, or a rollback to it is under way; nothing was written then.
+/// `Busy` while an update, or a verdict, is being carried out. `StopRefused` while the bootloader selects the other system, a rollback to it is
+/// under way, or hooks of an update that was killed may still run; nothing was written then.
 /// `BootStateInvalid`, `BootStateUnwritable`, `SlotUnknown`, `SlotSame`, `Io`; `StateUnwritable` once the trial is over and a trace of
 /// it stays.
 pub fn run(paths: &Paths, force: bool) -> Result<()> {
@@ -36,7 +39,16 @@ pub fn run(paths: &Paths, force: bool) -> Result<()> {
 
 fn stop(paths: &Paths, force: bool) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
-    let found = observe(paths, &roots)?;
+    let mut found = observe(paths, &roots)?;
+    if found.phase == Phase::Installing {
+        // Whoever was killed has left its hooks running: they would select the other system afterwards.
+        match Engine::end_hooks_of_the_dead(paths) {
+            Err(e) if !force => return Err(still_running(&e, &roots)),
+            Err(e) => tracing::warn!("--force: going on although {}", e.message()),
+            Ok(()) => {}
+        }
+        found = observe(paths, &roots)?;
+    }
     if !force {
         check(&found, &roots)?;
     }
@@ -65,6 +77,14 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
         return Ok(());
     };
     Err(Error::new(Code::StopRefused, format!("cannot stop rollbacks: {why}")).object(running))
+}
+
+fn still_running(e: &Error, roots: &Roots) -> Error {
+    let other = roots.active.slot.other();
+    let text = format!(
+        "cannot stop rollbacks: hooks of an update that has died may still run, and select slot {other}"
+    );
+    Error::new(Code::StopRefused, text).object(other).because(e.message()).with_hint(undo::HOW_TO_END)
 }
 
 /// The root that is selected, which stays so.

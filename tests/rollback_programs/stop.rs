@@ -9,6 +9,7 @@ use crate::device::{
     ALTBOOT, COUNT, HEALTH, UENV, VARIABLES, copal, device, is_there, marker, read, snapshot, traces, uboot,
     with_block,
 };
+use crate::stub_engine::{Kind, Script, Stub, Then};
 use crate::tree::Tree;
 
 #[track_caller]
@@ -89,6 +90,25 @@ fn it_is_refused_while_a_rollback_to_the_other_root_is_under_way() {
     let before = snapshot(&t);
     assert_eq!(stop::run(&t.paths(), false).unwrap_err().code(), Code::StopRefused);
     assert_eq!(snapshot(&t), before);
+}
+
+#[test]
+fn hooks_of_an_update_that_was_killed_are_ended_first() {
+    let mut t = uboot("2", 0, 0);
+    traces(&mut t);
+    marker(&mut t, "installing");
+    let one = Kind::Says(vec![r#"[{"Id":"c0ffee"}]"#.to_owned()], Then::End);
+    let script = Script::new(t.paths().at("/mnt/sysroot/inactive/balena")).fault("containers", 1, one);
+    let stub = Stub::start(&t.paths().at("/var/run/balena-host.sock"), script);
+    stop::run(&t.paths(), false).unwrap();
+    assert_eq!(stub.calls(), ["containers", "remove-container", "containers"]);
+    no_trace(&t);
+    // Elsewhere nothing can be left.
+    let mut t = uboot("2", 1, 2);
+    traces(&mut t);
+    let stub = Stub::start(&t.paths().at("/var/run/balena-host.sock"), Script::new(t.paths().at("/engine")));
+    stop::run(&t.paths(), false).unwrap();
+    assert_eq!(stub.calls(), [""; 0]);
 }
 
 #[test]
