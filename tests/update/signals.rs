@@ -1,8 +1,9 @@
 //! Two at once, and updates that are ended on their way.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
-use crate::rig::{Rig, can_run, stderr, until, wait};
+use crate::rig::{Rig, can_run, stderr, stdout, until, wait};
 
 /// An update that waits in a hook until the test lets it go on.
 fn held(rig: &Rig, at: &str) -> Child {
@@ -70,6 +71,35 @@ fn a_signal_is_obeyed_when_the_step_is_done() {
         rig.assert_back(signal);
         rig.no_hook(at);
     }
+}
+
+/// When the slot is selected, and nobody has been told of it yet.
+#[test]
+fn a_signal_that_comes_too_late_ends_the_wait_for_the_reboot_only() {
+    if !can_run("a_signal_that_comes_too_late_ends_the_wait_for_the_reboot_only") {
+        return;
+    }
+    let rig = Rig::ready();
+    // The history is written last, and waited for a few seconds.
+    rig.hook("after", "fsfreeze -f /mnt/state\n");
+    let child = rig.start(&["copal", "update", "--json", "-rf", "/mnt/data/os.tar"]);
+    let counter = || std::fs::read_to_string(rig.at("mnt/sysroot/inactive/counter")).unwrap_or_default();
+    until("the counter", || counter() == "5\n");
+    rig.ok(&["kill", "-TERM", &pid(&rig)]);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    rig.ok(&["fsfreeze", "-u", "/mnt/state"]);
+    let out = wait(child);
+    let last = stdout(&out).lines().last().unwrap_or_default().to_owned();
+    let result: serde_json::Value = serde_json::from_str(&last).unwrap_or_default();
+    assert_eq!(
+        (&result["ok"], &result["update"]["slot"]),
+        (&true.into(), &"B".into()),
+        "{last}{}",
+        stderr(&out)
+    );
+    assert_eq!(out.status.signal(), Some(15), "the reboot is called off");
+    assert!(!rig.has_ended());
+    assert_eq!(rig.selected(), ("3".into(), "1".into()));
 }
 
 #[test]

@@ -37,8 +37,7 @@ pub fn update(
     if hand_over && let Some(result) = in_daemon(request, progress, installed)? {
         return result;
     }
-    let done = update::run(request, progress)?;
-    installed(&done);
+    update::run(request, progress, installed)?;
     if request.reboot { update::reboot(&request.paths) } else { Ok(()) }
 }
 

@@ -88,12 +88,13 @@ pub struct Installed {
     pub counter: u64,
 }
 
-/// Updates.
+/// Updates. `installed` is told of the new release while signals to end are still put off: nobody may be killed between the moment in which it
+/// boots next and that in which somebody knows.
 ///
 /// # Errors
 /// Refusals, with nothing changed. From the first change on the error says what boots next: the running system, unless it says
 /// otherwise in plain words.
-pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
+pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Installed)) -> Result<()> {
     milestone::wanted();
     let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
     let ready = preflight::check(request)?;
@@ -127,14 +128,15 @@ pub fn run(request: &Request, progress: &dyn Progress) -> Result<Installed> {
     }
     lock.release();
     match result {
-        Ok(installed) => {
-            milestone::installed(request, &installed);
+        Ok(done) => {
+            milestone::installed(request, &done);
+            installed(&done);
             // Otherwise signals stay put off: ended by one now, the update would be taken for failed. A reboot may wait for
             // applications for days, though, and can be called off.
             if request.reboot {
                 put_off.release();
             }
-            Ok(installed)
+            Ok(())
         }
         // The error says more than the signal would.
         Err(e) => Err(e.after_write()),
