@@ -346,7 +346,9 @@ const fn became(flag: Flag) -> &'static str {
     match flag {
         Flag::HealthTriggered => "the new system was given up, and the device went back",
         Flag::AltbootTriggered => "the new system did not boot, and the device went back",
-        Flag::HealthFailed => "the device could not go back: nobody could restore its boot files",
+        Flag::HealthFailed => {
+            "the device could not go back: nobody could mount the other root, or restore its boot files"
+        }
     }
 }
 

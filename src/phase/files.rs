@@ -65,7 +65,7 @@ pub enum Flag {
     HealthTriggered,
     /// The bootloader gave up, and the device went back.
     AltbootTriggered,
-    /// The device could not go back: nobody could restore its boot files.
+    /// The device could not go back: nobody could mount the other root, or restore its boot files.
     HealthFailed,
 }
 

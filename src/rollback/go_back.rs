@@ -5,7 +5,7 @@ use super::story;
 use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, warn};
 use crate::bootloader::{self, Dialect};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::history::{Event, Why, announce};
 use crate::hostapp::hooks::builtin::bootfiles;
 use crate::hostapp::undo;
@@ -49,8 +49,13 @@ pub(super) fn go_back(ground: &Ground<'_>, turn: Turn, reason: &Reason<'_>) -> E
 /// Everything but the reboot. An error means that there is nothing to go back to: the running system stays.
 fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
     let paths = ground.paths;
-    let old = ground.roots.other()?;
-    let mut record = ground.rollback_record(old.slot, RollbackKind::Health)?;
+    let old = match ground.other() {
+        // Whoever asks for it by hand is told, and the trial goes on; and only a root that is not mounted is one that is not there.
+        Err(e) if matches!(reason, Reason::ByHand) || e.code() != Code::SlotUnknown => return Err(e),
+        old => old,
+    };
+    let target = ground.running().slot.other();
+    let mut record = ground.rollback_record(target, RollbackKind::Health)?;
     if let Reason::Resumed(begun) = reason {
         record.transaction.clone_from(&begun.transaction);
     }
@@ -59,39 +64,45 @@ fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
     warn(record.write(paths));
     let telling = tell(ground, reason, &record);
     let before = bootloader::detect(paths)?;
-    kernel_override::restore(paths, &*before, old.slot);
-    let back = boot_files(ground, old, &*before);
+    let (old, back) = match old {
+        Ok(old) => {
+            kernel_override::restore(paths, &*before, target);
+            let back = boot_files(ground, &old, &*before);
+            (Some(old), back)
+        }
+        Err(e) => (None, Err(e.after_write())),
+    };
     let stays = match &back {
         Ok(()) => {
-            announce::rolled_back(old.slot, &reason.text());
-            warn(BootfilesRecord::settle(paths, old.slot));
+            announce::rolled_back(target, &reason.text());
+            warn(BootfilesRecord::settle(paths, target));
             warn(Flag::HealthTriggered.raise(paths));
             false
         }
         Err(e) => {
-            announce::rollback_failed(old.slot, e);
+            announce::rollback_failed(target, e);
             warn(Flag::HealthFailed.raise(paths));
-            half_way(ground, old)
+            old.is_none_or(|old| half_way(ground, &old))
         }
     };
     warn(files::remove_variables(paths));
-    if stays {
-        warn(stay(ground));
-    }
+    let stayed = stays.then(|| stay(ground));
     bootfiles::sum_up_selection(paths);
     warn(files::remove_breadcrumbs(paths));
     if !stays {
-        let (target, transaction, boot_id) = (old.slot, record.transaction.clone(), record.boot_id.clone());
+        let (transaction, boot_id) = (record.transaction.clone(), record.boot_id.clone());
         warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
     }
     ground.flush_state();
     telling.finish();
     let Err(e) = back else { return Ok(()) };
-    let mut story =
-        ground.record(Event::RollbackFailed, &record.transaction, ground.running().slot, old.slot);
+    let mut story = ground.record(Event::RollbackFailed, &record.transaction, ground.running().slot, target);
     story::failed(&mut story, &e);
     ground.tell(story, false).finish();
-    if stays { Err(e) } else { Ok(()) }
+    let Some(stayed) = stayed else { return Ok(()) };
+    // The record last: until everything else is in place, a cut leads here once more, and not to a system that has nothing to say of it.
+    warn(stayed.and_then(|()| RollbackRecord::remove(paths)));
+    Err(e)
 }
 
 /// Whether the device has to stay with the running system, which has failed, but runs: nothing would lead back from a reboot.
@@ -115,18 +126,22 @@ fn half_way(ground: &Ground<'_>, old: &Root) -> bool {
     uncounted || !(ground.outside.old_is_there)()
 }
 
-/// The running system for good, with its own boot files: those of the old one may be in place in part.
+/// The running system for good, with its own boot files: those of the old one may be in place in part. The record of the rollback
+/// is left to the caller.
 fn stay(ground: &Ground<'_>) -> Result<()> {
-    tracing::error!(
-        "slot {} stays, although it has failed: there is nothing to go back to",
-        ground.running().slot
-    );
-    warn(own_boot_files(ground));
-    let dialect = bootloader::detect(ground.paths)?;
-    undo::select(ground.paths, &*dialect, ground.running())?;
-    warn(BootfilesRecord::settle(ground.paths, ground.running().slot));
-    warn(Trial::remove(ground.paths));
-    RollbackRecord::remove(ground.paths)
+    let (paths, slot) = (ground.paths, ground.running().slot);
+    tracing::error!("slot {slot} stays, although it has failed: there is nothing to go back to");
+    let own = own_boot_files(ground);
+    let in_place = own.is_ok();
+    warn(own);
+    let dialect = bootloader::detect(paths)?;
+    undo::select(paths, &*dialect, ground.running())?;
+    // Otherwise the next boot tries again.
+    if in_place {
+        warn(BootfilesRecord::settle(paths, slot));
+    }
+    warn(Trial::remove(paths));
+    Ok(())
 }
 
 /// Boot files and selection. The old system's own hooks know everything about it, also how its bootloader is told; without them,

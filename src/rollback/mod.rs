@@ -61,9 +61,19 @@ impl<'a> Ground<'a> {
     /// # Errors
     /// `SlotUnknown`, `SlotSame`, `Io`.
     pub fn look(paths: &'a Paths, outside: &'a Outside<'a>) -> Result<Ground<'a>> {
-        // Looked into, an automount mounts what it stands for; where nothing is to be mounted, that is told when it is needed.
-        drop(std::fs::read_dir(paths.inactive().join(".")));
-        Ok(Ground { paths, roots: Roots::of(&Facts::gather(paths)?)?, outside })
+        Ok(Ground { paths, roots: mounted(paths)?, outside })
+    }
+
+    /// The other root. Where it was not mounted at the beginning, which for the verdict on a trial is long ago, it is looked for once
+    /// more.
+    ///
+    /// # Errors
+    /// `SlotUnknown` when it is not mounted; others when nobody can tell.
+    fn other(&self) -> Result<Root> {
+        match self.roots.other() {
+            Ok(other) => Ok(other.clone()),
+            Err(_) => mounted(self.paths)?.other().cloned(),
+        }
     }
 
     /// Where the device stands now.
@@ -109,6 +119,14 @@ impl<'a> Ground<'a> {
     fn reboot(&self) -> Error {
         (self.outside.reboot)()
     }
+}
+
+/// The roots by what is mounted.
+fn mounted(paths: &Paths) -> Result<Roots> {
+    // Looked into, an automount mounts what it stands for; this returns when that is done, or has failed, and a device that is late
+    // is waited for. Where nothing is to be mounted, that is told when it is needed.
+    drop(std::fs::read_dir(paths.inactive().join(".")));
+    Roots::of(&Facts::gather(paths)?)
 }
 
 /// A verdict, while nobody updates, and nothing ends the program half-way. Ends with one of [`release`](Self::release) and

@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod field;
+mod no_other_root;
 mod rig;
 #[path = "../common/tree.rs"]
 mod tree;

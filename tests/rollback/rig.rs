@@ -150,8 +150,24 @@ impl Rig {
     pub fn selection(&self) -> (Slot, bool, u32) {
         let state = bootloader::detect(&self.paths()).unwrap().read().unwrap();
         let roots = self.roots();
-        let slot = [Slot::A, Slot::B].into_iter().find(|s| state.root.means(roots.in_slot(*s).unwrap()));
-        (slot.unwrap(), state.upgrade_available, state.bootcount)
+        let named = |s: &Slot| roots.in_slot(*s).is_some_and(|root| state.root.means(root));
+        // Without the other root mounted, what is not the running one is the other.
+        let slot = [Slot::A, Slot::B].into_iter().find(named).unwrap_or(roots.active.slot.other());
+        (slot, state.upgrade_available, state.bootcount)
+    }
+
+    /// The other root cannot be mounted any more. With what this returns [`mounts`](Self::mounts) makes it one that was late.
+    pub fn lose_other(&self) -> String {
+        let table = fs::read_to_string(self.at("/proc/self/mountinfo")).unwrap();
+        let left: String =
+            table.split_inclusive('\n').filter(|line| !line.contains(" /mnt/sysroot/inactive ")).collect();
+        assert_ne!(left, table);
+        self.mounts(&left);
+        table
+    }
+
+    pub fn mounts(&self, table: &str) {
+        fs::write(self.at("/proc/self/mountinfo"), table).unwrap();
     }
 
     pub fn phase(&self) -> Phase {

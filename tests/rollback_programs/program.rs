@@ -31,7 +31,8 @@ fn status_says_what_comes_next_and_what_became_of_the_last_update() {
         "other    5.3.1, can be gone back to",
         "last     the new system was given up, and the device went back (rollback-health-triggered)",
         "last     the new system did not boot, and the device went back (rollback-altboot-triggered)",
-        "last     the device could not go back: nobody could restore its boot files (rollback-health-failed)",
+        "last     the device could not go back: nobody could mount the other root, or restore its boot files \
+         (rollback-health-failed)",
     ] {
         assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
     }

@@ -208,6 +208,14 @@ impl Machine {
         });
     }
 
+    /// The other root cannot be mounted.
+    pub(super) fn lose_other(&self) {
+        let table = self.paths().at("/proc/self/mountinfo");
+        let text = fs::read_to_string(&table).unwrap();
+        let left = text.split_inclusive('\n').filter(|line| !line.contains(" /mnt/sysroot/inactive "));
+        fs::write(&table, left.collect::<String>()).unwrap();
+    }
+
     pub(super) fn paths(&self) -> Paths {
         self.tree.paths()
     }

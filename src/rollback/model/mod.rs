@@ -43,6 +43,8 @@ enum Health {
     Unhealthy,
     /// They fail, and the old system's hooks do not run.
     UnhealthyWithoutOldHooks,
+    /// They fail, and the old system's root is lost when it starts: it can neither be mounted nor be booted any more.
+    UnhealthyWithoutOldRoot,
     /// It never reaches userspace.
     Dead,
 }
@@ -221,9 +223,10 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     };
     let ground = Ground::look(&paths, &outside).unwrap();
     let crumb = |name: &str| paths.state().join(name).exists();
+    let stays = |e: &Error| ground.roots.inactive.is_none() && e.code() == Code::SlotUnknown;
     let ended = |result: Result<()>| {
         if let Err(e) = result {
-            assert!(rebooted.get(), "{e}");
+            assert!(rebooted.get() || stays(&e), "{e}");
         }
         rebooted.get()
     };
@@ -254,10 +257,17 @@ struct Model {
 
 impl Model {
     fn new(told: Told, health: Health) -> Model {
+        let machine = |slot| {
+            let machine = Machine::new(told, slot);
+            if slot == Slot::B && health == Health::UnhealthyWithoutOldRoot {
+                machine.lose_other();
+            }
+            (slot, Rc::new(machine))
+        };
         let mut model = Model {
             told,
             health,
-            machines: [Slot::A, Slot::B].map(|slot| (slot, Rc::new(Machine::new(told, slot)))).into(),
+            machines: [Slot::A, Slot::B].map(machine).into(),
             seen: HashMap::new(),
             todo: VecDeque::new(),
             states: Vec::new(),
@@ -307,7 +317,10 @@ impl Model {
                 health != Health::Dead || slot == good || content(state, slot) == "v1"
             };
             match boot(told, &mut state, lives) {
+                Ok(Slot::B) if health == Health::UnhealthyWithoutOldRoot => self.alone(number, state),
                 Ok(running) => self.boot(number, &state, good, running),
+                // So many cuts come into no trial that the bootloader is not right to give it up.
+                Err(_) if health == Health::UnhealthyWithoutOldRoot && selection(told, &state).1 => {}
                 Err(what) => self.complain(what, number, "boot"),
             }
         }
@@ -346,6 +359,24 @@ impl Model {
             if phase == Phase::Healthy {
                 self.look(number, &how, running, &end, good, false);
             }
+        }
+    }
+
+    /// A boot of the new system, when the old one is lost: there is no update, and it proves nothing, but nothing else is left.
+    fn alone(&mut self, number: usize, mut state: Lasting) {
+        let (running, how) = (Slot::B, "B boots alone");
+        state.insert(machine::slot_file(Slot::A), b"lost".into());
+        let m = self.machines[&running].clone();
+        m.start(&state);
+        let rebooted = programs_of_the_boot(&m, false, true);
+        let (rest, good) = self.keep(number, how, &m, running);
+        if rebooted {
+            self.complain("a reboot into nothing", number, how);
+            return;
+        }
+        self.look(number, how, running, &rest, good, true);
+        if !rest.contains_key("mnt/state/rollback-health-failed") {
+            self.complain("the owner is not told", number, how);
         }
     }
 
@@ -432,13 +463,16 @@ explore! {
     uboot_good: Uboot Good;
     uboot_unhealthy: Uboot Unhealthy;
     uboot_unhealthy_without_old_hooks: Uboot UnhealthyWithoutOldHooks;
+    uboot_unhealthy_without_old_root: Uboot UnhealthyWithoutOldRoot;
     uboot_dead: Uboot Dead;
     grub_good: Grub Good;
     grub_unhealthy: Grub Unhealthy;
     grub_unhealthy_without_old_hooks: Grub UnhealthyWithoutOldHooks;
+    grub_unhealthy_without_old_root: Grub UnhealthyWithoutOldRoot;
     grub_dead: Grub Dead;
     balena_good: Balena Good;
     balena_unhealthy: Balena Unhealthy;
     balena_unhealthy_without_old_hooks: Balena UnhealthyWithoutOldHooks;
+    balena_unhealthy_without_old_root: Balena UnhealthyWithoutOldRoot;
     balena_dead: Balena Dead;
 }
