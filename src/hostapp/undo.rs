@@ -123,11 +123,17 @@ impl Undo<'_> {
     /// While the other slot is selected, its boot files are the ones in place, and the hook that selected it has removed the record
     /// of that. From the next step on they are not those of what boots.
     fn record(&self) {
-        let Some(other) = &self.roots.inactive else { return };
+        let running = &self.roots.active;
         let read = || -> Result<Option<BootfilesRecord>> {
             let state = bootloader::detect(self.paths)?.read()?;
-            let missing = state.root.means(other) && BootfilesRecord::read(self.paths)?.is_none();
-            Ok(missing.then(|| BootfilesRecord { transaction: self.transaction.clone(), owner: other.slot }))
+            let selected = match &self.roots.inactive {
+                Some(other) => state.root.means(other),
+                // A root that does not boot may not be one that can be mounted.
+                None => !state.root.means(running),
+            };
+            let missing = selected && BootfilesRecord::read(self.paths)?.is_none();
+            let (transaction, owner) = (self.transaction.clone(), running.slot.other());
+            Ok(missing.then_some(BootfilesRecord { transaction, owner }))
         };
         let written = read().and_then(|record| record.map_or(Ok(()), |r| r.write(self.paths)));
         if let Err(e) = written {

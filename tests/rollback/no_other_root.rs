@@ -9,7 +9,7 @@ use copal::hostapp::status;
 use copal::phase::Phase;
 use copal::phase::files::{BootfilesRecord, Flag, RollbackRecord};
 use copal::rollback::by_hand::back_with;
-use copal::rollback::{Ground, health};
+use copal::rollback::{Ground, altboot, health};
 use copal::slot::Slot;
 
 use crate::rig::{Rig, Told, on_trial};
@@ -150,4 +150,37 @@ fn boot_files_that_could_not_be_put_back_are_tried_again() {
     fs::write(&hook, "#!/bin/sh\n").unwrap();
     rig.boot_check().unwrap();
     stays(&rig);
+}
+
+/// A new system whose root is damaged does not boot: the old one follows the bootloader.
+#[test]
+fn the_bootloader_is_followed_and_a_cut_noticed() {
+    for told in Told::ALL {
+        let rig = Rig::new(told, Slot::A);
+        rig.select(Slot::B, true);
+        rig.count(4);
+        rig.lose_other();
+        rig.boot_check().unwrap();
+        assert_eq!((rig.phase(), rig.has("rollback-altboot-breadcrumb")), (Phase::Altboot, true), "{told:?}");
+        let paths = rig.paths();
+        let mut outside = rig.outside();
+        outside.current_hooks = Box::new(|| {
+            let record = BootfilesRecord::read(&paths).unwrap();
+            assert_eq!(
+                record.map(|r| r.owner),
+                Some(Slot::B),
+                "{told:?}: those of the other slot are in place"
+            );
+            Ok(())
+        });
+        let e = altboot::run_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+        assert_eq!(e.code(), Code::RebootFailed, "{e}");
+        assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
+        assert!(rig.has("rollback-altboot-triggered") && !rig.has("copal/bootfiles"));
+        drop(outside);
+        let rig = rig.booted(Slot::A);
+        rig.lose_other();
+        rig.boot_check().unwrap();
+        assert_eq!(rig.phase(), Phase::Healthy, "{told:?}");
+    }
 }
