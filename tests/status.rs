@@ -140,6 +140,24 @@ fn one_part_that_cannot_be_read_hides_no_other() {
 }
 
 #[test]
+fn a_root_that_is_not_mounted_is_named() {
+    let mut t = device();
+    let table = fs::read_to_string(t.paths().at("/proc/self/mountinfo")).unwrap();
+    let table: String =
+        table.split_inclusive('\n').filter(|line| !line.contains(" /mnt/sysroot/inactive ")).collect();
+    t.file("/proc/self/mountinfo", &table).file("/mnt/state/rollback-health-failed", "");
+    let (_, out, _) = copal(&t, &["status"]);
+    for line in [
+        "slot A   5.3.1, on mmcblk0p2 (partition 2), counter 3, runs now, boots next",
+        "slot B   not mounted",
+        "flag     rollback-health-failed",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
+    }
+    finds(&t, "slots", "problem", "by /mnt/sysroot/inactive: no ext4 file system is mounted there");
+}
+
+#[test]
 fn every_key_is_documented() {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/status.md")).unwrap();
     let documented: BTreeSet<String> = text

@@ -275,18 +275,21 @@ struct Shown {
 fn shown(paths: &Paths) -> Done {
     let status = status::read(paths);
     let phase = Phase::ALL.iter().copied().find(|p| Some(p.as_str()) == status.phase);
+    let previous = check_version::previous(paths);
     let shown = Shown {
         phase: status.phase,
         meaning: status.meaning,
         next: phase.map(next),
         running: status.running,
         boots_next: status.next,
-        previous: check_version::previous(paths),
         can_go_back: match check_version::age(paths) {
             Age::NewEnough(_) => Some(true),
             Age::TooOld(_) => Some(false),
+            // Not mounted, and nothing was mounted by looking into it.
+            Age::Unknown(_) if status.slots.len() == 1 && previous.is_none() => Some(false),
             Age::Unknown(_) => None,
         },
+        previous,
         breadcrumb: status.breadcrumb,
         flags: status.flags,
         problems: status.problems,
@@ -305,6 +308,7 @@ fn lines(shown: &Shown) -> String {
     let previous = shown.previous.as_deref().unwrap_or("unknown version");
     let back = match shown.can_go_back {
         Some(true) => "can be gone back to",
+        Some(false) if shown.previous.is_none() => "not mounted: there is nothing to go back to",
         Some(false) => "older than 2.30.0: an update from it is kept without health checks",
         None => "counts as one that can be gone back to",
     };

@@ -10,6 +10,7 @@ use super::Ui;
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::hostapp::status::{self, Held, Status};
+use crate::slot::Slot;
 
 /// What `copal status` was asked.
 #[derive(Debug, Clone, Args)]
@@ -54,8 +55,9 @@ fn text(status: &Status) -> String {
         (Some(phase), Some(meaning)) => line(format!("phase    {phase}: {meaning}")),
         _ => line("phase    unknown".into()),
     }
-    for held in &status.slots {
-        line(format!("slot {}   {}", held.slot, slot(held, status)));
+    for slot in status.running.into_iter().flat_map(|_| [Slot::A, Slot::B]) {
+        let held = status.slots.iter().find(|h| h.slot == slot);
+        line(format!("slot {slot}   {}", held.map_or("not mounted".into(), |h| words(h, status))));
     }
     if let Some(boot) = &status.boot {
         let trial = if boot.upgrade_available { "on trial" } else { "for good" };
@@ -90,7 +92,7 @@ fn text(status: &Status) -> String {
     out
 }
 
-fn slot(held: &Held, status: &Status) -> String {
+fn words(held: &Held, status: &Status) -> String {
     let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
         Some(_) => "unknown version".into(),
         None => "no hostapp".into(),

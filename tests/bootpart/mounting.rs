@@ -116,7 +116,7 @@ fn a_partition_that_is_away_for_a_moment_is_waited_for() {
     let (node, point) = (rig.dir.path().join("node"), rig.dest.canonicalize().unwrap());
     let partition = std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(std::time::Duration::from_millis(700));
+            std::thread::sleep(Duration::from_millis(700));
             std::os::unix::fs::symlink(&disk.node, &node).unwrap();
         });
         BootPartition::mount(&node, &point).unwrap()

@@ -44,6 +44,23 @@ fn status_says_what_comes_next_and_what_became_of_the_last_update() {
 }
 
 #[test]
+fn status_says_when_there_is_nothing_to_go_back_to() {
+    let mut t = uboot("2", 1, 1);
+    let lines: String = fs::read_to_string(t.paths().at("/proc/self/mountinfo"))
+        .unwrap()
+        .split_inclusive('\n')
+        .filter(|line| !line.contains(" /mnt/sysroot/inactive "))
+        .collect();
+    t.file("/proc/self/mountinfo", &lines);
+    fs::remove_dir_all(t.paths().inactive()).unwrap();
+    let (code, out, _) = copal(&t, &["rollback", "status"]);
+    let line = "other    unknown version, not mounted: there is nothing to go back to";
+    assert!(code == 0 && out.lines().any(|l| l == line), "{out}");
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["can_go_back"]), (&"trial".into(), &false.into()));
+}
+
+#[test]
 fn status_has_a_next_step_in_every_phase_it_can_see() {
     let mut seen = BTreeSet::new();
     for (root, upgrade) in [("2", 0), ("2", 1), ("3", 0), ("3", 1)] {
