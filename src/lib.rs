@@ -6,6 +6,10 @@
 // What tests share names the crate as those outside of it do.
 #[cfg(test)]
 extern crate self as copal;
+#[cfg(test)]
+#[path = "../tests/common/tree.rs"]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+mod tree;
 
 pub mod applet;
 pub mod boot_files;

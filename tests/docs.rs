@@ -194,7 +194,7 @@ fn verbs_keys_and_events_of_json_lines_are_documented() {
     let (mut results, mut events) = (BTreeSet::new(), BTreeSet::new());
     for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli")).unwrap() {
         let Ok(code) = std::fs::read_to_string(file.unwrap().path()) else { continue };
-        let mut gather = |call: &str, to: &mut BTreeSet<String>| {
+        let gather = |call: &str, to: &mut BTreeSet<String>| {
             to.extend(code.split(call).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
         };
         gather("ui.result(\"", &mut results);

@@ -180,7 +180,10 @@ impl Target for MmcBoot {
                 "the chip protects it until it is switched off",
                 "switch the device off and on; a loader that protects the chip at each start has to leave that to others",
             ),
-            "2" => ("the chip protects it for ever", "leave the bootloader that is there, or use another device for it"),
+            "2" => (
+                "the chip protects it for ever",
+                "leave the bootloader that is there, or use another device for it",
+            ),
             _ => return Ok(()),
         };
         let name = self.node.display();

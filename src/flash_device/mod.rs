@@ -192,7 +192,8 @@ impl Written {
 /// No such device or image; of a kind that cannot be written; the image does not fit, or would lie over a partition table
 /// or file system; the device is in use, bad there, or write-protected.
 pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
-    let coming_partition = coming.map(|c| region::claim_coming(&asked(&write.device, paths), c)).transpose()?;
+    let coming_partition =
+        coming.map(|c| region::claim_coming(&asked(&write.device, paths), c)).transpose()?;
     let target = coming_partition.flatten().map_or_else(|| find(&write.device, paths), Ok)?;
     judge(target, write, read_image(&write.image)?, coming)
 }

@@ -136,7 +136,10 @@ fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> 
     if let Some(size) = size {
         fits(&found.table, size)?;
         if found.span > size {
-            let text = format!("its extended partition ends at byte {}, and there are only {size} bytes", found.span);
+            let text = format!(
+                "its extended partition ends at byte {}, and there are only {size} bytes",
+                found.span
+            );
             return Err(Flaw::Cut(text));
         }
     }
@@ -188,7 +191,10 @@ fn fits(table: &Table, size: u64) -> Result<(), Flaw> {
     for p in &table.partitions {
         if p.start.saturating_add(p.size) > size {
             let end = p.start.saturating_add(p.size);
-            return Err(Flaw::Cut(format!("partition {} ends at byte {end}, and there are only {size} bytes", p.index)));
+            return Err(Flaw::Cut(format!(
+                "partition {} ends at byte {end}, and there are only {size} bytes",
+                p.index
+            )));
         }
     }
     Ok(())

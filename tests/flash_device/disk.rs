@@ -205,7 +205,9 @@ fn the_disk_that_will_be_flashed_is_judged_by_the_table_it_will_have() {
     let kernel_name = disk.disk.name().trim_start_matches("/dev/");
     let check = |offset, table: Option<&Table>| {
         let write = Write { device: disk.disk.name().into(), image: disk.image(512, 1), offset };
-        prepare(&write, &Paths::default(), Some(&Coming { dev, kernel_name: kernel_name.as_ref(), table })).map(drop).map_err(|e| e.code())
+        prepare(&write, &Paths::default(), Some(&Coming { dev, kernel_name: kernel_name.as_ref(), table }))
+            .map(drop)
+            .map_err(|e| e.code())
     };
     let (full, bare) = (table(Some("ext")), table(None));
     assert_eq!(check(MIB, Some(&full)), Ok(()), "the present FAT goes");

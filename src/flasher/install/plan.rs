@@ -82,7 +82,8 @@ fn bootloaders(paths: &Paths, conf: &FlasherConf, plan: &Plan) -> Result<Vec<Pla
         // Each would be read back and found right, the first of them before the second had spoilt it.
         if let Some((first, _)) = planned.iter().find(|(_, other)| other.overlaps(&prepared)) {
             let (a, b) = (first.image.display(), next.image.display());
-            let message = format!("cannot write bootloaders: {a} and {b} lie over each other on {}", next.device);
+            let message =
+                format!("cannot write bootloaders: {a} and {b} lie over each other on {}", next.device);
             let hint = "correct the block sizes and the blocks to skip in the board's recipe";
             return Err(Error::new(Code::ConfInvalid, message).object(&next.device).with_hint(hint));
         }

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::tree::{GIB, MIB, Tree};
 use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file;
+use crate::tree::{GIB, MIB, Tree};
 
 /// How the bootloader is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-#[path = "../../../../tests/common/tree.rs"]
-mod tree;
-
 use std::cell::{Cell, RefCell};
 
-use self::tree::{GIB, MIB, Tree};
 use super::*;
 use crate::config::paths::Paths;
 use crate::device::Facts;
@@ -15,6 +11,7 @@ use crate::hostapp::hooks::builtin::BUILTINS;
 use crate::hostapp::update::Source;
 use crate::phase::{Phase, observe};
 use crate::slot::{Roots, Slot};
+use crate::tree::{GIB, MIB, Tree};
 
 /// A device of files that runs slot A, told by U-Boot's file.
 fn device() -> Tree {
