@@ -16,6 +16,7 @@ use crate::flash_device::{Compared, Write, Written, prepare};
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done: the bootloader is there, by reading it back
+  1  that is done, but an eMMC boot partition is not protected again
   2  wrong arguments
   3  refused: nothing was written
   4  failed after writing had begun: the bootloader at that place is incomplete

@@ -3,7 +3,8 @@
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  failed, or the comparison found a difference
+  1  failed, or the comparison found a difference; or the job was done,
+     and only what came after it failed
   2  wrong arguments
   3  refused: nothing was written
   4  failed after writing had begun: the target holds no partition table,

@@ -1,5 +1,5 @@
 SUMMARY = "On-device flasher and host OS update agent for balenaOS"
-DESCRIPTION = "Writes balenaOS to the internal disk of a device, proves that it is there, and updates it so that at every instant a complete system boots"
+DESCRIPTION = "Writes balenaOS to the internal disk of a device, proves that it is there, and updates it so that at every instant a complete system is selected"
 HOMEPAGE = "https://github.com/balena-os/meta-balena"
 BUGTRACKER = "https://github.com/balena-os/meta-balena/issues"
 SECTION = "console/utils"
