@@ -11,9 +11,11 @@ import os
 import random
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -214,7 +216,17 @@ def dirty(disk: Path, image: Path, size: int) -> None:
         source.seek(-33 * 512, os.SEEK_END)
         backup = source.read()
         file.seek(size - 33 * 512)
-        file.write(backup)
+        file.write(backup[:-512] + moved(backup[-512:], size // 512 - 1))
+
+
+def moved(header: bytes, last: int) -> bytes:
+    """The header of a backup GPT as it is on a disk with that last sector: its own place, that of the entries before it, its checksum."""
+    made = bytearray(header)
+    struct.pack_into("<Q", made, 24, last)
+    struct.pack_into("<Q", made, 72, last - 32)
+    struct.pack_into("<I", made, 16, 0)
+    struct.pack_into("<I", made, 16, zlib.crc32(made[:92]))
+    return bytes(made)
 
 
 def make_live(board: Board, name: str, accelerator: str, at: Path, say: Callable[[str], None]) -> None:
