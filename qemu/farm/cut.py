@@ -78,11 +78,11 @@ def pieces(file: BinaryIO, request: Request) -> Iterator[tuple[int, bytes]]:
         yield request.at + offset, data.ljust(min(PIECE, request.length - offset), b"\0")
 
 
-def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool]) -> dict[str, int]:
+def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool], end: int | None = None) -> dict[str, int]:
     """Makes `disk`, which holds what was there before, what it may be after `count` requests when the power goes then.
 
     All that was flushed is there, and whatever `keep(request, sector)` wants of the writes after it. A discard changes
-    nothing: a disk may keep what it holds.
+    nothing: a disk may keep what it holds. With `end`, requests that begin there or behind it are left out.
     """
     requests = read(log)[:count]
     # A flush covers what came before it, not the data it carries.
@@ -90,7 +90,7 @@ def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool])
     counts = {"requests": len(requests), "safe": 0, "kept": 0, "lost": 0}
     with log.open("rb") as source, disk.open("r+b") as target:
         for number, request in enumerate(requests):
-            if request.discard:
+            if request.discard or (end is not None and request.at >= end):
                 continue
             certain = number < safe or request.fua
             for at, data in pieces(source, request):

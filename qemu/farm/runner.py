@@ -34,6 +34,8 @@ COMMAND = 600.0
 RESTART = 300.0
 POWER_OFF = 300.0
 CONSOLE = 600.0
+# Bytes at a disk's beginning that have no table, nor a loader, until all else is there.
+FIRST = 1 << 20
 # A few requests before and behind a change of the bootloader's selection.
 AROUND = (-3, 4)
 
@@ -74,6 +76,8 @@ class Run:
         self.last: Answer | None = None
         self.boot_id = ""
         self.cuts = 0
+        # After so many requests the power went; nothing was started since.
+        self.cut_behind: int | None = None
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
         # What the summary says of this run.
@@ -185,6 +189,7 @@ class Run:
             machines.copy(at / "disk", at / "before")
             log.write_bytes(b"")
         self.marked = 0
+        self.cut_behind = None
         medium = at / "medium" if self.plugged else None
         server = self.hardware.sockets / "disk" if self.lying is not None else None
         self.hardware = replace(self.hardware, disk_log=log, disk_server=server, medium=medium, incoming=state is not None)
@@ -490,8 +495,20 @@ class Run:
     def expect_no_table(self) -> None:
         assert self.hardware is not None
         with self.hardware.disk.open("rb") as file:
-            if any(file.read(1 << 20)):
+            if any(file.read(FIRST)):
                 raise Unmet("the first MiB is not empty")
+        if self.cut_behind is None:
+            return
+        # What the cut has kept was left to chance; it must not be by chance that there is none.
+        assert self.hardware.disk_log is not None
+        part = self.hardware.folder / "first"
+        for kept in (False, True):
+            with (self.hardware.folder / "before").open("rb") as before:
+                part.write_bytes(before.read(FIRST))
+            cut.rebuild(part, self.hardware.disk_log, self.cut_behind, lambda *_, kept=kept: kept, FIRST)
+            with part.open("rb") as file:
+                if any(file.read(FIRST)):
+                    raise Unmet(f"the first MiB is not empty where {'everything' if kept else 'nothing'} is kept that was not flushed")
 
     def expect_no_backup(self) -> None:
         assert self.hardware is not None
@@ -541,6 +558,7 @@ class Run:
         seed = self.random.randrange(1 << 32)
         counts = cut.rebuild(at / "disk.new", self.hardware.disk_log, count, cut.chance(seed))
         (at / "disk.new").rename(at / "disk")
+        self.cut_behind = count
         self.say(
             f"    power cut after {count} of {len(requests)} requests (mark at {self.marked}): "
             f"{counts['kept']} of {counts['kept'] + counts['lost']} sectors kept of what was not flushed; --seed {self.seed}"

@@ -73,6 +73,12 @@ class Cuts(unittest.TestCase):
         cut.rebuild(self.disk, self.log, 3, lambda _, __: False)
         self.assertEqual(self.held(), "----a---")
 
+    def test_what_lies_behind_an_end_is_left_out(self) -> None:
+        log(self.log, (0, sectors("a", 3), 0), (2, sectors("b"), 0), (1, sectors("c"), cut.FUA))
+        cut.rebuild(self.disk, self.log, 3, lambda _, __: True, 2 * SECTOR)
+        self.assertEqual(self.held()[:2], "ac")
+        self.assertEqual(self.held()[2:], "a-----")
+
     def test_a_seed_repeats_itself_and_others_differ(self) -> None:
         data = [(number % 8, sectors("abcdefgh"[number % 8]), 0) for number in range(64)]
         log(self.log, *data)
