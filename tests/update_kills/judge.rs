@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use md5::{Digest as _, Md5};
 
-use crate::rig::{Dialect, VOLUME, boot_file, boot_files};
+use crate::rig::Dialect;
+use crate::system::{VOLUME, boot_file, boot_files};
 use crate::tree::Tree;
 
 /// A root, by what the test calls it: updates run on A.

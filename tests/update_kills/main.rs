@@ -16,6 +16,7 @@ mod rig;
 mod shim;
 #[path = "../common/stub_engine.rs"]
 mod stub_engine;
+mod system;
 mod tree;
 mod updates;
 
