@@ -234,7 +234,10 @@ impl Shown {
             Error::new(Code::JobLost, "the process of the job ended without a result").because(why)
         };
         match (&self.result, self.wrote) {
-            (Some(_), _) => error.and_also("what it was for was done before").after_success(),
+            (Some(_), _) => error
+                .and_also("what it was for was done before")
+                .with_hint("`copal status` tells how the device stands")
+                .after_success(),
             (None, true) => error.after_write(),
             (None, false) => error,
         }
