@@ -47,8 +47,8 @@ fn effects(code: Code) -> &'static [copal::error::Effect] {
     use copal::error::Effect::{Completed, Refused, Written};
     match code {
         Code::EndingFailed | Code::RebootFailed => &[Completed],
-        // `copal bootloader protect`, an installation that is taken back for it, `copal bootloader write`.
-        Code::LeftWritable => &[Refused, Written, Completed],
+        // `copal bootloader protect`, `copal bootloader write`.
+        Code::LeftWritable => &[Refused, Completed],
         _ => &[Refused, Written],
     }
 }

@@ -330,11 +330,32 @@ impl Prepared {
     /// [`Code::VerifyMismatch`] after writing began, with the loader incomplete; [`Code::LeftWritable`] with the loader
     /// complete.
     pub fn run(&self) -> Result<Written> {
+        match self.attempt()? {
+            (_, Some(left)) => Err(left),
+            (written, None) => Ok(written),
+        }
+    }
+
+    /// [`run`](Self::run) for a system that is about to go down: a protection that is not back is a warning, since the kernel sets it
+    /// anew at each start. The loader is there, and to give up what was written besides would help nobody.
+    ///
+    /// # Errors
+    /// Those of `run` but [`Code::LeftWritable`].
+    pub fn run_before_power_off(&self) -> Result<Written> {
+        let (written, left) = self.attempt()?;
+        if let Some(left) = left {
+            tracing::warn!("{}; the next start protects it", left.message());
+        }
+        Ok(written)
+    }
+
+    /// What was done, and why the device is still writable although the loader is complete.
+    fn attempt(&self) -> Result<(Written, Option<Error>)> {
         // Looked at first with nothing lifted, locked or opened for writing, for most often nothing is to be done.
         if self.compare()?.identical {
             let written = self.report(Done::default());
             written.tell();
-            return Ok(written);
+            return Ok((written, None));
         }
         self.target.writable()?;
         let off = PutOff::begin().map_err(|e| {
@@ -350,9 +371,14 @@ impl Prepared {
             tracing::warn!("{signal} came while {} was written; obeyed now", self.device().display());
         }
         off.release();
-        let written = result.map(|()| self.report(done))?;
+        let left = match result {
+            Ok(()) => None,
+            Err(e) if e.code() == Code::LeftWritable => Some(e),
+            Err(e) => return Err(e),
+        };
+        let written = self.report(done);
         written.tell();
-        Ok(written)
+        Ok((written, left))
     }
 
     fn sequence<'p>(&self, place: &'p mut dyn Place) -> Result<Sequence<'p>> {
@@ -369,6 +395,76 @@ impl Prepared {
             changed: done.changed,
             blocks_erased: done.blocks_erased,
             bytes_written: done.bytes_written,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An eMMC boot partition that takes no protection any more once it was written.
+    struct Unprotectable {
+        boot: Box<dyn Target>,
+        force_ro: PathBuf,
+    }
+
+    impl Target for Unprotectable {
+        fn kind(&self) -> Kind {
+            self.boot.kind()
+        }
+
+        fn name(&self) -> &Path {
+            self.boot.name()
+        }
+
+        fn size(&self) -> u64 {
+            self.boot.size()
+        }
+
+        fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()> {
+            self.boot.check(span, coming)
+        }
+
+        fn read(&self, job: Job<'_>) -> Result<()> {
+            self.boot.read(job)
+        }
+
+        fn write(&self, job: Job<'_>) -> Result<()> {
+            self.boot.write(&mut |place| {
+                job(place)?;
+                std::fs::remove_file(&self.force_ro).unwrap();
+                std::os::unix::fs::symlink("/dev/null", &self.force_ro).unwrap();
+                Ok(())
+            })
+        }
+    }
+
+    #[test]
+    fn a_protection_that_is_not_back_spoils_no_installation() {
+        for before_power_off in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (dev, sys) = (dir.path().join("dev"), dir.path().join("sys/block/mmcblk0boot0"));
+            std::fs::create_dir_all(&dev).unwrap();
+            std::fs::create_dir_all(&sys).unwrap();
+            std::fs::write(dev.join("mmcblk0boot0"), [0x11; 8192]).unwrap();
+            std::fs::write(sys.join("force_ro"), "1\n").unwrap();
+            let boot = find("mmcblk0boot0", &Paths::new(dir.path())).unwrap();
+            let target = Box::new(Unprotectable { boot, force_ro: sys.join("force_ro") });
+            let write = Write { device: "mmcblk0boot0".into(), image: "image".into(), offset: 512 };
+            let prepared = judge(target, &write, vec![3; 1000], None).unwrap();
+            if before_power_off {
+                let written = prepared.run_before_power_off().unwrap();
+                assert!(written.changed && written.bytes_written > 0, "{written:?}");
+            } else {
+                let e = prepared.run().unwrap_err();
+                assert_eq!(
+                    (e.code(), e.effect()),
+                    (Code::LeftWritable, crate::error::Effect::Completed),
+                    "{e}"
+                );
+            }
+            assert!(prepared.compare().unwrap().identical);
         }
     }
 }

@@ -103,7 +103,13 @@ fn an_emmc_boot_partition_is_protected_again() {
              echo $ro >/host/killed
              copal bootloader protect
              cat $f >>/host/killed
-             write mended --device mmcblk0boot1 --image /loader"
+             write mended --device mmcblk0boot1 --image /loader
+             # Protected by the chip itself, until it is switched off: what is there already is no fault.
+             echo 1 >/sys/block/mmcblk0boot0/ro_lock_until_next_power_on
+             cat /sys/block/mmcblk0boot0/ro_lock_until_next_power_on >/host/locked
+             write kept --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
+             copal bootloader write --device mmcblk0boot0 --image /large 2>>/host/locked && exit 1
+             [ $? = 3 ]"
         ))
         .run(LIMIT)
         .ok();
@@ -117,6 +123,9 @@ fn an_emmc_boot_partition_is_protected_again() {
     assert!(found == expected);
     assert_eq!(outcome.file("force_ro"), "1\n1\n");
     assert_eq!(outcome.file("killed"), "0\n1\n", "left writable by SIGKILL, then protected");
+    let locked = outcome.file("locked");
+    assert!(locked.starts_with("1\n") && locked.contains("[target-read-only]"), "{locked}");
+    assert_eq!(brief(&report(&outcome, "kept")), ("mmc-boot", false, 0));
     assert_eq!(brief(&report(&outcome, "mended")), ("mmc-boot", true, 0));
     assert_eq!(brief(&report(&outcome, "boot0")), ("mmc-boot", true, 0));
     assert_eq!(brief(&report(&outcome, "again")), ("mmc-boot", false, 0));

@@ -102,7 +102,7 @@ impl Site<'_> {
         let _held = hold_off_shutdown();
         let planned = self.plan().installation.iter().flat_map(|i| &i.bootloaders);
         // Judged again: the disk may now have other partitions than before.
-        planned.map(|b| flash_device::prepare(&b.write(), self.paths, None)?.run()).collect()
+        planned.map(|b| flash_device::prepare(&b.write(), self.paths, None)?.run_before_power_off()).collect()
     }
 
     /// Fills the mounted boot partition.
