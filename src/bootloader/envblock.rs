@@ -141,7 +141,8 @@ impl EnvBlock {
             let plain = rest.split_at_checked(end).unwrap_or((rest, &[]));
             // A backslash before the newline means something only in a value.
             let value = !plain.0.starts_with(b"#") && plain.0.contains(&b'=');
-            let (line, after) = if value { split_line(rest).unwrap_or(plain) } else { plain };
+            // Where the value has no end, it was cut, and what follows is still the value: no keys.
+            let (line, after) = if value { split_line(rest).unwrap_or((plain.0, &[])) } else { plain };
             rest = after;
             let Some((key, value)) = pair(trim(line)) else { continue };
             let value = unescape(trim(value));

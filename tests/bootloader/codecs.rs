@@ -68,6 +68,19 @@ fn damage_is_told() {
     assert_eq!(damage(&block("a=1\nb=2\na=3\n")), Damage::Twice);
 }
 
+/// A value may have newlines, and what stands behind one of them is no line of its own, also where the value was cut.
+#[test]
+fn what_is_left_of_a_value_gives_no_keys() {
+    let whole = b"a=1\nx=some\\\nresin_root_part=9\nb=2\n";
+    let get = |bytes: &[u8], key| EnvBlock::salvage(bytes).get(key).map(<[u8]>::to_vec);
+    assert_eq!(get(whole, "b"), Some(b"2".to_vec()));
+    for cut in 0..=whole.len() {
+        let bytes = whole.get(..cut).unwrap();
+        assert_eq!(get(bytes, "resin_root_part"), None, "{cut}");
+        assert_eq!(get(bytes, "a").is_some(), cut >= b"a=".len(), "{cut}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let mut read = EnvBlock::default();
