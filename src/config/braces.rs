@@ -194,12 +194,19 @@ mod tests {
         same_as_bash("/dev/", &words);
     }
 
+    /// Without numbers of four digits: copal refuses a word that would become more than [`MAX_WORDS`], and bash does not.
+    fn sequence_like() -> impl Strategy<Value = String> {
+        "[a{}{},.b013-]{1,12}".prop_filter("many words", |word| {
+            !word.as_bytes().windows(4).any(|four| four.iter().all(u8::is_ascii_digit))
+        })
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn any_word_expands_as_in_bash(
             text in prop::collection::vec("[a{},.*?]{1,12}", 150),
-            sequences in prop::collection::vec("[a{}{},.b013-]{1,12}", 150),
+            sequences in prop::collection::vec(sequence_like(), 150),
         ) {
             for prefix in ["", "/dev/"] {
                 same_as_bash(prefix, &text);
