@@ -2,8 +2,8 @@
 //!
 //! Whatever decides what to write is pure; whatever writes goes through [`InPlace`], which a test can stop at each call.
 
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use crate::sys::file::{self, Content, Folder, InPlace, Kind};
@@ -20,7 +20,10 @@ pub struct Plan {
 /// One step. Each is on the medium, and read back, before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Make the file hold this, by a new file that takes its name.
+    /// Find out whether the file could be made to hold this, and change nothing: before something goes that is needed should it fail.
+    Rehearse(OsString, Vec<u8>),
+    /// Make the file hold this, by a new file that takes its name. Where there is no room for one, and no more than one sector differs,
+    /// by writing that sector where it lies.
     Replace(OsString, Vec<u8>),
     /// Make the file, which holds `old`, hold `new` by writing these sectors in this order.
     Sectors {
@@ -44,9 +47,8 @@ pub enum Step {
 pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
     for step in steps {
         match step {
-            Step::Replace(name, new) => {
-                file::replace_by(files, name, &Content::Bytes(new))?;
-            }
+            Step::Rehearse(name, new) => rehearse(files, name, new)?,
+            Step::Replace(name, new) => replace(files, name, new)?,
             Step::Sectors { name, old, new, order } => {
                 file::change_in_place(files, name, old, new, order)?;
             }
@@ -54,6 +56,36 @@ pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn rehearse(files: &impl InPlace, name: &OsStr, new: &[u8]) -> io::Result<()> {
+    let content = Content::Bytes(new);
+    if files.holds(name, &content)? {
+        return Ok(());
+    }
+    match file::try_by(files, &content) {
+        Err(e) if e.kind() == io::ErrorKind::StorageFull && one_sector(files, name, new).is_some() => Ok(()),
+        result => result,
+    }
+}
+
+fn replace(files: &impl InPlace, name: &OsStr, new: &[u8]) -> io::Result<()> {
+    match file::replace_by(files, name, &Content::Bytes(new)) {
+        Err(e) if e.kind() == io::ErrorKind::StorageFull => {
+            let Some(old) = one_sector(files, name, new) else { return Err(e) };
+            tracing::warn!("{e}; {} is changed where it lies", name.to_string_lossy());
+            file::change_in_place(files, name, &old, new, &file::differing(&old, new)).map(drop)
+        }
+        result => result.map(drop),
+    }
+}
+
+/// What the file holds, where that becomes `new` by writing one sector, which a drive does at once.
+fn one_sector(files: &impl InPlace, name: &OsStr, new: &[u8]) -> Option<Vec<u8>> {
+    let mut old = Vec::new();
+    let most = u64::try_from(new.len()).ok()?.saturating_add(1);
+    files.hold(name).ok()??.take(most).read_to_end(&mut old).ok()?;
+    (old.len() == new.len() && file::differing(&old, new).len() <= 1).then_some(old)
 }
 
 /// A damaged FAT may have one name several times: each removal takes one of them.
@@ -78,7 +110,7 @@ fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
 const MOST: usize = 64;
 
 /// Whether a name has `part` in it, in whatever case.
-pub(super) fn has(name: &std::ffi::OsStr, part: &str) -> bool {
+pub(super) fn has(name: &OsStr, part: &str) -> bool {
     name.to_string_lossy().to_lowercase().contains(part)
 }
 
@@ -86,7 +118,7 @@ pub(super) fn has(name: &std::ffi::OsStr, part: &str) -> bool {
 ///
 /// # Errors
 /// As the operating system says. Then nothing in the folder may be touched.
-pub(super) fn prepare(folder: &Folder, name: &std::ffi::OsStr) -> io::Result<()> {
+pub(super) fn prepare(folder: &Folder, name: &OsStr) -> io::Result<()> {
     file::sweep(folder)?;
     file::commit_side_files(folder, name)?;
     Ok(())

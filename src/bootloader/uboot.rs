@@ -78,9 +78,15 @@ impl Uboot {
             return Err(io::Error::other("it cannot hold this selection"));
         }
         // A count over the limit turns any selection round. It goes before the new one comes, and once more after it: until then the
-        // old selection may have been counted by somebody else.
-        let new = Step::Replace(actual, uenv.print());
-        Ok(vec![Step::RemoveAll(COUNT_FILE), new, Step::RemoveAll(COUNT_FILE)])
+        // old selection may have been counted by somebody else. What is sure to fail must not cost the count: by that, U-Boot would come to
+        // the other root where nobody here can select it.
+        let new = uenv.print();
+        Ok(vec![
+            Step::Rehearse(actual.clone(), new.clone()),
+            Step::RemoveAll(COUNT_FILE),
+            Step::Replace(actual, new),
+            Step::RemoveAll(COUNT_FILE),
+        ])
     }
 
     /// There is nothing to clear where the only count is 0.

@@ -28,7 +28,7 @@ pub use folder::{Entry, Folder, Kind, Space};
 pub use in_place::{InPlace, SECTOR, change_in_place, differing};
 pub use leftovers::{Leftover, Swept, is_leftover, sweep};
 pub use overwrite::{Overwrite, overwrite, overwrite_by};
-pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
+pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by, try_by};
 pub use side::is_side_file;
 
 use std::io;

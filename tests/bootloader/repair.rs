@@ -256,9 +256,15 @@ fn a_full_boot_partition() {
     // In place there is nothing to make room for.
     bootloader::balena(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.read("bootenv"), block("bootcount=0\nresin_root_part=B\nupgrade_available=1\n"));
-    let e = bootloader::uboot(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap_err();
+    let uboot = bootloader::uboot(&device.paths).unwrap();
+    uboot.set(&root(Slot::B, 3), true).unwrap();
+    assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=1\n");
+    // What gets longer needs a second file.
+    let short = "resin_root_part=2\n";
+    device.write("resinOS_uEnv.txt", short.as_bytes());
+    let e = uboot.set(&root(Slot::B, 3), true).unwrap_err();
     assert_eq!(e.code(), Code::BootStateUnwritable);
-    assert_eq!(device.text("resinOS_uEnv.txt"), uenv);
+    assert_eq!(device.text("resinOS_uEnv.txt"), short);
     assert_eq!(device.names(), ["bootenv", "filler", "resinOS_uEnv.txt"]);
     drop(mounted);
 }

@@ -21,7 +21,7 @@ pub const SECTOR: usize = 512;
 pub trait InPlace: Steps {
     /// Opens a regular file for synchronous writing, never making one.
     fn open_in_place(&self, name: &OsStr) -> io::Result<File>;
-    /// Writes one sector; its data is with the drive when this returns.
+    /// Writes one sector, or what the file has of its last; its data is with the drive when this returns.
     fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()>;
 }
 
@@ -52,8 +52,8 @@ pub fn differing(old: &[u8], new: &[u8]) -> Vec<usize> {
 /// The side files of `fatrw` are removed first, which would undo this.
 ///
 /// # Errors
-/// As the operating system says, with the step that failed. `InvalidInput`, and nothing was written: the sizes differ, are no
-/// number of whole sectors, or `order` is not made of the sectors that differ. `InvalidData`: the file did not hold `old`, and
+/// As the operating system says, with the step that failed. `InvalidInput`, and nothing was written: the sizes differ, or `order` is
+/// not made of the sectors that differ. `InvalidData`: the file did not hold `old`, and
 /// nothing was written; or the medium returned something else than was written.
 pub fn change_in_place(
     steps: &impl InPlace,
@@ -64,8 +64,8 @@ pub fn change_in_place(
 ) -> io::Result<Outcome> {
     let mut sorted = order.to_vec();
     sorted.sort_unstable();
-    if old.len() != new.len() || !new.len().is_multiple_of(SECTOR) || sorted != differing(old, new) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a change of whole sectors"));
+    if old.len() != new.len() || sorted != differing(old, new) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a change of these sectors"));
     }
     let stale = remove_side_files(steps, name)?;
     if !at(steps.holds(name, &Content::Bytes(old)), "compare", name)? {

@@ -121,6 +121,18 @@ pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Cont
     Ok(new)
 }
 
+/// Whether [`replace_by`] would find room for `content` and a medium that keeps it: writes and reads back a temporary, and removes it.
+///
+/// # Errors
+/// As for [`replace`]. Nothing but the temporary was touched.
+pub fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
+    let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
+    let filled = fill(steps, &temporary, &new, content);
+    let removed = unlink_held(steps, &temporary);
+    steps.close(new)?;
+    filled.and(removed)
+}
+
 /// Everything about the temporary is on the medium when this returns, its chain of clusters too: the rename must not get there
 /// before it.
 fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
