@@ -174,10 +174,17 @@ pub fn flush_boot(paths: &Paths) {
 /// # Errors
 /// `BootStateUnwritable`, `BootStateInvalid`: something else may boot next.
 pub fn select(paths: &Paths, before: &dyn Dialect, root: &Root) -> Result<()> {
-    let first = before.set(root, false);
-    let now = bootloader::detect(paths)?;
-    let second = if now.file() == before.file() { Ok(()) } else { now.set(root, false) };
-    let state = bootloader::detect(paths)?.read()?;
+    // Asked for before anything is written: the file of `before`, made anew, could be taken for the one that is read now. And written
+    // first, since its bootloader is the one that is there.
+    let now = bootloader::detect(paths);
+    let moved = now.as_ref().ok().filter(|now| now.file() != before.file());
+    let first = moved.map_or(Ok(()), |now| now.set(root, false));
+    let second = before.set(root, false);
+    let decisive = match now.as_ref() {
+        Ok(now) => now.as_ref(),
+        Err(_) => before,
+    };
+    let state = decisive.read()?;
     if state.root.means(root) && !state.upgrade_available && state.bootcount == 0 {
         for e in [first, second].into_iter().filter_map(Result::err) {
             tracing::warn!("{e}; slot {} is selected all the same", root.slot);
@@ -186,6 +193,6 @@ pub fn select(paths: &Paths, before: &dyn Dialect, root: &Root) -> Result<()> {
     }
     first.and(second)?;
     Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", root.slot))
-        .object(now.file().display())
+        .object(decisive.file().display())
         .because("it was written, and does not read so"))
 }

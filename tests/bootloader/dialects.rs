@@ -169,3 +169,16 @@ fn grub_is_not_made_up() {
     let e = bootloader::grub(&device.paths).err().unwrap();
     assert_eq!(e.code(), Code::BootStateInvalid);
 }
+
+/// A new release has moved from U-Boot to another bootloader, whose loader is there already: both are told, and the other one decides.
+#[test]
+fn the_way_back_tells_the_bootloader_that_is_there_by_now() {
+    let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=2\nupgrade_available=0\n")]);
+    let before = bootloader::detect(&device.paths).unwrap();
+    std::fs::remove_file(device.at("resinOS_uEnv.txt")).unwrap();
+    device.write("bootenv", &block("bootcount=1\nresin_root_part=B\nupgrade_available=1\n"));
+    copal::hostapp::undo::select(&device.paths, &*before, &root(Slot::A, 2)).unwrap();
+    let told = bootloader::balena(&device.paths).unwrap().read().unwrap();
+    assert_eq!(told, state(Named::Slot(Slot::A), 0, false));
+    assert_eq!(before.read().unwrap(), state(Named::Index(2), 0, false));
+}
