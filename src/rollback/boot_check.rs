@@ -7,7 +7,7 @@ use super::{Ground, Outside, Turn, warn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::files::{self, BootfilesRecord, Marker, RollbackKind, RollbackRecord, Trial};
+use crate::phase::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
 use crate::phase::{Marked, Phase};
 
 /// Each turn ends something; more would be a circle.
@@ -74,8 +74,9 @@ fn one(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
 fn complete(ground: &Ground<'_>, turn: Turn) -> Result<Next> {
     let paths = ground.paths;
     let Some(record) = RollbackRecord::read(paths)? else { return Ok(Next::Again) };
-    // The bootloader went back by itself, and the new system's boot files may have been in place still when this boot began.
-    let stale = record.kind == RollbackKind::Altboot && !matches!(BootfilesRecord::read(paths), Ok(None));
+    // The bootloader went back by itself, or came here half way through, and the new system's boot files may have been in place still when
+    // this boot began.
+    let stale = !matches!(BootfilesRecord::read(paths), Ok(None));
     finish(ground, &record)?;
     if !stale {
         turn.release();

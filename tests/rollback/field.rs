@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::fs;
 
 use copal::config::rollback_conf::RollbackConf;
+use copal::error::Code;
 use copal::history::{self, Event};
 use copal::hostapp::status;
 use copal::phase::Phase;
+use copal::phase::files::{BootfilesRecord, RollbackKind, RollbackRecord};
 use copal::phase::files::{drop_breadcrumbs, remove_breadcrumbs};
 use copal::rollback::{Ground, check_version, clear_bootcount, health};
 use copal::slot::Slot;
@@ -183,4 +185,27 @@ fn the_old_system_says_why() {
     assert_eq!(engine["reason"], "failed 15 of 15 times: the engine does not answer");
     assert!(!last["journal"].as_array().unwrap().is_empty(), "the trial's log, or why there is none");
     assert_eq!(history::read(&rig.paths())[0].event, Event::RolledBack);
+}
+
+/// Not only by the bootloader's own decision: a rollback that was cut off between the boot files leads here as well, with files of both.
+#[test]
+fn a_boot_that_began_with_the_other_systems_boot_files_restarts_once() {
+    for kind in [RollbackKind::Health, RollbackKind::Altboot] {
+        for told in Told::ALL {
+            let rig = Rig::new(told, Slot::A);
+            rig.select(Slot::B, true);
+            rig.count(4);
+            let (transaction, boot_id) = ("t1".to_owned(), String::new());
+            let record = RollbackRecord { target: Slot::A, kind, transaction: transaction.clone(), boot_id };
+            record.write(&rig.paths()).unwrap();
+            BootfilesRecord { transaction, owner: Slot::A }.write(&rig.paths()).unwrap();
+            assert_eq!(rig.phase(), Phase::Finishing, "{told:?}");
+            let e = rig.boot_check().unwrap_err();
+            assert_eq!(e.code(), Code::RebootFailed, "{e}");
+            assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
+            let rig = rig.booted(Slot::A);
+            rig.boot_check().unwrap();
+            assert_eq!(rig.phase(), Phase::Healthy, "{told:?}");
+        }
+    }
 }
