@@ -95,6 +95,17 @@ fn without_a_list_of_this_update_nothing_is_compared() {
     assert_eq!(fake.count("ListUnitsFiltered"), 2);
 }
 
+/// As after an update that was rolled back, tried once more.
+#[test]
+fn a_list_that_says_the_same_is_of_this_update() {
+    let rig = rig(&["a.service"]);
+    rig.age(LIST, 7200);
+    rig.age(VARIABLES, 3600);
+    assert_eq!(snapshot::kept_units(&rig.paths()).unwrap(), None);
+    snapshot::keep_units(&rig.paths(), Some(&["a.service".to_owned()])).unwrap();
+    assert_eq!(snapshot::kept_units(&rig.paths()).unwrap().unwrap(), ["a.service"]);
+}
+
 #[test]
 fn what_systemd_does_not_tell_is_unknown_and_passes() {
     let mut rig = rig(&["a.service"]);
