@@ -39,6 +39,13 @@ pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
     if !is_there || kept != old {
         file::replace(&folder, OsStr::new(NAME), &content(&kept))?;
     }
+    let space = folder.space()?;
+    let limit = u64::try_from(FILE_LIMIT).unwrap_or(u64::MAX);
+    if space.free.saturating_mul(space.unit) < limit.saturating_mul(2) {
+        // The next update asks for as much for its own files, and must not be refused for what is kept of the last.
+        tracing::debug!("no room is kept for the history: {} has too little", folder.path().display());
+        return Ok(());
+    }
     file::reserve(&folder, OsStr::new(NAME), FILE_LIMIT)
 }
 

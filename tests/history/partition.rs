@@ -94,6 +94,36 @@ fn a_partition_that_fills_up_during_the_update_keeps_the_story() {
     assert_eq!(history::read(&partition.paths()), records);
 }
 
+/// The next update asks for 256 KiB for its own files, and must find them.
+#[test]
+fn little_room_is_left_to_the_next_update() {
+    if !can_run("little_room_is_left_to_the_next_update") {
+        return;
+    }
+    for (free, kept) in [(400 << 10, false), (600 << 10, true)] {
+        let partition = Partition::new();
+        let room = || {
+            let space = nix::sys::statvfs::statvfs(&partition.state()).unwrap();
+            usize::try_from(space.blocks_available() * space.fragment_size()).unwrap()
+        };
+        history::append(&partition.paths(), &small(0));
+        fs::write(partition.state().join("large"), vec![0x55; room() - free]).unwrap();
+        while room() > free {
+            let n = fs::read_dir(partition.state()).unwrap().count();
+            fs::write(partition.state().join(format!("{n}")), [0x55; 1024]).unwrap();
+        }
+        let said = logged(|| history::prepare(&partition.paths()));
+        assert!(said.is_empty(), "{said:?}");
+        let blocks = std::os::unix::fs::MetadataExt::blocks(
+            &fs::metadata(partition.state().join("copal/history.jsonl")).unwrap(),
+        );
+        assert_eq!(blocks * 512 >= 256 << 10, kept, "{free}: {blocks}");
+        assert!(room() >= 256 << 10, "{free}: {}", room());
+        history::append(&partition.paths(), &small(1));
+        assert_eq!(history::read(&partition.paths()), [small(0), small(1)]);
+    }
+}
+
 #[test]
 fn without_room_the_journal_has_the_story() {
     if !can_run("without_room_the_journal_has_the_story") {
