@@ -141,7 +141,14 @@ fn due_commit_hooks_find_the_engine() {
 
 #[test]
 fn a_verdict_is_carried_out_to_its_end() {
-    for name in ["copal-boot-check", "copal-commit-hooks", "rollback-health", "rollback-altboot"] {
+    // And a board program of the flasher, which may be writing a bootloader.
+    for name in [
+        "copal-boot-check",
+        "copal-commit-hooks",
+        "rollback-health",
+        "rollback-altboot",
+        "resin-init-flasher",
+    ] {
         has(name, "Service.KillMode", true, "mixed");
         has(name, "Service.TimeoutStopSec", true, "5min");
     }
