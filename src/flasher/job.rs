@@ -309,14 +309,11 @@ fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
 
 /// The target may not have changed while the image was checked, which can take minutes.
 fn same_target(first: &Target, now: &Target) -> Result<()> {
-    let serial_appeared = first.serial.is_none() && now.serial.is_some();
-    let first_identity = first.identity().map(|mut i| {
-        if serial_appeared {
-            i.serial.clone_from(&now.serial);
-        }
-        i
-    });
-    if first.node == now.node && first_identity == now.identity() {
+    let same = match (first.identity(), now.identity()) {
+        (Some(first), Some(now)) => first.is_still(&now),
+        (first, now) => first == now,
+    };
+    if first.node == now.node && same {
         return Ok(());
     }
     let (was, is) = (first.name.display(), now.name.display());
@@ -354,7 +351,7 @@ fn open_exclusively(target: &Target) -> Result<Device> {
 /// Opens a disk of which something may still be in use, for clearing what it boots from.
 pub(super) fn open_to_undo(target: &Target) -> Result<Device> {
     match open_exclusively(target) {
-        Err(e) if e.code() == Code::Busy => open(target, Access::Shared),
+        Err(e) if e.code() == Code::Busy => open(target, Access::Undo),
         other => other,
     }
 }

@@ -88,6 +88,8 @@ pub enum Access {
     /// What is there, for reading and writing beside others who hold parts of it: `flock` only. `O_EXCL` on a disk fails
     /// as soon as one of its partitions is mounted, and the running system's own disk always has one.
     Shared,
+    /// As [`Shared`](Self::Shared), but in spite of a lock: half a system that boots is worse than a write beside somebody else's.
+    Undo,
     /// A plain file, made where it is missing, for reading and writing, nobody else: `flock`.
     ExclusiveFile,
 }
@@ -130,7 +132,7 @@ impl Device {
             Err(e) => return Err(e),
         };
         let expected = match access {
-            Access::Read | Access::Shared => is_block,
+            Access::Read | Access::Shared | Access::Undo => is_block,
             Access::ExclusiveDisk => true,
             Access::ExclusiveFile => false,
         };
@@ -146,7 +148,11 @@ impl Device {
         if access.writes() {
             // The lock keeps udev from probing (and holding) a device that is being written.
             #[allow(deprecated)] // the owning type of nix takes the file away from us
-            nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?;
+            let locked = nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock);
+            match locked {
+                Err(e) if access == Access::Undo => tracing::warn!("{} is locked: {e}", path.display()),
+                locked => locked?,
+            }
         }
         let buffered = if is_block {
             None

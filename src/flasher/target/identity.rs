@@ -18,6 +18,16 @@ pub struct Identity {
     pub serial: Option<String>,
 }
 
+impl Identity {
+    /// Whether `later` is the same disk. Its serial number may have appeared meanwhile: udev asks a disk for it some time after the kernel
+    /// has shown the disk.
+    #[must_use]
+    pub fn is_still(&self, later: &Identity) -> bool {
+        (self.dev, self.size) == (later.dev, later.size)
+            && (self.serial.is_none() || self.serial == later.serial)
+    }
+}
+
 impl Target {
     /// The identity of a disk; files have none.
     #[must_use]
@@ -32,16 +42,17 @@ impl Target {
     /// [`Code::TargetChanged`], naming what differs.
     pub fn reverify(&self, opened: &Identity) -> Result<()> {
         let Some(checked) = self.identity() else { return Ok(()) };
+        if checked.is_still(opened) {
+            return Ok(());
+        }
         let differs = if checked.dev != opened.dev {
             let ((a, b), (c, d)) = (checked.dev, opened.dev);
             format!("its device number was {a}:{b} and is {c}:{d}")
         } else if checked.size != opened.size {
             format!("its size was {} bytes and is {}", checked.size, opened.size)
-        } else if checked.serial != opened.serial {
+        } else {
             let text = |s: &Option<String>| s.clone().unwrap_or_else(|| "none".into());
             format!("its serial number was {} and is {}", text(&checked.serial), text(&opened.serial))
-        } else {
-            return Ok(());
         };
         let name = self.name.display();
         Err(Error::new(Code::TargetChanged, format!("{name} is not the disk that was checked: {differs}"))
@@ -92,6 +103,10 @@ mod tests {
             assert_eq!(e.code(), Code::TargetChanged);
             assert!(e.message().contains(word), "{e}");
         }
+        // udev was not done with it when it was checked.
+        let early = Target { serial: None, ..target.clone() };
+        early.reverify(&same).unwrap();
+        early.reverify(&Identity { dev: (8, 16), ..same.clone() }).unwrap_err();
         let file = Target { kind: Kind::File, dev: None, ..target };
         assert_eq!(file.identity(), None);
         file.reverify(&same).unwrap();
