@@ -300,3 +300,28 @@ fn an_unreadable_sector_that_heals_is_written() {
         assert!(disk.durable()[6 * MIB..].iter().all(|b| *b == 0));
     }
 }
+
+/// As a bridge has it that reports one sector too many: no table is there, and none will ever be read from there.
+#[test]
+fn an_end_that_neither_reads_nor_writes_stops_nothing() {
+    let job = Job { backup: 0, ..Job::new(image(6 * MIB, 53)) };
+    let mut disk = Disk::filled(7 * MIB, 0xA5);
+    disk.block = 512;
+    let end = (7 * MIB - 512) as u64;
+    let dead = move |call, at| {
+        (matches!(call, Call::Read | Call::Write) && at == end).then_some(Fault::Errno(libc::EIO))
+    };
+    disk.on_call(move |_, call, at| dead(call, at));
+    let plan = job.plan(&disk);
+    job.run_plan(&plan, &disk).unwrap();
+    assert!(disk.durable()[..6 * MIB] == job.image);
+    assert!(copal::flasher::write::disarm(&plan, &disk), "its table was taken off again");
+    table_is_gone(&disk);
+    // Where it can be read, what is there could be found by firmware.
+    let mut old = vec![0xA5; 7 * MIB];
+    old[7 * MIB - 512..7 * MIB - 504].copy_from_slice(b"EFI PART");
+    let disk = Disk::holding(old);
+    disk.on_call(move |_, call, at| (call == Call::Write && at == end).then_some(Fault::Errno(libc::EIO)));
+    let plan = job.plan(&disk);
+    assert_eq!(job.run_plan(&plan, &disk).unwrap_err().code(), Code::TargetWriteFailed);
+}

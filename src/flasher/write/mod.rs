@@ -128,7 +128,12 @@ impl<'a> Engine<'a> {
                 self.progress.last_writes();
             }
             match step {
-                Step::Clear { range, .. } => clear(&self.io, range)?,
+                Step::Clear { range, .. } => match clear(&self.io, range) {
+                    Err(e) if is_dead_end(&self.io, range) => {
+                        tracing::warn!("{}; nor can it be read", e.message());
+                    }
+                    cleared => cleared?,
+                },
                 Step::WriteBody { end, .. } => {
                     self.armed = false;
                     self.progress.begin(Stage::Write, *end);
@@ -265,14 +270,14 @@ pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
     let io = Io::new(medium, &plan.target.name);
     let cleared = clear_all(plan, &io);
     let moved = match stale_backup(&io) {
-        Ok(Some(range)) => clear(&io, &range).is_ok() || clear_around_bad_blocks(&io, &range),
+        Ok(Some(range)) => is_cleared(&io, &range),
         Ok(None) => true,
         Err(e) => {
             tracing::warn!("cannot look for a backup partition table: {}", e.message());
             false
         }
     };
-    cleared && moved && cleared_ranges(plan).all(|range| reads_as_zero(&io, range))
+    cleared && moved && cleared_ranges(plan).all(|range| is_dead_end(&io, range) || reads_as_zero(&io, range))
 }
 
 fn cleared_ranges(plan: &Plan) -> impl Iterator<Item = &Range<u64>> {
@@ -296,10 +301,21 @@ fn reads_as_zero(io: &Io<'_>, range: &Range<u64>) -> bool {
 
 fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
     // Not `all`: every range is to be tried.
-    cleared_ranges(plan)
-        .filter(|range| clear(io, range).is_err() && !clear_around_bad_blocks(io, range))
-        .count()
-        == 0
+    cleared_ranges(plan).filter(|range| !is_cleared(io, range)).count() == 0
+}
+
+fn is_cleared(io: &Io<'_>, range: &Range<u64>) -> bool {
+    clear(io, range).is_ok() || clear_around_bad_blocks(io, range) || is_dead_end(io, range)
+}
+
+/// Whether `range` is the end of the disk, and its last block gives nothing: the header of a backup table would be there, and firmware
+/// finds none. Bridges that report one sector too many have such an end.
+fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
+    let last = range.end.saturating_sub(io.block() as u64);
+    let mut buffer = Buffer::zeroed(0);
+    range.start > 0
+        && io.size().is_ok_and(|size| size == range.end)
+        && io.read_any(&mut buffer, last, range.end - last).is_err_and(|e| e.code() == Code::TargetReadFailed)
 }
 
 fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
