@@ -3,8 +3,17 @@
 use crate::rig::{Rig, can_run};
 use crate::{STARTED, stderr};
 
-/// Runs the installation, which must be refused with `code` and name `object`, and leave the disk as it was.
+/// [`refused_late`], and whoever asks beforehand is told.
 fn refused(rig: &Rig, code: &str, object: &str) {
+    let doctor = rig.run(&["/copal", "doctor"]);
+    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert_eq!(doctor.status.code(), Some(1), "{code}: {told}{}", stderr(&doctor));
+    assert!(told.contains(object), "{code}: {told}");
+    refused_late(rig, code, object);
+}
+
+/// Runs the installation, which must be refused with `code` and name `object`, and leave the disk as it was.
+fn refused_late(rig: &Rig, code: &str, object: &str) {
     let before = std::fs::read(&rig.disk.file).unwrap();
     let out = rig.run(&["/copal", "flash", "--no-power-off", "-v"]);
     let text = stderr(&out);
@@ -99,7 +108,7 @@ fn a_config_json_that_is_missing_or_cannot_be_understood() {
     // Of a medium without the flag, as an initramfs may have it.
     std::fs::remove_file(rig.root().join("mnt/boot/balena-image-flasher")).unwrap();
     std::fs::remove_file(rig.root().join("mnt/boot/config.json")).unwrap();
-    refused(&rig, "config-json-missing", "/mnt/boot/config.json");
+    refused_late(&rig, "config-json-missing", "/mnt/boot/config.json");
 }
 
 #[test]
@@ -109,7 +118,7 @@ fn a_board_set_up_that_fails() {
     }
     let rig = Rig::new();
     rig.program("bin/resin-init-board", "#!/bin/sh\necho no such board >&2\nexit 7\n");
-    refused(&rig, "board-program-failed", "resin-init-board");
+    refused_late(&rig, "board-program-failed", "resin-init-board");
 }
 
 #[test]
@@ -124,9 +133,9 @@ fn a_plug_in_that_wants_encryption_or_does_not_come_back() {
     assert_eq!(out.status.code(), Some(3), "the plan says so, too: {}", stderr(&out));
     rig.put("mnt/boottmp/config.json", "{}\n");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { return 0; }\n");
-    refused(&rig, "encryption-not-in-this-build", "secureboot_setup");
+    refused_late(&rig, "encryption-not-in-this-build", "secureboot_setup");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { exit 0; }\n");
-    refused(&rig, "plugin-failed", "secureboot_setup");
+    refused_late(&rig, "plugin-failed", "secureboot_setup");
 }
 
 #[test]
