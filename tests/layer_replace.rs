@@ -91,3 +91,36 @@ fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
     ]);
     assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
 }
+
+/// Hooks of copal that a board asks for by name, filled in as the recipe does with its own.
+#[test]
+fn hooks_that_a_board_asks_for_are_added() {
+    let recipe = |more: Value| {
+        let mut case = json!({"recipe": "hostapp-update-hooks", "sources": {"bootloaders.conf": "board"}});
+        case.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        case
+    };
+    let said = answers(&[
+        recipe(json!({"hooks": "2-rpifiles", "bootloaders": "bootloaders.conf"})),
+        recipe(json!({"hooks": "3-nothing"})),
+        json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "board"}, "hooks": "99-resin-uboot"}),
+    ]);
+    let files = said[0].as_object().unwrap_or_else(|| panic!("{}", said[0]));
+    let mut names: Vec<&str> = files.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let folder = "/etc/hostapp-update-hooks.d";
+    assert_eq!(
+        names,
+        [
+            "/etc/copal/bootloaders.conf",
+            &format!("{folder}/2-rpifiles"),
+            &format!("{folder}/99-flash-bootloader")
+        ]
+    );
+    assert_eq!(files["/etc/copal/bootloaders.conf"], "644 board");
+    let hook = files[&format!("{folder}/2-rpifiles")].as_str().unwrap();
+    assert!(hook.starts_with("755 #!") && hook.contains("/config.json /board.txt"), "{hook}");
+    assert!(hook.contains("balenaos.fingerprint") && !hook.contains("@BALENA"), "{hook}");
+    assert!(said[1].as_str().unwrap().contains("copal has no hook 3-nothing; it has "), "{}", said[1]);
+    assert!(said[2].as_str().unwrap().contains("HOSTAPP_HOOKS has the board's own"), "{}", said[2]);
+}

@@ -36,6 +36,10 @@ class Variables:
         """The value of a variable."""
         return self.values.get(name)
 
+    def expand(self, text: str) -> str:
+        """A text with the values of its variables."""
+        return re.sub(r"\$\{(\w+)\}", lambda found: self.values[found[1]], text)
+
     def getVarFlag(self, name: str, flag: str) -> str | None:  # noqa: N802 (bitbake's name)
         """The value of a flag."""
         return self.flags.get(name, {}).get(flag)
@@ -55,7 +59,8 @@ def fatal(message: str) -> None:
 def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """The Python functions of the classes and of an append, and the flags that the classes set."""
     fetch = SimpleNamespace(decodeurl=decodeurl, localpath=lambda url, d: found[decodeurl(url)[2]])
-    bb = SimpleNamespace(fetch=fetch, fetch2=fetch, fatal=fatal, note=lambda message: None)
+    utils = SimpleNamespace(mkdirhier=lambda folder: os.makedirs(folder, exist_ok=True))
+    bb = SimpleNamespace(fetch=fetch, fetch2=fetch, utils=utils, fatal=fatal, note=lambda message: None)
     sys.modules["oe"], sys.modules["oe.patch"] = ModuleType("oe"), ModuleType("oe.patch")
     sys.modules["oe"].patch = sys.modules["oe.patch"]  # type: ignore[attr-defined]
     sys.modules["oe.patch"].src_patches = lambda d: patches  # type: ignore[attr-defined]
@@ -97,7 +102,13 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "COPAL_UNPACKED": str(unpacked),
             "COPAL_HOOK_FOLDER": "/etc/hostapp-update-hooks.d/",
             "COPAL_KEEP_HOOKS": case.get("keep", ""),
+            "COPAL_HOOKS": case.get("hooks", ""),
+            "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
+            "HOSTAPP_HOOKS": " ".join(found),
+            "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
+            "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
             "D": str(folder / "image"),
+            "sysconfdir": "/etc",
             "bindir": "/usr/bin",
             "systemd_unitdir": "/usr/lib/systemd",
         },
@@ -114,6 +125,10 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text((unpacked / name).read_text() + case.get("edits", {}).get(name, ""))
         made["copal_check_installed"](d)
+        if "hooks" in case or "bootloaders" in case:
+            made["copal_add_hooks"](d)
+            added = [file for file in (folder / "image/etc").rglob("*") if file.is_file()]
+            return {f"/{file.relative_to(folder / 'image')}": f"{file.stat().st_mode & 0o777:o} {file.read_text()}" for file in added}
     except Stop as stop:
         return str(stop)
     ours = {file.read_text(encoding="utf-8") for file in (TOP / "hooks").iterdir()}

@@ -27,6 +27,8 @@ FILES:${PN} += "${sysconfdir}/copal"
 
 RDEPENDS:${PN}:append:class-target = " copal"
 
+# A hook that is kept has to be unpacked anew where copal's has taken its place in an earlier build.
+do_unpack[vardeps] += "COPAL_KEEP_HOOKS"
 do_install[prefuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
 
@@ -64,6 +66,12 @@ python copal_add_hooks() {
         if name in d.getVar("HOSTAPP_HOOKS").split():
             bb.fatal("%s is wanted from copal, but HOSTAPP_HOOKS has the board's own: remove it there" % name)
         bb.utils.mkdirhier(os.path.dirname(place))
-        shutil.copyfile(os.path.join(d.getVar("COPAL_ARCHIVE"), known[name][1]), place)
+        with open(os.path.join(d.getVar("COPAL_ARCHIVE"), known[name][1]), encoding="utf-8") as file:
+            text = file.read()
+        # What the recipe fills in where the hook is called 1-bootfiles.
+        text = text.replace("@BALENA_BOOT_FINGERPRINT@", d.getVar("BALENA_BOOT_FINGERPRINT") or "")
+        text = text.replace("@BALENA_BOOTFILES_BLACKLIST@", d.getVar("BALENA_BOOTFILES_BLACKLIST") or "")
+        with open(place, "w", encoding="utf-8") as file:
+            file.write(text)
         os.chmod(place, 0o755)
 }
