@@ -25,6 +25,14 @@ fail() {
     exit 1
 }
 
+# In a chroot nobody can have mounts of his own while its / is no mount point; the tests and the virtual boards need that.
+need_mount_point() {
+    [ "$(id -u)" -eq 0 ] || return 0
+    why=$(LC_ALL=C unshare -m true 2>&1) || case $why in
+        *propagation*) fail "the / of this chroot is no mount point: before chroot, mount --bind FOLDER FOLDER" ;;
+    esac
+}
+
 # --- bounded steps ----------------------------------------------------------------------------------------------------
 
 # deadline MINUTES: for the whole command. Every step ends by then, however long it may take by itself.
