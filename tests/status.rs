@@ -272,3 +272,50 @@ fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
     let (code, out, _) = copal(&t, &["doctor"]);
     assert_eq!((code, out.lines().count()), (1, 1), "{out}");
 }
+
+/// Where a small file of copal's own belongs: a pipe that no process writes to, or more than memory holds.
+#[test]
+fn a_record_that_is_no_small_file_keeps_nobody_waiting() {
+    let records = [
+        "mnt/state/copal/trial",
+        "mnt/state/copal/rollback",
+        "mnt/state/copal/bootfiles",
+        "mnt/state/copal/commit-due",
+        "mnt/state/copal/history.jsonl",
+        "mnt/state/rollback-health-variables",
+        "run/copal/marker",
+        "run/copal/hook",
+        "run/copal/update.lock",
+        "mnt/sysroot/active/counter",
+        "mnt/sysroot/inactive/counter",
+        "mnt/sysroot/inactive/balena/overlay2/top/diff/etc/os-release",
+    ];
+    for is_pipe in [true, false] {
+        for record in records {
+            let t = device();
+            let place = t.paths().root().join(record);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            drop(fs::remove_file(&place));
+            if is_pipe {
+                nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRUSR).unwrap();
+            } else {
+                fs::File::create(&place).unwrap().set_len(8 << 30).unwrap();
+            }
+            let out = Command::new("timeout")
+                .args([
+                    "60",
+                    "prlimit",
+                    "--as=1073741824",
+                    env!("CARGO_BIN_EXE_copal"),
+                    "status",
+                    "--json",
+                    "--root",
+                ])
+                .arg(t.paths().root())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(0), "{record}, pipe: {is_pipe}: {said}");
+        }
+    }
+}

@@ -1,13 +1,12 @@
 //! Reading a small text file that somebody else wrote: never a hang, never more memory than the limit.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
-
 use crate::error::Code;
+use crate::sys::file::open_regular;
 
 /// Why a file could not be read.
 #[derive(Debug)]
@@ -40,12 +39,11 @@ impl From<io::Error> for Fault {
 
 /// The whole file, if it is a regular one of at most `limit` bytes that did not change meanwhile.
 pub(super) fn bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Fault> {
-    // O_NONBLOCK: a FIFO in the file's place would block the open until somebody writes to it.
-    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let mut file = open_regular(path).map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidInput => Fault::NotRegular,
+        _ => e.into(),
+    })?;
     let before = file.metadata()?;
-    if !before.is_file() {
-        return Err(Fault::NotRegular);
-    }
     let bytes = read_at_most(&mut file, limit)?;
     let after = file.metadata()?;
     if stamp(&before) != stamp(&after) || after.size() != u64::try_from(bytes.len()).unwrap_or(u64::MAX) {

@@ -16,7 +16,7 @@ use nix::unistd::{Whence, lseek};
 const PIECE: u64 = 64 << 10;
 
 /// A longer line, which no verb writes, is passed over.
-const LONGEST: usize = 4 << 20;
+pub(super) const LONGEST: usize = 1 << 20;
 
 /// Reads lines as they come.
 pub(super) struct Output {

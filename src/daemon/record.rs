@@ -6,12 +6,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::output::LONGEST;
 use super::shown::{Kind, Shown};
 use crate::config::paths::Paths;
 use crate::sys::command::Mark;
 use crate::sys::file::{self, Content, Folder};
 
 const FILE: &str = "job.json";
+
+/// Most bytes of it: it has a line of the job's output.
+const LARGEST: u64 = 4 * LONGEST as u64;
 
 /// The last job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -36,7 +40,7 @@ impl Record {
     /// `None` where there was no job yet, or where what is there is none.
     pub(super) fn read(paths: &Paths) -> Option<Record> {
         let path = paths.run_files().join(FILE);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match file::read_text(&path, LARGEST) {
             Ok(text) => text,
             Err(e) => {
                 if e.kind() != io::ErrorKind::NotFound {

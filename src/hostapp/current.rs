@@ -7,6 +7,10 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::config::os_release::OsRelease;
 use crate::config::paths::Paths;
+use crate::sys::file::read_text;
+
+/// Most bytes of a file that is read here.
+const LARGEST: u64 = 1 << 20;
 
 /// A link in a hostapp that leads on and on ends here.
 const LONGEST_CHAIN: usize = 8;
@@ -23,7 +27,7 @@ pub fn container(root: &Path) -> Option<String> {
 /// The number that tells which of two hostapps was installed later.
 #[must_use]
 pub fn counter(root: &Path) -> Option<u64> {
-    fs::read_to_string(root.join("counter")).ok()?.trim().parse().ok()
+    read_text(&root.join("counter"), LARGEST).ok()?.trim().parse().ok()
 }
 
 /// Which release a root's current hostapp is.
@@ -31,7 +35,7 @@ pub fn counter(root: &Path) -> Option<u64> {
 pub fn os_release(root: &Path) -> Option<OsRelease> {
     let layers = layers(root, &container(root)?)?;
     let file = find(&layers, Path::new("etc/os-release"))?;
-    Some(OsRelease::parse(&fs::read_to_string(file).ok()?))
+    Some(OsRelease::parse(&read_text(&file, LARGEST).ok()?))
 }
 
 /// The version of that release.
@@ -44,7 +48,7 @@ pub fn version(root: &Path) -> Option<String> {
 #[must_use]
 pub fn running_version(paths: &Paths) -> Option<String> {
     let own = || {
-        OsRelease::parse(&fs::read_to_string(paths.at("/etc/os-release")).ok()?).version().map(str::to_owned)
+        OsRelease::parse(&read_text(&paths.at("/etc/os-release"), LARGEST).ok()?).version().map(str::to_owned)
     };
     version(&paths.active()).or_else(own)
 }
@@ -53,12 +57,11 @@ pub fn running_version(paths: &Paths) -> Option<String> {
 /// them: `mount-id` names the top one, whose file `lower` lists short links to the others (moby, `daemon/graphdriver/overlay2`).
 fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
     let engine = root.join("balena");
-    let id =
-        fs::read_to_string(engine.join("image/overlay2/layerdb/mounts").join(container).join("mount-id"))
-            .ok()?;
+    let id = engine.join("image/overlay2/layerdb/mounts").join(container).join("mount-id");
+    let id = read_text(&id, LARGEST).ok()?;
     let overlay = engine.join("overlay2");
     let top = overlay.join(Path::new(id.trim()).file_name()?);
-    let lower = fs::read_to_string(top.join("lower")).unwrap_or_default();
+    let lower = read_text(&top.join("lower"), LARGEST).unwrap_or_default();
     let lower = lower.trim().split(':').filter(|l| !l.is_empty()).map(|l| overlay.join(l));
     Some(std::iter::once(top.join("diff")).chain(lower).collect())
 }

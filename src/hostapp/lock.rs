@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::sys::file::open_regular;
 
 /// What the lock is held for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -94,7 +95,7 @@ impl Holder {
     /// # Errors
     /// The lock cannot be looked at.
     pub fn of(paths: &Paths) -> io::Result<Option<Holder>> {
-        let mut file = match File::open(place(paths)) {
+        let mut file = match open_regular(&place(paths)) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),

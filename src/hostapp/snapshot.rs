@@ -13,6 +13,9 @@ use crate::sys::file::{self, Content, Folder};
 /// Units that were active, one a line, sorted.
 const UNITS: &str = "units";
 
+/// Most bytes of that list.
+const LARGEST: u64 = 1 << 20;
+
 /// While the VPN is up. (The device's VPN scripts make it; `/var/run` leads to `/run`.)
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 
@@ -62,7 +65,7 @@ pub fn kept_units(paths: &Paths) -> io::Result<Option<Vec<String>>> {
     if files::vpn_state_kept_at(paths).is_none_or(|begun| written < begun) {
         return Ok(None);
     }
-    match fs::read_to_string(&path) {
+    match file::read_text(&path, LARGEST) {
         Ok(text) => Ok(Some(text.lines().map(str::to_owned).collect())),
         Err(e) => found(e),
     }

@@ -124,7 +124,7 @@ impl Sysroot {
     #[must_use]
     pub fn counter(&self) -> u64 {
         let path = self.path.join("counter");
-        match fs::read_to_string(&path) {
+        match file::read_text(&path, 4096) {
             Ok(text) => text.trim().parse().unwrap_or_else(|_| {
                 tracing::warn!("{} holds no number; counting begins anew", path.display());
                 0

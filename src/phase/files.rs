@@ -27,6 +27,9 @@ const ALTBOOT_BREADCRUMB: &str = "rollback-altboot-breadcrumb";
 /// What the running system was like before the update.
 const VARIABLES: &str = "rollback-health-variables";
 
+/// Most bytes of a file that is read here. What copal writes has some hundred.
+const LARGEST: u64 = 64 << 10;
+
 /// Whether there is a breadcrumb, of either kind.
 ///
 /// # Errors
@@ -120,7 +123,7 @@ pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
 /// Whether the VPN was up before the update; `None` where nothing, or nothing that can be understood, was kept.
 #[must_use]
 pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
-    let text = fs::read_to_string(paths.state().join(VARIABLES)).ok()?;
+    let text = file::read_text(&paths.state().join(VARIABLES), LARGEST).ok()?;
     let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
     match value.trim_matches(['"', '\'']) {
         "1" => Some(true),
@@ -200,7 +203,7 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let text = match fs::read(path) {
+    let text = match file::read_whole(path, LARGEST) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(cannot_read(path, e)),

@@ -31,9 +31,72 @@ pub use overwrite::{Overwrite, overwrite, overwrite_by};
 pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by, try_by};
 pub use side::is_side_file;
 
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+
+/// Opens a regular file for reading; never waits for a pipe, as a plain open would.
+///
+/// # Errors
+/// As the operating system says; `InvalidInput` when it is not a regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
+}
+
+/// The whole content of a regular file that another program may have made.
+///
+/// # Errors
+/// As for [`open_regular`]; `FileTooLarge` when it has more than `limit` bytes.
+pub fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The same, of a text.
+///
+/// # Errors
+/// As for [`read_whole`]; `InvalidData` when it is not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read_whole(path, limit)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
 
 /// Says in an error which step failed on what; the kind is kept.
 fn at<T>(result: io::Result<T>, step: &str, name: &std::ffi::OsStr) -> io::Result<T> {
     result.map_err(|e| io::Error::new(e.kind(), format!("{step} {}: {e}", name.to_string_lossy())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn a_file_is_read_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "12345").unwrap();
+        assert_eq!(read_text(&file, 5).unwrap(), "12345");
+        assert_eq!(read_whole(&file, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_whole(dir.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        // An open without O_NONBLOCK would wait until a process writes to it.
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read_whole(&pipe, 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(read_whole(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+        // It has no length, and no end.
+        assert_eq!(read_whole(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        std::fs::write(&file, [0xff]).unwrap();
+        assert_eq!(read_text(&file, 5).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
 }

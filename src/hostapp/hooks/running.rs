@@ -4,7 +4,7 @@
 //! container, whose process numbers mean nothing outside of it, and whose runner may be killed with it.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,8 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::list::{Hook, Phase};
 use crate::config::paths::Paths;
+use crate::sys::file::open_regular;
 
 const NAME: &str = "hook";
+
+/// Most bytes of it.
+const LARGEST: u64 = 64 << 10;
 
 /// A hook under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +37,11 @@ pub struct RunningHook {
 /// The hook that is running now, anywhere on this device.
 #[must_use]
 pub fn running(paths: &Paths) -> Option<RunningHook> {
-    let file = File::open(paths.run_files().join(NAME)).ok()?;
+    let file = open_regular(&paths.run_files().join(NAME)).ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         // Nobody holds it: the runner was killed.
         Ok(_) => None,
-        Err((file, _)) => serde_json::from_reader(io::BufReader::new(file)).ok(),
+        Err((file, _)) => serde_json::from_reader(io::BufReader::new(file.take(LARGEST))).ok(),
     }
 }
 
