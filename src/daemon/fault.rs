@@ -5,28 +5,22 @@ use zbus::names::ErrorName;
 use zbus::{DBusError, Message};
 
 use super::ERROR_PREFIX;
+use super::shown::Failure;
 use crate::error::{Code, Error};
 
-/// Why a call was not carried out.
-#[derive(Debug)]
+/// Why a call was not carried out: an error whose body is one text, which every client shows.
+#[derive(Debug, Clone)]
 pub(super) struct Fault {
     name: String,
     text: String,
-    message: String,
-    object: String,
-    hint: String,
 }
 
 impl Fault {
     /// As the bus itself refuses a call that its policy does not allow.
     pub(super) fn denied(what: &str) -> Fault {
-        let text = format!("only root may {what}");
         Fault {
             name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
-            message: text.clone(),
-            text,
-            object: String::new(),
-            hint: Code::NotRoot.remedy().to_owned(),
+            text: format!("only root may {what}; {}", Code::NotRoot.remedy()),
         }
     }
 
@@ -34,21 +28,15 @@ impl Fault {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
 
-    /// An error that a child process has told.
-    pub(super) fn told(code: &str, message: &str, object: &str, hint: &str) -> Fault {
-        Fault {
-            name: name_of(code),
-            text: format!("{message} [{code}]; {hint}"),
-            message: message.to_owned(),
-            object: object.to_owned(),
-            hint: hint.to_owned(),
-        }
+    /// An error that a child process has reported.
+    pub(super) fn told(failure: &Failure) -> Fault {
+        Fault { name: name_of(&failure.code), text: failure.text() }
     }
 }
 
 impl From<Error> for Fault {
     fn from(e: Error) -> Self {
-        Fault::told(e.code().as_str(), &e.message(), e.subject().unwrap_or_default(), e.hint())
+        Fault::told(&Failure::of(&e))
     }
 }
 
@@ -61,8 +49,7 @@ impl From<zbus::Error> for Fault {
 
 impl DBusError for Fault {
     fn create_reply(&self, call: &Header<'_>) -> zbus::Result<Message> {
-        let body = (&self.text, &self.message, &self.object, &self.hint);
-        Message::error(call, self.name()).build(&body)
+        Message::error(call, self.name()).build(&(&self.text,))
     }
 
     fn name(&self) -> ErrorName<'_> {

@@ -105,7 +105,7 @@ impl Manager {
         if error.code.is_empty() {
             return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
         }
-        Err(Fault::told(&error.code, &error.message, &error.object, &error.hint))
+        Err(Fault::told(&error))
     }
 }
 

@@ -82,24 +82,35 @@ fn or_empty<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Erro
 }
 
 impl Failure {
-    fn of(e: &Error) -> Self {
-        let effect = match e.effect() {
-            Effect::Refused => "refused",
-            Effect::Written => "written",
-            Effect::Completed => "completed",
-        };
+    pub(super) fn of(e: &Error) -> Self {
         Failure {
             code: e.code().as_str().to_owned(),
             message: e.message(),
             object: e.subject().unwrap_or_default().to_owned(),
             hint: e.hint().to_owned(),
-            effect: effect.to_owned(),
+            effect: e.effect().as_str().to_owned(),
         }
     }
 
-    /// On one line.
+    /// On one line: message, code, object and remedy.
     pub(super) fn text(&self) -> String {
-        format!("{} [{}]; {}", self.message, self.code, self.hint)
+        let Failure { message, code, object, hint, .. } = self;
+        let object = if message.contains(object.as_str()) { String::new() } else { format!(" ({object})") };
+        format!("{message} [{code}]{object}; {hint}")
+    }
+
+    /// Takes apart what [`text`](Failure::text) has put together; an object that the message names is not told apart.
+    pub(super) fn parse(code: &str, text: &str) -> Failure {
+        let (message, rest) = text.split_once(&format!(" [{code}]")).unwrap_or((text, ""));
+        let (object, hint) = rest.split_once("; ").unwrap_or((rest, ""));
+        let object = object.strip_prefix(" (").and_then(|o| o.strip_suffix(')')).unwrap_or(object);
+        Failure {
+            code: code.to_owned(),
+            message: message.to_owned(),
+            object: object.to_owned(),
+            hint: hint.to_owned(),
+            effect: Effect::Refused.as_str().to_owned(),
+        }
     }
 
     /// The exit code of a verb that fails so, where the process's own is not known.
@@ -262,6 +273,28 @@ mod tests {
 
     const DONE: &str = r#"{"event":"result","version":1,"ok":true,"update":{"slot":"B"}}"#;
     const REFUSED: &str = r#"{"event":"result","version":1,"ok":false,"code":"interrupted","message":"m","object":null,"hint":"h","effect":"written"}"#;
+
+    #[test]
+    fn an_error_on_one_line_has_its_four_parts() {
+        let failure = |message: &str, object: &str| Failure {
+            code: "busy".into(),
+            message: message.into(),
+            object: object.into(),
+            hint: "wait; then call again".into(),
+            effect: "refused".into(),
+        };
+        let all = failure("cannot begin: the update of job 1 is under way", "/job/1");
+        let text = "cannot begin: the update of job 1 is under way [busy] (/job/1); wait; then call again";
+        assert_eq!(all.text(), text);
+        assert_eq!(Failure::parse("busy", text), all);
+        // An object that the message names is not repeated.
+        let named = failure("cannot read /a/b", "/a/b");
+        assert_eq!(named.text(), "cannot read /a/b [busy]; wait; then call again");
+        assert_eq!(Failure::parse("busy", &named.text()), Failure { object: String::new(), ..named });
+        // Of another program.
+        let other = Failure::parse("busy", "no");
+        assert_eq!((other.message.as_str(), other.hint.as_str()), ("no", ""));
+    }
 
     #[test]
     fn percent_climbs_through_the_stages_and_100_is_success() {

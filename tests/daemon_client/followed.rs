@@ -128,7 +128,7 @@ fn it_ends_as_the_update_itself_would_have() {
         assert_eq!(stderr(&out).matches("cannot do x").count(), 1, "told once");
         drop(daemon);
     }
-    let refusal = ["Busy", "cannot begin: job 1 is under way", "/j", "wait"];
+    let refusal = ["Busy", "cannot begin: job 1 is under way [busy] (/j); wait"];
     let daemon = StandIn::on(&place).refusing(refusal);
     let out = place.run(&["copal", "update", "-i", "a:1"]);
     let line = "cannot begin: job 1 is under way [busy]; wait\n".to_owned();

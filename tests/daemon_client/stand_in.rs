@@ -80,8 +80,8 @@ struct State {
     job: Option<Job>,
     /// So many calls of `Update` get no answer.
     silent: usize,
-    /// The error that `Update` is answered with: code in CamelCase, message, object, hint.
-    refusal: Option<[&'static str; 4]>,
+    /// The error that `Update` is answered with: code in CamelCase, text.
+    refusal: Option<[&'static str; 2]>,
 }
 
 /// The daemon.
@@ -103,7 +103,7 @@ impl StandIn {
         daemon
     }
 
-    pub fn refusing(self, refusal: [&'static str; 4]) -> StandIn {
+    pub fn refusing(self, refusal: [&'static str; 2]) -> StandIn {
         self.state.lock().unwrap().refusal = Some(refusal);
         self
     }
@@ -198,12 +198,9 @@ async fn answer(connection: &Connection, state: &Mutex<State>, call: &Message) {
                 state.silent = state.silent.saturating_sub(1);
                 (silent, state.refusal)
             };
-            if let Some([code, message, object, hint]) = refusal {
+            if let Some([code, text]) = refusal {
                 let name = format!("io.balena.Copal1.Error.{code}");
-                connection
-                    .reply_error(&header, name.as_str(), &("text", message, object, hint))
-                    .await
-                    .unwrap();
+                connection.reply_error(&header, name.as_str(), &text).await.unwrap();
             } else if !silent {
                 connection.reply(&header, &ObjectPath::try_from(JOB).unwrap()).await.unwrap();
             }

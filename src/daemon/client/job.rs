@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use zbus::Message;
 use zbus::wire::OwnedVariant;
 
-use crate::daemon::shown::Shown;
+use crate::daemon::shown::{Failure, Shown};
 use crate::error::{Code, Effect, Error};
 use crate::flasher::progress::{Progress, Stage};
 use crate::hostapp::update::Installed;
@@ -95,12 +95,11 @@ impl Job {
     }
 }
 
-/// The error in an answer of the daemon: code in its name, text, message, object, hint in its body. Nothing was changed.
+/// The error in an answer of the daemon: code in its name, everything in its body. Nothing was changed.
 pub(super) fn refusal(code: &str, answer: &Message) -> Error {
-    match answer.body().deserialize::<(String, String, String, String)>() {
-        Ok((_, message, object, hint)) => error(code, &message, &object, &hint),
-        Err(_) => error(code, "", "", ""),
-    }
+    let text = answer.body().deserialize::<(String,)>().map(|(text,)| text).unwrap_or_default();
+    let Failure { message, object, hint, .. } = Failure::parse(code, &text);
+    error(code, &message, &object, &hint)
 }
 
 fn error(code: &str, message: &str, object: &str, hint: &str) -> Error {
