@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Benchmark of the D-Bus service: from its start to its first answer, and the memory it holds while nobody needs it.
 
-    python3 benches/daemon.py [--rounds N] [--copal BINARY]
+    python3 benches/daemon.py [--rounds N] [--flood SECONDS] [--copal BINARY]
 
 Needs dbus-daemon. The service runs on a bus of its own, for a device that is not there; it reads what it would of one.
 
@@ -9,6 +9,8 @@ Needs dbus-daemon. The service runs on a bus of its own, for a device that is no
   on the bus before, and polls for the name's owner without a pause: none of its own start is counted.
 - *idle*: `VmRSS` of /proc/PID/status, three seconds after the last call, the highest of all rounds; and of that what is not
   the program's own file, which other processes of copal share (`RssAnon`).
+- *flood*: a user without rights calls `Status` without end and expects no reply (tests/daemon/flood.py; root only). Meanwhile root asks
+  twice a second: the longest wait for that, `VmHWM` afterwards, and the time from SIGTERM to the end.
 """
 
 import argparse
@@ -23,12 +25,14 @@ import tempfile
 import time
 
 LIMIT_ANSWER, LIMIT_RSS = 0.050, 8 << 20
+LIMIT_FLOOD_RSS, LIMIT_FLOOD_ANSWER, LIMIT_END = 24 << 20, 1, 2
+FLOOD = pathlib.Path(__file__).parent.parent / "tests/daemon/flood.py"
 NAME, PATH = "io.balena.Copal1", "/io/balena/Copal1"
 
 CONF = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
 "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context="default">
-<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"""
+<allow user="*"/><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>"""
 
 
 class Client:
@@ -124,20 +128,49 @@ def one(copal, folder, bus):
     return answer, *rss
 
 
+def flood(copal, folder, bus, seconds):
+    """Seconds root waited at most, bytes the service had at most, seconds it took to end; how much was sent."""
+    client = Client(bus)
+    env = {"PATH": "/usr/bin:/bin", "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={bus}"}
+    service = subprocess.Popen([copal, "daemon", "--root", str(folder)], env=env)
+    while client.call(*["org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus"], "NameHasOwner", NAME)[1] != b"\1\0\0\0":
+        time.sleep(0.01)
+    sender = subprocess.Popen([sys.executable, str(FLOOD), str(bus), "silent", str(seconds)], stdout=subprocess.PIPE, text=True)
+    longest = 0
+    while sender.poll() is None:
+        start = time.perf_counter()
+        if client.call(NAME, PATH, f"{NAME}.Manager", "Status")[0] != 2:
+            sys.exit("root has no answer")
+        longest = max(longest, time.perf_counter() - start)
+        time.sleep(0.5)
+    status = pathlib.Path(f"/proc/{service.pid}/status").read_text()
+    peak = int(status.split("VmHWM:")[1].split()[0]) << 10
+    start = time.perf_counter()
+    service.terminate()
+    service.wait()
+    sent = sender.stdout.read().strip()
+    if sent.startswith("0 "):
+        sys.exit("the flood was none")
+    return longest, peak, time.perf_counter() - start, sent
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--flood", type=int, default=10, metavar="SECONDS")
     parser.add_argument("--copal", default=os.environ.get("COPAL", "target/dist/copal-x86_64"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         bus = folder / "bus"
+        folder.chmod(0o755)
         (folder / "conf").write_text(CONF.format(bus))
         argv = ["dbus-daemon", f"--config-file={folder / 'conf'}", "--nofork", "--nopidfile", "--print-address=1"]
         daemon = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         try:
             daemon.stdout.readline()
             rounds = [one(asked.copal, folder / "root", bus) for _ in range(asked.rounds)]
+            flooded = flood(asked.copal, folder / "root", bus, asked.flood) if os.getuid() == 0 else None
         finally:
             daemon.terminate()
             daemon.wait()
@@ -145,7 +178,16 @@ def main():
     answer, rss, anonymous = statistics.median(answers), max(rss), max(anonymous)
     print(f"first answer  median {answer * 1e3:.1f} ms, worst {max(answers) * 1e3:.1f} ms (limit {LIMIT_ANSWER * 1e3:.0f} ms)")
     print(f"idle          {rss / (1 << 20):.1f} MiB, {anonymous / (1 << 20):.1f} MiB of them its own (limit {LIMIT_RSS >> 20} MiB)")
-    if answer > LIMIT_ANSWER or rss > LIMIT_RSS:
+    missed = answer > LIMIT_ANSWER or rss > LIMIT_RSS
+    if flooded:
+        longest, peak, end, sent = flooded
+        print(f"flood         {sent}")
+        print(f"              root waits {longest * 1e3:.0f} ms at most (limit {LIMIT_FLOOD_ANSWER} s)")
+        print(f"              peak {peak / (1 << 20):.1f} MiB (limit {LIMIT_FLOOD_RSS >> 20} MiB), ends in {end:.2f} s (limit {LIMIT_END} s)")
+        missed |= longest > LIMIT_FLOOD_ANSWER or peak > LIMIT_FLOOD_RSS or end > LIMIT_END
+    else:
+        print("flood         not run: only root can call as another user")
+    if missed:
         sys.exit("the service misses its limits")
 
 

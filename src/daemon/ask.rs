@@ -10,9 +10,6 @@ use super::shown::Kind;
 /// Options of a call: `a{sv}`.
 pub(super) type Options = HashMap<String, OwnedVariant>;
 
-/// Longest registry configuration, as when it is read from a file.
-const LONGEST_CREDENTIALS: usize = 1 << 20;
-
 /// Longest token.
 const LONGEST_TOKEN: usize = 64;
 
@@ -127,9 +124,6 @@ impl Asked {
         ];
         args.extend(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()));
         let credentials: Option<String> = given.take("credentials")?;
-        if credentials.as_ref().is_some_and(|c| c.len() > LONGEST_CREDENTIALS) {
-            return Err(Fault::usage("the option credentials is too long"));
-        }
         let environment = given.environment()?;
         let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
         let token = given.text("token")?;

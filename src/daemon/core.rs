@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ask::Asked;
+use super::fault::Fault;
 use super::record::{self, Record};
+use super::shared_work::SharedWork;
 use super::shown::{Shown, State};
 use super::snapshot::Snapshot;
 use super::work::Work;
@@ -22,24 +24,58 @@ pub(super) struct Core {
     pub paths: Paths,
     worker: PathBuf,
     held: Mutex<Held>,
+    readings: Arc<SharedWork<Option<Reading>>>,
+    /// Plans without options, which everyone may ask for.
+    pub plans: Arc<SharedWork<Result<String, Fault>>>,
 }
 
 #[derive(Default)]
 struct Held {
     job: Option<Work>,
-    snapshot: Snapshot,
-    read: Option<Instant>,
-    /// Calls that take long.
-    calls: usize,
+    reading: Option<Reading>,
+    /// How many calls that take long are under way, for each kind.
+    calls: [usize; 3],
+}
+
+/// A call that takes long.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LongCall {
+    /// A plan without options: any number of callers wait for one.
+    Plan,
+    /// A plan with options.
+    PlanWithOptions,
+    MarkGood,
 }
 
 /// A call that takes long, as long as it lasts.
-pub(super) struct Call(Arc<Core>);
+pub(super) struct CallGuard(Arc<Core>, LongCall);
 
-impl Drop for Call {
+impl Drop for CallGuard {
     fn drop(&mut self) {
-        let mut held = self.0.lock();
-        held.calls = held.calls.saturating_sub(1);
+        if let Some(calls) = self.0.lock().calls.get_mut(self.1 as usize) {
+            *calls = calls.saturating_sub(1);
+        }
+    }
+}
+
+/// Where the device stood at one moment.
+#[derive(Clone)]
+pub(super) struct Reading {
+    pub snapshot: Snapshot,
+    /// Everything of it as JSON: for root.
+    pub full: Arc<str>,
+    /// Without lines of the journal: for those who may not read that.
+    pub public: Arc<str>,
+    at: Instant,
+}
+
+impl Reading {
+    fn of(mut status: status::Status, at: Instant) -> Reading {
+        let json = |status: &status::Status| serde_json::to_string(status).unwrap_or_default().into();
+        let (snapshot, full) = (Snapshot::from(&status), json(&status));
+        let records = [&mut status.last_update, &mut status.last_rollback];
+        records.into_iter().flatten().for_each(|record| record.journal.clear());
+        Reading { snapshot, full, public: json(&status), at }
     }
 }
 
@@ -54,7 +90,8 @@ impl Core {
     /// With the last job of an earlier service, if there was one.
     pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
         let job = Record::read(&paths).map(|record| Work::adopt(&paths, record));
-        Arc::new(Core { paths, worker, held: Mutex::new(Held { job, ..Held::default() }) })
+        let held = Mutex::new(Held { job, ..Held::default() });
+        Arc::new(Core { paths, worker, held, readings: SharedWork::new(), plans: SharedWork::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -126,22 +163,23 @@ impl Core {
     /// Whether the service is needed.
     pub(super) fn is_busy(&self) -> bool {
         let held = self.lock();
-        held.calls > 0 || held.job.as_ref().is_some_and(|j| j.is_running() || !j.told)
+        held.calls.iter().any(|&n| n > 0) || held.job.as_ref().is_some_and(|j| j.is_running() || !j.told)
     }
 
     /// Whether a call that takes long is under way.
     pub(super) fn is_calling(&self) -> bool {
-        self.lock().calls > 0
+        self.lock().calls.iter().any(|&n| n > 0)
     }
 
-    /// One that takes long begins; `None` where one is under way already.
-    pub(super) fn begin_call(self: &Arc<Self>) -> Option<Call> {
+    /// Begins a call that takes long; `None` where another one of its kind excludes it.
+    pub(super) fn begin_call(self: &Arc<Self>, kind: LongCall) -> Option<CallGuard> {
         let mut held = self.lock();
-        if held.calls > 0 {
+        let calls = held.calls.get_mut(kind as usize)?;
+        if *calls > 0 && !matches!(kind, LongCall::Plan) {
             return None;
         }
-        held.calls = 1;
-        Some(Call(self.clone()))
+        *calls += 1;
+        Some(CallGuard(self.clone(), kind))
     }
 
     /// The last job, over or not.
@@ -173,32 +211,37 @@ impl Core {
 
     /// Where the device stands, as it was when last looked at.
     pub(super) fn snapshot(&self) -> Snapshot {
-        self.lock().snapshot.clone()
+        self.lock().reading.as_ref().map(|r| r.snapshot.clone()).unwrap_or_default()
     }
 
-    /// Where the device stands now.
+    /// Where the device stands, at most half a second ago.
     pub(super) async fn look(self: &Arc<Self>) -> Snapshot {
-        let fresh = self.lock().read.is_some_and(|at| at.elapsed() < FRESH);
-        if !fresh {
-            self.status().await;
+        if self.age() >= FRESH {
+            self.read().await;
         }
         self.snapshot()
     }
 
-    /// Reads where the device stands; everything of it.
-    pub(super) async fn status(self: &Arc<Self>) -> Option<status::Status> {
+    /// Reads where the device stands: one reader at a time, for all who ask.
+    pub(super) async fn read(self: &Arc<Self>) -> Option<Reading> {
         let core = self.clone();
-        // It reads files of a medium that may be slow, or failing.
-        let status = tokio::task::spawn_blocking(move || status::read(&core.paths)).await.ok()?;
-        let mut held = self.lock();
-        held.snapshot = Snapshot::from(&status);
-        held.read = Some(Instant::now());
-        drop(held);
-        Some(status)
+        let read = move || {
+            let core = core.clone();
+            async move {
+                let paths = core.paths.clone();
+                let at = Instant::now();
+                // The files are on a medium that may be slow, or failing.
+                let status = tokio::task::spawn_blocking(move || status::read(&paths)).await.ok()?;
+                let reading = Reading::of(status, at);
+                core.lock().reading = Some(reading.clone());
+                Some(reading)
+            }
+        };
+        self.readings.run(read).await.flatten()
     }
 
     /// How long ago the device was looked at.
     pub(super) fn age(&self) -> Duration {
-        self.lock().read.map_or(Duration::MAX, |at| at.elapsed())
+        self.lock().reading.as_ref().map_or(Duration::MAX, |r| r.at.elapsed())
     }
 }

@@ -1,11 +1,12 @@
 //! The object of a job.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use zbus::message::Header;
-use zbus::{Connection, Variant, interface};
+use zbus::{Variant, interface};
 
+use super::callers::Callers;
 use super::core::Core;
 use super::fault::Fault;
 use super::manager::check_root;
@@ -14,12 +15,13 @@ use super::shown::Shown;
 /// `/io/balena/Copal1/job/<n>`
 pub(super) struct Job {
     core: Arc<Core>,
+    callers: Arc<Mutex<Callers>>,
     id: u32,
 }
 
 impl Job {
-    pub(super) fn new(core: Arc<Core>, id: u32) -> Job {
-        Job { core, id }
+    pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>, id: u32) -> Job {
+        Job { core, callers, id }
     }
 
     fn shown(&self) -> Shown {
@@ -67,12 +69,8 @@ pub(super) fn changes(before: &Shown, now: &Shown) -> HashMap<&'static str, Vari
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
 impl Job {
     /// Ends the job between two of its steps. What it answers to that is its result.
-    async fn cancel(
-        &self,
-        #[zbus(connection)] connection: &Connection,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<(), Fault> {
-        check_root(connection, &header, "cancel a job").await?;
+    fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
+        check_root(&self.callers, &header, "cancel a job")?;
         Ok(self.core.cancel(self.id)?)
     }
 

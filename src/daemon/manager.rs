@@ -1,7 +1,7 @@
 //! The manager's object.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,7 +10,8 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
 
 use super::ask::{Asked, Options};
-use super::core::Core;
+use super::callers::Callers;
+use super::core::{Core, LongCall};
 use super::fault::Fault;
 use super::job::Job;
 use super::output::{self, Output};
@@ -21,34 +22,31 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error};
 use crate::rollback::by_hand::mark_good;
 
-/// The driver of the bus.
-const BUS: &str = "org.freedesktop.DBus";
-
 /// From one look at the process of a plan to the next.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// `/io/balena/Copal1`
 pub(super) struct Manager {
     core: Arc<Core>,
+    callers: Arc<Mutex<Callers>>,
 }
 
-/// Whether the caller is root, or whoever runs this service. The bus's policy says the same; it may be missing.
-pub(super) async fn check_root(
-    connection: &Connection,
-    header: &Header<'_>,
-    what: &str,
-) -> Result<(), Fault> {
-    let sender = header.sender().ok_or_else(|| Fault::denied(what))?;
-    let path = "/org/freedesktop/DBus";
-    let answer =
-        connection.call_method(Some(BUS), path, Some(BUS), "GetConnectionUnixUser", &sender.as_str()).await?;
-    let user: u32 = answer.body().deserialize()?;
-    if user == 0 || user == nix::unistd::geteuid().as_raw() { Ok(()) } else { Err(Fault::denied(what)) }
+/// Refuses a caller who is not root, nor the user who runs this service. The bus's policy says the same; it may be missing.
+pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), Fault> {
+    let callers = callers.lock().unwrap_or_else(PoisonError::into_inner);
+    match header.sender() {
+        Some(sender) if callers.is_root(sender) => Ok(()),
+        _ => Err(Fault::denied(what)),
+    }
 }
 
 impl Manager {
-    pub(super) fn new(core: Arc<Core>) -> Manager {
-        Manager { core }
+    pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>) -> Manager {
+        Manager { core, callers }
+    }
+
+    fn check_root(&self, header: &Header<'_>, what: &str) -> Result<(), Fault> {
+        check_root(&self.callers, header, what)
     }
 
     /// Starts a job, and puts its object in the place of the last one's.
@@ -63,7 +61,7 @@ impl Manager {
             drop(server.remove::<Job, _>(job_path(before)).await);
         }
         let path = job_path(id);
-        server.at(path.as_str(), Job::new(self.core.clone(), id)).await?;
+        server.at(path.as_str(), Job::new(self.core.clone(), self.callers.clone(), id)).await?;
         let path = OwnedObjectPath::try_from(path)?;
         let emitter = SignalEmitter::new(connection, super::MANAGER)?;
         Self::job_new(&emitter, id, path.as_ref()).await?;
@@ -79,34 +77,32 @@ impl Manager {
         let text = "cannot flash from this system, which is no flasher medium";
         Err(Error::new(Code::NotAFlasher, text).object(flag.display()).into())
     }
+}
 
-    /// What `copal flash --plan` says.
-    async fn run_plan(&self, asked: &Asked) -> Result<String, Fault> {
-        let Some(_call) = self.core.begin_call() else {
-            return Err(Error::new(Code::Busy, "cannot plan: another plan is being made").into());
-        };
-        let failed = |e: std::io::Error| Fault::from(Error::new(Code::Io, "cannot plan").because(e));
-        let folder = self.core.paths.run_files();
-        std::fs::create_dir_all(&folder).map_err(failed)?;
-        let place = folder.join("plan.jsonl");
-        let out = output::make(&place).map_err(failed)?;
-        let mut process = work::start(&self.core.paths, self.core.worker(), 0, asked, out).map_err(failed)?;
-        let mut said = Output::open(&place).map_err(failed)?;
-        drop(std::fs::remove_file(&place));
-        while process.ended().is_none() {
-            tokio::time::sleep(LOOK).await;
-        }
-        let lines = said.lines().map_err(failed)?;
-        let last = lines.last().and_then(|line| serde_json::from_str::<Value>(line).ok()).unwrap_or_default();
-        if let Some(plan) = last.get("plan") {
-            return Ok(plan.to_string());
-        }
-        let error: Failure = serde_json::from_value(last).unwrap_or_default();
-        if error.code.is_empty() {
-            return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
-        }
-        Err(Fault::told(&error))
+/// What `copal flash --plan` reports.
+async fn run_plan(core: &Core, asked: &Asked) -> Result<String, Fault> {
+    let failed = |e: std::io::Error| Fault::from(Error::new(Code::Io, "cannot plan").because(e));
+    let folder = core.paths.run_files();
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    // Without an `await` before it is removed: nobody else opens it.
+    let place = folder.join("plan.jsonl");
+    let out = output::make(&place).map_err(failed)?;
+    let mut process = work::start(&core.paths, core.worker(), 0, asked, out).map_err(failed)?;
+    let mut said = Output::open(&place).map_err(failed)?;
+    drop(std::fs::remove_file(&place));
+    while process.ended().is_none() {
+        tokio::time::sleep(LOOK).await;
     }
+    let lines = said.lines().map_err(failed)?;
+    let last = lines.last().and_then(|line| serde_json::from_str::<Value>(line).ok()).unwrap_or_default();
+    if let Some(plan) = last.get("plan") {
+        return Ok(plan.to_string());
+    }
+    let error: Failure = serde_json::from_value(last).unwrap_or_default();
+    if error.code.is_empty() {
+        return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
+    }
+    Err(Fault::told(&error))
 }
 
 /// The properties in which `now` differs from `before`; the second of each is the last error.
@@ -138,7 +134,7 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Fault> {
-        check_root(connection, &header, "update").await?;
+        self.check_root(&header, "update")?;
         self.begin(connection, &Asked::update(source, options)?).await
     }
 
@@ -150,36 +146,42 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Fault> {
-        check_root(connection, &header, "flash").await?;
+        self.check_root(&header, "flash")?;
         self.check_flasher()?;
         self.begin(connection, &Asked::flash(options, false)?).await
     }
 
     /// What a flash would write. With options it opens files that the caller names, as root.
     #[zbus(out_args("plan"))]
-    async fn plan(
-        &self,
-        options: Options,
-        #[zbus(connection)] connection: &Connection,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<String, Fault> {
-        if !options.is_empty() {
-            check_root(connection, &header, "plan with options").await?;
+    async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, Fault> {
+        if options.is_empty() {
+            self.check_flasher()?;
+            let _call = self.core.begin_call(LongCall::Plan);
+            let (core, asked) = (self.core.clone(), Arc::new(Asked::flash(options, true)?));
+            let plan = move || {
+                let (core, asked) = (core.clone(), asked.clone());
+                async move { run_plan(&core, &asked).await }
+            };
+            return self.core.plans.run(plan).await.unwrap_or_else(|| {
+                Err(Error::new(Code::JobLost, "the process that plans ended without a result").into())
+            });
         }
+        self.check_root(&header, "plan with options")?;
         self.check_flasher()?;
-        self.run_plan(&Asked::flash(options, true)?).await
+        let Some(_call) = self.core.begin_call(LongCall::PlanWithOptions) else {
+            let busy = Error::new(Code::Busy, "cannot plan: the service is making another plan with options");
+            return Err(busy.with_hint("wait until that plan is made, then call again").into());
+        };
+        run_plan(&self.core, &Asked::flash(options, true)?).await
     }
 
     /// Commits the running system.
-    async fn mark_good(
-        &self,
-        #[zbus(connection)] connection: &Connection,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<(), Fault> {
-        check_root(connection, &header, "commit").await?;
+    async fn mark_good(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
+        self.check_root(&header, "commit")?;
         // The service does not end meanwhile.
-        let Some(_call) = self.core.begin_call() else {
-            return Err(Error::new(Code::Busy, "cannot commit: a plan is being made").into());
+        let Some(_call) = self.core.begin_call(LongCall::MarkGood) else {
+            let busy = Error::new(Code::Busy, "cannot commit: the service is committing already");
+            return Err(busy.with_hint("wait until that call is over").into());
         };
         let paths = self.core.paths.clone();
         match tokio::task::spawn_blocking(move || mark_good(&paths, &RollbackConf::on_trial(&paths, &[])))
@@ -197,24 +199,18 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Fault> {
-        check_root(connection, &header, "roll back").await?;
+        self.check_root(&header, "roll back")?;
         self.begin(connection, &Asked::rollback()).await
     }
 
     /// Where the device stands. The lines of the journal in it are for those who may read the journal.
     #[zbus(out_args("status"))]
-    async fn status(
-        &self,
-        #[zbus(connection)] connection: &Connection,
-        #[zbus(header)] header: Header<'_>,
-    ) -> Result<String, Fault> {
-        let mut status = self.core.status().await;
-        if check_root(connection, &header, "read the journal").await.is_err() {
-            let records = status.iter_mut().flat_map(|s| [&mut s.last_update, &mut s.last_rollback]);
-            records.flatten().for_each(|record| record.journal.clear());
-        }
-        let text = status.and_then(|s| serde_json::to_string(&s).ok());
-        text.ok_or_else(|| Error::new(Code::Io, "cannot read where the device stands").into())
+    async fn status(&self, #[zbus(header)] header: Header<'_>) -> Result<String, Fault> {
+        let Some(reading) = self.core.read().await else {
+            return Err(Error::new(Code::Io, "cannot read where the device stands").into());
+        };
+        let is_root = self.check_root(&header, "read the journal").is_ok();
+        Ok(String::from(&*if is_root { reading.full } else { reading.public }))
     }
 
     #[zbus(signal)]

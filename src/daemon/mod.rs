@@ -5,6 +5,7 @@
 //! is started again finds it there.
 
 mod ask;
+mod callers;
 pub mod client;
 mod core;
 mod fault;
@@ -13,9 +14,11 @@ mod manager;
 mod output;
 mod record;
 mod service;
+mod shared_work;
 mod shown;
 mod slot;
 mod snapshot;
+mod socket;
 mod tell;
 mod work;
 

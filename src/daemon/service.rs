@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
@@ -11,10 +11,12 @@ use zbus::Connection;
 use zbus::connection::Builder;
 use zbus::fdo::{self, RequestNameFlags};
 
+use super::callers::Callers;
 use super::core::Core;
 use super::job::Job;
 use super::manager::Manager;
 use super::slot::{self, Slot};
+use super::socket::BusSocket;
 use super::tell::Teller;
 use super::{MANAGER, NAME, job_path};
 use crate::config::paths::Paths;
@@ -27,10 +29,14 @@ use crate::sys::signal::{self, PutOff};
 const TICK: Duration = Duration::from_millis(250);
 /// How old what is told of the device may be while nobody asks.
 const LOOK: Duration = Duration::from_secs(5);
+/// The service waits for a reading of the device for so long before it goes on with its work.
+const READ: Duration = Duration::from_secs(1);
 /// For the bus, on the slowest board under full load.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Without a message for so long, no more come to a name that was given back.
 const DRAINED: Duration = Duration::from_millis(100);
+/// Threads for what may block: one reads where the device stands, one commits.
+const BLOCKING: usize = 2;
 /// From one attempt to connect again to the next, at most.
 const BACK_OFF: Duration = Duration::from_secs(8);
 
@@ -69,7 +75,8 @@ enum Left {
 /// # Errors
 /// `BusUnreachable`.
 pub fn run(options: &Options) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().enable_time().max_blocking_threads(BLOCKING).build();
     let runtime = runtime.map_err(|e| Error::new(Code::Io, "cannot start the service").because(e))?;
     let result = runtime.block_on(serve(options));
     runtime.shutdown_background();
@@ -82,11 +89,11 @@ async fn serve(options: &Options) -> Result<()> {
     let mut put_off = None;
     loop {
         match connect(&core).await {
-            Ok(connection) => {
+            Ok((connection, own)) => {
                 pause = Duration::ZERO;
                 notify::state(State::Ready);
                 let mut service =
-                    Service { core: &core, connection, idle: options.idle, put_off: &mut put_off };
+                    Service { core: &core, connection, own, idle: options.idle, put_off: &mut put_off };
                 match service.attend().await {
                     Left::Ended => return Ok(()),
                     Left::BusLost => tracing::info!("the bus is gone"),
@@ -112,26 +119,29 @@ async fn serve(options: &Options) -> Result<()> {
     }
 }
 
-/// With all objects there before the name is.
-async fn connect(core: &Arc<Core>) -> Result<Connection> {
-    let mut builder =
-        Builder::system().serve_at(MANAGER, fdo::ObjectManager).serve_at(MANAGER, Manager::new(core.clone()));
-    for which in [Which::A, Which::B] {
-        builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
-    }
-    if let Some(job) = core.job() {
-        builder = builder.serve_at(job_path(job.id), Job::new(core.clone(), job.id));
-    }
+/// Connects with all objects there before the name is. The second connection is for calls of the service itself.
+async fn connect(core: &Arc<Core>) -> Result<(Connection, Connection)> {
+    let callers = Arc::new(Mutex::new(Callers::default()));
     let error =
         |why: String| Error::new(Code::BusUnreachable, format!("cannot serve {NAME}: {why}")).object(NAME);
-    // By itself the builder would wait in line for a name that somebody has.
     let connect = async {
+        let own = Builder::socket(BusSocket::connect(callers.clone(), None).await?).build().await?;
+        let mut builder = Builder::socket(BusSocket::connect(callers.clone(), Some(own.clone())).await?)
+            .serve_at(MANAGER, fdo::ObjectManager)
+            .serve_at(MANAGER, Manager::new(core.clone(), callers.clone()));
+        for which in [Which::A, Which::B] {
+            builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
+        }
+        if let Some(job) = core.job() {
+            builder = builder.serve_at(job_path(job.id), Job::new(core.clone(), callers.clone(), job.id));
+        }
+        // By itself the builder would wait in line for a name that another process has.
         let connection = builder.build().await?;
         connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
-        Ok(connection)
+        Ok((connection, own))
     };
     match timeout(LIMIT, connect).await {
-        Ok(Ok(connection)) => Ok(connection),
+        Ok(Ok(connections)) => Ok(connections),
         Ok(Err(zbus::Error::NameTaken)) => Err(error("another program has that name".to_owned())),
         Ok(Err(e)) => Err(error(e.to_string())),
         Err(_) => Err(error(format!("no answer in {LIMIT:?}"))),
@@ -142,6 +152,8 @@ async fn connect(core: &Arc<Core>) -> Result<Connection> {
 struct Service<'a> {
     core: &'a Arc<Core>,
     connection: Connection,
+    /// For calls of its own: their replies never queue behind callers.
+    own: Connection,
     idle: Duration,
     /// While a job runs, signals to end are noted: what they mean then has to be found out.
     put_off: &'a mut Option<PutOff>,
@@ -157,7 +169,8 @@ impl Service<'_> {
             let activity = self.connection.monitor_activity();
             self.core.poll();
             if self.core.age() >= LOOK || teller.is_due(self.core) {
-                self.core.status().await;
+                // A medium that does not answer does not stop the rest of the service's work.
+                drop(timeout(READ, self.core.read()).await);
             }
             teller.tell(self.core, &self.connection).await;
             notify::state(State::Alive);
@@ -173,7 +186,8 @@ impl Service<'_> {
             }
             let wait = if working { TICK } else { self.idle.saturating_sub(used.elapsed()).min(LOOK) };
             let wait = wait.min(alive);
-            let closed = pin!(self.connection.closed());
+            let closed = (pin!(self.connection.closed()), pin!(self.own.closed()));
+            let closed = select(closed.0, closed.1);
             let over = if working {
                 timeout(wait, closed).await.is_ok()
             } else {
@@ -220,7 +234,7 @@ impl Service<'_> {
         let (service, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
         let body = ("org.freedesktop.systemd1.Manager", "SystemState");
         let properties = Some("org.freedesktop.DBus.Properties");
-        let call = self.connection.call_method(Some(service), path, properties, "Get", &body);
+        let call = self.own.call_method(Some(service), path, properties, "Get", &body);
         let Ok(Ok(answer)) = timeout(LIMIT, call).await else { return false };
         let state: zbus::Result<zbus::OwnedVariant> = answer.body().deserialize();
         state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
@@ -247,7 +261,7 @@ impl Service<'_> {
             // One of them began a job: the next service goes on with it.
             let body = (NAME, 0_u32);
             let bus = "org.freedesktop.DBus";
-            let call = self.connection.call_method(
+            let call = self.own.call_method(
                 Some(bus),
                 "/org/freedesktop/DBus",
                 Some(bus),

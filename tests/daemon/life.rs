@@ -8,11 +8,11 @@ use nix::unistd::Pid;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, progress, until};
 
-fn signal(service: &Ended, signal: Signal) {
+pub(crate) fn signal(service: &Ended, signal: Signal) {
     kill(Pid::from_raw(service.0.id().cast_signed()), signal).unwrap();
 }
 
-fn wait(service: &mut Ended) -> std::process::ExitStatus {
+pub(crate) fn wait(service: &mut Ended) -> std::process::ExitStatus {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = service.0.try_wait().unwrap() {
@@ -273,4 +273,23 @@ fn it_serves_on_the_oldest_kernel() {
     assert_eq!(place.property(&job, JOB, "State"), "succeeded");
     signal(&service, Signal::SIGTERM);
     wait(&mut service);
+}
+
+#[test]
+fn a_record_that_is_no_small_file_does_not_keep_it_from_its_work() {
+    let Some(place) = Place::new("record") else { return };
+    let record = place.root().join("run/copal/job.json");
+    std::fs::create_dir_all(record.parent().unwrap()).unwrap();
+    nix::unistd::mkfifo(&record, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let mut service = place.service(&[]);
+    signal(&service, Signal::SIGKILL);
+    wait(&mut service);
+    until("its name is free", || place.owner().is_none());
+    std::fs::remove_file(&record).unwrap();
+    std::fs::File::create(&record).unwrap().set_len(1 << 40).unwrap();
+    let service = place.service(&[]);
+    let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
+    place.wait_for_state(&job, "succeeded");
+    drop(service);
+    assert!(place.read("stderr").contains("the last job is not known"), "{}", place.read("stderr"));
 }

@@ -3,6 +3,7 @@
 
 mod bus;
 mod files;
+mod flood;
 mod interface;
 mod jobs;
 mod life;

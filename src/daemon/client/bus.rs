@@ -28,7 +28,7 @@ pub(super) const STARTING: Duration = Duration::from_secs(60);
 pub(super) const GLANCE: Duration = Duration::from_millis(200);
 
 /// Answers of the bus, or of the library on the other end of it, that say that a call was not carried out.
-const NOT_TAKEN: [&str; 10] = [
+const NOT_TAKEN: [&str; 11] = [
     "ServiceUnknown",
     "NameHasNoOwner",
     "AccessDenied",
@@ -39,6 +39,7 @@ const NOT_TAKEN: [&str; 10] = [
     "UnknownInterface",
     "InvalidArgs",
     "NotSupported",
+    "LimitsExceeded",
 ];
 
 /// An object with the interface that is called.
@@ -220,6 +221,7 @@ mod tests {
             "org.freedesktop.DBus.Error.ServiceUnknown",
             "org.freedesktop.DBus.Error.AccessDenied",
             "org.freedesktop.DBus.Error.Spawn.ChildExited",
+            "org.freedesktop.DBus.Error.LimitsExceeded",
             "org.freedesktop.systemd1.NoSuchUnit",
         ] {
             assert!(matches!(judged(name), Trouble::NotTaken(_)), "{name}");

@@ -1,0 +1,272 @@
+//! Who calls the service, and how much of it at once: no caller but root can make the service hold more than a fixed amount,
+//! or keep it from answering root.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// The longest message that is held. `Update` carries an environment and credentials.
+pub(super) const LONGEST: usize = 256 << 10;
+/// The longest call of anyone but root: a property's name, or a plan without options.
+const LONGEST_OF_OTHERS: usize = 4 << 10;
+/// Calls of one connection that are answered at once, unless it is root's.
+const OF_ONE: usize = 8;
+/// Calls that are answered at once: root's, and those of all others together.
+const OF_ALL: usize = 128;
+/// Bytes of root's calls that are held at once; and likewise of calls whose sender is not known yet.
+const HELD: usize = 1 << 20;
+/// Calls that wait until the bus has named their sender's user.
+const UNKNOWN: usize = 64;
+/// Connections whose user is remembered.
+const REMEMBERED: usize = 1024;
+
+/// A call, as the header of its message describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    /// Unique name of the connection it comes from.
+    pub sender: String,
+    pub serial: u32,
+    /// Length of the whole message in bytes.
+    pub size: usize,
+    /// Its sender expects a reply.
+    pub reply: bool,
+}
+
+/// What to do with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Carry it out.
+    Admit,
+    /// Keep it until the user of its sender is known.
+    Wait,
+    /// Reply with this error.
+    Refuse(&'static str),
+    /// Skip it without a reply.
+    Drop,
+}
+
+/// A connection.
+#[derive(Debug, Default)]
+struct Caller {
+    /// It is root's, or of the user who runs the service.
+    root: Option<bool>,
+    /// Its calls that have no reply yet, by serial number.
+    open: BTreeMap<u32, Open>,
+}
+
+/// A call that is being carried out.
+#[derive(Debug)]
+struct Open {
+    size: usize,
+    reply: bool,
+}
+
+/// Calls that are being carried out.
+#[derive(Debug, Default)]
+struct Load {
+    calls: usize,
+    bytes: usize,
+}
+
+/// All connections that call, on one connection of the service: the bus uses no unique name twice.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    known: HashMap<String, Caller>,
+    /// Of root, and of all others.
+    load: [Load; 2],
+    /// Calls of connections whose user is not known yet, with their messages.
+    waiting: Vec<(Call, Vec<u8>)>,
+}
+
+impl Callers {
+    /// Decides on a call before its body is read, and counts it if it is admitted.
+    pub(super) fn judge(&mut self, call: &Call) -> Verdict {
+        let verdict = self.decide(call);
+        match verdict {
+            Verdict::Admit => {
+                let open = Open { size: call.size, reply: call.reply };
+                self.close(&call.sender, call.serial);
+                let caller = self.known.entry(call.sender.clone()).or_default();
+                caller.open.insert(call.serial, open);
+                let load = load(&mut self.load, caller);
+                (load.calls, load.bytes) = (load.calls + 1, load.bytes + call.size);
+                verdict
+            }
+            Verdict::Refuse(_) if !call.reply => Verdict::Drop,
+            _ => verdict,
+        }
+    }
+
+    fn decide(&self, call: &Call) -> Verdict {
+        if call.size > LONGEST {
+            return Verdict::Refuse("the message is longer than 256 KiB; send less");
+        }
+        let caller = self.known.get(&call.sender);
+        let Some(root) = caller.and_then(|c| c.root) else {
+            let bytes: usize = self.waiting.iter().map(|(c, _)| c.size).sum();
+            let own = self.waiting.iter().filter(|(c, _)| c.sender == call.sender).count();
+            let fits = self.waiting.len() < UNKNOWN && bytes + call.size <= HELD && own < OF_ONE;
+            return if fits { Verdict::Wait } else { Verdict::Refuse(TOO_MANY) };
+        };
+        let [of_root, of_others] = &self.load;
+        let fits = if root {
+            of_root.calls < OF_ALL && of_root.bytes + call.size <= HELD
+        } else if !call.reply {
+            // All that anyone but root may call is reading.
+            return Verdict::Drop;
+        } else if call.size > LONGEST_OF_OTHERS {
+            return Verdict::Refuse("only root may send a message longer than 4 KiB");
+        } else {
+            of_others.calls < OF_ALL && caller.is_some_and(|c| c.open.len() < OF_ONE)
+        };
+        if fits { Verdict::Admit } else { Verdict::Refuse(TOO_MANY) }
+    }
+
+    /// Keeps a call whose sender is not known. Returns whether it is the first one of that sender.
+    pub(super) fn wait(&mut self, call: Call, message: Vec<u8>) -> bool {
+        let is_first = !self.waiting.iter().any(|(other, _)| other.sender == call.sender);
+        self.waiting.push((call, message));
+        is_first
+    }
+
+    /// Learns whether `sender` is root, and returns its calls that have waited for that; `None`: the bus does not know it any more.
+    pub(super) fn identify(&mut self, sender: &str, root: Option<bool>) -> Vec<(Call, Vec<u8>)> {
+        let all = std::mem::take(&mut self.waiting);
+        let (own, rest) = all.into_iter().partition(|(call, _)| call.sender == sender);
+        self.waiting = rest;
+        if root.is_none() {
+            return Vec::new();
+        }
+        if self.known.len() >= REMEMBERED {
+            self.known.retain(|_, caller| !caller.open.is_empty());
+        }
+        self.known.entry(sender.to_owned()).or_default().root = root;
+        own
+    }
+
+    /// Whether `sender` is root. Asked while one of its calls is carried out.
+    pub(super) fn is_root(&self, sender: &str) -> bool {
+        self.known.get(sender).and_then(|c| c.root).unwrap_or(false)
+    }
+
+    /// Whether the reply to a call is to be sent: its sender may expect none.
+    pub(super) fn expects_reply(&self, sender: &str, serial: u32) -> bool {
+        let open = self.known.get(sender).and_then(|c| c.open.get(&serial));
+        open.is_none_or(|open| open.reply)
+    }
+
+    /// The call is over.
+    pub(super) fn close(&mut self, sender: &str, serial: u32) {
+        if let Some(caller) = self.known.get_mut(sender)
+            && let Some(open) = caller.open.remove(&serial)
+        {
+            let load = load(&mut self.load, caller);
+            (load.calls, load.bytes) = (load.calls - 1, load.bytes - open.size);
+        }
+    }
+}
+
+/// The part of the load to which the calls of `caller` belong.
+fn load<'a>([root, others]: &'a mut [Load; 2], caller: &Caller) -> &'a mut Load {
+    if caller.root == Some(true) { root } else { others }
+}
+
+/// Why a call is refused where there are too many at once.
+const TOO_MANY: &str = "too many calls at once; wait for a reply, then call again";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(sender: &str, serial: u32) -> Call {
+        Call { sender: sender.to_owned(), serial, size: 200, reply: true }
+    }
+
+    fn known(root: &[&str], others: &[&str]) -> Callers {
+        let mut callers = Callers::default();
+        root.iter().for_each(|name| drop(callers.identify(name, Some(true))));
+        others.iter().for_each(|name| drop(callers.identify(name, Some(false))));
+        callers
+    }
+
+    #[test]
+    fn a_caller_waits_until_its_user_is_known() {
+        let mut callers = Callers::default();
+        assert_eq!(callers.judge(&call(":1", 1)), Verdict::Wait);
+        assert!(callers.wait(call(":1", 1), vec![1]), "the bus is to be asked");
+        assert!(!callers.wait(call(":1", 2), vec![2]), "the bus was asked");
+        assert!(callers.wait(call(":2", 1), vec![3]));
+        let calls = callers.identify(":1", Some(true));
+        assert_eq!(
+            calls.iter().map(|(c, m)| (c.serial, m.clone())).collect::<Vec<_>>(),
+            [(1, vec![1]), (2, vec![2])]
+        );
+        assert!(callers.is_root(":1"));
+        assert_eq!(callers.judge(&call(":1", 3)), Verdict::Admit);
+        // A connection that is gone takes its calls with it.
+        assert!(callers.identify(":2", None).is_empty());
+        assert!(callers.waiting.is_empty() && !callers.is_root(":2"));
+    }
+
+    #[test]
+    fn one_connection_has_eight_calls_and_gets_them_back_with_their_replies() {
+        let mut callers = known(&[], &[":1", ":2"]);
+        for serial in 1..=8 {
+            assert_eq!(callers.judge(&call(":1", serial)), Verdict::Admit);
+        }
+        assert_eq!(callers.judge(&call(":1", 9)), Verdict::Refuse(TOO_MANY));
+        assert_eq!(callers.judge(&call(":2", 1)), Verdict::Admit);
+        callers.close(":1", 3);
+        callers.close(":1", 3);
+        assert_eq!(callers.judge(&call(":1", 9)), Verdict::Admit);
+        assert_eq!(callers.judge(&call(":1", 10)), Verdict::Refuse(TOO_MANY));
+    }
+
+    #[test]
+    fn however_many_others_call_there_is_a_place_for_root() {
+        let names: Vec<String> = (0..40).map(|n| format!(":{n}")).collect();
+        let mut callers = known(&[":root"], &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let admitted = names.iter().flat_map(|name| (1..=8).map(|serial| call(name, serial)));
+        let admitted = admitted.filter(|c| callers.judge(c) == Verdict::Admit).count();
+        assert_eq!(admitted, OF_ALL);
+        assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
+        // What root sends is bounded as well.
+        let long = |serial| Call { size: LONGEST, ..call(":root", serial) };
+        let admitted = (2..100).filter(|&serial| callers.judge(&long(serial)) == Verdict::Admit).count();
+        assert_eq!(admitted, 3);
+        (2..100).for_each(|serial| callers.close(":root", serial));
+        assert_eq!(callers.judge(&long(2)), Verdict::Admit);
+    }
+
+    #[test]
+    fn what_cannot_matter_is_skipped() {
+        let mut callers = known(&[":root"], &[":1"]);
+        let silent = |name| Call { reply: false, ..call(name, 1) };
+        assert_eq!(callers.judge(&silent(":1")), Verdict::Drop);
+        assert_eq!(callers.judge(&silent(":root")), Verdict::Admit);
+        assert!(!callers.expects_reply(":root", 1));
+        assert!(callers.expects_reply(":root", 2));
+        let long = Call { size: LONGEST + 1, ..call(":root", 2) };
+        assert!(matches!(callers.judge(&long), Verdict::Refuse(_)));
+        assert_eq!(callers.judge(&Call { reply: false, ..long }), Verdict::Drop);
+        let of_other = Call { size: LONGEST_OF_OTHERS + 1, ..call(":1", 2) };
+        assert!(matches!(callers.judge(&of_other), Verdict::Refuse(_)));
+    }
+
+    #[test]
+    fn connections_that_come_and_go_are_forgotten_but_for_those_with_calls() {
+        let mut callers = known(&[":root"], &[]);
+        assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
+        for n in 0..5 * REMEMBERED {
+            callers.identify(&format!(":{n}"), Some(false));
+        }
+        assert!(callers.known.len() <= REMEMBERED);
+        assert!(callers.is_root(":root"));
+        // Those that wait are few, whoever they are.
+        for n in 0..1000 {
+            let call = Call { size: 100_000, ..call(&format!(":x{n}"), 1) };
+            if callers.judge(&call) == Verdict::Wait {
+                callers.wait(call, Vec::new());
+            }
+        }
+        assert_eq!(callers.waiting.len(), HELD / 100_000);
+    }
+}

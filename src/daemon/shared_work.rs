@@ -1,0 +1,111 @@
+//! Work that is done once for all who ask for it at the same time.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// Work of one kind: at most one run of it at a time.
+///
+/// Who asks while a run is under way gets the result of the next one, with all who ask until that one begins: what they
+/// learn is never older than their question.
+pub(super) struct SharedWork<T> {
+    runs: Mutex<Runs>,
+    /// The number of the last run that has ended, and its result.
+    ended: watch::Sender<(u64, Option<T>)>,
+}
+
+#[derive(Default)]
+struct Runs {
+    begun: u64,
+    is_running: bool,
+    another: bool,
+}
+
+impl<T: Clone + Send + Sync + 'static> SharedWork<T> {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(SharedWork { runs: Mutex::default(), ended: watch::Sender::new((0, None)) })
+    }
+
+    fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The result of a run that begins from now on. It goes on when this future is dropped.
+    pub(super) async fn run<W, F>(self: &Arc<Self>, work: W) -> Option<T>
+    where
+        W: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut ended = self.ended.subscribe();
+        let number = {
+            let mut runs = self.runs();
+            if runs.is_running {
+                runs.another = true;
+                runs.begun + 1
+            } else {
+                runs.is_running = true;
+                runs.begun += 1;
+                tokio::spawn(self.clone().work(runs.begun, work));
+                runs.begun
+            }
+        };
+        ended.wait_for(|(done, _)| *done >= number).await.ok()?.1.clone()
+    }
+
+    async fn work<W, F>(self: Arc<Self>, mut number: u64, work: W)
+    where
+        W: Fn() -> F + Send + Sync,
+        F: Future<Output = T> + Send + 'static,
+    {
+        loop {
+            let result = work().await;
+            self.ended.send_replace((number, Some(result)));
+            let mut runs = self.runs();
+            if !std::mem::take(&mut runs.another) {
+                runs.is_running = false;
+                return;
+            }
+            runs.begun += 1;
+            number = runs.begun;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn all_who_ask_meanwhile_share_the_next_run() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (shared, runs) = (SharedWork::new(), Arc::new(AtomicUsize::new(0)));
+        let ask = || {
+            let (shared, runs) = (shared.clone(), runs.clone());
+            async move {
+                let work = move || {
+                    let runs = runs.clone();
+                    async move {
+                        let number = runs.fetch_add(1, Ordering::Relaxed);
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        number
+                    }
+                };
+                shared.run(work).await
+            }
+        };
+        runtime.block_on(async {
+            let first = tokio::spawn(ask());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let others: Vec<_> = (0..1000).map(|_| tokio::spawn(ask())).collect();
+            assert_eq!(first.await.unwrap(), Some(0));
+            for other in others {
+                // Not the run that had begun before it asked.
+                assert_eq!(other.await.unwrap(), Some(1));
+            }
+            assert_eq!(ask().await, Some(2));
+        });
+    }
+}

@@ -1,0 +1,192 @@
+//! A user without rights who calls without end: the service stays small, answers root, and ends when told to.
+
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, has, progress, until};
+use crate::life::{signal, wait};
+
+/// Bytes by which the service may grow. 24 MiB is what it may have; the tests' build begins with more than the release's.
+const GROWTH: u64 = 12 << 20;
+
+/// A machine that is ten times slower than usual answers within this time.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// `None` where nobody can become another user.
+fn place(test: &str) -> Option<Place> {
+    if !nix::unistd::geteuid().is_root() || !has(test, &["python3"]) {
+        eprintln!("not run: {test}: needs root and python3");
+        return None;
+    }
+    Place::new(test)
+}
+
+/// Begins to send messages of a kind of flood.py.
+fn flood(place: &Place, kind: &str, seconds: u32, connections: u32) -> Ended {
+    place.put("flood.py", include_str!("flood.py"));
+    let child = Command::new("python3")
+        .arg(place.at("flood.py"))
+        .arg(place.at("bus"))
+        .args([kind, &seconds.to_string(), &connections.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Ended(child)
+}
+
+/// How many messages were sent.
+fn sent(mut flood: Ended) -> u64 {
+    let said = std::io::read_to_string(flood.0.stdout.take().unwrap()).unwrap();
+    assert!(flood.0.wait().unwrap().success(), "{said}");
+    said.split_once(' ').unwrap().0.parse().unwrap()
+}
+
+/// A value of /proc/PID/status: bytes, or a number.
+fn status(process: &Child, key: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(&format!("{key}:"))).unwrap();
+    let mut words = line.split_whitespace();
+    let number: u64 = words.next().unwrap().parse().unwrap();
+    if words.next() == Some("kB") { number << 10 } else { number }
+}
+
+#[test]
+fn no_flood_makes_the_service_grow_or_keeps_root_from_an_answer() {
+    let Some(place) = place("flood") else { return };
+    let mut service = place.service(&["--idle", "60"]);
+    place.call(TOP, MANAGER, "Status", &[]).unwrap();
+    let before = status(&service.0, "VmHWM");
+    for (kind, connections, least) in
+        [("silent", 1, 5000), ("replies", 2, 500), ("deaf", 2, 500), ("long", 2, 2), ("plans", 1, 5000)]
+    {
+        let flood = flood(&place, kind, 3, connections);
+        for _ in 0..3 {
+            let began = Instant::now();
+            place.call(TOP, MANAGER, "Status", &[]).unwrap_or_else(|e| panic!("{kind}: {e}"));
+            assert!(began.elapsed() < ANSWER, "{kind}: {:?}", began.elapsed());
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let sent = sent(flood);
+        assert!(sent >= least, "{kind}: this machine manages no flood: {sent}");
+        let (memory, threads) = (status(&service.0, "VmHWM"), status(&service.0, "Threads"));
+        assert!(memory < before + GROWTH, "{kind}: {} KiB more", (memory - before) >> 10);
+        assert!(threads <= 4, "{kind}: {threads} threads");
+    }
+    signal(&service, Signal::SIGTERM);
+    wait(&mut service);
+}
+
+#[test]
+fn in_a_flood_the_service_shows_that_it_is_alive_and_obeys_signals() {
+    let Some(place) = place("flood and signals") else { return };
+    let notify = UnixDatagram::bind(place.at("notify")).unwrap();
+    notify.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+    command.env("NOTIFY_SOCKET", place.at("notify")).env("WATCHDOG_USEC", "3000000");
+    let mut service = place.service_of(command, &[]);
+    place.says(&[&progress("pull", 50), DONE, "exit 0"]);
+    place.go(1);
+    let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
+    until("it has begun", || place.property(&job, JOB, "Percent") == "30");
+
+    let flood = flood(&place, "replies", 6, 4);
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    let end = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < end {
+        let mut buffer = [0; 256];
+        if let Ok(n) = notify.recv(&mut buffer)
+            && buffer[..n].windows(10).any(|w| w == b"WATCHDOG=1")
+        {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest = longest.max(last.elapsed());
+    assert!(longest < Duration::from_secs(3), "systemd would have ended it: {longest:?}");
+    // With a job under way it has to find out first what the signal means.
+    let began = Instant::now();
+    signal(&service, Signal::SIGTERM);
+    wait(&mut service);
+    assert!(began.elapsed() < ANSWER, "{:?}", began.elapsed());
+    drop(flood);
+    place.go(9);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_and_the_next_one_is_read() {
+    let Some(place) = place("long message") else { return };
+    let _service = place.service(&[]);
+    let long = "x".repeat(100_000);
+    let variables = |n: usize| {
+        let pairs: Vec<String> = (0..n).flat_map(|i| [format!("V{i}"), long.clone()]).collect();
+        let args = ["sa{sv}", "a", "1", "environment", "a{ss}"].map(str::to_owned);
+        args.into_iter().chain([n.to_string()]).chain(pairs).collect::<Vec<_>>()
+    };
+    let update = |n: usize| {
+        let args = variables(n);
+        place.update(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let e = update(3).unwrap_err();
+    assert!(e.contains("longer than 256 KiB"), "{e}");
+    let job = update(2).unwrap();
+    place.wait_for_state(&job, "succeeded");
+    assert!(place.read("environment").contains(&format!("V1={long}")));
+
+    // Another user has no reason for a message of that length.
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "busctl"])
+        .arg(format!("--address={}", place.address()))
+        .args(["call", NAME, TOP, "org.freedesktop.DBus.Properties", "Get", "ss", MANAGER, &long])
+        .output()
+        .unwrap();
+    let e = String::from_utf8(out.stderr).unwrap();
+    assert!(e.contains("only root may send a message longer than 4 KiB"), "{e}");
+}
+
+#[test]
+fn a_call_that_expects_no_reply_is_carried_out_for_root() {
+    let Some(place) = place("no reply") else { return };
+    let _service = place.service(&[]);
+    let arguments = ["call", "--expect-reply=false", NAME, TOP, MANAGER, "Update", "sa{sv}", "a", "0"];
+    assert!(place.busctl(&arguments).status().unwrap().success());
+    until("the job is there", || place.read("calls").contains("--image=a"));
+    place.wait_for_state("/io/balena/Copal1/job/1", "succeeded");
+    place.call(TOP, MANAGER, "Status", &[]).unwrap();
+}
+
+#[test]
+fn plans_of_others_keep_root_from_nothing() {
+    let Some(place) = place("plans") else { return };
+    std::fs::create_dir_all(place.root().join("etc")).unwrap();
+    let flag = copal::config::paths::Paths::new(place.root()).flasher_flag();
+    std::fs::create_dir_all(flag.parent().unwrap()).unwrap();
+    std::fs::write(&flag, "").unwrap();
+    let _service = place.service(&["--idle", "60"]);
+    place.says(&[r#"{"event":"result","version":1,"ok":true,"plan":{"target":"/dev/x"}}"#, "exit 0"]);
+    place.go(0);
+    let ask = |args: &[&str]| {
+        let args = [&["call", "--timeout=60", NAME, TOP, MANAGER, "Plan"], args].concat();
+        Ended(place.busctl(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let begun = || place.read("calls").lines().count();
+    let first = ask(&["a{sv}", "0"]);
+    until("the first plan has begun", || begun() == 1);
+    let others = [ask(&["a{sv}", "0"]), ask(&["a{sv}", "0"])];
+    // Not one of them keeps root from its own.
+    let own = ask(&["a{sv}", "1", "image", "s", "/i"]);
+    until("root's plan has begun", || begun() == 2);
+    let e = place.call(TOP, MANAGER, "Plan", &["a{sv}", "1", "image", "s", "/i"]).unwrap_err();
+    assert!(e.contains("[busy]"), "{e}");
+    let e = place.call(TOP, MANAGER, "MarkGood", &[]).unwrap_err();
+    assert!(!e.contains("[busy]"), "{e}");
+    place.go(9);
+    for mut asked in [first, own].into_iter().chain(others) {
+        let said = std::io::read_to_string(asked.0.stdout.take().unwrap()).unwrap();
+        assert!(said.contains("/dev/x"), "{said}");
+    }
+    // The two others have shared one, which began after they had asked.
+    assert_eq!(begun(), 3, "{}", place.read("calls"));
+}
