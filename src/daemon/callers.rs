@@ -142,6 +142,11 @@ impl Callers {
         own
     }
 
+    /// Whether a call waits for the user of its sender.
+    pub(super) fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether `sender` is root. Asked while one of its calls is carried out.
     pub(super) fn is_root(&self, sender: &str) -> bool {
         self.known.get(sender).and_then(|c| c.root).unwrap_or(false)
@@ -202,8 +207,9 @@ mod tests {
         assert!(callers.is_root(":1"));
         assert_eq!(callers.judge(&call(":1", 3)), Verdict::Admit);
         // A connection that is gone takes its calls with it.
+        assert!(callers.any_waits());
         assert!(callers.identify(":2", None).is_empty());
-        assert!(callers.waiting.is_empty() && !callers.is_root(":2"));
+        assert!(!callers.any_waits() && !callers.is_root(":2"));
     }
 
     #[test]

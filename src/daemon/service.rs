@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
@@ -89,11 +89,10 @@ async fn serve(options: &Options) -> Result<()> {
     let mut put_off = None;
     loop {
         match connect(&core).await {
-            Ok((connection, own)) => {
+            Ok(bus) => {
                 pause = Duration::ZERO;
                 notify::state(State::Ready);
-                let mut service =
-                    Service { core: &core, connection, own, idle: options.idle, put_off: &mut put_off };
+                let mut service = Service { core: &core, bus, idle: options.idle, put_off: &mut put_off };
                 match service.attend().await {
                     Left::Ended => return Ok(()),
                     Left::BusLost => tracing::info!("the bus is gone"),
@@ -119,8 +118,16 @@ async fn serve(options: &Options) -> Result<()> {
     }
 }
 
-/// Connects with all objects there before the name is. The second connection is for calls of the service itself.
-async fn connect(core: &Arc<Core>) -> Result<(Connection, Connection)> {
+/// The service on the bus.
+struct Bus {
+    connection: Connection,
+    /// For calls of the service itself: their replies never queue behind callers.
+    own: Connection,
+    callers: Arc<Mutex<Callers>>,
+}
+
+/// Connects with all objects there before the name is.
+async fn connect(core: &Arc<Core>) -> Result<Bus> {
     let callers = Arc::new(Mutex::new(Callers::default()));
     let error =
         |why: String| Error::new(Code::BusUnreachable, format!("cannot serve {NAME}: {why}")).object(NAME);
@@ -138,10 +145,10 @@ async fn connect(core: &Arc<Core>) -> Result<(Connection, Connection)> {
         // By itself the builder would wait in line for a name that another process has.
         let connection = builder.build().await?;
         connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
-        Ok((connection, own))
+        Ok(Bus { connection, own, callers })
     };
     match timeout(LIMIT, connect).await {
-        Ok(Ok(connections)) => Ok(connections),
+        Ok(Ok(bus)) => Ok(bus),
         Ok(Err(zbus::Error::NameTaken)) => Err(error("another program has that name".to_owned())),
         Ok(Err(e)) => Err(error(e.to_string())),
         Err(_) => Err(error(format!("no answer in {LIMIT:?}"))),
@@ -151,9 +158,7 @@ async fn connect(core: &Arc<Core>) -> Result<(Connection, Connection)> {
 /// A connection that is being served.
 struct Service<'a> {
     core: &'a Arc<Core>,
-    connection: Connection,
-    /// For calls of its own: their replies never queue behind callers.
-    own: Connection,
+    bus: Bus,
     idle: Duration,
     /// While a job runs, signals to end are noted: what they mean then has to be found out.
     put_off: &'a mut Option<PutOff>,
@@ -166,13 +171,13 @@ impl Service<'_> {
         let mut used = Instant::now();
         loop {
             // Before the look at what there is to do, so that nothing falls between the two.
-            let activity = self.connection.monitor_activity();
+            let activity = self.bus.connection.monitor_activity();
             self.core.poll();
             if self.core.age() >= LOOK || teller.is_due(self.core) {
                 // A medium that does not answer does not stop the rest of the service's work.
                 drop(timeout(READ, self.core.read()).await);
             }
-            teller.tell(self.core, &self.connection).await;
+            teller.tell(self.core, &self.bus.connection).await;
             notify::state(State::Alive);
             let working = self.core.is_working();
             if self.is_stopped(working).await {
@@ -186,7 +191,7 @@ impl Service<'_> {
             }
             let wait = if working { TICK } else { self.idle.saturating_sub(used.elapsed()).min(LOOK) };
             let wait = wait.min(alive);
-            let closed = (pin!(self.connection.closed()), pin!(self.own.closed()));
+            let closed = (pin!(self.bus.connection.closed()), pin!(self.bus.own.closed()));
             let closed = select(closed.0, closed.1);
             let over = if working {
                 timeout(wait, closed).await.is_ok()
@@ -234,10 +239,15 @@ impl Service<'_> {
         let (service, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
         let body = ("org.freedesktop.systemd1.Manager", "SystemState");
         let properties = Some("org.freedesktop.DBus.Properties");
-        let call = self.own.call_method(Some(service), path, properties, "Get", &body);
+        let call = self.bus.own.call_method(Some(service), path, properties, "Get", &body);
         let Ok(Ok(answer)) = timeout(LIMIT, call).await else { return false };
         let state: zbus::Result<zbus::OwnedVariant> = answer.body().deserialize();
         state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
+    }
+
+    /// Whether a call has come that is not begun.
+    fn any_waits(&self) -> bool {
+        self.bus.callers.lock().unwrap_or_else(PoisonError::into_inner).any_waits()
     }
 
     /// Ends without losing a call. systemd hears first that this service ends: a call that comes to the name once it is given
@@ -245,15 +255,15 @@ impl Service<'_> {
     /// their way before.
     async fn leave(&self) {
         notify::state(State::Stopping);
-        match timeout(LIMIT, self.connection.release_name(NAME)).await {
+        match timeout(LIMIT, self.bus.connection.release_name(NAME)).await {
             Ok(Ok(_)) => {}
             Ok(Err(e)) => tracing::debug!("{NAME} is not given back: {e}"),
             Err(_) => return,
         }
         let until = Instant::now() + LIMIT;
         while Instant::now() < until || self.core.is_calling() {
-            let activity = self.connection.monitor_activity();
-            if timeout(DRAINED, activity).await.is_err() && !self.core.is_calling() {
+            let activity = self.bus.connection.monitor_activity();
+            if timeout(DRAINED, activity).await.is_err() && !self.core.is_calling() && !self.any_waits() {
                 break;
             }
         }
@@ -261,7 +271,7 @@ impl Service<'_> {
             // One of them began a job: the next service goes on with it.
             let body = (NAME, 0_u32);
             let bus = "org.freedesktop.DBus";
-            let call = self.own.call_method(
+            let call = self.bus.own.call_method(
                 Some(bus),
                 "/org/freedesktop/DBus",
                 Some(bus),

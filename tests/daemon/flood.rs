@@ -1,10 +1,12 @@
 //! A user without rights who calls without end: the service stays small, answers root, and ends when told to.
 
+use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use zbus::Variant;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, has, progress, until};
 use crate::life::{signal, wait};
@@ -150,9 +152,16 @@ fn a_message_that_is_too_long_is_refused_and_the_next_one_is_read() {
 fn a_call_that_expects_no_reply_is_carried_out_for_root() {
     let Some(place) = place("no reply") else { return };
     let _service = place.service(&[]);
-    let arguments = ["call", "--expect-reply=false", NAME, TOP, MANAGER, "Update", "sa{sv}", "a", "0"];
-    assert!(place.busctl(&arguments).status().unwrap().success());
-    until("the job is there", || place.read("calls").contains("--image=a"));
+    let (address, options) = (place.address(), HashMap::<&str, Variant<'_>>::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // It stays until the job is there: of a connection that is gone the bus names no user.
+        let caller = zbus::connection::Builder::address(address.as_str()).build().await.unwrap();
+        let call = zbus::Message::method_call(TOP, "Update").destination(NAME).interface(MANAGER);
+        let call = call.with_flags(zbus::message::Flags::NO_REPLY_EXPECTED);
+        caller.send(&call.build(&("a", options)).unwrap()).await.unwrap();
+        until("the job is there", || place.read("calls").contains("--image=a"));
+    });
     place.wait_for_state("/io/balena/Copal1/job/1", "succeeded");
     place.call(TOP, MANAGER, "Status", &[]).unwrap();
 }
