@@ -69,7 +69,7 @@ pub(super) fn changes(before: &Shown, now: &Shown) -> HashMap<&'static str, Vari
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
 impl Job {
     /// Ends the job between two of its steps. What it answers to that is its result.
-    fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
+    async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
         check_root(&self.callers, &header, "cancel a job")?;
         Ok(self.core.cancel(self.id)?)
     }
