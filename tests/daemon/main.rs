@@ -6,5 +6,7 @@ mod files;
 mod interface;
 mod jobs;
 mod life;
+#[path = "../common/mount_namespace.rs"]
+mod mount_namespace;
 #[path = "../common/old_kernel.rs"]
 mod old_kernel;
