@@ -164,7 +164,7 @@ copal status >/host/on-trial
 "#;
 
 /// The messages of a program in the journal.
-fn said(journal: &[serde_json::Value], by: &str) -> String {
+pub(crate) fn said(journal: &[serde_json::Value], by: &str) -> String {
     let of_it = journal.iter().filter(|e| e["SYSLOG_IDENTIFIER"] == by);
     of_it.map(|e| format!("{}\n", e["MESSAGE"].as_str().unwrap_or_default())).collect()
 }
