@@ -96,7 +96,8 @@ codes! {
     TargetHeld = "target-held", "deactivate what is stacked on it (LVM, device-mapper, RAID) first";
     /// The target is a member of an MD array; writing to it would damage the array.
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
-    /// Between the check and the opening, the device behind the name became another one.
+    /// Between the check and the opening, the device behind the name became another one; or a plain file was replaced, renamed
+    /// or removed while it was written.
     TargetChanged = "target-changed", "look at cabling and power: the disk that was checked is not the one that was opened";
     /// The target went away during the job.
     TargetVanished = "target-vanished", "look at cabling, power and the kernel log";
