@@ -136,8 +136,8 @@ codes! {
     WindowTooLarge = "window-too-large", "compress again with a window of 64 MiB or less (zstd --long=26, xz -9)";
     /// The image is compressed in a way that is known but not supported.
     UnsupportedCompression = "unsupported-compression", "use gzip, xz, zstd, or no compression";
-    /// The `.bmap` beside the image is not a block map of version 1 or 2, or contradicts itself.
-    BmapInvalid = "bmap-invalid", "make the .bmap again with bmaptool, or remove it";
+    /// The `.bmap` beside the image is not a block map of version 1 or 2, contradicts itself, or has more than 1 MiB.
+    BmapInvalid = "bmap-invalid", "make the .bmap again with bmaptool, or remove it: the image is flashed without it, too";
     /// The `.bmap` beside the image speaks of other contents: size, a checksum, or a gap that is not zero.
     BmapMismatch = "bmap-mismatch", "fetch image and .bmap again: they do not belong together";
     /// The `.sha256` beside the image has no digest for it.
