@@ -124,7 +124,10 @@ codes! {
     ImageMissing = "image-missing", "name a file that exists";
     /// Several files have the image's name; the message lists them.
     ImageAmbiguous = "image-ambiguous", "remove all but one, or name the file with --image";
-    /// The image is a folder, a pipe or a device.
+    /// The image was found below /tmp, and it, its `.bmap`, its `.sha256` or a folder on the way there belongs to another user
+    /// than root, may be written by others, or has a second name. An image that is named with --image is not checked so.
+    ImageUntrusted = "image-untrusted", "remove it if you do not know it; otherwise chown root, chmod go-w, or name it with --image";
+    /// The image is a folder, a pipe or a device; or, where it was found below /tmp, a link.
     ImageNotRegular = "image-not-regular", "name a regular file";
     /// The image has no bytes.
     ImageEmpty = "image-empty", "fetch the image again";

@@ -133,18 +133,17 @@ impl Inputs {
                 Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?, RefCell::default())
             }
         };
-        let image =
-            Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-                (Some(path), _) => path.clone(),
-                (None, Some(name)) => image::locate(&request.paths, name)?,
-                (None, None) => {
-                    return Err(Error::new(
-                        Code::ImageMissing,
-                        "no image is named: the configuration has no BALENA_IMAGE",
-                    )
-                    .with_hint(image::CORRECT_NAME));
-                }
-            })?;
+        let image = match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
+            (Some(path), _) => Image::open(path)?,
+            (None, Some(name)) => image::find(&request.paths, name)?,
+            (None, None) => {
+                return Err(Error::new(
+                    Code::ImageMissing,
+                    "no image is named: the configuration has no BALENA_IMAGE",
+                )
+                .with_hint(image::CORRECT_NAME));
+            }
+        };
         Ok(Inputs { conf, config, wanted, image })
     }
 
