@@ -202,7 +202,8 @@ fn try_to_stop(target: &Path) -> Option<std::process::Child> {
             return None;
         }
     }
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGSTOP).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGSTOP)
+        .unwrap();
     if is_open() {
         return Some(child);
     }
@@ -213,7 +214,8 @@ fn try_to_stop(target: &Path) -> Option<std::process::Child> {
 }
 
 fn go_on(child: std::process::Child) -> std::process::Output {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGCONT).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGCONT)
+        .unwrap();
     child.wait_with_output().unwrap()
 }
 

@@ -125,7 +125,7 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
     (
         "`.bmap` of more than 1 MiB",
         &[|c| {
-            c.rig.put("opt/balena.img.bmap", &" ".repeat((1 << 20) + 1));
+            c.rig.put("opt/balena.img.bmap", " ".repeat((1 << 20) + 1));
             names(c, "/opt/balena.img.bmap");
         }],
     ),
