@@ -201,6 +201,7 @@ fn try_to_stop(target: &Path) -> Option<std::process::Child> {
         if child.try_wait().unwrap().is_some() {
             return None;
         }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGSTOP)
         .unwrap();
