@@ -5,13 +5,14 @@
 mod image_support;
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::sync::atomic::Ordering;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use copal::config::paths::Paths;
 use copal::error::Code;
 use copal::flasher::digest::Digest256;
-use copal::flasher::image::{Checks, Image, Size, check_sector_size, digest_file, inspect, locate};
+use copal::flasher::image::{Checks, Image, Size, check_sector_size, digest_file, find, inspect, locate};
 use copal::flasher::progress::Silent;
 use copal::partition::{Table, TableKind};
 use image_support::{Bench, Count, MIB, look, look_with, noise, put, refused, run, text};
@@ -80,6 +81,137 @@ fn other_names_of_one_file_count_once_and_links_to_folders_are_not_followed() {
     assert_eq!(locate(&paths, "other.img").unwrap(), bench.at("tmp/other.img"));
     symlink("/nowhere", bench.at("opt/dangling.img")).unwrap();
     assert_eq!(locate(&paths, "dangling.img").unwrap_err().code(), Code::ImageMissing);
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+/// A root with `tmp/in/disk.img`, and each on the way with the mode that it usually has. None without the right to give files away.
+fn tree_with_an_image_below_tmp(test: &str) -> Option<(Bench, Paths)> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: {test}: root needed to give files to another user");
+        return None;
+    }
+    let (bench, paths) = tree(&["tmp/in/disk.img"]);
+    mode(&bench.at("tmp"), 0o1777);
+    mode(&bench.at("tmp/in"), 0o755);
+    mode(&bench.at("tmp/in/disk.img"), 0o644);
+    Some((bench, paths))
+}
+
+#[test]
+fn an_image_below_tmp_is_taken_if_it_is_roots_alone() {
+    let test = "an_image_below_tmp_is_taken_if_it_is_roots_alone";
+    let Some((bench, paths)) = tree_with_an_image_below_tmp(test) else { return };
+    assert_eq!(find(&paths, "disk.img").unwrap().path, bench.at("tmp/in/disk.img"));
+    // A folder of root where others may put files, and none renames what is root's.
+    mode(&bench.at("tmp/in"), 0o1777);
+    find(&paths, "disk.img").unwrap();
+    // /tmp may be a link.
+    fs::rename(bench.at("tmp"), bench.at("volatile")).unwrap();
+    symlink("volatile", bench.at("tmp")).unwrap();
+    find(&paths, "disk.img").unwrap();
+    mode(&bench.at("volatile"), 0o777);
+    refused(find(&paths, "disk.img"), Code::ImageUntrusted, &bench.at("tmp"), &["mode 777"]);
+}
+
+#[test]
+fn an_image_below_tmp_that_another_user_has_a_hand_in_is_refused() {
+    let test = "an_image_below_tmp_that_another_user_has_a_hand_in_is_refused";
+    if tree_with_an_image_below_tmp(test).is_none() {
+        return;
+    }
+    type Change = fn(&Bench, &Path);
+    let give = |_: &Bench, path: &Path| chown(path, Some(65534), None).unwrap();
+    let to_group: Change = |_, path| mode(path, 0o664);
+    let to_others: Change = |_, path| mode(path, 0o646);
+    let open: Change = |_, path| mode(path, 0o777);
+    let second: Change = |bench, path| fs::hard_link(path, bench.at("tmp/second")).unwrap();
+    for (file, change, words) in [
+        ("tmp/in/disk.img", give as Change, "user 65534"),
+        ("tmp/in/disk.img", to_group, "mode 664"),
+        ("tmp/in/disk.img", to_others, "mode 646"),
+        ("tmp/in/disk.img", second, "hard link"),
+        ("tmp/in", give, "user 65534"),
+        ("tmp/in", open, "mode 777"),
+        ("tmp", give, "user 65534"),
+        ("tmp", open, "mode 777"),
+    ] {
+        let (bench, paths) = tree_with_an_image_below_tmp(test).unwrap();
+        change(&bench, &bench.at(file));
+        refused(find(&paths, "disk.img"), Code::ImageUntrusted, &bench.at(file), &[words]);
+        // The operator may name it.
+        Image::open(bench.at("tmp/in/disk.img")).unwrap();
+    }
+    let (bench, paths) = tree_with_an_image_below_tmp(test).unwrap();
+    symlink("in/disk.img", bench.at("tmp/other.img")).unwrap();
+    refused(find(&paths, "other.img"), Code::ImageNotRegular, &bench.at("tmp/other.img"), &["symbolic link"]);
+    // Elsewhere only root can put files, whoever they belong to.
+    let (bench, paths) = tree(&["opt/disk.img"]);
+    give(&bench, &bench.at("opt/disk.img"));
+    find(&paths, "disk.img").unwrap();
+}
+
+#[test]
+fn what_lies_beside_an_image_below_tmp_has_to_be_roots_as_well() {
+    let test = "what_lies_beside_an_image_below_tmp_has_to_be_roots_as_well";
+    let Some((bench, paths)) = tree_with_an_image_below_tmp(test) else { return };
+    let raw = Checks { force_raw: true, ..Checks::default() };
+    let image = bench.at("tmp/in/disk.img");
+    let look = |image: &Image| inspect(image, &raw, &Silent).map(drop);
+    let digest = Digest256::of(&fs::read(&image).unwrap());
+    let sum = bench.write("tmp/in/disk.img.sha256", format!("{digest}\n").as_bytes());
+    look(&find(&paths, "disk.img").unwrap()).unwrap();
+    for companion in ["tmp/in/disk.img.sha256", "tmp/in/disk.img.bmap"] {
+        let path = bench.at(companion);
+        drop(fs::remove_file(&sum));
+        fs::write(&path, format!("{digest}\n")).unwrap();
+        chown(&path, Some(65534), None).unwrap();
+        refused(look(&find(&paths, "disk.img").unwrap()), Code::ImageUntrusted, &path, &["user 65534"]);
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/hostname", &path).unwrap();
+        let error = look(&find(&paths, "disk.img").unwrap()).unwrap_err();
+        assert!(error.message().contains("symbolic link"), "{error}");
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+/// While another process puts another file in its place and takes it away again, all the time.
+#[test]
+fn the_image_that_was_checked_is_the_one_that_is_read() {
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    let test = "the_image_that_was_checked_is_the_one_that_is_read";
+    let Some((bench, paths)) = tree_with_an_image_below_tmp(test) else { return };
+    let (own, other) = (bench.at("tmp/in/disk.img"), bench.write("other", b"other"));
+    mode(&other, 0o644);
+    chown(&other, Some(65534), None).unwrap();
+    let (done, mut taken, mut refused) = (AtomicBool::new(false), 0, 0);
+    let content = std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                renameat2(AT_FDCWD, &own, AT_FDCWD, &other, RenameFlags::RENAME_EXCHANGE).unwrap();
+            }
+        });
+        let mut content = None;
+        for _ in 0..20_000 {
+            match find(&paths, "disk.img") {
+                Ok(image) => {
+                    taken += 1;
+                    content = Some(image_support::content(&image).unwrap());
+                }
+                Err(_) => refused += 1,
+            }
+            if content.as_deref().is_some_and(|c| c == b"other") {
+                break;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        content
+    });
+    println!("taken {taken} times, refused {refused} times");
+    assert_eq!(content.as_deref(), Some(&b"tmp/in/disk.img"[..]), "the content of the file of root");
+    assert!(refused > 0, "no file was ever in its place");
 }
 
 #[test]

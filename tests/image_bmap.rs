@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use copal::error::Code;
-use copal::flasher::image::bmap::{Bmap, Checksum, Range};
+use copal::flasher::image::bmap::{Bmap, Checksum, MAX_BYTES, Range};
 use image_support::{Bench, MIB, look, put, refused, run, text};
 use proptest::prelude::*;
 
@@ -131,7 +131,7 @@ fn malformed_maps_are_refused() {
     let text = good.print();
     assert_eq!(Bmap::parse(text.as_bytes()), Ok(good.clone()));
     let plain = Bmap { version: (1, 2), checksum: None, ..good.clone() }.print();
-    let deep = format!("{}{}", "<a>".repeat(200_000), "</a>".repeat(200_000));
+    let deep = format!("{}{}", "<a>".repeat(90_000), "</a>".repeat(90_000));
     let with = |ranges: Vec<Range>| Bmap { ranges, checksum: None, version: (1, 0), ..good.clone() }.print();
     for (bad, words) in [
         (text.replace("2.0", "3.0"), "3.0"),
@@ -162,6 +162,55 @@ fn malformed_maps_are_refused() {
         assert!(e.contains(words), "`{words}` is not in `{e}`");
     }
     assert!(Bmap::parse(b"\xff").unwrap_err().contains("not text"));
+    // However long the words are that are wrong.
+    for bad in [plain.replace("0-3", &"9".repeat(100_000)), plain.replace("bmap", &"b".repeat(100_000))] {
+        let e = Bmap::parse(bad.as_bytes()).unwrap_err();
+        assert!(e.len() < 400, "{} bytes", e.len());
+    }
+}
+
+/// As many ranges as a map of the largest size has, each of one block, with a gap before the next.
+fn map_of(ranges: u64, version: (u32, u32), checksum: Option<Checksum>) -> Bmap {
+    let sum = checksum.map(|_| "a".repeat(64));
+    let ranges = (0..ranges).map(|n| Range {
+        first: 1_000_000 + 2 * n,
+        last: 1_000_000 + 2 * n,
+        checksum: sum.clone(),
+    });
+    Bmap { version, image_size: 1 << 40, block_size: 4096, checksum, ranges: ranges.collect() }
+}
+
+#[test]
+fn maps_of_up_to_1_mib_are_read() {
+    for (ranges, version, checksum) in [(9_300, (2, 0), Some(Checksum::Sha256)), (29_000, (1, 2), None)] {
+        let map = map_of(ranges, version, checksum);
+        let text = map.print();
+        assert!(text.len() > MAX_BYTES * 9 / 10 && text.len() <= MAX_BYTES, "{}", text.len());
+        assert_eq!(Bmap::parse(text.as_bytes()), Ok(map));
+    }
+    let map = map_of(1, (1, 2), None);
+    let text = map.print();
+    let padded = |size: usize| format!("{text}{}", " ".repeat(size - text.len()));
+    assert_eq!(Bmap::parse(padded(MAX_BYTES).as_bytes()), Ok(map.clone()));
+    assert!(Bmap::parse(padded(MAX_BYTES + 1).as_bytes()).unwrap_err().contains("more than 1 MiB"));
+}
+
+/// What an XML reader takes long for, or much memory: seconds to hours, and gigabytes.
+#[test]
+fn what_costs_too_much_to_read_is_refused() {
+    let attributes = |n: usize| (0..n).map(|n| format!(" a{n}=''")).collect::<String>();
+    let nested: String = (0..20_000).map(|n| format!("<a xmlns:p{n}='u{n}'>")).collect();
+    for (map, words) in [
+        (format!("<bmap><Range{}/></bmap>", attributes(60_000)), "100 attributes in one element"),
+        (format!("<bmap>{}</bmap>", format!("<Range{}/>", attributes(100)).repeat(201)), "20000 in all"),
+        (format!("<bmap>{nested}{}</bmap>", "</a>".repeat(20_000)), "namespaces"),
+        (format!("<bmap>{}</bmap>", "<a/>".repeat(200_000)), "elements"),
+        (format!("<bmap>{}{}</bmap>", "<a>".repeat(120_000), "</a>".repeat(120_000)), "elements"),
+    ] {
+        assert!(map.len() <= MAX_BYTES, "{words}: {}", map.len());
+        let e = Bmap::parse(map.as_bytes()).unwrap_err();
+        assert!(e.contains(words), "`{words}` is not in `{e}`");
+    }
 }
 
 prop_compose! {

@@ -96,7 +96,8 @@ codes! {
     TargetHeld = "target-held", "deactivate what is stacked on it (LVM, device-mapper, RAID) first";
     /// The target is a member of an MD array; writing to it would damage the array.
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
-    /// Between the check and the opening, the device behind the name became another one.
+    /// Between the check and the opening, the device behind the name became another one; or a plain file was replaced, renamed
+    /// or removed while it was written.
     TargetChanged = "target-changed", "look at cabling and power: the disk that was checked is not the one that was opened";
     /// The target went away during the job.
     TargetVanished = "target-vanished", "look at cabling, power and the kernel log";
@@ -123,7 +124,10 @@ codes! {
     ImageMissing = "image-missing", "name a file that exists";
     /// Several files have the image's name; the message lists them.
     ImageAmbiguous = "image-ambiguous", "remove all but one, or name the file with --image";
-    /// The image is a folder, a pipe or a device.
+    /// The image was found below /tmp, and it, its `.bmap`, its `.sha256` or a folder on the way there belongs to another user
+    /// than root, may be written by others, or has a second name. An image that is named with --image is not checked so.
+    ImageUntrusted = "image-untrusted", "remove it if you do not know it; otherwise chown root, chmod go-w, or name it with --image";
+    /// The image is a folder, a pipe or a device; or, where it was found below /tmp, a link.
     ImageNotRegular = "image-not-regular", "name a regular file";
     /// The image has no bytes.
     ImageEmpty = "image-empty", "fetch the image again";
@@ -135,8 +139,8 @@ codes! {
     WindowTooLarge = "window-too-large", "compress again with a window of 64 MiB or less (zstd --long=26, xz -9)";
     /// The image is compressed in a way that is known but not supported.
     UnsupportedCompression = "unsupported-compression", "use gzip, xz, zstd, or no compression";
-    /// The `.bmap` beside the image is not a block map of version 1 or 2, or contradicts itself.
-    BmapInvalid = "bmap-invalid", "make the .bmap again with bmaptool, or remove it";
+    /// The `.bmap` beside the image is not a block map of version 1 or 2, contradicts itself, or has more than 1 MiB.
+    BmapInvalid = "bmap-invalid", "make the .bmap again with bmaptool, or remove it: the image is flashed without it, too";
     /// The `.bmap` beside the image speaks of other contents: size, a checksum, or a gap that is not zero.
     BmapMismatch = "bmap-mismatch", "fetch image and .bmap again: they do not belong together";
     /// The `.sha256` beside the image has no digest for it.

@@ -133,18 +133,17 @@ impl Inputs {
                 Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?, RefCell::default())
             }
         };
-        let image =
-            Image::open(match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-                (Some(path), _) => path.clone(),
-                (None, Some(name)) => image::locate(&request.paths, name)?,
-                (None, None) => {
-                    return Err(Error::new(
-                        Code::ImageMissing,
-                        "no image is named: the configuration has no BALENA_IMAGE",
-                    )
-                    .with_hint(image::CORRECT_NAME));
-                }
-            })?;
+        let image = match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
+            (Some(path), _) => Image::open(path)?,
+            (None, Some(name)) => image::find(&request.paths, name)?,
+            (None, None) => {
+                return Err(Error::new(
+                    Code::ImageMissing,
+                    "no image is named: the configuration has no BALENA_IMAGE",
+                )
+                .with_hint(image::CORRECT_NAME));
+            }
+        };
         Ok(Inputs { conf, config, wanted, image })
     }
 
@@ -228,10 +227,31 @@ impl Prepared {
                 if let Err(e) = sync_name(&plan.target.node) {
                     tracing::warn!("the folder of {} cannot be flushed: {e}", plan.target.name.display());
                 }
+                check_name(&plan.target, &device)?;
                 None
             }
         };
         Ok(Receipt::new(plan, &outcome, started, reread))
+    }
+}
+
+/// Another program may have replaced the file meanwhile: then the image is in a file that has no name any more, or another one.
+fn check_name(target: &Target, device: &Device) -> Result<()> {
+    let name = target.name.display();
+    let error = |message: String| {
+        Error::new(Code::TargetChanged, message)
+            .object(&name)
+            .with_hint("stop the program that replaces this file, and flash again")
+            .after_write()
+    };
+    match device.is_at(&target.node) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(error(format!("{name} was replaced, renamed or removed while the image was written to it")))
+        }
+        Err(e) => {
+            Err(error(format!("cannot find {name} again after the image was written to it")).because(e))
+        }
     }
 }
 

@@ -178,6 +178,20 @@ impl Device {
         self.dev
     }
 
+    /// Whether `path` still leads to what is open here. Not after a rename over it, its removal, or a link in its place that
+    /// leads elsewhere.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        let open = self.file.metadata()?;
+        match std::fs::metadata(path) {
+            Ok(now) => Ok((now.dev(), now.ino()) == (open.dev(), open.ino())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Whether the device refuses writes; a plain file that could be opened does not.
     ///
     /// # Errors

@@ -198,6 +198,28 @@ fn what_is_missing_is_refused_before_anything_changes() {
     assert_eq!(device.record(), None);
 }
 
+/// The script splits such a path into two, finds neither, and fails every update of the release.
+#[test]
+fn a_name_with_a_blank_is_one_name() {
+    let device = Device::new(
+        &[("a b.txt", "old"), ("with blank/old file", "the same"), ("a", "the owner's")],
+        &[("a b.txt", "new"), ("with blank/old file", "the same"), ("with blank/new file", "new")],
+    );
+    device.update().unwrap();
+    let updated = tree(&[
+        ("a", "the owner's"),
+        ("a b.txt", "new"),
+        ("with blank/", ""),
+        ("with blank/new file", "new"),
+        ("with blank/old file", "the same"),
+    ]);
+    assert_eq!(device.see(), updated);
+    assert!(md5sum_is_content(&device.boot()));
+    device.release(&[("a b.txt", "of the running release")]);
+    device.undo().unwrap();
+    assert_eq!(device.see()["a b.txt"], "of the running release");
+}
+
 /// A folder, or a link, has the name of a boot file.
 #[test]
 fn what_is_in_the_way_stops_an_update_and_not_an_undo() {

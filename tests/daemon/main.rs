@@ -7,5 +7,7 @@ mod flood;
 mod interface;
 mod jobs;
 mod life;
+#[path = "../common/mount_namespace.rs"]
+mod mount_namespace;
 #[path = "../common/old_kernel.rs"]
 mod old_kernel;

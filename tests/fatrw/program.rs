@@ -96,15 +96,29 @@ fn what_a_cut_off_write_has_left_is_read() {
     assert_eq!(see(&path), only("config.json", b"new\n"));
     assert!(link.is_symlink());
 
-    // As the source of a copy too; and a write drops what is left.
+    // As the source of a copy too.
     std::fs::write(path.join(&side), "new\n").unwrap();
     std::fs::write(path.join("config.json"), "old").unwrap();
     assert!(run(&["copy", &at(&path, "config.json"), &at(&path, "copy")]).status.success());
     assert_eq!(std::fs::read(path.join("copy")).unwrap(), b"new\n");
-    std::fs::write(path.join(&side), "new\n").unwrap();
-    ok(&run_with(&["write", &at(&path, "config.json")], b"newer"), b"");
-    ok(&run(&["read", &at(&path, "config.json")]), b"newer");
-    assert_eq!(see(&path).len(), 2);
+}
+
+/// The original leaves such a side file where it is, and its next read puts it over the newer file.
+#[test]
+fn a_later_write_is_not_undone_by_what_an_earlier_one_has_left() {
+    let side = side_name("config.json", "cfa9c461", b"of a write that was cut off");
+    let (dir, path) = folder(&[("config.json", b"old"), (&side, b"of a write that was cut off")]);
+    let file = at(&path, "config.json");
+    ok(&run_with(&["write", &file], b"newer"), b"");
+    ok(&run(&["read", &file]), b"newer");
+    assert_eq!(see(&path), only("config.json", b"newer"));
+
+    std::fs::write(path.join(&side), "of a write that was cut off").unwrap();
+    let source = at(dir.path(), "source");
+    std::fs::write(&source, "newest").unwrap();
+    ok(&run(&["copy", &source, &file]), b"");
+    ok(&run(&["read", &file]), b"newest");
+    assert_eq!(see(&path), only("config.json", b"newest"));
 }
 
 #[test]

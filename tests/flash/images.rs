@@ -169,6 +169,110 @@ fn a_plain_file_is_made_extended_or_kept_at_its_size() {
     }
 }
 
+/// Starts a flash to `target`, and stops its process while it has the file open.
+fn flash_stopped_at_work(target: &Path) -> std::process::Child {
+    for _ in 0..20 {
+        if let Some(child) = try_to_stop(target) {
+            return child;
+        }
+        // A busy machine: it ended before this program looked.
+        std::fs::remove_file(target).unwrap();
+    }
+    panic!("each flash ended before its file was seen");
+}
+
+fn try_to_stop(target: &Path) -> Option<std::process::Child> {
+    let mut child = copal()
+        .args(["flash", "--json", "--image"])
+        .arg(os_image())
+        .arg("--target")
+        .arg(target)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let files = format!("/proc/{}/fd", child.id());
+    let is_open = || {
+        let links = std::fs::read_dir(&files).into_iter().flatten().flatten();
+        // One for direct I/O, one for the rest.
+        links.filter(|l| std::fs::read_link(l.path()).is_ok_and(|to| to == target)).count() == 2
+    };
+    while !is_open() {
+        if child.try_wait().unwrap().is_some() {
+            return None;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGSTOP)
+        .unwrap();
+    if is_open() {
+        return Some(child);
+    }
+    // It had closed the file before the signal came.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+fn go_on(child: std::process::Child) -> std::process::Output {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id().cast_signed()), nix::sys::signal::SIGCONT)
+        .unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_plain_file_that_loses_its_name_meanwhile_is_no_success() {
+    let dir = folder();
+    let (target, other) = (dir.path().join("disk.img"), dir.path().join("other"));
+    let theirs = "of another program";
+    // What is done, and what is to be found there at the end.
+    type Change<'a> = (&'a str, &'a dyn Fn(), Option<&'a str>);
+    let changes: [Change; 4] = [
+        ("renamed over", &|| std::fs::rename(&other, &target).unwrap(), Some(theirs)),
+        ("removed", &|| std::fs::remove_file(&target).unwrap(), None),
+        ("renamed", &|| std::fs::rename(&target, dir.path().join("away")).unwrap(), None),
+        (
+            "a link in its place",
+            &|| {
+                std::fs::remove_file(&target).unwrap();
+                std::os::unix::fs::symlink(&other, &target).unwrap();
+            },
+            Some(theirs),
+        ),
+    ];
+    for (what, change, left) in changes {
+        std::fs::write(&other, theirs).unwrap();
+        let child = flash_stopped_at_work(&target);
+        change();
+        let out = go_on(child);
+        assert_eq!(out.status.code(), Some(4), "{what}");
+        let error = last_line(&out);
+        assert_eq!(
+            (&error["code"], &error["effect"]),
+            (&"target-changed".into(), &"written".into()),
+            "{what}: {error}"
+        );
+        assert_eq!(error["object"], target.to_str().unwrap(), "{what}: {error}");
+        assert!(
+            error["message"].as_str().unwrap().contains("while the image was written"),
+            "{what}: {error}"
+        );
+        assert_eq!(std::fs::read_to_string(&target).ok().as_deref(), left, "{what}");
+        drop(std::fs::remove_file(&target));
+    }
+}
+
+#[test]
+fn a_plain_file_may_be_reached_by_another_way_at_the_end() {
+    let dir = folder();
+    let (target, moved) = (dir.path().join("disk.img"), dir.path().join("moved.img"));
+    let child = flash_stopped_at_work(&target);
+    std::fs::rename(&target, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &target).unwrap();
+    assert!(go_on(child).status.success());
+    assert_equal(os_image(), &target);
+}
+
 /// With `--single-pass` the size shows at the end only: small images, odd sizes, new files and disks.
 #[test]
 fn a_single_pass_of_any_size() {

@@ -84,6 +84,11 @@ fn images() {
         ),
         ("bmap.img", "cp IMAGE OUT; echo '<bmap' > OUT.bmap", "bmap-invalid"),
         (
+            "largebmap.img",
+            "cp IMAGE OUT; bmaptool -q create -o OUT.bmap OUT; head -c 1048576 /dev/zero | tr '\\0' ' ' >> OUT.bmap",
+            "bmap-invalid",
+        ),
+        (
             "otherbmap.img",
             "cp IMAGE OUT; bmaptool -q create -o OUT.bmap OUT; printf x | dd of=OUT bs=1 seek=5000000 conv=notrunc status=none",
             "bmap-mismatch",

@@ -10,6 +10,7 @@ mod flasher;
 mod hooks;
 mod migration;
 mod rollback;
+mod sandbox;
 mod smoke;
 mod support;
 mod system;

@@ -45,8 +45,8 @@ const CHECK: &str = r#"#!/bin/sh
 [ "$(cat /slot)" = A ] || { echo the engine is unwell >&2; exit 9; }
 "#;
 
-/// Writes one of the roots.
-fn root(test: &str, to: &Path, slot: &str, version: &str) -> Option<()> {
+/// The release in one of the roots.
+pub(crate) fn release(test: &str, slot: &str, version: &str) -> Option<System> {
     let hostapp = "c0ffee";
     let os_release = format!("VERSION=\"{version}\"\n");
     let shim = std::fs::read_to_string("hooks/rollback-health").unwrap();
@@ -86,16 +86,15 @@ fn root(test: &str, to: &Path, slot: &str, version: &str) -> Option<()> {
     for unit in ["copal-boot-check", "rollback-health", "rollback-altboot", "rollback-clear-bootcount"] {
         system = system.shipped_unit(&format!("{unit}.service"));
     }
-    system.ext4(to, &format!("resin-root{slot}"), 400);
-    Some(())
+    Some(system)
 }
 
 /// A device whose slot B is on trial, tried once.
 fn device(test: &str, dir: &Path) -> Option<PathBuf> {
     let at = |name: &str| dir.join(name);
     let (boot, state, disk) = (at("boot"), at("state"), at("disk"));
-    root(test, &at("a"), "A", "5.1.0")?;
-    root(test, &at("b"), "B", "6.0.0")?;
+    release(test, "A", "5.1.0")?.ext4(&at("a"), "resin-rootA", 400);
+    release(test, "B", "6.0.0")?.ext4(&at("b"), "resin-rootB", 400);
     fat_image(
         &boot,
         "resin-boot",
@@ -165,7 +164,7 @@ copal status >/host/on-trial
 "#;
 
 /// The messages of a program in the journal.
-fn said(journal: &[serde_json::Value], by: &str) -> String {
+pub(crate) fn said(journal: &[serde_json::Value], by: &str) -> String {
     let of_it = journal.iter().filter(|e| e["SYSLOG_IDENTIFIER"] == by);
     of_it.map(|e| format!("{}\n", e["MESSAGE"].as_str().unwrap_or_default())).collect()
 }

@@ -1,6 +1,8 @@
 //! The small programs around a rollback: what they read, write, print and refuse; the shell files and units that start them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../common/mount_namespace.rs"]
+mod mount_namespace;
 #[path = "../common/stub_engine.rs"]
 mod stub_engine;
 #[path = "../common/tree.rs"]

@@ -1,10 +1,12 @@
 //! The units: what boards and other units rely on, word for word, and what systemd itself says of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::mount_namespace::makes_one;
 
 const OURS: [&str; 5] = [
     "copal-boot-check",
@@ -154,15 +156,170 @@ fn a_verdict_is_carried_out_to_its_end() {
     }
 }
 
+/// Units below which hooks or programs of the board run, but for `copal.service`.
+const OF_OTHERS: [&str; 5] =
+    ["copal-boot-check", "copal-commit-hooks", "rollback-health", "rollback-altboot", "resin-init-flasher"];
+
+/// What a unit takes away by lists that begin with `~`.
+fn taken_away(name: &str, key: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(folder().join(format!("{name}.service"))).unwrap();
+    let prefix = format!("{key}=");
+    let lines = text.lines().filter_map(|l| l.strip_prefix(&prefix));
+    let lists =
+        lines.map(|l| l.strip_prefix('~').unwrap_or_else(|| panic!("{name}: {key}={l} is no such list")));
+    lists.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
 #[test]
 fn nothing_hides_the_device_from_them() {
-    for name in OURS {
+    for name in OURS.into_iter().chain(["resin-init-flasher"]) {
         for key in unit(name).keys() {
             let (_, key) = key.split_once('.').unwrap();
-            assert!(!key.starts_with("Private") && !key.starts_with("Protect"), "{name}: {key}");
+            assert!(!makes_one(key), "{name}: {key}");
             assert!(
-                !["RootDirectory", "ReadOnlyPaths", "InaccessiblePaths", "MountFlags", "User"].contains(&key)
+                !key.starts_with("Device") && key != "ProtectClock" && key != "KeyringMode",
+                "{name}: {key}"
             );
+            assert!(key != "User" && key != "SystemCallArchitectures", "{name}: {key}");
+        }
+    }
+}
+
+#[test]
+fn hooks_and_programs_of_the_board_keep_what_they_need() {
+    for name in OF_OTHERS {
+        for key in unit(name).keys() {
+            let never = [
+                "RestrictAddressFamilies",
+                "RestrictSUIDSGID",
+                "MemoryDenyWriteExecute",
+                "IPAddressDeny",
+                "UMask",
+            ];
+            assert!(!never.iter().any(|n| key.ends_with(n)), "{name}: {key}");
+        }
+        let calls = taken_away(name, "SystemCallFilter");
+        assert!(calls.is_subset(&words("@clock @cpu-emulation @debug @obsolete")), "{name}: {calls:?}");
+        assert_eq!(taken_away(name, "RestrictNamespaces"), words("cgroup user"), "{name}");
+        let most = "CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_LEASE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_PACCT CAP_SYS_TIME
+            CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM";
+        let capabilities = taken_away(name, "CapabilityBoundingSet");
+        assert!(capabilities.is_subset(&words(most)), "{name}: {capabilities:?}");
+    }
+    // A factory sets the clock, without which no certificate is valid.
+    let flasher = "resin-init-flasher";
+    assert_eq!(taken_away(flasher, "SystemCallFilter"), words("@cpu-emulation @obsolete"));
+    assert!(!taken_away(flasher, "CapabilityBoundingSet").contains("CAP_SYS_TIME"));
+}
+
+/// A hook runs below one of these at one time, and below `copal.service` at another.
+#[test]
+fn a_hook_may_do_the_same_below_each_unit_and_no_less_than_in_a_job() {
+    for key in ["SystemCallFilter", "CapabilityBoundingSet"] {
+        let of_hooks = taken_away("rollback-health", key);
+        for name in OF_OTHERS.into_iter().filter(|n| *n != "resin-init-flasher") {
+            assert_eq!(taken_away(name, key), of_hooks, "{name}");
+        }
+        assert!(of_hooks.is_subset(&taken_away("copal", key)), "{key}");
+    }
+}
+
+#[test]
+fn every_unit_has_the_limits_that_cost_nothing() {
+    for name in OURS.into_iter().chain(["resin-init-flasher", "copal"]) {
+        for key in ["NoNewPrivileges", "LockPersonality", "RestrictRealtime"] {
+            has(name, &format!("Service.{key}"), true, "yes");
+        }
+        // A program that tries gets an error, and is not killed.
+        has(name, "Service.SystemCallErrorNumber", true, "EPERM");
+    }
+}
+
+#[test]
+fn nothing_but_copal_itself_runs_where_the_limits_are_tight() {
+    let name = "rollback-clear-bootcount";
+    // FIBMAP and a remount, for what a power cut has left on FAT.
+    has(name, "Service.CapabilityBoundingSet", true, "CAP_DAC_OVERRIDE CAP_SYS_ADMIN CAP_SYS_RAWIO");
+    has(name, "Service.RestrictAddressFamilies", true, "AF_UNIX");
+    has(name, "Service.RestrictNamespaces", true, "yes");
+    has(name, "Service.MemoryDenyWriteExecute", true, "yes");
+    let calls = "~@clock @cpu-emulation @debug @module @mount @obsolete @privileged @raw-io @reboot @resources @swap mount";
+    has(name, "Service.SystemCallFilter", true, calls);
+}
+
+/// The units in the table of `docs/sandbox.md`, with the figures of each.
+fn documented_exposure(page: &str) -> Vec<(String, f64, f64)> {
+    let table = page.split("\n## Exposure\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let row = |line: &str| {
+        let mut cells = line.split('|').skip(1).map(str::trim);
+        let name = cells.next()?.strip_prefix('`')?.strip_suffix(".service`")?.to_owned();
+        Some((name, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?))
+    };
+    table.lines().filter_map(row).collect()
+}
+
+/// What systemd says of a unit of this text: the figure, and the settings that it misses.
+fn exposure(name: &str, text: &str) -> Option<(f64, Vec<String>)> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(format!("{name}.service"));
+    fs::write(&file, text).unwrap();
+    let out = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager"])
+        .arg(file)
+        .output()
+        .ok()?;
+    let said = String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap();
+    let figure = said.split("exposure level for ").nth(1).unwrap_or_else(|| panic!("{said}"));
+    let figure = figure.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let missing = said
+        .lines()
+        .filter_map(|l| l.strip_prefix('✗'))
+        .map(|l| l.trim().split(['=', ' ', '/']).next().unwrap().to_owned());
+    Some((figure, missing.collect()))
+}
+
+#[test]
+fn units_are_as_exposed_as_documented() {
+    let page = fs::read_to_string(folder().join("../docs/sandbox.md")).unwrap();
+    let documented = documented_exposure(&page);
+    let named: BTreeSet<&str> = documented.iter().map(|(name, ..)| name.as_str()).collect();
+    let all = OURS.into_iter().chain(["resin-init-flasher", "copal"]).collect();
+    assert_eq!(named, all);
+    let version = Command::new("systemd-analyze").arg("--version").output();
+    let version = version.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default();
+    let limits = [
+        "Capability",
+        "LockPersonality",
+        "MemoryDeny",
+        "NoNewPrivileges",
+        "Restrict",
+        "SystemCall",
+        "KeyringMode",
+    ];
+    for (name, before, now) in &documented {
+        let text = fs::read_to_string(folder().join(format!("{name}.service"))).unwrap();
+        let without: Vec<&str> =
+            text.lines().filter(|l| !limits.iter().any(|limit| l.starts_with(limit))).collect();
+        let without = without.join("\n");
+        let Some((figure, missing)) = exposure(name, &text) else {
+            eprintln!("not run: units_are_as_exposed_as_documented: systemd-analyze is missing");
+            return;
+        };
+        // Other releases of systemd look at other settings.
+        if !version.starts_with("systemd 252 ") {
+            assert!(figure < exposure(name, &without).unwrap().0, "{name}");
+            continue;
+        }
+        assert_eq!(figure, *now, "{name}");
+        let (figure, _) = exposure(name, &without).unwrap();
+        assert_eq!(figure, *before, "{name} without its limits");
+        // Whatever is missing has its reason there.
+        for setting in missing.iter().filter(|_| name != "copal") {
+            assert!(page.contains(&format!("`{setting}")), "{name}: {setting} in sandbox.md");
         }
     }
 }

@@ -5,9 +5,21 @@
 
 use std::fmt::Write as _;
 
-use roxmltree::{Document, Node};
+use roxmltree::{Document, Node, ParsingOptions};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+
+// Reading a map takes 16 MiB and a moment at most, whatever is in it. A range takes some 112 bytes with its checksum, and three
+// nodes: its element, the text in it and the blanks before the next one.
+
+/// Largest map that is read. There is room for 9,300 ranges with checksums.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Elements and texts. A map of the largest size without checksums has 87,000.
+const MAX_NODES: u32 = 100_000;
+/// In the whole map. A range has one.
+const MAX_ATTRIBUTES: usize = 20_000;
+/// Of one element: the reader compares each with all others.
+const MAX_ATTRIBUTES_OF_ONE: usize = 100;
 
 /// A block map.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,11 +119,20 @@ impl Bmap {
     /// # Errors
     /// One sentence that says what is wrong.
     pub fn parse(bytes: &[u8]) -> Result<Bmap, String> {
+        if bytes.len() > MAX_BYTES {
+            return Err(format!("it has more than {} MiB", MAX_BYTES >> 20));
+        }
         let text = std::str::from_utf8(bytes).map_err(|e| format!("it is not text: {e}"))?;
-        let document = Document::parse(text).map_err(|e| format!("it is not well-formed XML: {e}"))?;
+        check_cost(text)?;
+        let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
+        let document = Document::parse_with_options(text, options).map_err(|e| match e {
+            roxmltree::Error::NodesLimitReached => format!("it has more than {MAX_NODES} elements and texts"),
+            // It quotes names of any length.
+            e => format!("it is not well-formed XML: {:.200}", e.to_string()),
+        })?;
         let root = document.root_element();
         if !root.has_tag_name("bmap") {
-            return Err(format!("it holds <{}>, not <bmap>", root.tag_name().name()));
+            return Err(format!("it holds <{:.40}>, not <bmap>", root.tag_name().name()));
         }
         let version = version(root.attribute("version").unwrap_or_default())?;
         let (checksum, attribute, element) = checksum_names(version, root)?;
@@ -210,13 +231,30 @@ impl Bmap {
     }
 }
 
+/// Refuses what the XML reader takes long for, or much memory, before it is given the map.
+fn check_cost(text: &str) -> Result<(), String> {
+    // From one `<` to the next are all attributes of one element at most: none has a `<` in its value.
+    let counts = text.split('<').map(|part| part.bytes().filter(|b| *b == b'=').count());
+    let (all, most) = counts.fold((0, 0), |(all, most), n| (all + n, most.max(n)));
+    if most > MAX_ATTRIBUTES_OF_ONE || all > MAX_ATTRIBUTES {
+        return Err(format!(
+            "it has more than {MAX_ATTRIBUTES_OF_ONE} attributes in one element, or {MAX_ATTRIBUTES} in all"
+        ));
+    }
+    // Each element that declares one gets a copy of the list of all elements around it.
+    if text.contains("xmlns") {
+        return Err("it declares XML namespaces, which no block map has".into());
+    }
+    Ok(())
+}
+
 fn version(text: &str) -> Result<(u32, u32), String> {
     let parts = text.trim().split_once('.');
     let parsed = parts.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     match parsed {
         Some((major @ 1..=2, minor)) => Ok((major, minor)),
         Some((major, minor)) => Err(format!("its format version is {major}.{minor}; 1.x and 2.x are known")),
-        None => Err(format!("its format version `{text}` cannot be read")),
+        None => Err(format!("its format version `{text:.40}` cannot be read")),
     }
 }
 
@@ -232,7 +270,9 @@ fn checksum_names(
             let kind = match text(child(root, "ChecksumType")?) {
                 "sha1" => Checksum::Sha1,
                 "sha256" => Checksum::Sha256,
-                other => return Err(format!("its checksums are of type {other}; sha256 and sha1 are known")),
+                other => {
+                    return Err(format!("its checksums are of type {other:.40}; sha256 and sha1 are known"));
+                }
             };
             Ok((Some(kind), "chksum", "BmapFileChecksum"))
         }
@@ -268,12 +308,12 @@ fn ranges(map: Node<'_, '_>, kind: Option<Checksum>, attribute: &str) -> Result<
     for node in map.children().filter(|n| n.has_tag_name("Range")) {
         let blocks = text(node);
         let (first, last) = blocks.split_once('-').unwrap_or((blocks, blocks));
-        let bad = || format!("`{blocks}` is no range of blocks");
+        let bad = || format!("`{blocks:.40}` is no range of blocks");
         let first = decimal(first.trim()).ok_or_else(bad)?;
         let last = decimal(last.trim()).ok_or_else(bad)?;
         let checksum = match kind.and_then(|kind| Some((kind, node.attribute(attribute)?))) {
             Some((kind, sum)) if !is_sum(sum.trim(), kind) => {
-                return Err(format!("range {blocks} has the checksum `{sum}`, which is none"));
+                return Err(format!("range {blocks:.40} has the checksum `{sum:.100}`, which is none"));
             }
             Some((_, sum)) => Some(sum.trim().to_ascii_lowercase()),
             None => None,
@@ -293,7 +333,7 @@ fn text<'a>(node: Node<'a, '_>) -> &'a str {
 
 fn number(root: Node<'_, '_>, name: &str) -> Result<u64, String> {
     let text = text(child(root, name)?);
-    decimal(text).ok_or_else(|| format!("its {name} `{text}` is no number"))
+    decimal(text).ok_or_else(|| format!("its {name} `{text:.40}` is no number"))
 }
 
 /// Digits only: `parse` would take a sign.

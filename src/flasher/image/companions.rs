@@ -4,17 +4,14 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::bmap::Bmap;
+use super::bmap::{self, Bmap};
 use super::open::open_regular;
-use super::{Image, checksum_file};
+use super::{Image, Surroundings, checksum_file};
 use crate::error::{Code, Error, Result};
 use crate::flasher::digest::Digest256;
 
 /// Largest `.sha256` that is read: one line a file is what they have.
 const MAX_CHECKSUM_FILE: u64 = 1 << 20;
-
-/// Largest `.bmap` that is read: some 70 000 ranges. Real ones have a few thousand.
-const MAX_BMAP: u64 = 8 << 20;
 
 /// What lies beside an image and was found well-formed.
 pub(super) struct Companions {
@@ -28,11 +25,11 @@ impl Companions {
     /// Looks beside `image`.
     ///
     /// # Errors
-    /// `bmap-invalid`, `checksum-file-invalid`, or `io` where one is there and cannot be read.
+    /// `bmap-invalid`, `checksum-file-invalid`, or `image-untrusted` where the image was found below `/tmp`.
     pub(super) fn of(image: &Image) -> Result<Companions> {
         let mut bmap = None;
         for path in bmap_paths(&image.path) {
-            if let Some(bytes) = read(&path, MAX_BMAP, Code::BmapInvalid)? {
+            if let Some(bytes) = read(&path, image.surroundings, bmap::MAX_BYTES as u64, Code::BmapInvalid)? {
                 let parsed = Bmap::parse(&bytes).map_err(|why| {
                     let text = format!("block map {} cannot be used: {why}", path.display());
                     Error::new(Code::BmapInvalid, text).object(path.display())
@@ -43,7 +40,7 @@ impl Companions {
         }
         let path = appended(&image.path, ".sha256");
         let name = image.path.file_name().unwrap_or_default();
-        let sha256 = match read(&path, MAX_CHECKSUM_FILE, Code::ChecksumFileInvalid)? {
+        let sha256 = match read(&path, image.surroundings, MAX_CHECKSUM_FILE, Code::ChecksumFileInvalid)? {
             None => None,
             Some(bytes) => {
                 let digest = checksum_file::find(&bytes, name).map_err(|why| {
@@ -88,14 +85,17 @@ fn bmap_paths(image: &Path) -> Vec<PathBuf> {
 }
 
 /// The content of a companion; `None` where there is none.
-fn read(path: &Path, limit: u64, code: Code) -> Result<Option<Vec<u8>>> {
+fn read(path: &Path, surroundings: Surroundings, limit: u64, code: Code) -> Result<Option<Vec<u8>>> {
     if !path.exists() && !path.is_symlink() {
         return Ok(None);
     }
     let failed = |why: String| {
         Error::new(code, format!("cannot use {}: {why}", path.display())).object(path.display())
     };
-    let (file, _) = open_regular(path).map_err(|e| failed(e.message()))?;
+    let (file, _) = open_regular(path, surroundings).map_err(|e| match e.code() {
+        Code::ImageUntrusted => e,
+        _ => failed(e.message()),
+    })?;
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
     if bytes.len() as u64 > limit {

@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::Image;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
@@ -14,6 +15,16 @@ const SUFFIXES: [&str; 3] = [".zst", ".xz", ".gz"];
 
 /// What to do where the configuration's name leads to no file.
 pub(in crate::flasher) const CORRECT_NAME: &str = "correct BALENA_IMAGE, or name the file with --image";
+
+/// Finds the image `name` and opens it. Below `/tmp` every user may put files: there it has to be root's alone.
+///
+/// # Errors
+/// Those of [`locate`] and [`Image::open`]; `image-untrusted`.
+pub fn find(paths: &Paths, name: &str) -> Result<Image> {
+    let path = locate(paths, name)?;
+    let tmp = paths.at("/tmp");
+    if path.starts_with(&tmp) { Image::open_below(&tmp, path) } else { Image::open(path) }
+}
 
 /// Finds the image `name`: one match below `/tmp` (where a migration puts it), otherwise exactly one below `/`; where
 /// there is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be one in all.

@@ -8,6 +8,7 @@ mod decode;
 mod inspect;
 mod locate;
 mod open;
+mod owner;
 mod pass;
 mod raw;
 mod sparse;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 pub use inspect::{check_sector_size, glance, inspect};
 pub(super) use locate::CORRECT_NAME;
-pub use locate::locate;
+pub use locate::{find, locate};
 pub use pass::{FileDigest, digest_file};
 
 use super::digest::Digest256;
@@ -52,8 +53,19 @@ pub struct Image {
     pub format: Format,
     /// Bytes as stored.
     pub stored_size: u64,
+    /// What lies beside it is opened alike.
+    surroundings: Surroundings,
     /// Kept open, so that every pass reads the file that was checked, whatever happens to its name.
     file: Arc<File>,
+}
+
+/// Where a file was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Surroundings {
+    /// Where the operator, or the maker of the medium, has put it.
+    Any,
+    /// Below a folder where every user may put files: it has to be root's alone.
+    Shared,
 }
 
 /// Size of the uncompressed image.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::decode::Decoded;
 use super::raw::Raw;
 use super::stored::{Stored, Watch};
-use super::{Format, Image};
+use super::{Format, Image, Surroundings, owner};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::Source;
 
@@ -43,8 +43,20 @@ impl Image {
     /// `image-missing`, `image-not-regular` (folder, FIFO, socket, device; none of them is waited for or touched),
     /// `image-empty`, `unsupported-compression`, or `io` where it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Image> {
-        let path = path.into();
-        let (file, stored_size) = open_regular(&path)?;
+        Self::open_in(path.into(), Surroundings::Any)
+    }
+
+    /// The same for a file that was found below `top`, a folder where every user may put files. Links are not followed.
+    ///
+    /// # Errors
+    /// Those of [`Image::open`]; `image-untrusted` where another user than root may have a hand in it.
+    pub(super) fn open_below(top: &Path, path: PathBuf) -> Result<Image> {
+        owner::check_folders(top, &path)?;
+        Self::open_in(path, Surroundings::Shared)
+    }
+
+    fn open_in(path: PathBuf, surroundings: Surroundings) -> Result<Image> {
+        let (file, stored_size) = open_regular(&path, surroundings)?;
         if stored_size == 0 {
             let text = format!("image {} is empty", path.display());
             return Err(Error::new(Code::ImageEmpty, text).object(path.display()));
@@ -55,7 +67,7 @@ impl Image {
             let text = format!("image {} is compressed with {what}", path.display());
             Error::new(Code::UnsupportedCompression, text).object(path.display())
         })?;
-        Ok(Image { path, format, stored_size, file: Arc::new(file) })
+        Ok(Image { path, format, stored_size, surroundings, file: Arc::new(file) })
     }
 
     /// The uncompressed image from its start.
@@ -96,17 +108,23 @@ impl Image {
 }
 
 /// Opens a regular file for reading and returns its size. Never blocks.
-pub(super) fn open_regular(path: &Path) -> Result<(File, u64)> {
-    let before = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
-    // Asked before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
-    regular(path, before.file_type())?;
+pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<(File, u64)> {
+    let (before, links) = match surroundings {
+        Surroundings::Any => (std::fs::metadata(path), 0),
+        Surroundings::Shared => (std::fs::symlink_metadata(path), nix::libc::O_NOFOLLOW),
+    };
+    // Looked at before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
+    regular(path, before.map_err(|e| unreadable(path, e))?.file_type())?;
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY | links)
         .open(path)
         .map_err(|e| unreadable(path, e))?;
     let meta = file.metadata().map_err(|e| unreadable(path, e))?;
     regular(path, meta.file_type())?;
+    if surroundings == Surroundings::Shared {
+        owner::check_file(path, &meta)?;
+    }
     Ok((file, meta.len()))
 }
 
@@ -116,6 +134,7 @@ fn regular(path: &Path, kind: FileType) -> Result<()> {
     }
     let what = match kind {
         k if k.is_dir() => "a folder",
+        k if k.is_symlink() => "a symbolic link",
         k if k.is_fifo() => "a FIFO",
         k if k.is_socket() => "a socket",
         k if k.is_block_device() => "a block device",

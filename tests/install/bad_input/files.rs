@@ -1,5 +1,6 @@
 //! Configuration, bootloaders, the image and its companions, in the order of the table.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
@@ -85,6 +86,22 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
             },
         ],
     ),
+    (
+        "image below `/tmp` that is not root's alone",
+        &[
+            |c| below_tmp(c, "chown 1000 balena.img", "balena.img"),
+            |c| below_tmp(c, "chmod 664 balena.img", "balena.img"),
+            |c| below_tmp(c, "ln balena.img second", "balena.img"),
+            |c| below_tmp(c, "chmod 777 .", ""),
+            |c| below_tmp(c, "mkdir -m 777 in; mv balena.img in", "in"),
+            |c| below_tmp(c, "touch balena.img.sha256; chown 1000 balena.img.sha256", "balena.img.sha256"),
+            |c| below_tmp(c, "touch balena.img.bmap; chmod 666 balena.img.bmap", "balena.img.bmap"),
+        ],
+    ),
+    (
+        "image below `/tmp` that is a link",
+        &[|c| below_tmp(c, "mv balena.img /var; ln -s /var/balena.img .", "balena.img")],
+    ),
     ("image is a folder", &[|c| in_the_way(c, "opt/balena.img", "mkdir")]),
     ("image is a FIFO", &[|c| in_the_way(c, "opt/balena.img", "mkfifo")]),
     ("image empty", &[|c| replaced(c, "balena.img", b"")]),
@@ -105,6 +122,13 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
         &[|c| compressed(c, 0, litter), |c| compressed(c, 1, litter), |c| compressed(c, 2, litter)],
     ),
     ("window too large", &[wide]),
+    (
+        "`.bmap` of more than 1 MiB",
+        &[|c| {
+            c.rig.put("opt/balena.img.bmap", " ".repeat((1 << 20) + 1));
+            names(c, "/opt/balena.img.bmap");
+        }],
+    ),
     ("`.bmap` of another image", &[foreign_map]),
     ("`.sha256` that is none", &[|c| checksum(c, "not a checksum\n")]),
     ("`.sha256` of another image", &[|c| checksum(c, &format!("{}  balena.img\n", "0".repeat(64)))]),
@@ -119,6 +143,17 @@ fn names(c: &mut Case, object: &str) {
 fn conf(c: &mut Case, lines: &[&str], object: &str) {
     c.rig.conf(lines);
     names(c, object);
+}
+
+/// A copy of the image below `/tmp`, which passes but for what a command does there. The object is below `/tmp`, too.
+fn below_tmp(c: &mut Case, command: &str, object: &str) {
+    let script =
+        format!("set -e; cd /tmp; cp /opt/balena.img .; chmod 644 balena.img; {command}; exec \"$@\"");
+    c.wrapper = ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
+    let object = Path::new("/tmp").join(object);
+    // Without the slash at the end of `/tmp/`.
+    let object: PathBuf = object.components().collect();
+    names(c, object.to_str().unwrap());
 }
 
 /// Something else, made by a tool, where a file should be.
