@@ -90,6 +90,35 @@ impl Made {
         std::fs::write(path, self.archive(tags)).unwrap();
     }
 
+    /// The members of an archive in the layout of the OCI; `also` are further entries of its index.
+    pub fn oci(&self, packed: bool, also: &[Value]) -> Vec<(String, Vec<u8>)> {
+        let mut members = vec![("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec())];
+        let mut put = |kind: &str, bytes: Vec<u8>| {
+            let hex = digest(&bytes);
+            let part = json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{hex}") });
+            members.push((format!("blobs/sha256/{hex}"), bytes));
+            part
+        };
+        let layers: Vec<_> = self
+            .layers
+            .iter()
+            .map(|l| put("application/vnd.oci.image.layer.v1.tar", if packed { gzip(l) } else { l.clone() }))
+            .collect();
+        let config = put("application/vnd.oci.self.config.v1+json", self.config.clone());
+        let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string();
+        let one = put("application/vnd.oci.image.manifest.v1+json", manifest.into_bytes());
+        let below = json!({ "schemaVersion": 2, "manifests": [one] }).to_string();
+        let mut entry = put("application/vnd.oci.image.index.v1+json", below.into_bytes());
+        entry["annotations"] =
+            json!({ "io.containerd.image.name": "r.example/a:1", "org.opencontainers.image.ref.name": "1" });
+        let all: Vec<_> = std::iter::once(entry).chain(also.iter().cloned()).collect();
+        members.push((
+            "index.json".to_owned(),
+            json!({ "schemaVersion": 2, "manifests": all }).to_string().into_bytes(),
+        ));
+        members
+    }
+
     /// The manifest for a registry, and the blobs that it names: config first, then the layers, packed.
     pub fn for_registry(&self) -> (Value, Vec<Vec<u8>>) {
         let mut blobs = vec![self.config.clone()];
