@@ -26,6 +26,14 @@ pub fn tar_of(nodes: &[Node<'_>]) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
+/// The beginning of a program for a machine.
+pub fn elf(machine: u16) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
+    bytes.extend_from_slice(&machine.to_le_bytes());
+    bytes.resize(64, 0);
+    bytes
+}
+
 /// An image of some layers.
 pub struct Made {
     pub config: Vec<u8>,
@@ -61,6 +69,16 @@ impl Made {
         let mut random = vec![0; filler];
         fastrand::Rng::with_seed(1).fill(&mut random);
         Made::new(vec![base, tar_of(&[("usr/filler", 0o644, &random)])])
+    }
+
+    /// A delta, as balenaEngine makes it: to be applied to the image with the ID `base`; the configuration `target` is what comes of it.
+    pub fn delta(base: &str, target: &str) -> Made {
+        let mut made = Made::new(vec![tar_of(&[("delta", 0o600, b"rs")])]);
+        let mut config: Value = serde_json::from_slice(&made.config).unwrap();
+        let labels = json!({ "io.resin.delta.base": base, "io.resin.delta.config": target });
+        config["config"] = json!({ "Labels": labels });
+        made.config = config.to_string().into_bytes();
+        made
     }
 
     pub fn id(&self) -> String {

@@ -8,7 +8,7 @@ use copal::hostapp::archive::{self, Archive, Content, Layout};
 use serde_json::{Value, json};
 
 use crate::calls::{Bench, fails, says};
-use crate::image_archive::{Made, Node, digest, pack, tar_of};
+use crate::image_archive::{Made, Node, digest, elf, pack, tar_of};
 use crate::stub_engine::Then;
 
 fn image() -> Made {
@@ -219,26 +219,11 @@ fn what_programs_are_made_for_is_in_their_files() {
     assert_eq!(machine(vec![of(&[("lib/firmware/dsp.elf", &arm), ("bin/sh", &x86[..19])])]), None);
 }
 
-/// The beginning of a program for a machine.
-pub fn elf(machine: u16) -> Vec<u8> {
-    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
-    bytes.extend_from_slice(&machine.to_le_bytes());
-    bytes.resize(64, 0);
-    bytes
-}
-
 #[test]
 fn a_delta_names_its_base() {
     let base = digest(b"the image before");
     let target = json!({ "rootfs": { "diff_ids": [format!("sha256:{base}")] } }).to_string();
-    let delta = |base: &str, target: &str| {
-        let mut made = Made::new(vec![layer(&[("delta", 0o600, b"rs")])]);
-        let mut config: Value = serde_json::from_slice(&made.config).unwrap();
-        config["config"] =
-            json!({ "Labels": { "io.resin.delta.base": base, "io.resin.delta.config": target } });
-        made.config = config.to_string().into_bytes();
-        made.archive(&["a:1"])
-    };
+    let delta = |base: &str, target: &str| Made::delta(base, target).archive(&["a:1"]);
     match look(&delta(&format!("sha256:{base}"), &target)).unwrap().content {
         Content::Delta { base: Some(found) } => assert_eq!(found.to_string(), base),
         other => panic!("{other:?}"),

@@ -8,9 +8,9 @@ use copal::error::Code;
 use copal::hostapp::archive;
 use serde_json::json;
 
-use crate::archives::{elf, filter, look};
+use crate::archives::{filter, look};
 use crate::calls::fails;
-use crate::image_archive::{Made, digest, tar_of};
+use crate::image_archive::{Made, digest, elf, tar_of};
 use crate::stub_engine::{Script, Stub};
 use crate::{needs, old_kernel};
 
@@ -288,11 +288,11 @@ impl Build {
         Build { dir, _engine: engine }
     }
 
-    /// Ends after a minute at the latest.
+    /// Ends after five minutes at the latest.
     fn update(&self, archive: &[u8]) -> Ended {
         // A small process is between: what a process had before it became another program counts, too.
         const MEASURE: &str = "import resource, subprocess, sys\n\
-            ended = subprocess.run(sys.argv[1:], timeout=60)\n\
+            ended = subprocess.run(sys.argv[1:], timeout=300)\n\
             print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
         const PLACE: &str =
             "mount --bind \"$1/run\" /run && mount --bind \"$1/mnt\" /mnt && shift && exec \"$@\"";

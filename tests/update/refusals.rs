@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::image_archive::{Made, digest, pack, tar_of};
+use crate::image_archive::{Made, digest, elf, pack, tar_of};
 use crate::rig::{Rig, can_run, stderr};
 
 /// Refused with this code, and everything is as it was.
@@ -109,26 +109,8 @@ fn what_is_wrong_is_found_before_anything_changes() {
     assert_eq!(rig.selected(), ("2".into(), "0".into()));
 }
 
-/// The beginning of a program for a machine.
-fn elf(machine: u8) -> Vec<u8> {
-    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
-    bytes.extend_from_slice(&[machine, 0]);
-    bytes.resize(64, 0);
-    bytes
-}
-
 fn image(init: &[u8]) -> Made {
     Made::new(vec![tar_of(&[("boot/init", 0o755, init), ("bin/x", 0o644, b"")])])
-}
-
-/// A delta that is to be applied to the image with this ID.
-fn delta(base: &str) -> Made {
-    let mut made = Made::new(vec![tar_of(&[("delta", 0o600, b"rs")])]);
-    let mut config: Value = serde_json::from_slice(&made.config).unwrap();
-    let target = json!({ "rootfs": { "diff_ids": [base] } }).to_string();
-    config["config"]["Labels"] = json!({ "io.resin.delta.base": base, "io.resin.delta.config": target });
-    made.config = config.to_string().into_bytes();
-    made
 }
 
 #[test]
@@ -171,17 +153,24 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
     refused(pack(&bomb), "slot-full");
 
     let base = format!("sha256:{}", digest(b"the image that runs"));
+    let target = json!({ "rootfs": { "diff_ids": [base] } }).to_string();
+    let delta = |base: &str| Made::delta(base, &target).archive(&["a:1"]);
     let store = "mnt/sysroot/active/balena/image/overlay2/imagedb/content/sha256";
     rig.put(&format!("{store}/{}", digest(b"another image")), "{}");
     for missing in [&base, "os:1"] {
-        refused(delta(missing).archive(&["a:1"]), "delta-base-missing");
+        refused(delta(missing), "delta-base-missing");
     }
     assert_eq!(rig.selected(), ("2".into(), "0".into()));
 
     // These go on, until something else is amiss: the stand-in for the engine is none of balena's.
     rig.put(&format!("{store}/{}", digest(b"the image that runs")), "{}");
+    let mut built_elsewhere = image(&elf(own));
+    let config = String::from_utf8(built_elsewhere.config.clone()).unwrap();
+    built_elsewhere.config = config.replace("\"architecture\":\"", "\"architecture\":\"s390x-").into_bytes();
+    assert_ne!(built_elsewhere.config, config.as_bytes());
     for (archive, words) in [
-        (delta(&base).archive(&["a:1"]), "it has no /boot/init [image-not-host-os]"),
+        (built_elsewhere.archive(&["a:1"]), "mount the root of the new release"),
+        (delta(&base), "it has no /boot/init [image-not-host-os]"),
         (image(&elf(own)).archive(&["a:1"]), "mount the root of the new release"),
         (image(&elf(same_family)).archive(&["a:1"]), "mount the root of the new release"),
         (image(b"#!/bin/false").archive(&["a:1"]), "mount the root of the new release"),

@@ -448,7 +448,7 @@ mod tests {
         for bad in [
             &b"10 path=x"[..],
             b"11 path=x\n",
-            b"9 path=x\n",
+            b"8 path=x\n",
             b"path=x\n",
             b"8 pathx\n",
             b"10 size=x\n",
