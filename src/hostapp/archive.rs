@@ -315,8 +315,12 @@ impl Members {
 
     /// The JSON document of this name. Where the name is a digest, it is that of the document.
     fn document(&self, name: &str) -> Check<&[u8]> {
-        let Some(Item::Document(text)) = self.item(name) else {
-            return Err(format!("it names {name:?}, which it does not hold"));
+        let text = match self.item(name) {
+            Some(Item::Document(text)) => text,
+            Some(Item::Layer(_) | Item::Other(_)) => {
+                return Err(format!("{name:?} is no JSON document of at most {} KiB", DOCUMENT >> 10));
+            }
+            Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which it does not hold")),
         };
         let found = Digest256::of(text);
         match digest_in(name) {
