@@ -42,7 +42,7 @@ complete -c copal -n "__fish_copal_needs_command" -f -a "completions" -d 'Print 
 complete -c copal -n "__fish_copal_needs_command" -f -a "man" -d 'Print a manual page, as a release has it'
 complete -c copal -n "__fish_copal_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c copal -n "__fish_copal_using_subcommand flash" -l conf -d 'The board\'s configuration [default: /etc/resin-init-flasher.conf]' -r -F
-complete -c copal -n "__fish_copal_using_subcommand flash" -l image -d 'The image: raw, gzip, xz or zstd [default: the configuration\'s]' -r -F
+complete -c copal -n "__fish_copal_using_subcommand flash" -l image -d 'The image: raw, gzip, xz, zstd or bzip2 [default: the configuration\'s]' -r -F
 complete -c copal -n "__fish_copal_using_subcommand flash" -l target -d 'A whole disk, or a plain file [default: the configuration\'s patterns]' -r -F
 complete -c copal -n "__fish_copal_using_subcommand flash" -l sha256 -d 'Compute the uncompressed image\'s SHA-256; with HEX, refuse any other' -r
 complete -c copal -n "__fish_copal_using_subcommand flash" -l receipt -d 'Put the receipt into FILE, and only a summary on stdout' -r -F
@@ -66,7 +66,7 @@ complete -c copal -n "__fish_copal_using_subcommand update" -l no-daemon -d 'Run
 complete -c copal -n "__fish_copal_using_subcommand update" -l json -d 'Progress and result as JSON lines on stdout'
 complete -c copal -n "__fish_copal_using_subcommand update" -s v -l verbose -d 'Tell more in the log; twice for debugging'
 complete -c copal -n "__fish_copal_using_subcommand update" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c copal -n "__fish_copal_using_subcommand verify" -l image -d 'The image: raw, gzip, xz or zstd' -r -F
+complete -c copal -n "__fish_copal_using_subcommand verify" -l image -d 'The image: raw, gzip, xz, zstd or bzip2' -r -F
 complete -c copal -n "__fish_copal_using_subcommand verify" -l target -d 'The disk or plain file to read' -r -F
 complete -c copal -n "__fish_copal_using_subcommand verify" -l json -d 'Progress and result as JSON lines on stdout'
 complete -c copal -n "__fish_copal_using_subcommand verify" -s v -l verbose -d 'Tell more in the log; twice for debugging'

@@ -28,6 +28,8 @@ const PACKERS: &[(&str, Format, &str)] = &[
     ("d.xz", Format::Xz, "xz --x86 --lzma2=preset=3"),
     ("e.xz", Format::Xz, "xz --arm64 --lzma2=preset=3"),
     ("f.xz", Format::Xz, "xz --delta=dist=4 --arm --lzma2=dict=64MiB"),
+    ("a.bz2", Format::Bzip2, "bzip2 -9"),
+    ("b.bz2", Format::Bzip2, "sh -c 'head -c 1500000 | bzip2 -1; bzip2 -3'"),
     ("a.zst", Format::Zstd, "zstd -3"),
     ("b.zst", Format::Zstd, "zstd -19 --long=26 --no-check"),
     (
@@ -60,6 +62,48 @@ fn every_packer_gives_the_same_bytes() {
         assert_eq!(image.format, *format, "{name}");
         assert!(content(&image).unwrap() == data, "{name}");
         assert_eq!(digest_file(&path, &Silent).unwrap(), plain, "{name}");
+    }
+}
+
+#[test]
+fn bzip2_of_any_content() {
+    let bench = Bench::new();
+    // Runs of every length up to more than a run may have; bytes that do not repeat; and what ends within a run.
+    let runs: Vec<u8> = (1..300usize).flat_map(|n| vec![n as u8; n]).collect();
+    let all: Vec<u8> = (0..=255).collect();
+    for (i, data) in [
+        vec![],
+        vec![1],
+        all,
+        runs,
+        vec![0; 3_000_000],
+        b"abab".repeat(500_000),
+        noise(1_000_001, 9),
+        vec![5; 4],
+        vec![5; 259],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let raw = bench.write("raw", &data);
+        for level in ["-1", "-9"] {
+            let path = bench.pack(&raw, "packed.bz2", &format!("bzip2 {level}"));
+            assert!(content(&Image::open(&path).unwrap()).unwrap() == data, "{i} {level}");
+        }
+    }
+}
+
+#[test]
+fn a_randomised_bzip2_block_and_a_wrong_checksum_are_refused() {
+    let bench = Bench::new();
+    let raw = bench.write("raw", &noise(10_000, 3));
+    let good = fs::read(bench.pack(&raw, "a.bz2", "bzip2")).unwrap();
+    // The bit that follows magic number and checksum of the first block.
+    for (at, bit, words) in [(14, 0x80, "randomised"), (10, 1, "checksum"), (13, 1, "checksum")] {
+        let mut bad = good.clone();
+        bad[at] ^= bit;
+        let path = bench.write("bad.bz2", &bad);
+        refused(content(&Image::open(&path).unwrap()), Code::ImageDamaged, &path, &[words]);
     }
 }
 

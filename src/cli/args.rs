@@ -127,7 +127,7 @@ pub struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub conf: Option<PathBuf>,
 
-    /// The image: raw, gzip, xz or zstd [default: the configuration's]
+    /// The image: raw, gzip, xz, zstd or bzip2 [default: the configuration's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub image: Option<PathBuf>,
 
@@ -217,7 +217,7 @@ pub struct UpdateArgs {
 /// What `copal verify` was asked.
 #[derive(Debug, Clone, Args)]
 pub struct VerifyArgs {
-    /// The image: raw, gzip, xz or zstd
+    /// The image: raw, gzip, xz, zstd or bzip2
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub image: PathBuf,
 
@@ -233,7 +233,7 @@ pub struct VerifyArgs {
 /// What `copal digest` was asked.
 #[derive(Debug, Clone, Args)]
 pub struct DigestArgs {
-    /// The image: raw, gzip, xz or zstd
+    /// The image: raw, gzip, xz, zstd or bzip2
     #[arg(value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 

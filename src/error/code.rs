@@ -136,9 +136,9 @@ codes! {
     /// The image gave other bytes when it was read again.
     ImageChanged = "image-changed", "do not change the image while it is being flashed, and check the medium it is read from";
     /// The compressed image needs more memory to decode than is granted.
-    WindowTooLarge = "window-too-large", "compress again with a window of 64 MiB or less (zstd --long=26, xz -9)";
+    WindowTooLarge = "window-too-large", "compress again with a smaller window: at most 64 MiB for an image (zstd --long=26, xz -9), 8 MiB for the archive of an update (zstd -19, xz -6)";
     /// The image is compressed in a way that is known but not supported.
-    UnsupportedCompression = "unsupported-compression", "use gzip, xz, zstd, or no compression";
+    UnsupportedCompression = "unsupported-compression", "use gzip, xz, zstd, bzip2, or no compression";
     /// The `.bmap` beside the image is not a block map of version 1 or 2, contradicts itself, or has more than 1 MiB.
     BmapInvalid = "bmap-invalid", "make the .bmap again with bmaptool, or remove it: the image is flashed without it, too";
     /// The `.bmap` beside the image speaks of other contents: size, a checksum, or a gap that is not zero.
@@ -226,6 +226,12 @@ codes! {
     EngineFailed = "engine-failed", "look at the log of balena-host.service";
     /// The file given to an update is no image archive, has several images, or ends too early.
     ImageArchiveInvalid = "image-archive-invalid", "fetch the archive again: it is no image as `docker save` writes it";
+    /// The image of an update is no host OS: it has no `/boot/init`, with which a host OS starts.
+    ImageNotHostOs = "image-not-host-os", "name an image of the host OS";
+    /// The programs in the archive of an update are for processors of another family than the device has. Nothing was changed.
+    ImageWrongArchitecture = "image-wrong-architecture", "use the release that is made for this device type";
+    /// The archive of an update is a delta, and the running slot does not have the image that it builds upon. Nothing was changed.
+    DeltaBaseMissing = "delta-base-missing", "install the whole release, or a delta that was made for the release that is running";
     /// The registry or the engine has no image of that name.
     ImageUnknown = "image-unknown", "correct the image reference, or the tag in it";
     /// The registry wants credentials, or does not accept those that were sent.

@@ -27,7 +27,7 @@ pub enum Piece {
 
 /// Delivers an uncompressed image from front to back.
 pub trait Source: Send {
-    /// The next piece. `buf` has [`CHUNK_LEN`] bytes.
+    /// The next piece. `buf` is not empty; a caller that counts in chunks passes [`CHUNK_LEN`] bytes.
     ///
     /// # Errors
     /// Reading or decoding failed; the source must not be used again.

@@ -1,9 +1,11 @@
 //! Image archives, checked before anything is changed: what `docker save` writes, and the layout of the Open Container
-//! Initiative (OCI) in a tar; plain, or compressed with gzip, xz or zstd.
+//! Initiative (OCI) in a tar; plain, or compressed with gzip, xz, zstd or bzip2.
 //!
 //! One pass from front to back. Every layer is unpacked in memory, bit by bit, so that one that is damaged is found here and
-//! not by the engine, whose store has been emptied by then.
+//! not by the engine, whose store has been emptied by then. Whatever the archive holds, the check needs 24 MiB at most: the
+//! updater runs beside applications, on devices with 256 MiB.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Component, Path};
@@ -11,37 +13,54 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::{Piece, Source};
-use crate::flasher::digest::CHUNK_LEN;
+use crate::flasher::digest::Digest256;
 use crate::flasher::image;
 
+mod elf;
 mod layer;
 mod manifest;
+mod tar;
+
+pub use elf::Machine;
 
 use layer::Layer;
+use tar::{Kind, Tar};
 
-/// Largest JSON document that is looked at, and most of them together, in bytes. Those of a host OS have some kilobytes.
-const DOCUMENT: u64 = 1 << 20;
-const DOCUMENTS: u64 = 8 << 20;
+/// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With 16 MiB, the next larger one, the check
+/// needs more than 24 MiB.
+const WINDOW: u64 = 8 << 20;
 
-/// Most members of an archive: three for each of at most 128 layers (overlay2), and some more.
+/// Largest JSON document that is looked at, in bytes. Those of a host OS have some kilobytes.
+const DOCUMENT: u64 = 256 << 10;
+
+/// Most bytes of all documents and names together.
+const KEPT: usize = 1 << 20;
+
+/// Bytes that are read at once.
+const PIECE: usize = 128 << 10;
+
+/// Most members of an archive: four for each of at most 128 layers (overlay2), and some more.
 const MEMBERS: usize = 4096;
+
+/// Most characters of a reason: names and values in it are the archive's own.
+const REASON: usize = 400;
 
 /// What an image archive holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
     /// The names its image has: one or none.
     pub tags: Vec<String>,
-    /// How many images; 1.
-    pub images: usize,
+    /// Bytes of the archive itself once it is not compressed. The engine unpacks it as a whole.
+    pub size: u64,
     /// Bytes that its layers need once they are unpacked: files rounded up to whole blocks of 4 KiB, a block for each folder,
     /// and what the engine remembers of each.
     pub unpacked: u64,
     /// How many layers the image has.
     pub layers: usize,
-    /// For which processors it was made, as Go calls them (`amd64`, `arm64`, …); empty if it does not say.
-    pub architecture: String,
     /// How it is laid out.
     pub layout: Layout,
+    /// What it is to be installed as.
+    pub content: Content,
 }
 
 /// How an archive says what it holds.
@@ -53,16 +72,46 @@ pub enum Layout {
     Oci,
 }
 
-/// Reads the archive at `path` from end to end and checks it. Changes nothing. Needs a few MiB, and the window of the
-/// compression.
+/// A whole image, or a delta of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A whole image.
+    Image {
+        /// Whether it has a `/boot/init`; also where only the engine knows.
+        init: bool,
+        /// For which machine its programs are, as far as that can be said. Not what its configuration says: `docker import`
+        /// writes there what the build host is.
+        machine: Option<Machine>,
+    },
+    /// What balenaEngine makes an image of, together with another image.
+    Delta {
+        /// The ID of the other image; `None` if it is no digest.
+        base: Option<Digest256>,
+    },
+}
+
+/// Reads the archive at `path` from end to end and checks it. Changes nothing. Ends early when that would need more than `most`
+/// bytes to be read, of the archive and of compressed layers, counted without their compression.
 ///
 /// # Errors
 /// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is no archive of exactly one image with at most one name, or it is
-/// damaged; those of opening it ([`image::Image::open`]).
-pub fn inspect(path: &Path) -> Result<Archive> {
-    let (source, fault) = Unpacked::open(&image::Image::open(path)?)?;
-    let checked = Members::read(source).and_then(|members| manifest::understand(&members));
-    checked.map_err(|why| fault.as_error(path).unwrap_or_else(|| invalid(path).because(why)))
+/// damaged; [`SlotFull`](Code::SlotFull): it has more than `most` bytes; those of opening it ([`image::Image::open`]).
+pub fn inspect(path: &Path, most: u64) -> Result<Archive> {
+    let image = open(path)?;
+    let (source, fault) = Unpacked::open(&image)?;
+    let limit = Limit::new(most, image.format);
+    let checked = Members::read(source, &limit).and_then(|members| manifest::understand(&members));
+    checked.map_err(|why| {
+        limit
+            .as_error(path)
+            .or_else(|| fault.as_error(path))
+            .unwrap_or_else(|| invalid(path).because(in_short(why)))
+    })
+}
+
+/// Opens an archive, for the check or for the engine.
+pub(super) fn open(path: &Path) -> Result<image::Image> {
+    Ok(image::Image::open(path)?.with_window(WINDOW))
 }
 
 fn invalid(path: &Path) -> Error {
@@ -72,6 +121,62 @@ fn invalid(path: &Path) -> Error {
 
 /// Why it is not valid.
 type Check<T> = Result<T, String>;
+
+/// `why`, cut where names or values of the archive make it endless.
+fn in_short(mut why: String) -> String {
+    if let Some((end, _)) = why.char_indices().nth(REASON) {
+        why.truncate(end);
+        why.push('…');
+    }
+    why
+}
+
+/// How many bytes are read at most, of the archive and of what is packed in it.
+struct Limit {
+    most: u64,
+    /// How the archive is compressed.
+    outside: image::Format,
+    left: Cell<u64>,
+    is_exceeded: Cell<bool>,
+}
+
+impl Limit {
+    fn new(most: u64, outside: image::Format) -> Limit {
+        Limit { most, outside, left: Cell::new(most), is_exceeded: Cell::new(false) }
+    }
+
+    /// `inner`, counted.
+    fn of<R>(&self, inner: R) -> Limited<'_, R> {
+        Limited { inner, limit: self, bytes: 0 }
+    }
+
+    fn as_error(&self, path: &Path) -> Option<Error> {
+        let what = format!("{} unpacks to more than {} MiB", path.display(), self.most >> 20);
+        self.is_exceeded.get().then(|| Error::new(Code::SlotFull, what).object(path.display()))
+    }
+}
+
+/// A reader whose bytes count.
+struct Limited<'a, R> {
+    inner: R,
+    limit: &'a Limit,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.bytes += n as u64;
+        match self.limit.left.get().checked_sub(n as u64) {
+            Some(left) if !self.limit.is_exceeded.get() => self.limit.left.set(left),
+            _ => {
+                self.limit.is_exceeded.set(true);
+                return Err(io::Error::other("it is too large"));
+            }
+        }
+        Ok(n)
+    }
+}
 
 /// The error of the file itself, which does not fit through [`io::Error`].
 #[derive(Clone, Default)]
@@ -103,7 +208,7 @@ impl Unpacked {
     /// From its start.
     pub(super) fn open(file: &image::Image) -> Result<(Unpacked, Fault)> {
         let fault = Fault::default();
-        let (source, piece) = (file.source()?, vec![0; CHUNK_LEN]);
+        let (source, piece) = (file.source()?, vec![0; PIECE]);
         let reader = Unpacked { source, piece, at: 0, end: 0, zeroes: 0, over: false, fault: fault.clone() };
         Ok((reader, fault))
     }
@@ -135,103 +240,143 @@ impl Read for Unpacked {
     }
 }
 
+/// A member, as far as it matters.
+enum Item {
+    /// Something that looks like JSON.
+    Document(Vec<u8>),
+    Layer(Layer),
+    /// A file that is neither; why it is no layer.
+    Other(String),
+    /// A link, by which older engines save a layer that is there twice; where it leads.
+    Link(String),
+}
+
 /// What is in an archive, by its names.
 #[derive(Default)]
 struct Members {
-    /// Everything that looks like JSON.
-    documents: BTreeMap<String, Vec<u8>>,
-    /// Everything else that is a file and a tar.
-    layers: BTreeMap<String, Layer>,
-    /// What is a file, and neither.
-    others: BTreeMap<String, String>,
-    /// Links, by which older engines save a layer that is there twice.
-    links: BTreeMap<String, String>,
+    items: BTreeMap<String, Item>,
+    /// Bytes of names and documents.
+    kept: usize,
+    /// Bytes of the archive.
+    size: u64,
 }
 
 impl Members {
-    fn read(source: impl Read) -> Check<Members> {
+    fn read(source: Unpacked, limit: &Limit) -> Check<Members> {
         let mut members = Members::default();
-        let mut archive = tar::Archive::new(source);
-        let entries = archive.entries().map_err(|e| e.to_string())?;
-        let (mut count, mut held) = (0, 0u64);
-        for entry in entries {
-            let mut entry = entry.map_err(|e| e.to_string())?;
+        let mut source = limit.of(source);
+        let mut archive = Tar::new(&mut source);
+        let mut count = 0;
+        while let Some(member) = archive.next().map_err(|e| e.to_string())? {
             count += 1;
             if count > MEMBERS {
                 return Err(format!("it has more than {MEMBERS} members"));
             }
-            let name = plain(&entry.path().map_err(|e| e.to_string())?)?;
-            let kind = entry.header().entry_type();
-            if kind.is_symlink() || kind.is_hard_link() {
-                let target = entry.link_name().map_err(|e| e.to_string())?.ok_or("a link leads nowhere")?;
-                let folder = Path::new(&name).parent().filter(|_| kind.is_symlink()).unwrap_or(Path::new(""));
-                members.links.insert(
-                    name.clone(),
-                    resolve(folder, &target).ok_or_else(|| format!("{name} leads out of it"))?,
-                );
-            } else if kind.is_file() {
-                let mut head = [0; 1];
-                let n = read_up_to(&mut entry, &mut head).map_err(|e| format!("{name}: {e}"))?;
-                let size = entry.size();
-                let first = head.first().filter(|_| n == 1).copied().unwrap_or(0);
-                let mut content = head.take(n as u64).chain(&mut entry);
-                // A tar that begins with such a letter is told from JSON by who names it.
-                if b"{[".contains(&first) && size <= DOCUMENT {
-                    held = size.saturating_add(held);
-                    if held > DOCUMENTS {
-                        return Err(format!("its JSON documents have more than {DOCUMENTS} bytes"));
-                    }
-                    let mut text = Vec::new();
-                    content.read_to_end(&mut text).map_err(|e| format!("{name}: {e}"))?;
-                    members.documents.insert(name, text);
-                } else {
-                    match layer::measure(&mut content) {
-                        Ok(layer) => {
-                            members.layers.insert(name, layer);
-                        }
-                        Err(why) => {
-                            members.others.insert(name, why);
-                        }
-                    }
-                    // Also what a reader did not want: the archive has to be whole.
-                    io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
+            let name = plain(&member.name)?;
+            let item = match member.kind {
+                Kind::Symlink | Kind::HardLink => {
+                    let folder = Path::new(&name).parent().filter(|_| member.kind == Kind::Symlink);
+                    let target = resolve(folder.unwrap_or(Path::new("")), &member.target);
+                    Item::Link(target.ok_or_else(|| format!("{name} leads out of it"))?)
                 }
-            } else if !kind.is_dir() && !kind.is_pax_global_extensions() {
-                return Err(format!("{name} is neither a file nor a folder"));
-            }
+                Kind::File => {
+                    Item::read(&mut archive, member.size, limit).map_err(|e| format!("{name}: {e}"))?
+                }
+                Kind::Folder => continue,
+                Kind::Other => return Err(format!("{name} is neither a file nor a folder")),
+            };
+            members.keep(name, item)?;
         }
         if count == 0 {
             return Err("it holds nothing".to_owned());
         }
-        // Behind the end of the tar only zeroes are to be expected; damage there is found by reading on.
-        let mut rest = archive.into_inner();
-        io::copy(&mut rest, &mut io::sink()).map_err(|e| e.to_string())?;
+        // After the end of the tar come only zeroes; damage of the compression is found by reading them.
+        io::copy(&mut source, &mut io::sink()).map_err(|e| e.to_string())?;
+        members.size = source.bytes;
         Ok(members)
     }
 
-    fn follow<'a>(&'a self, name: &'a str) -> &'a str {
-        self.links.get(name).map_or(name, String::as_str)
+    fn keep(&mut self, name: String, item: Item) -> Check<()> {
+        self.kept += name.len() + item.len();
+        if self.kept > KEPT {
+            return Err(format!("its names and JSON documents have more than {} MiB", KEPT >> 20));
+        }
+        self.items.insert(name, item);
+        Ok(())
     }
 
-    /// The JSON document of this name.
+    /// The member of this name, or the one that the link of this name leads to.
+    fn item(&self, name: &str) -> Option<&Item> {
+        match self.items.get(name)? {
+            Item::Link(target) => self.items.get(target),
+            item => Some(item),
+        }
+    }
+
+    /// The JSON document of this name. Where the name is a digest, it is that of the document.
     fn document(&self, name: &str) -> Check<&[u8]> {
-        let found = self.documents.get(self.follow(name)).map(Vec::as_slice);
-        found.ok_or_else(|| format!("it names {name:?}, which it does not hold"))
+        let text = match self.item(name) {
+            Some(Item::Document(text)) => text,
+            Some(Item::Layer(_) | Item::Other(_)) => {
+                return Err(format!("{name:?} is no JSON document of at most {} KiB", DOCUMENT >> 10));
+            }
+            Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which it does not hold")),
+        };
+        let found = Digest256::of(text);
+        match digest_in(name) {
+            Some(expected) if found != expected => {
+                Err(format!("{name:?} is damaged: its SHA-256 is {found}"))
+            }
+            _ => Ok(text),
+        }
     }
 
     /// The layer of this name.
     fn layer(&self, name: &str) -> Check<Layer> {
-        let place = self.follow(name);
-        let damaged = |why: &String| format!("the layer {name:?} is damaged: {why}");
-        if let Some(layer) = self.layers.get(place) {
-            return Ok(layer.clone());
+        match self.item(name) {
+            Some(Item::Layer(layer)) => Ok(*layer),
+            // A tar that begins with a bracket.
+            Some(Item::Document(text)) => {
+                layer::measure(&mut text.as_slice(), &Limit::new(u64::MAX, image::Format::Raw))
+            }
+            Some(Item::Other(why)) => Err(why.clone()),
+            Some(Item::Link(_)) | None => return Err(format!("the layer {name:?} is missing")),
         }
-        match (self.documents.get(place), self.others.get(place)) {
-            (Some(text), _) => layer::measure(&mut text.as_slice()).map_err(|why| damaged(&why)),
-            (None, Some(why)) => Err(damaged(why)),
-            (None, None) => Err(format!("the layer {name:?} is missing")),
+        .map_err(|why| format!("the layer {name:?} is damaged: {why}"))
+    }
+}
+
+impl Item {
+    /// Reads a file of `size` bytes.
+    fn read(file: &mut Tar<'_>, size: u64, limit: &Limit) -> io::Result<Item> {
+        let mut head = [0; 1];
+        let n = read_up_to(file, &mut head)?;
+        let mut content = head.take(n as u64).chain(file);
+        if matches!(head, [b'{' | b'[']) && size <= DOCUMENT {
+            let mut text = Vec::new();
+            content.read_to_end(&mut text)?;
+            return Ok(Item::Document(text));
+        }
+        Ok(match layer::measure(&mut content, limit) {
+            Ok(layer) => Item::Layer(layer),
+            Err(why) => Item::Other(in_short(why)),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Item::Document(text) => text.len(),
+            Item::Other(text) | Item::Link(text) => text.len(),
+            Item::Layer(_) => 0,
         }
     }
+}
+
+/// The SHA-256 that a member's name says: that of configurations in `docker save` (`HEX.json`, or `sha256:HEX` from some build
+/// tools), and of everything that the OCI's layout keeps (`blobs/sha256/HEX`).
+fn digest_in(name: &str) -> Option<Digest256> {
+    let hex = ["blobs/sha256/", "sha256:"].iter().find_map(|p| name.strip_prefix(p));
+    Digest256::from_hex(hex.or_else(|| name.strip_suffix(".json"))?)
 }
 
 fn read_up_to(from: &mut (impl Read + ?Sized), buf: &mut [u8]) -> io::Result<usize> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 
-use super::archive;
+use super::archive::{self, Archive, Content, Machine};
 use super::engine::Engine;
 use super::sysroot::Sysroot;
 use super::update::scratch::Scratch;
@@ -20,6 +20,10 @@ use crate::sys::mount;
 
 /// Room on the state partition for the files of an update, in bytes.
 pub(crate) const STATE: u64 = 256 << 10;
+
+/// How many times the bytes of the slot are read at most of an archive: its layers are in it twice, packed and not, and headers and
+/// padding that take no space in the slot come on top.
+const MOST_UNPACKED: u64 = 4;
 
 /// What is known once an update may begin.
 pub struct Ready {
@@ -64,13 +68,65 @@ pub fn check(request: &Request) -> Result<Ready> {
         is_in_the_slot(paths, &data_root, &sysroot)?;
     }
     if let Source::File(file) = &request.source {
-        let archive = archive::inspect(file)?;
+        // More than the slot holds needs no reading to the end: a small file may unpack to terabytes.
+        let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
+        let archive = archive::inspect(file, most)?;
+        engine.check_loadable(&archive)?;
+        is_host_os(&archive, file)?;
         if device.is_some() {
+            can_run_here(paths, &archive, file)?;
+            has_base(paths, &archive, file)?;
             room_in_slot(&sysroot, archive.unpacked)?;
-            room_to_unpack(paths, &sysroot, file)?;
+            room_to_unpack(paths, &sysroot, file, archive.size)?;
         }
     }
     Ok(Ready { engine, data_root, sysroot, device })
+}
+
+/// Without it the slot would start nothing.
+fn is_host_os(archive: &Archive, file: &Path) -> Result<()> {
+    match archive.content {
+        Content::Image { init: false, .. } => {
+            let what =
+                format!("cannot use the image in {} as a host OS: it has no /boot/init", file.display());
+            Err(Error::new(Code::ImageNotHostOs, what).object(file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses only what no device like this one can run.
+fn can_run_here(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
+    let Content::Image { machine: Some(machine), .. } = archive.content else { return Ok(()) };
+    match Machine::of_this_program(paths) {
+        Some(here) if !here.is_akin_to(machine) => {
+            let what = format!(
+                "cannot run the image in {} on this device: its programs are for {machine}, the device is {here}",
+                file.display()
+            );
+            Err(Error::new(Code::ImageWrongArchitecture, what).object(file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The image that a delta builds upon is looked for by the engine in its own store, which an update empties first, and in that of
+/// the running slot (`--delta-data-root`), by its configuration (balenaEngine, image/fs.go). A store that is elsewhere or of
+/// another form says nothing.
+fn has_base(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
+    let Content::Delta { base } = archive.content else { return Ok(()) };
+    let missing = |base: &str| {
+        let what = format!("cannot install the delta {}: {base}", file.display());
+        Err(Error::new(Code::DeltaBaseMissing, what).object(file.display()))
+    };
+    let Some(base) = base else { return missing("it does not say which image it builds upon") };
+    let stores = fs::read_dir(paths.active().join("balena/image")).into_iter().flatten().flatten();
+    let stores = stores.map(|driver| driver.path().join("imagedb/content/sha256"));
+    let stores: Vec<_> = stores.filter(|s| s.is_dir()).collect();
+    if stores.is_empty() || stores.iter().any(|s| s.join(base.to_string()).exists()) {
+        return Ok(());
+    }
+    missing(&format!("the running slot does not have the image sha256:{base}, which it builds upon"))
 }
 
 /// Whether a release is installed into the root file system of an image that is being made: there is no running slot then, and
@@ -181,25 +237,26 @@ fn readable(file: &Path, sysroot: &Sysroot) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is in the slot now goes, so that the whole of it counts.
 fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {
+    enough("the other root partition", sysroot.path(), needed, holds(sysroot)?)
+}
+
+/// Bytes that the slot holds. Everything that is in it now goes, so that the whole of it counts.
+fn holds(sysroot: &Sysroot) -> Result<u64> {
     let space = space(sysroot.path())?;
     // What the file system keeps for itself and for root's own use is not ours.
     let reserved = space.blocks_free().saturating_sub(space.blocks_available());
     #[allow(clippy::useless_conversion)] // their width depends on the platform
-    let room =
-        u64::from(space.blocks().saturating_sub(reserved)).saturating_mul(space.fragment_size().into());
-    enough("the other root partition", sysroot.path(), needed, room)
+    Ok(u64::from(space.blocks().saturating_sub(reserved)).saturating_mul(space.fragment_size().into()))
 }
 
 /// An archive is unpacked as a whole before its layers are registered: on the data partition where there is one.
-fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path) -> Result<()> {
+fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path, size: u64) -> Result<()> {
     let data = paths.data();
     if !data.is_dir() {
         return Ok(());
     }
     Scratch::clear(paths, sysroot, file);
-    let size = fs::metadata(file).map(|m| m.len()).unwrap_or(0);
     enough("the data partition", &data, size, available(&data)?)
         .map_err(|e| e.with_hint("make room on the data partition, or install from a registry"))
 }

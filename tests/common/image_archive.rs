@@ -26,6 +26,14 @@ pub fn tar_of(nodes: &[Node<'_>]) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
+/// The beginning of a program for a machine.
+pub fn elf(machine: u16) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0".to_vec();
+    bytes.extend_from_slice(&machine.to_le_bytes());
+    bytes.resize(64, 0);
+    bytes
+}
+
 /// An image of some layers.
 pub struct Made {
     pub config: Vec<u8>,
@@ -63,6 +71,16 @@ impl Made {
         Made::new(vec![base, tar_of(&[("usr/filler", 0o644, &random)])])
     }
 
+    /// A delta, as balenaEngine makes it: to be applied to the image with the ID `base`; the configuration `target` is what comes of it.
+    pub fn delta(base: &str, target: &str) -> Made {
+        let mut made = Made::new(vec![tar_of(&[("delta", 0o600, b"rs")])]);
+        let mut config: Value = serde_json::from_slice(&made.config).unwrap();
+        let labels = json!({ "io.resin.delta.base": base, "io.resin.delta.config": target });
+        config["config"] = json!({ "Labels": labels });
+        made.config = config.to_string().into_bytes();
+        made
+    }
+
     pub fn id(&self) -> String {
         format!("sha256:{}", digest(&self.config))
     }
@@ -88,6 +106,35 @@ impl Made {
 
     pub fn save(&self, path: &Path, tags: &[&str]) {
         std::fs::write(path, self.archive(tags)).unwrap();
+    }
+
+    /// The members of an archive in the layout of the OCI; `also` are further entries of its index.
+    pub fn oci(&self, packed: bool, also: &[Value]) -> Vec<(String, Vec<u8>)> {
+        let mut members = vec![("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec())];
+        let mut put = |kind: &str, bytes: Vec<u8>| {
+            let hex = digest(&bytes);
+            let part = json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{hex}") });
+            members.push((format!("blobs/sha256/{hex}"), bytes));
+            part
+        };
+        let layers: Vec<_> = self
+            .layers
+            .iter()
+            .map(|l| put("application/vnd.oci.image.layer.v1.tar", if packed { gzip(l) } else { l.clone() }))
+            .collect();
+        let config = put("application/vnd.oci.self.config.v1+json", self.config.clone());
+        let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string();
+        let one = put("application/vnd.oci.image.manifest.v1+json", manifest.into_bytes());
+        let below = json!({ "schemaVersion": 2, "manifests": [one] }).to_string();
+        let mut entry = put("application/vnd.oci.image.index.v1+json", below.into_bytes());
+        entry["annotations"] =
+            json!({ "io.containerd.image.name": "r.example/a:1", "org.opencontainers.image.ref.name": "1" });
+        let all: Vec<_> = std::iter::once(entry).chain(also.iter().cloned()).collect();
+        members.push((
+            "index.json".to_owned(),
+            json!({ "schemaVersion": 2, "manifests": all }).to_string().into_bytes(),
+        ));
+        members
     }
 
     /// The manifest for a registry, and the blobs that it names: config first, then the layers, packed.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use copal::error::{Code, Error};
-use copal::hostapp::archive::{Archive, Layout, inspect};
-use serde_json::json;
+use copal::hostapp::archive::{self, Archive, Content, Layout};
+use serde_json::{Value, json};
 
 use crate::calls::{Bench, fails, says};
-use crate::image_archive::{Made, digest, gzip, pack, tar_of};
+use crate::image_archive::{Made, Node, digest, elf, pack, tar_of};
 use crate::stub_engine::Then;
 
 fn image() -> Made {
@@ -18,63 +18,44 @@ fn image() -> Made {
     ])
 }
 
-fn look(bytes: &[u8]) -> Result<Archive, Error> {
+fn inspect(path: &std::path::Path) -> Result<Archive, Error> {
+    archive::inspect(path, u64::MAX)
+}
+
+pub fn look(bytes: &[u8]) -> Result<Archive, Error> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image.tar");
     std::fs::write(&path, bytes).unwrap();
     inspect(&path)
 }
 
-fn bad(bytes: &[u8], words: &[&str]) {
+pub fn bad(bytes: &[u8], words: &[&str]) {
     let words = [&["image.tar is no image archive"], words].concat();
     fails(look(bytes), Code::ImageArchiveInvalid, &words);
-}
-
-/// The same image in the layout of the OCI; `also` are further entries of its index.
-fn oci(image: &Made, packed: bool, also: &[serde_json::Value]) -> Vec<(String, Vec<u8>)> {
-    let mut members = vec![("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec())];
-    let mut put = |kind: &str, bytes: Vec<u8>| {
-        let hex = digest(&bytes);
-        let part = json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{hex}") });
-        members.push((format!("blobs/sha256/{hex}"), bytes));
-        part
-    };
-    let layers: Vec<_> = image
-        .layers
-        .iter()
-        .map(|l| put("application/vnd.oci.image.layer.v1.tar", if packed { gzip(l) } else { l.clone() }))
-        .collect();
-    let config = put("application/vnd.oci.image.config.v1+json", image.config.clone());
-    let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string();
-    let one = put("application/vnd.oci.image.manifest.v1+json", manifest.into_bytes());
-    let below = json!({ "schemaVersion": 2, "manifests": [one] }).to_string();
-    let mut entry = put("application/vnd.oci.image.index.v1+json", below.into_bytes());
-    entry["annotations"] =
-        json!({ "io.containerd.image.name": "r.example/a:1", "org.opencontainers.image.ref.name": "1" });
-    let all: Vec<_> = std::iter::once(entry).chain(also.iter().cloned()).collect();
-    members.push((
-        "index.json".to_owned(),
-        json!({ "schemaVersion": 2, "manifests": all }).to_string().into_bytes(),
-    ));
-    members
 }
 
 #[test]
 fn what_an_archive_holds() {
     let image = image();
     let found = look(&image.archive(&["a:1"])).unwrap();
-    assert_eq!((found.tags.as_slice(), found.images, found.layers), (["a:1".to_owned()].as_slice(), 1, 2));
+    assert_eq!((found.tags.as_slice(), found.layers), (["a:1".to_owned()].as_slice(), 2));
     // Two blocks, one, none, one, and something for each of the four.
     assert_eq!(found.unpacked, 4 * 4096 + 4 * 256);
     assert_eq!(found.layout, Layout::Docker);
-    assert!(!found.architecture.is_empty());
+    assert_eq!(found.size, image.archive(&["a:1"]).len() as u64);
     assert!(look(&image.archive(&[])).unwrap().tags.is_empty());
 
-    let packed = pack(&oci(&image, true, &[]));
+    let packed = pack(&image.oci(true, &[]));
     let from_oci = look(&packed).unwrap();
-    let expected = Archive { tags: vec!["r.example/a:1".to_owned()], layout: Layout::Oci, ..found.clone() };
+    let expected = Archive {
+        tags: vec!["r.example/a:1".to_owned()],
+        layout: Layout::Oci,
+        size: from_oci.size,
+        ..found.clone()
+    };
     assert_eq!(from_oci, expected);
-    assert_eq!(look(&pack(&oci(&image, false, &[]))).unwrap(), expected);
+    let same = |found: Archive| assert_eq!(Archive { size: expected.size, ..found }, expected);
+    same(look(&pack(&image.oci(false, &[]))).unwrap());
     let info = r#"{"DockerRootDir":"/x","DriverStatus":[["driver-type","io.containerd.snapshotter.v1"]]}"#;
     let other = Bench::new(|s| s.fault("info", 0, says(&[info], Then::End)));
     other.engine.check_loadable(&from_oci).unwrap();
@@ -83,10 +64,11 @@ fn what_an_archive_holds() {
     fails(moby.engine.check_loadable(&from_oci), Code::ImageArchiveInvalid, &["index.json"]);
     let attestation = json!({ "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:00",
                               "annotations": { "vnd.docker.reference.type": "attestation-manifest" } });
-    assert_eq!(look(&pack(&oci(&image, false, &[attestation]))).unwrap(), expected);
+    same(look(&pack(&image.oci(false, &[attestation]))).unwrap());
     // Newer engines write both; `manifest.json` is what they read.
-    let both = [image.members(&["a:1"]), oci(&image, false, &[])].concat();
-    assert_eq!(look(&pack(&both)).unwrap(), found);
+    let both = [image.members(&["a:1"]), image.oci(false, &[])].concat();
+    let of_both = look(&pack(&both)).unwrap();
+    assert_eq!(Archive { size: found.size, ..of_both }, found);
     // A layer that is there twice is a link in what older engines write.
     let twice = Made::new(vec![image.layers[0].clone(), image.layers[0].clone()]);
     let manifest =
@@ -108,6 +90,192 @@ fn what_an_archive_holds() {
     assert_eq!(look(&tar.into_inner().unwrap()).unwrap().layers, 2);
 }
 
+/// The same length, another content.
+fn damage(text: &mut [u8]) {
+    let at = text.windows(5).position(|w| w == b"linux" || w == b"sha25").unwrap();
+    text[at] = b'S';
+}
+
+#[test]
+fn a_damaged_configuration_or_manifest_is_noticed() {
+    let image = image();
+    let config = format!("{}.json", digest(&image.config));
+    for (name, digest_is_known) in [
+        (config.clone(), true),
+        (format!("blobs/sha256/{}", digest(&image.config)), true),
+        (format!("sha256:{}", digest(&image.config)), true),
+        // No digest: there is nothing to compare with.
+        ("config.json".to_owned(), false),
+        (format!("{}.json", &digest(&image.config)[..63]), false),
+    ] {
+        let mut members = image.members(&["a:1"]);
+        members[0].0.clone_from(&name);
+        let manifest = String::from_utf8(members.last().unwrap().1.clone()).unwrap();
+        members.last_mut().unwrap().1 = manifest.replace(&config, &name).into_bytes();
+        look(&pack(&members)).unwrap();
+        let text = &mut members[0].1;
+        let at = text.windows(5).position(|w| w == b"linux").unwrap();
+        text[at..at + 5].copy_from_slice(b"linuX");
+        if digest_is_known {
+            bad(&pack(&members), &[&name, "is damaged", "its SHA-256 is"]);
+        } else {
+            look(&pack(&members)).unwrap();
+        }
+    }
+
+    // The last ones are the configuration, the manifest, an index and the index of all.
+    let members = image.oci(true, &[]);
+    let (first, last) = (members.len() - 4, members.len() - 1);
+    for at in first..last {
+        let mut damaged = members.clone();
+        damage(&mut damaged[at].1);
+        bad(&pack(&damaged), &[&members[at].0, "is damaged", "its SHA-256 is"]);
+    }
+    let with_index = |change: &dyn Fn(&mut Value)| {
+        let mut other = members.clone();
+        let mut index: Value = serde_json::from_slice(&other[last].1).unwrap();
+        change(&mut index["manifests"][0]);
+        other[last].1 = index.to_string().into_bytes();
+        pack(&other)
+    };
+    look(&with_index(&|_| {})).unwrap();
+    bad(&with_index(&|d| d["size"] = json!(7)), &["is damaged", "bytes, not 7"]);
+    for odd in ["sha256:00", "sha512:00", "../x"] {
+        bad(&with_index(&|d| d["digest"] = json!(odd)), &[odd, "is no SHA-256 digest"]);
+    }
+}
+
+fn layer(nodes: &[Node<'_>]) -> Vec<u8> {
+    tar_of(nodes)
+}
+
+/// A layer of one member that is no file.
+fn link(name: &str, kind: tar::EntryType, target: &str) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(0);
+    match kind {
+        tar::EntryType::Directory => tar.append_data(&mut header, name, &[][..]).unwrap(),
+        _ => tar.append_link(&mut header, name, target).unwrap(),
+    }
+    tar.into_inner().unwrap()
+}
+
+#[test]
+fn an_image_has_boot_init_or_not() {
+    use tar::EntryType::{Directory, Link, Symlink};
+    let there = |layers: Vec<Vec<u8>>| match look(&Made::new(layers).archive(&["a:1"])).unwrap().content {
+        Content::Image { init, .. } => init,
+        Content::Delta { .. } => panic!("it is no delta"),
+    };
+    let init = || layer(&[("./boot/init", 0o755, b"#!/bin/sh\n")]);
+    let one = |name: &str| layer(&[(name, 0o644, b"")]);
+    assert!(there(vec![init()]));
+    assert!(there(vec![one("boot/x"), init(), one("boot/y")]));
+    assert!(there(vec![link("boot", Directory, ""), init(), link("boot", Directory, "")]));
+    assert!(there(vec![link("boot/init", Link, "sbin/mobynit")]));
+    // What only the engine knows is no reason to refuse.
+    assert!(there(vec![link("boot/init", Symlink, "mobynit")]));
+    assert!(there(vec![link("boot", Symlink, "usr/boot"), one("usr/boot/init")]));
+
+    assert!(!there(vec![one("boot/vmlinuz"), one("sbin/init"), one("init"), one("boot/init/x")]));
+    assert!(!there(vec![link("boot/init", Directory, "")]));
+    // Removed by a later layer: the file, its folder, or what the folder had before.
+    for whiteout in ["boot/.wh.init", ".wh.boot", "boot/.wh..wh..opq", ".wh..wh..opq"] {
+        assert!(!there(vec![init(), one(whiteout)]), "{whiteout}");
+        assert!(there(vec![init(), one(whiteout), init()]), "{whiteout}");
+        let replaced = [(whiteout, 0o644, &b""[..]), ("boot/init", 0o755, b"x")];
+        assert!(there(vec![init(), layer(&replaced)]), "{whiteout}");
+    }
+    assert!(!there(vec![init(), one("boot")]));
+    assert!(!there(vec![init(), link("boot/init", Directory, "")]));
+}
+
+#[test]
+fn what_programs_are_made_for_is_in_their_files() {
+    let machine = |layers: Vec<Vec<u8>>| match look(&Made::new(layers).archive(&["a:1"])).unwrap().content {
+        Content::Image { machine, .. } => machine.map(|m| m.to_string()),
+        Content::Delta { .. } => panic!("it is no delta"),
+    };
+    let (x86, i386, arm, aarch64) = (elf(62), elf(3), elf(40), elf(183));
+    let of = |nodes: &[(&str, &[u8])]| {
+        layer(&nodes.iter().map(|(name, content)| (*name, 0o755, *content)).collect::<Vec<_>>())
+    };
+    assert_eq!(machine(vec![of(&[("boot/init", &aarch64)])]).unwrap(), "ARM, 64 bits");
+    // The configuration of each of these says what this machine is.
+    assert_eq!(machine(vec![of(&[("./bin/sh", &arm)])]).unwrap(), "ARM, 32 bits");
+    assert_eq!(machine(vec![of(&[("usr/sbin/x", &elf(243))])]).unwrap(), "ELF machine 243");
+    // What the kernel starts counts; where that is a script, what all others agree upon.
+    assert_eq!(machine(vec![of(&[("bin/sh", &x86), ("boot/init", &arm)])]).unwrap(), "ARM, 32 bits");
+    let script = ("boot/init", &b"#!/bin/sh and more bytes"[..]);
+    assert_eq!(machine(vec![of(&[script, ("bin/sh", &i386), ("bin/x", &x86)])]).unwrap(), "x86, 32 bits");
+    assert_eq!(machine(vec![of(&[script, ("bin/sh", &x86)]), of(&[("usr/bin/x", &arm)])]), None);
+    assert_eq!(
+        machine(vec![of(&[("boot/init", &arm)]), of(&[script, ("bin/sh", &x86)])]).unwrap(),
+        "x86, 64 bits"
+    );
+    // Firmware of other processors is no program, and neither is a file that is cut.
+    assert_eq!(machine(vec![of(&[("lib/firmware/dsp.elf", &arm), ("bin/sh", &x86[..19])])]), None);
+}
+
+#[test]
+fn a_delta_names_its_base() {
+    let base = digest(b"the image before");
+    let target = json!({ "rootfs": { "diff_ids": [format!("sha256:{base}")] } }).to_string();
+    let delta = |base: &str, target: &str| Made::delta(base, target).archive(&["a:1"]);
+    match look(&delta(&format!("sha256:{base}"), &target)).unwrap().content {
+        Content::Delta { base: Some(found) } => assert_eq!(found.to_string(), base),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(look(&delta("os:1", &target)).unwrap().content, Content::Delta { base: None });
+    bad(&delta(&format!("sha256:{base}"), "{"), &["what the delta makes"]);
+    let more = json!({ "rootfs": { "diff_ids": ["sha256:1", "sha256:2"] } }).to_string();
+    bad(&delta(&format!("sha256:{base}"), &more), &["1 layers", "has 2"]);
+}
+
+#[test]
+fn layers_may_be_packed_as_the_engine_reads_them() {
+    let image = image();
+    for (program, is_read) in [("gzip", true), ("bzip2", true), ("xz", false), ("zstd", false)] {
+        let mut members = image.members(&["a:1"]);
+        for (_, content) in &mut members[1..3] {
+            *content = filter(program, content);
+        }
+        if is_read {
+            assert_eq!(look(&pack(&members)).unwrap().layers, 2, "{program}");
+            let cut = members[1].1.len() - 1;
+            members[1].1.truncate(cut);
+        }
+        bad(&pack(&members), &["the layer", "is damaged"]);
+    }
+    // Several streams one after the other, as `pbzip2` writes them; and something that is none.
+    let (one, two) = image.layers[0].split_at(700);
+    let mut members = image.members(&["a:1"]);
+    members[1].1 = [filter("bzip2", one), filter("bzip2", two)].concat();
+    look(&pack(&members)).unwrap();
+    members[1].1.extend_from_slice(b"more");
+    bad(&pack(&members), &["the layer", "is damaged"]);
+}
+
+/// What a program makes of `bytes`.
+pub fn filter(command: &str, bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write as _;
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{command} -c")])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let bytes = bytes.to_owned();
+    let writing = std::thread::spawn(move || input.write_all(&bytes).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
 #[test]
 fn every_compression_is_understood_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +284,7 @@ fn every_compression_is_understood_and_loaded() {
     image.save(&plain, &["a:1"]);
     let whole = std::fs::metadata(&plain).unwrap().len();
     let found = inspect(&plain).unwrap();
-    for program in ["gzip", "xz", "zstd"] {
+    for program in ["gzip", "bzip2", "xz", "zstd"] {
         let packed = dir.path().join(program);
         let output = Command::new(program).arg("-c").arg(&plain).output().unwrap();
         std::fs::write(&packed, &output.stdout).unwrap();
@@ -125,14 +293,14 @@ fn every_compression_is_understood_and_loaded() {
         bench.engine.load(&packed, &mut |_| {}).unwrap();
         let upload = bench.stub.uploads().remove(0);
         match program {
-            // moby reads it everywhere.
-            "gzip" => assert_eq!(upload.size, output.stdout.len() as u64),
+            // moby reads these everywhere.
+            "gzip" | "bzip2" => assert_eq!(upload.size, output.stdout.len() as u64),
             _ => assert_eq!(upload.size, whole, "{program}"),
         }
         for cut in [output.stdout.len() / 2, output.stdout.len() - 1] {
             std::fs::write(&packed, &output.stdout[..cut]).unwrap();
             fails(inspect(&packed), Code::ImageArchiveInvalid, &[program]);
-            if program != "gzip" {
+            if !["gzip", "bzip2"].contains(&program) {
                 fails(
                     Bench::new(|s| s).engine.load(&packed, &mut |_| {}),
                     Code::ImageArchiveInvalid,
@@ -179,10 +347,10 @@ fn what_cannot_be_loaded_is_refused() {
         other.last_mut().unwrap().1 = text.as_bytes().to_vec();
         pack(&other)
     };
-    bad(&manifest("[]"), &["0 images"]);
+    bad(&manifest("[]"), &["holds no image"]);
     let entry = String::from_utf8(members.last().unwrap().1.clone()).unwrap();
     let entry = entry.trim_start_matches('[').trim_end_matches(']');
-    bad(&manifest(&format!("[{entry},{entry}]")), &["2 images"]);
+    bad(&manifest(&format!("[{entry},{entry}]")), &["several images"]);
     bad(&manifest("{}"), &["manifest.json"]);
     bad(&manifest("[{\"Config\":"), &["manifest.json"]);
     bad(&manifest(r#"[{"Config":"../../etc/passwd","Layers":[]}]"#), &["../../etc/passwd"]);
@@ -191,10 +359,15 @@ fn what_cannot_be_loaded_is_refused() {
         &["a:1, b:1"],
     );
     let other = Made::new(vec![image.layers[0].clone()]);
-    let mut wrong = members.clone();
-    wrong[0].1.clone_from(&other.config);
+    let mut wrong = other.members(&["a:1"]);
+    wrong.last_mut().unwrap().1 = members.last().unwrap().1.clone();
+    wrong[0].0.clone_from(&members[0].0);
+    bad(&pack(&wrong), &[&members[0].0, "is damaged"]);
+    wrong[0].0 = "config".to_owned();
+    let entry = String::from_utf8(members.last().unwrap().1.clone()).unwrap();
+    wrong.last_mut().unwrap().1 = entry.replace(&members[0].0, "config").into_bytes();
     bad(&pack(&wrong), &["2 layers", "made of 1"]);
-    bad(&pack(&oci(&image, true, &[json!({ "digest": "sha256:00" })])), &["2 images"]);
+    bad(&pack(&image.oci(true, &[json!({ "digest": "sha256:00" })])), &["several images"]);
 
     // What leads out, as a member and within a layer.
     let raw = |name: &[u8], kind: tar::EntryType, link: &str, content: &[u8]| {

@@ -14,12 +14,15 @@ mod dockerd;
 mod image_archive;
 #[path = "../common/needs.rs"]
 mod needs;
+#[path = "../common/old_kernel.rs"]
+mod old_kernel;
 #[path = "../common/registry.rs"]
 mod registry;
 #[path = "../common/stub_engine.rs"]
 mod stub_engine;
 
 mod archives;
+mod bombs;
 mod calls;
 mod pulls;
 mod real;

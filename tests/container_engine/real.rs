@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::error::Code;
+use copal::hostapp::archive;
 use copal::hostapp::engine::{Engine, Progress, Retry, Stage};
 
+use crate::archives::filter;
 use crate::calls::fails;
 use crate::dockerd::Dockerd;
 use crate::image_archive::Made;
@@ -115,7 +117,34 @@ fn what_no_archive_is() {
     // Without a name the ID is what there is.
     let nameless = load(&image.archive(&[])).unwrap();
     assert_eq!((&nameless.id, &nameless.reference), (&image.id(), &image.id()));
-    assert_eq!(load(&crate::image_archive::gzip(&whole)).unwrap().id, image.id());
+}
+
+#[test]
+fn an_archive_loads_in_every_compression() {
+    if !can_run("an_archive_loads_in_every_compression") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 1 << 20);
+    let path = dockerd.root().join("image.tar");
+    let load = |name: &str, bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let found = archive::inspect(&path, u64::MAX).unwrap();
+        engine.check_loadable(&found).unwrap();
+        let loaded = engine.load(&path, &mut |_| {}).unwrap();
+        assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()), "{name}");
+        engine.remove_images().unwrap();
+    };
+    load("plain", &image.archive(&[TAG]));
+    for program in ["gzip", "bzip2", "xz", "zstd"] {
+        load(program, &filter(program, &image.archive(&[TAG])));
+    }
+    for program in ["gzip", "bzip2"] {
+        let mut members = image.members(&[TAG]);
+        members[1].1 = filter(program, &members[1].1);
+        load(program, &crate::image_archive::pack(&members));
+    }
 }
 
 #[test]

@@ -66,12 +66,18 @@ fn a_release_that_cannot_boot_is_not_selected() {
     let other = Release::new();
     other.remove("boot/init");
     other.put("boot/something", "");
-    other.archive("registry/app:1", &rig.at("mnt/data/os.tar"));
-    let out = rig.update(&[]);
-    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
-    assert!(stderr(&out).contains("it has no /boot/init"), "{}", stderr(&out));
-    assert_eq!(rig.said(), "");
-    rig.assert_back("no init");
+    other.archive("registry/os:2", &rig.at("mnt/data/os.tar"));
+    // What a registry has is seen when it is in the slot.
+    let (mut registry, name) = rig.registry();
+    for (source, what) in [("-f", "/mnt/data/os.tar"), ("-i", &name)] {
+        let out = rig.run(&["hostapp-update", source, what]);
+        assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+        assert!(stderr(&out).contains("it has no /boot/init [image-not-host-os]"), "{}", stderr(&out));
+        assert_eq!(rig.said(), "");
+        rig.assert_back("no init");
+    }
+    drop(registry.kill());
+    drop(registry.wait());
 }
 
 #[test]

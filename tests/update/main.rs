@@ -15,6 +15,8 @@ mod failures;
 mod hard_places;
 mod history;
 mod image;
+#[path = "../common/image_archive.rs"]
+mod image_archive;
 mod image_build;
 mod layout;
 mod mixed;

@@ -1,7 +1,11 @@
 //! Refusals: said early, with nothing changed.
 
-use std::process::Output;
+use std::fs;
+use std::process::{Command, Output};
 
+use serde_json::json;
+
+use crate::image_archive::{Made, digest, elf, pack, tar_of};
 use crate::rig::{Rig, can_run, stderr};
 
 /// Refused with this code, and everything is as it was.
@@ -103,6 +107,79 @@ fn what_is_wrong_is_found_before_anything_changes() {
     assert!(stderr(&out).contains("[slot-same]") && out.status.code() == Some(3), "{}", stderr(&out));
     rig.ok(&["umount", "/mnt/sysroot/inactive"]);
     assert_eq!(rig.selected(), ("2".into(), "0".into()));
+}
+
+fn image(init: &[u8]) -> Made {
+    Made::new(vec![tar_of(&[("boot/init", 0o755, init), ("bin/x", 0o644, b"")])])
+}
+
+#[test]
+fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
+    if !can_run("what_an_archive_is_made_for_is_known_before_the_slot_is_emptied") {
+        return;
+    }
+    let rig = rig();
+    // What the slot holds stays there.
+    rig.ok(&["docker", "-H", "unix:///var/run/balena-host.sock", "load", "-i", "/mnt/data/os.tar"]);
+    let images = || rig.ok(&["docker", "-H", "unix:///var/run/balena-host.sock", "images", "-aq"]);
+    let before = images();
+    assert_ne!(before, "");
+    let refused = |archive: Vec<u8>, code: &str| {
+        fs::write(rig.at("mnt/data/other.tar"), archive).unwrap();
+        let out = rig.run(&["copal", "update", "-f", "/mnt/data/other.tar"]);
+        assert_refused(&rig, &out, code);
+        assert_eq!(images(), before, "{code}");
+        let out = rig.run(&["hostapp-update", "-f", "/mnt/data/other.tar"]);
+        assert_eq!(out.status.code(), Some(1), "{code}: {}", stderr(&out));
+        assert_eq!(images(), before, "{code}");
+    };
+    let (own, same_family, other) = if cfg!(target_arch = "x86_64") { (62, 3, 183) } else { (183, 40, 62) };
+
+    let members = image(b"#!/bin/sh").oci(true, &[]);
+    refused(pack(&members), "image-archive-invalid");
+    refused(Made::new(vec![tar_of(&[("boot/vmlinuz", 0o644, b"")])]).archive(&["a:1"]), "image-not-host-os");
+    refused(image(&elf(other)).archive(&["a:1"]), "image-wrong-architecture");
+    let mut damaged = image(&elf(own)).members(&["a:1"]);
+    damaged[0].1.push(b' ');
+    refused(pack(&damaged), "image-archive-invalid");
+    // Its layer unpacks to more than the slot has several times over.
+    let zeroes = Command::new("sh").args(["-c", "head -c 2G /dev/zero | gzip -1c"]).output().unwrap().stdout;
+    let mut bomb = image(&elf(own)).members(&["a:1"]);
+    let mut layer = tar::Header::new_gnu();
+    layer.set_size(2 << 30);
+    layer.set_cksum();
+    let head = crate::image_archive::gzip(layer.as_bytes());
+    bomb[1].1 = [head, zeroes].concat();
+    refused(pack(&bomb), "slot-full");
+
+    let base = format!("sha256:{}", digest(b"the image that runs"));
+    let target = json!({ "rootfs": { "diff_ids": [base] } }).to_string();
+    let delta = |base: &str| Made::delta(base, &target).archive(&["a:1"]);
+    let store = "mnt/sysroot/active/balena/image/overlay2/imagedb/content/sha256";
+    rig.put(&format!("{store}/{}", digest(b"another image")), "{}");
+    for missing in [&base, "os:1"] {
+        refused(delta(missing), "delta-base-missing");
+    }
+    assert_eq!(rig.selected(), ("2".into(), "0".into()));
+
+    // These go on, until something else is amiss: the stand-in for the engine is none of balena's.
+    rig.put(&format!("{store}/{}", digest(b"the image that runs")), "{}");
+    let mut built_elsewhere = image(&elf(own));
+    let config = String::from_utf8(built_elsewhere.config.clone()).unwrap();
+    built_elsewhere.config = config.replace("\"architecture\":\"", "\"architecture\":\"s390x-").into_bytes();
+    assert_ne!(built_elsewhere.config, config.as_bytes());
+    for (archive, words) in [
+        (built_elsewhere.archive(&["a:1"]), "mount the root of the new release"),
+        (delta(&base), "it has no /boot/init [image-not-host-os]"),
+        (image(&elf(own)).archive(&["a:1"]), "mount the root of the new release"),
+        (image(&elf(same_family)).archive(&["a:1"]), "mount the root of the new release"),
+        (image(b"#!/bin/false").archive(&["a:1"]), "mount the root of the new release"),
+    ] {
+        fs::write(rig.at("mnt/data/other.tar"), archive).unwrap();
+        let out = rig.run(&["copal", "update", "-f", "/mnt/data/other.tar"]);
+        assert_eq!(out.status.code(), Some(4), "{words}: {}", stderr(&out));
+        assert!(stderr(&out).contains(words), "{words}: {}", stderr(&out));
+    }
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl Rig {
         let dir = self.dir.path().join("archive");
         let name = |file: &str| tool(&["sha256sum", file]).split(' ').next().unwrap().to_owned();
         let at = |file: &str| dir.join(file).to_str().unwrap().to_owned();
-        put(&dir.join("layer/file"), "a layer", 0o644);
+        put(&dir.join("layer/boot/init"), "a layer", 0o644);
         tool(&["tar", "-C", &at("layer"), "-cf", &at("layer.tar"), "."]);
         let layers = serde_json::json!([format!("sha256:{}", name(&at("layer.tar")))]);
         let config = serde_json::json!({

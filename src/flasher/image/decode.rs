@@ -1,4 +1,4 @@
-//! Compressed images: gzip, xz and zstd, each read to the very end of the file.
+//! Compressed images: gzip, xz, zstd and bzip2, each read to the very end of the file.
 
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use flate2::bufread::GzDecoder;
 use lzma_rust2::XzReader;
 
 use super::Format;
+use super::bzip2::Bzip2;
 use super::stored::{Stored, Watch};
 use super::zstd::Zstd;
 use crate::error::{Code, Error, Result};
@@ -21,7 +22,7 @@ pub(super) const MAX_WINDOW: u64 = 64 << 20;
 pub(super) enum Fault {
     /// Truncated, damaged, or something else behind its end.
     Damaged(String),
-    /// Needs a window larger than [`MAX_WINDOW`].
+    /// Needs a window larger than what is granted.
     Window,
     /// Something the format allows and this program does not have.
     Unsupported(String),
@@ -57,20 +58,23 @@ pub(super) struct Decoded {
     unpack: Box<dyn Unpack>,
     watch: Arc<Watch>,
     path: PathBuf,
+    window: u64,
     over: bool,
 }
 
 impl Decoded {
-    /// `None` for a format that is not compressed.
-    pub(super) fn new(stored: Stored, format: Format, path: PathBuf) -> Option<Self> {
+    /// `None` for a format that is not compressed. `window` is the largest one that is granted, in bytes; gzip and
+    /// bzip2 have small ones.
+    pub(super) fn new(stored: Stored, format: Format, path: PathBuf, window: u64) -> Option<Self> {
         let watch = stored.watch();
         let unpack: Box<dyn Unpack> = match format {
             Format::Raw => return None,
             Format::Gzip => Box::new(Gzip(Some(GzDecoder::new(stored)))),
-            Format::Xz => Box::new(Xz::new(stored)),
-            Format::Zstd => Box::new(Zstd::new(stored)),
+            Format::Xz => Box::new(Xz::new(stored, window)),
+            Format::Zstd => Box::new(Zstd::new(stored, window)),
+            Format::Bzip2 => Box::new((Bzip2::default(), stored)),
         };
-        Some(Decoded { unpack, watch, path, over: false })
+        Some(Decoded { unpack, watch, path, window, over: false })
     }
 
     /// Bytes of the stored file that were consumed.
@@ -91,7 +95,7 @@ impl Decoded {
             }
             Fault::Window => (
                 Code::WindowTooLarge,
-                format!("image {path} needs a decoder window of more than {} MiB", MAX_WINDOW >> 20),
+                format!("image {path} needs a decoder window of more than {} MiB", self.window >> 20),
             ),
             Fault::Unsupported(what) => {
                 (Code::UnsupportedCompression, format!("image {path} cannot be decoded: {what}"))
@@ -161,9 +165,9 @@ fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
 struct Xz(XzReader<Stored>);
 
 impl Xz {
-    fn new(stored: Stored) -> Self {
+    fn new(stored: Stored, window: u64) -> Self {
         // The decoder counts 104 KiB of its own besides the dictionary.
-        let limit = u32::try_from(MAX_WINDOW >> 10).unwrap_or(u32::MAX).saturating_add(128);
+        let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
         Xz(XzReader::new_mem_limit(stored, true, limit))
     }
 }
@@ -171,5 +175,12 @@ impl Xz {
 impl Unpack for Xz {
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
         Ok(self.0.read(buf)?)
+    }
+}
+
+impl Unpack for (Bzip2, Stored) {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
+        let (decoder, stored) = self;
+        Ok(decoder.read(stored, buf)?)
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bmap;
 mod bmap_check;
+mod bzip2;
 mod checksum_file;
 mod companions;
 mod decode;
@@ -19,6 +20,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) use bzip2::Bzip2;
 pub use inspect::{check_sector_size, glance, inspect};
 pub(super) use locate::CORRECT_NAME;
 pub use locate::{find, locate};
@@ -42,6 +44,8 @@ pub enum Format {
     Xz,
     /// One or several zstd frames.
     Zstd,
+    /// One or several bzip2 streams.
+    Bzip2,
 }
 
 /// An image file that exists, is regular and not empty.
@@ -55,6 +59,8 @@ pub struct Image {
     pub stored_size: u64,
     /// What lies beside it is opened alike.
     surroundings: Surroundings,
+    /// Largest window (dictionary) of a decoder, in bytes.
+    window: u64,
     /// Kept open, so that every pass reads the file that was checked, whatever happens to its name.
     file: Arc<File>,
 }

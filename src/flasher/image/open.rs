@@ -6,14 +6,14 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::decode::Decoded;
+use super::decode::{Decoded, MAX_WINDOW};
 use super::raw::Raw;
 use super::stored::{Stored, Watch};
 use super::{Format, Image, Surroundings, owner};
 use crate::error::{Code, Error, Result};
 use crate::flasher::chunks::Source;
 
-/// First bytes that tell a stored format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1.
+/// First bytes that tell a stored format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1. bzip2 is below.
 const SUPPORTED: &[(&[u8], Format)] = &[
     (&[0x1f, 0x8b], Format::Gzip),
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], Format::Xz),
@@ -67,7 +67,15 @@ impl Image {
             let text = format!("image {} is compressed with {what}", path.display());
             Error::new(Code::UnsupportedCompression, text).object(path.display())
         })?;
-        Ok(Image { path, format, stored_size, surroundings, file: Arc::new(file) })
+        let file = Arc::new(file);
+        Ok(Image { path, format, stored_size, surroundings, window: MAX_WINDOW, file })
+    }
+
+    /// Grants its decoder a window of `bytes`, and no more.
+    #[must_use]
+    pub fn with_window(mut self, bytes: u64) -> Image {
+        self.window = bytes;
+        self
     }
 
     /// The uncompressed image from its start.
@@ -88,7 +96,7 @@ impl Image {
             return Err(Error::new(Code::ImageChanged, text).object(path));
         }
         let stored = Stored::new(Arc::clone(&self.file), self.stored_size);
-        if let Some(decoded) = Decoded::new(stored, self.format, self.path.clone()) {
+        if let Some(decoded) = Decoded::new(stored, self.format, self.path.clone(), self.window) {
             let watch = decoded.watch();
             return Ok((Box::new(decoded), Some(watch)));
         }
@@ -183,7 +191,7 @@ fn format_of(head: &[u8]) -> Result<Format, &'static str> {
     if let [b'B', b'Z', b'h', b'1'..=b'9', block @ ..] = head
         && BZIP2.iter().any(|magic| block.starts_with(magic))
     {
-        return Err("bzip2");
+        return Ok(Format::Bzip2);
     }
     if is_lzma_alone(head) { Err("lzma (the format before xz)") } else { Ok(Format::Raw) }
 }
@@ -208,7 +216,7 @@ mod tests {
         assert_eq!(format_of(b"\xfd7zXZ\0\0\x04"), Ok(Format::Xz));
         assert_eq!(format_of(&[0x28, 0xb5, 0x2f, 0xfd, 4]), Ok(Format::Zstd));
         assert_eq!(format_of(&[0x5e, 0x2a, 0x4d, 0x18, 0]), Ok(Format::Zstd));
-        assert_eq!(format_of(b"BZh91AY&SY"), Err("bzip2"));
+        assert_eq!(format_of(b"BZh91AY&SY"), Ok(Format::Bzip2));
         assert_eq!(format_of(b"BZh9 is how this boot code starts"), Ok(Format::Raw));
         assert_eq!(format_of(b"PK\x03\x04"), Err("zip"));
         assert_eq!(format_of(&[0]), Ok(Format::Raw));

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::decode::{Fault, MAX_WINDOW, Unpack};
+use super::decode::{Fault, Unpack};
 use super::stored::Stored;
 
 /// First four bytes of a frame, little-endian (RFC 8878, 3.1.1).
@@ -12,6 +12,9 @@ const MAGIC: u32 = 0xfd2f_b528;
 
 /// Longest frame header with its magic number (RFC 8878, 3.1.1.1).
 const MAX_HEADER: usize = 18;
+
+/// Most bytes that a block decodes to (RFC 8878, 3.1.1.2.4).
+const MAX_BLOCK: u32 = 128 << 10;
 
 /// What a frame header says (RFC 8878, 3.1.1.1).
 #[derive(Debug, PartialEq, Eq)]
@@ -67,14 +70,15 @@ struct Frame {
 pub(super) struct Zstd {
     stored: Stored,
     decoder: FrameDecoder,
+    window: u64,
     frame: Option<Frame>,
 }
 
 impl Zstd {
-    pub(super) fn new(stored: Stored) -> Self {
+    pub(super) fn new(stored: Stored, window: u64) -> Self {
         let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(MAX_WINDOW);
-        Zstd { stored, decoder, frame: None }
+        decoder.set_max_window_size(window);
+        Zstd { stored, decoder, window, frame: None }
     }
 
     /// Starts the next frame; `None` at the end of the file.
@@ -117,7 +121,7 @@ impl Zstd {
     }
 
     fn init(&mut self, header: &Header) -> Result<Frame, Fault> {
-        if header.window > MAX_WINDOW {
+        if header.window > self.window {
             return Err(Fault::Window);
         }
         if header.dictionary != 0 {
@@ -134,6 +138,21 @@ impl Zstd {
         }
         self.stored.consume(header.len);
         Ok(Frame { content_size: header.content_size, delivered: 0 })
+    }
+
+    /// Refuses a block whose literals alone are too long. ruzstd checks that only after its buffer has grown for them, to twice the
+    /// window and more.
+    fn check_block(&mut self) -> Result<(), Fault> {
+        // The block's header is three bytes long. That of its literals begins with their type and the format of their size. Only
+        // the fourth format has sizes that large (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
+        let &[block, _, _, a, b, c, ..] = self.stored.peek(6)? else { return Ok(()) };
+        let is_compressed = block >> 1 & 3 == 2;
+        let bits = if a & 3 < 2 { 20 } else { 18 };
+        let size = (u32::from(a) >> 4 | u32::from(b) << 4 | u32::from(c) << 12) & ((1 << bits) - 1);
+        if is_compressed && a >> 2 & 3 == 3 && size > MAX_BLOCK {
+            return Err(Fault::damaged("a zstd block is longer than 128 KiB"));
+        }
+        Ok(())
     }
 
     /// Whether the frame that ended was what it claimed to be. ruzstd computes the checksum but compares nothing.
@@ -172,6 +191,7 @@ impl Unpack for Zstd {
                 continue;
             }
             // One block, 128 KiB at most, so that no more than the window and a block is in memory.
+            self.check_block()?;
             self.decoder
                 .decode_blocks(&mut self.stored, BlockDecodingStrategy::UptoBlocks(1))
                 .map_err(Fault::damaged)?;

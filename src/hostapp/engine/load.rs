@@ -16,7 +16,7 @@ use super::layers::Layers;
 use super::{Engine, Image, Progress, Stage, watch};
 use crate::error::{Code, Error, Result};
 use crate::flasher::image;
-use crate::hostapp::archive::{Archive, Fault, Layout, Unpacked};
+use crate::hostapp::archive::{self, Archive, Fault, Layout, Unpacked};
 
 /// Bytes of the archive in one piece to the engine.
 const PIECE: usize = 64 << 10;
@@ -52,7 +52,7 @@ impl Engine {
     /// away.
     pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         let what = format!("cannot load the image archive {}", archive.display());
-        let image = image::Image::open(archive)?;
+        let image = archive::open(archive)?;
         let (file, total, fault) = readable(&image)?;
         let upload = Upload::default();
         let said = self.runtime.block_on(self.feed(file, total, &upload, progress));
@@ -130,7 +130,7 @@ impl Engine {
     }
 }
 
-/// The archive as it goes to the engine, with its length if that is known. Plain and gzip go as they are; xz and zstd are
+/// The archive as it goes to the engine, with its length if that is known. Plain, gzip and bzip2 go as they are; xz and zstd are
 /// unpacked here: moby 20.10 knows no zstd, and for xz it needs a program that a device need not have.
 fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, Fault)> {
     match image.format {
@@ -138,7 +138,7 @@ fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, 
             let (unpacked, fault) = Unpacked::open(image)?;
             Ok((Box::new(unpacked), None, fault))
         }
-        image::Format::Raw | image::Format::Gzip => {
+        image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {
             let file = File::open(&image.path).map_err(|e| {
                 Error::new(Code::Io, format!("cannot read {}", image.path.display()))
                     .object(image.path.display())

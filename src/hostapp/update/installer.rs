@@ -134,21 +134,19 @@ impl ByEngine<'_> {
 
     /// The boot volume below the engine's data; a complete one, since the slot boots from it.
     fn volume(&self, hostapp: &Hostapp) -> Result<PathBuf> {
-        let error = |why: &str| {
-            Error::new(Code::UpdateFailed, "cannot use the image as a host OS")
-                .object(hostapp.boot.display())
-                .because(why)
-                .with_hint("name an image of the host OS")
+        let error = |code: Code, why: &str| {
+            Error::new(code, "cannot use the image as a host OS").object(hostapp.boot.display()).because(why)
         };
         let is_plain = |id: &str| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
         if !is_plain(&hostapp.id) {
-            return Err(error("the engine gave its container no usable name"));
+            return Err(error(Code::EngineFailed, "the engine gave its container no usable name"));
         }
         let below = hostapp.boot.strip_prefix(&self.ready.data_root).ok();
         let below = below.filter(|p| p.components().all(|c| matches!(c, std::path::Component::Normal(_))));
-        let volume = below.ok_or_else(|| error("its boot volume is not below the engine's data"))?;
+        let volume = below
+            .ok_or_else(|| error(Code::EngineFailed, "its boot volume is not below the engine's data"))?;
         if !self.sysroot().engine().join(volume).join("init").is_file() {
-            return Err(error("it has no /boot/init"));
+            return Err(error(Code::ImageNotHostOs, "it has no /boot/init"));
         }
         Ok(volume.to_owned())
     }
