@@ -125,6 +125,7 @@ fn packed_in_two_folders_it_is_the_same_and_makes_a_root() {
     complete(&folder);
     installed(&archive, &at("root"));
     bill_of_materials(&folder);
+    crate::recipe::licences_are_those_of_the_recipe(&folder);
 }
 
 /// What has to be in it.

@@ -1,0 +1,118 @@
+//! The recipes of the Yocto layer name what is released: its version, its licences, and the crates that it is compiled from.
+//!
+//! `COPAL_GENERATE=1 cargo test --test release crates` writes the list of crates.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{files, top};
+
+const FOLDER: &str = "recipes/recipes-support/copal";
+const CRATES: &str = "recipes/recipes-support/copal/copal-crates.inc";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(top().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// A variable's value, where the recipe assigns it on lines of its own; without the backslashes that join them.
+fn value<'a>(recipe: &'a str, start: &str) -> Vec<&'a str> {
+    let text = recipe.split(start).nth(1).unwrap_or_else(|| panic!("no {start} in the recipe"));
+    text.split('"').next().unwrap().split_whitespace().filter(|word| *word != "\\").collect()
+}
+
+/// The list of crates in the form that `bitbake -c update_crates` writes; with the licence texts it is all that a build needs.
+fn crates() -> String {
+    let lock = read("Cargo.lock");
+    let (mut uris, mut sums) = (String::new(), String::new());
+    for package in lock.split("[[package]]").skip(1) {
+        let word = |key: &str| package.split(&format!("\n{key} = \"")).nth(1)?.split('"').next();
+        if !word("source").is_some_and(|source| source.contains("crates.io")) {
+            continue;
+        }
+        let (name, version, sum) =
+            (word("name").unwrap(), word("version").unwrap(), word("checksum").unwrap());
+        writeln!(uris, "    crate://crates.io/{name}/{version} \\").unwrap();
+        writeln!(sums, "SRC_URI[{name}-{version}.sha256sum] = \"{sum}\"").unwrap();
+    }
+    format!("# Written from Cargo.lock by tests/release/recipe.rs.\nSRC_URI += \" \\\n{uris}\"\n\n{sums}")
+}
+
+#[test]
+fn the_crates_of_the_source_recipe_are_those_of_cargo_lock() {
+    let wanted = crates();
+    assert!(wanted.matches("crate://crates.io/").count() > 100, "{wanted}");
+    if std::env::var_os("COPAL_GENERATE").is_some() {
+        fs::write(top().join(CRATES), &wanted).unwrap();
+    }
+    assert!(read(CRATES) == wanted, "{CRATES} is not of this Cargo.lock; see tests/release/recipe.rs how to write it");
+}
+
+#[test]
+fn both_recipes_have_the_version_of_the_program() {
+    let version = env!("CARGO_PKG_VERSION");
+    let recipes: Vec<String> = files(FOLDER)
+        .iter()
+        .map(|file| file.file_name().unwrap().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".bb"))
+        .collect();
+    assert_eq!(recipes, [format!("copal_{version}+source.bb"), format!("copal_{version}.bb")]);
+}
+
+/// The source recipe does not try a Rust that cannot compile the program, and tries each one that can.
+#[test]
+fn the_source_recipe_needs_the_rust_of_cargo_toml() {
+    let recipe = read(&format!("{FOLDER}/copal_{}+source.bb", env!("CARGO_PKG_VERSION")));
+    assert_eq!(value(&recipe, "COPAL_RUST = \""), [env!("CARGO_PKG_RUST_VERSION")]);
+}
+
+/// Whether a licence expression can be chosen to be under these alone. Those of crates are of one level.
+fn may_be_under(expression: &str, licences: &BTreeSet<&str>) -> bool {
+    expression
+        .split(" AND ")
+        .all(|part| part.trim_matches(['(', ')']).split(" OR ").any(|licence| licences.contains(licence)))
+}
+
+#[test]
+fn a_licence_expression_is_read() {
+    let these = BTreeSet::from(["MIT", "Zlib"]);
+    assert!(may_be_under("(MIT OR Apache-2.0) AND Zlib", &these) && may_be_under("Unlicense OR MIT", &these));
+    assert!(!may_be_under("(MIT OR Apache-2.0) AND Unicode-3.0", &these));
+    assert!(!may_be_under("Apache-2.0 WITH LLVM-exception", &these));
+}
+
+/// `folder` is an unpacked archive. Its licences are those of the recipe, none more and none less, each with a text in the archive.
+pub(crate) fn licences_are_those_of_the_recipe(folder: &Path) {
+    let recipe = read(&format!("{FOLDER}/copal.inc"));
+    let named: BTreeSet<&str> =
+        value(&recipe, "\nLICENSE = \"").into_iter().filter(|word| *word != "&").collect();
+    let bill: Value = serde_json::from_slice(&fs::read(folder.join("sbom.cdx.json")).unwrap()).unwrap();
+    let own = [bill["metadata"]["component"].clone()];
+    let parts: Vec<&str> = own
+        .iter()
+        .chain(bill["components"].as_array().unwrap())
+        .map(|part| part["licenses"][0]["expression"].as_str().unwrap())
+        .collect();
+    let all_under = |licences: &BTreeSet<&str>| parts.iter().all(|part| may_be_under(part, licences));
+    assert!(all_under(&named), "LICENSE is {named:?}, and there is one of {parts:?} under none of these");
+    for licence in &named {
+        let others = named.iter().copied().filter(|other| other != licence).collect();
+        assert!(!all_under(&others), "LICENSE names {licence}, and nothing needs it");
+    }
+
+    let texts = value(&recipe, "\nLIC_FILES_CHKSUM = \"");
+    assert_eq!(texts.len(), named.len(), "one text for each licence: {texts:?}");
+    for text in texts {
+        let (path, sum) = text.strip_prefix("file://").unwrap().split_once(";md5=").unwrap();
+        let path = folder.join(path.replace("${COPAL_LICENSES}", "licenses"));
+        let said = Command::new("md5sum").arg(&path).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(said.starts_with(sum), "LIC_FILES_CHKSUM of {}: {said:?}", path.display());
+    }
+    let generic = value(&recipe, "\nNO_GENERIC_LICENSE[Unicode-3.0] = \"");
+    assert!(recipe.contains(&format!("file://{};md5=", generic[0])), "{generic:?}");
+}
