@@ -5,6 +5,8 @@
 # shellcheck disable=SC2034
 CARGO_LLVM_COV=0.9.1 CARGO_DENY=0.20.2
 OELINT=9.11.2
+# The Rust of wrynose, whose recipe compiles copal with it. It is not older than the one that Cargo.toml asks for.
+WRYNOSE_RUST=1.94.1
 RUST=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
 TOP=$(pwd)
 DIST=target/dist

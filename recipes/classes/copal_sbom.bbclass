@@ -38,8 +38,11 @@ def copal_parts(d):
         name, links = part["name"], [link["url"] for link in part.get("externalReferences", [])]
         # The database of NIST has a vendor and a product. For crates the vendor is mostly the crate's name, with or without "_project",
         # or the owner of its repository. The product alone would also be GNU's tar.
-        vendors = {name, name + "_project", "rust-lang"}
-        vendors.update(link.split("/")[3] for link in links if link.count("/") > 3)
+        if "cpe" in part:
+            vendors = {part["cpe"].split(":")[3]}
+        else:
+            vendors = {name, name + "_project", "rust-lang"}
+            vendors.update(link.split("/")[3] for link in links if link.count("/") > 3)
         sums = {known["alg"]: known["content"] for known in part.get("hashes", [])}
         parts.append({
             "name": name, "version": part["version"], "purl": part["purl"], "licence": part["licenses"][0]["expression"],
@@ -70,33 +73,38 @@ def copal_add_spdx2(document, package, parts):
 
 def copal_add_spdx3(graph, package, parts):
     """Adds what is linked in to a package's document of SPDX 3.0."""
-    def relate(ident, start, kind, ends):
-        graph.append({"type": "Relationship", "spdxId": ident, "creationInfo": package["creationInfo"], "from": start,
-                      "relationshipType": kind, "to": ends})
+    def add(kind, suffix, **values):
+        """An element beside the package, whose name and aliases begin with those of the package."""
+        extensions = [{key: value if key == "type" else value + suffix for key, value in extension.items()}
+                      for extension in package.get("extension", [])]
+        graph.append({"type": kind, "spdxId": package["spdxId"] + suffix, "creationInfo": package["creationInfo"],
+                      **({"extension": extensions} if extensions else {}), **values})
+        return package["spdxId"] + suffix
 
     licences = {}
     linked = []
     for part in parts:
-        ident = "%s/linked/%s/%s" % (package["spdxId"], part["name"], part["version"])
         identifiers = [("packageUrl", part["purl"])] + [("cpe23", cpe) for cpe in copal_cpes(part)]
-        graph.append({
-            "type": "software_Package", "spdxId": ident, "creationInfo": package["creationInfo"], "name": part["name"],
-            "software_packageVersion": part["version"], "software_packageUrl": part["purl"],
+        if part["sha256"]:
+            sums = {"verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": part["sha256"]}]}
+        else:
+            sums = {}
+        suffix = "/linked/%s/%s" % (part["name"], part["version"])
+        ident = add(
+            "software_Package", suffix, name=part["name"], software_packageVersion=part["version"], software_packageUrl=part["purl"],
             # What is checked for vulnerabilities is packages to be installed, which it is not, and specifications, as recipes are.
-            "software_primaryPurpose": "specification", "software_additionalPurpose": ["library"],
-            "externalIdentifier": [{"type": "ExternalIdentifier", "externalIdentifierType": kind, "identifier": text}
-                                   for kind, text in identifiers],
-            **({"verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": part["sha256"]}]} if part["sha256"] else {}),
-        })
+            software_primaryPurpose="specification", software_additionalPurpose=["library"], **sums,
+            externalIdentifier=[{"type": "ExternalIdentifier", "externalIdentifierType": kind, "identifier": text}
+                                for kind, text in identifiers])
         linked.append(ident)
-        licences.setdefault(part["licence"], []).append(ident)
-    relate("%s/linked/relationship" % package["spdxId"], package["spdxId"], "hasStaticLink", linked)
-    for number, (licence, idents) in enumerate(sorted(licences.items())):
-        ident = "%s/linked/license/%d" % (package["spdxId"], number)
-        graph.append({"type": "simplelicensing_LicenseExpression", "spdxId": ident, "creationInfo": package["creationInfo"],
-                      "simplelicensing_licenseExpression": licence})
-        for one in idents:
-            relate("%s/license" % one, one, "hasDeclaredLicense", [ident])
+        licences.setdefault(part["licence"], []).append((suffix, ident))
+    relation = {"from": package["spdxId"], "relationshipType": "hasStaticLink", "to": linked}
+    add("Relationship", "/linked/relationship", **relation)
+    for number, (licence, under) in enumerate(sorted(licences.items())):
+        text = add("simplelicensing_LicenseExpression", "/linked/license/%d" % number, simplelicensing_licenseExpression=licence)
+        for suffix, ident in under:
+            relation = {"from": ident, "relationshipType": "hasDeclaredLicense", "to": [text]}
+            add("Relationship", suffix + "/license", **relation)
 
 # Adds to the document of the package, as the task has just written it. Documents that name it by its digest are written later.
 python copal_spdx() {

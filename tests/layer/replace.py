@@ -104,6 +104,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "COPAL_KEEP_HOOKS": case.get("keep", ""),
             "COPAL_HOOKS": case.get("hooks", ""),
             "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
+            "COPAL_ROOT_HOOK": case.get("root", ""),
+            "COPAL_ROOT_HOOKS": (re.search(r'^COPAL_ROOT_HOOKS = "(.*)"$', append, re.MULTILINE) or ["", ""])[1],
             "HOSTAPP_HOOKS": " ".join(found),
             "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
             "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
@@ -125,6 +127,14 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text((unpacked / name).read_text() + case.get("edits", {}).get(name, ""))
         made["copal_check_installed"](d)
+        if "root" in case:
+            hooks = folder / "image/etc/hostapp-update-hooks.d"
+            hooks.mkdir(parents=True, exist_ok=True)
+            for name in found:
+                shutil.copy(unpacked / name, hooks / name)
+            made["copal_add_hooks"](d)
+            made["copal_check_root_hook"](d)
+            return "goes on"
         if "hooks" in case or "bootloaders" in case:
             made["copal_add_hooks"](d)
             added = [file for file in (folder / "image/etc").rglob("*") if file.is_file()]

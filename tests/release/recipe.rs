@@ -49,7 +49,10 @@ fn the_crates_of_the_source_recipe_are_those_of_cargo_lock() {
     if std::env::var_os("COPAL_GENERATE").is_some() {
         fs::write(top().join(CRATES), &wanted).unwrap();
     }
-    assert!(read(CRATES) == wanted, "{CRATES} is not of this Cargo.lock; see tests/release/recipe.rs how to write it");
+    assert!(
+        read(CRATES) == wanted,
+        "{CRATES} is not of this Cargo.lock; see tests/release/recipe.rs how to write it"
+    );
 }
 
 #[test]
@@ -68,6 +71,59 @@ fn both_recipes_have_the_version_of_the_program() {
 fn the_source_recipe_needs_the_rust_of_cargo_toml() {
     let recipe = read(&format!("{FOLDER}/copal_{}+source.bb", env!("CARGO_PKG_VERSION")));
     assert_eq!(value(&recipe, "COPAL_RUST = \""), [env!("CARGO_PKG_RUST_VERSION")]);
+}
+
+/// Two versions of Rust, in their order; `1.89` is `1.89.0`.
+fn rust(version: &str) -> Vec<u32> {
+    let mut numbers: Vec<u32> = version.split('.').map(|n| n.parse().unwrap()).collect();
+    numbers.resize(3, 0);
+    numbers
+}
+
+fn cargo(words: &[&str]) -> String {
+    let out = Command::new(env!("CARGO")).args(words).current_dir(top()).output().unwrap();
+    assert!(out.status.success(), "cargo {words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// What a crate says of itself is not all that it needs: `./dev lint` compiles the program with that Rust.
+#[test]
+fn no_crate_of_the_program_asks_for_a_newer_rust_than_the_program_does() {
+    let tree = cargo(&["tree", "--locked", "--edges", "normal,build", "--target", "all", "--prefix", "none"]);
+    let used: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, rest)| (name, rest.split(' ').next().unwrap().trim_start_matches('v')))
+        .collect();
+    assert!(used.len() > 100, "{tree}");
+    let known: Value =
+        serde_json::from_str(&cargo(&["metadata", "--locked", "--format-version", "1"])).unwrap();
+    let ours = rust(env!("CARGO_PKG_RUST_VERSION"));
+    let mut asked = 0;
+    for package in known["packages"].as_array().unwrap() {
+        let (name, version) = (package["name"].as_str().unwrap(), package["version"].as_str().unwrap());
+        if let (true, Some(needed)) = (used.contains(&(name, version)), package["rust_version"].as_str()) {
+            asked += 1;
+            assert!(rust(needed) <= ours, "{name} {version} needs Rust {needed}");
+        }
+    }
+    assert!(asked > 50, "{asked} crates name a Rust");
+}
+
+/// The checks of older Rusts are of the one that Cargo.toml asks for, and of that of wrynose, which is between that and the pinned one.
+#[test]
+fn the_rust_of_wrynose_is_one_that_can_compile_the_program() {
+    let line = |path: &str, start: &str| {
+        let text = read(path);
+        text.lines()
+            .find_map(|l| l.strip_prefix(start))
+            .unwrap_or_else(|| panic!("{path}: no {start}"))
+            .trim_matches('"')
+            .to_owned()
+    };
+    let wrynose = rust(&line("scripts/lib.sh", "WRYNOSE_RUST="));
+    assert!(rust(env!("CARGO_PKG_RUST_VERSION")) <= wrynose);
+    assert!(wrynose <= rust(&line("rust-toolchain.toml", "channel = ")));
 }
 
 /// Whether a licence expression can be chosen to be under these alone. Those of crates are of one level.
