@@ -30,6 +30,7 @@ def answer(machine: dict[str, Any]) -> dict[str, Any]:
         d = base.createCopy()
         # Of the source recipe: what a distribution with a Rust that is new enough has.
         d.values |= {"PN": "copal", "PV": "0.1.0", "RUSTVERSION": machine.get("RUSTVERSION", "1.94.1%")}
+        d.values |= {"COPAL_ARCHIVES": machine.get("COPAL_ARCHIVES", "https://archives")}
         read(text, d)
         made = functions(text, {"bb": bb(said), "os": os})
         made["bb"].utils = type("utils", (), {"vercmp_string_op": staticmethod(older)})
