@@ -91,14 +91,18 @@ fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let skipped = || {
         let archives = format!("file://{}", folder.path().display());
-        let machine = raspberry_pi_4(&[AARCH64], &json!({"COPAL_ARCHIVES": archives, "HOST_ARCH": "aarch64"}));
+        let machine =
+            raspberry_pi_4(&[AARCH64], &json!({"COPAL_ARCHIVES": archives, "HOST_ARCH": "aarch64"}));
         answers("machines.py", &[machine]).remove(0)["skipped"].clone()
     };
     let archive = |kind: &str| folder.path().join(format!("copal-0.1.0-{kind}.tar.zst"));
     let before = skipped();
     for (recipe, kind) in [("archive", AARCH64), ("source", "source")] {
         let said = before[recipe].as_str().unwrap();
-        assert!(said.starts_with(&format!("there is no {}: make it with", archive(kind).display())), "{said}");
+        assert!(
+            said.starts_with(&format!("there is no {}: make it with", archive(kind).display())),
+            "{said}"
+        );
         assert!(said.contains("COPAL_ARCHIVES") && said.ends_with("(parsed by each build)"), "{said}");
         std::fs::write(archive(kind), "").unwrap();
     }

@@ -79,6 +79,18 @@ fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
     assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
 }
 
+/// meta-balena before 4.1 has no `safe_reboot`, and no package that it would be in.
+#[test]
+fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
+    let edited = |packages: &str| {
+        json!({"recipe": "os-helpers", "packages": packages, "sources": {"safe_reboot": "own"},
+            "edits": {"safe_reboot": "sed was here"}})
+    };
+    let said = answers(&[edited("os-helpers os-helpers-fs"), edited("os-helpers os-helpers-reboot")]);
+    assert_eq!(said[0], json!({"safe_reboot": "own"}));
+    assert!(said[1].as_str().unwrap().contains("do_install changes /usr/libexec/safe_reboot"), "{}", said[1]);
+}
+
 /// Hooks of copal that a board asks for by name, filled in as the recipe does with its own.
 #[test]
 fn hooks_that_a_board_asks_for_are_added() {
