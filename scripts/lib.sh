@@ -73,7 +73,7 @@ tools_of() {
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
                 dash:dash /bin/busybox:busybox-static \
-                gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
+                gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 git:git \
                 /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema \
                 dockerd:docker.io runc:runc docker-registry:docker-registry
             ;;
