@@ -39,7 +39,7 @@ fn crates() -> String {
         writeln!(uris, "    crate://crates.io/{name}/{version} \\").unwrap();
         writeln!(sums, "SRC_URI[{name}-{version}.sha256sum] = \"{sum}\"").unwrap();
     }
-    format!("# Written from Cargo.lock by tests/release/recipe.rs.\nSRC_URI += \" \\\n{uris}\"\n\n{sums}")
+    format!("# Written from Cargo.lock by tests/release/recipe.rs.\nSRC_URI += \"\\\n{uris}\"\n\n{sums}")
 }
 
 #[test]

@@ -2,6 +2,8 @@
 # PREFERRED_VERSION_copal = "0.1.0+source"; docs/yocto.md says what differs.
 require copal.inc
 
+# The program is static (see below), so that the C library is a part of it.
+LICENSE:append:libc-glibc = " & LGPL-2.1-or-later"
 DEFAULT_PREFERENCE = "-1"
 CVE_VERSION = "${COPAL_VERSION}"
 
@@ -17,9 +19,7 @@ S = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}/copal-${COPAL_VERSION}"
 
 inherit cargo
 
-# A system that updates starts this program in the new root, before that root's own C library is in its place: it has to be static, and
-# then the C library is in it.
-LICENSE:append:libc-glibc = " & LGPL-2.1-or-later"
+# A system that updates starts this program in the new root, before that root's own C library is in its place: it has to be static.
 RUSTFLAGS:append = " -C target-feature=+crt-static -C relocation-model=static"
 
 # Symbols are for the package of debug symbols; what the device gets is stripped by the build system.
