@@ -73,6 +73,25 @@ fn the_source_recipe_needs_the_rust_of_cargo_toml() {
     assert_eq!(value(&recipe, "COPAL_RUST = \""), [env!("CARGO_PKG_RUST_VERSION")]);
 }
 
+/// What `yocto-check-layer` reads of a layer before it starts bitbake. A text that names another README would not be looked at.
+#[test]
+fn the_layer_says_who_maintains_it_and_takes_patches() {
+    let text = read("recipes/README.md");
+    let words = text.to_lowercase();
+    assert!(!words.contains("readme") && words.contains("maintainer") && words.contains("patch"), "{text}");
+    let address = |word: &str| {
+        word.trim_matches(['<', '>', ',', '.'])
+            .split_once('@')
+            .is_some_and(|(name, host)| !name.is_empty() && host.contains('.'))
+    };
+    assert!(text.split_whitespace().any(address), "no e-mail address in {text}");
+    assert!(read("recipes/SECURITY.md").contains("vulnerability"));
+    assert!(
+        read("recipes/conf/layer.conf")
+            .contains("LAYERSERIES_COMPAT_copal = \"kirkstone scarthgap wrynose\"")
+    );
+}
+
 /// Two versions of Rust, in their order; `1.89` is `1.89.0`.
 fn rust(version: &str) -> Vec<u32> {
     let mut numbers: Vec<u32> = version.split('.').map(|n| n.parse().unwrap()).collect();
