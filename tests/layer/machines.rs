@@ -39,9 +39,9 @@ fn raspberry_pi_4(digests: &[&str], more: &Value) -> Value {
 }
 
 /// Without the layer: no append, no provider chosen, no recipe; one line says so, in this build and in the next.
-fn is_as_without_the_layer(machine: Value, why: &str) {
+fn is_as_without_the_layer(machine: &Value, why: &str) {
     let name = machine["MACHINE"].as_str().unwrap().to_owned();
-    let made = answers("machines.py", &[machine]).remove(0);
+    let made = answers("machines.py", std::slice::from_ref(machine)).remove(0);
     assert_eq!(made["appends"], false, "{name}: {made}");
     assert_eq!(made["fatrw"], "", "{name}: {made}");
     assert_eq!(made["skipped"]["archive"], format!("{why} (parsed by each build)"), "{name}: {made}");
@@ -50,8 +50,8 @@ fn is_as_without_the_layer(machine: Value, why: &str) {
     assert_eq!(said, &[format!("note: copal: {name} is built as without this layer: {why}")], "{name}");
 }
 
-fn has_copal(machine: Value) {
-    let made = answers("machines.py", &[machine.clone()]).remove(0);
+fn has_copal(machine: &Value) {
+    let made = answers("machines.py", std::slice::from_ref(machine)).remove(0);
     assert_eq!((&made["appends"], &made["fatrw"]), (&json!(true), &json!("copal")), "{machine}: {made}");
     assert_eq!(made["skipped"]["archive"], Value::Null, "{machine}: {made}");
     assert_eq!(made["said"], json!([]), "{machine}");
@@ -61,28 +61,28 @@ fn has_copal(machine: Value) {
 fn a_machine_without_a_program_is_built_as_without_the_layer() {
     let release = [X86_64, AARCH64];
     let arm = "there is no copal for processors before ARMv7";
-    is_as_without_the_layer(first_raspberry_pi(&release), arm);
-    is_as_without_the_layer(first_raspberry_pi(&[X86_64, AARCH64, ARMV7]), arm);
-    is_as_without_the_layer(raspberry_pi_3(&release, &json!({})), "the release has no archive for ARMv7");
+    is_as_without_the_layer(&first_raspberry_pi(&release), arm);
+    is_as_without_the_layer(&first_raspberry_pi(&[X86_64, AARCH64, ARMV7]), arm);
+    is_as_without_the_layer(&raspberry_pi_3(&release, &json!({})), "the release has no archive for ARMv7");
     let mips = machine("qemumips", "mips", "qemumips", "o32 bigendian fpu-hard", &release, &json!({}));
-    is_as_without_the_layer(mips, "there is no copal for mips");
+    is_as_without_the_layer(&mips, "there is no copal for mips");
     let out = json!({"COPAL_ENABLED": "0"});
-    is_as_without_the_layer(raspberry_pi_4(&release, &out), "COPAL_ENABLED is 0");
+    is_as_without_the_layer(&raspberry_pi_4(&release, &out), "COPAL_ENABLED is 0");
 }
 
 #[test]
 fn a_machine_with_a_program_has_copal() {
-    has_copal(raspberry_pi_4(&[X86_64, AARCH64], &json!({})));
-    has_copal(raspberry_pi_3(&[X86_64, AARCH64, ARMV7], &json!({})));
+    has_copal(&raspberry_pi_4(&[X86_64, AARCH64], &json!({})));
+    has_copal(&raspberry_pi_3(&[X86_64, AARCH64, ARMV7], &json!({})));
     // A 32-bit system on an ARMv8.
-    has_copal(machine("x", "arm", "armv8a:x", "armv8a", &[ARMV7], &json!({})));
+    has_copal(&machine("x", "arm", "armv8a:x", "armv8a", &[ARMV7], &json!({})));
 }
 
 /// It is not the machine that lacks something there: the build stops, and says to run `recipes/pin`.
 #[test]
 fn without_any_digest_no_machine_is_left_out() {
-    has_copal(raspberry_pi_3(&[], &json!({})));
-    has_copal(raspberry_pi_4(&[], &json!({})));
+    has_copal(&raspberry_pi_3(&[], &json!({})));
+    has_copal(&raspberry_pi_4(&[], &json!({})));
 }
 
 /// A missing file would end the parse of all recipes, also of those that have nothing to do with copal.
@@ -112,7 +112,7 @@ fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
 #[test]
 fn the_source_recipe_needs_no_archive_for_the_machine() {
     let source = json!({"PREFERRED_VERSION_copal": "0.1.0+source"});
-    has_copal(raspberry_pi_3(&[X86_64, AARCH64, "source"], &source));
+    has_copal(&raspberry_pi_3(&[X86_64, AARCH64, "source"], &source));
 }
 
 #[test]
