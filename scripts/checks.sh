@@ -21,17 +21,38 @@ check() {
     fi
 }
 
+# builds_with RUST: whether the program compiles with an older Rust than the pinned one; nothing is linked.
+builds_with() {
+    rustup toolchain list | grep -q "^$1-" ||
+        run 900 rustup toolchain install "$1" --profile minimal --no-self-update || {
+        echo "dev: cannot install Rust $1" >&2
+        return 1
+    }
+    run 900 env RUSTUP_TOOLCHAIN="$1" CARGO_TARGET_DIR=target/older-rust cargo check --locked --bin copal
+}
+
+# older_rusts: the one that Cargo.toml asks for, and that of wrynose.
+older_rusts() {
+    say "older Rust"
+    asked=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
+    case $asked in *.*.*) ;; *) asked=$asked.0 ;; esac
+    for rust in "$asked" "$WRYNOSE_RUST"; do
+        check "cargo check with Rust $rust" builds_with "$rust"
+    done
+}
+
 # lint [FOLDER]: with cargo's files in that folder.
 lint() {
     say "format"
     check "cargo fmt" run 120 cargo fmt --check
     say "clippy"
     check "cargo clippy" run 1500 env CARGO_TARGET_DIR="${1:-target}" cargo clippy --locked --all-targets -- -D warnings
+    older_rusts
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
-        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin recipes/check-layer
     say "what virtual boards start with"
     check "the boards' grub.cfg" check_grub
     at="--manifest-path qemu/init/Cargo.toml --target-dir target/boards-init"

@@ -5,6 +5,8 @@
 # shellcheck disable=SC2034
 CARGO_LLVM_COV=0.9.1 CARGO_DENY=0.20.2
 OELINT=9.11.2
+# The Rust of wrynose, whose recipe compiles copal with it. It is not older than the one that Cargo.toml asks for.
+WRYNOSE_RUST=1.94.1
 RUST=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
 TOP=$(pwd)
 DIST=target/dist
@@ -71,7 +73,7 @@ tools_of() {
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
                 dash:dash /bin/busybox:busybox-static \
-                gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 \
+                gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 git:git \
                 /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema \
                 dockerd:docker.io runc:runc docker-registry:docker-registry
             ;;

@@ -1,6 +1,7 @@
-"""Packs a release archive: the program, everything that is installed with it, and what has to come along.
+"""Packs a release archive: the program, everything that is installed with it, and what has to come along. Or the sources.
 
     python3 scripts/pack.py --target TARGET --binary FILE --out FOLDER
+    python3 scripts/pack.py --source --out FOLDER
 
 The same sources and program give the same bytes, wherever and by whomever they are packed. SOURCE_DATE_EPOCH is the time of everything
 in it, and without that the time of the last commit.
@@ -23,6 +24,12 @@ from third_party import Fault
 
 TOP = Path(__file__).resolve().parent.parent
 CONTENTS = "scripts/contents.tsv"
+
+#: The sources are the same for all; their version is read with one of the targets.
+SOURCE_TARGET = "x86_64-unknown-linux-musl"
+
+#: The mode of a link, whose bytes are where it leads.
+LINK = 0
 
 #: Besides what the list of contents names: name in the archive, and file of the repository.
 ALONG = {"contents": CONTENTS, "rootfs-install.sh": "scripts/rootfs-install.sh", "LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md"}
@@ -94,10 +101,24 @@ def files(top: Path, target: str, binary: Path, epoch: int) -> dict[str, tuple[b
     return {f"copal-{version}-{target}/{name}": what for name, what in held.items()}
 
 
-def pack(target: str, binary: Path, out: Path, top: Path = TOP) -> Path:
-    """Writes the archive; gives its path."""
-    epoch = commit_time(top)
-    held = files(top, target, binary, epoch)
+def sources(top: Path) -> dict[str, tuple[bytes, int]]:
+    """The sources: everything that is in git, as it is in this folder."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=top, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise Fault(f"{top} is no git checkout: {done.stderr.strip()}")
+    version = third_party.crates(top, SOURCE_TARGET)[0].version
+    held = {}
+    for name in filter(None, done.stdout.split("\0")):
+        path = top / name
+        if path.is_symlink():
+            held[f"copal-{version}/{name}"] = (os.readlink(path).encode(), LINK)
+        else:
+            held[f"copal-{version}/{name}"] = (path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+    return held
+
+
+def write(held: dict[str, tuple[bytes, int]], archive: str, out: Path, epoch: int) -> Path:
+    """Writes the archive of that name; gives its path."""
     folders = {str(above) for name in held for above in list(Path(name).parents)[:-1]}
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -108,6 +129,9 @@ def pack(target: str, binary: Path, out: Path, top: Path = TOP) -> Path:
             if name in folders:
                 info.type, info.mode = tarfile.DIRTYPE, 0o755
                 tar.addfile(info)
+            elif held[name][1] == LINK:
+                info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, held[name][0].decode()
+                tar.addfile(info)
             else:
                 data, info.mode = held[name]
                 info.size = len(data)
@@ -117,7 +141,7 @@ def pack(target: str, binary: Path, out: Path, top: Path = TOP) -> Path:
     if done.returncode != 0:
         raise Fault(f"zstd fails: {done.stderr.decode().strip()[-500:]}")
     out.mkdir(parents=True, exist_ok=True)
-    to = out / (min(folders) + ".tar.zst")
+    to = out / f"{archive}.tar.zst"
     new = to.with_name(to.name + ".new")
     new.write_bytes(done.stdout)
     new.rename(to)
@@ -127,12 +151,23 @@ def pack(target: str, binary: Path, out: Path, top: Path = TOP) -> Path:
 def main(words: list[str]) -> int:
     """Packs one archive, and prints its digest as sha256sum does."""
     parser = argparse.ArgumentParser(prog="pack", description="Pack a release archive")
-    parser.add_argument("--target", required=True, help="Rust's name of the target")
-    parser.add_argument("--binary", required=True, type=Path, help="the program for it")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--target", help="Rust's name of the target")
+    what.add_argument("--source", action="store_true", help="pack the sources")
+    parser.add_argument("--binary", type=Path, help="the program for the target")
     parser.add_argument("--out", required=True, type=Path, help="where the archive goes")
     given = parser.parse_args(words)
+    if given.target and not given.binary:
+        parser.error("--target needs --binary")
     try:
-        made = pack(given.target, given.binary, given.out)
+        epoch = commit_time(TOP)
+        if given.source:
+            held = sources(TOP)
+            name = f"{min(held).partition('/')[0]}-source"
+        else:
+            held = files(TOP, given.target, given.binary, epoch)
+            name = min(held).partition("/")[0]
+        made = write(held, name, given.out, epoch)
     except (Fault, OSError, ValueError, subprocess.SubprocessError) as error:
         print(f"pack: {error}", file=sys.stderr)
         return 1

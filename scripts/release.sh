@@ -3,7 +3,7 @@
 
 ARCHIVES=target/release-archives
 
-# release: an archive for each target, and their digests.
+# release: an archive for each target, one with the sources, and their digests.
 release() {
     build_static || fail "the build failed"
     say "release archives"
@@ -13,6 +13,7 @@ release() {
         run 300 python3 -B scripts/pack.py --target "$target" --binary "$DIST/copal-${target%%-*}" --out "$ARCHIVES" >/dev/null ||
             fail "cannot pack the archive for $target"
     done
+    run 300 python3 -B scripts/pack.py --source --out "$ARCHIVES" >/dev/null || fail "cannot pack the sources"
     (cd "$ARCHIVES" && sha256sum -- *.tar.zst >SHA256SUMS && cat SHA256SUMS)
 }
 
@@ -25,6 +26,9 @@ release_check() {
         [ ! -e "$CARGO_HOME/$part" ] || ln -s "$CARGO_HOME/$part" "$TMP/home/$part"
     done
     git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- -cf - | tar -xf - -C "$other"
+    # The sources of a release are those that git knows.
+    { git init --quiet "$other" && git ls-files -z | git -C "$other" add --force --pathspec-from-file=- --pathspec-file-nul; } ||
+        fail "cannot make a checkout in $other"
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
     (cd "$other" && run 5400 env CARGO_HOME="$TMP/home" SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" ./dev release) ||
         fail "cannot make the release in $other"

@@ -128,10 +128,12 @@ def bill(top: Path, target: str, binary_sha256: str, epoch: int) -> bytes:
     own, all_of_them = crates(top, target)
     version, commit, _ = rust(top)
     main = f"pkg:cargo/{own.name}@{own.version}"
-    libraries = [("rust", version, "MIT OR Apache-2.0", f"pkg:github/rust-lang/rust@{commit}"),
-                 ("musl", MUSL, "MIT", f"pkg:generic/musl@{MUSL}")]
-    components = [{"type": "library", "bom-ref": purl, "name": name, "version": number, "licenses": [{"expression": licence}], "purl": purl}
-                  for name, number, licence, purl in libraries]
+    # With the vendors that they have in the database of NIST. For crates there is no rule.
+    libraries = [("rust-lang", "rust", version, "MIT OR Apache-2.0", f"pkg:github/rust-lang/rust@{commit}"),
+                 ("musl-libc", "musl", MUSL, "MIT", f"pkg:generic/musl@{MUSL}")]
+    components = [{"type": "library", "bom-ref": purl, "name": name, "version": number, "licenses": [{"expression": licence}],
+                   "cpe": f"cpe:2.3:a:{vendor}:{name}:{number}:*:*:*:*:*:*:*", "purl": purl}
+                  for vendor, name, number, licence, purl in libraries]
     for crate in all_of_them:
         component = {"type": "library", "bom-ref": crate.purl, "name": crate.name, "version": crate.version, "scope": "required",
                      "licenses": [{"expression": crate.licence}], "purl": crate.purl}

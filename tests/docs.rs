@@ -340,12 +340,14 @@ fn the_steps_of_a_release_have_the_layer() {
     let steps = text.split("\n## Making one\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let recipe = |version: &str| format!("recipes/recipes-support/copal/copal_{version}.bb");
     assert!(steps.contains(&format!("`git mv {} {}`", recipe("OLD"), recipe("NEW"))), "{steps}");
-    let now = std::fs::read_to_string(top.join(recipe(env!("CARGO_PKG_VERSION")))).unwrap();
+    assert!(top.join(recipe(env!("CARGO_PKG_VERSION"))).is_file());
+    assert!(steps.contains("the same with `copal_OLD+source.bb`"), "{steps}");
 
     assert!(steps.contains("`recipes/pin FOLDER`") && top.join("recipes/pin").is_file());
     let ignored = std::fs::read_to_string(top.join(".gitignore")).unwrap();
-    assert!(ignored.contains("/recipes/recipes-support/copal/copal-sha256.inc\n"));
-    assert!(now.contains("# Not in git: `recipes/pin` writes it.\n"));
+    assert!(ignored.contains("/recipes/conf/copal-sha256.inc\n"));
+    let layer = std::fs::read_to_string(top.join("recipes/conf/layer.conf")).unwrap();
+    assert!(layer.contains("Not in git: `recipes/pin` writes them.\ninclude conf/copal-sha256.inc\n"));
 }
 
 /// "Medium" is what a device is installed from, and never the disk that it is installed on.

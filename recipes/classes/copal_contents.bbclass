@@ -11,6 +11,8 @@ def copal_rows(d):
     name = os.path.join(d.getVar("COPAL_ARCHIVE"), "contents")
     wanted = d.getVar("COPAL_CONTENTS").split()
     rows = []
+    if not wanted:
+        return rows
     with open(name, encoding="utf-8") as file:
         for line in file:
             if not line.startswith("#") and line.strip():

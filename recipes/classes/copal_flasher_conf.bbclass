@@ -76,9 +76,7 @@ def copal_flasher_conf(get, keys):
 # Also for the recipe's own checks: both see the value that the board means.
 python () {
     for name, (old, value) in copal_old_overrides(d).items():
-        # Each task reads the recipe anew in a process of its own: said once is enough.
-        if not d.getVar("BB_WORKERCONTEXT"):
-            bb.warn("%s: %s is in the syntax of before honister, which bitbake ignores; it is taken for %s here" % (d.getVar("PN"), old, name))
+        copal_warn(d, "%s is in the syntax of before honister, which bitbake ignores; it is taken for %s here" % (old, name))
         d.setVar(name, value)
 }
 

@@ -45,6 +45,12 @@ def copal_stop(d, name, what):
     bb.fatal("%s: %s, but %s is a part of copal now, and the change would have no effect. Instead: %s.%s"
              % (d.getVar("PN"), what, name, instead, keep))
 
+def copal_warn(d, what):
+    """A warning in every build: what is not in the parse cache is parsed by each. Tasks, which read the recipe again, do not repeat it."""
+    if not d.getVar("BB_WORKERCONTEXT"):
+        d.setVar("BB_DONT_CACHE", "1")
+        bb.warn("%s: %s" % (d.getVar("PN"), what))
+
 def copal_sources(d):
     """The plain files of SRC_URI: name, and the file it was found as."""
     found = {}

@@ -16,33 +16,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from standin import Data, Stop, bb, functions
+
 TOP = Path(__file__).resolve().parents[2]
 CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_replace")]
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 OWN = "/layers/meta-balena-common/recipes-support/own/files"
-
-
-class Stop(Exception):
-    """The build ends."""
-
-
-class Variables:
-    """Bitbake's variables and flags, as far as the layer asks for them."""
-
-    def __init__(self, values: dict[str, str], flags: dict[str, dict[str, str]]) -> None:
-        self.values, self.flags = values, flags
-
-    def getVar(self, name: str) -> str | None:  # noqa: N802 (bitbake's name)
-        """The value of a variable."""
-        return self.values.get(name)
-
-    def expand(self, text: str) -> str:
-        """A text with the values of its variables."""
-        return re.sub(r"\$\{(\w+)\}", lambda found: self.values[found[1]], text)
-
-    def getVarFlag(self, name: str, flag: str) -> str | None:  # noqa: N802 (bitbake's name)
-        """The value of a flag."""
-        return self.flags.get(name, {}).get(flag)
 
 
 def decodeurl(url: str) -> tuple[str, str, str, str, str, dict[str, str]]:
@@ -51,25 +30,18 @@ def decodeurl(url: str) -> tuple[str, str, str, str, str, dict[str, str]]:
     return kind, "", path, "", "", {}
 
 
-def fatal(message: str) -> None:
-    """Ends the build."""
-    raise Stop(message)
-
-
 def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """The Python functions of the classes and of an append, and the flags that the classes set."""
     fetch = SimpleNamespace(decodeurl=decodeurl, localpath=lambda url, d: found[decodeurl(url)[2]])
     utils = SimpleNamespace(mkdirhier=lambda folder: os.makedirs(folder, exist_ok=True))
-    bb = SimpleNamespace(fetch=fetch, fetch2=fetch, utils=utils, fatal=fatal, note=lambda message: None)
+    known = bb([])
+    known.fetch = known.fetch2 = fetch
+    known.utils = utils
     sys.modules["oe"], sys.modules["oe.patch"] = ModuleType("oe"), ModuleType("oe.patch")
     sys.modules["oe"].patch = sys.modules["oe.patch"]  # type: ignore[attr-defined]
     sys.modules["oe.patch"].src_patches = lambda d: patches  # type: ignore[attr-defined]
-    made: dict[str, Any] = {"bb": bb, "os": os}
     text = "".join(file.read_text(encoding="utf-8") for file in CLASSES) + append
-    for body in re.findall(r"^def .*\n(?:(?:[ ].*)?\n)+", text, re.MULTILINE):
-        exec(compile(body, "layer", "exec"), made)
-    for name, body in re.findall(r"^python (copal_\w+)\(\) \{\n(.*?)^\}\n", text, re.MULTILINE | re.DOTALL):
-        exec(compile(f"def {name}(d):\n{body}", "layer", "exec"), made)
+    made = functions(text, {"bb": known, "os": os})
     instead = dict(re.findall(r'^COPAL_INSTEAD\[([^]]+)\] = "(.*)"$', text, re.MULTILINE))
     return made, {"COPAL_INSTEAD": instead}
 
@@ -91,10 +63,11 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         (folder / name).write_text(text)
         patches.append(f"file://{folder / name};patchdir=.")
     made, flags = load(append, found, patches)
-    d = Variables(
+    d = Data(
         {
             "BPN": recipe,
             "PN": recipe,
+            "PACKAGES": case.get("packages", f"{recipe} {recipe}-reboot"),
             "FILE": f"{OWN.rpartition('/files')[0]}/{recipe}.bb",
             "SRC_URI": " ".join([f"file://{name}" for name in found] + patches),
             "COPAL_ARCHIVE": str(archive),
@@ -104,6 +77,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "COPAL_KEEP_HOOKS": case.get("keep", ""),
             "COPAL_HOOKS": case.get("hooks", ""),
             "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
+            "COPAL_ROOT_HOOK": case.get("root", ""),
+            "COPAL_ROOT_HOOKS": (re.search(r'^COPAL_ROOT_HOOKS = "(.*)"$', append, re.MULTILINE) or ["", ""])[1],
             "HOSTAPP_HOOKS": " ".join(found),
             "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
             "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
@@ -125,6 +100,14 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text((unpacked / name).read_text() + case.get("edits", {}).get(name, ""))
         made["copal_check_installed"](d)
+        if "root" in case:
+            hooks = folder / "image/etc/hostapp-update-hooks.d"
+            hooks.mkdir(parents=True, exist_ok=True)
+            for name in found:
+                shutil.copy(unpacked / name, hooks / name)
+            made["copal_add_hooks"](d)
+            made["copal_check_root_hook"](d)
+            return "goes on"
         if "hooks" in case or "bootloaders" in case:
             made["copal_add_hooks"](d)
             added = [file for file in (folder / "image/etc").rglob("*") if file.is_file()]

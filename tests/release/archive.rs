@@ -125,6 +125,53 @@ fn packed_in_two_folders_it_is_the_same_and_makes_a_root() {
     complete(&folder);
     installed(&archive, &at("root"));
     bill_of_materials(&folder);
+    crate::recipe::licences_are_those_of_the_recipe(&folder);
+}
+
+/// The archive of the sources is what git has of them, and the same wherever it is packed.
+#[test]
+fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let packed = |name: &str| {
+        let folder = dir.path().join(name);
+        checkout(&folder);
+        std::os::unix::fs::symlink("copal.service", folder.join("systemd/linked")).unwrap();
+        run(Command::new("git").args(["init", "--quiet"]).arg(&folder));
+        run(Command::new("git").args(["-C", folder.to_str().unwrap(), "add", "--force", "."]));
+        fs::write(folder.join("not-in-git"), "").unwrap();
+        let said = run(Command::new("python3")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("SOURCE_DATE_EPOCH", "1700000000")
+            .env("RUSTUP_TOOLCHAIN", std::env::var("RUSTUP_TOOLCHAIN").unwrap_or_default())
+            .arg(folder.join("scripts/pack.py"))
+            .args(["--source", "--out"])
+            .arg(dir.path().join(format!("{name}-out"))));
+        let name = said.trim().split_once("  ").unwrap().1.to_owned();
+        (said, dir.path().join(format!("{}-out", folder.file_name().unwrap().to_str().unwrap())).join(name))
+    };
+    let (said, one) = packed("one");
+    let (said_again, two) = packed("another");
+    assert_eq!(said, said_again);
+    assert!(fs::read(&one).unwrap() == fs::read(two).unwrap(), "two archives with one digest");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(said.ends_with(&format!("  copal-{version}-source.tar.zst\n")), "{said}");
+
+    // It unpacks to the folder that the recipe compiles in, with what the recipe takes besides the program.
+    run(Command::new("tar").arg("-xf").arg(&one).arg("-C").arg(dir.path()));
+    let folder = dir.path().join(format!("copal-{version}"));
+    for name in [
+        "Cargo.toml",
+        "Cargo.lock",
+        "LICENSE",
+        "src/main.rs",
+        "scripts/contents.tsv",
+        "hooks/1-bootfiles",
+        "man/copal.1",
+    ] {
+        assert!(fs::read(folder.join(name)).unwrap() == fs::read(top().join(name)).unwrap(), "{name}");
+    }
+    assert_eq!(fs::read_link(folder.join("systemd/linked")).unwrap(), Path::new("copal.service"));
+    assert!(!folder.join("not-in-git").exists() && !folder.join(".git").exists());
 }
 
 /// What has to be in it.

@@ -5,6 +5,7 @@ mod archive;
 mod contents;
 mod help;
 mod manual;
+mod recipe;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,6 +7,10 @@ inherit copal_replace
 COPAL_KEEP_HOOKS ?= ""
 # Hooks of copal that the board wants beside those of HOSTAPP_HOOKS.
 COPAL_HOOKS ?= ""
+# The board's own hook that selects the root for the bootloader, where it is none of COPAL_ROOT_HOOKS; "none" for an image that is never
+# updated.
+COPAL_ROOT_HOOK ?= ""
+COPAL_ROOT_HOOKS = "99-balena-bootloader 99-resin-grub 99-resin-uboot"
 # A file in SRC_URI that lists the board's bootloaders: it becomes /etc/copal/bootloaders.conf, and the hook 99-flash-bootloader writes them.
 COPAL_BOOTLOADERS_CONF ?= ""
 
@@ -31,6 +35,7 @@ RDEPENDS:${PN}:append:class-target = " copal"
 do_unpack[vardeps] += "COPAL_KEEP_HOOKS"
 do_install[prefuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
+do_install[postfuncs] += "copal_check_root_hook"
 
 # Behind copal_check_sources, which has looked at what was there.
 python copal_put_hooks() {
@@ -74,4 +79,21 @@ python copal_add_hooks() {
         with open(place, "w", encoding="utf-8") as file:
             file.write(text)
         os.chmod(place, 0o755)
+}
+
+# Of what is installed, by whatever way. Without such a hook each update is undone; with two, the files of one bootloader hide those of
+# the other, and the device may count the attempts of the wrong one.
+python copal_check_root_hook() {
+    folder, known, own = d.expand("${D}${COPAL_HOOK_FOLDER}"), d.getVar("COPAL_ROOT_HOOKS").split(), d.getVar("COPAL_ROOT_HOOK")
+    if own and own != "none" and not os.path.isfile(folder + own):
+        bb.fatal("COPAL_ROOT_HOOK: there is no hook %s in %s" % (own, d.getVar("COPAL_HOOK_FOLDER")))
+    found = [name for name in known if os.path.isfile(folder + name)]
+    if own or len(found) == 1:
+        return
+    if found:
+        bb.fatal("%s select the root for different bootloaders: keep the one of this machine, and take the other away with "
+                 "HOSTAPP_HOOKS:remove. Or COPAL_ROOT_HOOK names the one that counts." % " and ".join(found))
+    bb.fatal("no hook selects the root for the bootloader, and copal would undo every update: add the one of this machine to "
+             "HOSTAPP_HOOKS (%s), or name the board's own hook that does it in COPAL_ROOT_HOOK. COPAL_ROOT_HOOK = \"none\" is for an "
+             "image that is never updated." % ", ".join(known))
 }

@@ -3,4 +3,5 @@ inherit copal_replace
 
 RDEPENDS:${PN}-reboot:append:class-target = " copal"
 
-COPAL_CONTENTS = "optional:os-helpers-reboot"
+# meta-balena has it since 4.1.
+COPAL_CONTENTS = "${@'optional:os-helpers-reboot' if 'os-helpers-reboot' in d.getVar('PACKAGES').split() else ''}"

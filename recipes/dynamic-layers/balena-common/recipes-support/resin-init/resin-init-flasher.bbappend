@@ -8,8 +8,6 @@ do_install[prefuncs] =+ "copal_check_flasher"
 do_install[postfuncs] += "copal_write_flasher_conf"
 
 python () {
-    # Not in each task, too, which reads the recipe anew.
-    if d.getVar("SIGN_API") and not d.getVar("BB_WORKERCONTEXT"):
-        bb.warn("resin-init-flasher: copal does not install encrypted systems yet: where secure boot is asked for, it refuses, "
-                "with nothing written")
+    if d.getVar("SIGN_API"):
+        copal_warn(d, "copal does not install encrypted systems yet: where secure boot is asked for, it refuses, with nothing written")
 }

@@ -1,27 +1,14 @@
 //! What a board's layer changes in a script that copal replaces stops the build, or goes on being used: nothing is lost in silence.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
-
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::answers as answers_of;
+
 const PATCH: &str = "--- a/99-resin-uboot\n+++ b/99-resin-uboot\n@@ -1 +1,2 @@\n #!/bin/sh\n+true\n";
 
-/// What the layer's functions answer for each case: the message that stops the build, or what each script is in the end.
+/// The message that stops the build, or what each script is in the end.
 fn answers(cases: &[Value]) -> Vec<Value> {
-    let mut python = Command::new("python3")
-        .args(["-B", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/layer/replace.py")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    python.stdin.take().unwrap().write_all(serde_json::to_string(cases).unwrap().as_bytes()).unwrap();
-    let said = python.wait_with_output().unwrap();
-    assert!(said.status.success(), "replace.py failed");
-    let answers: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!(answers.len(), cases.len());
-    answers
+    answers_of("replace.py", cases)
 }
 
 #[test]
@@ -92,6 +79,18 @@ fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
     assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
 }
 
+/// meta-balena before 4.1 has no `safe_reboot`, and no package that it would be in.
+#[test]
+fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
+    let edited = |packages: &str| {
+        json!({"recipe": "os-helpers", "packages": packages, "sources": {"safe_reboot": "own"},
+            "edits": {"safe_reboot": "sed was here"}})
+    };
+    let said = answers(&[edited("os-helpers os-helpers-fs"), edited("os-helpers os-helpers-reboot")]);
+    assert_eq!(said[0], json!({"safe_reboot": "own"}));
+    assert!(said[1].as_str().unwrap().contains("do_install changes /usr/libexec/safe_reboot"), "{}", said[1]);
+}
+
 /// Hooks of copal that a board asks for by name, filled in as the recipe does with its own.
 #[test]
 fn hooks_that_a_board_asks_for_are_added() {
@@ -123,4 +122,53 @@ fn hooks_that_a_board_asks_for_are_added() {
     assert!(hook.contains("balenaos.fingerprint") && !hook.contains("@BALENA"), "{hook}");
     assert!(said[1].as_str().unwrap().contains("copal has no hook 3-nothing; it has "), "{}", said[1]);
     assert!(said[2].as_str().unwrap().contains("HOSTAPP_HOOKS has the board's own"), "{}", said[2]);
+}
+
+/// The hooks of a board, of which none, one or two select the root; `root` is its COPAL_ROOT_HOOK.
+fn hooks(names: &[&str], root: &str) -> Value {
+    let sources: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), json!("own"))).collect();
+    json!({"recipe": "hostapp-update-hooks", "sources": sources, "root": root})
+}
+
+/// Three machines in the field are built so (balena-tm3: tm3; balena-fsl-arm: nitrogen6x; balena-compulab-imx9: mcm-imx93).
+#[test]
+fn a_build_stops_where_no_hook_selects_the_root() {
+    let rows = [
+        (hooks(&["1-bootfiles", "80-rollback"], ""), "no hook selects the root for the bootloader"),
+        (hooks(&["80-rollback", "99-flash-bootloader"], ""), "COPAL_ROOT_HOOK = \"none\""),
+        (hooks(&["80-rollback"], "99-rpi-bootloader"), "COPAL_ROOT_HOOK: there is no hook 99-rpi-bootloader"),
+    ];
+    for (said, (case, words)) in answers(&rows.clone().map(|row| row.0)).iter().zip(&rows) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {case}"));
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let said = &answers(&[hooks(&["80-rollback"], "")])[0];
+    for hook in ["99-balena-bootloader", "99-resin-grub", "99-resin-uboot", "HOSTAPP_HOOKS"] {
+        assert!(said.as_str().unwrap().contains(hook), "{hook}: {said}");
+    }
+}
+
+#[test]
+fn a_build_stops_where_two_hooks_select_the_root() {
+    let said = &answers(&[hooks(&["99-resin-uboot", "99-balena-bootloader"], "")])[0];
+    let said = said.as_str().unwrap();
+    assert!(said.starts_with("99-balena-bootloader and 99-resin-uboot select the root"), "{said}");
+    assert!(said.contains("HOSTAPP_HOOKS:remove") && said.contains("COPAL_ROOT_HOOK"), "{said}");
+}
+
+#[test]
+fn a_build_goes_on_where_one_hook_selects_the_root_or_the_board_names_it() {
+    let mut from_copal = hooks(&["80-rollback"], "");
+    from_copal["hooks"] = json!("99-resin-grub");
+    let mut board = hooks(&["80-rollback"], "99-rpi-bootloader");
+    board["sources"]["99-rpi-bootloader"] = json!("board");
+    let cases = [
+        hooks(&["80-rollback", "99-resin-uboot"], ""),
+        from_copal,
+        board,
+        hooks(&["80-rollback"], "none"),
+        hooks(&["99-resin-grub", "99-resin-uboot"], "99-resin-uboot"),
+    ];
+    assert_eq!(answers(&cases), ["goes on"; 5]);
 }

@@ -1,0 +1,63 @@
+"""Tells what the Yocto layer makes of machines, without bitbake.
+
+Reads a list of machines as JSON from standard input: bitbake's variables, and in COPAL_SHA256 the targets that the release has digests for.
+Prints a list: for each machine, whether the appends are among the files of the build, who provides fatrw, which recipes are left out and
+why, and what the build reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from standin import LAYER, Data, Skip, bb, functions, read
+
+RECIPES = {"archive": "copal_%s.bb", "source": "copal_%s+source.bb"}
+
+
+def answer(machine: dict[str, Any]) -> dict[str, Any]:
+    """What the layer makes of a machine."""
+    given = {name: value for name, value in machine.items() if name != "COPAL_SHA256"}
+    base = Data({"BBFILE_COLLECTIONS": "core balena-common", **given}, {"COPAL_SHA256": {target: "0" for target in machine.get("COPAL_SHA256", [])}})
+    read((LAYER / "conf/layer.conf").read_text(encoding="utf-8").replace("${LAYERDIR}", "/layer"), base)
+    said: list[str] = []
+    skipped = {}
+    for kind, name in RECIPES.items():
+        recipe = next((LAYER / "recipes-support/copal").glob(name % "[0-9.]*[0-9]"))
+        text = "".join(file.read_text(encoding="utf-8") for file in (recipe.with_name("copal.inc"), recipe))
+        d = base.createCopy()
+        # Of the source recipe: what a distribution with a Rust that is new enough has.
+        d.values |= {"PN": "copal", "PV": "0.1.0", "RUSTVERSION": machine.get("RUSTVERSION", "1.94.1%")}
+        d.values |= {"COPAL_ARCHIVES": machine.get("COPAL_ARCHIVES", "https://archives")}
+        read(text, d)
+        made = functions(text, {"bb": bb(said), "os": os})
+        made["bb"].utils = type("utils", (), {"vercmp_string_op": staticmethod(older)})
+        try:
+            for function in made["anonymous"]:
+                function(d)
+        except Skip as skip:
+            skipped[kind] = f"{skip}{' (parsed by each build)' if d.getVar('BB_DONT_CACHE') else ''}"
+    return {
+        "appends": any(file.endswith(".bbappend") for file in (base.getVar("BBFILES") or "").split()),
+        "fatrw": base.getVar("PREFERRED_RPROVIDER_fatrw"),
+        "skipped": skipped,
+        "said": said,
+    }
+
+
+def older(one: str, other: str, how: str) -> bool:
+    """Whether a version is older than another one."""
+    assert how == "<"
+    return [int(word) for word in one.split(".")] < [int(word) for word in other.split(".")]
+
+
+def main() -> int:
+    """Answers for all machines."""
+    json.dump([answer(machine) for machine in json.load(sys.stdin)], sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
