@@ -70,6 +70,9 @@ pub fn check(request: &Request) -> Result<Ready> {
             room_to_unpack(paths, &sysroot, file)?;
         }
     }
+    if let Source::Reference(image) = &request.source {
+        engine.check_pullable(image)?;
+    }
     Ok(Ready { engine, data_root, sysroot, device })
 }
 

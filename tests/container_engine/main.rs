@@ -21,5 +21,8 @@ mod stub_engine;
 
 mod archives;
 mod calls;
+mod distribution;
+mod interrupts;
+mod progress;
 mod pulls;
 mod real;
