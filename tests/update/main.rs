@@ -11,11 +11,13 @@
 mod copal;
 #[path = "../common/ended.rs"]
 mod ended;
+mod environment;
 mod failures;
 mod hard_places;
 mod history;
 mod image;
 mod image_build;
+mod interrupted;
 mod layout;
 mod mixed;
 #[path = "../common/old_kernel.rs"]
