@@ -177,7 +177,8 @@ codes! {
     /// The disk that was just written does not show exactly one partition labelled `resin-boot` within 30 seconds; the
     /// message lists what there is.
     BootPartitionNotFound = "boot-partition-not-found", "look at the kernel log for the disk named here, and at the image's partitions";
-    /// A signal asked the program to end behind the write; the disk was made unbootable.
+    /// A signal asked the program to end. An installation that had begun to write makes the disk unbootable; an update
+    /// leaves the running system selected; of hooks, no further one runs.
     Interrupted = "interrupted", "run the installation again: the disk was made unbootable";
     /// The internal boot partition could not be mounted, or something else is in its place.
     BootMountFailed = "boot-mount-failed", "look at the kernel log, and at what is mounted at /tmp/internal_boot";
@@ -237,7 +238,7 @@ codes! {
     /// The registry wants credentials, or does not accept those that were sent.
     RegistryRefused = "registry-refused", "log in to the registry, or correct the credentials in config.json of the engine's client";
     /// The registry could not be reached, or the connection was lost and attempts to go on were in vain.
-    RegistryUnreachable = "registry-unreachable", "look at the network, and run the update again: what was fetched is kept";
+    RegistryUnreachable = "registry-unreachable", "look at the network, and run the update again";
     /// The other root partition, the data partition or the boot partition has no room for what is to be installed; the
     /// message has the sizes.
     SlotFull = "slot-full", "use a smaller image, or make room where the message says";

@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +18,7 @@ use serde::Deserialize;
 use super::engine::HUB;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, End, Event, Stream};
+use crate::sys::signal;
 
 /// The key of Docker Hub, from the times of the first protocol.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
@@ -27,6 +28,9 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// For a credential helper, which may ask a server.
 const HELPER_TIME: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether a signal asks the program to end while a helper is waited for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What a helper says at most, in bytes.
 const MOST_SAID: usize = 1 << 20;
@@ -223,10 +227,16 @@ fn ask(helper: &str, server: &str) -> Result<Option<Credentials>, String> {
     running.hang_up();
     let mut said = String::new();
     let end = loop {
-        match running.next(None).map_err(|e| failed(&e))? {
+        match running.next(Some(Instant::now() + LOOK)).map_err(|e| failed(&e))? {
             Event::Line(Stream::Out, line) if said.len() + line.len() <= MOST_SAID => said.push_str(&line),
             Event::Ended(end) => break end,
-            Event::Line(..) | Event::Silent(_) | Event::Waited => {}
+            Event::Line(..) | Event::Silent(_) => {}
+            // Dropped, it is killed.
+            Event::Waited => {
+                if let Some(signal) = signal::came() {
+                    return Err(failed(&format!("it was not waited for: {signal}")));
+                }
+            }
         }
     };
     match end {

@@ -80,6 +80,9 @@ pub fn check(request: &Request) -> Result<Ready> {
             room_to_unpack(paths, &sysroot, file, archive.size)?;
         }
     }
+    if let Source::Reference(image) = &request.source {
+        engine.check_pullable(image)?;
+    }
     Ok(Ready { engine, data_root, sysroot, device })
 }
 

@@ -52,7 +52,7 @@ impl<'a> Outside<'a> {
             previous_is_new_enough: Box::new(move || super::check_version::is_new_enough(paths)),
             old_hooks: Box::new(move || chroot::run_old_hooks(paths)),
             old_boot_files: Box::new(move || chroot::deploy_old_boot_files(paths)),
-            current_hooks: Box::new(move || hooks::current::restore(paths)),
+            current_hooks: Box::new(move || hooks::current::restore(paths, &[])),
             commit_hooks: Box::new(move || hooks::current::commit(paths)),
             end_hooks: Box::new(move || Engine::end_hooks_of_the_dead(paths)),
             hold_signals: true,

@@ -124,7 +124,16 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// One that cuts nothing, but passes nothing on before this time.
+    pub fn late(to: u16, time: Duration) -> Proxy {
+        Proxy::of(to, 0, 0, time)
+    }
+
     pub fn start(to: u16, cuts: i64, bytes: usize) -> Proxy {
+        Proxy::of(to, cuts, bytes, Duration::ZERO)
+    }
+
+    fn of(to: u16, cuts: i64, bytes: usize, late: Duration) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = Proxy {
             port: listener.local_addr().unwrap().port(),
@@ -137,7 +146,10 @@ impl Proxy {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
                 let (left, cut) = (Arc::clone(&left), Arc::clone(&cut));
                 let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || pass(client, server, || false));
+                thread::spawn(move || {
+                    thread::sleep(late);
+                    pass(client, server, || false);
+                });
                 let mut count = 0;
                 thread::spawn(move || {
                     pass(ends.1, ends.0, || {

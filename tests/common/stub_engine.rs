@@ -31,6 +31,8 @@ use http::{Answer, Body, Request, call_of, read_body, read_request, send};
 pub struct Script {
     /// The data root: `<slot>/balena`.
     pub root: PathBuf,
+    /// The same folder, as those who ask see it; `root` if empty.
+    pub seen: PathBuf,
     /// The API version it names; 1.41 if empty.
     pub api: String,
     /// What is in the volume /boot of each container, a folder; nothing if empty.
@@ -46,8 +48,8 @@ pub struct Script {
 /// One deviation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Fault {
-    /// The call: `ping version info containers remove-container images remove-image load pull image create inspect attach
-    /// start wait`.
+    /// The call: `ping version info containers remove-container images remove-image load pull distribution image create inspect
+    /// attach start wait`.
     pub call: String,
     /// How often; 0 is always.
     pub times: u32,
@@ -60,6 +62,8 @@ pub enum Kind {
     Status(u16, String),
     /// Status 200 and a body of these pieces, each in a chunk of its own.
     Says(Vec<String>, Then),
+    /// It is done, and answers with status 200 and these lines, each when its time has come: a recording, as in `engine_streams`.
+    Recorded(String),
     /// The connection is closed before there is any answer, nothing is done.
     Close,
     /// No answer, ever; nothing is done.
@@ -124,7 +128,12 @@ impl Stub {
         self.engine.created.lock().unwrap().clone()
     }
 
-    /// The `x-registry-auth` headers of all pulls so far.
+    /// How many of the calls that it lets hang were given up by those who had made them.
+    pub fn given_up(&self) -> usize {
+        *self.engine.given_up.lock().unwrap()
+    }
+
+    /// The `x-registry-auth` headers of all pulls, and of all questions before them, so far.
     pub fn secrets(&self) -> Vec<Option<String>> {
         self.engine.secrets.lock().unwrap().clone()
     }
@@ -166,6 +175,7 @@ struct Engine {
     created: Mutex<Vec<Value>>,
     secrets: Mutex<Vec<Option<String>>>,
     uploads: Mutex<Vec<Upload>>,
+    given_up: Mutex<usize>,
 }
 
 fn serve(engine: &Arc<Engine>, listener: &UnixListener) {
@@ -192,6 +202,7 @@ impl Engine {
             created: Mutex::default(),
             secrets: Mutex::default(),
             uploads: Mutex::default(),
+            given_up: Mutex::default(),
         })
     }
 
@@ -208,9 +219,7 @@ impl Engine {
         let kind = self.fault(call);
         match &kind {
             Some(Kind::Close) => return Ok(()),
-            Some(Kind::Hang) => loop {
-                thread::sleep(Duration::from_secs(3600));
-            },
+            Some(Kind::Hang) => return self.hang(&mut reader),
             Some(Kind::Die) => std::process::abort(),
             Some(Kind::Late(time)) => thread::sleep(Duration::from_millis(*time)),
             _ => {}
@@ -218,7 +227,14 @@ impl Engine {
         let body = read_body(&request, &mut reader, call == "load")?;
         let answer = match kind {
             Some(Kind::Status(code, message)) => Answer::Json(code, json!({ "message": message })),
-            Some(Kind::Says(pieces, then)) => Answer::Says(pieces, then),
+            Some(Kind::Says(pieces, then)) => {
+                send(&mut stream, Answer::Says(pieces, then))?;
+                return if then == Then::Hang { self.hang(&mut reader) } else { Ok(()) };
+            }
+            Some(Kind::Recorded(text)) => {
+                self.perform(call, &id, &request, body, &stream)?;
+                Answer::Recorded(text)
+            }
             Some(Kind::Lost) => {
                 self.perform(call, &id, &request, body, &stream)?;
                 Answer::Nothing
@@ -226,6 +242,13 @@ impl Engine {
             _ => self.perform(call, &id, &request, body, &stream)?,
         };
         send(&mut stream, answer)
+    }
+
+    /// Until the other side closes the connection.
+    fn hang(&self, reader: &mut impl Read) -> std::io::Result<()> {
+        let ended = std::io::copy(reader, &mut std::io::sink());
+        *self.given_up.lock().unwrap() += 1;
+        ended.map(drop)
     }
 
     fn fault(&self, call: &str) -> Option<Kind> {
@@ -257,7 +280,7 @@ impl Engine {
                 let api = if self.script.api.is_empty() { "1.41" } else { &self.script.api };
                 Answer::Json(200, json!({ "ApiVersion": api, "Version": "stub" }))
             }
-            "info" => Answer::Json(200, json!({ "DockerRootDir": root })),
+            "info" => Answer::Json(200, json!({ "DockerRootDir": self.seen() })),
             // Without `all`: those that run, and what it starts has ended before anybody can ask.
             "containers" if !matches!(request.asks("all").as_str(), "1" | "true") => {
                 Answer::Json(200, json!([]))
@@ -314,6 +337,11 @@ impl Engine {
                 ];
                 Answer::Says(said.iter().map(|v| format!("{v}\r\n")).collect(), Then::End)
             }
+            "distribution" => {
+                self.secrets.lock().unwrap().push(request.headers.get("x-registry-auth").cloned());
+                let text = include_str!("engine_streams/distribution.txt");
+                Answer::Json(200, serde_json::from_str(text.split_once(' ').unwrap().1)?)
+            }
             "image" => match self.image(id) {
                 Some((_, image)) => Answer::Json(200, json!({ "Id": image["Id"], "Size": 1 })),
                 None => missing("image"),
@@ -322,9 +350,9 @@ impl Engine {
                 let Body::Text(text) = body else { return Ok(Answer::Nothing) };
                 let wish: Value = serde_json::from_slice(&text)?;
                 let image = wish["Image"].as_str().unwrap_or_default();
-                if self.image(image).is_none() {
+                let Some((_, image)) = self.image(image) else {
                     return Ok(Answer::Json(404, json!({ "message": format!("No such image: {image}") })));
-                }
+                };
                 let mut volumes = Vec::new();
                 let mut mounts = Vec::new();
                 for point in wish["Volumes"].as_object().into_iter().flat_map(|v| v.keys()) {
@@ -334,19 +362,23 @@ impl Engine {
                     if !self.script.boot.as_os_str().is_empty() {
                         copy(&self.script.boot, &data)?;
                     }
+                    let data = self.seen().join(data.strip_prefix(root).unwrap());
                     mounts.push(json!({ "Type": "volume", "Name": name, "Source": data, "Destination": point, "RW": true }));
                     volumes.push(name);
                 }
                 let id = hex();
                 write_json(
                     &containers.join(&id),
-                    &json!({ "wish": wish, "volumes": volumes, "mounts": mounts }),
+                    &json!({ "wish": wish, "image": image["Id"], "volumes": volumes, "mounts": mounts }),
                 )?;
                 self.created.lock().unwrap().push(wish);
                 Answer::Json(201, json!({ "Id": id, "Warnings": [] }))
             }
             "inspect" => match read_json(&containers.join(id)) {
-                Some(container) => Answer::Json(200, json!({ "Id": id, "Mounts": container["mounts"] })),
+                Some(container) => Answer::Json(
+                    200,
+                    json!({ "Id": id, "Image": container["image"], "Mounts": container["mounts"] }),
+                ),
                 None => missing("container"),
             },
             "attach" => {
@@ -410,6 +442,10 @@ impl Engine {
         self.somebody_ended.notify_all();
     }
 
+    fn seen(&self) -> &Path {
+        if self.script.seen.as_os_str().is_empty() { &self.script.root } else { &self.script.seen }
+    }
+
     /// Adds an image of this name; the same name is the same image.
     fn keep_image(&self, name: &str) -> std::io::Result<()> {
         let hash = name
@@ -424,7 +460,12 @@ impl Engine {
     fn image(&self, name: &str) -> Option<(PathBuf, Value)> {
         let files = fs::read_dir(self.script.root.join("stub/images")).ok()?;
         let mut all = files.filter_map(|f| Some((f.as_ref().ok()?.path(), read_json(&f.ok()?.path())?)));
-        all.find(|(_, image)| image["Id"] == name || image["name"] == name)
+        let tagged = if name.contains(['@']) || name.rsplit('/').next().unwrap().contains(':') {
+            name.to_owned()
+        } else {
+            format!("{name}:latest")
+        };
+        all.find(|(_, image)| image["Id"] == name || image["name"] == tagged)
     }
 }
 

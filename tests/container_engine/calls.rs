@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::error::{Code, Error};
-use copal::hostapp::engine::{Engine, Image, Patience, Progress, Stage};
+use copal::hostapp::engine::{Engine, Image, Patience, Progress, Retry, Stage};
 
 use crate::stub_engine::{Kind, Script, Stub, Then};
 
@@ -14,7 +14,11 @@ pub const IMPATIENT: Patience = Patience {
     answer: Duration::from_secs(2),
     deaf: 2,
     stall: Duration::from_secs(2),
+    registry: Duration::from_secs(2),
 };
+
+pub const FAST: Retry =
+    Retry { tries: 3, first: Duration::from_millis(50), longest: Duration::from_millis(80) };
 
 pub struct Bench {
     pub dir: tempfile::TempDir,
@@ -28,7 +32,8 @@ impl Bench {
         let paths = Paths::new(dir.path());
         let script = change(Script::new(dir.path().join("mnt/sysroot/inactive/balena")));
         let stub = Stub::start(&paths.at("/var/run/balena-host.sock"), script);
-        let engine = Engine::connect(&paths).unwrap().with_patience(IMPATIENT).with_credentials(dir.path());
+        let engine = Engine::connect(&paths).unwrap();
+        let engine = engine.with_patience(IMPATIENT).with_retry(FAST).with_credentials(dir.path());
         Bench { dir, stub, engine }
     }
 
@@ -92,7 +97,13 @@ fn an_archive_goes_to_the_engine_whole() {
     assert_eq!(image.reference, "hostapp:latest");
     assert!(image.id.starts_with("sha256:"), "{image:?}");
     assert_eq!(bench.stub.uploads()[0].size, 3_000_001);
-    assert_eq!(seen.last(), Some(&Progress { stage: Stage::Extract, done: 2, total: Some(2) }));
+    let at = |stage, done| Progress { stage, done, total: Some(3_000_001) };
+    assert!(seen.contains(&at(Stage::Load, 3_000_001)), "{seen:?}");
+    assert_eq!(
+        seen.last(),
+        Some(&at(Stage::Extract, 2)),
+        "it is not known yet that there are no other layers"
+    );
 }
 
 #[test]
@@ -167,6 +178,34 @@ fn errors_of_loading() {
 }
 
 #[test]
+fn an_engine_that_dies_during_a_load_is_waited_for_and_the_load_repeated() {
+    let loaded = "{\"stream\":\"Loaded image: hostapp:latest\\n\"}\r\n";
+    let bench = Bench::new(|s| s.fault("load", 1, Kind::Close).fault("load", 1, says(&[loaded], Then::Cut)));
+    let archive = bench.archive(300_000);
+    let mut seen = Vec::new();
+    let image = bench.engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!(image.reference, "hostapp:latest");
+    assert_eq!(bench.stub.uploads().len(), 1, "the last one is whole");
+    assert_eq!(bench.stub.uploads()[0].size, 300_000);
+    let of_load: Vec<_> = bench.stub.calls().into_iter().filter(|c| c == "load").collect();
+    assert_eq!(of_load.len(), 3);
+
+    // Gone between the load and the question for the image.
+    let bench = Bench::new(|s| s.fault("image", 1, Kind::Close));
+    bench.load().unwrap();
+    assert_eq!(bench.stub.calls(), ["load", "image", "load", "image"]);
+
+    // For good: as often as a pull is tried.
+    let bench = Bench::new(|s| s.fault("load", 0, Kind::Close));
+    fails(bench.load(), Code::EngineUnreachable, &["image.tar"]);
+    assert_eq!(bench.stub.calls(), ["load", "load", "load"]);
+    // What time does not change is not repeated.
+    let bench = Bench::new(|s| s.fault("load", 0, Kind::Status(500, "something new".into())));
+    fails(bench.load(), Code::EngineFailed, &["something new"]);
+    assert_eq!(bench.stub.calls(), ["load"]);
+}
+
+#[test]
 fn an_engine_that_hangs_is_given_up_and_one_that_is_busy_is_not() {
     let began = Instant::now();
     let hang = |s: Script| s.fault("load", 0, Kind::Hang).fault("ping", 0, Kind::Hang);
@@ -219,16 +258,16 @@ fn the_hostapp_is_a_bare_container_with_a_boot_volume() {
     let hostapp = bench.engine.create_hostapp(&image).unwrap();
     assert!(hostapp.boot.starts_with(bench.engine.data_root().unwrap().join("volumes")));
     let wish = bench.stub.created().remove(0);
-    assert_eq!(wish["Image"], image.id.as_str());
+    assert_eq!(wish["Image"], "hostapp:latest", "as it was loaded");
     assert_eq!(wish["HostConfig"]["Runtime"], "bare");
     assert_eq!(wish["Volumes"], serde_json::json!({ "/boot": {} }));
     assert_eq!(wish["Cmd"], serde_json::json!(["/bin/sh"]));
 
     let odd = |mounts: &str| {
-        let text = format!("{{\"Id\":\"x\",\"Mounts\":{mounts}}}");
+        let text = format!("{{\"Id\":\"x\",\"Image\":\"sha256:abc\",\"Mounts\":{mounts}}}");
         let bench = Bench::new(|s| s.fault("inspect", 0, says(&[&text], Then::End)));
         let image = bench.load().unwrap();
-        bench.engine.create_hostapp(&image)
+        bench.engine.create_hostapp(&Image { id: "sha256:abc".into(), ..image })
     };
     for mounts in [
         "[]",
@@ -240,11 +279,34 @@ fn the_hostapp_is_a_bare_container_with_a_boot_volume() {
     ] {
         fails(odd(mounts), Code::EngineFailed, &["/boot"]);
     }
-    fails(
-        bench.engine.create_hostapp(&Image { id: "sha256:no".into(), ..image }),
-        Code::EngineFailed,
-        &["No such image"],
-    );
+    let gone = Image { id: "sha256:no".into(), reference: "no:1".into(), ..image };
+    fails(bench.engine.create_hostapp(&gone), Code::EngineFailed, &["No such image"]);
+}
+
+#[test]
+fn a_container_is_made_from_the_image_that_was_checked_whatever_its_name_means_by_then() {
+    let image_of = |bench: &Bench, file: &str, id: &str, name: &str| {
+        let folder = bench.dir.path().join("mnt/sysroot/inactive/balena/stub/images");
+        std::fs::write(folder.join(file), serde_json::json!({ "Id": id, "name": name }).to_string()).unwrap();
+    };
+    for name_is_taken in [true, false] {
+        let bench = Bench::new(|s| s);
+        let image = bench.load().unwrap();
+        // Another process moves the name, or takes it away.
+        image_of(&bench, image.id.strip_prefix("sha256:").unwrap(), &image.id, "other:1");
+        if name_is_taken {
+            image_of(&bench, "another", "sha256:another", "hostapp:latest");
+        }
+        bench.engine.create_hostapp(&image).unwrap();
+        assert_eq!(bench.engine.run_hooks(&image, &mut |_| {}).unwrap(), 0);
+        let made_of =
+            |calls: &[&str]| bench.stub.calls().windows(calls.len()).filter(|w| *w == calls).count();
+        let by_name = bench.stub.created().iter().filter(|w| w["Image"] == "hostapp:latest").count();
+        let by_id = bench.stub.created().iter().filter(|w| w["Image"] == image.id.as_str()).count();
+        assert_eq!((by_name, by_id), (if name_is_taken { 2 } else { 0 }, 2));
+        let undone = ["create", "inspect", "remove-container", "create", "inspect"];
+        assert_eq!(made_of(&undone), by_name, "the wrong one goes: {:?}", bench.stub.calls());
+    }
 }
 
 fn hooks(script: &str) -> Vec<String> {
@@ -262,8 +324,9 @@ fn hooks_are_created_attached_started_waited_for_and_removed() {
     assert_eq!(bench.engine.run_hooks(&image, &mut |l| said.push(l.to_owned())).unwrap(), 3);
     assert_eq!(said, ["during 1", "a", "b"]);
     let calls = bench.stub.calls();
-    assert_eq!(calls[2..], ["create", "attach", "start", "wait", "remove-container"], "{calls:?}");
+    assert_eq!(calls[2..], ["create", "inspect", "attach", "start", "wait", "remove-container"], "{calls:?}");
     let wish = bench.stub.created().remove(0);
+    assert_eq!(wish["Image"], "hostapp:latest");
     assert_eq!(wish["Cmd"], serde_json::json!(["hostapp-update-hooks"]));
     assert_eq!(wish["Env"], serde_json::json!(["DURING_UPDATE=1"]));
     assert_eq!(wish["HostConfig"]["Privileged"], true);

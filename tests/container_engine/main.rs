@@ -24,5 +24,8 @@ mod stub_engine;
 mod archives;
 mod bombs;
 mod calls;
+mod distribution;
+mod interrupts;
+mod progress;
 mod pulls;
 mod real;

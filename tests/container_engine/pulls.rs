@@ -7,16 +7,13 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use copal::error::Code;
 use copal::hostapp::credentials;
-use copal::hostapp::engine::{Progress, Retry, Stage};
+use copal::hostapp::engine::{Progress, Stage};
 
 use crate::calls::{Bench, fails, says};
 use crate::stub_engine::{Kind, Script, Then};
 
-const FAST: Retry = Retry { tries: 3, first: Duration::from_millis(50), longest: Duration::from_millis(80) };
-
 fn pull(script: impl FnOnce(Script) -> Script) -> (Result<String, copal::error::Error>, usize) {
-    let mut bench = Bench::new(script);
-    bench.engine = bench.engine.with_retry(FAST);
+    let bench = Bench::new(script);
     let result = bench.engine.pull("r.example/a", &mut |_| {}).map(|i| i.reference);
     let tries = bench.stub.calls().iter().filter(|c| *c == "pull").count();
     (result, tries)
@@ -27,7 +24,7 @@ fn a_pull() {
     let bench = Bench::new(|s| s);
     let mut seen = Vec::new();
     let image = bench.engine.pull("r.example:5000/a/b", &mut |p: &Progress| seen.push(*p)).unwrap();
-    assert_eq!(image.reference, "r.example:5000/a/b:latest");
+    assert_eq!(image.reference, "r.example:5000/a/b", "as it was asked for");
     assert!(image.id.starts_with("sha256:"));
     let at = |stage, done| Progress { stage, done, total: Some(2) };
     assert_eq!(seen, [at(Stage::Pull, 1), at(Stage::Pull, 2), at(Stage::Extract, 2)]);
@@ -105,7 +102,7 @@ fn a_lost_connection_is_tried_again_with_growing_pauses() {
     };
     let began = Instant::now();
     let (result, tries) = pull(lost(2));
-    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a:latest", 3));
+    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a", 3));
     assert!(began.elapsed() >= Duration::from_millis(130), "50 ms, then 80");
     let (result, tries) = pull(lost(0));
     fails(result, Code::EngineUnreachable, &["r.example/a"]);
@@ -113,13 +110,13 @@ fn a_lost_connection_is_tried_again_with_growing_pauses() {
     let (result, tries) = pull(|s| {
         s.fault("pull", 1, Kind::Close).fault("pull", 1, Kind::Status(500, "dial tcp: i/o timeout".into()))
     });
-    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a:latest", 3));
+    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a", 3));
 }
 
 #[test]
 fn a_pull_that_stalls_is_given_up_though_the_engine_is_alive() {
     let (result, tries) = pull(|s| s.fault("pull", 1, says(&["{\"status\":\"Pulling\"}\r\n"], Then::Hang)));
-    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a:latest", 2));
+    assert_eq!((result.unwrap().as_str(), tries), ("r.example/a", 2));
 }
 
 /// What the engine gets with a pull of `image`, given this config.json.
@@ -198,16 +195,16 @@ fn a_broken_configuration_hinders_no_public_image() {
 
 /// Runs the test `name` of this module once more in a process of its own with this environment, in which it does its work.
 fn in_own_process(name: &str, environment: &[(&str, &str)]) {
-    in_own_process_below(&[], name, environment);
+    in_own_process_below(&[], &format!("pulls::{name}"), environment);
 }
 
 /// The same, started by the program with these arguments.
-fn in_own_process_below(starter: &[&str], name: &str, environment: &[(&str, &str)]) {
+pub fn in_own_process_below(starter: &[&str], name: &str, environment: &[(&str, &str)]) {
     let own = std::env::current_exe().unwrap();
     let mut words: Vec<&std::ffi::OsStr> = starter.iter().map(std::ffi::OsStr::new).collect();
     words.push(own.as_os_str());
     let mut command = std::process::Command::new(words[0]);
-    command.args(&words[1..]).args(["--exact", &format!("pulls::{name}"), "--nocapture"]);
+    command.args(&words[1..]).args(["--exact", name, "--nocapture"]);
     command.env_remove("DOCKER_CONFIG").env_remove("HOME");
     let output = command.env("COPAL_TEST_ALONE", "1").envs(environment.iter().copied()).output().unwrap();
     let text =
@@ -215,7 +212,7 @@ fn in_own_process_below(starter: &[&str], name: &str, environment: &[(&str, &str
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-fn is_alone() -> bool {
+pub fn is_alone() -> bool {
     std::env::var_os("COPAL_TEST_ALONE").is_some()
 }
 
@@ -316,6 +313,6 @@ fn without_home_the_password_database_has_it() {
         ("no database\n".to_owned(), &[], "no"),
     ] {
         std::fs::write(&database, text).unwrap();
-        in_own_process_below(&starter, TEST, &[variables, &[("FOUND", found)]].concat());
+        in_own_process_below(&starter, &format!("pulls::{TEST}"), &[variables, &[("FOUND", found)]].concat());
     }
 }

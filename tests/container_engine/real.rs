@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use copal::config::paths::Paths;
 use copal::error::Code;
 use copal::hostapp::archive;
-use copal::hostapp::engine::{Engine, Progress, Retry, Stage};
+use copal::hostapp::engine::{Engine, Patience, Progress, Retry, Stage};
 
 use crate::archives::filter;
 use crate::calls::fails;
@@ -256,6 +256,129 @@ fn an_engine_that_goes_while_it_works() {
     dockerd.run();
     engine.remove_containers().unwrap();
     engine.remove_images().unwrap();
+}
+
+#[test]
+fn an_engine_that_is_killed_during_a_load_and_comes_back() {
+    if !can_run("an_engine_that_is_killed_during_a_load_and_comes_back") {
+        return;
+    }
+    let mut dockerd = Dockerd::start(None);
+    // For as long as dockerd may take to start.
+    let engine = engine(&dockerd).with_retry(Retry { tries: 400, ..FAST });
+    let image = Made::host_os("true", 200 << 20);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let (half, there) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let mut tries = 0;
+            let loaded = engine.load(&archive, &mut |p: &Progress| {
+                if p.stage == Stage::Load && p.done < 150 << 20 && tries == 0 {
+                    tries = 1;
+                    half.send(p.done).unwrap();
+                    // The rest stays unsent until the engine is gone.
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+            (loaded, tries)
+        });
+        let sent = there.recv_timeout(Duration::from_secs(120)).expect("it is seen while it is under way");
+        assert!(sent < 150 << 20);
+        dockerd.kill();
+        dockerd.run();
+        let (loaded, tries) = loading.join().unwrap();
+        assert_eq!((loaded.unwrap().id, tries), (image.id(), 1));
+    });
+}
+
+#[test]
+fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved() {
+    if !can_run("a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let load = |hooks: &str| {
+        let archive = dockerd.root().join("image.tar");
+        Made::host_os(hooks, 0).save(&archive, &[TAG]);
+        engine.load(&archive, &mut |_| {}).unwrap()
+    };
+    let container = |id: &str| -> serde_json::Value {
+        let folder = dockerd.data().join("containers").join(id);
+        serde_json::from_slice(&std::fs::read(folder.join("config.v2.json")).unwrap()).unwrap()
+    };
+    let ours = load("echo ours; exit 1");
+    let made = container(&engine.create_hostapp(&ours).unwrap().id);
+    assert_eq!((&made["Config"]["Image"], &made["Image"]), (&TAG.into(), &ours.id.as_str().into()));
+    // Another process loads another image under the same name.
+    let theirs = load("echo theirs; exit 2");
+    assert_ne!(ours.id, theirs.id);
+    let made = container(&engine.create_hostapp(&ours).unwrap().id);
+    assert_eq!(made["Image"], ours.id.as_str());
+    let mut said = Vec::new();
+    assert_eq!(engine.run_hooks(&ours, &mut |l| said.push(l.to_owned())).unwrap(), 1);
+    assert_eq!(said, ["ours"]);
+    let left = std::fs::read_dir(dockerd.data().join("containers")).unwrap().count();
+    assert_eq!(left, 2, "those that were made from the wrong one are gone");
+}
+
+#[test]
+fn what_a_registry_does_not_give_is_known_before_the_pull() {
+    if !can_run("what_a_registry_does_not_give_is_known_before_the_pull") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 0);
+    let digest = registry.push("host/os", "1", &image);
+    let config = |auth: &str| {
+        let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port);
+        std::fs::write(dockerd.root().join("config.json"), text).unwrap();
+    };
+    let name = |path: &str| registry.name(path);
+    fails(engine.check_pullable(&name("host/os:1")), Code::RegistryRefused, &["host/os:1"]);
+    config("Y29wYWw6d3Jvbmc=");
+    fails(engine.check_pullable(&name("host/os:1")), Code::RegistryRefused, &["host/os:1"]);
+    config(AUTH);
+    // By plain HTTP, which the engine allows on the loopback interface.
+    engine.check_pullable(&name("host/os:1")).unwrap();
+    engine.check_pullable(&name(&format!("host/os@{digest}"))).unwrap();
+    engine.check_pullable(&name(&format!("host/os:any@{digest}"))).unwrap();
+    let other = format!("host/os@sha256:{}", "0a".repeat(32));
+    for unknown in ["host/os:no", "host/os", "no/os:1", &other] {
+        fails(engine.check_pullable(&name(unknown)), Code::ImageUnknown, &[unknown]);
+    }
+    // Nothing was pulled for it.
+    assert_eq!(
+        std::fs::read_dir(dockerd.data().join("overlay2"))
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name() != "l")
+            .count(),
+        0
+    );
+    let port = registry.port;
+    drop(registry);
+    let began = Instant::now();
+    let gone = format!("127.0.0.1:{port}/host/os:1");
+    fails(engine.check_pullable(&gone), Code::RegistryUnreachable, &["refused"]);
+    assert!(began.elapsed() >= Duration::from_secs(8), "it is given time to come back");
+    fails(engine.check_pullable("nobody.invalid/os:1"), Code::RegistryUnreachable, &["nobody.invalid"]);
+}
+
+#[test]
+fn a_slow_registry_is_not_one_that_cannot_be_reached() {
+    if !can_run("a_slow_registry_is_not_one_that_cannot_be_reached") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let patience = Patience { registry: Duration::from_secs(2), ..Patience::default() };
+    let engine = engine(&dockerd).with_patience(patience);
+    let image = Made::host_os("true", 0);
+    registry.push("host/os", "1", &image);
+    let slow = Proxy::late(registry.port, Duration::from_secs(3));
+    engine.check_pullable(&slow.name("host/os:1")).unwrap();
+    assert_eq!(engine.pull(&slow.name("host/os:1"), &mut |_| {}).unwrap().id, image.id());
 }
 
 #[test]

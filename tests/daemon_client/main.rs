@@ -10,8 +10,13 @@
 
 #[path = "../common/ended.rs"]
 mod ended;
+mod engine;
 mod followed;
+#[path = "../common/image_archive.rs"]
+mod image_archive;
 mod own_process;
 mod place;
 mod served;
 mod stand_in;
+#[path = "../common/stub_engine.rs"]
+mod stub_engine;

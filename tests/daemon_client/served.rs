@@ -22,10 +22,10 @@ touch /run/ended
 "#;
 
 /// A daemon, and its end.
-struct Daemon(Child);
+pub struct Daemon(Child);
 
 impl Daemon {
-    fn start(place: &Place, more: &[&str]) -> Daemon {
+    pub fn start(place: &Place, more: &[&str]) -> Daemon {
         let mut command = place.command(&[&["copal", "daemon"], more].concat());
         let daemon = Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         is_there(place);

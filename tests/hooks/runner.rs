@@ -44,6 +44,21 @@ fn clean_up_is_owed_whatever_after_hooks_do() {
 }
 
 #[test]
+fn an_after_hook_of_the_first_format_runs_although_a_forward_hook_before_it_failed() {
+    let site = Site::new();
+    site.tell(&[("1-boot", 1), ("2-after", 0), ("3-cleanup", 0)]);
+    let e = fails(&site, &site.run(Phases::FULL));
+    assert_eq!(site.told(), ["1-boot", "2-after", "3-cleanup"]);
+    assert_eq!((e.code(), e.subject()), (Code::HookFailed, Some("1-boot")));
+
+    // What has run does not run again, whether it has failed or not.
+    let site = Site::new();
+    site.tell(&[("1-after", 0), ("2-after", 1), ("3-after", 0)]);
+    fails(&site, &site.run(Phases::FULL));
+    assert_eq!(site.told(), ["1-after", "2-after", "3-after"]);
+}
+
+#[test]
 fn a_hook_of_another_phase_that_fails_ends_the_run_at_once() {
     for (word, phases) in [
         ("before", Phases::BEFORE),

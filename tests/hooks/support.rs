@@ -73,6 +73,7 @@ impl Site {
             phases,
             dir: self.hooks(),
             during_update: "0".into(),
+            more: &[],
             limit: None,
             signals: Signals::StopBetweenHooks,
         }

@@ -32,6 +32,11 @@ pub fn assert_slot(rig: &Rig, counter: &str) {
     assert_eq!(stdout(&rig.docker(&["volume", "ls", "--quiet"])).lines().count(), 1, "one volume");
 }
 
+/// What the engine's client shows as the image of each container.
+fn images_of_containers(rig: &Rig) -> String {
+    stdout(&rig.docker(&["ps", "--all", "--format", "{{.Image}}"]))
+}
+
 fn assert_selected(rig: &Rig) {
     assert_eq!(rig.selected(), ("3".into(), "1".into()));
     for name in ["health", "altboot"] {
@@ -56,6 +61,7 @@ fn an_archive_is_installed_and_selected() {
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(0), "{log}");
     assert_slot(&rig, "5\n");
+    assert_eq!(images_of_containers(&rig), "registry/os:2\n", "as it was loaded");
     assert_selected(&rig);
     assert_eq!(rig.said(), "before 1\nforward 1\nafter 1\n");
     assert_eq!(rig.text("mnt/state/rollback-health-variables"), "BALENAOS_ROLLBACK_VPNONLINE=1\n");
@@ -97,6 +103,7 @@ fn an_image_of_a_registry_stays_in_the_engine() {
     let out = rig.run(&["hostapp-update", "-i", &name]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     assert_slot(&rig, "5\n");
+    assert_eq!(images_of_containers(&rig), format!("{name}\n"), "as it was asked for");
     assert_selected(&rig);
     // What the fleet's updater does next.
     let out =

@@ -11,6 +11,7 @@
 mod copal;
 #[path = "../common/ended.rs"]
 mod ended;
+mod environment;
 mod failures;
 mod hard_places;
 mod history;
@@ -18,6 +19,7 @@ mod image;
 #[path = "../common/image_archive.rs"]
 mod image_archive;
 mod image_build;
+mod interrupted;
 mod layout;
 mod mixed;
 #[path = "../common/old_kernel.rs"]

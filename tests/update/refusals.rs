@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::json;
 
 use crate::image_archive::{Made, digest, elf, pack, tar_of};
-use crate::rig::{Rig, can_run, stderr};
+use crate::rig::{Rig, can_run, stderr, stdout};
 
 /// Refused with this code, and everything is as it was.
 fn assert_refused(rig: &Rig, out: &Output, code: &str) {
@@ -191,6 +191,30 @@ fn an_engine_that_is_not_there_is_told() {
     let out = rig.run(&["copal", "update", "-i", "registry/os:2"]);
     assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
     assert!(stderr(&out).contains("[engine-unreachable]"), "{}", stderr(&out));
+}
+
+#[test]
+fn an_image_that_the_registry_does_not_give_is_refused_with_the_slot_intact() {
+    if !can_run("an_image_that_the_registry_does_not_give_is_refused_with_the_slot_intact") {
+        return;
+    }
+    let rig = rig();
+    let (mut registry, name) = rig.registry();
+    // What was installed before is in the engine.
+    rig.ok(&["docker", "-H", "unix:///var/run/balena-host.sock", "load", "-i", "/mnt/data/os.tar"]);
+    let images = || stdout(&rig.docker(&["images", "--quiet"]));
+    let before = images();
+    assert!(!before.is_empty());
+    let update = |image: &str| rig.run(&["copal", "update", "-i", image]);
+    assert_refused(&rig, &update(&format!("{name}:none")), "image-unknown");
+    assert_refused(&rig, &update(&format!("{name}@sha256:{}", "0a".repeat(32))), "image-unknown");
+    let out = rig.run(&["hostapp-update", "-i", &format!("{name}:none")]);
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert!(stderr(&out).contains("[image-unknown]") && rig.has("mnt/sysroot/inactive/hostapps/old"));
+    rig.ok(&["sh", "-c", "kill $(busybox pidof docker-registry)"]);
+    drop(registry.wait());
+    assert_refused(&rig, &update(&name), "registry-unreachable");
+    assert_eq!(images(), before);
 }
 
 #[test]

@@ -279,6 +279,12 @@ impl Rig {
         self.assert_tidy(why);
     }
 
+    /// Reads its table of mounts, at once.
+    pub fn mounts(&self) -> impl Fn() -> String + use<> {
+        let table = format!("/proc/{}/mountinfo", self.first);
+        move || fs::read_to_string(&table).unwrap()
+    }
+
     /// Nothing is mounted that was not mounted before.
     pub fn assert_tidy(&self, why: &str) {
         let mounts = self.ok(&["cat", "/proc/self/mountinfo"]);

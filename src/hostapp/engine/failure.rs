@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use bollard::errors::Error as Bollard;
+use nix::sys::signal::Signal;
 
 use crate::error::{Code, Error};
 
@@ -14,7 +15,7 @@ pub(super) enum Why {
     Lost,
     /// The engine neither answers nor ends the connection.
     Silent,
-    /// The engine is alive, but what it does makes no progress.
+    /// The engine is alive, but what it does makes no progress: it waits for the registry.
     Stalled,
     /// The engine refused, with this HTTP status.
     Refused(u16),
@@ -22,6 +23,8 @@ pub(super) enum Why {
     Reported,
     /// What the engine says makes no sense.
     Garbled,
+    /// A signal asks this program to end.
+    Interrupted,
 }
 
 /// One failed call: not an [`Error`] yet, since what its text means depends on what was asked for.
@@ -43,6 +46,14 @@ impl Failure {
         }
     }
 
+    pub(super) fn unreachable(text: String) -> Failure {
+        Failure { why: Why::Stalled, text }
+    }
+
+    pub(super) fn interrupted(signal: Signal) -> Failure {
+        Failure { why: Why::Interrupted, text: format!("{signal} asks the program to end") }
+    }
+
     pub(super) fn garbled(text: impl Into<String>) -> Failure {
         Failure { why: Why::Garbled, text: text.into() }
     }
@@ -52,10 +63,11 @@ impl Failure {
         self.coded(Code::EngineFailed, what)
     }
 
-    /// As shown, under `code` unless the connection itself is what failed, or the disk is full.
+    /// As shown, under `code` unless the connection itself is what failed, the disk is full, or a signal ended the call.
     pub(super) fn coded(self, code: Code, what: &str) -> Error {
         let code = match self.why {
             Why::Lost | Why::Silent => Code::EngineUnreachable,
+            Why::Interrupted => Code::Interrupted,
             _ if self.is_full() => Code::SlotFull,
             _ => code,
         };

@@ -44,8 +44,7 @@ impl Engine {
     pub fn run_hooks(&self, image: &Image, said: &mut dyn FnMut(&str)) -> Result<i64> {
         let what = format!("cannot run the hooks of the image {} in a container", image.reference);
         let texts = |list: &[&str]| Some(list.iter().map(|&s| s.to_owned()).collect());
-        let body = ContainerCreateBody {
-            image: Some(image.id.clone()),
+        let body = || ContainerCreateBody {
             cmd: texts(&["hostapp-update-hooks"]),
             env: texts(&["DURING_UPDATE=1"]),
             attach_stdout: Some(true),
@@ -57,7 +56,7 @@ impl Engine {
             }),
             ..ContainerCreateBody::default()
         };
-        let id = self.create(body).map_err(|e| e.during(&what))?;
+        let (id, _) = self.create(image, &body).map_err(|e| e.during(&what))?;
         let status = self.runtime.block_on(self.follow(&id, said));
         let removed = self.remove_for_good(&id);
         match (status, removed) {
@@ -88,8 +87,8 @@ impl Engine {
     async fn follow(&self, id: &str, said: &mut dyn FnMut(&str)) -> Result<i64, Failure> {
         let all = AttachContainerOptionsBuilder::new().stream(true).stdout(true).stderr(true).build();
         // Before the start: nothing that is said may be missed.
-        let attached = limit(SOON, self.docker.attach_container(id, Some(all))).await?;
-        limit(WORK, self.docker.start_container(id, None::<StartContainerOptions>)).await?;
+        let attached = watch::within(SOON, self.docker.attach_container(id, Some(all))).await?;
+        watch::within(WORK, self.docker.start_container(id, None::<StartContainerOptions>)).await?;
 
         let output = attached.output.map(|o| {
             Ok::<_, Bollard>(match o {
@@ -124,7 +123,7 @@ impl Engine {
     }
 
     /// Removes a container with its volumes, and waits for an engine that is being restarted.
-    fn remove_for_good(&self, id: &str) -> Result<(), Failure> {
+    pub(super) fn remove_for_good(&self, id: &str) -> Result<(), Failure> {
         for again in 1.. {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             match self.within(REMOVAL, self.docker.remove_container(id, Some(options))) {
@@ -148,12 +147,5 @@ fn status(answer: Result<bollard::models::ContainerWaitResponse, Bollard>) -> Re
         Err(Bollard::DockerContainerWaitError { error, code }) if error.is_empty() => Ok(code),
         Err(Bollard::DockerContainerWaitError { error, .. }) => Err(Bollard::DockerStreamError { error }),
         Err(e) => Err(e),
-    }
-}
-
-async fn limit<T>(time: Duration, call: impl Future<Output = Result<T, Bollard>>) -> Result<T, Failure> {
-    match timeout(time, call).await {
-        Ok(answer) => answer.map_err(Failure::from),
-        Err(_) => Err(Failure::silent(time)),
     }
 }

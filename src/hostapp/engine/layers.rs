@@ -13,6 +13,8 @@ const MOST: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     seen: HashMap<(u8, String), (u64, u64)>,
+    /// Of all layers together, where the engine says that itself: bytes done and bytes to do.
+    whole: (u64, u64),
 }
 
 impl Layers {
@@ -34,6 +36,31 @@ impl Layers {
         let layer = self.seen.get_mut(&(stage as u8, id.to_owned()))?;
         layer.0 = layer.0.max(layer.1);
         Some(self.sum(stage))
+    }
+
+    /// Takes what the engine says of all layers that it fetches in this try. A later try fetches only what an earlier one has not
+    /// completed, so that its own total is the rest of the whole.
+    pub(super) fn update_whole(&mut self, stage: Stage, detail: &ProgressDetail) -> Option<Progress> {
+        let current = u64::try_from(detail.current?).ok()?;
+        let rest = u64::try_from(detail.total?).ok()?.max(current);
+        let (done, total) = &mut self.whole;
+        *total = rest.max(*total);
+        *done = (*total - rest + current).max(*done);
+        Some(Progress { stage, done: *done, total: Some(*total) })
+    }
+
+    /// The engine has come to layer `id`, and takes one after the other: those before it are done.
+    pub(super) fn complete_before(&mut self, stage: Stage, id: &str) {
+        for ((_, layer), (done, total)) in self.seen.iter_mut().filter(|((s, _), _)| *s == stage as u8) {
+            if layer != id {
+                *done = (*done).max(*total);
+            }
+        }
+    }
+
+    /// Whether the engine has said anything of this stage.
+    pub(super) fn knows(&self, stage: Stage) -> bool {
+        self.seen.keys().any(|(s, _)| *s == stage as u8)
     }
 
     fn sum(&self, stage: Stage) -> Progress {

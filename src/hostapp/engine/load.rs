@@ -13,7 +13,7 @@ use futures_util::{Stream, stream};
 
 use super::failure::{Failure, Why};
 use super::layers::Layers;
-use super::{Engine, Image, Progress, Stage, watch};
+use super::{Engine, Image, Progress, SOON, Stage, watch};
 use crate::error::{Code, Error, Result};
 use crate::flasher::image;
 use crate::hostapp::archive::{self, Archive, Fault, Layout, Unpacked};
@@ -45,17 +45,32 @@ impl Engine {
         Err(Error::new(Code::ImageArchiveInvalid, text).with_hint("save the image with `docker save`"))
     }
 
-    /// Loads the image of the archive `archive`, which goes to the engine piece by piece.
+    /// Loads the image of the archive `archive`, which goes to the engine piece by piece; from its start again when the engine dies
+    /// meanwhile.
     ///
     /// # Errors
     /// The archive cannot be read or holds anything but one image; the engine's own error, shown as it is; the engine went
-    /// away.
+    /// away, and did not come back.
     pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
-        let what = format!("cannot load the image archive {}", archive.display());
         let image = archive::open(archive)?;
-        let (file, total, fault) = readable(&image)?;
+        self.again(|| {
+            self.load_once(archive, &image, progress).map_err(|e| {
+                let passes = e.code() == Code::EngineUnreachable;
+                (e, passes)
+            })
+        })
+    }
+
+    fn load_once(
+        &self,
+        archive: &Path,
+        image: &image::Image,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Image> {
+        let what = format!("cannot load the image archive {}", archive.display());
+        let (file, total, fault) = readable(image)?;
         let upload = Upload::default();
-        let said = self.runtime.block_on(self.feed(file, total, &upload, progress));
+        let said = self.long(self.feed(file, total, &upload, progress));
         if let Some(e) = fault.as_error(archive) {
             return Err(e);
         }
@@ -93,18 +108,15 @@ impl Engine {
         let mut layers = Layers::default();
         let mut sent = 0;
         loop {
-            let tick = || {
-                let now = upload.sent.load(Ordering::Relaxed);
-                let moved = now != sent;
-                if moved {
-                    sent = now;
-                    progress(&Progress { stage: Stage::Load, done: now, total });
-                }
-                moved
+            let answer = {
+                let tick = || upload.advance(&mut sent, total, progress);
+                watch::next(&self.docker, self.patience, None, &mut answers, tick).await
             };
-            match watch::next(&self.docker, self.patience, None, &mut answers, tick).await {
+            // An engine that is fast answers between two ticks.
+            upload.advance(&mut sent, total, progress);
+            match answer {
                 Ok(Some(answer)) => {
-                    if let Some(p) = said.take(&answer, &mut layers) {
+                    if let Some(p) = said.take(&answer, &mut layers, sent) {
                         progress(&p);
                     }
                 }
@@ -118,7 +130,8 @@ impl Engine {
     /// What the engine knows of the image `name`, by which one and the same image is addressed from here on.
     pub(super) fn image(&self, name: &str) -> Result<Image> {
         let what = format!("cannot find the image {name} that was fetched just now");
-        let found = self.soon(self.docker.inspect_image(name)).map_err(|e| e.during(&what))?;
+        let found = self.long(watch::within(SOON, self.docker.inspect_image(name)));
+        let found = found.map_err(|e| e.during(&what))?;
         match found.id.filter(|id| id.starts_with("sha256:")) {
             Some(id) => Ok(Image {
                 reference: name.to_owned(),
@@ -182,6 +195,17 @@ impl Upload {
         })
     }
 
+    /// Reports what has gone to the engine beyond `sent`, if anything has.
+    fn advance(&self, sent: &mut u64, total: Option<u64>, progress: &mut dyn FnMut(&Progress)) -> bool {
+        let now = self.sent.load(Ordering::Relaxed);
+        let moved = now != *sent;
+        if moved {
+            *sent = now;
+            progress(&Progress { stage: Stage::Load, done: now, total });
+        }
+        moved
+    }
+
     /// Why the archive could not be read to its end.
     fn broken(&self) -> Option<io::Error> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -204,13 +228,18 @@ struct Said {
 }
 
 impl Said {
-    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers) -> Option<Progress> {
+    /// The engine names a layer when it comes to it. That there are more is seen by the bytes that were `sent`: the layers are nearly all of
+    /// them.
+    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers, sent: u64) -> Option<Progress> {
         if let Some(text) = &answer.stream
             && self.text.len() + text.len() <= MOST_TEXT
         {
             self.text.push_str(text);
         }
-        layers.update(Stage::Extract, answer.id.as_deref()?, answer.progress_detail.as_ref()?)
+        let id = answer.id.as_deref()?;
+        layers.complete_before(Stage::Extract, id);
+        let known = layers.update(Stage::Extract, id, answer.progress_detail.as_ref()?)?;
+        Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
     }
 
     /// The names, or the IDs where there is none, of what was loaded (moby, image/tarexport/load.go), each once.

@@ -15,6 +15,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
 mod clean;
+mod distribution;
 mod failure;
 mod hooks;
 mod hostapp;
@@ -28,10 +29,13 @@ pub use hostapp::Hostapp;
 pub use reference::{HUB, Reference};
 pub use watch::Patience;
 
-use failure::Failure;
+use failure::{Failure, Why};
 
 /// Where the engine of the host OS listens (balena-host.service); not the one of the applications.
 const SOCKET: &str = "/var/run/balena-host.sock";
+
+/// By which the engine's client finds it: the updater of meta-balena exports this to all that it starts.
+pub const HOST_VARIABLE: (&str, &str) = ("DOCKER_HOST", "unix:///var/run/balena-host.sock");
 
 /// The oldest API this client was tried with: that of moby 19.03.
 const OLDEST_API: ClientVersion = ClientVersion { major_version: 1, minor_version: 40 };
@@ -42,15 +46,18 @@ const SOON: Duration = Duration::from_secs(60);
 /// For removing a container with its volumes or an image, on a slow eMMC: gigabytes are unlinked.
 const REMOVAL: Duration = Duration::from_secs(600);
 
+/// For the HTTP client to close a connection that is no longer wanted.
+const CLOSING: Duration = Duration::from_millis(20);
+
 /// For creating and starting a container, on a slow eMMC under load.
 const WORK: Duration = Duration::from_secs(300);
 
 /// An image in the engine's store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The name it was loaded or pulled by; the ID where it has none.
+    /// The name it was loaded by, the ID where it has none, or the name it was asked for in a registry, as it was written.
     pub reference: String,
-    /// `sha256:…`: what the image is addressed by from here on, since a name can be moved.
+    /// `sha256:…`: which image it is, since a name can be moved.
     pub id: String,
     /// Bytes of its layers, unpacked.
     pub size: u64,
@@ -78,7 +85,7 @@ pub struct Progress {
     pub total: Option<u64>,
 }
 
-/// How often, and with which pauses, a pull is tried again after a lost connection.
+/// How often, and with which pauses, a load or a pull is tried again after a lost connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     /// How often at most, the first time included.
@@ -140,7 +147,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Tries pulls as `retry` says.
+    /// Tries loads and pulls as `retry` says.
     #[must_use]
     pub fn with_retry(mut self, retry: Retry) -> Engine {
         self.retry = retry;
@@ -214,17 +221,53 @@ impl Engine {
         self.within(SOON, call)
     }
 
+    /// Waits for a call that takes as long as it takes. A signal that asks the program to end, ends it.
+    fn long<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let done = self.runtime.block_on(watch::until_signal(Box::pin(work)));
+        if done.as_ref().is_err_and(|e| e.why == Why::Interrupted) {
+            self.close_dropped();
+        }
+        done
+    }
+
+    /// Closes the connections of calls that were dropped: a task of the HTTP client does it, which runs only while this thread waits.
+    fn close_dropped(&self) {
+        self.runtime.block_on(async { tokio::time::sleep(CLOSING).await });
+    }
+
+    /// Does `once`, and again after a pause as long as it fails with what may pass (`true`) and there are tries left.
+    fn again<T>(&self, mut once: impl FnMut() -> Result<T, (Error, bool)>) -> Result<T> {
+        let (mut tried, mut pause) = (1, self.retry.first);
+        loop {
+            let error = match once() {
+                Ok(done) => return Ok(done),
+                Err((error, true)) if tried < self.retry.tries => error,
+                Err((error, _)) => return Err(error),
+            };
+            tracing::warn!(
+                "{}; trying again in {:.1} s ({tried} of {})",
+                error.message(),
+                pause.as_secs_f32(),
+                self.retry.tries
+            );
+            let paused = async {
+                tokio::time::sleep(pause).await;
+                Ok(())
+            };
+            self.long(paused)
+                .map_err(|e| e.during("cannot wait for the container engine or the registry"))?;
+            tried += 1;
+            pause = pause.saturating_mul(2).min(self.retry.longest);
+        }
+    }
+
     fn within<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, bollard::errors::Error>>,
     ) -> Result<T, Failure> {
-        self.runtime.block_on(async {
-            match tokio::time::timeout(limit, call).await {
-                Ok(answer) => answer.map_err(Failure::from),
-                Err(_) => Err(Failure::silent(limit)),
-            }
-        })
+        let work: watch::Work<'_, T> = Box::pin(watch::within(limit, call));
+        self.runtime.block_on(work)
     }
 }
 

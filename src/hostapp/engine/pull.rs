@@ -1,15 +1,14 @@
 //! Pulling an image.
 
-use std::thread;
-
 use bollard::BollardRequest;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
+use futures_util::Stream;
 
 use super::failure::{Failure, Why};
 use super::layers::Layers;
 use super::{Engine, Image, Progress, Reference, Stage, watch};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::hostapp::credentials::{self, Credentials};
 
 impl Engine {
@@ -20,11 +19,7 @@ impl Engine {
     pub fn pull(&self, reference: &str, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         let what = format!("cannot pull the image {reference}");
         let name = Reference::parse(reference)?;
-        let found = match &self.credentials {
-            Some(folder) => credentials::below(folder, name.registry()),
-            None => credentials::find(name.registry()),
-        };
-        let (credentials, trouble) = match found {
+        let (credentials, trouble) = match self.credentials_for(&name) {
             Ok(found) => (found, None),
             Err(e) => {
                 tracing::warn!("{e}; the image is pulled without credentials");
@@ -32,32 +27,43 @@ impl Engine {
             }
         };
         let mut layers = Layers::default();
-        let mut pause = self.retry.first;
-        for again in 1.. {
-            let pulled =
-                self.runtime.block_on(self.pull_once(&name, credentials.as_ref(), &mut layers, progress));
-            let failure = match pulled {
-                Ok(()) => return self.image(&name.to_string()).map_err(|e| e.object(reference)),
-                Err(failure) => failure,
-            };
-            let (code, worth_again) = judge(&failure);
-            if !worth_again || again >= self.retry.tries {
-                let error = failure.coded(code, &what).object(reference);
-                return Err(match trouble {
-                    Some(trouble) if code == Code::RegistryRefused => error.and_also(&trouble.message()),
-                    _ => error,
-                });
-            }
-            tracing::warn!(
-                "{what}: {}; trying again in {:.1} s ({again} of {})",
-                failure.text,
-                pause.as_secs_f32(),
-                self.retry.tries
-            );
-            thread::sleep(pause);
-            pause = pause.saturating_mul(2).min(self.retry.longest);
+        self.again(|| {
+            self.long(self.pull_once(&name, credentials.as_ref(), &mut layers, progress)).map_err(
+                |failure| {
+                    let (code, passes) = judge(&failure);
+                    let error = failure.coded(code, &what).object(reference);
+                    let error = match &trouble {
+                        Some(trouble) if code == Code::RegistryRefused => error.and_also(&trouble.message()),
+                        _ => error,
+                    };
+                    (error, passes)
+                },
+            )?;
+            let image = self.image(&name.to_string()).map_err(|e| {
+                let passes = e.code() == Code::EngineUnreachable;
+                (e.object(reference), passes)
+            })?;
+            Ok(Image { reference: reference.to_owned(), ..image })
+        })
+    }
+
+    /// Those that there are for the registry of an image.
+    pub(super) fn credentials_for(&self, name: &Reference) -> Result<Option<Credentials>> {
+        match &self.credentials {
+            Some(folder) => credentials::below(folder, name.registry()),
+            None => credentials::find(name.registry()),
         }
-        Err(Error::new(Code::RegistryUnreachable, what))
+    }
+
+    /// Asks the engine to pull.
+    pub(super) fn answers_to_pull(
+        &self,
+        name: &Reference,
+        credentials: Option<&Credentials>,
+    ) -> impl Stream<Item = Result<CreateImageInfo, bollard::errors::Error>> + Unpin {
+        let options =
+            CreateImageOptionsBuilder::new().from_image(name.repository()).tag(name.version()).build();
+        Box::pin(self.docker.create_image(Some(options), None, credentials.map(Credentials::for_engine)))
     }
 
     async fn pull_once(
@@ -67,10 +73,7 @@ impl Engine {
         layers: &mut Layers,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<(), Failure> {
-        let options =
-            CreateImageOptionsBuilder::new().from_image(name.repository()).tag(name.version()).build();
-        let mut answers =
-            self.docker.create_image(Some(options), None, credentials.map(Credentials::for_engine));
+        let mut answers = self.answers_to_pull(name, credentials);
         let mut done = false;
         loop {
             match watch::next(&self.docker, self.patience, Some(self.patience.stall), &mut answers, || false)
@@ -99,12 +102,17 @@ fn says_done(answer: &CreateImageInfo) -> bool {
     status.starts_with("Status: ") && answer.error_detail.is_none()
 }
 
-/// What the engine says of one layer (moby, distribution/xfer).
+/// How far the pull is by what the engine says of one layer (moby, distribution/xfer), or of all together.
+///
+/// balenaEngine unpacks a layer while it arrives. It says nothing of downloads, and of the layers' unpacking only while each one is at it;
+/// the whole is in objects of their own without a status (its distribution/xfer/download.go).
 fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
-    let (id, status) = (answer.id.as_deref()?, answer.status.as_deref()?);
-    match status {
-        "Downloading" => layers.update(Stage::Pull, id, answer.progress_detail.as_ref()?),
-        "Extracting" => layers.update(Stage::Extract, id, answer.progress_detail.as_ref()?),
+    let id = answer.id.as_deref()?;
+    let detail = answer.progress_detail.as_ref();
+    match answer.status.as_deref().unwrap_or_default() {
+        "" if id == "Total" => layers.update_whole(Stage::Pull, detail?),
+        "Downloading" => layers.update(Stage::Pull, id, detail?),
+        "Extracting" if layers.knows(Stage::Pull) => layers.update(Stage::Extract, id, detail?),
         "Verifying Checksum" | "Download complete" => layers.complete(Stage::Pull, id),
         "Pull complete" => layers.complete(Stage::Extract, id),
         _ => None,
@@ -112,7 +120,7 @@ fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
 }
 
 /// Under which code a failed pull is shown, and whether to try again. By the engine's words: it says no more than those.
-fn judge(failure: &Failure) -> (Code, bool) {
+pub(super) fn judge(failure: &Failure) -> (Code, bool) {
     const REFUSED: [&str; 8] = [
         "unauthorized",
         "authentication required",
@@ -169,6 +177,7 @@ fn judge(failure: &Failure) -> (Code, bool) {
         Why::Lost | Why::Silent => (Code::EngineUnreachable, true),
         Why::Stalled => (Code::RegistryUnreachable, true),
         Why::Garbled => (Code::EngineFailed, false),
+        Why::Interrupted => (Code::Interrupted, false),
         _ if failure.is_full() => (Code::SlotFull, false),
         _ if has(&HOPELESS) => (Code::RegistryUnreachable, false),
         _ if has(&UNKNOWN) => (Code::ImageUnknown, false),

@@ -1,12 +1,16 @@
 //! Waiting for an engine that may be busy for long, and for one that hangs not for ever.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bollard::Docker;
+use futures_util::future::{Either, select};
 use futures_util::{Stream, StreamExt as _};
-use tokio::time::{Instant, timeout};
+use nix::sys::signal::Signal;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::Failure;
+use crate::sys::signal;
 
 /// How long silence is taken for work.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +24,8 @@ pub struct Patience {
     /// A pull of which nothing has been heard for so long is given up, though the engine is alive: a registry that takes the
     /// connection and says no more keeps moby waiting for ever. Flushing a large layer takes minutes on a slow eMMC.
     pub stall: Duration,
+    /// For the registry to answer before a pull: one that cannot be reached for so long is taken for unreachable.
+    pub registry: Duration,
 }
 
 impl Default for Patience {
@@ -29,12 +35,48 @@ impl Default for Patience {
             answer: Duration::from_secs(30),
             deaf: 3,
             stall: Duration::from_secs(900),
+            registry: Duration::from_secs(10),
         }
     }
 }
 
 /// How often who waits gets to do something in between.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often it is looked whether a signal has come.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Work that takes as long as it takes. In a box: the program would be larger with each kind of it in a state machine of its own.
+pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + 'a>>;
+
+/// Does `work`, but drops it when a signal asks the program to end: with it goes its connection, and the engine stops.
+pub(super) async fn until_signal<T>(work: Work<'_, T>) -> Result<T, Failure> {
+    match select(work, Box::pin(signal())).await {
+        Either::Left((done, _)) => done,
+        Either::Right((signal, _)) => Err(Failure::interrupted(signal)),
+    }
+}
+
+/// The signal that asks the program to end, when it comes.
+async fn signal() -> Signal {
+    loop {
+        if let Some(signal) = signal::came() {
+            return signal;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Waits for a call that has a limit.
+pub(super) async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, bollard::errors::Error>>,
+) -> Result<T, Failure> {
+    match timeout(limit, call).await {
+        Ok(answer) => answer.map_err(Failure::from),
+        Err(_) => Err(Failure::silent(limit)),
+    }
+}
 
 /// The next item of `stream`, however long it takes while the engine is alive, or `stall`. `tick` is called now and then; what it says
 /// is whether something went on that does not show in the stream.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::{DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Phases, Run, Signals, limit, run};
+use super::{DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Phases, Run, Signals, Variables, limit, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
@@ -14,14 +14,14 @@ const RESTORE: &str = "hostapp-update-hooks";
 const COMMIT: &str = "hostapp-update-hooks-v2";
 
 /// Runs them as for an update that did not come about (`DURING_UPDATE=0`): boot files and bootloaders are those of the running system
-/// again.
+/// again. They find `more` in their environment.
 ///
 /// # Errors
 /// `HookFailed`.
-pub fn restore(paths: &Paths) -> Result<()> {
+pub fn restore(paths: &Paths, more: Variables) -> Result<()> {
     tracing::info!("running the hooks of the running system");
     let Some(program) = installed(paths, RESTORE) else {
-        let run = own(paths, RESTORE, Phases::FORWARD)?;
+        let run = own(paths, RESTORE, Phases::FORWARD, more)?;
         if super::run(paths, &run)?.is_empty() {
             let text = format!(
                 "cannot run the hooks of the running system: there are none in {}",
@@ -31,7 +31,7 @@ pub fn restore(paths: &Paths) -> Result<()> {
         }
         return Ok(());
     };
-    start(&program, RESTORE, &[])
+    start(&program, RESTORE, &[], more)
 }
 
 /// Runs those that are due once the running system has proved itself.
@@ -41,31 +41,32 @@ pub fn restore(paths: &Paths) -> Result<()> {
 pub fn commit(paths: &Paths) -> Result<()> {
     tracing::info!("running the commit hooks of the running system");
     match installed(paths, COMMIT) {
-        Some(program) => start(&program, COMMIT, &["--commit"]),
-        None => run(paths, &own(paths, COMMIT, Phases::COMMIT)?).map(drop),
+        Some(program) => start(&program, COMMIT, &["--commit"], &[]),
+        None => run(paths, &own(paths, COMMIT, Phases::COMMIT, &[])?).map(drop),
     }
 }
 
-fn start(program: &Path, name: &'static str, args: &[&str]) -> Result<()> {
+fn start(program: &Path, name: &'static str, args: &[&str], more: Variables) -> Result<()> {
     let failed = |why: std::io::Error| {
         Error::new(Code::HookFailed, "cannot run the hooks of the running system")
             .object(program.display())
             .because(why)
     };
-    let command =
-        Command::script(program).map_err(failed)?.args(args).envs([(DURING_UPDATE, "0")]).limit(Some(LIMIT));
+    let command = Command::script(program).map_err(failed)?.args(args).limit(Some(LIMIT));
+    let command = command.envs(more.iter().copied()).envs([(DURING_UPDATE, "0")]);
     let speaker = Speaker { name, full: name, hook: None, levels: true };
     let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
     if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
 }
 
 /// The same hooks without the program that runs them.
-fn own(paths: &Paths, missing: &str, phases: Phases) -> Result<Run> {
+fn own(paths: &Paths, missing: &str, phases: Phases, more: Variables) -> Result<Run> {
     tracing::warn!("{missing} is not installed; copal runs the hooks of the running system itself");
     Ok(Run {
         phases,
         dir: paths.at(DIR),
         during_update: "0".into(),
+        more,
         limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
         signals: Signals::RunToTheEnd,
     })

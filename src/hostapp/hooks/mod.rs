@@ -8,7 +8,9 @@ mod runner;
 mod running;
 
 pub use list::{Hook, Phase, Phases};
-pub use runner::{DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Ran, Run, Signals, limit, run, run_program};
+pub use runner::{
+    DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Ran, Run, Signals, Variables, limit, run, run_program,
+};
 pub use running::{RunningHook, running};
 
 use crate::config::paths::Paths;

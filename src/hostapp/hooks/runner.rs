@@ -30,6 +30,15 @@ pub const LIMIT: Duration = Duration::from_secs(3600);
 /// Runs what is not executable.
 const SH: &str = "/bin/sh";
 
+/// Variables for hooks, by name and value.
+pub type Variables = &'static [(&'static str, &'static str)];
+
+/// What `balena-config-defaults`, which the runner of meta-balena sources before it runs hooks, exports to them by way of the others, where
+/// all of these are installed.
+const HELPERS: [&str; 3] =
+    ["/usr/sbin/balena-config-defaults", "/usr/libexec/os-helpers-sb", "/usr/libexec/os-helpers-tpm2"];
+const OF_HELPERS: (&str, &str) = ("TPM2TOOLS_TCTI", "device:/dev/tpmrm0");
+
 /// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -39,6 +48,8 @@ pub struct Run {
     pub dir: PathBuf,
     /// `DURING_UPDATE`, as they see it.
     pub during_update: OsString,
+    /// What else they find in their environment.
+    pub more: Variables,
     /// How long one may take.
     pub limit: Option<Duration>,
     /// What a signal to end the program, one that is put off already included, does behind the hook that runs.
@@ -75,6 +86,7 @@ impl Run {
             phases,
             dir: dir.unwrap_or_else(|| paths.at(DIR)),
             during_update: during_update.unwrap_or_else(|| "0".into()),
+            more: &[],
             limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
             signals: Signals::StopBetweenHooks,
         })
@@ -120,7 +132,7 @@ pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
     let put_off = PutOff::begin()
         .map_err(|e| Error::new(Code::Io, "cannot put off signals while hooks run").because(e))?;
     let mut runner = Runner { paths, run, debug: is_debugging(paths), ran: Vec::new() };
-    let result = runner.phases(&hooks, &selected);
+    let result = runner.phases(&hooks);
     if result.is_ok() || signal::came().is_none() {
         put_off.release();
     }
@@ -190,31 +202,35 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn phases(&mut self, hooks: &Hooks, selected: &[Hook]) -> Result<()> {
-        let of = |phase| selected.iter().filter(move |h| h.phase == phase);
-        self.all(of(Phase::Before))?;
-        let forward = self.all(of(Phase::Forward));
+    fn phases(&mut self, hooks: &Hooks) -> Result<()> {
+        let asked = self.run.phases;
+        let of = |phase, asked: bool| if asked { hooks.of(phase) } else { Vec::new() };
+        self.all(&of(Phase::Before, asked.before))?;
+        let forward = self.all(&of(Phase::Forward, asked.forward));
         if forward.as_ref().is_err_and(|e| e.code() == Code::Interrupted) {
             return forward;
         }
-        let after = self.all(of(Phase::After));
+        let after = self.all(&of(Phase::After, asked.after));
         let Err(mut e) = forward else {
             after?;
-            return self.all(of(Phase::Commit));
+            return self.all(&of(Phase::Commit, asked.commit));
         };
         if let Err(after) = after {
             e = e.and_also(&after.message());
         }
-        if self.run.phases.commit {
+        if asked.commit {
             tracing::warn!("commit hooks are left out, for a forward hook failed");
         }
         self.clean_up(&hooks.of(Phase::Cleanup));
         Err(e)
     }
 
-    /// Runs them one by one until one fails.
-    fn all<'h>(&mut self, hooks: impl Iterator<Item = &'h Hook>) -> Result<()> {
+    /// Runs them one by one until one fails, but for those that an earlier phase has run.
+    fn all(&mut self, hooks: &[Hook]) -> Result<()> {
         for hook in hooks {
+            if self.ran.iter().any(|ran| ran.hook.path == hook.path) {
+                continue;
+            }
             self.heed_signals(hook)?;
             self.one(hook)?;
         }
@@ -258,7 +274,10 @@ impl Runner<'_> {
     fn start(&self, hook: &Hook) -> io::Result<Ended> {
         let mut shown = None;
         let speaker = Speaker { name: &hook.name, full: &hook.name, hook: Some(&hook.name), levels: true };
+        let helpers = HELPERS.iter().all(|name| self.paths.at(name).is_file());
         command(hook, self.debug)?
+            .envs(helpers.then_some(OF_HELPERS))
+            .envs(self.run.more.iter().copied())
             .envs([(DURING_UPDATE, &self.run.during_update), (HOOKS_DIR, &with_slash(&self.run.dir))])
             .limit(self.run.limit)
             .run_logged(speaker, |pid| shown = Some(Shown::begin(self.paths, hook, pid)))

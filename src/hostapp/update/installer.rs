@@ -75,8 +75,10 @@ impl Installer for ByEngine<'_> {
         self.empty();
         sysroot.flush()?;
         go_on()?;
-        let image = fetch::fetch(self)?;
+        let image = fetch::fetch(self);
+        // A signal has ended it, unless it came too late for that.
         go_on()?;
+        let image = image?;
         let hostapp = self.ready.engine.create_hostapp(&image)?;
         let volume = self.volume(&hostapp)?;
         sysroot.add(&hostapp.id, &volume)?;

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 pub use legacy::asked;
 pub use milestone::told;
 
+use super::engine::HOST_VARIABLE;
 use super::hooks;
 use super::lock::{Lock, Work};
 use super::preflight;
@@ -110,7 +111,7 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
         request,
         device: ready.device.as_ref(),
         installer: &ByEngine { request, ready: &ready, progress, story: &story },
-        restore: &|| hooks::current::restore(&request.paths),
+        restore: &|| hooks::current::restore(&request.paths, &[HOST_VARIABLE]),
         transaction: files::new_transaction()?,
     };
     let result = match &ready.device {

@@ -3,6 +3,7 @@
 use super::installer::When;
 use super::story::Story;
 use crate::error::{Code, Error, Result};
+use crate::hostapp::engine::HOST_VARIABLE;
 use crate::hostapp::mounted_root::MountedRoot;
 use crate::hostapp::sysroot::Sysroot;
 use crate::sys::command::{Command, Speaker};
@@ -52,7 +53,7 @@ impl NewRoot {
         folder.push("/");
         let command = Command::script(&runner).map_err(failed)?;
         let command = command.arg(format!("--{}", when.word())).arg("--dir").arg(folder);
-        let command = command.envs([("DURING_UPDATE", "1")]);
+        let command = command.envs([("DURING_UPDATE", "1"), HOST_VARIABLE]);
         let speaker = Speaker { name: &what, full: &what, hook: None, levels: true };
         let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
         story.hooks_ended(when.word(), ended.end);

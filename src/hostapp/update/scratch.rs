@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::config::paths::Paths;
 use crate::hostapp::sysroot::Sysroot;
 use crate::sys::mount;
+use crate::sys::signal;
 
 /// A folder of the engine's own on the data partition; nothing lasting is in it.
 const FOLDER: &str = "/mnt/data/resin-data/tmp";
@@ -60,7 +61,11 @@ impl Scratch {
     pub(super) fn end(self, paths: &Paths, kept: &Path) {
         let ended = mount::in_host_namespace(|| {
             if is_mounted(paths, &self.point)? {
-                mount::unmount(&self.point, PATIENCE)?;
+                match signal::came() {
+                    // An engine that is still at work on a load that was interrupted is not waited for.
+                    Some(_) => mount::detach(&self.point)?,
+                    None => mount::unmount(&self.point, PATIENCE)?,
+                }
             }
             Ok(())
         });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -38,6 +38,8 @@ pub(super) enum Answer {
     Json(u16, Value),
     Text(String),
     Says(Vec<String>, Then),
+    /// Lines with the seconds at which each of them comes.
+    Recorded(String),
     /// The connection was taken over, or is to be closed.
     Nothing,
 }
@@ -69,6 +71,7 @@ pub(super) fn call_of(request: &Request) -> (&'static str, String) {
     let rows = [
         ("DELETE", "/containers/", "", "remove-container"),
         ("DELETE", "/images/", "", "remove-image"),
+        ("GET", "/distribution/", "/json", "distribution"),
         ("GET", "/images/", "/json", "image"),
         ("GET", "/containers/", "/json", "inspect"),
         ("POST", "/containers/", "/attach", "attach"),
@@ -165,6 +168,8 @@ pub(super) fn read_body(
     Ok(if archive { Body::Archive(Upload { size, head: text }) } else { Body::Text(text) })
 }
 
+const CHUNKED: &str = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close";
+
 pub(super) fn send(stream: &mut UnixStream, answer: Answer) -> std::io::Result<()> {
     let head = |status: u16, rest: &str| format!("HTTP/1.1 {status} Stub\r\n{rest}\r\n\r\n");
     match answer {
@@ -182,9 +187,19 @@ pub(super) fn send(stream: &mut UnixStream, answer: Answer) -> std::io::Result<(
             );
             stream.write_all((head(status, &rest) + &text).as_bytes())
         }
+        Answer::Recorded(text) => {
+            stream.write_all(head(200, CHUNKED).as_bytes())?;
+            let began = Instant::now();
+            for line in text.lines() {
+                let (time, line) = line.split_once(' ').unwrap();
+                let time = Duration::from_secs_f64(time.parse().unwrap());
+                thread::sleep(time.saturating_sub(began.elapsed()));
+                stream.write_all(format!("{:x}\r\n{line}\r\n\r\n", line.len() + 2).as_bytes())?;
+            }
+            stream.write_all(b"0\r\n\r\n")
+        }
         Answer::Says(pieces, then) => {
-            let rest = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close";
-            stream.write_all(head(200, rest).as_bytes())?;
+            stream.write_all(head(200, CHUNKED).as_bytes())?;
             for piece in pieces.iter().filter(|p| !p.is_empty()) {
                 stream.write_all(format!("{:x}\r\n{piece}\r\n", piece.len()).as_bytes())?;
                 stream.flush()?;
@@ -193,10 +208,7 @@ pub(super) fn send(stream: &mut UnixStream, answer: Answer) -> std::io::Result<(
             }
             match then {
                 Then::End => stream.write_all(b"0\r\n\r\n"),
-                Then::Cut => Ok(()),
-                Then::Hang => loop {
-                    thread::sleep(Duration::from_secs(3600));
-                },
+                Then::Cut | Then::Hang => Ok(()),
             }
         }
     }
