@@ -42,7 +42,8 @@ fn is_interrupted<T: std::fmt::Debug>(
     begun: &str,
     work: impl FnOnce(&Bench) -> Result<T, Error>,
 ) {
-    let put_off = PutOff::begin().unwrap();
+    // Never released: the signal would end this process.
+    let _put_off = PutOff::begin().unwrap();
     let calls = || bench.stub.calls().iter().filter(|c| *c == begun).count();
     let before = calls();
     let (result, sent) = std::thread::scope(|scope| {
@@ -61,8 +62,6 @@ fn is_interrupted<T: std::fmt::Debug>(
     let took = sent.elapsed();
     fails(result, Code::Interrupted, &["SIGTERM"]);
     assert!(took < SOON, "{begun}: {took:?}");
-    // Released, it would end this process.
-    std::mem::forget(put_off);
 }
 
 /// The engine hears that nobody waits any more, though this process goes on.
@@ -163,7 +162,8 @@ fn a_credential_helper() {
     }
     let bench = bench(|s| s);
     std::fs::write(bench.dir.path().join("config.json"), r#"{"credsStore":"slow"}"#).unwrap();
-    let put_off = PutOff::begin().unwrap();
+    // Never released: the signal would end this process.
+    let _put_off = PutOff::begin().unwrap();
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -174,5 +174,4 @@ fn a_credential_helper() {
     });
     // It would have had a minute.
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
-    std::mem::forget(put_off);
 }

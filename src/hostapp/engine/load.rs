@@ -56,7 +56,7 @@ impl Engine {
         self.again(|| {
             self.load_once(archive, &image, progress).map_err(|e| {
                 let passes = e.code() == Code::EngineUnreachable;
-                (e, passes)
+                (Box::new(e), passes)
             })
         })
     }

@@ -236,13 +236,13 @@ impl Engine {
     }
 
     /// Does `once`, and again after a pause as long as it fails with what may pass (`true`) and there are tries left.
-    fn again<T>(&self, mut once: impl FnMut() -> Result<T, (Error, bool)>) -> Result<T> {
+    fn again<T>(&self, mut once: impl FnMut() -> Result<T, (Box<Error>, bool)>) -> Result<T> {
         let (mut tried, mut pause) = (1, self.retry.first);
         loop {
             let error = match once() {
                 Ok(done) => return Ok(done),
                 Err((error, true)) if tried < self.retry.tries => error,
-                Err((error, _)) => return Err(error),
+                Err((error, _)) => return Err(*error),
             };
             tracing::warn!(
                 "{}; trying again in {:.1} s ({tried} of {})",

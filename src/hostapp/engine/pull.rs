@@ -36,12 +36,12 @@ impl Engine {
                         Some(trouble) if code == Code::RegistryRefused => error.and_also(&trouble.message()),
                         _ => error,
                     };
-                    (error, passes)
+                    (Box::new(error), passes)
                 },
             )?;
             let image = self.image(&name.to_string()).map_err(|e| {
                 let passes = e.code() == Code::EngineUnreachable;
-                (e.object(reference), passes)
+                (Box::new(e.object(reference)), passes)
             })?;
             Ok(Image { reference: reference.to_owned(), ..image })
         })
