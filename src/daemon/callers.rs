@@ -37,6 +37,8 @@ pub(super) enum Verdict {
     Admit,
     /// Keep it until the user of its sender is known.
     Wait,
+    /// Read no further until there is space for it among those that wait: its sender may be root.
+    Later,
     /// Reply with this error.
     Refuse(&'static str),
     /// Skip it without a reply.
@@ -102,9 +104,8 @@ impl Callers {
         let caller = self.known.get(&call.sender);
         let Some(root) = caller.and_then(|c| c.root) else {
             let bytes: usize = self.waiting.iter().map(|(c, _)| c.size).sum();
-            let own = self.waiting.iter().filter(|(c, _)| c.sender == call.sender).count();
-            let fits = self.waiting.len() < UNKNOWN && bytes + call.size <= HELD && own < OF_ONE;
-            return if fits { Verdict::Wait } else { Verdict::Refuse(TOO_MANY) };
+            let fits = self.waiting.len() < UNKNOWN && bytes + call.size <= HELD;
+            return if fits { Verdict::Wait } else { Verdict::Later };
         };
         let [of_root, of_others] = &self.load;
         let fits = if root {
@@ -127,13 +128,13 @@ impl Callers {
         is_first
     }
 
-    /// Learns whether `sender` is root, and returns its calls that have waited for that; `None`: the bus does not know it any more.
+    /// Learns whether `sender` is root, and returns its calls that have waited for that; `None`: the bus does not say.
     pub(super) fn identify(&mut self, sender: &str, root: Option<bool>) -> Vec<(Call, Vec<u8>)> {
         let all = std::mem::take(&mut self.waiting);
         let (own, rest) = all.into_iter().partition(|(call, _)| call.sender == sender);
         self.waiting = rest;
         if root.is_none() {
-            return Vec::new();
+            return own;
         }
         if self.known.len() >= REMEMBERED {
             self.known.retain(|_, caller| !caller.open.is_empty());
@@ -206,9 +207,9 @@ mod tests {
         );
         assert!(callers.is_root(":1"));
         assert_eq!(callers.judge(&call(":1", 3)), Verdict::Admit);
-        // A connection that is gone takes its calls with it.
+        // The bus may not say it: its connection is gone.
         assert!(callers.any_waits());
-        assert!(callers.identify(":2", None).is_empty());
+        assert_eq!(callers.identify(":2", None).len(), 1);
         assert!(!callers.any_waits() && !callers.is_root(":2"));
     }
 
@@ -266,13 +267,21 @@ mod tests {
         }
         assert!(callers.known.len() <= REMEMBERED);
         assert!(callers.is_root(":root"));
-        // Those that wait are few, whoever they are.
-        for n in 0..1000 {
-            let call = Call { size: 100_000, ..call(&format!(":x{n}"), 1) };
-            if callers.judge(&call) == Verdict::Wait {
+    }
+
+    #[test]
+    fn calls_of_unknown_senders_wait_in_a_bounded_space_and_none_is_refused() {
+        for (size, most) in [(100_000, HELD / 100_000), (200, UNKNOWN)] {
+            let mut callers = known(&[], &[]);
+            for n in 0..most {
+                let call = Call { size, ..call(&format!(":{n}"), 1) };
+                assert_eq!(callers.judge(&call), Verdict::Wait);
                 callers.wait(call, Vec::new());
             }
+            let next = Call { size, ..call(":root", 1) };
+            assert_eq!(callers.judge(&next), Verdict::Later);
+            callers.identify(":0", Some(false));
+            assert_eq!(callers.judge(&next), Verdict::Wait);
         }
-        assert_eq!(callers.waiting.len(), HELD / 100_000);
     }
 }

@@ -53,7 +53,7 @@ struct Shared {
     out: tokio::sync::Mutex<OwnedWriteHalf>,
     /// Calls that have waited for the user of their sender, and may be carried out.
     identified: std::sync::Mutex<VecDeque<Vec<u8>>>,
-    /// There are such calls.
+    /// There are such calls, or there is space for more of those that wait.
     news: Notify,
     /// Another connection to the same bus: no call is in the way of its replies. `None`: no call is admitted at all.
     own: Option<Connection>,
@@ -84,19 +84,25 @@ impl Shared {
     /// Asks the bus for the user of `sender`, and decides on its calls that wait for that.
     async fn identify(self: Arc<Self>, own: Connection, sender: String) {
         let ask = own.call_method(Some(BUS), BUS_PATH, Some(BUS), "GetConnectionUnixUser", &sender);
-        let answer = timeout(LIMIT, ask).await.ok().and_then(Result::ok);
-        let user = answer.and_then(|answer| answer.body().deserialize::<u32>().ok());
+        let answer = timeout(LIMIT, ask).await;
+        let user =
+            answer.as_ref().ok().and_then(|answer| answer.as_ref().ok()?.body().deserialize::<u32>().ok());
         let own = nix::unistd::geteuid().as_raw();
         let calls = self.callers().identify(&sender, user.map(|user| user == 0 || user == own));
         for (call, message) in calls {
-            let verdict = self.callers().judge(&call);
+            let verdict = match (&answer, user) {
+                (_, Some(_)) => self.callers().judge(&call),
+                (Err(_), None) if call.reply => Verdict::Refuse(UNNAMED),
+                // The connection is gone.
+                _ => Verdict::Drop,
+            };
             match verdict {
                 Verdict::Admit => self.identified().push_back(message),
                 Verdict::Refuse(why) => {
                     // If it cannot be written the connection is lost, which the reader notices.
                     drop(self.write(&refusal(&call, why)).await);
                 }
-                Verdict::Wait | Verdict::Drop => {}
+                Verdict::Wait | Verdict::Later | Verdict::Drop => {}
             }
         }
         self.news.notify_one();
@@ -285,14 +291,22 @@ impl Reader {
             return Ok(None);
         };
         let call = Call { sender, serial: header.serial, size, reply: header.flags & NO_REPLY == 0 };
-        let verdict = self.shared.callers().judge(&call);
+        let verdict = loop {
+            let verdict = self.shared.callers().judge(&call);
+            if verdict != Verdict::Later {
+                break verdict;
+            }
+            // The bus answers over a connection of its own, so there will be space.
+            self.shared.write(&std::mem::take(&mut self.refusals)).await?;
+            self.shared.news.notified().await;
+        };
         match verdict {
             Verdict::Admit | Verdict::Wait => {
                 self.input.read_up_to(&mut message, size).await?;
                 // The library replies to each call, and the writer lets those replies through that are expected.
                 message.iter_mut().skip(2).take(1).for_each(|flags| *flags &= !NO_REPLY);
             }
-            Verdict::Refuse(_) | Verdict::Drop => self.input.skip(lengths.body).await?,
+            Verdict::Refuse(_) | Verdict::Later | Verdict::Drop => self.input.skip(lengths.body).await?,
         }
         match verdict {
             Verdict::Admit => return Ok(Some(message)),
@@ -303,11 +317,14 @@ impl Reader {
                 }
             }
             Verdict::Refuse(why) => self.refusals.extend_from_slice(&refusal(&call, why)),
-            Verdict::Drop => {}
+            Verdict::Later | Verdict::Drop => {}
         }
         Ok(None)
     }
 }
+
+/// Why a call is refused whose sender's user stays unknown.
+const UNNAMED: &str = "the bus did not name the user of this connection within 10 s; call again";
 
 /// The error that a call is refused with.
 fn refusal(call: &Call, why: &str) -> Vec<u8> {

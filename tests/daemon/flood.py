@@ -4,7 +4,8 @@
     flood.py SOCKET KIND SECONDS [CONNECTIONS]
 
 It becomes the user 65534 first. KIND: `silent` calls of Status that expect no reply; `replies`, calls of Status whose replies are read; `deaf`, the same with
-replies that nobody reads; `long`, questions for properties with names of 30 MiB; `plans`, calls of Plan that expect no reply.
+replies that nobody reads; `long`, questions for properties with names of 30 MiB; `plans`, calls of Plan that expect no reply; `reconnect`, eight calls of
+Status on each connection, which is closed then and opened again: the service knows no user of it.
 Prints how many messages were sent.
 """
 
@@ -69,13 +70,30 @@ def messages(kind):
     return [call(f"{NAME}.Manager", "Status", serial=n + 1) for n in range(BATCH)]
 
 
+def reconnect(path, end, number):
+    data, sent = b"".join(messages("replies")[:8]), 0
+    while time.monotonic() < end:
+        connections = [connect(path) for _ in range(number)]
+        for connection in connections:
+            connection.sendall(data)
+        sent += 8 * number
+        # They last until the service has read their calls, which come all at once.
+        time.sleep(0.1)
+        for connection in connections:
+            connection.close()
+    print(f"{sent} messages over {number} connections at once")
+
+
 def main():
     path, kind, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     # An ordinary user. Here and not by the caller: that user may not be able to start this interpreter.
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-    connections = [connect(path) for _ in range(int(sys.argv[4]) if len(sys.argv) > 4 else 1)]
+    number = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+    if kind == "reconnect":
+        return reconnect(path, time.monotonic() + seconds, number)
+    connections = [connect(path) for _ in range(number)]
     batch = messages(kind)
     data, sent = b"".join(batch), 0
     rest = {c: memoryview(data) for c in connections}

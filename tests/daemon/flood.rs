@@ -61,15 +61,22 @@ fn no_flood_makes_the_service_grow_or_keeps_root_from_an_answer() {
     let mut service = place.service(&["--idle", "60"]);
     place.call(TOP, MANAGER, "Status", &[]).unwrap();
     let before = status(&service.0, "VmHWM");
-    for (kind, connections, least) in
-        [("silent", 1, 5000), ("replies", 2, 500), ("deaf", 2, 500), ("long", 2, 2), ("plans", 1, 5000)]
-    {
-        let flood = flood(&place, kind, 3, connections);
-        for _ in 0..3 {
+    for (kind, connections, least) in [
+        ("silent", 1, 5000),
+        ("replies", 2, 500),
+        ("deaf", 2, 500),
+        ("long", 2, 2),
+        ("plans", 1, 5000),
+        ("reconnect", 200, 500),
+    ] {
+        let flood = flood(&place, kind, if kind == "reconnect" { 6 } else { 3 }, connections);
+        // Each over a connection of its own: until the bus has named its user, nothing tells it from those of the flood.
+        let (calls, pause) = if kind == "reconnect" { (40, 10) } else { (3, 500) };
+        for _ in 0..calls {
             let began = Instant::now();
             place.call(TOP, MANAGER, "Status", &[]).unwrap_or_else(|e| panic!("{kind}: {e}"));
             assert!(began.elapsed() < ANSWER, "{kind}: {:?}", began.elapsed());
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(pause));
         }
         let sent = sent(flood);
         assert!(sent >= least, "{kind}: this machine manages no flood: {sent}");
