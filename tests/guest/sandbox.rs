@@ -74,6 +74,8 @@ perl -e 'my @key = ("user", "by-copal", "x"); syscall(248, @key, 1, -4) > 0 or d
 echo "priority, limits"
 nice -n -5 true
 prlimit --nofile=8192:8192 true
+echo "whether the clock is synchronised"
+perl -e 'my $state = "\0" x 256; syscall(159, $state) >= 0 or die "adjtimex: $!"'
 echo "a program of 32 bits"
 in-32-bits
 if [ "$unit" != copal.service ]; then
