@@ -11,10 +11,13 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use crate::config::paths::Paths;
+use crate::sys::file::read_whole;
 use crate::sys::watch::Watch;
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
 const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
+/// Most bytes of that file: it has the configuration variables of the device.
+const LONGEST: u64 = 1 << 20;
 const LOCK: &str = "updates.lock";
 /// The first one that is set counts, the second name being the older one.
 const OVERRIDES: [&str; 2] = ["SUPERVISOR_OVERRIDE_LOCK", "RESIN_OVERRIDE_LOCK"];
@@ -59,7 +62,7 @@ impl Services {
         if let (Some(watch), Some(folder)) = (watch, self.config.parent()) {
             watched(watch.folder(folder), folder);
         }
-        match fs::read(&self.config) {
+        match read_whole(&self.config, LONGEST) {
             Ok(text) => is_override(&text),
             Err(e) => {
                 tracing::debug!("{}: {e}", self.config.display());
@@ -144,6 +147,18 @@ fn is_override(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_is_no_file_keeps_nobody_waiting() {
+        let root = tempfile::tempdir().unwrap();
+        let services = Services::new(&Paths::new(root.path()));
+        fs::create_dir_all(services.config.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&services.config, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(!services.overridden(None));
+        fs::remove_file(&services.config).unwrap();
+        fs::write(&services.config, r#"{"RESIN_OVERRIDE_LOCK": true}"#).unwrap();
+        assert!(services.overridden(None));
+    }
 
     #[test]
     fn locks_are_overridden_by_either_key() {
