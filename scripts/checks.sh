@@ -92,7 +92,10 @@ tests() {
     # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.
     {
         status=0
-        run 3000 env RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
+        # A shell ignores SIGINT for what it starts in the background, and so would all that the tests start.
+        signals=--default-signal=INT,QUIT
+        env "$signals" true 2>/dev/null || signals=-u_ # coreutils before 8.31
+        run 3000 env "$signals" RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
         echo "$status" >"$TMP/status"
     } 2>&1 | tee "$LOG"
     count_tests

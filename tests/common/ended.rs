@@ -4,16 +4,19 @@
 use std::process::{Child, Output};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 /// Longer than anything here takes, on a machine that has much else to do.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Waits for the end of a program, and fails with its output when it does not come.
 pub fn wait(child: Child) -> Output {
-    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let id = i32::try_from(child.id()).unwrap();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         if waiting.recv_timeout(LIMIT).is_err() {
-            nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
+            kill_tree(id);
             return true;
         }
         false
@@ -23,4 +26,12 @@ pub fn wait(child: Child) -> Output {
     let _late = done.send(());
     assert!(!watchdog.join().unwrap(), "it did not end: {}", String::from_utf8_lossy(&out.stderr));
     out
+}
+
+/// Kills a program with all that it has started: they hold its pipes open.
+fn kill_tree(id: i32) {
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    children.split_whitespace().for_each(|child| kill_tree(child.parse().unwrap()));
+    // It may have ended just now.
+    let _gone = kill(Pid::from_raw(id), Signal::SIGKILL);
 }
