@@ -98,7 +98,7 @@ codes! {
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
     /// Between the check and the opening, the device behind the name became another one; or a plain file was replaced, renamed
     /// or removed while it was written.
-    TargetChanged = "target-changed", "look at cabling and power: the disk that was checked is not the one that was opened";
+    TargetChanged = "target-changed", "look at cabling and power of a disk, or at what else writes a plain file: what was checked is not what was written";
     /// The target went away during the job.
     TargetVanished = "target-vanished", "look at cabling, power and the kernel log";
     /// The device that a bootloader is to go to does not exist, or is neither a disk nor raw flash.
