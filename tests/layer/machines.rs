@@ -148,7 +148,9 @@ fn a_missing_archive_is_not_replaced_by_a_program_compiled_from_source() {
         answers("machines.py", &[machine]).remove(0)["skipped"].clone()
     };
     let reason = |name: &str| {
-        format!("it compiles copal only where the configuration has PREFERRED_VERSION_{name} = \"0.1.0+source\"")
+        format!(
+            "it compiles copal only where the configuration has PREFERRED_VERSION_{name} = \"0.1.0+source\""
+        )
     };
     // Released, or of another recipe.
     let nothing: [&[(&str, &str)]; 4] = [
