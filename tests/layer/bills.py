@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from standin import LAYER, Data, Stop, bb, functions
+from standin import LAYER, Data, Stop, bb, functions, read
 
 SPDX2 = {"packages": [{"name": "copal", "SPDXID": "SPDXRef-Package-copal"}], "relationships": []}
 SPDX3 = {
@@ -75,10 +75,11 @@ def answer(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         # As at the end of each build.
         index.unlink(missing_ok=True)
         del said[:]
-        if forget := made.get("copal_forget_report"):
-            forget(d)
+        for name in layer.flags["do_cve_check"].get("prefuncs", "").split():
+            made[name](d)
         report("do_cve_check", d)
-        made["copal_cve_check"](d)
+        for name in layer.flags["do_cve_check"]["postfuncs"].split():
+            made[name](d)
         return {
             "image": merged(sorted(reports.glob("*_cve.json")), said),
             "summary": merged([Path(line) for line in index.read_text().splitlines()] if index.exists() else [], said),
@@ -91,7 +92,9 @@ def answer(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     known = bb(said)
     known.build = SimpleNamespace(exec_func=report, deltask=lambda name, d: None)
     known.utils = SimpleNamespace(mkdirhier=lambda path: os.makedirs(path, exist_ok=True), remove=remove)
-    made = functions((LAYER / "classes/copal_sbom.bbclass").read_text(encoding="utf-8"), {"bb": known, "os": os})
+    text = (LAYER / "classes/copal_sbom.bbclass").read_text(encoding="utf-8")
+    made, layer = functions(text, {"bb": known, "os": os}), Data({})
+    read(text, layer)
     d = Data(
         {
             "PN": "copal",
