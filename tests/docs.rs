@@ -350,6 +350,25 @@ fn the_steps_of_a_release_have_the_layer() {
     assert!(layer.contains("Not in git: `recipes/pin` writes them.\ninclude conf/copal-sha256.inc\n"));
 }
 
+/// A text that is to be filled in later, as `@@FIGURE@@`, is in no page that is published.
+#[test]
+fn no_page_has_a_placeholder() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = 0;
+    for folder in ["", "docs", "fuzz", "qemu", "qemu/init", "recipes"] {
+        for entry in std::fs::read_dir(top.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "md") {
+                pages += 1;
+                for (number, line) in std::fs::read_to_string(&path).unwrap().lines().enumerate() {
+                    assert!(!line.contains("@@"), "{}:{}: {line}", path.display(), number + 1);
+                }
+            }
+        }
+    }
+    assert!(pages > 30, "{pages} pages");
+}
+
 /// "Medium" is what a device is installed from, and never the disk that it is installed on.
 #[test]
 fn a_disk_is_not_called_a_medium() {

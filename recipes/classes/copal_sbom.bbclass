@@ -134,39 +134,100 @@ python copal_spdx() {
                  % (done, name, d.getVar("SPDXDEPLOY")))
 }
 
+def copal_reports(d):
+    """The files with the report of this recipe: the text, and each copy of the JSON."""
+    copies = [d.getVar("CVE_CHECK_LOG_JSON")]
+    if d.getVar("CVE_CHECK_COPY_FILES") != "0":
+        copies.append(d.getVar("CVE_CHECK_RECIPE_FILE_JSON"))
+    if d.getVar("CVE_CHECK_CREATE_MANIFEST") != "0":
+        copies.append(os.path.join(d.getVar("CVE_CHECK_SUMMARY_DIR"), os.path.basename(d.getVar("CVE_CHECK_RECIPE_FILE_JSON"))))
+    return d.getVar("CVE_CHECK_RECIPE_FILE"), [copy for copy in copies if copy]
+
+# A task that finds nothing to report leaves what the last build wrote.
+python copal_forget_report() {
+    text, copies = copal_reports(d)
+    for path in [text, d.getVar("CVE_CHECK_RECIPE_FILE_JSON"), d.getVar("CVE_CHECK_LOG"), *copies]:
+        if path:
+            bb.utils.remove(path)
+    bb.utils.remove(d.expand("${T}/copal-parts"), recurse=True)
+}
+do_cve_check[prefuncs] += "copal_forget_report"
+do_generate_vex[prefuncs] += "copal_forget_report"
+
+def copal_read(path):
+    """The text of a file, empty where there is none."""
+    if not path or not os.path.exists(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+def copal_fold(entry, known, part, made):
+    """Adds what is reported of a part to the entry of the recipe. Each line says which part it is about, since the version is the recipe's."""
+    name = "%s@%s" % (part["name"], part["version"])
+    listed = any(product["cvesInRecord"] == "Yes" for product in made["products"])
+    entry["products"].append({"product": name, "cvesInRecord": "Yes" if listed else "No"})
+    if "cpes" in made:
+        entry["cpes"] = entry.get("cpes", []) + made["cpes"]
+    for issue in made["issue"]:
+        # What the recipe says about an issue, by CVE_STATUS, some tasks report for each product.
+        if issue["id"] not in known:
+            summary = {"summary": "%s: %s" % (name, issue["summary"])} if "summary" in issue else {}
+            entry["issue"].append({**issue, **summary, "product": name})
+
 def copal_report(d, task):
-    """Lets a task make its report for each part, and puts them all into that of the recipe, which is the one that images take."""
+    """Lets a task make its report for each part, and adds them to that of the recipe, as parts of its one package: images, and the summary
+    of a build, take the first package of each report."""
     import json
-    import oe.cve_check
 
-    def read(path):
-        if not path or not os.path.exists(path):
-            return None
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-
-    own, text = d.getVar("CVE_CHECK_RECIPE_FILE_JSON"), d.getVar("CVE_CHECK_RECIPE_FILE")
-    merged = json.loads(read(own) or '{"version": "1", "package": []}')
-    texts = [read(text) or ""]
+    name = d.getVar("PN")
+    if name in (d.getVar("CVE_CHECK_SKIP_RECIPE") or "").split():
+        return
+    text, copies = copal_reports(d)
+    report = next(filter(None, map(copal_read, copies)), None)
+    report = json.loads(report) if report else None
+    known = {issue["id"] for issue in report["package"][0]["issue"]} if report else set()
+    texts = [copal_read(text)]
     for part in copal_parts(d):
         one = d.createCopy()
-        for name in ("T", "WORKDIR", "S", "B"):
-            one.setVar(name, d.getVar(name))
-        one.setVar("PN", "%s+%s" % (d.getVar("PN"), part["name"]))
+        for variable in ("T", "WORKDIR", "S", "B"):
+            one.setVar(variable, d.getVar(variable))
+        # Apart from those of recipes: builds and images take each report that is there.
+        folder = d.expand("${T}/copal-parts/") + part["name"]
+        bb.utils.mkdirhier(folder)
+        for variable, file in (("CVE_CHECK_RECIPE_FILE_JSON", "made.json"), ("CVE_CHECK_RECIPE_FILE", "made"), ("CVE_CHECK_LOG", "cve.log"),
+                               ("CVE_CHECK_LOG_JSON", "cve.json"), ("CVE_CHECK_SUMMARY_DIR", "summary"),
+                               ("CVE_CHECK_SUMMARY_INDEX_PATH", "summary/index")):
+            one.setVar(variable, os.path.join(folder, file))
+        one.setVar("CVE_CHECK_COPY_FILES", "1")
+        one.setVar("PN", "%s+%s" % (name, part["name"]))
         one.setVar("PV", part["version"])
         one.setVar("CVE_PRODUCT", " ".join(part["products"]))
         one.setVar("CVE_VERSION", part["version"])
         # Whose patches would be searched.
         one.setVar("SRC_URI", "")
         bb.build.exec_func(task, one)
-        if made := read(one.getVar("CVE_CHECK_RECIPE_FILE_JSON")):
-            oe.cve_check.cve_check_merge_jsons(merged, json.loads(made))
-        texts.append(read(one.getVar("CVE_CHECK_RECIPE_FILE")) or "")
-    if merged["package"]:
-        bb.utils.mkdirhier(os.path.dirname(own))
-        with open(own, "w", encoding="utf-8") as file:
-            json.dump(merged, file, indent=2)
-    if any(texts):
+        texts.append(copal_read(os.path.join(folder, "made")))
+        made = copal_read(os.path.join(folder, "made.json"))
+        if not made:
+            continue
+        made = json.loads(made)
+        if not report:
+            # Of the recipe itself there is nothing to report.
+            package = {**made["package"][0], "name": name, "version": d.expand("${EXTENDPE}${PV}"), "products": [], "issue": []}
+            package.pop("cpes", None)
+            report = {**made, "package": [package]}
+            if d.getVar("CVE_CHECK_CREATE_MANIFEST") != "0":
+                bb.utils.mkdirhier(d.getVar("CVE_CHECK_SUMMARY_DIR"))
+                with open(d.getVar("CVE_CHECK_SUMMARY_INDEX_PATH"), "a", encoding="utf-8") as file:
+                    file.write(copies[-1] + "\n")
+        copal_fold(report["package"][0], known, part, made["package"][0])
+    if report:
+        for copy in copies:
+            bb.utils.mkdirhier(os.path.dirname(copy))
+            with open(copy, "w", encoding="utf-8") as file:
+                json.dump(report, file, indent=2)
+    if any(texts) and d.getVar("CVE_CHECK_COPY_FILES") != "0":
+        bb.utils.mkdirhier(os.path.dirname(text))
         with open(text, "w", encoding="utf-8") as file:
             file.write("".join(texts))
 

@@ -111,18 +111,93 @@ fn a_document_that_is_not_there_stops_the_build() {
     assert!(said.starts_with("0 SPDX documents of the package copal"), "{said}");
 }
 
+/// One after another: a report of all, nothing to report of the program itself, nothing at all, and a recipe that is not checked.
+fn builds() -> [Value; 4] {
+    made()["builds"].as_array().unwrap().clone().try_into().unwrap()
+}
+
+const PARTS: [&str; 3] = ["tar@0.4.46", "bollard-stubs@1.53.1+rc.1", "musl@1.2.5"];
+
+/// Images, and the summary of a build, take the first package of each report, and none twice.
 #[test]
-fn the_report_of_the_recipe_has_each_part_under_names_of_its_own() {
-    let made = made();
-    let names: Vec<&Value> = made["report"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
-    assert_eq!(names, ["copal", "copal+tar", "copal+bollard-stubs", "copal+musl"]);
-    let tar = named(&made["report"], "copal+tar");
-    assert_eq!(tar["version"], "0.4.46");
-    // GNU's tar is not among them.
-    let products: Vec<String> = TAR.iter().map(|vendor| format!("{vendor}:tar")).collect();
-    assert_eq!(tar["products"], json!(products));
-    assert_eq!(named(&made["report"], "copal+musl")["products"], json!(["musl-libc:musl"]));
+fn the_report_of_an_image_has_each_part_in_the_entry_of_the_recipe() {
+    let [made, ..] = builds();
+    for of in ["image", "summary", "log"] {
+        let packages = made[of].as_array().unwrap();
+        assert_eq!(packages.len(), 1, "{of}: {packages:?}");
+        let copal = &packages[0];
+        assert_eq!((&copal["name"], &copal["version"]), (&json!("copal"), &json!("0.1.0")), "{of}");
+        // The version of the entry is the program's: that of a part is in its name.
+        let products = copal["products"].as_array().unwrap();
+        let names: Vec<&str> = products.iter().map(|one| one["product"].as_str().unwrap()).collect();
+        assert_eq!((names[0], &names[1..]), ("copal", &PARTS[..]), "{of}");
+        // The database knows a part under one of its names.
+        assert!(products.iter().all(|one| one["cvesInRecord"] == "Yes"), "{of}: {products:?}");
+        let cpes: Vec<&str> =
+            copal["cpes"].as_array().unwrap().iter().map(|cpe| cpe.as_str().unwrap()).collect();
+        // GNU's tar is not among them.
+        let tar: Vec<String> = TAR.iter().map(|vendor| format!("cpe:{vendor}:tar:0.4.46")).collect();
+        assert_eq!(
+            cpes.iter().filter(|cpe| cpe.contains(":tar:")).collect::<Vec<_>>(),
+            tar.iter().collect::<Vec<_>>(),
+            "{of}"
+        );
+        assert!(cpes.contains(&"cpe:musl-libc:musl:1.2.5"), "{of}: {cpes:?}");
+        let issue = |id: &str, product: Option<&str>, summary: Option<&str>| {
+            (json!(id), json!(product), json!(summary))
+        };
+        let issues: Vec<(Value, Value, Value)> = copal["issue"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| (one["id"].clone(), one["product"].clone(), one["summary"].clone()))
+            .collect();
+        let wanted = [
+            // Of CVE_STATUS: once, and not for each part.
+            issue("CVE-known", None, None),
+            issue("CVE-copal", None, Some("Overflow")),
+            issue("CVE-composefs:tar", Some(PARTS[0]), Some("tar@0.4.46: Overflow")),
+            issue(
+                "CVE-bollard-stubs:bollard-stubs",
+                Some(PARTS[1]),
+                Some("bollard-stubs@1.53.1+rc.1: Overflow"),
+            ),
+            issue("CVE-musl-libc:musl", Some(PARTS[2]), Some("musl@1.2.5: Overflow")),
+        ];
+        assert_eq!(issues, wanted, "{of}");
+    }
     assert_eq!(made["text"], "copal\ncopal+tar\ncopal+bollard-stubs\ncopal+musl\n");
+    assert_eq!(made["errors"], json!([]));
+    // None of the parts has a report of its own there, which a later build would take.
+    assert_eq!(made["files"], json!(["copal", "copal_cve.json"]));
+}
+
+#[test]
+fn a_part_is_reported_where_there_is_nothing_to_report_of_the_program_itself() {
+    let [_, made, ..] = builds();
+    for of in ["image", "summary"] {
+        assert_eq!(made[of].as_array().unwrap().len(), 1, "{of}");
+        let copal = &made[of][0];
+        assert_eq!((&copal["name"], &copal["version"]), (&json!("copal"), &json!("0.1.0")), "{of}");
+        let products: Vec<&Value> =
+            copal["products"].as_array().unwrap().iter().map(|one| &one["product"]).collect();
+        assert_eq!(products, PARTS, "{of}");
+    }
+    assert_eq!(made["text"], "copal+tar\ncopal+bollard-stubs\ncopal+musl\n");
+    assert_eq!(made["errors"], json!([]));
+}
+
+/// Without a database, for one, the task writes nothing: the last build's report would then get each part a second time.
+#[test]
+fn the_report_of_an_earlier_build_is_not_taken_for_that_of_this_one() {
+    let [.., nothing, skipped] = builds();
+    for made in [nothing, skipped] {
+        let empty = json!([]);
+        for of in ["image", "summary", "log", "errors", "files"] {
+            assert_eq!(made[of], empty, "{of}");
+        }
+        assert_eq!(made["text"], "");
+    }
 }
 
 /// Where everything before it comes out of a cache, the archive would not be unpacked.

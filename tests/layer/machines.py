@@ -1,6 +1,7 @@
 """Tells what the Yocto layer makes of machines, without bitbake.
 
-Reads a list of machines as JSON from standard input: bitbake's variables, and in COPAL_SHA256 the targets that the release has digests for.
+Reads a list of machines as JSON from standard input: bitbake's variables, and in COPAL_SHA256 the targets that the release has digests for, in PN
+the name of the recipes, where it is not copal.
 Prints a list: for each machine, whether the appends are among the files of the build, who provides fatrw, which recipes are left out and
 why, and what the build reports.
 """
@@ -10,26 +11,31 @@ from __future__ import annotations
 import json
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
-from standin import LAYER, Data, Skip, bb, functions, read
+from standin import LAYER, Data, Skip, bb, functions, read, version_variable_match
 
 RECIPES = {"archive": "copal_%s.bb", "source": "copal_%s+source.bb"}
 
 
 def answer(machine: dict[str, Any]) -> dict[str, Any]:
     """What the layer makes of a machine."""
+    classes = ("native",) if machine.get("PN", "").endswith("-native") else ()
     given = {name: value for name, value in machine.items() if name != "COPAL_SHA256"}
-    base = Data({"BBFILE_COLLECTIONS": "core balena-common", **given}, {"COPAL_SHA256": {target: "0" for target in machine.get("COPAL_SHA256", [])}})
+    base = Data({"BBFILE_COLLECTIONS": "core balena-common", **given}, {"COPAL_SHA256": {target: "0" for target in machine.get("COPAL_SHA256", [])}}, classes)
     read((LAYER / "conf/layer.conf").read_text(encoding="utf-8").replace("${LAYERDIR}", "/layer"), base)
-    said: list[str] = []
+    name, said = machine.get("PN", "copal"), []  # type: str, list[str]
     skipped = {}
-    for kind, name in RECIPES.items():
-        recipe = next((LAYER / "recipes-support/copal").glob(name % "[0-9.]*[0-9]"))
-        text = "".join(file.read_text(encoding="utf-8") for file in (recipe.with_name("copal.inc"), recipe))
+    sys.modules["bb"], sys.modules["bb.providers"] = ModuleType("bb"), ModuleType("bb.providers")
+    sys.modules["bb.providers"].versionVariableMatch = version_variable_match  # type: ignore[attr-defined]
+    for kind, pattern in RECIPES.items():
+        recipe = next((LAYER / "recipes-support/copal").glob(pattern % "[0-9.]*[0-9]"))
+        common = recipe.with_name("copal.inc").read_text(encoding="utf-8")
+        text = recipe.read_text(encoding="utf-8").replace("require copal.inc\n", common)
         d = base.createCopy()
         # Of the source recipe: what a distribution with a Rust that is new enough has.
-        d.values |= {"PN": "copal", "PV": "0.1.0", "RUSTVERSION": machine.get("RUSTVERSION", "1.94.1%")}
+        d.values |= {"PN": name, "PV": recipe.stem.partition("_")[2], "RUSTVERSION": machine.get("RUSTVERSION", "1.94.1%")}
         d.values |= {"COPAL_ARCHIVES": machine.get("COPAL_ARCHIVES", "https://archives")}
         read(text, d)
         made = functions(text, {"bb": bb(said), "os": os})

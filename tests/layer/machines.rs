@@ -45,9 +45,14 @@ fn is_as_without_the_layer(machine: &Value, why: &str) {
     assert_eq!(made["appends"], false, "{name}: {made}");
     assert_eq!(made["fatrw"], "", "{name}: {made}");
     assert_eq!(made["skipped"]["archive"], format!("{why} (parsed by each build)"), "{name}: {made}");
-    assert_eq!(made["skipped"]["source"], why, "{name}: {made}");
+    assert!(made["skipped"]["source"].is_string(), "{name}: {made}");
     let said = made["said"].as_array().unwrap();
     assert_eq!(said, &[format!("note: copal: {name} is built as without this layer: {why}")], "{name}");
+}
+
+/// The configuration chooses the recipe that compiles the program.
+fn from_source() -> Value {
+    json!({"PREFERRED_VERSION_copal": "0.1.0+source"})
 }
 
 fn has_copal(machine: &Value) {
@@ -68,6 +73,12 @@ fn a_machine_without_a_program_is_built_as_without_the_layer() {
     is_as_without_the_layer(&mips, "there is no copal for mips");
     let out = json!({"COPAL_ENABLED": "0"});
     is_as_without_the_layer(&raspberry_pi_4(&release, &out), "COPAL_ENABLED is 0");
+    // Its sources do not help it.
+    let mut chosen = first_raspberry_pi(&release);
+    chosen.as_object_mut().unwrap().extend(from_source().as_object().unwrap().clone());
+    is_as_without_the_layer(&chosen, arm);
+    let source = answers("machines.py", &[chosen]).remove(0)["skipped"]["source"].clone();
+    assert_eq!(source, arm);
 }
 
 #[test]
@@ -91,8 +102,9 @@ fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let skipped = || {
         let archives = format!("file://{}", folder.path().display());
-        let machine =
-            raspberry_pi_4(&[AARCH64], &json!({"COPAL_ARCHIVES": archives, "HOST_ARCH": "aarch64"}));
+        let mut more = json!({"COPAL_ARCHIVES": archives, "HOST_ARCH": "aarch64"});
+        more.as_object_mut().unwrap().extend(from_source().as_object().unwrap().clone());
+        let machine = raspberry_pi_4(&[AARCH64], &more);
         answers("machines.py", &[machine]).remove(0)["skipped"].clone()
     };
     let archive = |kind: &str| folder.path().join(format!("copal-0.1.0-{kind}.tar.zst"));
@@ -111,14 +123,64 @@ fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
 
 #[test]
 fn the_source_recipe_needs_no_archive_for_the_machine() {
-    let source = json!({"PREFERRED_VERSION_copal": "0.1.0+source"});
-    has_copal(&raspberry_pi_3(&[X86_64, AARCH64, "source"], &source));
+    let digests = [X86_64, AARCH64, "source"];
+    has_copal(&raspberry_pi_3(&digests, &from_source()));
+    has_copal(&raspberry_pi_3(&digests, &json!({"PREFERRED_VERSION:pn-copal": "0.1.0+source"})));
+    let released = json!({"REQUIRED_VERSION_copal": "0.1.0", "PREFERRED_VERSION_copal": "0.1.0+source"});
+    is_as_without_the_layer(&raspberry_pi_3(&digests, &released), "the release has no archive for ARMv7");
+}
+
+/// Bitbake takes the only recipe that is left, whatever its DEFAULT_PREFERENCE is: the build would go on with another program than the
+/// released one, and say nothing.
+#[test]
+fn a_missing_archive_is_not_replaced_by_a_program_compiled_from_source() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("copal-0.1.0-source.tar.zst"), "").unwrap();
+    let skipped = |name: &str, more: &[(&str, &str)]| {
+        let archives = format!("file://{}", folder.path().display());
+        let mut machine = raspberry_pi_4(
+            &[AARCH64, "source"],
+            &json!({"PN": name, "COPAL_ARCHIVES": archives, "HOST_ARCH": "aarch64"}),
+        );
+        for (variable, value) in more {
+            machine[*variable] = json!(value);
+        }
+        answers("machines.py", &[machine]).remove(0)["skipped"].clone()
+    };
+    let reason = |name: &str| {
+        format!(
+            "it compiles copal only where the configuration has PREFERRED_VERSION_{name} = \"0.1.0+source\""
+        )
+    };
+    // Released, or of another recipe.
+    let nothing: [&[(&str, &str)]; 4] = [
+        &[],
+        &[("PREFERRED_VERSION_copal", "0.1.0")],
+        &[("PREFERRED_VERSION_copal-native", "0.1.0+source")],
+        &[("PREFERRED_VERSION_copal", "0.1.0+source"), ("REQUIRED_VERSION_copal", "0.1.0")],
+    ];
+    for chosen in nothing {
+        let said = skipped("copal", chosen);
+        assert_eq!(said["source"], reason("copal"), "{chosen:?}: {said}");
+        assert!(said["archive"].as_str().unwrap().starts_with("there is no "), "{chosen:?}: {said}");
+    }
+    for variable in ["PREFERRED_VERSION_copal", "PREFERRED_VERSION:pn-copal", "REQUIRED_VERSION_copal"] {
+        assert_eq!(skipped("copal", &[(variable, "0.1.0+source")])["source"], Value::Null, "{variable}");
+    }
+    assert_eq!(skipped("copal", &[("PREFERRED_VERSION_copal", "0.1.0+%")])["source"], Value::Null);
+    // The machine that builds follows, unless the configuration says otherwise.
+    let native = |more: &[(&str, &str)]| skipped("copal-native", more)["source"].clone();
+    assert_eq!(native(&[]), reason("copal-native"));
+    assert_eq!(native(&[("PREFERRED_VERSION_copal", "0.1.0+source")]), Value::Null);
+    let apart = [("PREFERRED_VERSION_copal", "0.1.0+source"), ("PREFERRED_VERSION_copal-native", "0.1.0")];
+    assert_eq!(native(&apart), reason("copal-native"));
 }
 
 #[test]
 fn the_source_recipe_is_left_out_where_rust_is_older_than_copal_needs() {
     let skipped = |rust: &str| {
-        let machine = raspberry_pi_4(&[AARCH64], &json!({"RUSTVERSION": rust}));
+        let mut machine = raspberry_pi_4(&[AARCH64], &from_source());
+        machine["RUSTVERSION"] = json!(rust);
         answers("machines.py", &[machine]).remove(0)["skipped"]["source"].clone()
     };
     let needed = env!("CARGO_PKG_RUST_VERSION");

@@ -89,6 +89,12 @@ def bb(said: list[str]) -> SimpleNamespace:
     )
 
 
+def version_variable_match(d: Data, keyword: str, name: str) -> str | None:
+    """`bb.providers.versionVariableMatch`: the version of a recipe that the configuration asks for, in the order that bitbake looks for it."""
+    names = (f"{keyword}_VERSION:pn-{name}", f"{keyword}_VERSION_{name}", f"{keyword}_VERSION")
+    return next(filter(None, map(d.getVar, names)), None)
+
+
 def functions(text: str, known: dict[str, Any]) -> dict[str, Any]:
     """The Python functions of a recipe, class or append; `anonymous` is the list of those without a name."""
     known["anonymous"] = []

@@ -1,5 +1,15 @@
 # The same program, compiled by the distribution's own Rust: wrynose has one that is new enough. Chosen by
 # PREFERRED_VERSION_copal = "0.1.0+source"; docs/yocto.md says what differs.
+
+# Where the archive for a machine is missing, bitbake would take this recipe, as the only one that is left, and say nothing.
+python () {
+    from bb.providers import versionVariableMatch
+
+    name = d.getVar("PN")
+    if "+" not in (versionVariableMatch(d, "REQUIRED", name) or versionVariableMatch(d, "PREFERRED", name) or ""):
+        raise bb.parse.SkipRecipe('it compiles copal only where the configuration has PREFERRED_VERSION_%s = "%s"' % (name, d.getVar("PV")))
+}
+
 require copal.inc
 
 # The program is static (see below), so that the C library is a part of it.
