@@ -87,6 +87,8 @@ pub enum Content {
     Delta {
         /// The ID of the other image; `None` if it is no digest.
         base: Option<Digest256>,
+        /// The ID of the image that is made, if the delta says it.
+        target: Option<Digest256>,
     },
 }
 

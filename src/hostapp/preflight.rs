@@ -117,7 +117,7 @@ fn can_run_here(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
 /// the running slot (`--delta-data-root`), by its configuration (balenaEngine, image/fs.go). A store that is elsewhere or of
 /// another form says nothing.
 fn has_base(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
-    let Content::Delta { base } = archive.content else { return Ok(()) };
+    let Content::Delta { base, .. } = archive.content else { return Ok(()) };
     let missing = |base: &str| {
         let what = format!("cannot install the delta {}: {base}", file.display());
         Err(Error::new(Code::DeltaBaseMissing, what).object(file.display()))

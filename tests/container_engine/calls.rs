@@ -7,6 +7,7 @@ use copal::config::paths::Paths;
 use copal::error::{Code, Error};
 use copal::hostapp::engine::{Engine, Image, Patience, Progress, Retry, Stage};
 
+use crate::image_archive::{Made, digest, tar_of};
 use crate::stub_engine::{Kind, Script, Stub, Then};
 
 pub const IMPATIENT: Patience = Patience {
@@ -195,6 +196,13 @@ fn an_engine_that_dies_during_a_load_is_waited_for_and_the_load_repeated() {
     bench.load().unwrap();
     assert_eq!(bench.stub.calls(), ["load", "image", "load", "image"]);
 
+    // An engine that is stopped reports the end of what unpacks for it.
+    let text = "ApplyLayer signal: terminated stdout:  stderr: ";
+    let stopped = format!("{}\r\n", serde_json::json!({ "errorDetail": { "message": text }, "error": text }));
+    let bench = Bench::new(|s| s.fault("load", 1, says(&[&stopped], Then::End)));
+    bench.load().unwrap();
+    assert_eq!(bench.stub.calls(), ["load", "load", "image"]);
+
     // For good: as often as a pull is tried.
     let bench = Bench::new(|s| s.fault("load", 0, Kind::Close));
     fails(bench.load(), Code::EngineUnreachable, &["image.tar"]);
@@ -203,6 +211,55 @@ fn an_engine_that_dies_during_a_load_is_waited_for_and_the_load_repeated() {
     let bench = Bench::new(|s| s.fault("load", 0, Kind::Status(500, "something new".into())));
     fails(bench.load(), Code::EngineFailed, &["something new"]);
     assert_eq!(bench.stub.calls(), ["load"]);
+}
+
+#[test]
+fn a_delta_that_an_earlier_try_has_made_an_image_of_is_that_image() {
+    let target = r#"{"rootfs":{"diff_ids":[]}}"#;
+    let id = format!("sha256:{}", digest(target.as_bytes()));
+    // balenaEngine names nothing then.
+    let there = "{\"stream\":\"Target image already exists locally, no need to load it.\\n\"}\r\n";
+    let known = format!("{{\"Id\":\"{id}\",\"Size\":1}}");
+    let bench = Bench::new(|s| {
+        s.fault("load", 1, Kind::Lost).fault("load", 1, says(&[there], Then::End)).fault(
+            "image",
+            1,
+            says(&[&known], Then::End),
+        )
+    });
+    let delta = bench.dir.path().join("delta.tar");
+    let base = format!("sha256:{}", digest(b"the image before"));
+    std::fs::write(&delta, Made::delta(&base, target).archive(&["a:1"])).unwrap();
+    let image = bench.engine.load(&delta, &mut |_| {}).unwrap();
+    assert_eq!(image.id, id);
+    assert_eq!(bench.stub.calls(), ["load", "load", "image"]);
+
+    // Of an archive that is no delta, nothing says which image that would be.
+    let image = bench.dir.path().join("image.tar");
+    std::fs::write(
+        &image,
+        Made::new(vec![tar_of(&[("boot/init", 0o755, b"#!/bin/sh\n")])]).archive(&["a:1"]),
+    )
+    .unwrap();
+    let bench = Bench::new(|s| s.fault("load", 0, says(&[there], Then::End)));
+    fails(bench.engine.load(&image, &mut |_| {}), Code::EngineFailed, &["not which"]);
+}
+
+#[test]
+fn an_archive_that_loses_its_name_is_loaded_again_nevertheless() {
+    let bench = Bench::new(|s| s.fault("load", 1, Kind::Lost));
+    let archive = bench.archive(300_000);
+    let mut removed = false;
+    bench
+        .engine
+        .load(&archive, &mut |_| {
+            if !std::mem::replace(&mut removed, true) {
+                std::fs::remove_file(&archive).unwrap();
+            }
+        })
+        .unwrap();
+    assert!(removed);
+    assert_eq!(bench.stub.uploads().last().unwrap().size, 300_000);
 }
 
 #[test]

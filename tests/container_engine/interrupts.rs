@@ -61,7 +61,8 @@ fn is_interrupted<T: std::fmt::Debug>(
     });
     let took = sent.elapsed();
     fails(result, Code::Interrupted, &["SIGTERM"]);
-    assert!(took < SOON, "{begun}: {took:?}");
+    // A second, and what a slow machine adds.
+    assert!(took < Duration::from_secs(10), "{begun}: {took:?}");
 }
 
 /// The engine hears that nobody waits any more, though this process goes on.

@@ -110,7 +110,7 @@ impl Image {
     }
 
     /// The stored file from front to back.
-    pub(super) fn stored(&self) -> Stored {
+    pub(crate) fn stored(&self) -> Stored {
         Stored::new(Arc::clone(&self.file), self.stored_size)
     }
 }

@@ -74,7 +74,7 @@ impl Watch {
 }
 
 /// Buffered reader of the stored file that knows its position and looks ahead.
-pub(super) struct Stored {
+pub(crate) struct Stored {
     file: Arc<File>,
     size: u64,
     buffer: Vec<u8>,

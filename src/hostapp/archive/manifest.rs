@@ -196,7 +196,7 @@ fn image(
 
 impl Labels {
     fn delta(self, layers: usize) -> Check<Content> {
-        if let Some(text) = self.target {
+        if let Some(text) = &self.target {
             let target: Config = parse("the configuration of what the delta makes", text.as_bytes())?;
             let made = target.rootfs.diff_ids.unwrap_or_default().len();
             // The engine takes a layer of the delta for each one that it makes.
@@ -205,7 +205,9 @@ impl Labels {
             }
         }
         let base = self.base.as_deref().and_then(sha256);
-        Ok(Content::Delta { base })
+        // An image's ID is the digest of its configuration.
+        let target = self.target.map(|text| Digest256::of(text.as_bytes()));
+        Ok(Content::Delta { base, target })
     }
 }
 

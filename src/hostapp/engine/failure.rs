@@ -74,6 +74,17 @@ impl Failure {
         Error::new(code, what).because(self.text)
     }
 
+    /// The failure of a load or a pull. Whoever stops the engine's service ends the programs that unpack for it first: the engine reports
+    /// their end, and then goes away itself.
+    pub(super) fn of_transfer(self) -> Failure {
+        // As Go's os/exec names it (`ExitError`), which moby puts behind `ApplyLayer` (pkg/chrootarchive/diff_unix.go).
+        let ended = ["signal: terminated", "signal: killed"].iter().any(|end| self.text.contains(end));
+        match self.why {
+            Why::Reported | Why::Refused(_) if ended => Failure { why: Why::Lost, ..self },
+            _ => self,
+        }
+    }
+
     /// ENOSPC in the words of Go's `syscall` package, EDQUOT too.
     pub(super) fn is_full(&self) -> bool {
         let text = self.text.to_ascii_lowercase();

@@ -1,6 +1,5 @@
 //! Loading an image archive.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +15,7 @@ use super::layers::Layers;
 use super::{Engine, Image, Progress, SOON, Stage, watch};
 use crate::error::{Code, Error, Result};
 use crate::flasher::image;
-use crate::hostapp::archive::{self, Archive, Fault, Layout, Unpacked};
+use crate::hostapp::archive::{self, Archive, Content, Fault, Layout, Unpacked};
 
 /// Bytes of the archive in one piece to the engine.
 const PIECE: usize = 64 << 10;
@@ -83,6 +82,13 @@ impl Engine {
         })?;
         match said.loaded().as_slice() {
             [name] => self.image(name),
+            [] if said.is_there_already() => match archive::inspect(archive, u64::MAX)?.content {
+                Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
+                _ => Err(Error::new(
+                    Code::EngineFailed,
+                    format!("{what}: the engine says that it has the image, but not which"),
+                )),
+            },
             [] => Err(Error::new(
                 Code::EngineFailed,
                 format!("{what}: the engine does not say that it loaded an image"),
@@ -152,12 +158,8 @@ fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, 
             Ok((Box::new(unpacked), None, fault))
         }
         image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {
-            let file = File::open(&image.path).map_err(|e| {
-                Error::new(Code::Io, format!("cannot read {}", image.path.display()))
-                    .object(image.path.display())
-                    .because(e)
-            })?;
-            Ok((Box::new(file), Some(image.stored_size), Fault::default()))
+            // The file that was checked: an engine that starts again empties its folder for temporary files, where an archive may be.
+            Ok((Box::new(image.stored()), Some(image.stored_size), Fault::default()))
         }
     }
 }
@@ -240,6 +242,11 @@ impl Said {
         layers.complete_before(Stage::Extract, id);
         let known = layers.update(Stage::Extract, id, answer.progress_detail.as_ref()?)?;
         Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
+    }
+
+    /// What a delta makes is there: an earlier try came so far before the engine died (balenaEngine, image/tarexport/load.go).
+    fn is_there_already(&self) -> bool {
+        self.text.contains("Target image already exists locally")
     }
 
     /// The names, or the IDs where there is none, of what was loaded (moby, image/tarexport/load.go), each once.

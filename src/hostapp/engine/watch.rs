@@ -92,7 +92,7 @@ pub(super) async fn next<T>(
     let mut deaf = 0;
     loop {
         match timeout(TICK, stream.next()).await {
-            Ok(item) => return item.transpose().map_err(Failure::from),
+            Ok(item) => return item.transpose().map_err(|e| Failure::from(e).of_transfer()),
             Err(_) if tick() => (heard, deaf) = (Instant::now(), 0),
             Err(_) if stall.is_some_and(|limit| began.elapsed() >= limit) => {
                 return Err(Failure::stalled(began.elapsed()));
