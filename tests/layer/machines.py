@@ -1,9 +1,8 @@
 """Tells what the Yocto layer makes of machines, without bitbake.
 
-Reads a list of machines as JSON from standard input: bitbake's variables, and in COPAL_SHA256 the targets that the release has digests for, in PN
-the name of the recipes, where it is not copal.
-Prints a list: for each machine, whether the appends are among the files of the build, who provides fatrw, which recipes are left out and
-why, and what the build reports.
+Reads a list of machines as JSON from standard input: bitbake's variables, in COPAL_SHA256 the targets that the release has digests for,
+in PN the name of the recipes, where it is not copal. Prints a list: for each machine, whether the appends are among the files of the build,
+who provides fatrw, which recipes are left out and why, and what the build reports.
 """
 
 from __future__ import annotations

@@ -92,47 +92,6 @@ fn the_layer_says_who_maintains_it_and_takes_patches() {
     );
 }
 
-/// The branch scarthgap calls the test of patches one that is expected to fail, and a layer in which it passes a failed one.
-#[test]
-fn a_check_of_the_layer_fails_where_a_test_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    };
-    write("bitbake/bin/bitbake", "#!/bin/sh\n");
-    // Not root, as bitbake wants it.
-    write("core/scripts/id", "#!/bin/sh\necho 1000\n");
-    let path = format!("{}/core/scripts:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    let check = |says: &str, status: i32| {
-        write(
-            "core/scripts/yocto-check-layer",
-            &format!("#!/bin/sh\ncat <<'END' >&2\n{says}END\nexit {status}\n"),
-        );
-        let out = Command::new(top().join("recipes/check-layer"))
-            .args([folder.path().join("bitbake"), folder.path().join("core")])
-            .env("PATH", &path)
-            .env("TMPDIR", folder.path())
-            .output()
-            .unwrap();
-        let said = String::from_utf8(out.stdout).unwrap();
-        assert!(said.starts_with(says), "{said} {}", String::from_utf8_lossy(&out.stderr));
-        out.status.code().unwrap()
-    };
-    let patches = "INFO: UNEXPECTED SUCCESS: test_patches_upstream_status (common.CommonCheckLayer.test_patches_upstream_status)\n";
-    let failed = |counts: &str| format!("INFO: FAILED\nINFO:  ({counts})\nINFO: recipes ... FAIL\n");
-    assert_eq!(check("INFO: OK\nINFO:  (skipped=2)\nINFO: recipes ... PASS\n", 0), 0);
-    assert_eq!(check(&format!("{patches}{}", failed("skipped=2, unexpected successes=1")), 2), 0);
-    assert_eq!(check(&format!("{patches}{}", failed("failures=1, skipped=2, unexpected successes=1")), 2), 2);
-    assert_eq!(check(&format!("{patches}{}", failed("errors=1, skipped=2, unexpected successes=1")), 2), 2);
-    // Another test, or none that was run.
-    let other = patches.replace("patches_upstream_status", "readme");
-    assert_eq!(check(&format!("{other}{}", failed("skipped=2, unexpected successes=1")), 2), 2);
-    assert_eq!(check("ERROR: no layer\n", 1), 1);
-}
-
 /// Two versions of Rust, in their order; `1.89` is `1.89.0`.
 fn rust(version: &str) -> Vec<u32> {
     let mut numbers: Vec<u32> = version.split('.').map(|n| n.parse().unwrap()).collect();

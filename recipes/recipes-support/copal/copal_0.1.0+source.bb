@@ -1,13 +1,20 @@
 # The same program, compiled by the distribution's own Rust: wrynose has one that is new enough. Chosen by
 # PREFERRED_VERSION_copal = "0.1.0+source"; docs/yocto.md says what differs.
 
-# Where the archive for a machine is missing, bitbake would take this recipe, as the only one that is left, and say nothing.
+# In Cargo.toml of what is compiled.
+COPAL_RUST = "1.89"
+
 python () {
+    # Where the archive for a machine is missing, bitbake would take this recipe, as the only one that is left, and say nothing.
     from bb.providers import versionVariableMatch
 
     name = d.getVar("PN")
     if "+" not in (versionVariableMatch(d, "REQUIRED", name) or versionVariableMatch(d, "PREFERRED", name) or ""):
         raise bb.parse.SkipRecipe('it compiles copal only where the configuration has PREFERRED_VERSION_%s = "%s"' % (name, d.getVar("PV")))
+    # "1.94.1%" or "1.94.1"; a distribution with a Rust of its own sets it too.
+    have = (d.getVar("RUSTVERSION") or "0").rstrip("%.")
+    if bb.utils.vercmp_string_op(have, d.getVar("COPAL_RUST"), "<"):
+        raise bb.parse.SkipRecipe("copal needs Rust %s to be compiled, and this is %s" % (d.getVar("COPAL_RUST"), have))
 }
 
 require copal.inc
@@ -34,16 +41,6 @@ RUSTFLAGS:append = " -C target-feature=+crt-static -C relocation-model=static"
 
 # Symbols are for the package of debug symbols; what the device gets is stripped by the build system.
 export CARGO_PROFILE_RELEASE_STRIP = "false"
-
-# In Cargo.toml of what is compiled.
-COPAL_RUST = "1.89"
-
-python () {
-    # "1.94.1%" or "1.94.1"; a distribution with a Rust of its own sets it too.
-    have = (d.getVar("RUSTVERSION") or "0").rstrip("%.")
-    if bb.utils.vercmp_string_op(have, d.getVar("COPAL_RUST"), "<"):
-        raise bb.parse.SkipRecipe("copal needs Rust %s to be compiled, and this is %s" % (d.getVar("COPAL_RUST"), have))
-}
 
 # Targets of Yocto's own names are taken to have no static C library, unless they say so.
 python copal_static_target() {
