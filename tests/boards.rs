@@ -403,16 +403,3 @@ fn the_layer_understands_both_syntaxes_of_overrides() {
         assert_eq!(conf.internal_device.as_deref(), Some(*device), "{variables:?}");
     }
 }
-
-#[test]
-fn the_layer_is_of_this_version() {
-    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/recipes-support/copal");
-    let mut found: Vec<_> = fs::read_dir(recipes)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".bb"))
-        .collect();
-    found.sort();
-    let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(found, [format!("copal_{version}+source.bb"), format!("copal_{version}.bb")]);
-}
