@@ -99,8 +99,13 @@ pub enum Content {
 /// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is no archive of exactly one image with at most one name, or it is
 /// damaged; [`SlotFull`](Code::SlotFull): it has more than `most` bytes; those of opening it ([`image::Image::open`]).
 pub fn inspect(path: &Path, most: u64) -> Result<Archive> {
-    let image = open(path)?;
-    let (source, fault) = Unpacked::open(&image)?;
+    inspect_open(&open(path)?, most)
+}
+
+/// The same of an archive that is open.
+pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
+    let path = &image.path;
+    let (source, fault) = Unpacked::open(image)?;
     let limit = Limit::new(most, image.format);
     let checked = Members::read(source, &limit).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {

@@ -196,6 +196,12 @@ fn without_any_answer_it_counts_whether_the_registry_takes_connections() {
     fails(result, Code::RegistryUnreachable, &["takes no connection within 2 s"]);
     assert!(began.elapsed() >= IMPATIENT.registry);
     assert_eq!(bench.stub.calls(), ["distribution"]);
+    // A network that comes and goes: an error first, and then nothing.
+    let flaps = |s: Script| {
+        let text = "Get \"https://r.example/v2/\": dial tcp 10.0.0.1:443: connect: network is unreachable";
+        hang(s.fault("distribution", 1, refused(500, text))).fault("pull", 0, Kind::Hang)
+    };
+    fails(asks(&dead, flaps).0, Code::RegistryUnreachable, &["network is unreachable"]);
     // A name that nobody knows.
     fails(asks("nobody.invalid/os:1", hang).0, Code::RegistryUnreachable, &["nobody.invalid"]);
 

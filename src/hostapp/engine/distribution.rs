@@ -57,7 +57,7 @@ impl Engine {
         let limit = self.patience.registry;
         let began = Instant::now();
         let reached = knock(name.registry(), limit);
-        let mut unreachable = false;
+        let mut unreachable = None;
         loop {
             let left = limit.saturating_sub(began.elapsed());
             let image = name.to_string();
@@ -68,10 +68,10 @@ impl Engine {
                 Verdict::Unreachable if began.elapsed() + PAUSE >= limit => break,
                 Verdict::Unreachable => {
                     tracing::debug!("{name}: {}; asking again", failure.text);
-                    unreachable = true;
+                    unreachable = Some(failure);
                     thread::sleep(PAUSE);
                 }
-                Verdict::Silent if unreachable => break,
+                Verdict::Silent if unreachable.is_some() => break,
                 Verdict::Silent => {
                     return self.is_out_of_reach(name, &reached).then(|| out_of_reach(name, limit));
                 }
@@ -81,20 +81,25 @@ impl Engine {
                 }
             }
         }
-        self.failure_of_pull(name, credentials)
+        let failure = self.failure_of_pull(name, credentials)?;
+        match verdict(&failure) {
+            Verdict::Fails | Verdict::Unreachable => Some(failure),
+            // A network that comes and goes.
+            Verdict::Silent => unreachable.filter(|_| self.is_out_of_reach(name, &reached)),
+            Verdict::Unclear => None,
+        }
     }
 
-    /// How a pull that is begun fails at once; `None` when it does not, or does so with what may pass. It is dropped then.
+    /// How a pull that is begun fails, or that nothing is heard of it in time; `None` when it begins well. It is dropped then.
     fn failure_of_pull(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
         let mut answers = self.answers_to_pull(name, credentials);
         let first = self.within(self.patience.registry, async { answers.next().await.transpose() });
         drop(answers);
-        let failure = first.err().filter(|e| matches!(verdict(e), Verdict::Fails | Verdict::Unreachable));
-        if failure.is_none() {
+        if first.is_ok() {
             tracing::debug!("the registry does not give {name}, and yet the engine does not fail to pull it");
-            self.close_dropped();
         }
-        failure
+        self.close_dropped();
+        first.err()
     }
 
     /// Whether nothing takes a connection at the registry, and the engine has no other way to it that we do not see.
@@ -103,7 +108,7 @@ impl Engine {
             tracing::debug!("the registry of {name} is slow; it is waited for");
             return false;
         }
-        let Ok(info) = self.soon(self.docker.info()) else { return false };
+        let Ok(info) = self.within(self.patience.registry, self.docker.info()) else { return false };
         let given = |text: Option<String>| text.is_some_and(|t| !t.is_empty());
         let mirrors = info.registry_config.and_then(|c| c.mirrors).is_some_and(|m| !m.is_empty());
         !(given(info.http_proxy) || given(info.https_proxy) || mirrors && name.registry() == HUB)

@@ -82,7 +82,7 @@ impl Engine {
         })?;
         match said.loaded().as_slice() {
             [name] => self.image(name),
-            [] if said.is_there_already() => match archive::inspect(archive, u64::MAX)?.content {
+            [] if said.is_there_already() => match archive::inspect_open(image, u64::MAX)?.content {
                 Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
                 _ => Err(Error::new(
                     Code::EngineFailed,
@@ -127,7 +127,9 @@ impl Engine {
                     }
                 }
                 Ok(None) => return Ok(said),
-                Err(e) if e.is_loose_end() && !said.loaded().is_empty() => return Ok(said),
+                Err(e) if e.is_loose_end() && (!said.loaded().is_empty() || said.is_there_already()) => {
+                    return Ok(said);
+                }
                 Err(e) => return Err(e),
             }
         }
