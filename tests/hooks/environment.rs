@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use copal::hostapp::engine::HOST_VARIABLE;
 use copal::hostapp::hooks::{Phases, current, run};
 
+use crate::added::is_added;
 use crate::support::{Site, program};
-
-/// Of a shell's own.
-const OF_SHELLS: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
 type Environment = BTreeMap<String, String>;
 
@@ -21,12 +19,12 @@ fn seen(site: &Site, name: &str) -> Environment {
     let text = site.read(name);
     std::fs::remove_file(site.at(name)).unwrap();
     let pairs = text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned()));
-    pairs.filter(|(name, _)| !OF_SHELLS.contains(&name.as_str())).collect()
+    pairs.filter(|(name, _)| !is_added(name)).collect()
 }
 
 /// Our own, and these.
 fn ours_with(more: &[(&str, &str)]) -> Environment {
-    let own = std::env::vars().filter(|(name, _)| !OF_SHELLS.contains(&name.as_str()) && name != "CRYPT");
+    let own = std::env::vars().filter(|(name, _)| !is_added(name) && name != "CRYPT");
     own.chain(more.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))).collect()
 }
 

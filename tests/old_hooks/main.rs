@@ -8,6 +8,8 @@
     unreachable_pub
 )]
 
+#[path = "../common/added.rs"]
+mod added;
 #[path = "../common/ended.rs"]
 mod ended;
 mod ends;

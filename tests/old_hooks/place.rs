@@ -5,6 +5,7 @@ use std::path::Path;
 
 use copal::sys::mount::parse_mounts;
 
+use crate::added::is_added;
 use crate::needs::can_run;
 use crate::rig::{Rig, stderr, wait};
 
@@ -98,8 +99,7 @@ fn they_are_told_of_an_update_and_nothing_of_copals() {
     let env = rig.text("mnt/state/seen-env");
     let names: Vec<&str> = env.lines().map(|l| l.split('=').next().unwrap()).collect();
     // The script that runs them exports nothing else, least of all the engine's address, and neither does this.
-    let names: Vec<&str> =
-        names.into_iter().filter(|n| !["PWD", "OLDPWD", "SHLVL", "_"].contains(n)).collect();
+    let names: Vec<&str> = names.into_iter().filter(|n| !is_added(n)).collect();
     assert_eq!(names, ["DURING_UPDATE", "OF_THE_SERVICE", "PATH"], "{env}");
     for line in ["DURING_UPDATE=1", "OF_THE_SERVICE=kept", "PATH=/usr/bin:/usr/sbin"] {
         assert!(env.lines().any(|l| l == line), "{line}: {env}");

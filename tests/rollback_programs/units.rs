@@ -160,14 +160,24 @@ fn a_verdict_is_carried_out_to_its_end() {
 const OF_OTHERS: [&str; 5] =
     ["copal-boot-check", "copal-commit-hooks", "rollback-health", "rollback-altboot", "resin-init-flasher"];
 
-/// What a unit takes away by lists that begin with `~`.
-fn taken_away(name: &str, key: &str) -> BTreeSet<String> {
+/// What a unit takes away by lists that begin with `~`, and what it gives back by lists behind them.
+fn taken_and_given_back(name: &str, key: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let text = fs::read_to_string(folder().join(format!("{name}.service"))).unwrap();
     let prefix = format!("{key}=");
-    let lines = text.lines().filter_map(|l| l.strip_prefix(&prefix));
-    let lists =
-        lines.map(|l| l.strip_prefix('~').unwrap_or_else(|| panic!("{name}: {key}={l} is no such list")));
-    lists.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    let (mut taken, mut given) = (BTreeSet::new(), BTreeSet::new());
+    for list in text.lines().filter_map(|l| l.strip_prefix(&prefix)) {
+        match list.strip_prefix('~') {
+            Some(list) => taken.extend(words(list)),
+            // Without a list before it, it forbids everything else (systemd.exec(5)).
+            None if taken.is_empty() => panic!("{name}: {key}={list} allows nothing else"),
+            None => given.extend(words(list)),
+        }
+    }
+    (taken, given)
+}
+
+fn taken_away(name: &str, key: &str) -> BTreeSet<String> {
+    taken_and_given_back(name, key).0
 }
 
 fn words(text: &str) -> BTreeSet<String> {
@@ -202,8 +212,15 @@ fn hooks_and_programs_of_the_board_keep_what_they_need() {
             ];
             assert!(!never.iter().any(|n| key.ends_with(n)), "{name}: {key}");
         }
-        let calls = taken_away(name, "SystemCallFilter");
+        let (calls, given_back) = taken_and_given_back(name, "SystemCallFilter");
         assert!(calls.is_subset(&words("@clock @cpu-emulation @debug @obsolete")), "{name}: {calls:?}");
+        // Whether the clock is synchronised, which a health check may ask.
+        let asks = if calls.contains("@clock") {
+            words("adjtimex clock_adjtime clock_adjtime64")
+        } else {
+            words("")
+        };
+        assert_eq!(given_back, asks, "{name}");
         assert_eq!(taken_away(name, "RestrictNamespaces"), words("cgroup user"), "{name}");
         let most = "CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_LEASE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_PACCT CAP_SYS_TIME
             CAP_SYS_TTY_CONFIG CAP_WAKE_ALARM";
@@ -220,11 +237,12 @@ fn hooks_and_programs_of_the_board_keep_what_they_need() {
 #[test]
 fn a_hook_may_do_the_same_below_each_unit_and_no_less_than_in_a_job() {
     for key in ["SystemCallFilter", "CapabilityBoundingSet"] {
-        let of_hooks = taken_away("rollback-health", key);
+        let (of_hooks, given_back) = taken_and_given_back("rollback-health", key);
         for name in OF_OTHERS.into_iter().filter(|n| *n != "resin-init-flasher") {
-            assert_eq!(taken_away(name, key), of_hooks, "{name}");
+            assert_eq!(taken_and_given_back(name, key), (of_hooks.clone(), given_back.clone()), "{name}");
         }
-        assert!(of_hooks.is_subset(&taken_away("copal", key)), "{key}");
+        let (of_jobs, given_to_jobs) = taken_and_given_back("copal", key);
+        assert!(of_hooks.is_subset(&of_jobs) && given_to_jobs.is_subset(&given_back), "{key}");
     }
 }
 

@@ -2,22 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use crate::added::is_added;
 use crate::copal::{Board, ready};
 use crate::rig::{Rig, can_run, stderr};
 
 /// What the updater of meta-balena exports (`hostapp-update` of v8.0.2).
 const HOST: (&str, &str) = ("DOCKER_HOST", "unix:///var/run/balena-host.sock");
 
-/// Of a shell's own.
-const OF_SHELLS: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
-
 type Environment = BTreeMap<String, String>;
 
-/// What a hook has written to `/mnt/data/env-NAME`, without what its shell adds.
+/// What a hook has written to `/mnt/data/env-NAME`, without what nobody has given it.
 fn seen(rig: &Rig, name: &str) -> Environment {
     let text = rig.text(&format!("mnt/data/env-{name}"));
     let pairs = text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned()));
-    pairs.filter(|(name, _)| !OF_SHELLS.contains(&name.as_str())).collect()
+    pairs.filter(|(name, _)| !is_added(name)).collect()
 }
 
 /// What an update is called with, and these.

@@ -8,6 +8,8 @@
     unreachable_pub
 )]
 
+#[path = "../common/added.rs"]
+mod added;
 mod copal;
 #[path = "../common/ended.rs"]
 mod ended;
