@@ -6,8 +6,8 @@ use std::error::Error;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use copal::boot_files::install::{BootPartition, Contents, Destination, Install, put};
 use copal::config::flasher_conf::FlasherConf;
-use copal::flasher::bootpart::{BootPartition, Contents, Destination, Install, put};
 use copal::sys::file;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -51,7 +51,7 @@ lint() {
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"
-    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/flasher/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin recipes/check-layer
     say "what virtual boards start with"
     check "the boards' grub.cfg" check_grub

@@ -1,7 +1,8 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
-//! The dependency direction is `main → applet → cli → doctor → {flasher, hostapp, rollback, daemon, fatrw} → report → {boot_files,
-//! bootloader, config, device, flash_device, history, partition, phase, slot, version} → sys`, with [`error`] below all of them.
+//! Rooms from top to bottom; none uses one above it (`tests/architecture.rs`): `names` · `cli` · `doctor`, `daemon` · `status`, `rollback` ·
+//! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `image`, `slot` · `boot_files`, `disk`,
+//! `progress` · `config`, `version` · `sys` · `error`.
 
 // What tests share names the crate as those outside of it do.
 #[cfg(test)]
@@ -11,24 +12,26 @@ extern crate self as copal;
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 mod tree;
 
-pub mod applet;
 pub mod boot_files;
+pub mod boot_state;
 pub mod bootloader;
 pub mod cli;
 pub mod config;
 pub mod daemon;
-pub mod device;
+pub mod disk;
 pub mod doctor;
+pub mod engine;
 pub mod error;
-pub mod fatrw;
-pub mod flash_device;
-pub mod flasher;
-pub mod history;
-pub mod hostapp;
-pub mod partition;
-pub mod phase;
-pub mod report;
+pub mod flash;
+pub mod hooks;
+pub mod image;
+pub mod install;
+pub mod names;
+pub mod progress;
 pub mod rollback;
 pub mod slot;
+pub mod state;
+pub mod status;
 pub mod sys;
+pub mod update;
 pub mod version;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let call = copal::applet::Call::of(std::env::args_os());
+    let call = copal::names::Call::of(std::env::args_os());
     copal::sys::log::start(call.voice());
     call.run()
 }

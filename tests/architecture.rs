@@ -7,23 +7,16 @@ use std::path::{Path, PathBuf};
 /// Top-level modules from top to bottom; those of one line stand side by side, and may use each other in one direction.
 const LAYERS: &[&[&str]] = &[
     &["main"],
-    &["applet"],
+    &["names"],
     &["cli"],
-    &["doctor"],
-    &["flasher", "hostapp", "rollback", "daemon", "fatrw"],
-    &["report"],
-    &[
-        "boot_files",
-        "bootloader",
-        "config",
-        "device",
-        "flash_device",
-        "history",
-        "partition",
-        "phase",
-        "slot",
-        "version",
-    ],
+    &["doctor", "daemon"],
+    &["status", "rollback"],
+    &["install", "update"],
+    &["hooks"],
+    &["flash", "engine", "state"],
+    &["boot_state", "bootloader", "image", "slot"],
+    &["boot_files", "disk", "progress"],
+    &["config", "version"],
     &["sys"],
     &["error"],
 ];
@@ -283,7 +276,7 @@ fn nothing_uses_what_is_above_it() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     // The scan does see the edges that are there.
-    for (from, to) in [("main", "applet"), ("applet", "cli"), ("cli", "flasher"), ("flasher", "sys")] {
+    for (from, to) in [("main", "names"), ("names", "cli"), ("cli", "install"), ("install", "sys")] {
         assert!(edges.iter().any(|(f, t, _)| f == from && t == to), "{from} -> {to} not seen");
     }
 }
@@ -305,26 +298,23 @@ fn an_upward_edge_would_be_found() {
         seen("config", "use crate::{error::{Code, Error}, cli, sys::log::{self}};"),
         ["cli", "error", "sys"]
     );
-    assert_eq!(seen("config::paths", "use super::super::flasher::plan;"), ["flasher"]);
+    assert_eq!(seen("config::paths", "use super::super::flash::plan;"), ["flash"]);
     assert_eq!(seen("config::paths", "use super::{pattern};"), ["config"]);
     assert_eq!(seen("config", "mod tests { use super::*; use super::super::cli; }"), ["cli", "config"]);
-    assert_eq!(
-        seen("device", "fn f() { let x: &'static str = \"'\"; crate::flasher::g::<'_'>(x) }"),
-        ["flasher"]
-    );
-    assert_eq!(seen("main", "fn main() { copal::applet::run() }"), ["applet"]);
+    assert_eq!(seen("disk", "fn f() { let x: &'static str = \"'\"; crate::flash::g::<'_'>(x) }"), ["flash"]);
+    assert_eq!(seen("main", "fn main() { copal::names::run() }"), ["names"]);
     // Words that are no code.
     let none = "// use crate::cli;\n/* crate::cli /* */ crate::cli */ const S: &str = r#\"\"crate::cli\"#; const T: &[u8] = b\"\\\"crate::cli\";";
     assert_eq!(seen("sys", none), Vec::<String>::new());
 
     assert!(objection("sys", "error").is_some());
     assert!(objection("error", "sys").is_some());
-    assert!(objection("config", "flasher").is_some());
-    assert!(objection("flasher", "cli").is_some());
-    assert!(objection("cli", "applet").is_some());
-    assert!(objection("flasher", "config").is_none());
+    assert!(objection("config", "flash").is_some());
+    assert!(objection("flash", "cli").is_some());
+    assert!(objection("cli", "names").is_some());
+    assert!(objection("flash", "config").is_none());
     assert!(objection("config", "error").is_none());
-    assert!(objection("device", "config").is_none());
+    assert!(objection("disk", "config").is_none());
 }
 
 /// A glob over the crate would hide which modules are meant.

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use copal::hostapp::hooks::builtin::BUILTINS;
+use copal::hooks::builtin::BUILTINS;
 use serde_json::Value;
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");

@@ -264,8 +264,8 @@ fn tables_of_exit_codes_have_what_comes_after_a_job() {
 
 #[test]
 fn what_boards_and_dashboards_rely_on_is_documented() {
-    use copal::flasher::board::{Environment, LIMIT_VARIABLE};
-    use copal::flasher::progress::cloud;
+    use copal::install::board::{Environment, LIMIT_VARIABLE};
+    use copal::progress::cloud;
 
     let progress = doc("progress.md");
     for text in
@@ -304,7 +304,7 @@ fn flags_of_bootloader_verbs_are_in_the_documentation() {
 /// The documentation of the phases has every one of them, in the order in which they are decided, and its diagram no other.
 #[test]
 fn phases_are_those_of_the_program() {
-    use copal::phase::Phase;
+    use copal::state::phase::Phase;
     let text = doc("phases.md");
     let table = text.split("## How they follow").next().unwrap();
     let documented: BTreeSet<String> =
@@ -325,7 +325,7 @@ fn phases_are_those_of_the_program() {
 /// The operator's guide says of every phase what to do.
 #[test]
 fn the_operator_s_guide_has_every_phase() {
-    use copal::phase::Phase;
+    use copal::state::phase::Phase;
     let text = doc("operating.md");
     let table = text.split("| phase | by itself |").nth(1).unwrap().split("\n\n").next().unwrap();
     let documented: BTreeSet<String> = rows(table).into_iter().map(|r| r[0].clone()).collect();
@@ -431,10 +431,10 @@ fn the_operator_s_guide_quotes_the_program() {
     }
     assert!(codes > 10, "{codes}");
     for (words, file) in [
-        ("a boot sector or partition table may be left on it", "src/flasher/write/mod.rs"),
-        ("it may boot half installed", "src/flasher/install/undo.rs"),
-        ("but its boot files could not be restored", "src/hostapp/update/steps.rs"),
-        ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/hostapp/update/steps.rs"),
+        ("a boot sector or partition table may be left on it", "src/flash/write/mod.rs"),
+        ("it may boot half installed", "src/install/undo.rs"),
+        ("but its boot files could not be restored", "src/update/steps/mod.rs"),
+        ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/update/steps/mod.rs"),
         ("the health checks failed", "src/cli/status/told.rs"),
         ("the bootloader gave up", "src/cli/status/told.rs"),
     ] {

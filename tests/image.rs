@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use copal::config::paths::Paths;
+use copal::disk::partition::{Table, TableKind};
+use copal::disk::select::ImageSize;
 use copal::error::Code;
-use copal::flasher::digest::Digest256;
-use copal::flasher::image::{Checks, Image, Size, check_sector_size, digest_file, find, inspect, locate};
-use copal::flasher::progress::Silent;
-use copal::partition::{Table, TableKind};
+use copal::image::digest::Digest256;
+use copal::image::{Checks, Image, check_sector_size, digest_file, find, inspect, locate};
+use copal::progress::Silent;
 use image_support::{Bench, Count, MIB, look, look_with, noise, put, refused, run, text};
 
 fn tree(files: &[&str]) -> (Bench, Paths) {
@@ -297,7 +298,7 @@ fn a_raw_image_is_judged_by_its_headers_alone() {
     let path = bench.disk("disk.img");
     let count = Count::default();
     let found = inspect(&Image::open(&path).unwrap(), &Checks::default(), &count).unwrap();
-    assert_eq!(found.size, Size::Exact(24 * MIB));
+    assert_eq!(found.size, ImageSize::Exact(24 * MIB));
     check_table(&found.table.unwrap());
     assert!(found.digests.is_none() && found.sha256.is_none());
     assert_eq!(count.done.load(Ordering::Relaxed), 0);
@@ -313,7 +314,7 @@ fn a_compressed_image_is_read_once_and_told_all_of() {
         let count = Count::default();
         let checks = Checks { sha256: true, ..Checks::default() };
         let found = inspect(&Image::open(&packed).unwrap(), &checks, &count).unwrap();
-        assert_eq!(found.size, Size::Exact(24 * MIB));
+        assert_eq!(found.size, ImageSize::Exact(24 * MIB));
         check_table(&found.table.unwrap());
         let digests: Vec<_> = raw.chunks(MIB as usize).map(Digest256::of).collect();
         assert_eq!(found.digests.unwrap(), digests);
@@ -336,7 +337,7 @@ fn a_single_pass_looks_at_the_beginning() {
     let cut = bench.write("cut.gz", &whole[..whole.len() * 3 / 4]);
     let checks = Checks { single_pass: true, ..Checks::default() };
     let found = look_with(&cut, &checks).unwrap();
-    assert_eq!(found.size, Size::AtLeast(24 * MIB));
+    assert_eq!(found.size, ImageSize::AtLeast(24 * MIB));
     let table = found.table.unwrap();
     assert_eq!(table.partitions[0].label.as_deref(), Some("resin-boot"));
     assert_eq!(table.backup, Some(24 * MIB - 33 * 512..24 * MIB));
@@ -410,7 +411,7 @@ fn anything_is_taken_raw_by_force() {
     refused(look(&path), Code::NoPartitionTable, &path, &[]);
     for file in [&path, &bench.pack(&path, "noise.gz", "gzip")] {
         let found = look_with(file, &force).unwrap();
-        assert_eq!((found.size, found.table), (Size::Exact(2 * MIB), None));
+        assert_eq!((found.size, found.table), (ImageSize::Exact(2 * MIB), None));
     }
     let path = bench.disk("disk.img");
     put(&path, MIB, &[0; 4096]);

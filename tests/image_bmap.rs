@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use copal::error::Code;
-use copal::flasher::image::bmap::{Bmap, Checksum, MAX_BYTES, Range};
+use copal::image::bmap::{Bmap, Checksum, MAX_BYTES, Range};
 use image_support::{Bench, MIB, look, put, refused, run, text};
 use proptest::prelude::*;
 

@@ -7,10 +7,10 @@ mod image_support;
 use std::fs;
 
 use copal::error::Code;
-use copal::flasher::chunks::Piece;
-use copal::flasher::digest::Digest256;
-use copal::flasher::image::{Format, Image, digest_file};
-use copal::flasher::progress::Silent;
+use copal::image::chunks::Piece;
+use copal::image::digest::Digest256;
+use copal::image::{Format, Image, digest_file};
+use copal::progress::Silent;
 use image_support::{Bench, MIB, content, noise, put, refused};
 
 /// Name, format, command.
@@ -55,7 +55,7 @@ fn every_packer_gives_the_same_bytes() {
     let plain = digest_file(&raw, &Silent).unwrap();
     assert_eq!(plain.size, data.len() as u64);
     let chunks: Vec<_> = data.chunks(MIB as usize).map(Digest256::of).collect();
-    assert_eq!(plain.chunks, copal::flasher::digest::root(&chunks));
+    assert_eq!(plain.chunks, copal::image::digest::root(&chunks));
     for (name, format, command) in PACKERS {
         let path = bench.pack(&raw, name, command);
         let image = Image::open(&path).unwrap();

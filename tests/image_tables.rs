@@ -9,10 +9,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use copal::disk::partition::TableKind;
+use copal::disk::partition::label::label;
+use copal::disk::select::ImageSize;
 use copal::error::Code;
-use copal::flasher::image::Size;
-use copal::partition::TableKind;
-use copal::partition::label::label;
 use image_support::{Bench, MIB, look, noise, put, refused, run, text};
 
 fn label_of(path: &Path) -> Option<String> {
@@ -27,7 +27,7 @@ fn both(bench: &Bench, fat: &Path) -> Option<String> {
     let disk = bench.sparse("both.img", size + 2 * MIB);
     run("sfdisk", &["-q", text(&disk)], Some(&format!("label: gpt\n2048,{},U\n", size / 512)));
     put(&disk, MIB, &fs::read(fat).unwrap());
-    let checks = copal::flasher::image::Checks { force_raw: true, ..Default::default() };
+    let checks = copal::image::Checks { force_raw: true, ..Default::default() };
     for file in [&disk, &bench.pack(&disk, "both.zst", "zstd -1")] {
         let table = image_support::look_with(file, &checks).unwrap().table.unwrap();
         assert_eq!(table.partitions[0].label, found, "{}", file.display());
@@ -195,9 +195,12 @@ fn mbr_with_logical_partitions() {
             ]
         );
     }
-    let checks = copal::flasher::image::Checks { single_pass: true, ..Default::default() };
+    let checks = copal::image::Checks { single_pass: true, ..Default::default() };
     let single = image_support::look_with(&bench.pack(&path, "mbr.gz", "gzip"), &checks).unwrap();
-    assert!(matches!(single.size, Size::AtLeast(s) if s <= 40 * MIB) || single.size == Size::Exact(40 * MIB));
+    assert!(
+        matches!(single.size, ImageSize::AtLeast(s) if s <= 40 * MIB)
+            || single.size == ImageSize::Exact(40 * MIB)
+    );
 }
 
 /// Offsets of the second and third extended record, from the links.
@@ -415,17 +418,17 @@ fn backup_entries_far_from_their_header_are_refused() {
         bytes[header + 16..header + 20].copy_from_slice(&crc.to_le_bytes());
     }
     fs::write(&disk, &bytes).unwrap();
-    let checks = copal::flasher::image::Checks::default();
+    let checks = copal::image::Checks::default();
     let error = image_support::look_with(&disk, &checks).unwrap_err();
     assert_eq!(error.code(), Code::PartitionTableInvalid);
     assert!(error.message().contains("far from their header"), "{error}");
 }
 
 /// The table of a disk file, as a disk in use is read.
-fn table_of(path: &Path) -> copal::partition::Table {
+fn table_of(path: &Path) -> copal::disk::partition::Table {
     let file = fs::File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
-    copal::partition::of_disk(&mut |offset, buf| file.read_exact_at(buf, offset), size).unwrap()
+    copal::disk::partition::of_disk(&mut |offset, buf| file.read_exact_at(buf, offset), size).unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #[path = "common/tree.rs"]
 mod tree;
 
-use copal::device::Facts;
+use copal::disk::Facts;
 use copal::error::{Code, Error};
 use copal::slot::{Roots, Slot};
 use tree::{GIB, MIB, Tree};

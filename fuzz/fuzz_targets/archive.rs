@@ -1,7 +1,7 @@
 //! Image archives, plain and compressed: whatever the file holds, there is an answer; and the same one again.
 #![no_main]
 
-use copal::hostapp::archive::inspect;
+use copal::engine::archive::inspect;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

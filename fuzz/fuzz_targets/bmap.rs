@@ -1,7 +1,7 @@
 //! Block maps: one that is taken is printed so that the same is read again.
 #![no_main]
 
-use copal::flasher::image::bmap::{Bmap, MAX_BYTES};
+use copal::image::bmap::{Bmap, MAX_BYTES};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

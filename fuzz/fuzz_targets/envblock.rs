@@ -1,7 +1,7 @@
 //! GRUB's environment block: what is read can be written and read again, and a change in place never passes through nonsense.
 #![no_main]
 
-use copal::bootloader::envblock::{EnvBlock, SIZE};
+use copal::boot_state::envblock::{EnvBlock, SIZE};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

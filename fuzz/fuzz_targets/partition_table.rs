@@ -3,7 +3,7 @@
 
 use std::io;
 
-use copal::partition;
+use copal::disk::partition;
 use libfuzzer_sys::fuzz_target;
 
 /// Size of the disk in bytes.

@@ -1,7 +1,7 @@
 //! U-Boot's text files: whatever is in them stays, byte by byte, and what is set is read back.
 #![no_main]
 
-use copal::bootloader::uenv::Uenv;
+use copal::boot_state::uenv::Uenv;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -39,19 +39,19 @@ pub(crate) fn is(kind: &str) -> bool {{
 _CHANGES = [
     ("src/lib.rs", "pub mod version;\n", "mod tamper;\npub mod version;\n"),
     (
-        "src/flasher/write/mod.rs",
+        "src/flash/write/mod.rs",
         "Step::VerifyBody => self.verify_body()?,",
         'Step::VerifyBody if crate::tamper::is("read-back") => {}\n'
         "                Step::VerifyBody => self.verify_body()?,",
     ),
     (
-        "src/flasher/write/verify.rs",
+        "src/flash/write/verify.rs",
         "let mut buffer = Buffer::zeroed(0);\n        let mut bad = None;",
         'if crate::tamper::is("read-back") {\n            return Ok(None);\n        }\n'
         "        let mut buffer = Buffer::zeroed(0);\n        let mut bad = None;",
     ),
     (
-        "src/flasher/write/mod.rs",
+        "src/flash/write/mod.rs",
         "let ranges = [Some(self.head.clone()), self.backup.clone()];",
         'let first = crate::tamper::is("first-mib-last");\n'
         "        let ranges = if first { [None, None] } else { [Some(self.head.clone()), self.backup.clone()] };",

@@ -3,6 +3,8 @@
 //! [`Destination`] never leads out of it, [`Budgets`] tell beforehand whether it all fits.
 
 mod destination;
+pub mod fatrw;
+pub mod install;
 mod names;
 mod space;
 

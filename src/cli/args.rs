@@ -17,7 +17,7 @@ use super::texts::{
     MAIN_HELP, MAN_EXAMPLES, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
 };
 use crate::error::{Code, Error, Result};
-use crate::flasher::digest::Digest256;
+use crate::image::digest::Digest256;
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]

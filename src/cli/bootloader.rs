@@ -6,12 +6,12 @@ use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
 
 use super::Ui;
+use crate::bootloader::mmcboot::{self, BootPartition};
+use crate::bootloader::mtd::{self, Chip};
+use crate::bootloader::{Compared, Write, Written, prepare};
 use crate::config::flasher_conf::number;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::flash_device::mmcboot::{self, BootPartition};
-use crate::flash_device::mtd::{self, Chip};
-use crate::flash_device::{Compared, Write, Written, prepare};
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -2,7 +2,7 @@
 
 use super::{DigestArgs, Ui};
 use crate::error::Result;
-use crate::flasher::image::digest_file;
+use crate::image::digest_file;
 
 /// Computes the chunk digest of `args.file`, and hands it to `ui`.
 pub(super) fn run_digest(args: &DigestArgs, ui: &Ui) -> Result<()> {

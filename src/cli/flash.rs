@@ -6,12 +6,13 @@ use super::receipt_file::ReceiptFile;
 use super::{FlashArgs, Ui};
 use crate::config::paths::Paths;
 use crate::error::Result;
-use crate::flasher::image::Checks;
-use crate::flasher::install;
-use crate::flasher::job::{Request, prepare};
-use crate::flasher::receipt::Receipt;
-use crate::flasher::watch::Watch;
-use crate::flasher::{ending, plan::Plan};
+use crate::flash::job::{Request, prepare};
+use crate::flash::watch::Watch;
+use crate::image::Checks;
+use crate::install;
+use crate::install::ending;
+use crate::install::plan::Plan;
+use crate::install::receipt::Receipt;
 
 /// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
@@ -31,7 +32,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     };
     match (args.plan, request.is_installation()) {
         (true, true) => show_plan(&install::plan(&request, ui.progress())?, ui),
-        (true, false) => show_plan(&prepare(&request, ui.progress())?.plan, ui),
+        (true, false) => show_plan(&prepare(&request, ui.progress())?.plan.into(), ui),
         (false, true) => install(args, &request, ui)?,
         (false, false) => write_image(args, &request, ui)?,
     }
@@ -52,7 +53,7 @@ fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     // A refusal is not shown by the LED: whoever started this by hand is not kept waiting for it.
     let receipt = run.inspect_err(|e| watch.failed(e))?;
     watch.succeeded(&receipt);
-    show_receipt(&receipt, file.as_ref(), ui)
+    show_receipt(&receipt.into(), file.as_ref(), ui)
 }
 
 /// Everything, and the end of the running system.
@@ -89,7 +90,8 @@ fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Resul
     Ok(())
 }
 
-fn summary(r: &Receipt) -> String {
+fn summary(receipt: &Receipt) -> String {
+    let r = &receipt.flash;
     let mib = |n: u64| n.div_ceil(1 << 20);
     format!(
         "{}: {} MiB verified ({} written, {} zeroed, {} there already) in {:.1} s + {:.1} s; chunk digest {}",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Ui, answer};
 use crate::config::paths::Paths;
 use crate::error::Result;
-use crate::hostapp::hooks::{Hook, Phases, Run, legacy, run};
+use crate::hooks::{Hook, Phases, Run, legacy, run};
 
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\
@@ -89,7 +89,7 @@ pub(super) fn run_hooks(args: &HooksArgs, ui: &Ui) -> Result<()> {
     }
     let ran = run(&paths, &asked)?;
     let with_time = |r: &_| {
-        let crate::hostapp::hooks::Ran { hook, time } = r;
+        let crate::hooks::Ran { hook, time } = r;
         let mut value = shown(hook);
         if let Value::Object(members) = &mut value {
             members.insert("seconds".into(), time.as_secs_f64().into());

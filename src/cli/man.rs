@@ -5,8 +5,8 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use super::{Ui, args};
+use crate::boot_files::fatrw;
 use crate::error::{Code, Error, Result};
-use crate::fatrw;
 
 const VERSION: &str = concat!("copal ", env!("CARGO_PKG_VERSION"));
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::{Code, Error, Result};
-use crate::flasher::plan::Plan;
+use crate::flash::plan::Plan;
 use crate::sys::block::sync_name;
 
 /// The place of a receipt, proven to be writable before anything is flashed.

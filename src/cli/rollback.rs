@@ -11,15 +11,15 @@ use super::{Ui, answer, args};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
-use crate::history::{Check, CheckResult};
-use crate::hostapp::status::{self, Problem};
-use crate::phase::Phase;
-use crate::phase::files::Flag;
 use crate::rollback::by_hand::{self, Back};
 use crate::rollback::check_version::{self, Age};
 use crate::rollback::{
     altboot, boot_check, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
 };
+use crate::state::files::Flag;
+use crate::state::history::{Check, CheckResult};
+use crate::state::phase::Phase;
+use crate::status::{self, Problem};
 
 /// Behind the help.
 pub(super) const AFTER_HELP: &str = "\

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::exit;
 use crate::error::{Code, Error, Result};
-use crate::flasher::progress::{self, Progress, json};
+use crate::progress::{self, Progress, json};
 use crate::sys::log::{self, Failure};
 
 /// Where a verb shows itself.

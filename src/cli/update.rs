@@ -6,7 +6,7 @@ use super::{Ui, UpdateArgs};
 use crate::config::paths::Paths;
 use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result};
-use crate::hostapp::update::{Installed, Request, Source};
+use crate::update::{Installed, Request, Source};
 
 /// Updates: hands `args` to the update, and what came of it to `ui`.
 pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Ui, VerifyArgs};
 use crate::error::Result;
-use crate::flasher::job::verify;
+use crate::flash::job::verify;
 
 /// Compares: `args.image` with `args.target`, the outcome to `ui`; a difference is [`Code::TargetDiffers`].
 ///

@@ -13,8 +13,8 @@ use super::snapshot::Snapshot;
 use super::work::Work;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::lock::Holder;
-use crate::hostapp::status;
+use crate::status;
+use crate::update::lock::Holder;
 
 /// How old what is shown of the device may be.
 const FRESH: Duration = Duration::from_millis(500);

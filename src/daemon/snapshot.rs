@@ -1,7 +1,7 @@
 //! Where the device stands, as the properties show it.
 
-use crate::hostapp::status::Status;
 use crate::slot::Slot;
+use crate::status::Status;
 
 /// What the properties of the manager and the slots are made of. An empty text: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

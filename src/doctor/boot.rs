@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::{Findings, Patient};
-use crate::bootloader;
+use crate::boot_state;
 use crate::error::{Code, Error};
-use crate::phase;
+use crate::state::phase;
 use crate::sys::file::{Folder, is_leftover};
 use crate::sys::mount;
 
@@ -16,7 +16,7 @@ const FEW_ENTRIES: u64 = 8;
 const LITTLE_ROOM: u64 = 512 << 10;
 
 pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
-    let dialect = match bootloader::detect(patient.paths) {
+    let dialect = match boot_state::detect(patient.paths) {
         Ok(dialect) => dialect,
         Err(e) => return found.problem(&e),
     };

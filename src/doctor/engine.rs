@@ -1,7 +1,7 @@
 //! The container engine of the host.
 
 use super::{Findings, Patient};
-use crate::hostapp::engine::Engine;
+use crate::engine::Engine;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let root = match Engine::connect(patient.paths).and_then(|e| e.data_root()) {

@@ -3,9 +3,9 @@
 use super::{Findings, Verdict};
 use crate::config::paths::Paths;
 use crate::error::Code;
-use crate::flasher::install;
-use crate::flasher::job::Request;
-use crate::flasher::progress::Silent;
+use crate::flash::job::Request;
+use crate::install;
+use crate::progress::Silent;
 
 pub(super) const NAME: &str = "flash";
 
@@ -15,7 +15,12 @@ pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
     request.checks.single_pass = true;
     match install::plan(&request, &Silent) {
         Ok(plan) => {
-            found.add(Verdict::Ok, format!("{} would be written", plan.target.name.display()), None, None);
+            found.add(
+                Verdict::Ok,
+                format!("{} would be written", plan.flash.target.name.display()),
+                None,
+                None,
+            );
         }
         // It mounts its own in that place.
         Err(e) if e.code() == Code::MediumBootElsewhere => {

@@ -10,7 +10,7 @@ mod system;
 use serde::Serialize;
 
 use crate::config::paths::Paths;
-use crate::device::Facts;
+use crate::disk::Facts;
 use crate::error::Error;
 use crate::slot::Roots;
 

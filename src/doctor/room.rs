@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::{Findings, Patient};
 use crate::error::{Code, Error};
-use crate::hostapp::preflight;
 use crate::sys::file::Folder;
+use crate::update::preflight;
 
 /// Less than this on the data partition is little for any archive. How much one needs is known when it is there.
 const DATA: u64 = 64 << 20;

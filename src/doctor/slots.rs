@@ -1,8 +1,8 @@
 //! The two roots, and what is on them.
 
 use super::{Findings, Patient};
-use crate::hostapp::current;
 use crate::slot::Root;
+use crate::slot::hostapp;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let Some(roots) = patient.roots else { return };
@@ -16,7 +16,7 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
         [(Some(&roots.active), patient.paths.active()), (roots.inactive.as_ref(), patient.paths.inactive())]
     {
         let Some(root) = root else { continue };
-        if current::container(&path).is_none() {
+        if hostapp::container(&path).is_none() {
             found.warn(
                 format!("slot {} holds no complete hostapp", root.slot),
                 "install an update: until then there is nothing to go back to",

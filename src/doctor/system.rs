@@ -1,10 +1,10 @@
 //! What updates leave behind, whether one is under way, and the services they rely on.
 
 use super::{Findings, Patient};
-use crate::hostapp::hooks;
-use crate::hostapp::lock::Holder;
-use crate::phase::{self, Welcome};
+use crate::hooks;
+use crate::state::phase::{self, Welcome};
 use crate::sys::{mount, systemd};
+use crate::update::lock::Holder;
 
 /// What an interrupted update may leave in the slot it was writing.
 const IN_THE_SLOT: [&str; 4] = ["hostapps/.new", "current.new", "counter.new", "counter.tmp"];

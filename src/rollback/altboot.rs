@@ -5,9 +5,9 @@ use super::{Ground, Outside, Turn, story, warn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Error, Result};
-use crate::history::{Event, announce};
-use crate::phase::files::{self, Marker, RollbackKind};
-use crate::phase::{Marked, Observation, Phase};
+use crate::state::files::{self, Marker, RollbackKind};
+use crate::state::history::{Event, announce};
+use crate::state::phase::{Marked, Observation, Phase};
 
 /// Does it, in the phase that it is for, and reboots; otherwise nothing.
 ///

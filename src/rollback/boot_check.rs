@@ -7,8 +7,8 @@ use super::{Ground, Outside, Turn, warn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
-use crate::phase::{Marked, Phase};
+use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
+use crate::state::phase::{Marked, Phase};
 
 /// Each turn ends something; more would be a circle.
 const MOST_TURNS: usize = 4;

@@ -7,7 +7,7 @@ use super::{Ground, Outside, Turn, refused};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::Phase;
+use crate::state::phase::Phase;
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::current;
+use crate::slot::hostapp;
 use crate::version::Version;
 
 /// The first release that a device can go back to.
@@ -27,7 +27,7 @@ pub enum Age {
 #[must_use]
 pub fn previous(paths: &Paths) -> Option<String> {
     // Through an automount: what is looked up below it gets mounted.
-    current::os_release(&paths.inactive())?.version().map(str::to_owned)
+    hostapp::os_release(&paths.inactive())?.version().map(str::to_owned)
 }
 
 /// What is known of the previous system's age. Reads only.

@@ -13,20 +13,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
-use crate::device::Facts;
+use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
-use crate::hostapp::hooks::{DIR, DURING_UPDATE};
-use crate::hostapp::mounted_root::MountedRoot;
+use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hooks::{DIR, DURING_UPDATE};
 use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
 use crate::sys::mount;
 use crate::sys::signal::PutOff;
+use crate::update::mounted_root::MountedRoot;
 
 /// What every release with rollbacks has: the runner, which runs the forward hooks when nothing else is asked for.
 const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
 
-pub use crate::hostapp::hooks::LIMIT;
+pub use crate::hooks::LIMIT;
 
 /// For hooks of an earlier run, which was killed, to end.
 const PATIENCE: Duration = Duration::from_secs(120);

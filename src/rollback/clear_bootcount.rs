@@ -2,12 +2,12 @@
 //!
 //! Runs while the system goes down: everything it needs is read from files, no other program is started, nothing is waited for.
 
-use crate::bootloader;
+use crate::boot_state;
 use crate::config::paths::Paths;
-use crate::device::Facts;
+use crate::disk::Facts;
 use crate::error::Result;
-use crate::phase::{Phase, observe};
 use crate::slot::Roots;
+use crate::state::phase::{Phase, observe};
 
 /// Sets the boot count to 0 where the next boot is, or goes on with, the trial of an update. Anywhere else it stays: in
 /// [`Phase::Altboot`] a count of 0 would send the device back into the system that
@@ -17,7 +17,7 @@ use crate::slot::Roots;
 /// `BootStateInvalid`, `BootStateUnwritable`, `BootMountFailed` where the boot partition is gone already; `SlotUnknown`, `SlotSame`,
 /// `Io`, `StateInvalid`.
 pub fn run(paths: &Paths) -> Result<()> {
-    let dialect = bootloader::detect(paths)?;
+    let dialect = boot_state::detect(paths)?;
     let state = dialect.read()?;
     // Neither of the two phases, or nothing to do: this is almost every reboot there is.
     if !state.upgrade_available || state.bootcount == 0 {

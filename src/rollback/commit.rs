@@ -3,12 +3,12 @@
 use super::story;
 use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, stop, warn};
-use crate::bootloader;
+use crate::boot_state;
 use crate::error::Result;
-use crate::history::{Event, Why, announce};
-use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
-use crate::hostapp::hooks::{self, DIR};
-use crate::phase::files::{BootfilesRecord, CommitDue};
+use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hooks::{self, DIR};
+use crate::state::files::{BootfilesRecord, CommitDue};
+use crate::state::history::{Event, Why, announce};
 use crate::sys::signal;
 
 /// Why it stays.
@@ -34,7 +34,7 @@ pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> 
     let own = own_boot_files(ground);
     let in_place = own.is_ok();
     warn(own);
-    let dialect = bootloader::detect(paths)?;
+    let dialect = boot_state::detect(paths)?;
     kernel_override::commit(paths, &*dialect, running.slot);
     // A state partition that takes nothing costs the commit hooks of a cut, not the verdict.
     warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));

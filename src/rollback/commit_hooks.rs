@@ -5,7 +5,7 @@ use super::{Ground, Outside, Turn};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::Phase;
+use crate::state::phase::Phase;
 
 /// Runs the commit hooks of the running system if they are due. To be called once the engine is there, which some of them talk to.
 ///

@@ -2,8 +2,8 @@
 
 use super::{Ground, warn};
 use crate::error::{Error, Result};
-use crate::hostapp::undo::{self, EndHooks, Undo, Undone};
-use crate::phase::files::{Flag, RollbackKind, RollbackRecord};
+use crate::state::files::{Flag, RollbackKind, RollbackRecord};
+use crate::update::undo::{self, EndHooks, Undo, Undone};
 
 impl RollbackKind {
     /// What the owner, and the supervisor, are told by.
@@ -20,7 +20,7 @@ impl RollbackKind {
 /// # Errors
 /// The running system could not be selected, and the record is still there; or the record could not be removed.
 pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()> {
-    let dialect = crate::bootloader::detect(ground.paths)?;
+    let dialect = crate::boot_state::detect(ground.paths)?;
     let undo = Undo {
         paths: ground.paths,
         roots: &ground.roots,
@@ -46,7 +46,7 @@ pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()>
 /// # Errors
 /// The running system could not be selected; or it is, and hooks that could not be ended may yet select the other one.
 pub(super) fn undo(ground: &Ground<'_>, end_hooks: Option<EndHooks<'_>>) -> Result<()> {
-    let dialect = crate::bootloader::detect(ground.paths)?;
+    let dialect = crate::boot_state::detect(ground.paths)?;
     let undo = Undo {
         paths: ground.paths,
         roots: &ground.roots,

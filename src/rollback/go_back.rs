@@ -4,14 +4,14 @@ use super::commit::own_boot_files;
 use super::story;
 use super::trial::Tried;
 use super::{Ground, Turn, kernel_override, warn};
-use crate::bootloader::{self, Dialect};
+use crate::boot_state::{self, Dialect};
 use crate::error::{Code, Error, Result};
-use crate::history::{Event, Why, announce};
-use crate::hostapp::hooks::builtin::bootfiles;
-use crate::hostapp::undo;
-use crate::phase::Marked;
-use crate::phase::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
+use crate::hooks::builtin::bootfiles;
 use crate::slot::Root;
+use crate::state::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
+use crate::state::history::{Event, Why, announce};
+use crate::state::phase::Marked;
+use crate::update::undo;
 
 /// Why the device goes back.
 pub(super) enum Reason<'a> {
@@ -63,7 +63,7 @@ fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
     // Without it a cut from here on leads to another trial of a system that fails it.
     warn(record.write(paths));
     let telling = tell(ground, reason, &record);
-    let before = bootloader::detect(paths)?;
+    let before = boot_state::detect(paths)?;
     let (old, back) = match old {
         Ok(old) => {
             kernel_override::restore(paths, &*before, target);
@@ -110,7 +110,7 @@ fn prepare(ground: &Ground<'_>, reason: &Reason<'_>) -> Result<()> {
 /// Otherwise the record makes the next boot try again, and the bootloader, which counts those, comes to the old system by itself.
 fn half_way(ground: &Ground<'_>, old: &Root) -> bool {
     let read = || -> Result<bool> {
-        let dialect = bootloader::detect(ground.paths)?;
+        let dialect = boot_state::detect(ground.paths)?;
         let state = dialect.read()?;
         if state.root.means(old) {
             // Its hooks came as far as their own selection, which is on trial: nobody would end that.
@@ -134,7 +134,7 @@ fn stay(ground: &Ground<'_>) -> Result<()> {
     let own = own_boot_files(ground);
     let in_place = own.is_ok();
     warn(own);
-    let dialect = bootloader::detect(paths)?;
+    let dialect = boot_state::detect(paths)?;
     undo::select(paths, &*dialect, ground.running())?;
     // Otherwise the next boot tries again.
     if in_place {
@@ -151,7 +151,7 @@ fn boot_files(ground: &Ground<'_>, old: &Root, before: &dyn Dialect) -> Result<(
     let ran = (ground.outside.old_hooks)();
     undo::flush_boot(paths);
     let Err(e) = ran else {
-        return undo::select(paths, &*bootloader::detect(paths)?, old);
+        return undo::select(paths, &*boot_state::detect(paths)?, old);
     };
     tracing::error!("{}; the boot files of slot {} are restored without them", e.message(), old.slot);
     (ground.outside.old_boot_files)().map_err(|own| own.and_also(&e.message()))?;

@@ -4,7 +4,7 @@ use super::{Ground, Outside, Turn, altboot, boot_check, trial};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
-use crate::phase::Phase;
+use crate::state::phase::Phase;
 
 /// Tries a system that is on trial, to its verdict; takes minutes. In other phases it does what nobody else has done.
 ///

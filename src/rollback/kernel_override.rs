@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::bootloader::Dialect;
+use crate::boot_state::Dialect;
 use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};

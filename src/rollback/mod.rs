@@ -32,15 +32,15 @@ use std::io;
 use std::time::Duration;
 
 use crate::config::paths::Paths;
-use crate::device::Facts;
+use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::lock::{Lock, Work};
-use crate::phase::files::{self, RollbackKind, RollbackRecord, Trial};
-use crate::phase::{self, Observation, Phase};
 use crate::slot::{Root, Roots, Slot};
+use crate::state::files::{self, RollbackKind, RollbackRecord, Trial};
+use crate::state::phase::{self, Observation, Phase};
 use crate::sys::file::{Folder, Steps as _};
 use crate::sys::signal::PutOff;
 use crate::sys::systemd::{self, Inhibitor};
+use crate::update::lock::{Lock, Work};
 
 /// Between two attempts to take the lock of updates.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::{checks, chroot};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::history::Check;
-use crate::hostapp::engine::Engine;
-use crate::hostapp::hooks;
-use crate::hostapp::safe_reboot;
+use crate::hooks;
+use crate::state::history::Check;
+use crate::update::safe_reboot;
 
 /// Something to be done.
 pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;

@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::bootloader::{self, Named};
+use crate::boot_state::{self, Named};
 use crate::config::paths::Paths;
-use crate::device::{Device, Facts, Role};
+use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::slot::Roots;
 
@@ -16,9 +16,9 @@ use crate::slot::Roots;
 ///
 /// # Errors
 /// `BootStateInvalid` where no file says which root boots, or it knows no trial: scripts end then, as they always did. As for
-/// [`bootloader::detect`] and [`Roots::of`].
+/// [`boot_state::detect`] and [`Roots::of`].
 pub fn assignments(paths: &Paths) -> Result<String> {
-    let dialect = bootloader::detect(paths)?;
+    let dialect = boot_state::detect(paths)?;
     let file = dialect.file();
     if !file.exists() {
         return Err(unusable(file, "it is not there: no update has written it yet"));

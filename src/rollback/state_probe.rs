@@ -13,9 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::config::paths::Paths;
-use crate::device::{Dev, Device, Facts, Role};
+use crate::disk::partition::label;
+use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
-use crate::partition::label;
 
 /// While it is there, the initramfs gives file systems new UUIDs, and has not written down that of the root (`fsuuidsinit`).
 const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";

@@ -5,17 +5,17 @@
 
 use std::fs;
 
-use crate::bootloader::Named;
+use crate::boot_state::Named;
 use crate::config::paths::Paths;
-use crate::device::Facts;
+use crate::disk::Facts;
+use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::hostapp::engine::Engine;
-use crate::hostapp::hooks::builtin::bootfiles;
-use crate::hostapp::lock::{Lock, Work};
-use crate::hostapp::undo;
-use crate::phase::files::{self, Flag, RollbackRecord, Trial};
-use crate::phase::{Observation, Phase, observe};
+use crate::hooks::builtin::bootfiles;
 use crate::slot::{Root, Roots};
+use crate::state::files::{self, Flag, RollbackRecord, Trial};
+use crate::state::phase::{Observation, Phase, observe};
+use crate::update::lock::{Lock, Work};
+use crate::update::undo;
 
 /// Selects the running system for good, with a count of 0, and removes what makes the next boot follow a trial. Everything is on
 /// the medium when this returns.

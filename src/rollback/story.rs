@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::Ground;
 use super::trial::Tried;
 use crate::error::Error;
-use crate::history::{self, Event, Failure, LINES, Record, Side, Why};
-use crate::hostapp::current;
-use crate::phase::files::Trial;
-use crate::phase::{Observation, Phase};
 use crate::slot::Slot;
+use crate::slot::hostapp;
+use crate::state::files::Trial;
+use crate::state::history::{self, Event, Failure, LINES, Record, Side, Why};
+use crate::state::phase::{Observation, Phase};
 
 /// For the journal to be read, and the record to be written: each has a limit of its own, and this is more than both.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -49,7 +49,7 @@ impl Ground<'_> {
 
     fn side(&self, slot: Slot) -> Side {
         let place = if slot == self.running().slot { self.paths.active() } else { self.paths.inactive() };
-        Side { slot, version: current::os_release(&place).and_then(|r| r.version().map(str::to_owned)) }
+        Side { slot, version: hostapp::os_release(&place).and_then(|r| r.version().map(str::to_owned)) }
     }
 
     pub(super) fn version_of(&self, slot: Slot) -> Option<String> {

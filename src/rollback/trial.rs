@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::commit::{Proof, commit};
 use super::go_back::{Reason, go_back};
 use super::{Ground, Turn, checks};
-use crate::bootloader::Dialect;
+use crate::boot_state::Dialect;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error, Result};
-use crate::history::{Check, CheckResult, announce};
-use crate::phase::Phase;
-use crate::phase::files::Trial;
+use crate::state::files::Trial;
+use crate::state::history::{Check, CheckResult, announce};
+use crate::state::phase::Phase;
 use crate::sys::notify;
 
 /// So often, and no oftener, does a system on trial set the bootloader's count back: power cuts after userspace was reached are

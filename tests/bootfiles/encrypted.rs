@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 
 use copal::error::Code;
-use copal::hostapp::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
+use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
 use copal::sys::file::{self, Content, Folder, Outcome};
 
 use crate::files::{see, tree};

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 
-use copal::hostapp::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
+use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
 use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_leftover};
 
 use crate::files::{Tree, tree};

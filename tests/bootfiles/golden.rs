@@ -1,10 +1,10 @@
 //! Release and old boot partition in, new boot partition out.
 
 use copal::error::Code;
-use copal::hostapp::hooks::builtin::bootfiles::Purpose;
-use copal::phase::Marked;
-use copal::phase::files::Marker;
+use copal::hooks::builtin::bootfiles::Purpose;
 use copal::slot::Slot;
+use copal::state::files::Marker;
+use copal::state::phase::Marked;
 
 use crate::files::tree;
 use crate::support::{Device, md5sum_is_content, stamps};
@@ -192,7 +192,7 @@ fn what_is_missing_is_refused_before_anything_changes() {
     }
     let mut unmounted = device.request(Purpose::Update);
     unmounted.target = device.at("/mnt/elsewhere");
-    let e = copal::hostapp::hooks::builtin::bootfiles::deploy(&unmounted).unwrap_err();
+    let e = copal::hooks::builtin::bootfiles::deploy(&unmounted).unwrap_err();
     assert_eq!(e.code(), Code::BootMountFailed, "{e}");
     assert_eq!(stamps(&device.boot()), before);
     assert_eq!(device.record(), None);

@@ -135,7 +135,7 @@ fn it_is_what_recipes_expect() {
     }
     let meta = std::fs::symlink_metadata(SHIM).unwrap();
     assert!(meta.is_file() && meta.permissions().mode() & 0o111 == 0o111);
-    for variable in copal::hostapp::hooks::builtin::bootfiles::VARIABLES {
+    for variable in copal::hooks::builtin::bootfiles::VARIABLES {
         assert!(text.contains(&format!("{variable}=")), "{variable}");
         assert!(doc.contains(&format!("| `{variable}` |")), "{variable}");
     }

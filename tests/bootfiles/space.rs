@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use copal::error::{Code, Effect};
-use copal::phase::files::{RollbackKind, RollbackRecord};
 use copal::slot::Slot;
+use copal::state::files::{RollbackKind, RollbackRecord};
 
 use crate::needs::can_run;
 use crate::support::{Device, Mounted, md5sum_is_content, stamps};

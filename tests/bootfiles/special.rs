@@ -3,8 +3,8 @@
 use std::ffi::OsStr;
 use std::io;
 
-use copal::bootloader::envblock::EnvBlock;
-use copal::hostapp::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
+use copal::boot_state::envblock::EnvBlock;
+use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
 use copal::sys::file::{self, Content, Folder, Outcome};
 
 use crate::files::tree;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use copal::config::paths::Paths;
-use copal::device::Facts;
+use copal::disk::Facts;
 use copal::error::Result;
-use copal::hostapp::hooks::Context;
-use copal::hostapp::hooks::builtin::bootfiles::{self, Deployed, Purpose, Request};
-use copal::phase::files::BootfilesRecord;
+use copal::hooks::Context;
+use copal::hooks::builtin::bootfiles::{self, Deployed, Purpose, Request};
 use copal::slot::Roots;
+use copal::state::files::BootfilesRecord;
 
 use crate::files::{Tree as Files, make, see, tree};
 use crate::tree::{GIB, MIB, Tree};

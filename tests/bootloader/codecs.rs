@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use copal::bootloader::envblock::{DECISION, Damage, EnvBlock, SIZE, TooLarge};
-use copal::bootloader::uenv::Uenv;
+use copal::boot_state::envblock::{DECISION, Damage, EnvBlock, SIZE, TooLarge};
+use copal::boot_state::uenv::Uenv;
 use proptest::prelude::*;
 
 use crate::support::block;

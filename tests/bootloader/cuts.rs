@@ -7,8 +7,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use copal::bootloader::change::{Step, carry_out};
-use copal::bootloader::{self, BootState, Named};
+use copal::boot_state::change::{Step, carry_out};
+use copal::boot_state::{self, BootState, Named};
 use copal::slot::{Root, Slot};
 use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_leftover};
 
@@ -128,13 +128,13 @@ fn device(files: &Files) -> Device {
 }
 
 fn now(device: &Device) -> BootState {
-    bootloader::detect(&device.paths).unwrap().read().unwrap()
+    boot_state::detect(&device.paths).unwrap().read().unwrap()
 }
 
 /// The calls of a change that is not stopped.
 fn calls(files: &Files, to: &Root) -> Vec<String> {
     let device = device(files);
-    let plan = bootloader::detect(&device.paths).unwrap().plan(to, true).unwrap();
+    let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
     carry_out(&rigged, &plan.steps).unwrap();
     rigged.calls.take()
@@ -146,7 +146,7 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
     for count in [usize::MAX, 1] {
         for from in 0..whole {
             let device = device(files);
-            let plan = bootloader::detect(&device.paths).unwrap().plan(to, true).unwrap();
+            let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
             let rigged = Rigged::new(&device, &plan.folder, from, count);
             let result = carry_out(&rigged, &plan.steps);
             let context = format!("{count} from {from} of {:?}", rigged.calls.borrow());
@@ -154,7 +154,7 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
             let state = now(&device);
             assert!(allowed.contains(&state), "{state:?}: {context}");
             let_go(&plan.folder);
-            bootloader::detect(&device.paths).unwrap().set(to, true).unwrap();
+            boot_state::detect(&device.paths).unwrap().set(to, true).unwrap();
             assert_eq!(now(&device), *allowed.last().unwrap(), "{context}");
             let all = std::fs::read_dir(&plan.folder).unwrap();
             let left = all.map(|e| e.unwrap().file_name()).find(|n| is_leftover(n));
@@ -196,7 +196,7 @@ fn the_order_of_uboot() {
 #[test]
 fn a_full_boot_partition_is_changed_in_place() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n")]);
-    let plan = bootloader::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
+    let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
     rigged.full.set(true);
     carry_out(&rigged, &plan.steps).unwrap();
@@ -219,7 +219,7 @@ fn what_cannot_be_written_costs_no_count() {
         [(&b"resin_root_part=3\n"[..], true), (b"resin_root_part=3\nupgrade_available=1\n", false)]
     {
         let device = Device::new(&[("resinOS_uEnv.txt", uenv), ("bootcount.env", count)]);
-        let plan = bootloader::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
+        let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
         let from = if full { usize::MAX } else { writes(&device, &plan.steps) };
         let rigged = Rigged::new(&device, &plan.folder, from, 1);
         rigged.full.set(full);
@@ -302,7 +302,7 @@ fn an_old_grub() {
 fn side_files_go_before_the_first_sector() {
     let side = ".bootenv.0123abcd.00112233445566778899aabbccddeeff.md5sum";
     let device = Device::new(&[("bootenv", &block("resin_root_part=A\n")), (side, b"stale")]);
-    let plan = bootloader::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
+    let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
     carry_out(&rigged, &plan.steps).unwrap();
     let calls = rigged.calls.take();
@@ -384,7 +384,7 @@ fn what_the_medium_did_not_keep_is_found() {
     for keeps in [0, 40] {
         let old = block("bootcount=2\nresin_root_part=2\nupgrade_available=0\n");
         let device = Device::new(&[("grub/grubenv", &old)]);
-        let plan = bootloader::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
+        let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
         let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
         let e = carry_out(&Lying { rigged, keeps }, &plan.steps).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::InvalidData, "{e}");

@@ -1,6 +1,6 @@
 //! Each dialect on files as they are found on devices.
 
-use copal::bootloader::{self, Keep, Named, retire_others};
+use copal::boot_state::{self, Keep, Named, retire_others};
 use copal::error::Code;
 use copal::slot::Slot;
 
@@ -9,7 +9,7 @@ use crate::support::{Device, block, root, state};
 #[test]
 fn a_fresh_device_with_uboot() {
     let device = Device::new(&[]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.name(), "U-Boot");
     assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 0, false));
     dialect.set(&root(Slot::B, 3), true).unwrap();
@@ -29,7 +29,7 @@ fn uboot_takes_the_partition_after_the_boot_partition() {
     file("/proc/self/mountinfo", "30 1 179:9 / /mnt/boot rw shared:1 - vfat /dev/mmcblk0p9 rw\n");
     file("/sys/class/block/mmcblk0p9/dev", "179:9\n");
     file("/sys/class/block/mmcblk0p9/partition", "9\n");
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap().root, Named::Index(10));
     dialect.set(&root(Slot::B, 11), true).unwrap();
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=b\nupgrade_available=1\n");
@@ -43,18 +43,18 @@ fn a_boot_partition_that_is_not_mounted_is_no_fresh_device() {
     let table = device.paths.at("/proc/self/mountinfo");
     std::fs::create_dir_all(table.parent().unwrap()).unwrap();
     std::fs::write(&table, "29 1 179:2 / / rw - ext4 /dev/mmcblk0p2 rw\n").unwrap();
-    for find in [bootloader::detect, bootloader::uboot, bootloader::grub, bootloader::balena] {
+    for find in [boot_state::detect, boot_state::uboot, boot_state::grub, boot_state::balena] {
         assert_eq!(find(&device.paths).err().unwrap().code(), Code::BootMountFailed);
     }
     std::fs::write(&table, "30 1 179:9 / /mnt/boot rw - vfat /dev/mmcblk0p9 rw\n").unwrap();
-    assert_eq!(bootloader::detect(&device.paths).unwrap().name(), "U-Boot");
+    assert_eq!(boot_state::detect(&device.paths).unwrap().name(), "U-Boot");
     // The encrypted boot partition alone: GRUB's files are on the other one.
     std::os::unix::fs::symlink("../efi/EFI", device.at("EFI")).unwrap();
-    assert_eq!(bootloader::detect(&device.paths).err().unwrap().code(), Code::BootMountFailed);
+    assert_eq!(boot_state::detect(&device.paths).err().unwrap().code(), Code::BootMountFailed);
     let efi = device.paths.at("/mnt/efi/EFI/BOOT");
     std::fs::create_dir_all(&efi).unwrap();
     std::fs::write(efi.join("grubenv"), block("upgrade_available=0\nresin_root_part=3\n")).unwrap();
-    assert_eq!(bootloader::detect(&device.paths).unwrap().name(), "GRUB");
+    assert_eq!(boot_state::detect(&device.paths).unwrap().name(), "GRUB");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn uboot_keeps_what_it_does_not_know() {
     let before = "# by hand\nextra=1\\\n2\nresin_root_part=2\r\nupgrade_available=0 \nlast";
     let device =
         Device::new(&[("resinOS_uEnv.txt", before.as_bytes()), ("bootcount.env", b"bootcount=a\n\0")]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 10, false));
     assert!(dialect.is_exceeded(10));
     dialect.set(&root(Slot::B, 3), true).unwrap();
@@ -82,11 +82,11 @@ fn uboot_clears_every_count() {
     ] {
         let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=2\n")]);
         names.iter().for_each(|name| device.write(name, b"bootcount=1\n\0"));
-        bootloader::detect(&device.paths).unwrap().clear_bootcount().unwrap();
+        boot_state::detect(&device.paths).unwrap().clear_bootcount().unwrap();
         assert_eq!(device.names(), ["resinOS_uEnv.txt"], "{names:?}");
     }
     let device = Device::new(&[("bootcount.env", b"bootcount=0\n\0")]);
-    bootloader::uboot(&device.paths).unwrap().clear_bootcount().unwrap();
+    boot_state::uboot(&device.paths).unwrap().clear_bootcount().unwrap();
     assert_eq!(device.names(), ["bootcount.env"]);
 }
 
@@ -94,14 +94,14 @@ fn uboot_clears_every_count() {
 #[test]
 fn a_folder_that_is_named_like_the_count_stays() {
     let device = Device::new(&[("bootcount.env.d/x", b""), ("bootcount.env", b"bootcount=2\n\0")]);
-    bootloader::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
+    boot_state::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.names(), ["bootcount.env.d", "resinOS_uEnv.txt"]);
 }
 
 #[test]
 fn the_limit_of_uboot() {
     let device = Device::new(&[]);
-    let dialect = bootloader::uboot(&device.paths).unwrap();
+    let dialect = boot_state::uboot(&device.paths).unwrap();
     assert_eq!((dialect.limit(), dialect.is_exceeded(3), dialect.is_exceeded(4)), (3, false, true));
     device.write("extra_uEnv.txt", b"custom_fdt_file=x.dtb\nos_bc_lim=1\n");
     assert_eq!((dialect.limit(), dialect.is_exceeded(1), dialect.is_exceeded(2)), (1, false, true));
@@ -113,7 +113,7 @@ fn grub_in_both_of_its_folders() {
         let name = format!("{folder}/grubenv");
         let before = block("bootcount=2\nresin_root_part=2\nupgrade_available=1\nmine=x\n");
         let device = Device::new(&[(&name, &before)]);
-        let dialect = bootloader::detect(&device.paths).unwrap();
+        let dialect = boot_state::detect(&device.paths).unwrap();
         assert_eq!((dialect.name(), dialect.file()), ("GRUB", device.at(&name).as_path()));
         assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 2, true));
         assert_eq!((dialect.limit(), [1, 2, 3].map(|n| dialect.is_exceeded(n))), (2, [false, true, false]));
@@ -128,7 +128,7 @@ fn grub_in_both_of_its_folders() {
 fn the_balena_bootloader() {
     let before = block("resin_root_part=A\nupgrade_available=0\nkernel_override_abi=9\n");
     let device = Device::new(&[("bootenv", &before), ("EFI/BOOT/grubenv", &block("resin_root_part=2\n"))]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
     assert_eq!((dialect.limit(), dialect.is_exceeded(2), dialect.is_exceeded(3)), (3, false, true));
     dialect.set(&root(Slot::B, 3), true).unwrap();
@@ -154,7 +154,7 @@ fn an_old_grub_has_the_label_in_its_configuration() {
     let config =
         "default=boot\nmenuentry 'boot'{\nsearch --label resin-rootA\nlinux /x root=LABEL=resin-rootA\n}\n";
     let device = Device::new(&[("EFI/BOOT/grub.cfg", config.as_bytes()), ("EFI/BOOT/grubenv", &block(""))]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert!(!dialect.counts() && !dialect.is_exceeded(9));
     assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
     dialect.set(&root(Slot::B, 3), true).unwrap();
@@ -166,7 +166,7 @@ fn an_old_grub_has_the_label_in_its_configuration() {
 #[test]
 fn grub_is_not_made_up() {
     let device = Device::new(&[]);
-    let e = bootloader::grub(&device.paths).err().unwrap();
+    let e = boot_state::grub(&device.paths).err().unwrap();
     assert_eq!(e.code(), Code::BootStateInvalid);
 }
 
@@ -174,11 +174,11 @@ fn grub_is_not_made_up() {
 #[test]
 fn the_way_back_tells_the_bootloader_that_is_there_by_now() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=2\nupgrade_available=0\n")]);
-    let before = bootloader::detect(&device.paths).unwrap();
+    let before = boot_state::detect(&device.paths).unwrap();
     std::fs::remove_file(device.at("resinOS_uEnv.txt")).unwrap();
     device.write("bootenv", &block("bootcount=1\nresin_root_part=B\nupgrade_available=1\n"));
-    copal::hostapp::undo::select(&device.paths, &*before, &root(Slot::A, 2)).unwrap();
-    let told = bootloader::balena(&device.paths).unwrap().read().unwrap();
+    copal::update::undo::select(&device.paths, &*before, &root(Slot::A, 2)).unwrap();
+    let told = boot_state::balena(&device.paths).unwrap().read().unwrap();
     assert_eq!(told, state(Named::Slot(Slot::A), 0, false));
     assert_eq!(before.read().unwrap(), state(Named::Index(2), 0, false));
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use copal::bootloader::envblock::EnvBlock;
-use copal::bootloader::{self, Named};
+use copal::boot_state::envblock::EnvBlock;
+use copal::boot_state::{self, Named};
 use copal::slot::Slot;
 
 use crate::support::{Device, root, state};
@@ -26,7 +26,7 @@ fn what_grub_makes_copal_changes_in_place() {
         let start = if name == "bootenv" { "resin_root_part=A" } else { "resin_root_part=2" };
         editenv(&file, &["set", "first=1", start, "upgrade_available=0", "odd=a\\b\nc", "last=z"]);
         let inode = inode(&file);
-        let dialect = bootloader::detect(&device.paths).unwrap();
+        let dialect = boot_state::detect(&device.paths).unwrap();
         dialect.set(&root(Slot::B, 3), true).unwrap();
         assert_eq!(self::inode(&file), inode, "it was replaced");
         let new = if name == "bootenv" { "resin_root_part=B" } else { "resin_root_part=3" };
@@ -54,7 +54,7 @@ fn inode(file: &Path) -> u64 {
 fn what_copal_makes_grub_reads_and_changes() {
     let device = Device::new(&[]);
     let file = device.at("bootenv");
-    let dialect = bootloader::balena(&device.paths).unwrap();
+    let dialect = boot_state::balena(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
     dialect.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(editenv(&file, &["list"]), "bootcount=0\nresin_root_part=B\nupgrade_available=1\n");

@@ -1,7 +1,7 @@
 //! The fuzz targets' questions, asked of a bounded number of mutated files: nothing panics, nothing is lost.
 
-use copal::bootloader::envblock::{EnvBlock, SIZE};
-use copal::bootloader::uenv::Uenv;
+use copal::boot_state::envblock::{EnvBlock, SIZE};
+use copal::boot_state::uenv::Uenv;
 
 use crate::support::block;
 

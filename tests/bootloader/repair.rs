@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use copal::bootloader::envblock::EnvBlock;
-use copal::bootloader::{self, Named};
+use copal::boot_state::envblock::EnvBlock;
+use copal::boot_state::{self, Named};
 use copal::error::Code;
 use copal::slot::Slot;
 use copal::sys::log::events;
@@ -28,7 +28,7 @@ fn a_damaged_block_is_written_anew_with_what_can_be_read() {
     let junk = block(&format!("some words\n{lines}more words\n"));
     for damaged in [&whole[..1000], &grown, by_hand.as_bytes(), no_header, &torn, &junk] {
         let device = Device::new(&[("EFI/BOOT/grubenv", damaged)]);
-        let dialect = bootloader::detect(&device.paths).unwrap();
+        let dialect = boot_state::detect(&device.paths).unwrap();
         let what = String::from_utf8_lossy(damaged).into_owned();
         assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 1, true), "{what}");
         dialect.set(&root(Slot::B, 3), false).unwrap();
@@ -68,7 +68,7 @@ fn a_repair_is_an_event_and_a_change_is_not() {
         return;
     }
     let device = Device::new(&[("bootenv", b"resin_root_part=A\n")]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     let change = || {
         let events = Events::default();
         let subscriber = tracing_subscriber::registry().with(events.clone());
@@ -88,7 +88,7 @@ fn nothing_left_to_read_is_no_obstacle() {
     for damaged in [&[][..], &[0; 1024], &[0xff; 4096], &[b'#'; 1024]] {
         let device =
             Device::new(&[("grub/grubenv", damaged), ("grub/grub.cfg", b"load_env resin_root_part\n")]);
-        let dialect = bootloader::detect(&device.paths).unwrap();
+        let dialect = boot_state::detect(&device.paths).unwrap();
         // Without a selection GRUB's configuration takes root B.
         assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
         dialect.set(&root(Slot::A, 2), true).unwrap();
@@ -104,7 +104,7 @@ fn nothing_left_to_read_is_no_obstacle() {
 fn a_lost_grubenv_is_made_again() {
     let device =
         Device::new(&[("EFI/BOOT/grub.cfg", b"load_env resin_root_part\nresin-rootA resin-rootB\n")]);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!((dialect.name(), dialect.counts()), ("GRUB", true));
     assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
     dialect.set(&root(Slot::A, 2), false).unwrap();
@@ -117,7 +117,7 @@ fn a_lost_grubenv_is_made_again() {
 fn too_much_to_keep() {
     let text = format!("first=1\nlong={}\nresin_root_part=A\n", "x".repeat(2000));
     let device = Device::new(&[("bootenv", text.as_bytes())]);
-    bootloader::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
+    boot_state::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
     let read = EnvBlock::parse(&device.read("bootenv")).unwrap();
     assert_eq!((read.get("first"), read.get("long")), (Some(&b"1"[..]), None));
     assert_eq!(read.get("resin_root_part"), Some(&b"B"[..]));
@@ -127,7 +127,7 @@ fn too_much_to_keep() {
 fn a_full_block_is_an_error_before_anything_is_written() {
     let full = block(&format!("resin_root_part=A\nx={}\n", "x".repeat(978)));
     let device = Device::new(&[("bootenv", &full)]);
-    let e = bootloader::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap_err();
+    let e = boot_state::detect(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap_err();
     assert_eq!(e.code(), Code::BootStateUnwritable);
     assert!(e.message().contains("its contents would take"), "{e}");
     assert_eq!(device.read("bootenv"), full);
@@ -137,7 +137,7 @@ fn a_full_block_is_an_error_before_anything_is_written() {
 fn odd_values_are_read_as_the_bootloader_takes_them() {
     let read = |lines: &str| {
         let device = Device::new(&[("grub/grubenv", &block(lines))]);
-        bootloader::detect(&device.paths).unwrap().read().unwrap()
+        boot_state::detect(&device.paths).unwrap().read().unwrap()
     };
     let whole = |root: &str, count: &str| {
         read(&format!("bootcount={count}\nresin_root_part={root}\nupgrade_available=yes\n"))
@@ -147,7 +147,7 @@ fn odd_values_are_read_as_the_bootloader_takes_them() {
     assert_eq!(whole("two", "many"), state(Named::Other("two".into()), 0, false));
     let uboot = |uenv: &[u8], count: &[u8]| {
         let device = Device::new(&[("resinOS_uEnv.txt", uenv), ("bootcount.env", count)]);
-        bootloader::detect(&device.paths).unwrap().read().unwrap()
+        boot_state::detect(&device.paths).unwrap().read().unwrap()
     };
     assert_eq!(uboot(b"resin_root_part=b\r\n", b"bootcount=1f\n\0"), state(Named::Index(11), 31, false));
     assert_eq!(uboot(b"resin_root_part=\n", b""), state(Named::Index(2), 0, false));
@@ -163,7 +163,7 @@ fn odd_values_are_read_as_the_bootloader_takes_them() {
 fn a_count_that_is_no_number_is_cleared() {
     let device =
         Device::new(&[("grub/grubenv", &block("bootcount=many\nresin_root_part=2\nupgrade_available=1\n"))]);
-    bootloader::detect(&device.paths).unwrap().clear_bootcount().unwrap();
+    boot_state::detect(&device.paths).unwrap().clear_bootcount().unwrap();
     assert_eq!(device.read("grub/grubenv"), block("bootcount=0\nresin_root_part=2\nupgrade_available=1\n"));
 }
 
@@ -173,7 +173,7 @@ fn nothing_is_written_where_the_count_is_clear() {
     let device = Device::new(&[("bootenv", &block("bootcount=0 \nresin_root_part=A\n"))]);
     let written = || std::fs::metadata(device.at("bootenv")).unwrap();
     let before = written();
-    bootloader::detect(&device.paths).unwrap().clear_bootcount().unwrap();
+    boot_state::detect(&device.paths).unwrap().clear_bootcount().unwrap();
     assert_eq!((before.mtime(), before.mtime_nsec()), (written().mtime(), written().mtime_nsec()));
     assert_eq!(device.read("bootenv"), block("bootcount=0 \nresin_root_part=A\n"));
 }
@@ -191,7 +191,7 @@ fn a_complete_side_file_is_what_counts() {
     let device = Device::new(&[("grub/grubenv", &old)]);
     device.write(&format!("grub/{side}"), &new);
     device.write("grub/.grubenv.0123abcd.00112233445566778899aabbccddeeff.md5sum", b"cut off");
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap().root, Named::Index(3));
     dialect.set(&root(Slot::A, 2), true).unwrap();
     let wanted = block("resin_root_part=2\nx=new\nbootcount=0\nupgrade_available=1\n");
@@ -203,7 +203,7 @@ fn a_complete_side_file_is_what_counts() {
     let device = Device::new(&[]);
     let uenv = b"resin_root_part=3\nupgrade_available=1\n";
     device.write(&side_of("resinOS_uEnv.txt", uenv), uenv);
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.read().unwrap(), state(Named::Index(3), 0, true));
     dialect.set(&root(Slot::B, 3), false).unwrap();
     assert_eq!(device.names(), ["resinOS_uEnv.txt"]);
@@ -254,9 +254,9 @@ fn a_full_boot_partition() {
     device.write("resinOS_uEnv.txt", uenv.as_bytes());
     fill(&device.paths.boot());
     // In place there is nothing to make room for.
-    bootloader::balena(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
+    boot_state::balena(&device.paths).unwrap().set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.read("bootenv"), block("bootcount=0\nresin_root_part=B\nupgrade_available=1\n"));
-    let uboot = bootloader::uboot(&device.paths).unwrap();
+    let uboot = boot_state::uboot(&device.paths).unwrap();
     uboot.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=1\n");
     // What gets longer needs a second file.
@@ -280,7 +280,7 @@ fn a_boot_partition_that_is_read_only() {
     device.write("bootenv", &old);
     device.write("bootcount.env", b"bootcount=2\n\0");
     run(&["mount", "-o", "remount,ro", device.paths.boot().to_str().unwrap()]);
-    let all = [bootloader::balena(&device.paths), bootloader::uboot(&device.paths)];
+    let all = [boot_state::balena(&device.paths), boot_state::uboot(&device.paths)];
     for dialect in all.map(Result::unwrap) {
         dialect.read().unwrap();
         assert_eq!(dialect.set(&root(Slot::B, 3), true).unwrap_err().code(), Code::BootStateUnwritable);
@@ -299,7 +299,7 @@ fn grub_behind_the_link_of_an_encrypted_disk() {
     std::fs::create_dir_all(&efi).unwrap();
     std::fs::write(efi.join("grubenv"), block("resin_root_part=2\nupgrade_available=0\n")).unwrap();
     std::os::unix::fs::symlink("../efi/EFI", device.at("EFI")).unwrap();
-    let dialect = bootloader::detect(&device.paths).unwrap();
+    let dialect = boot_state::detect(&device.paths).unwrap();
     assert_eq!(dialect.name(), "GRUB");
     dialect.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(dialect.read().unwrap(), state(Named::Index(3), 0, true));
@@ -312,7 +312,7 @@ fn grub_behind_the_link_of_an_encrypted_disk() {
 #[test]
 fn firmware_decides_between_two_folders_of_grub() {
     let device = Device::new(&[("EFI/BOOT/grubenv", &block("")), ("grub/grubenv", &block(""))]);
-    let folder = || bootloader::grub(&device.paths).unwrap().file().to_owned();
+    let folder = || boot_state::grub(&device.paths).unwrap().file().to_owned();
     assert_eq!(folder(), device.at("grub/grubenv"));
     std::fs::create_dir_all(device.paths.at("/sys/firmware/efi")).unwrap();
     assert_eq!(folder(), device.at("EFI/BOOT/grubenv"));

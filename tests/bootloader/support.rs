@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use copal::bootloader::{BootState, Named};
+use copal::boot_state::{BootState, Named};
 use copal::config::paths::Paths;
 use copal::slot::{Root, Slot};
 

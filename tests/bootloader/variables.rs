@@ -1,8 +1,8 @@
 //! Variables beside the boot decision.
 
-use copal::bootloader::change::{Step, carry_out};
-use copal::bootloader::envblock::{DECISION, EnvBlock};
-use copal::bootloader::{self, Dialect, Named, Variable};
+use copal::boot_state::change::{Step, carry_out};
+use copal::boot_state::envblock::{DECISION, EnvBlock};
+use copal::boot_state::{self, Dialect, Named, Variable};
 use copal::error::{Code, Effect};
 use copal::slot::Slot;
 
@@ -13,7 +13,7 @@ const ABI: &str = "kernel_override_abi";
 const DECIDED: &str = "bootcount=1\nresin_root_part=A\nupgrade_available=1\n";
 
 fn dialect(device: &Device) -> Box<dyn Dialect> {
-    bootloader::detect(&device.paths).unwrap()
+    boot_state::detect(&device.paths).unwrap()
 }
 
 fn value(device: &Device, name: &str) -> Option<String> {
@@ -86,7 +86,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
 
     // A block without a selection makes GRUB take root B.
     let none = Device::new(&[]);
-    let balena = bootloader::balena(&none.paths).unwrap();
+    let balena = boot_state::balena(&none.paths).unwrap();
     assert_eq!(balena.variable(ABI).unwrap(), None);
     assert_eq!(balena.set_variables(&[(ABI, Some("1"))]).unwrap_err().code(), Code::BootStateUnwritable);
     assert_eq!(none.names(), [""; 0]);

@@ -1,7 +1,7 @@
 //! Nothing leads out of either boot partition.
 
+use copal::boot_files::install::Destination;
 use copal::error::{Code, Effect};
-use copal::flasher::bootpart::Destination;
 
 use crate::support::{Ext4, Rig, Undo, can_run, see, tool, tree};
 

@@ -1,7 +1,7 @@
 //! What is listed, in which order.
 
+use copal::boot_files::install::{Contents, Install};
 use copal::error::{Code, Effect};
-use copal::flasher::bootpart::{Contents, Install};
 
 use crate::support::{Rig, parse};
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use copal::boot_files::install::{BootPartition, Destination};
 use copal::error::{Code, Effect};
-use copal::flasher::bootpart::{BootPartition, Destination};
 
 use crate::support::{Ext4, Rig, Undo, can_run, small, tool};
 

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use copal::boot_files::install::put;
 use copal::error::{Code, Effect};
-use copal::flasher::bootpart::put;
 
 use crate::support::{Rig, tree};
 

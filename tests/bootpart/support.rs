@@ -9,9 +9,9 @@ mod needs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use copal::boot_files::install::{Contents, Destination, Install};
 use copal::config::flasher_conf::{FlasherConf, RawConf};
 use copal::error::Result;
-use copal::flasher::bootpart::{Contents, Destination, Install};
 
 pub use files::{Tree, make, see, tree};
 pub use needs::can_run;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use copal::engine::archive::{self, Archive, Content, Layout};
 use copal::error::{Code, Error};
-use copal::hostapp::archive::{self, Archive, Content, Layout};
 use serde_json::{Value, json};
 
 use crate::calls::{Bench, fails, says};

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use copal::engine::archive;
 use copal::error::Code;
-use copal::hostapp::archive;
 use serde_json::json;
 
 use crate::archives::{filter, look};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
+use copal::engine::{Engine, Image, Patience, Progress, Retry, Stage};
 use copal::error::{Code, Error};
-use copal::hostapp::engine::{Engine, Image, Patience, Progress, Retry, Stage};
 
 use crate::image_archive::{Made, digest, tar_of};
 use crate::stub_engine::{Kind, Script, Stub, Then};

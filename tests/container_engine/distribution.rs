@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use copal::engine::Patience;
 use copal::error::{Code, Effect, Error};
-use copal::hostapp::engine::Patience;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn};
 
 use crate::calls::{Bench, IMPATIENT, fails, says};

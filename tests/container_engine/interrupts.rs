@@ -5,8 +5,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use copal::engine::{Patience, Retry};
 use copal::error::{Code, Error};
-use copal::hostapp::engine::{Patience, Retry};
 use copal::sys::signal::PutOff;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,6 +1,6 @@
 //! How far a load or a pull is, by recorded answers of balenaEngine.
 
-use copal::hostapp::engine::{Progress, Stage};
+use copal::engine::{Progress, Stage};
 
 use crate::calls::{Bench, says};
 use crate::stub_engine::{Kind, Script, Then};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use copal::engine::credentials;
+use copal::engine::{Progress, Stage};
 use copal::error::Code;
-use copal::hostapp::credentials;
-use copal::hostapp::engine::{Progress, Stage};
 
 use crate::calls::{Bench, fails, says};
 use crate::stub_engine::{Kind, Script, Then};

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
+use copal::engine::archive;
+use copal::engine::{Engine, Patience, Progress, Retry, Stage};
 use copal::error::Code;
-use copal::hostapp::archive;
-use copal::hostapp::engine::{Engine, Patience, Progress, Retry, Stage};
 
 use crate::archives::filter;
 use crate::calls::fails;

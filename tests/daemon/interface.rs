@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use copal::history::{Event, Record};
+use copal::state::history::{Event, Record};
 
 use crate::bus::{DONE, JOB, MANAGER, NAME, Place, TOP, has, until};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use copal::hostapp::lock::{Lock, Work};
+use copal::update::lock::{Lock, Work};
 
 use crate::bus::{DONE, JOB, MANAGER, NAME, Place, TOP, progress, until};
 

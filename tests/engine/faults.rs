@@ -315,7 +315,7 @@ fn an_end_that_neither_reads_nor_writes_stops_nothing() {
     let plan = job.plan(&disk);
     job.run_plan(&plan, &disk).unwrap();
     assert!(disk.durable()[..6 * MIB] == job.image);
-    assert!(copal::flasher::write::disarm(&plan, &disk), "its table was taken off again");
+    assert!(copal::flash::write::disarm(&plan, &disk), "its table was taken off again");
     table_is_gone(&disk);
     // Where it can be read, what is there could be found by firmware.
     let mut old = vec![0xA5; 7 * MIB];

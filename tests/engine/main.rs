@@ -14,15 +14,16 @@ mod medium;
 mod promise;
 mod real;
 
+use copal::disk::partition::{Table, TableKind};
+use copal::disk::select::ImageSize;
+use copal::disk::select::{Kind, Target};
 use copal::error::Result;
-use copal::flasher::chunks::{Piece, Source};
-use copal::flasher::digest::{CHUNK, CHUNK_LEN, chunk_digest};
-use copal::flasher::image::{Format, Inspection, Size};
-use copal::flasher::plan::{Plan, Stored};
-use copal::flasher::progress::{Progress, Silent};
-use copal::flasher::target::{Kind, Target};
-use copal::flasher::write::{Outcome, execute};
-use copal::partition::{Table, TableKind};
+use copal::flash::plan::{Plan, Stored};
+use copal::flash::write::{Outcome, execute};
+use copal::image::chunks::{Piece, Source};
+use copal::image::digest::{CHUNK, CHUNK_LEN, chunk_digest};
+use copal::image::{Format, Inspection};
+use copal::progress::{Progress, Silent};
 use copal::sys::block::Medium;
 use medium::Disk;
 
@@ -87,7 +88,11 @@ impl Job {
         let table = Table { kind: TableKind::Gpt, sector_size: 512, partitions, backup, areas: Vec::new() };
         let digests = self.digested.then(|| self.image.chunks(CHUNK_LEN).map(chunk_digest).collect());
         let seen = Inspection {
-            size: if self.size_known { Size::Exact(size) } else { Size::AtLeast(size.min(2 * CHUNK)) },
+            size: if self.size_known {
+                ImageSize::Exact(size)
+            } else {
+                ImageSize::AtLeast(size.min(2 * CHUNK))
+            },
             table: Some(table),
             digests,
             sha256: None,

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use copal::flasher::digest::{CHUNK_LEN, Digest256, root};
-use copal::flasher::plan::{Cleared, Step};
-use copal::flasher::progress::{Progress, Stage};
-use copal::flasher::write::disarm;
+use copal::flash::plan::{Cleared, Step};
+use copal::flash::write::disarm;
+use copal::image::digest::{CHUNK_LEN, Digest256, root};
+use copal::progress::{Progress, Stage};
 use proptest::prelude::*;
 
 use crate::medium::{Call, Disk, Fault};

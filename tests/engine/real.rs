@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use copal::flasher::progress::Silent;
-use copal::flasher::write::execute;
+use copal::flash::write::execute;
+use copal::progress::Silent;
 use copal::sys::block::{Access, Device, Medium};
 
 use crate::{Bytes, Job, image};

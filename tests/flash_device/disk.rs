@@ -4,10 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use copal::bootloader::{Coming, Kind, Write, Written, prepare, region};
 use copal::config::paths::Paths;
+use copal::disk::partition::{Partition, Table, TableKind};
 use copal::error::{Code, Effect, Error};
-use copal::flash_device::{Coming, Kind, Write, Written, prepare, region};
-use copal::partition::{Partition, Table, TableKind};
 use copal::sys::block::major_minor;
 
 use crate::rig::{Loop, MIB, can_run, ext4, has, mount, run};

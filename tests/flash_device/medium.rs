@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use copal::bootloader::place::Place;
 use copal::error::{Code, Error, Result};
-use copal::flash_device::place::Place;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {

@@ -1,7 +1,7 @@
 //! The order of a bootloader write: whatever instant the power fails at, no valid header stands before another's body.
 
+use copal::bootloader::sequence::{Done, Sequence};
 use copal::error::{Code, Effect};
-use copal::flash_device::sequence::{Done, Sequence};
 
 use crate::medium::{Fake, Fault, Op, Shape, apply};
 

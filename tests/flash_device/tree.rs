@@ -5,9 +5,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use copal::bootloader::{Compared, Kind, Write, Written, mmcboot, mtd, prepare};
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
-use copal::flash_device::{Compared, Kind, Write, Written, mmcboot, mtd, prepare};
 
 use crate::disk::noise;
 
@@ -64,7 +64,7 @@ impl Root {
         device: &str,
         image: &[u8],
         offset: u64,
-    ) -> Result<copal::flash_device::Prepared, Error> {
+    ) -> Result<copal::bootloader::Prepared, Error> {
         let image = self.put("image", image);
         prepare(&Write { device: device.into(), image, offset }, &self.paths(), None)
     }

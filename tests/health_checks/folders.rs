@@ -3,8 +3,8 @@
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use copal::history::CheckResult::{Failed, Passed, Unknown};
 use copal::rollback::checks::passed;
+use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use crate::rig::{FINE, Rig, find, names};
 use crate::support::logged;

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use copal::config::paths::Paths;
 use copal::config::rollback_conf::RollbackConf;
-use copal::history::{Check, CheckResult};
 use copal::rollback::checks;
+use copal::state::history::{Check, CheckResult};
 use copal::sys::systemd::Bus;
 
 use crate::support::Root;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use copal::error::{Code, Effect};
-use copal::history::CheckResult::{Failed, Passed, Unknown};
 use copal::rollback::checks::{judge, passed};
+use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use crate::rig::{BOARD, ENGINE, FINE, Rig, VARIABLES, VPN, find, names};
 use crate::support::{logged, runs, soon};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use copal::history::CheckResult::{Failed, Passed, Unknown};
-use copal::history::{Check, CheckResult};
-use copal::hostapp::snapshot;
 use copal::rollback::checks::{self, passed};
+use copal::state::history::CheckResult::{Failed, Passed, Unknown};
+use copal::state::history::{Check, CheckResult};
 use copal::sys::systemd::Bus;
+use copal::update::snapshot;
 
 use crate::bus::{ACTIVE, Daemon, FAILED, Fake};
 use crate::rig::{Rig, VARIABLES, find};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use copal::history::{self, FILE_LIMIT, RECORDS, Record};
+use copal::state::history::{self, FILE_LIMIT, RECORDS, Record};
 
 use crate::support::{Device, logged, rollback, small, times, told_to_the_journal};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use copal::history::journal_of_this_boot;
+use copal::state::history::journal_of_this_boot;
 
 use crate::support::Device;
 

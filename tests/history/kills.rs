@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use copal::config::paths::Paths;
-use copal::history;
+use copal::state::history;
 
 use crate::support::{Device, rollback, small, times};
 
@@ -55,7 +55,7 @@ fn a_kill_costs_the_record_that_was_being_written_at_most() {
     }
     assert!(before > 40, "only {before} records were written");
     // What kills have left beside it goes with the next update.
-    copal::phase::files::sweep(&device.paths());
+    copal::state::files::sweep(&device.paths());
     let names = std::fs::read_dir(device.file().parent().unwrap()).unwrap();
     assert_eq!(names.count(), 1);
 }

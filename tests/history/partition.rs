@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::history::{self, Record};
+use copal::state::history::{self, Record};
 
 use crate::needs::can_run;
 use crate::support::{logged, rollback, small, told_to_the_journal};

@@ -1,7 +1,7 @@
 //! A record and its line.
 
-use copal::history::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why};
 use copal::slot::Slot;
+use copal::state::history::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why};
 use proptest::prelude::*;
 
 use crate::schema::complaints_by;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use copal::config::paths::Paths;
-use copal::history::{Check, CheckResult, Event, Failure, Hook, Record, Side};
 use copal::slot::Slot;
+use copal::state::history::{Check, CheckResult, Event, Failure, Hook, Record, Side};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::{Layer, Registry};

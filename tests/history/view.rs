@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use copal::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
 use copal::slot::Slot;
+use copal::state::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
 use serde_json::Value;
 
 use crate::support::{rollback, small};

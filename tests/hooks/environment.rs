@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use copal::hostapp::engine::HOST_VARIABLE;
-use copal::hostapp::hooks::{Phases, current, run};
+use copal::engine::HOST_VARIABLE;
+use copal::hooks::{Phases, current, run};
 
 use crate::added::is_added;
 use crate::support::{Site, program};

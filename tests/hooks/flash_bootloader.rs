@@ -7,8 +7,8 @@ use std::process::Command;
 use copal::config::bootloaders_conf::{BootloadersConf, PATH};
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
-use copal::hostapp::hooks::Context;
-use copal::hostapp::hooks::builtin::flash_bootloader::{run, write};
+use copal::hooks::Context;
+use copal::hooks::builtin::flash_bootloader::{run, write};
 
 const KIB: usize = 1024;
 

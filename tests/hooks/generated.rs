@@ -1,6 +1,6 @@
 //! Hook directories that are put together at random, beside a model of meta-balena's runner (`hostapp-update-hooks` of v8.0.2).
 
-use copal::hostapp::hooks::{Phases, run};
+use copal::hooks::{Phases, run};
 
 use crate::support::Site;
 

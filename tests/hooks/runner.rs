@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use copal::error::{Code, Effect, Error};
-use copal::hostapp::hooks::{Phases, Run, Signals, limit, run, run_program, running};
+use copal::hooks::{Phases, Run, Signals, limit, run, run_program, running};
 
 use crate::support::{COPAL, STAND_IN, Site, logged, program, soon, texts};
 

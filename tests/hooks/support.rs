@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::hostapp::hooks::{Phases, Run, Signals};
+use copal::hooks::{Phases, Run, Signals};
 use tempfile::TempDir;
 use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
 

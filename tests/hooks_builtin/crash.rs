@@ -9,8 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use copal::bootloader::{BootState, detect};
-use copal::device::Facts;
+use copal::boot_state::{BootState, detect};
+use copal::disk::Facts;
 use copal::slot::{Root, Roots};
 use nix::sys::stat::{Mode, SFlag, mknod};
 

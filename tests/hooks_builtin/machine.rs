@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use copal::config::paths::Paths;
 use copal::error::Result;
-use copal::hostapp::hooks::Context;
-use copal::hostapp::hooks::builtin::BUILTINS;
+use copal::hooks::Context;
+use copal::hooks::builtin::BUILTINS;
 
 use crate::tree::{GIB, MIB, Tree};
 

@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use copal::error::{Code, Result};
-use copal::flasher::chunks::Piece;
-use copal::flasher::image::{Checks, Image, Inspection, inspect};
-use copal::flasher::progress::{Progress, Silent, Stage};
+use copal::image::chunks::Piece;
+use copal::image::{Checks, Image, Inspection, inspect};
+use copal::progress::{Progress, Silent, Stage};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;

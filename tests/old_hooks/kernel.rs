@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use copal::bootloader;
+use copal::boot_state;
 use copal::config::paths::Paths;
 use copal::rollback::kernel_override::{commit, restore};
 use copal::slot::Slot;
@@ -59,11 +59,11 @@ impl Device {
     }
 
     fn restore(&self, old: Slot) {
-        restore(&self.paths(), &*bootloader::detect(&self.paths()).unwrap(), old);
+        restore(&self.paths(), &*boot_state::detect(&self.paths()).unwrap(), old);
     }
 
     fn commit(&self, running: Slot) {
-        commit(&self.paths(), &*bootloader::detect(&self.paths()).unwrap(), running);
+        commit(&self.paths(), &*boot_state::detect(&self.paths()).unwrap(), running);
     }
 
     /// What is said about it on the state partition, and when.
@@ -159,7 +159,7 @@ fn nothing_stops_a_rollback() {
 
     // No block any more.
     let device = Device::new("bootenv", &[&abi(NEW)]);
-    let dialect = bootloader::balena(&device.paths()).unwrap();
+    let dialect = boot_state::balena(&device.paths()).unwrap();
     std::fs::remove_file(device.block()).unwrap();
     restore(&device.paths(), &*dialect, Slot::A);
     commit(&device.paths(), &*dialect, Slot::A);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
-use copal::flasher::board::{Board, Environment};
+use copal::install::board::{Board, Environment};
 
 use crate::support::{Root, logged, runs, soon};
 
@@ -82,7 +82,7 @@ fn with_a_strange_environment() {
         "/usr/libexec/balena-init-flasher-secureboot",
         "secureboot_setup() { [ \"$CRYPT\" = 0 ] && ! env | grep CRYPT= && return 1; }\n",
     );
-    let mut plugin = copal::flasher::plugin::Plugin::start(&environment(&root), None).unwrap();
+    let mut plugin = copal::install::plugin::Plugin::start(&environment(&root), None).unwrap();
     plugin.secureboot_setup(false).unwrap();
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect};
-use copal::flasher::board::Environment;
-use copal::flasher::ending::{Missed, Rung, Ways, await_adbd, end, helper, ladder};
+use copal::install::board::Environment;
+use copal::install::ending::{Missed, Rung, Ways, await_adbd, end, helper, ladder};
 use copal::sys::command::is_running;
 use copal::sys::power::Ending;
 

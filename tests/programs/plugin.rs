@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
-use copal::flasher::board::Environment;
-use copal::flasher::plugin::Plugin;
+use copal::install::board::Environment;
+use copal::install::plugin::Plugin;
 
 use crate::support::{Root, logged, runs, soon};
 

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::flasher::progress::led::{Led, Pattern};
-use copal::flasher::progress::meter::{Due, Sink, Snapshot};
-use copal::flasher::progress::status::Status;
-use copal::flasher::progress::{self, Progress, Stage, cloud, cloud::Cloud};
+use copal::progress::led::{Led, Pattern};
+use copal::progress::meter::{Due, Sink, Snapshot};
+use copal::progress::status::Status;
+use copal::progress::{self, Progress, Stage, cloud, cloud::Cloud};
 
 use crate::support::{Root, logged, runs, soon};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use copal::applet::{APPLETS, Kind};
+use copal::names::{APPLETS, Kind};
 
 use crate::{files, top};
 

@@ -1,7 +1,7 @@
 //! Help fits a terminal of 80 columns, and leaves nothing out.
 
 use clap::{Arg, Command};
-use copal::applet::APPLETS;
+use copal::names::APPLETS;
 
 use crate::said;
 
@@ -18,7 +18,8 @@ fn all(command: &Command, words: &[String]) -> Vec<(Vec<String>, Command)> {
 
 /// Every command line that there is a definition of: the verbs of `copal`, and `fatrw`.
 fn commands() -> Vec<(Vec<String>, Command)> {
-    [all(&copal::cli::command(), &[]), all(&copal::fatrw::command(), &["fatrw".to_owned()])].concat()
+    [all(&copal::cli::command(), &[]), all(&copal::boot_files::fatrw::command(), &["fatrw".to_owned()])]
+        .concat()
 }
 
 fn too_long(text: &str) -> Vec<String> {

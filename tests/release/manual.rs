@@ -51,7 +51,9 @@ fn page_of_help(name: &str, about: &str) -> String {
 /// Everything that is generated, by its path in the repository.
 fn generated() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for (command, words) in [(copal::cli::command(), &[][..]), (copal::fatrw::command(), &["fatrw"])] {
+    for (command, words) in
+        [(copal::cli::command(), &[][..]), (copal::boot_files::fatrw::command(), &["fatrw"])]
+    {
         let mut command = command.disable_help_subcommand(true);
         command.build();
         pages(&command, words, &mut all);

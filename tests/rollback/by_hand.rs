@@ -1,12 +1,12 @@
 //! Verdicts of the owner.
 
 use copal::error::{Code, Effect};
-use copal::history::{self, Event, Why};
-use copal::phase::Phase;
-use copal::phase::files::{Marker, boot_id, drop_breadcrumbs};
 use copal::rollback::Ground;
 use copal::rollback::by_hand::{Back, back_with, mark_good_with};
 use copal::slot::Slot;
+use copal::state::files::{Marker, boot_id, drop_breadcrumbs};
+use copal::state::history::{self, Event, Why};
+use copal::state::phase::Phase;
 
 use crate::rig::{Rig, Told, on_trial};
 
@@ -35,7 +35,7 @@ fn a_system_on_trial_is_kept_or_given_up() {
 fn updated(told: Told) -> Rig {
     let rig = Rig::new(told, Slot::A);
     let marker = Marker {
-        kind: copal::phase::Marked::Installing,
+        kind: copal::state::phase::Marked::Installing,
         boot_id: boot_id(&rig.paths()).unwrap(),
         target: Slot::B,
         transaction: "t".into(),

@@ -5,13 +5,13 @@ use std::fs;
 
 use copal::config::rollback_conf::RollbackConf;
 use copal::error::Code;
-use copal::history::{self, Event};
-use copal::hostapp::status;
-use copal::phase::Phase;
-use copal::phase::files::{BootfilesRecord, RollbackKind, RollbackRecord};
-use copal::phase::files::{drop_breadcrumbs, remove_breadcrumbs};
 use copal::rollback::{Ground, check_version, clear_bootcount, health};
 use copal::slot::Slot;
+use copal::state::files::{BootfilesRecord, RollbackKind, RollbackRecord};
+use copal::state::files::{drop_breadcrumbs, remove_breadcrumbs};
+use copal::state::history::{self, Event};
+use copal::state::phase::Phase;
+use copal::status;
 
 use crate::rig::{Rig, Told, on_trial};
 

@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use copal::error::{Code, Effect};
-use copal::history::{self, Event};
-use copal::hostapp::status;
-use copal::phase::Phase;
-use copal::phase::files::{BootfilesRecord, Flag, RollbackRecord};
 use copal::rollback::by_hand::back_with;
 use copal::rollback::{Ground, altboot, health};
 use copal::slot::Slot;
+use copal::state::files::{BootfilesRecord, Flag, RollbackRecord};
+use copal::state::history::{self, Event};
+use copal::state::phase::Phase;
+use copal::status;
 
 use crate::rig::{Rig, Told, on_trial};
 

@@ -6,18 +6,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use copal::bootloader;
+use copal::boot_state;
 use copal::config::paths::Paths;
 use copal::config::rollback_conf::RollbackConf;
-use copal::device::Facts;
+use copal::disk::Facts;
 use copal::error::{Code, Error, Result};
-use copal::history::{Check, CheckResult};
-use copal::hostapp::hooks::Context;
-use copal::hostapp::hooks::builtin::BUILTINS;
-use copal::phase::files::{Trial, drop_breadcrumbs};
-use copal::phase::{Phase, observe};
+use copal::hooks::Context;
+use copal::hooks::builtin::BUILTINS;
 use copal::rollback::{Ground, Outside, altboot, boot_check, health};
 use copal::slot::{Roots, Slot};
+use copal::state::files::{Trial, drop_breadcrumbs};
+use copal::state::history::{Check, CheckResult};
+use copal::state::phase::{Phase, observe};
 
 use crate::tree::{GIB, MIB, Tree};
 
@@ -56,7 +56,7 @@ pub fn on_trial(told: Told) -> Rig {
     rig.select(Slot::B, true);
     drop_breadcrumbs(&rig.paths()).unwrap();
     Trial { transaction: "t1".into(), slot: Slot::B, resets: 0 }.write(&rig.paths()).unwrap();
-    copal::phase::files::keep_vpn_state(&rig.paths(), true).unwrap();
+    copal::state::files::keep_vpn_state(&rig.paths(), true).unwrap();
     rig
 }
 
@@ -125,7 +125,7 @@ impl Rig {
     }
 
     pub fn select(&self, slot: Slot, trial: bool) {
-        let dialect = bootloader::detect(&self.paths()).unwrap();
+        let dialect = boot_state::detect(&self.paths()).unwrap();
         dialect.set(self.roots().in_slot(slot).unwrap(), trial).unwrap();
     }
 
@@ -148,7 +148,7 @@ impl Rig {
 
     /// Root, trial and count, as the bootloader will find them.
     pub fn selection(&self) -> (Slot, bool, u32) {
-        let state = bootloader::detect(&self.paths()).unwrap().read().unwrap();
+        let state = boot_state::detect(&self.paths()).unwrap().read().unwrap();
         let roots = self.roots();
         let named = |s: &Slot| roots.in_slot(*s).is_some_and(|root| state.root.means(root));
         // Without the other root mounted, what is not the running one is the other.

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use copal::error::Code;
-use copal::history::{self, CheckResult, Event, Why};
-use copal::hostapp::lock::{Lock, Work};
-use copal::phase::Phase;
-use copal::phase::files::{CommitDue, RollbackRecord, Trial};
 use copal::slot::Slot;
+use copal::state::files::{CommitDue, RollbackRecord, Trial};
+use copal::state::history::{self, CheckResult, Event, Why};
+use copal::state::phase::Phase;
+use copal::update::lock::{Lock, Work};
 
 use crate::rig::{Told, on_trial};
 
@@ -215,7 +215,7 @@ fn damaged_records_are_removed_at_boot_and_block_nothing() {
     for name in ["rollback", "bootfiles"] {
         fs::write(rig.paths().state_files().join(name), "{").unwrap();
     }
-    assert!(copal::phase::observe(&rig.paths(), &rig.roots()).is_err());
+    assert!(copal::state::phase::observe(&rig.paths(), &rig.roots()).is_err());
     rig.boot_check().unwrap();
     assert_eq!(rig.phase(), Phase::Trial);
     rig.health().unwrap();
@@ -289,18 +289,14 @@ fn hooks_that_flipped_and_then_failed_leave_no_trial_of_the_old_system() {
 #[test]
 fn records_that_a_shell_release_has_left_are_not_taken_for_those_of_the_next_update() {
     let hook = |rig: &crate::rig::Rig| {
-        let builtin =
-            copal::hostapp::hooks::builtin::BUILTINS.iter().find(|b| b.names.contains(&"80-rollback"));
-        let context = copal::hostapp::hooks::Context {
-            paths: rig.paths(),
-            during_update: true,
-            called: "80-rollback".into(),
-        };
+        let builtin = copal::hooks::builtin::BUILTINS.iter().find(|b| b.names.contains(&"80-rollback"));
+        let context =
+            copal::hooks::Context { paths: rig.paths(), during_update: true, called: "80-rollback".into() };
         (builtin.unwrap().run)(&context).unwrap();
     };
     for target in [Slot::A, Slot::B] {
         let rig = crate::rig::Rig::new(Told::Uboot, Slot::A);
-        let kind = copal::phase::files::RollbackKind::Health;
+        let kind = copal::state::files::RollbackKind::Health;
         let transaction = "t0".to_owned();
         let record = RollbackRecord { target, kind, transaction, boot_id: "an earlier one".into() };
         record.write(&rig.paths()).unwrap();
@@ -344,9 +340,9 @@ fn the_old_bootloader_is_told_in_its_own_way_and_in_no_other() {
     rig.health.replace(vec![false]);
     let mut outside = rig.outside();
     outside.old_hooks = Box::new(|| {
-        let builtins = copal::hostapp::hooks::builtin::BUILTINS;
+        let builtins = copal::hooks::builtin::BUILTINS;
         let hook = builtins.iter().find(|b| b.names.contains(&"99-balena-bootloader")).unwrap();
-        (hook.run)(&copal::hostapp::hooks::Context {
+        (hook.run)(&copal::hooks::Context {
             paths: rig.paths(),
             during_update: true,
             called: "99-balena-bootloader".into(),

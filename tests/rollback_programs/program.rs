@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use copal::phase::Phase;
+use copal::state::phase::Phase;
 use serde_json::Value;
 
 use crate::device::{copal, marker, snapshot, texts, traces, uboot, with_block};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use copal::error::{Code, Effect};
-use copal::hostapp::safe_reboot::{Times, Ways, reboot};
 use copal::sys::ladder::Missed;
+use copal::update::safe_reboot::{Times, Ways, reboot};
 
 /// What happens, in order, where systemd answers so.
 fn story(systemd: &Result<(), Missed>) -> (Vec<String>, copal::error::Error) {

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::hostapp::safe_reboot::{self, Times, WAITING};
-use copal::report::Dashboard;
+use copal::progress::dashboard::Dashboard;
+use copal::update::safe_reboot::{self, Times, WAITING};
 
 use crate::support::{Root, logged, soon};
 use crate::{Ended, has};

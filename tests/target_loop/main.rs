@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::Command;
 
 use copal::config::paths::Paths;
-use copal::device::Facts;
+use copal::disk::Facts;
+use copal::disk::select::ImageSize;
+use copal::disk::select::{self, Candidate, Choice, Kind, Target};
 use copal::error::{Code, Error};
-use copal::flasher::image::Size;
-use copal::flasher::target::{self, Candidate, Choice, Kind, Target};
 use rig::{Loop, MIB, Undo, can_run, ext4, has, mount, run};
 
-const IMAGE: Option<Size> = Some(Size::Exact(16 * MIB));
+const IMAGE: Option<ImageSize> = Some(ImageSize::Exact(16 * MIB));
 
 fn facts() -> Facts {
     Facts::gather(&Paths::default()).unwrap()
@@ -23,11 +23,11 @@ fn facts() -> Facts {
 
 fn choose(nodes: &[&Path]) -> Result<Choice, Error> {
     let list: Vec<Candidate> = nodes.iter().map(|n| Candidate { name: n.to_path_buf(), md: false }).collect();
-    target::choose(&list, &facts(), IMAGE)
+    select::choose(&list, &facts(), IMAGE)
 }
 
 fn named(path: &Path) -> Result<Target, Error> {
-    target::named(path, &facts(), None, IMAGE)
+    select::named(path, &facts(), None, IMAGE)
 }
 
 /// Refused by its name, and as the first candidate before a disk that would do.
@@ -364,7 +364,7 @@ fn files_as_targets() {
     fs::hard_link(&image, mounted.point.join("hard")).unwrap();
     symlink("image", mounted.point.join("soft")).unwrap();
     for name in ["image", "hard", "soft"] {
-        let e = target::named(&mounted.point.join(name), &facts(), Some(&image), IMAGE).unwrap_err();
+        let e = select::named(&mounted.point.join(name), &facts(), Some(&image), IMAGE).unwrap_err();
         assert_eq!(e.code(), Code::TargetIsImage, "{e}");
     }
     assert_eq!(named(&mounted.point.join("new")).unwrap().size, 0);
@@ -383,6 +383,6 @@ fn a_loop_device_over_the_image_is_no_target() {
         return;
     }
     let disk = Loop::new(32 * MIB);
-    let e = target::named(&disk.node, &facts(), Some(&disk.file), IMAGE).unwrap_err();
+    let e = select::named(&disk.node, &facts(), Some(&disk.file), IMAGE).unwrap_err();
     assert_eq!(e.code(), Code::TargetIsImage, "{e}");
 }

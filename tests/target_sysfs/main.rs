@@ -10,13 +10,13 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use copal::device::{Facts, serial_of};
+use copal::disk::select::ImageSize;
+use copal::disk::select::{self, Candidate, Choice, Kind, medium_boot_partition};
+use copal::disk::{Facts, serial_of};
 use copal::error::{Code, Error};
-use copal::flasher::image::Size;
-use copal::flasher::target::{self, Candidate, Choice, Kind, medium_boot_partition};
 use tree::{GIB, MIB, Tree};
 
-const IMAGE: Option<Size> = Some(Size::Exact(4 * GIB));
+const IMAGE: Option<ImageSize> = Some(ImageSize::Exact(4 * GIB));
 
 fn names(list: &[&str]) -> Vec<Candidate> {
     let md = |n: &str| n.starts_with("md/");
@@ -24,7 +24,7 @@ fn names(list: &[&str]) -> Vec<Candidate> {
 }
 
 fn choose(tree: &Tree, list: &[&str]) -> Result<Choice, Error> {
-    target::choose(&names(list), &Facts::gather(&tree.paths()).unwrap(), IMAGE)
+    select::choose(&names(list), &Facts::gather(&tree.paths()).unwrap(), IMAGE)
 }
 
 fn chosen(tree: &Tree, list: &[&str]) -> String {
@@ -51,7 +51,7 @@ fn skipped(tree: &Tree, name: &str, code: Code, word: &str) {
     assert!(choice.rejected[0].reason.contains(word), "{:?}", choice.rejected);
     // The same disk, named by its owner, is refused for the same reason.
     let facts = Facts::gather(&tree.paths()).unwrap();
-    let e = target::named(&Path::new("/dev").join(name), &facts, None, IMAGE).unwrap_err();
+    let e = select::named(&Path::new("/dev").join(name), &facts, None, IMAGE).unwrap_err();
     assert_eq!(e.code(), code, "{e}");
     assert!(e.message().contains(word), "{e}");
 }

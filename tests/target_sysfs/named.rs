@@ -9,7 +9,7 @@ fn a_named_path_that_is_no_target() {
     t.link("/data/dangling", "new").link("/data/lost", "no/folder").link("/data/link", "/data/plain");
     t.file("/proc/trigger", "");
     let facts = Facts::gather(&t.paths()).unwrap();
-    let named = |p: &str| target::named(Path::new(p), &facts, None, IMAGE);
+    let named = |p: &str| select::named(Path::new(p), &facts, None, IMAGE);
     for bad in [
         "/data",
         "/data/",
@@ -43,7 +43,7 @@ fn the_image_is_never_its_own_target() {
     let facts = Facts::gather(&t.paths()).unwrap();
     let image = t.paths().at("/data/hard");
     for name in ["/data/image", "/data/link", "/data/hard", "/dev/loop0"] {
-        let e = target::named(Path::new(name), &facts, Some(&image), IMAGE).unwrap_err();
+        let e = select::named(Path::new(name), &facts, Some(&image), IMAGE).unwrap_err();
         assert_eq!(e.code(), Code::TargetIsImage, "{name}: {e}");
     }
 }
@@ -60,7 +60,7 @@ fn a_file_in_use_is_refused() {
     );
     t.mount("7:0", "/x", "ext4", "/dev/loop0", "rw");
     let facts = Facts::gather(&t.paths()).unwrap();
-    let named = |p: &str| target::named(Path::new(p), &facts, None, IMAGE);
+    let named = |p: &str| select::named(Path::new(p), &facts, None, IMAGE);
     assert_eq!(named("/data/s").unwrap_err().code(), Code::TargetSwap);
     let e = named("/data/disk").unwrap_err();
     assert_eq!(e.code(), Code::TargetMounted);

@@ -118,10 +118,10 @@ fn a_disk_too_small_refuses_with_both_sizes() {
     t.disk("sdb", "8:16", 4 * GIB - 512);
     refused(&t, &["sdb"], Code::TargetTooSmall, &["4.0 GiB", "4294967296", "3.9 GiB", "4294966784"]);
     let facts = Facts::gather(&t.paths()).unwrap();
-    let with = |size| target::choose(&names(&["sdb"]), &facts, size);
-    assert_eq!(with(Some(Size::AtLeast(4 * GIB))).unwrap_err().code(), Code::TargetTooSmall);
-    with(Some(Size::AtLeast(4 * GIB - 512))).unwrap();
-    with(Some(Size::Exact(4 * GIB - 512))).unwrap();
+    let with = |size| select::choose(&names(&["sdb"]), &facts, size);
+    assert_eq!(with(Some(ImageSize::AtLeast(4 * GIB))).unwrap_err().code(), Code::TargetTooSmall);
+    with(Some(ImageSize::AtLeast(4 * GIB - 512))).unwrap();
+    with(Some(ImageSize::Exact(4 * GIB - 512))).unwrap();
     with(None).unwrap();
 }
 

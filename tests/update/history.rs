@@ -45,7 +45,7 @@ fn what_was_installed_and_what_failed_is_kept() {
     assert_eq!(all[1]["transaction"], marker["transaction"]);
     // Room for a rollback is there.
     let blocks = rig.ok(&["stat", "-c", "%b", "/mnt/state/copal/history.jsonl"]);
-    assert!(blocks.trim().parse::<usize>().unwrap() * 512 >= copal::history::FILE_LIMIT, "{blocks}");
+    assert!(blocks.trim().parse::<usize>().unwrap() * 512 >= copal::state::history::FILE_LIMIT, "{blocks}");
 }
 
 /// Of what was in the slot before the update, nothing is told as its own.

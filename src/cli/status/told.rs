@@ -1,7 +1,7 @@
 //! What became of updates, in words.
 
-use crate::history::{Check, CheckResult, Event, Record, Side, Why};
-use crate::hostapp::status::Status;
+use crate::state::history::{Check, CheckResult, Event, Record, Side, Why};
+use crate::status::Status;
 use crate::sys::log::printable;
 
 /// The last update and the last rollback, a line each, and below it what failed.

@@ -12,9 +12,9 @@ use crate::daemon::JOB_INTERFACE;
 use crate::daemon::record::Record;
 use crate::daemon::work::Work;
 use crate::error::{Code, Error, Result};
-use crate::flasher::progress::Progress;
-use crate::hostapp::lock::Holder;
-use crate::hostapp::update::Installed;
+use crate::progress::Progress;
+use crate::update::Installed;
+use crate::update::lock::Holder;
 
 /// From one look at the job to the next, at most: signals of the bus come sooner.
 const LOOK: Duration = Duration::from_secs(1);
@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::client::order::with_token;
-    use crate::flasher::progress::Silent;
+    use crate::progress::Silent;
 
     const DONE: &str = r#"{"event":"result","version":1,"ok":true,"update":{"image":"a:1","image_id":"i","hostapp":"h","slot":"B","selected":true,"counter":5}}"#;
     const FAILED: &str = r#"{"event":"result","version":1,"ok":false,"code":"slot-full","message":"m","object":null,"hint":"h","effect":"written"}"#;

@@ -7,8 +7,8 @@ use zbus::wire::OwnedVariant;
 
 use crate::daemon::shown::{Failure, Shown};
 use crate::error::{Code, Effect, Error};
-use crate::flasher::progress::{Progress, Stage};
-use crate::hostapp::update::Installed;
+use crate::progress::{Progress, Stage};
+use crate::update::Installed;
 
 /// What is read of a job at one moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

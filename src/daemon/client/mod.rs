@@ -15,9 +15,9 @@ mod place;
 use std::ffi::OsString;
 
 use crate::error::Result;
-use crate::flasher::progress::{self, Progress};
-use crate::hostapp::update::{self, Installed, Request};
+use crate::progress::{self, Progress};
 use crate::sys::signal::{PutOff, came, hung_up};
+use crate::update::{self, Installed, Request};
 
 use follow::{Followed, Follower};
 use order::Order;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf, absolute};
 
 use zbus::wire::Variant;
 
+use crate::engine::credentials;
 use crate::error::Result;
-use crate::hostapp::credentials;
-use crate::hostapp::update::{Request, Source};
-use crate::phase::files;
+use crate::state::files;
 use crate::sys::log;
+use crate::update::{Request, Source};
 
 /// Options of `Update`.
 type Options<'a> = HashMap<&'static str, Variant<'a>>;

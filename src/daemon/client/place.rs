@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::daemon::IN_DAEMON;
-use crate::hostapp::update::{self, Request};
 use crate::sys::mount;
+use crate::update::{self, Request};
 
 /// Marks of a container, as in `sys::log`.
 const CONTAINER: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];

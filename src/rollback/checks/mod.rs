@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error, Result};
-use crate::history::{Check, CheckResult};
+use crate::state::history::{Check, CheckResult};
 use crate::sys::systemd::Bus;
 
 mod board;

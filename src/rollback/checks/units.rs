@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::{Finding, Trial};
-use crate::hostapp::snapshot;
 use crate::sys::systemd;
+use crate::update::snapshot;
 
 /// Units that a reason names at most.
 const MOST: usize = 8;

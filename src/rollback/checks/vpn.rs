@@ -1,8 +1,8 @@
 //! The VPN is up, or was down before the update.
 
 use super::{Finding, Trial};
-use crate::hostapp::snapshot;
-use crate::phase::files;
+use crate::state::files;
+use crate::update::snapshot;
 
 pub(super) fn check(trial: &Trial) -> Finding {
     if snapshot::vpn_is_up(&trial.paths) {

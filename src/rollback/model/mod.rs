@@ -18,19 +18,19 @@ use machine::{Lasting, Machine, Told, boot, boot_files, content, factory, select
 
 use super::{Ground, Outside, altboot, boot_check, clear_bootcount, commit_hooks, health};
 use crate::config::rollback_conf::RollbackConf;
-use crate::device::Facts;
+use crate::disk::Facts;
+use crate::engine::{Hostapp, Image};
 use crate::error::{Code, Error, Result};
-use crate::history::{Check, CheckResult};
-use crate::hostapp::engine::{Hostapp, Image};
-use crate::hostapp::hooks::Context;
-use crate::hostapp::hooks::builtin::BUILTINS;
-use crate::hostapp::hooks::builtin::bootfiles::{self, Purpose, Request};
-use crate::hostapp::preflight::Device;
-use crate::hostapp::update::installer::{Installer, When};
-use crate::hostapp::update::steps::Update;
-use crate::hostapp::update::{self, Source};
-use crate::phase::{Phase, observe};
+use crate::hooks::Context;
+use crate::hooks::builtin::BUILTINS;
+use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
 use crate::slot::{Roots, Slot};
+use crate::state::history::{Check, CheckResult};
+use crate::state::phase::{Phase, observe};
+use crate::update::installer::{Installer, When};
+use crate::update::preflight::Device;
+use crate::update::steps::Update;
+use crate::update::{self, Source};
 
 /// What the new release is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Installer for Engine<'_> {
     }
 
     fn keep(&self) -> Result<()> {
-        crate::phase::files::keep_vpn_state(&self.machine.paths(), true)
+        crate::state::files::keep_vpn_state(&self.machine.paths(), true)
     }
 
     fn install(&self) -> Result<(Image, Hostapp)> {

@@ -1,0 +1,295 @@
+//! A region of a block device outside its file systems.
+//!
+//! The device may be in use: a host OS update writes the loader of the disk it runs from. So the disk is not opened
+//! exclusively, which fails as soon as a partition of it is mounted; instead nothing is written where a partition with a
+//! file system, or one that is in use, or the table lies.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::disk::{Disk, open, read_only};
+use super::{Asked, Coming, Job, Kind, Target};
+use crate::config::paths::Paths;
+use crate::disk::claimed;
+use crate::disk::io::Io;
+use crate::disk::partition::{self, Flaw, Partition, SIGNATURE, Table, TableKind};
+use crate::error::{Code, Error, Result};
+use crate::sys::block::{Access, Device};
+use crate::sys::buffer::Buffer;
+
+/// Refuses bytes `span` of a device called `name`, of `size` bytes, that is or will be divided by `table`.
+///
+/// Pure, so that a disk can be judged by the table of an image that is not written yet. Returns what is worth a warning.
+///
+/// # Errors
+/// [`Code::SpanOutsideDevice`], [`Code::SpanOverTable`], [`Code::SpanOverFileSystem`].
+pub fn check(name: &Path, span: &Range<u64>, size: u64, table: Option<&Table>) -> Result<Vec<String>> {
+    inside(name, span, size)?;
+    let mut warnings = Vec::new();
+    if let Some(area) = table.iter().flat_map(|t| &t.areas).find(|a| overlaps(a, span)) {
+        let what = format!("bytes {} to {} hold its partition table", area.start, area.end);
+        return Err(refuse(Code::SpanOverTable, name, span, &what));
+    }
+    if table.is_some_and(|t| t.kind == TableKind::Mbr) && overlaps(&SIGNATURE, span) {
+        let text = "the bootloader overwrites the disk signature: the PARTUUIDs of its partitions change";
+        warnings.push(format!("{}: {text}", name.display()));
+    }
+    for p in table.iter().flat_map(|t| &t.partitions) {
+        let bytes = p.start..p.start.saturating_add(p.size);
+        if !overlaps(&bytes, span) {
+            continue;
+        }
+        let label = p.name.as_ref().or(p.label.as_ref()).map(|l| format!(" `{l}`")).unwrap_or_default();
+        let partition = format!("partition {}{label}, bytes {} to {}", p.index, bytes.start, bytes.end);
+        if let Some(content) = p.file_system {
+            let what = format!("{partition}, holds {content}");
+            return Err(refuse(Code::SpanOverFileSystem, name, span, &what));
+        }
+        warnings.push(format!(
+            "{}: the bootloader overlaps {partition}, which holds no file system",
+            name.display()
+        ));
+    }
+    Ok(warnings)
+}
+
+/// Refuses a span that leaves a device of `size` bytes.
+pub(super) fn inside(name: &Path, span: &Range<u64>, size: u64) -> Result<()> {
+    if span.start <= span.end && span.end <= size {
+        return Ok(());
+    }
+    Err(refuse(Code::SpanOutsideDevice, name, span, &format!("it has {size} bytes")))
+}
+
+fn refuse(code: Code, name: &Path, span: &Range<u64>, why: &str) -> Error {
+    let name = name.display();
+    let text = format!("cannot write a bootloader to bytes {} to {} of {name}: {why}", span.start, span.end);
+    Error::new(code, text).object(name)
+}
+
+fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// A disk or a partition.
+pub(super) struct Region {
+    paths: Paths,
+    node: PathBuf,
+    size: u64,
+}
+
+/// Takes any block device.
+pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = asked.node() else { return Ok(None) };
+    let device = open(asked.paths, &node, Access::Read)?;
+    let size = Io::new(&device, &node).size()?;
+    Ok(Some(Box::new(Region { paths: asked.paths.clone(), node, size })))
+}
+
+impl Region {
+    fn open(&self, access: Access) -> Result<Disk<'_>> {
+        let device = open(&self.paths, &self.node, access)?;
+        Ok(Disk { device, name: &self.node, erase_block: None })
+    }
+
+    /// The table that is on the device now; `None` where there is none.
+    fn table(&self, device: &Device) -> Result<Option<Table>> {
+        let io = Io::new(device, &self.node);
+        let mut buffer = Buffer::zeroed(0);
+        let mut read_at = |offset: u64, buf: &mut [u8]| {
+            if offset.saturating_add(buf.len() as u64) > self.size {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let bytes = io.read_any(&mut buffer, offset, buf.len() as u64);
+            buf.copy_from_slice(bytes.map_err(|e| io::Error::other(e.message()))?);
+            Ok(())
+        };
+        let name = self.node.display();
+        // A partition has no table, though the boot sector of its file system may look like one.
+        let whole = sysfs(&self.paths, device).is_none_or(|folder| !folder.join("partition").exists());
+        let found = if whole {
+            partition::of_disk(&mut read_at, self.size)
+        } else {
+            Err(Flaw::Missing(String::new()))
+        };
+        match found {
+            Ok(table) => Ok(Some(table)),
+            Err(Flaw::Missing(_)) => match partition::file_system(&mut read_at) {
+                Ok(None) => Ok(None),
+                Ok(Some(content)) => {
+                    let text = format!("cannot write a bootloader to {name}: it holds {content}");
+                    Err(Error::new(Code::SpanOverFileSystem, text).object(name))
+                }
+                Err(e) => Err(Error::new(Code::TargetReadFailed, format!("cannot read {name}"))
+                    .object(name)
+                    .because(e)),
+            },
+            Err(flaw) => {
+                let (code, why) = match flaw {
+                    Flaw::Read(e) => (Code::TargetReadFailed, e.to_string()),
+                    Flaw::Invalid(why) | Flaw::Cut(why) | Flaw::Missing(why) => {
+                        (Code::PartitionTableInvalid, why)
+                    }
+                    Flaw::Pending => (Code::PartitionTableInvalid, "it ends too early".into()),
+                };
+                let text = format!("cannot tell what a bootloader would overwrite on {name}: {why}");
+                let hint = "repair the partition table of the device first";
+                Err(Error::new(code, text).object(name).with_hint(hint))
+            }
+        }
+    }
+
+    /// Refuses what somebody uses without a signature known here: the device itself below an array or a volume, all of it
+    /// where no table divides it, or a partition below `span`.
+    fn refuse_used(&self, device: &Device, span: &Range<u64>, table: Option<&Table>) -> Result<()> {
+        let Some(folder) = sysfs(&self.paths, device) else { return Ok(()) };
+        let used = |what: &str| Err(refuse(Code::SpanOverFileSystem, &self.node, span, what));
+        if let Some(holder) = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten().next() {
+            return used(&format!("it is held by {}", holder.file_name().to_string_lossy()));
+        }
+        let Some(table) = table else {
+            return if claimed(&self.node) { used("it is in use") } else { Ok(()) };
+        };
+        for p in &table.partitions {
+            if !overlaps(&(p.start..p.start.saturating_add(p.size)), span) {
+                continue;
+            }
+            if partition_node(&self.paths, &folder, p.index).is_some_and(|node| claimed(&node)) {
+                return used(&format!("partition {} is in use", p.index));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder of a block device in sysfs.
+fn sysfs(paths: &Paths, device: &Device) -> Option<PathBuf> {
+    device.dev().map(|(major, minor)| paths.at(format!("/sys/dev/block/{major}:{minor}")))
+}
+
+/// The node of the partition with this number, of the disk whose folder in sysfs this is.
+fn partition_node(paths: &Paths, disk: &Path, index: u32) -> Option<PathBuf> {
+    fs::read_dir(disk).ok()?.flatten().find_map(|entry| {
+        let number = fs::read_to_string(entry.path().join("partition")).ok()?;
+        (number.trim() == index.to_string()).then(|| paths.at("/dev").join(entry.file_name()))
+    })
+}
+
+/// A partition that the image is about to bring. What the disk has by that name now, if anything, goes before.
+struct ComingPartition {
+    node: PathBuf,
+    partition: Partition,
+}
+
+/// Takes a partition of the disk that will be written before, by its name.
+///
+/// # Errors
+/// [`Code::FlashDeviceMissing`]: the disk will have no such partition.
+pub(super) fn claim_coming(asked: &Asked<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = asked.node() else { return Ok(None) };
+    let Some(index) = node.file_name().and_then(|name| index_on(coming.kernel_name, name)) else {
+        return Ok(None);
+    };
+    let found = coming.table.and_then(|table| table.partitions.iter().find(|p| p.index == index));
+    let Some(partition) = found.cloned() else {
+        let name = node.display();
+        let text = format!("cannot write a bootloader to {name}: the image has no partition {index}");
+        return Err(Error::new(Code::FlashDeviceMissing, text).object(name));
+    };
+    Ok(Some(Box::new(ComingPartition { node, partition })))
+}
+
+/// The number of a partition by the kernel's rule: `sda` has `sda1`, and `mmcblk0`, which ends with a digit, `mmcblk0p1`.
+fn index_on(disk: &OsStr, name: &OsStr) -> Option<u32> {
+    let (disk, name) = (disk.to_str()?, name.to_str()?);
+    let rest = name.strip_prefix(disk)?;
+    let digits = if disk.ends_with(|c: char| c.is_ascii_digit()) { rest.strip_prefix('p')? } else { rest };
+    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+impl Target for ComingPartition {
+    fn kind(&self) -> Kind {
+        Kind::Region
+    }
+
+    fn name(&self) -> &Path {
+        &self.node
+    }
+
+    fn size(&self) -> u64 {
+        self.partition.size
+    }
+
+    fn check(&self, span: &Range<u64>, _coming: Option<&Coming<'_>>) -> Result<()> {
+        inside(&self.node, span, self.partition.size)?;
+        match self.partition.file_system {
+            Some(content) => {
+                let what = format!("the image has {content} there");
+                Err(refuse(Code::SpanOverFileSystem, &self.node, span, &what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn read(&self, _job: Job<'_>) -> Result<()> {
+        Err(self.not_yet())
+    }
+
+    fn write(&self, _job: Job<'_>) -> Result<()> {
+        Err(self.not_yet())
+    }
+}
+
+impl ComingPartition {
+    fn not_yet(&self) -> Error {
+        let name = self.node.display();
+        Error::new(Code::FlashDeviceMissing, format!("{name} is there only when the image is")).object(name)
+    }
+}
+
+impl Target for Region {
+    fn kind(&self) -> Kind {
+        Kind::Region
+    }
+
+    fn name(&self) -> &Path {
+        &self.node
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()> {
+        let Disk { device, .. } = self.open(Access::Read)?;
+        // Before the table is read: where the span leaves the device is the simpler message.
+        inside(&self.node, span, self.size)?;
+        if device.is_read_only().unwrap_or(false) {
+            return Err(read_only(&self.node));
+        }
+        let coming = coming.filter(|c| Some(c.dev) == device.dev());
+        let warnings = if let Some(coming) = coming {
+            check(&self.node, span, self.size, coming.table)?
+        } else {
+            let table = self.table(&device)?;
+            let warnings = check(&self.node, span, self.size, table.as_ref())?;
+            self.refuse_used(&device, span, table.as_ref())?;
+            warnings
+        };
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
+    fn read(&self, job: Job<'_>) -> Result<()> {
+        job(&mut self.open(Access::Read)?)
+    }
+
+    fn write(&self, job: Job<'_>) -> Result<()> {
+        job(&mut self.open(Access::Shared)?)
+    }
+}

@@ -1,0 +1,106 @@
+//! `copal status`.
+
+mod told;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Ui;
+use crate::config::paths::Paths;
+use crate::error::Result;
+use crate::slot::Slot;
+use crate::status::{self, Held, Status};
+
+/// What `copal status` was asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StatusArgs {
+    /// The result as a JSON line on stdout
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// What became of every update that is known
+    #[arg(long, conflicts_with = "log")]
+    pub(super) history: bool,
+
+    /// The last journal lines of the system that was rolled back
+    #[arg(long)]
+    pub(super) log: bool,
+
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub(super) root: PathBuf,
+}
+
+/// Shows where the device stands.
+pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
+    let paths = Paths::new(&args.root);
+    let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
+    let text = match &status.history {
+        _ if args.log => told::journal(&status).join("\n"),
+        Some(records) => told::all(records).join("\n"),
+        None => text(&status).trim_end().to_owned(),
+    };
+    ui.result("status", &status, &text);
+    Ok(())
+}
+
+fn text(status: &Status) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| {
+        out.push_str(&text);
+        out.push('\n');
+    };
+    match (status.phase, status.meaning) {
+        (Some(phase), Some(meaning)) => line(format!("phase    {phase}: {meaning}")),
+        _ => line("phase    unknown".into()),
+    }
+    for slot in status.running.into_iter().flat_map(|_| [Slot::A, Slot::B]) {
+        let held = status.slots.iter().find(|h| h.slot == slot);
+        line(format!("slot {slot}   {}", held.map_or("not mounted".into(), |h| words(h, status))));
+    }
+    if let Some(boot) = &status.boot {
+        let trial = if boot.upgrade_available { "on trial" } else { "for good" };
+        let limit = boot.limit.map_or("no limit".into(), |l| format!("of {l}"));
+        line(format!(
+            "boot     {} selects root {} {trial}; {} attempts {limit}",
+            boot.dialect, boot.root, boot.bootcount
+        ));
+        line(format!("         {}", boot.file));
+    }
+    if let Some(update) = &status.update {
+        line(format!("update   {}", update.doing()));
+    }
+    if let Some(hook) = &status.hook {
+        line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));
+    }
+    if status.breadcrumb == Some(true) {
+        line("         breadcrumbs are there: the supervisor does not reboot the device".into());
+    }
+    for flag in &status.flags {
+        line(format!("flag     {flag}"));
+    }
+    for (record, slot) in [("boot files", status.bootfiles), ("rollback", status.rollback)] {
+        if let Some(slot) = slot {
+            line(format!("record   {record}: slot {slot}"));
+        }
+    }
+    told::last(status).into_iter().for_each(&mut line);
+    for problem in &status.problems {
+        line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
+    }
+    out
+}
+
+fn words(held: &Held, status: &Status) -> String {
+    let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
+        Some(_) => "unknown version".into(),
+        None => "no hostapp".into(),
+    })];
+    words.push(format!("on {} (partition {})", held.device, held.partition));
+    words.extend(held.counter.map(|n| format!("counter {n}")));
+    words.extend(held.encrypted.then(|| "encrypted".into()));
+    words.extend(held.running.then(|| "runs now".into()));
+    words.extend((status.next == Some(held.slot)).then(|| "boots next".into()));
+    words.join(", ")
+}

@@ -1,0 +1,103 @@
+//! The checks of a plain file as target.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+use super::named::{inode, missing, resolved};
+use super::{Kind, Target, checks};
+use crate::disk::{Dev, Facts};
+use crate::error::{Code, Error, Result};
+use crate::sys::block::major_minor;
+
+/// File systems of the kernel, where a file is a switch or a mistyped device and never a place for an image.
+const NOT_FOR_FILES: &[&str] = &[
+    "devtmpfs",
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "efivarfs",
+    "pstore",
+    "bpf",
+    "mqueue",
+];
+
+/// Checks a file that is there or can be made.
+pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&Path>) -> Result<Target> {
+    let place = resolved(path, absolute, facts)?;
+    let real = facts.paths().at(&place);
+    let meta = fs::metadata(&real).ok();
+    match &meta {
+        Some(m) if m.is_dir() => return Err(missing(path, "it is a folder")),
+        Some(m) if !m.is_file() => return Err(missing(path, "it is neither a disk nor a plain file")),
+        // A trailing slash asks for a folder.
+        None if absolute.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+            return Err(missing(path, "there is no such folder"));
+        }
+        _ => {}
+    }
+    let mount = facts.mount_of(&place).map(|(m, _)| m.fstype.as_str());
+    let in_dev = place.starts_with("/dev") && !place.starts_with("/dev/shm");
+    if in_dev || mount.is_some_and(|fstype| NOT_FOR_FILES.contains(&fstype)) {
+        return Err(missing(path, "there is no such block device"));
+    }
+    let refused = |code, why: String| {
+        Error::new(code, format!("cannot write {}: {why}", path.display())).object(path.display())
+    };
+    if image.is_some_and(|image| is_same(image, &real, None)) {
+        return Err(refused(Code::TargetIsImage, "it is the image".into()));
+    }
+    if let Some((code, why)) = in_use(&real, facts) {
+        return Err(refused(code, why));
+    }
+    let touched = if meta.is_some() { real } else { real.parent().map_or_else(PathBuf::new, Path::to_owned) };
+    access(&touched, AccessFlags::W_OK)
+        .map_err(|e| refused(Code::TargetReadOnly, "it cannot be written".into()).because(e))?;
+    Ok(Target {
+        name: path.to_owned(),
+        node: path.to_owned(),
+        kind: Kind::File,
+        dev: None,
+        size: meta.map_or(0, |m| m.len()),
+        block_size: 512,
+        by_id: None,
+        model: None,
+        serial: None,
+    })
+}
+
+/// A file that the system swaps to, or that is behind a loop device in use.
+fn in_use(real: &Path, facts: &Facts) -> Option<(Code, String)> {
+    let id = inode(real)?;
+    let swap = facts.swaps().iter().find(|s| !s.is_device && inode(&facts.paths().at(&s.path)) == Some(id));
+    if swap.is_some() {
+        return Some((Code::TargetSwap, "the system swaps to it".into()));
+    }
+    let mut loops = facts.devices().filter(|d| {
+        let backing = d.backing.as_ref();
+        backing.is_some_and(|b| is_same(real, &facts.paths().at(&b.path), b.file))
+    });
+    loops.find_map(|device| {
+        let used = checks::in_use(device, facts);
+        if used.is_none() {
+            tracing::warn!("{} is also behind the idle loop device {}", real.display(), device.name);
+        }
+        used.map(|(code, why)| (code, format!("it is behind {}, and {why}", device.name)))
+    })
+}
+
+/// Whether a file is the one at another path, through any links; `known` is what the loop driver says of the other.
+pub(super) fn is_same(file: &Path, other: &Path, known: Option<(Dev, u64)>) -> bool {
+    let Some((dev, ino)) = inode(file) else { return false };
+    match known {
+        // Not for btrfs, which gives a file another device number than the driver sees; there the path decides too.
+        Some(known) if (major_minor(dev), ino) == known => true,
+        _ => inode(other) == Some((dev, ino)),
+    }
+}

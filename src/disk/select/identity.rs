@@ -1,0 +1,114 @@
+//! Which disk was checked, so that it is the one that is written.
+
+use std::path::PathBuf;
+
+use super::{Kind, Target};
+use crate::disk::{Dev, Device, Facts};
+use crate::error::{Code, Error, Result};
+
+/// What tells one disk from another. The write engine compares it with what it has opened: a disk can be pulled and
+/// another take its name between the check and the write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Device number.
+    pub dev: Dev,
+    /// Bytes.
+    pub size: u64,
+    /// Serial number, where the disk has one.
+    pub serial: Option<String>,
+}
+
+impl Identity {
+    /// Whether `later` is the same disk. Its serial number may have appeared meanwhile: udev asks a disk for it some time after the kernel
+    /// has shown the disk.
+    #[must_use]
+    pub fn is_still(&self, later: &Identity) -> bool {
+        (self.dev, self.size) == (later.dev, later.size)
+            && (self.serial.is_none() || self.serial == later.serial)
+    }
+}
+
+impl Target {
+    /// The identity of a disk; files have none.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let dev = self.dev.filter(|_| self.kind == Kind::Block)?;
+        Some(Identity { dev, size: self.size, serial: self.serial.clone() })
+    }
+
+    /// Compares the disk that was opened with the one that was checked. Nothing to compare for files.
+    ///
+    /// # Errors
+    /// [`Code::TargetChanged`], naming what differs.
+    pub fn reverify(&self, opened: &Identity) -> Result<()> {
+        let Some(checked) = self.identity() else { return Ok(()) };
+        if checked.is_still(opened) {
+            return Ok(());
+        }
+        let differs = if checked.dev != opened.dev {
+            let ((a, b), (c, d)) = (checked.dev, opened.dev);
+            format!("its device number was {a}:{b} and is {c}:{d}")
+        } else if checked.size != opened.size {
+            format!("its size was {} bytes and is {}", checked.size, opened.size)
+        } else {
+            let text = |s: &Option<String>| s.clone().unwrap_or_else(|| "none".into());
+            format!("its serial number was {} and is {}", text(&checked.serial), text(&opened.serial))
+        };
+        let name = self.name.display();
+        Err(Error::new(Code::TargetChanged, format!("{name} is not the disk that was checked: {differs}"))
+            .object(name))
+    }
+}
+
+/// The link in `/dev/disk/by-id` that says most: not a bare number of the interface where there is another.
+pub(super) fn by_id(facts: &Facts, device: &Device) -> Option<PathBuf> {
+    let folder = PathBuf::from("/dev/disk/by-id");
+    let entries = std::fs::read_dir(facts.paths().at(&folder)).into_iter().flatten().flatten();
+    let links = entries.map(|e| folder.join(e.file_name()));
+    let mut links: Vec<PathBuf> =
+        links.filter(|l| facts.device_at(l).is_some_and(|d| d.dev == device.dev)).collect();
+    links.sort_by_key(|link| {
+        let name = link.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        (["wwn-", "nvme-eui.", "nvme-uuid.", "nvme-nvme."].iter().any(|p| name.starts_with(p)), name)
+    });
+    links.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_difference_is_found_and_named() {
+        let target = Target {
+            name: "/dev/sda".into(),
+            node: "/dev/sda".into(),
+            kind: Kind::Block,
+            dev: Some((8, 0)),
+            size: 4096,
+            block_size: 512,
+            by_id: None,
+            model: None,
+            serial: Some("S1".into()),
+        };
+        let same = target.identity().unwrap();
+        target.reverify(&same).unwrap();
+        for (other, word) in [
+            (Identity { dev: (8, 16), ..same.clone() }, "8:16"),
+            (Identity { size: 8192, ..same.clone() }, "8192"),
+            (Identity { serial: None, ..same.clone() }, "none"),
+            (Identity { serial: Some("S2".into()), ..same.clone() }, "S2"),
+        ] {
+            let e = target.reverify(&other).unwrap_err();
+            assert_eq!(e.code(), Code::TargetChanged);
+            assert!(e.message().contains(word), "{e}");
+        }
+        // udev was not done with it when it was checked.
+        let early = Target { serial: None, ..target.clone() };
+        early.reverify(&same).unwrap();
+        early.reverify(&Identity { dev: (8, 16), ..same.clone() }).unwrap_err();
+        let file = Target { kind: Kind::File, dev: None, ..target };
+        assert_eq!(file.identity(), None);
+        file.reverify(&same).unwrap();
+    }
+}

@@ -1,0 +1,74 @@
+//! A target that the owner names: a disk or a plain file. Nothing is passed over; every doubt refuses.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{Candidate, Target, block, checks, file, warn_of_hidden_root};
+use crate::disk::select::ImageSize;
+use crate::disk::{Device, Facts};
+use crate::error::{Code, Error, Result};
+
+/// Checks the target at `path` for the image file `image`, whose uncompressed size is `size`.
+///
+/// # Errors
+/// For a block device the code of whatever passes it over or refuses it. For anything else but a plain file (present,
+/// or to be made in an existing folder): [`Code::TargetMissing`]. [`Code::TargetIsImage`] where writing it would
+/// destroy the image. A file in use as swap area or behind a loop device in use: [`Code::TargetSwap`],
+/// [`Code::TargetMounted`] or [`Code::TargetHeld`].
+pub fn named(path: &Path, facts: &Facts, image: Option<&Path>, size: Option<ImageSize>) -> Result<Target> {
+    warn_of_hidden_root(facts);
+    let absolute = std::path::absolute(path).map_err(|e| missing(path, "cannot be resolved").because(e))?;
+    match facts.device_at(&absolute) {
+        Some(device) => disk(path, &absolute, device, facts, image, size),
+        None => file::check(path, &absolute, facts, image),
+    }
+}
+
+fn disk(
+    path: &Path,
+    absolute: &Path,
+    device: &Device,
+    facts: &Facts,
+    image: Option<&Path>,
+    size: Option<ImageSize>,
+) -> Result<Target> {
+    let refused = |code, why: &str| {
+        Error::new(code, format!("cannot flash {}: {why}", path.display())).object(path.display())
+    };
+    let candidate = Candidate { name: path.to_owned(), md: absolute.starts_with("/dev/md") };
+    let device = checks::skip(&candidate, Some(device), facts, &facts.medium())
+        .map_err(|r| refused(r.code, &r.reason))?;
+    if lies_on_image(device, facts, image) {
+        return Err(refused(Code::TargetIsImage, "the image is behind this loop device"));
+    }
+    checks::refuse(path, device, facts, size)?;
+    Ok(block(path, device, facts))
+}
+
+/// Whether the disk is, at any depth, a loop device over the image file.
+fn lies_on_image(device: &Device, facts: &Facts, image: Option<&Path>) -> bool {
+    let below = facts.all_below([device.dev]);
+    let loops = below.iter().filter_map(|d| facts.device(*d)).filter_map(|d| d.backing.as_ref());
+    let mut files = loops.map(|b| (b.file, facts.paths().at(&b.path)));
+    image.is_some_and(|image| files.any(|(file, path)| file::is_same(image, &path, file)))
+}
+
+pub(super) fn missing(path: &Path, why: &str) -> Error {
+    let name = path.display();
+    Error::new(Code::TargetMissing, format!("cannot use {name} as target: {why}")).object(name)
+}
+
+/// The folder and name a path has after all links, where the folder exists.
+pub(super) fn resolved(path: &Path, absolute: &Path, facts: &Facts) -> Result<PathBuf> {
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => missing(path, "its folder does not exist"),
+        _ => missing(path, "it cannot be reached").because(e),
+    };
+    crate::disk::resolve(facts.paths(), absolute).map_err(failed)
+}
+
+/// Device and inode number of a file, links followed.
+pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}

@@ -1,0 +1,177 @@
+//! One layer of an image: a tar, in some archives compressed with gzip or bzip2.
+
+use std::io::{self, BufReader, Read};
+use std::path::{Component, Path};
+
+use flate2::read::MultiGzDecoder;
+use sha2::{Digest as _, Sha256};
+
+use super::elf::{HEAD, Machine};
+use super::tar::{Kind, Member, Tar};
+use super::{Limit, read_up_to};
+use crate::image::digest::Digest256;
+use crate::image::{Bzip2, Format};
+
+/// Blocks of the other slot's ext4.
+const BLOCK: u64 = 4096;
+/// What the engine remembers of a file (tar-split), and its share of the folder it is in.
+const MEMORY: u64 = 256;
+
+/// What there is to know of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layer {
+    /// SHA-256 of the tar, not compressed: the layer's identity.
+    pub(super) digest: Digest256,
+    /// Bytes that it needs once it is unpacked.
+    pub(super) unpacked: u64,
+    pub(super) init: Init,
+    pub(super) programs: Programs,
+}
+
+/// What a layer does to `/boot/init`, the first program that the kernel starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Init {
+    /// Nothing: it is as the layers below have it.
+    Untouched,
+    /// It is removed, or a folder is in its place.
+    Gone,
+    /// It is a file; the machine that it is made for, if it is a program.
+    File(Option<Machine>),
+    /// Only the engine knows: a link leads to it, or something of which not every program thinks the same.
+    Unclear,
+}
+
+impl Init {
+    /// What a member of the layer changes. `None`: nothing.
+    fn by(path: &[&str], kind: Kind, machine: Option<Machine>) -> Option<Init> {
+        match (path, kind) {
+            (["boot", "init"], Kind::File | Kind::HardLink) => Some(Init::File(machine)),
+            (["boot", "init"], Kind::Folder) | (["boot"], Kind::File | Kind::HardLink) => Some(Init::Gone),
+            (["boot"], Kind::Folder) => None,
+            (["boot"] | ["boot", "init"], _) => Some(Init::Unclear),
+            _ => None,
+        }
+    }
+
+    /// Whether the member hides what the layers below have there (OCI image specification, layer.md, "Whiteouts").
+    fn is_hidden_by(path: &[&str]) -> bool {
+        matches!(path, [".wh.boot" | ".wh..wh..opq"] | ["boot", ".wh.init" | ".wh..wh..opq"])
+    }
+}
+
+/// What the programs in the usual folders are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Programs {
+    /// There are none.
+    None,
+    /// For this machine, or one of its family, all of them.
+    For(Machine),
+    /// They do not agree.
+    Mixed,
+}
+
+impl Programs {
+    pub(super) fn and(self, other: Programs) -> Programs {
+        match (self, other) {
+            (Programs::None, other) => other,
+            (found, Programs::None) => found,
+            (Programs::For(one), Programs::For(other)) if one.is_akin_to(other) => self,
+            _ => Programs::Mixed,
+        }
+    }
+}
+
+/// Unpacks a layer in memory. The error says why it is none.
+pub(super) fn measure(content: &mut dyn Read, limit: &Limit) -> Result<Layer, String> {
+    let mut head = [0; 6];
+    let n = read_up_to(content, &mut head).map_err(|e| e.to_string())?;
+    let mut content = head.take(n as u64).chain(content);
+    if head.starts_with(&[0x1f, 0x8b]) {
+        return weigh(&mut limit.of(MultiGzDecoder::new(content)));
+    }
+    // Hostile zstd makes its decoder double the window before it fails. That and the decoder of bzip2 take more than 24 MiB.
+    if head.starts_with(b"BZh") && limit.outside == Format::Zstd {
+        return Err("it is compressed with bzip2, and the archive with zstd".to_owned());
+    }
+    if head.starts_with(b"BZh") {
+        return weigh(&mut limit.of(Unzipped { decoder: Bzip2::default(), from: BufReader::new(content) }));
+    }
+    // For xz moby runs a program that balenaOS does not have; 20.10 knows no zstd.
+    if head.starts_with(b"\xfd7zXZ\0") || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        return Err("it is compressed with something else than gzip or bzip2".to_owned());
+    }
+    weigh(&mut content)
+}
+
+fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
+    let mut content = Hashed { inner: content, hash: Sha256::new() };
+    let mut tar = Tar::new(&mut content);
+    let (mut unpacked, mut init, mut programs) = (0u64, Init::Untouched, Programs::None);
+    while let Some(member) = tar.next().map_err(|e| e.to_string())? {
+        let inside = |path: &Path| !path.components().any(|c| c == Component::ParentDir);
+        if !inside(&member.name) || member.kind == Kind::HardLink && !inside(&member.target) {
+            return Err(format!("{} leads out of it", member.name.display()));
+        }
+        let blocks = match member.kind {
+            Kind::Folder => BLOCK,
+            Kind::HardLink => 0,
+            _ => member.size.next_multiple_of(BLOCK),
+        };
+        unpacked = unpacked.saturating_add(blocks).saturating_add(MEMORY);
+        let path = path_of(&member);
+        let is_init = path == ["boot", "init"];
+        let is_program = is_init || matches!(*path, ["bin" | "sbin", _] | ["usr", "bin" | "sbin", _]);
+        let mut head = [0; HEAD];
+        let machine = match member.kind {
+            Kind::File if is_program => {
+                let n = read_up_to(&mut tar, &mut head).map_err(|e| e.to_string())?;
+                Machine::of(&head).filter(|_| n == HEAD)
+            }
+            _ => None,
+        };
+        if let Some(machine) = machine.filter(|_| !is_init) {
+            programs = programs.and(Programs::For(machine));
+        }
+        if let Some(now) = Init::by(&path, member.kind, machine) {
+            init = now;
+        } else if Init::is_hidden_by(&path) && init == Init::Untouched {
+            init = Init::Gone;
+        }
+    }
+    // Padding after the end of a tar is part of what is digested.
+    io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
+    Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, programs })
+}
+
+/// The first names of a member's path, as many as matter. Those that are no text are nothing that is looked for.
+fn path_of(member: &Member) -> Vec<&str> {
+    let names = member.name.components().filter_map(|c| match c {
+        Component::Normal(name) => Some(name.to_str().unwrap_or("")),
+        _ => None,
+    });
+    names.take(4).collect()
+}
+
+struct Hashed<'a> {
+    inner: &'a mut dyn Read,
+    hash: Sha256,
+}
+
+impl Read for Hashed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.hash.update(buf.get(..n).unwrap_or_default());
+        Ok(n)
+    }
+}
+
+struct Unzipped<R> {
+    decoder: Bzip2,
+    from: BufReader<R>,
+}
+
+impl<R: Read> Read for Unzipped<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(&mut self.from, buf)
+    }
+}

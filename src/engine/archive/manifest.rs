@@ -1,0 +1,249 @@
+//! What an archive says it holds, and whether that is so.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::layer::{Init, Programs};
+use super::{Archive, Check, Content, Layout, Members};
+use crate::image::digest::Digest256;
+
+/// One image in `manifest.json` (moby, image/tarexport).
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    #[serde(default)]
+    layers: Option<Vec<String>>,
+}
+
+/// The image's configuration (OCI image specification, config.md), as far as it matters here.
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    config: Option<Settings>,
+    rootfs: RootFs,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    #[serde(default)]
+    diff_ids: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    #[serde(default, rename = "Labels")]
+    labels: Option<Labels>,
+}
+
+/// By which balenaEngine recognises a delta (distribution/pull_v2.go, image/tarexport/load.go).
+#[derive(Default, Deserialize)]
+struct Labels {
+    /// The ID of the image that the delta builds upon.
+    #[serde(default, rename = "io.resin.delta.base")]
+    base: Option<String>,
+    /// The configuration of the image that comes of it.
+    #[serde(default, rename = "io.resin.delta.config")]
+    target: Option<String>,
+}
+
+/// `index.json`, or an index below it (OCI image specification, image-index.md).
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    #[serde(default)]
+    size: Option<u64>,
+    #[serde(default)]
+    annotations: Option<Names>,
+}
+
+/// Where builders say by which name an image is to be loaded.
+#[derive(Default, Deserialize)]
+struct Names {
+    #[serde(default, rename = "io.containerd.image.name")]
+    full: Option<String>,
+    #[serde(default, rename = "org.opencontainers.image.ref.name")]
+    short: Option<String>,
+    /// It is no image, but says how one was built.
+    #[serde(default, rename = "vnd.docker.reference.type")]
+    about: Option<String>,
+}
+
+/// An image's manifest (OCI image specification, manifest.md).
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+/// Most layers of an image: the engine's store (overlay2) takes no more.
+const LAYERS: usize = 128;
+
+/// Most indexes of an archive, those within indexes included.
+const INDEXES: usize = 16;
+
+pub(super) fn understand(members: &Members) -> Check<Archive> {
+    // Where both are, engines read this one.
+    if members.items.contains_key("manifest.json") {
+        let entries: Vec<Entry> = parse("manifest.json", members.document("manifest.json")?)?;
+        let Entry { config, repo_tags, layers } = the_one(entries)?;
+        let text = members.document(&config)?;
+        let (layers, tags) = (layers.unwrap_or_default(), repo_tags.unwrap_or_default());
+        return image(members, parse(&config, text)?, &layers, tags, Layout::Docker);
+    }
+    if members.items.contains_key("index.json") {
+        let mut images = Vec::new();
+        let index = parse("index.json", members.document("index.json")?)?;
+        collect(members, index, &Names::default(), &mut 1, &mut images)?;
+        let (found, names) = the_one(images)?;
+        let manifest: Manifest = found.parse(members)?;
+        let layers: Check<Vec<String>> = manifest.layers.iter().map(Descriptor::path).collect();
+        let tags = names.full.or(names.short).into_iter().collect();
+        return image(members, manifest.config.parse(members)?, &layers?, tags, Layout::Oci);
+    }
+    Err("it has neither a manifest.json nor an index.json".to_owned())
+}
+
+fn the_one<T>(mut images: Vec<T>) -> Check<T> {
+    match (images.pop(), images.is_empty()) {
+        (Some(image), true) => Ok(image),
+        (Some(_), false) => Err("it holds several images, not one".to_owned()),
+        (None, _) => Err("it holds no image".to_owned()),
+    }
+}
+
+/// The images of an index and of those in it, two at most: more than one is one too many.
+fn collect(
+    members: &Members,
+    index: Index,
+    above: &Names,
+    indexes: &mut usize,
+    images: &mut Vec<(Descriptor, Names)>,
+) -> Check<()> {
+    for mut descriptor in index.manifests {
+        let Names { full, short, about } = descriptor.annotations.take().unwrap_or_default();
+        if about.is_some() {
+            continue;
+        }
+        let names = Names { full: above.full.clone().or(full), short: above.short.clone().or(short), about };
+        if !descriptor.media_type.contains("index") && !descriptor.media_type.contains("manifest.list") {
+            images.push((descriptor, names));
+        } else {
+            *indexes += 1;
+            if *indexes > INDEXES {
+                return Err(format!("it has more than {INDEXES} indexes"));
+            }
+            collect(members, descriptor.parse(members)?, &names, indexes, images)?;
+        }
+        if images.len() > 1 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the one image there is.
+fn image(
+    members: &Members,
+    config: Config,
+    layers: &[String],
+    tags: Vec<String>,
+    layout: Layout,
+) -> Check<Archive> {
+    if tags.len() > 1 {
+        return Err(format!("its image has more than one name: {}", tags.join(", ")));
+    }
+    let ids = config.rootfs.diff_ids.unwrap_or_default();
+    if layers.is_empty() || ids.len() != layers.len() {
+        return Err(format!("it has {} layers, and its image is made of {}", layers.len(), ids.len()));
+    }
+    if layers.len() > LAYERS {
+        return Err(format!("its image has {} layers, more than {LAYERS}", layers.len()));
+    }
+    let (mut unpacked, mut init, mut programs) = (0u64, Init::Gone, Programs::None);
+    for (name, id) in layers.iter().zip(&ids) {
+        let layer = members.layer(name)?;
+        let found = format!("sha256:{}", layer.digest);
+        if found != *id {
+            return Err(format!("the layer {name:?} is damaged: it is {found}, not {id}"));
+        }
+        unpacked = unpacked.saturating_add(layer.unpacked);
+        init = if layer.init == Init::Untouched { init } else { layer.init };
+        programs = programs.and(layer.programs);
+    }
+    let labels = config.config.and_then(|c| c.labels).unwrap_or_default();
+    let content = if labels.base.is_some() || labels.target.is_some() {
+        labels.delta(layers.len())?
+    } else {
+        let machine = match (init, programs) {
+            (Init::File(Some(machine)), _) | (_, Programs::For(machine)) => Some(machine),
+            _ => None,
+        };
+        Content::Image { init: init != Init::Gone, machine }
+    };
+    Ok(Archive { tags, size: members.size, unpacked, layers: layers.len(), layout, content })
+}
+
+impl Labels {
+    fn delta(self, layers: usize) -> Check<Content> {
+        if let Some(text) = &self.target {
+            let target: Config = parse("the configuration of what the delta makes", text.as_bytes())?;
+            let made = target.rootfs.diff_ids.unwrap_or_default().len();
+            // The engine takes a layer of the delta for each one that it makes.
+            if made > layers {
+                return Err(format!("it has {layers} layers, and what it makes has {made}"));
+            }
+        }
+        let base = self.base.as_deref().and_then(sha256);
+        // An image's ID is the digest of its configuration.
+        let target = self.target.map(|text| Digest256::of(text.as_bytes()));
+        Ok(Content::Delta { base, target })
+    }
+}
+
+impl Descriptor {
+    /// Where a layout keeps what has this digest.
+    fn path(&self) -> Check<String> {
+        match self.digest.split_once(':') {
+            Some((algorithm, hex))
+                if [algorithm, hex].iter().all(|p| p.bytes().all(|b| b.is_ascii_alphanumeric())) =>
+            {
+                Ok(format!("blobs/{algorithm}/{hex}"))
+            }
+            _ => Err(format!("{:?} is no digest", self.digest)),
+        }
+    }
+
+    /// The document that it describes, and no other one.
+    fn parse<T: DeserializeOwned>(&self, members: &Members) -> Check<T> {
+        if sha256(&self.digest).is_none() {
+            return Err(format!("{:?} is no SHA-256 digest", self.digest));
+        }
+        let path = self.path()?;
+        let text = members.document(&path)?;
+        match self.size {
+            Some(size) if size != text.len() as u64 => {
+                Err(format!("{path:?} is damaged: it has {} bytes, not {size}", text.len()))
+            }
+            _ => parse(&path, text),
+        }
+    }
+}
+
+fn sha256(digest: &str) -> Option<Digest256> {
+    Digest256::from_hex(digest.strip_prefix("sha256:")?)
+}
+
+fn parse<T: DeserializeOwned>(name: &str, text: &[u8]) -> Check<T> {
+    serde_json::from_slice(text).map_err(|e| format!("{name}: {e}"))
+}

@@ -1,0 +1,417 @@
+//! Image archives, checked before anything is changed: what `docker save` writes, and the layout of the Open Container
+//! Initiative (OCI) in a tar; plain, or compressed with gzip, xz, zstd or bzip2.
+//!
+//! One pass from front to back. Every layer is unpacked in memory, bit by bit, so that one that is damaged is found here and
+//! not by the engine, whose store has been emptied by then. Whatever the archive holds, the check needs 24 MiB at most: the
+//! updater runs beside applications, on devices with 256 MiB.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::{Component, Path};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Code, Error, Result};
+use crate::image;
+use crate::image::chunks::{Piece, Source};
+use crate::image::digest::Digest256;
+
+mod elf;
+mod layer;
+mod manifest;
+mod tar;
+
+pub use elf::Machine;
+
+use layer::Layer;
+use tar::{Kind, Tar};
+
+/// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With 16 MiB, the next larger one, the check
+/// needs more than 24 MiB.
+const WINDOW: u64 = 8 << 20;
+
+/// Largest JSON document that is looked at, in bytes. Those of a host OS have some kilobytes.
+const DOCUMENT: u64 = 256 << 10;
+
+/// Most bytes of all documents and names together.
+const KEPT: usize = 1 << 20;
+
+/// Bytes that are read at once.
+const PIECE: usize = 128 << 10;
+
+/// Most members of an archive: four for each of at most 128 layers (overlay2), and some more.
+const MEMBERS: usize = 4096;
+
+/// Most characters of a reason: names and values in it are the archive's own.
+const REASON: usize = 400;
+
+/// What an image archive holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive {
+    /// The names its image has: one or none.
+    pub tags: Vec<String>,
+    /// Bytes of the archive itself once it is not compressed. The engine unpacks it as a whole.
+    pub size: u64,
+    /// Bytes that its layers need once they are unpacked: files rounded up to whole blocks of 4 KiB, a block for each folder,
+    /// and what the engine remembers of each.
+    pub unpacked: u64,
+    /// How many layers the image has.
+    pub layers: usize,
+    /// How it is laid out.
+    pub layout: Layout,
+    /// What it is to be installed as.
+    pub content: Content,
+}
+
+/// How an archive says what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// By a `manifest.json`; every engine loads it.
+    Docker,
+    /// By an `index.json` alone; only engines with containerd's image store load it.
+    Oci,
+}
+
+/// A whole image, or a delta of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A whole image.
+    Image {
+        /// Whether it has a `/boot/init`; also where only the engine knows.
+        init: bool,
+        /// For which machine its programs are, as far as that can be said. Not what its configuration says: `docker import`
+        /// writes there what the build host is.
+        machine: Option<Machine>,
+    },
+    /// What balenaEngine makes an image of, together with another image.
+    Delta {
+        /// The ID of the other image; `None` if it is no digest.
+        base: Option<Digest256>,
+        /// The ID of the image that is made, if the delta says it.
+        target: Option<Digest256>,
+    },
+}
+
+/// Reads the archive at `path` from end to end and checks it. Changes nothing. Ends early when that would need more than `most`
+/// bytes to be read, of the archive and of compressed layers, counted without their compression.
+///
+/// # Errors
+/// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is no archive of exactly one image with at most one name, or it is
+/// damaged; [`SlotFull`](Code::SlotFull): it has more than `most` bytes; those of opening it ([`image::Image::open`]).
+pub fn inspect(path: &Path, most: u64) -> Result<Archive> {
+    inspect_open(&open(path)?, most)
+}
+
+/// The same of an archive that is open.
+pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
+    let path = &image.path;
+    let (source, fault) = Unpacked::open(image)?;
+    let limit = Limit::new(most, image.format);
+    let checked = Members::read(source, &limit).and_then(|members| manifest::understand(&members));
+    checked.map_err(|why| {
+        limit
+            .as_error(path)
+            .or_else(|| fault.as_error(path))
+            .unwrap_or_else(|| invalid(path).because(in_short(why)))
+    })
+}
+
+/// Opens an archive, for the check or for the engine.
+pub(super) fn open(path: &Path) -> Result<image::Image> {
+    Ok(image::Image::open(path)?.with_window(WINDOW))
+}
+
+fn invalid(path: &Path) -> Error {
+    let what = format!("{} is no image archive that can be loaded", path.display());
+    Error::new(Code::ImageArchiveInvalid, what).object(path.display())
+}
+
+/// Why it is not valid.
+type Check<T> = Result<T, String>;
+
+/// `why`, cut where names or values of the archive make it endless.
+fn in_short(mut why: String) -> String {
+    if let Some((end, _)) = why.char_indices().nth(REASON) {
+        why.truncate(end);
+        why.push('…');
+    }
+    why
+}
+
+/// How many bytes are read at most, of the archive and of what is packed in it.
+struct Limit {
+    most: u64,
+    /// How the archive is compressed.
+    outside: image::Format,
+    left: Cell<u64>,
+    is_exceeded: Cell<bool>,
+}
+
+impl Limit {
+    fn new(most: u64, outside: image::Format) -> Limit {
+        Limit { most, outside, left: Cell::new(most), is_exceeded: Cell::new(false) }
+    }
+
+    /// `inner`, counted.
+    fn of<R>(&self, inner: R) -> Limited<'_, R> {
+        Limited { inner, limit: self, bytes: 0 }
+    }
+
+    fn as_error(&self, path: &Path) -> Option<Error> {
+        let what = format!("{} unpacks to more than {} MiB", path.display(), self.most >> 20);
+        self.is_exceeded.get().then(|| Error::new(Code::SlotFull, what).object(path.display()))
+    }
+}
+
+/// A reader whose bytes count.
+struct Limited<'a, R> {
+    inner: R,
+    limit: &'a Limit,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Limited<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.bytes += n as u64;
+        match self.limit.left.get().checked_sub(n as u64) {
+            Some(left) if !self.limit.is_exceeded.get() => self.limit.left.set(left),
+            _ => {
+                self.limit.is_exceeded.set(true);
+                return Err(io::Error::other("it is too large"));
+            }
+        }
+        Ok(n)
+    }
+}
+
+/// The error of the file itself, which does not fit through [`io::Error`].
+#[derive(Clone, Default)]
+pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
+
+impl Fault {
+    /// What there is to be said of the archive `path`, if reading it failed.
+    pub(super) fn as_error(&self, path: &Path) -> Option<Error> {
+        let error = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(match error.code() {
+            Code::ImageDamaged | Code::ImageChanged => invalid(path).because(error.message()),
+            _ => error,
+        })
+    }
+}
+
+/// The unpacked archive, to be read.
+pub(super) struct Unpacked {
+    source: Box<dyn Source>,
+    piece: Vec<u8>,
+    at: usize,
+    end: usize,
+    zeroes: u64,
+    over: bool,
+    fault: Fault,
+}
+
+impl Unpacked {
+    /// From its start.
+    pub(super) fn open(file: &image::Image) -> Result<(Unpacked, Fault)> {
+        let fault = Fault::default();
+        let (source, piece) = (file.source()?, vec![0; PIECE]);
+        let reader = Unpacked { source, piece, at: 0, end: 0, zeroes: 0, over: false, fault: fault.clone() };
+        Ok((reader, fault))
+    }
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.end && self.zeroes == 0 && !self.over {
+            match self.source.next(&mut self.piece) {
+                Ok(Piece::Data(n)) => (self.at, self.end) = (0, n),
+                Ok(Piece::Zero(n)) => self.zeroes = n,
+                Ok(Piece::End) => self.over = true,
+                Err(e) => {
+                    *self.fault.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    return Err(io::Error::other("it cannot be read"));
+                }
+            }
+        }
+        if self.zeroes > 0 {
+            let n = buf.len().min(usize::try_from(self.zeroes).unwrap_or(usize::MAX));
+            buf.iter_mut().take(n).for_each(|b| *b = 0);
+            self.zeroes -= n as u64;
+            return Ok(n);
+        }
+        let mut rest = self.piece.get(self.at..self.end).unwrap_or_default();
+        let n = rest.read(buf)?;
+        self.at += n;
+        Ok(n)
+    }
+}
+
+/// A member, as far as it matters.
+enum Item {
+    /// Something that looks like JSON.
+    Document(Vec<u8>),
+    Layer(Layer),
+    /// A file that is neither; why it is no layer.
+    Other(String),
+    /// A link, by which older engines save a layer that is there twice; where it leads.
+    Link(String),
+}
+
+/// What is in an archive, by its names.
+#[derive(Default)]
+struct Members {
+    items: BTreeMap<String, Item>,
+    /// Bytes of names and documents.
+    kept: usize,
+    /// Bytes of the archive.
+    size: u64,
+}
+
+impl Members {
+    fn read(source: Unpacked, limit: &Limit) -> Check<Members> {
+        let mut members = Members::default();
+        let mut source = limit.of(source);
+        let mut archive = Tar::new(&mut source);
+        let mut count = 0;
+        while let Some(member) = archive.next().map_err(|e| e.to_string())? {
+            count += 1;
+            if count > MEMBERS {
+                return Err(format!("it has more than {MEMBERS} members"));
+            }
+            let name = plain(&member.name)?;
+            let item = match member.kind {
+                Kind::Symlink | Kind::HardLink => {
+                    let folder = Path::new(&name).parent().filter(|_| member.kind == Kind::Symlink);
+                    let target = resolve(folder.unwrap_or(Path::new("")), &member.target);
+                    Item::Link(target.ok_or_else(|| format!("{name} leads out of it"))?)
+                }
+                Kind::File => {
+                    Item::read(&mut archive, member.size, limit).map_err(|e| format!("{name}: {e}"))?
+                }
+                Kind::Folder => continue,
+                Kind::Other => return Err(format!("{name} is neither a file nor a folder")),
+            };
+            members.keep(name, item)?;
+        }
+        if count == 0 {
+            return Err("it holds nothing".to_owned());
+        }
+        // After the end of the tar come only zeroes; damage of the compression is found by reading them.
+        io::copy(&mut source, &mut io::sink()).map_err(|e| e.to_string())?;
+        members.size = source.bytes;
+        Ok(members)
+    }
+
+    fn keep(&mut self, name: String, item: Item) -> Check<()> {
+        self.kept += name.len() + item.len();
+        if self.kept > KEPT {
+            return Err(format!("its names and JSON documents have more than {} MiB", KEPT >> 20));
+        }
+        self.items.insert(name, item);
+        Ok(())
+    }
+
+    /// The member of this name, or the one that the link of this name leads to.
+    fn item(&self, name: &str) -> Option<&Item> {
+        match self.items.get(name)? {
+            Item::Link(target) => self.items.get(target),
+            item => Some(item),
+        }
+    }
+
+    /// The JSON document of this name. Where the name is a digest, it is that of the document.
+    fn document(&self, name: &str) -> Check<&[u8]> {
+        let text = match self.item(name) {
+            Some(Item::Document(text)) => text,
+            Some(Item::Layer(_) | Item::Other(_)) => {
+                return Err(format!("{name:?} is no JSON document of at most {} KiB", DOCUMENT >> 10));
+            }
+            Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which it does not hold")),
+        };
+        let found = Digest256::of(text);
+        match digest_in(name) {
+            Some(expected) if found != expected => {
+                Err(format!("{name:?} is damaged: its SHA-256 is {found}"))
+            }
+            _ => Ok(text),
+        }
+    }
+
+    /// The layer of this name.
+    fn layer(&self, name: &str) -> Check<Layer> {
+        match self.item(name) {
+            Some(Item::Layer(layer)) => Ok(*layer),
+            // A tar that begins with a bracket.
+            Some(Item::Document(text)) => {
+                layer::measure(&mut text.as_slice(), &Limit::new(u64::MAX, image::Format::Raw))
+            }
+            Some(Item::Other(why)) => Err(why.clone()),
+            Some(Item::Link(_)) | None => return Err(format!("the layer {name:?} is missing")),
+        }
+        .map_err(|why| format!("the layer {name:?} is damaged: {why}"))
+    }
+}
+
+impl Item {
+    /// Reads a file of `size` bytes.
+    fn read(file: &mut Tar<'_>, size: u64, limit: &Limit) -> io::Result<Item> {
+        let mut head = [0; 1];
+        let n = read_up_to(file, &mut head)?;
+        let mut content = head.take(n as u64).chain(file);
+        if matches!(head, [b'{' | b'[']) && size <= DOCUMENT {
+            let mut text = Vec::new();
+            content.read_to_end(&mut text)?;
+            return Ok(Item::Document(text));
+        }
+        Ok(match layer::measure(&mut content, limit) {
+            Ok(layer) => Item::Layer(layer),
+            Err(why) => Item::Other(in_short(why)),
+        })
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Item::Document(text) => text.len(),
+            Item::Other(text) | Item::Link(text) => text.len(),
+            Item::Layer(_) => 0,
+        }
+    }
+}
+
+/// The SHA-256 that a member's name says: that of configurations in `docker save` (`HEX.json`, or `sha256:HEX` from some build
+/// tools), and of everything that the OCI's layout keeps (`blobs/sha256/HEX`).
+fn digest_in(name: &str) -> Option<Digest256> {
+    let hex = ["blobs/sha256/", "sha256:"].iter().find_map(|p| name.strip_prefix(p));
+    Digest256::from_hex(hex.or_else(|| name.strip_suffix(".json"))?)
+}
+
+fn read_up_to(from: &mut (impl Read + ?Sized), buf: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while let Some(rest) = buf.get_mut(got..).filter(|r| !r.is_empty()) {
+        match from.read(rest)? {
+            0 => break,
+            n => got += n,
+        }
+    }
+    Ok(got)
+}
+
+/// A member's name without `./`; one that leads out of the archive is refused.
+fn plain(path: &Path) -> Check<String> {
+    resolve(Path::new(""), path).ok_or_else(|| format!("{} leads out of it", path.display()))
+}
+
+/// Where `target` leads from `folder`, if that is inside.
+fn resolve(folder: &Path, target: &Path) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in folder.components().chain(target.components()) {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(name) => parts.push(name.to_str()?),
+            Component::ParentDir => drop(parts.pop()?),
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(parts.join("/"))
+}

@@ -1,0 +1,165 @@
+//! Asking the registry for an image before anything is changed.
+
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+
+use super::failure::{Failure, Why};
+use super::pull::judge;
+use super::{Engine, HUB, Reference};
+use crate::engine::credentials::Credentials;
+use crate::error::{Code, Result};
+
+/// Between two questions to a registry that cannot be reached.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Most addresses of a registry that are tried.
+const ADDRESSES: usize = 8;
+
+/// What an answer of the engine says of the pull that is to follow.
+enum Verdict {
+    /// It fails, now and later.
+    Fails,
+    /// It fails as long as the network is as it is.
+    Unreachable,
+    /// There was none in time.
+    Silent,
+    /// Nothing.
+    Unclear,
+}
+
+impl Engine {
+    /// Whether the registry has the image `reference` and gives it to us: asked before the slot is emptied.
+    ///
+    /// Only what is certain refuses. The engine is asked for what the registry says of the image; it is slightly another question than the pull
+    /// is: mirrors, registries that know a manifest by its tag alone, and others that allow plain HTTP are treated in another way (moby,
+    /// `daemon/images/image_pull.go` and `distribution/pull_v2.go`). So a refusal is what the engine says to a pull that is begun, and not this answer.
+    ///
+    /// # Errors
+    /// The registry has no such image, refuses, or cannot be reached: the error is that of a pull.
+    pub fn check_pullable(&self, reference: &str) -> Result<()> {
+        let name = Reference::parse(reference)?;
+        let found = self.credentials_for(&name);
+        let credentials = found.as_ref().ok().and_then(Option::as_ref);
+        let Some(failure) = self.refusal(&name, credentials) else { return Ok(()) };
+        let (code, _) = judge(&failure);
+        let error = failure.coded(code, &format!("cannot pull the image {reference}")).object(reference);
+        Err(match &found {
+            Err(trouble) if code == Code::RegistryRefused => error.and_also(&trouble.message()),
+            _ => error,
+        })
+    }
+
+    fn refusal(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
+        let limit = self.patience.registry;
+        let began = Instant::now();
+        let reached = knock(name.registry(), limit);
+        let mut unreachable = None;
+        loop {
+            let left = limit.saturating_sub(began.elapsed());
+            let image = name.to_string();
+            let asked = self.docker.inspect_registry_image(&image, credentials.map(Credentials::for_engine));
+            let Err(failure) = self.within(left, asked) else { return None };
+            match verdict(&failure) {
+                Verdict::Fails => break,
+                Verdict::Unreachable if began.elapsed() + PAUSE >= limit => break,
+                Verdict::Unreachable => {
+                    tracing::debug!("{name}: {}; asking again", failure.text);
+                    unreachable = Some(failure);
+                    thread::sleep(PAUSE);
+                }
+                Verdict::Silent if unreachable.is_some() => break,
+                Verdict::Silent => {
+                    return self.is_out_of_reach(name, &reached).then(|| out_of_reach(name, limit));
+                }
+                Verdict::Unclear => {
+                    tracing::debug!("{name} is pulled without an answer of the registry: {}", failure.text);
+                    return None;
+                }
+            }
+        }
+        let failure = self.failure_of_pull(name, credentials)?;
+        match verdict(&failure) {
+            Verdict::Fails | Verdict::Unreachable => Some(failure),
+            // A network that comes and goes.
+            Verdict::Silent => unreachable.filter(|_| self.is_out_of_reach(name, &reached)),
+            Verdict::Unclear => None,
+        }
+    }
+
+    /// How a pull that is begun fails, or that nothing is heard of it in time; `None` when it begins well. It is dropped then.
+    fn failure_of_pull(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
+        let mut answers = self.answers_to_pull(name, credentials);
+        let first = self.within(self.patience.registry, async { answers.next().await.transpose() });
+        drop(answers);
+        if first.is_ok() {
+            tracing::debug!("the registry does not give {name}, and yet the engine does not fail to pull it");
+        }
+        self.close_dropped();
+        first.err()
+    }
+
+    /// Whether nothing takes a connection at the registry, and the engine has no other way to it that we do not see.
+    fn is_out_of_reach(&self, name: &Reference, reached: &Receiver<()>) -> bool {
+        if reached.try_recv().is_ok() {
+            tracing::debug!("the registry of {name} is slow; it is waited for");
+            return false;
+        }
+        let Ok(info) = self.within(self.patience.registry, self.docker.info()) else { return false };
+        let given = |text: Option<String>| text.is_some_and(|t| !t.is_empty());
+        let mirrors = info.registry_config.and_then(|c| c.mirrors).is_some_and(|m| !m.is_empty());
+        !(given(info.http_proxy) || given(info.https_proxy) || mirrors && name.registry() == HUB)
+    }
+}
+
+fn verdict(failure: &Failure) -> Verdict {
+    match judge(failure) {
+        (Code::ImageUnknown | Code::RegistryRefused, _) | (Code::RegistryUnreachable, false) => {
+            Verdict::Fails
+        }
+        // Of all that may be wrong with a registry, this alone says that there is no way to it: Go's dialer calls itself so, whatever the
+        // reason is (net/net.go, `OpError`). One that is reached and fails may do better in a moment.
+        (Code::RegistryUnreachable, true) if failure.text.contains("dial tcp") => Verdict::Unreachable,
+        _ if failure.why == Why::Silent => Verdict::Silent,
+        _ => Verdict::Unclear,
+    }
+}
+
+fn out_of_reach(name: &Reference, limit: Duration) -> Failure {
+    Failure::unreachable(format!("{} takes no connection within {} s", name.registry(), limit.as_secs()))
+}
+
+/// Connects to the registry from here, by all of its addresses at once, and closes the connections. Says something when there is one.
+fn knock(registry: &str, limit: Duration) -> Receiver<()> {
+    let (reached, said) = mpsc::channel();
+    let host = if registry == HUB { "registry-1.docker.io" } else { registry };
+    let has_port = host.rsplit_once(':').is_some_and(|(_, p)| p.bytes().all(|b| b.is_ascii_digit()));
+    let places = match has_port {
+        true => vec![host.to_owned()],
+        // Which of them the engine takes depends on its configuration.
+        false => vec![format!("{host}:443"), format!("{host}:80")],
+    };
+    let apart = |work: Box<dyn FnOnce() + Send>| {
+        if let Err(e) = thread::Builder::new().name("registry".to_owned()).spawn(work) {
+            tracing::debug!("cannot start a thread: {e}");
+        }
+    };
+    for place in places {
+        let reached = reached.clone();
+        apart(Box::new(move || {
+            for address in place.to_socket_addrs().into_iter().flatten().take(ADDRESSES) {
+                let reached = reached.clone();
+                apart(Box::new(move || {
+                    if TcpStream::connect_timeout(&address, limit).is_ok() {
+                        // Nobody may listen any more.
+                        reached.send(()).unwrap_or_default();
+                    }
+                }));
+            }
+        }));
+    }
+    said
+}

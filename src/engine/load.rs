@@ -1,0 +1,282 @@
+//! Loading an image archive.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bollard::models::BuildInfo;
+use bollard::query_parameters::ImportImageOptionsBuilder;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+
+use super::failure::{Failure, Why};
+use super::layers::Layers;
+use super::{Engine, Image, Progress, SOON, Stage, watch};
+use crate::engine::archive::{self, Archive, Content, Fault, Layout, Unpacked};
+use crate::error::{Code, Error, Result};
+use crate::image;
+
+/// Bytes of the archive in one piece to the engine.
+const PIECE: usize = 64 << 10;
+
+/// The engine's messages that matter are a few lines; what is beyond this is no longer looked at.
+const MOST_TEXT: usize = 64 << 10;
+
+impl Engine {
+    /// Whether this engine can load `archive` at all: asked before anything is changed.
+    ///
+    /// # Errors
+    /// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is in the layout of the OCI alone, and the engine keeps its images
+    /// itself; or the engine does not answer.
+    pub fn check_loadable(&self, archive: &Archive) -> Result<()> {
+        if archive.layout == Layout::Docker {
+            return Ok(());
+        }
+        let what = "cannot ask the container engine how it keeps images";
+        let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
+        // moby says it there when containerd keeps them (daemon/containerd/service.go), and only then reads that layout.
+        let status = info.driver_status.unwrap_or_default();
+        if status.iter().flatten().any(|word| word.starts_with("io.containerd.snapshotter")) {
+            return Ok(());
+        }
+        let text = "the archive has an index.json (OCI), but no manifest.json, and the container engine loads no such archive";
+        Err(Error::new(Code::ImageArchiveInvalid, text).with_hint("save the image with `docker save`"))
+    }
+
+    /// Loads the image of the archive `archive`, which goes to the engine piece by piece; from its start again when the engine dies
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The archive cannot be read or holds anything but one image; the engine's own error, shown as it is; the engine went
+    /// away, and did not come back.
+    pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
+        let image = archive::open(archive)?;
+        self.again(|| {
+            self.load_once(archive, &image, progress).map_err(|e| {
+                let passes = e.code() == Code::EngineUnreachable;
+                (Box::new(e), passes)
+            })
+        })
+    }
+
+    fn load_once(
+        &self,
+        archive: &Path,
+        image: &image::Image,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Image> {
+        let what = format!("cannot load the image archive {}", archive.display());
+        let (file, total, fault) = readable(image)?;
+        let upload = Upload::default();
+        let said = self.long(self.feed(file, total, &upload, progress));
+        if let Some(e) = fault.as_error(archive) {
+            return Err(e);
+        }
+        if let Some(e) = upload.broken() {
+            return Err(Error::new(Code::Io, what).object(archive.display()).because(e));
+        }
+        let said = said.map_err(|e| {
+            let code = if blames_archive(&e) { Code::ImageArchiveInvalid } else { Code::EngineFailed };
+            e.coded(code, &what).object(archive.display())
+        })?;
+        match said.loaded().as_slice() {
+            [name] => self.image(name),
+            [] if said.is_there_already() => match archive::inspect_open(image, u64::MAX)?.content {
+                Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
+                _ => Err(Error::new(
+                    Code::EngineFailed,
+                    format!("{what}: the engine says that it has the image, but not which"),
+                )),
+            },
+            [] => Err(Error::new(
+                Code::EngineFailed,
+                format!("{what}: the engine does not say that it loaded an image"),
+            )),
+            several => Err(Error::new(
+                Code::ImageArchiveInvalid,
+                format!("{what}: it holds more than one image or name: {}", several.join(", ")),
+            )),
+        }
+        .map_err(|e| e.object(archive.display()))
+    }
+
+    async fn feed(
+        &self,
+        file: Box<dyn Read + Send>,
+        total: Option<u64>,
+        upload: &Upload,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Said, Failure> {
+        let options = ImportImageOptionsBuilder::new().quiet(false).build();
+        let mut answers = self.docker.import_image_stream(options, upload.pieces(file), None);
+        let mut said = Said::default();
+        let mut layers = Layers::default();
+        let mut sent = 0;
+        loop {
+            let answer = {
+                let tick = || upload.advance(&mut sent, total, progress);
+                watch::next(&self.docker, self.patience, None, &mut answers, tick).await
+            };
+            // An engine that is fast answers between two ticks.
+            upload.advance(&mut sent, total, progress);
+            match answer {
+                Ok(Some(answer)) => {
+                    if let Some(p) = said.take(&answer, &mut layers, sent) {
+                        progress(&p);
+                    }
+                }
+                Ok(None) => return Ok(said),
+                Err(e) if e.is_loose_end() && (!said.loaded().is_empty() || said.is_there_already()) => {
+                    return Ok(said);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// What the engine knows of the image `name`, by which one and the same image is addressed from here on.
+    pub(super) fn image(&self, name: &str) -> Result<Image> {
+        let what = format!("cannot find the image {name} that was fetched just now");
+        let found = self.long(watch::within(SOON, self.docker.inspect_image(name)));
+        let found = found.map_err(|e| e.during(&what))?;
+        match found.id.filter(|id| id.starts_with("sha256:")) {
+            Some(id) => Ok(Image {
+                reference: name.to_owned(),
+                id,
+                size: found.size.and_then(|s| u64::try_from(s).ok()).unwrap_or(0),
+            }),
+            None => Err(Error::new(Code::EngineFailed, format!("{what}: the engine does not say its ID"))),
+        }
+    }
+}
+
+/// The archive as it goes to the engine, with its length if that is known. Plain, gzip and bzip2 go as they are; xz and zstd are
+/// unpacked here: moby 20.10 knows no zstd, and for xz it needs a program that a device need not have.
+fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, Fault)> {
+    match image.format {
+        image::Format::Xz | image::Format::Zstd => {
+            let (unpacked, fault) = Unpacked::open(image)?;
+            Ok((Box::new(unpacked), None, fault))
+        }
+        image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {
+            // The file that was checked: an engine that starts again empties its folder for temporary files, where an archive may be.
+            Ok((Box::new(image.stored()), Some(image.stored_size), Fault::default()))
+        }
+    }
+}
+
+/// The archive on its way to the engine.
+#[derive(Clone, Default)]
+struct Upload {
+    sent: Arc<AtomicU64>,
+    failed: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl Upload {
+    /// The archive in pieces. Reading blocks the one thread there is for the time of one piece.
+    fn pieces(&self, file: Box<dyn Read + Send>) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        let upload = self.clone();
+        stream::unfold(Some(file), move |file| {
+            let upload = upload.clone();
+            async move {
+                let mut file = file?;
+                let mut piece = vec![0; PIECE];
+                match read(&mut *file, &mut piece) {
+                    Ok(0) => None,
+                    Ok(n) => {
+                        piece.truncate(n);
+                        upload.sent.fetch_add(n as u64, Ordering::Relaxed);
+                        Some((Ok(Bytes::from(piece)), Some(file)))
+                    }
+                    Err(e) => {
+                        let shown = io::Error::new(e.kind(), e.to_string());
+                        *upload.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                        Some((Err(shown), None))
+                    }
+                }
+            }
+        })
+    }
+
+    /// Reports what has gone to the engine beyond `sent`, if anything has.
+    fn advance(&self, sent: &mut u64, total: Option<u64>, progress: &mut dyn FnMut(&Progress)) -> bool {
+        let now = self.sent.load(Ordering::Relaxed);
+        let moved = now != *sent;
+        if moved {
+            *sent = now;
+            progress(&Progress { stage: Stage::Load, done: now, total });
+        }
+        moved
+    }
+
+    /// Why the archive could not be read to its end.
+    fn broken(&self) -> Option<io::Error> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn read(file: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read(piece) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// What the engine has said while it loaded.
+#[derive(Default)]
+struct Said {
+    text: String,
+}
+
+impl Said {
+    /// The engine names a layer when it comes to it. That there are more is seen by the bytes that were `sent`: the layers are nearly all of
+    /// them.
+    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers, sent: u64) -> Option<Progress> {
+        if let Some(text) = &answer.stream
+            && self.text.len() + text.len() <= MOST_TEXT
+        {
+            self.text.push_str(text);
+        }
+        let id = answer.id.as_deref()?;
+        layers.complete_before(Stage::Extract, id);
+        let known = layers.update(Stage::Extract, id, answer.progress_detail.as_ref()?)?;
+        Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
+    }
+
+    /// What a delta makes is there: an earlier try came so far before the engine died (balenaEngine, image/tarexport/load.go).
+    fn is_there_already(&self) -> bool {
+        self.text.contains("Target image already exists locally")
+    }
+
+    /// The names, or the IDs where there is none, of what was loaded (moby, image/tarexport/load.go), each once.
+    fn loaded(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for line in self.text.lines() {
+            let name =
+                ["Loaded image: ", "Loaded image ID: "].iter().find_map(|p| line.trim().strip_prefix(p));
+            names.extend(name.map(str::trim).filter(|n| !n.is_empty() && !names.contains(n)));
+        }
+        names
+    }
+}
+
+/// Whether the failure is the archive's: what moby says of one that is damaged or none at all.
+fn blames_archive(failure: &Failure) -> bool {
+    const WORDS: [&str; 10] = [
+        "archive/tar",
+        "unexpected eof",
+        "invalid tar header",
+        "manifest.json",
+        "/repositories: no such file",
+        "invalid manifest",
+        "invalid diffid",
+        "invalid reference format",
+        "gzip: invalid",
+        "unrecognized image format",
+    ];
+    let text = failure.text.to_ascii_lowercase();
+    matches!(failure.why, Why::Reported | Why::Refused(_)) && WORDS.iter().any(|w| text.contains(w))
+}

@@ -1,0 +1,204 @@
+//! Pulling an image.
+
+use bollard::BollardRequest;
+use bollard::models::CreateImageInfo;
+use bollard::query_parameters::CreateImageOptionsBuilder;
+use futures_util::Stream;
+
+use super::failure::{Failure, Why};
+use super::layers::Layers;
+use super::{Engine, Image, Progress, Reference, Stage, watch};
+use crate::engine::credentials::{self, Credentials};
+use crate::error::{Code, Result};
+
+impl Engine {
+    /// Pulls the image `reference`; without tag or digest, the one with the tag `latest`.
+    ///
+    /// # Errors
+    /// No such image, the registry refuses or cannot be reached (after several tries), the disk is full, the engine failed.
+    pub fn pull(&self, reference: &str, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
+        let what = format!("cannot pull the image {reference}");
+        let name = Reference::parse(reference)?;
+        let (credentials, trouble) = match self.credentials_for(&name) {
+            Ok(found) => (found, None),
+            Err(e) => {
+                tracing::warn!("{e}; the image is pulled without credentials");
+                (None, Some(e))
+            }
+        };
+        let mut layers = Layers::default();
+        self.again(|| {
+            self.long(self.pull_once(&name, credentials.as_ref(), &mut layers, progress)).map_err(
+                |failure| {
+                    let (code, passes) = judge(&failure);
+                    let error = failure.coded(code, &what).object(reference);
+                    let error = match &trouble {
+                        Some(trouble) if code == Code::RegistryRefused => error.and_also(&trouble.message()),
+                        _ => error,
+                    };
+                    (Box::new(error), passes)
+                },
+            )?;
+            let image = self.image(&name.to_string()).map_err(|e| {
+                let passes = e.code() == Code::EngineUnreachable;
+                (Box::new(e.object(reference)), passes)
+            })?;
+            Ok(Image { reference: reference.to_owned(), ..image })
+        })
+    }
+
+    /// Those that there are for the registry of an image.
+    pub(super) fn credentials_for(&self, name: &Reference) -> Result<Option<Credentials>> {
+        match &self.credentials {
+            Some(folder) => credentials::below(folder, name.registry()),
+            None => credentials::find(name.registry()),
+        }
+    }
+
+    /// Asks the engine to pull.
+    pub(super) fn answers_to_pull(
+        &self,
+        name: &Reference,
+        credentials: Option<&Credentials>,
+    ) -> impl Stream<Item = Result<CreateImageInfo, bollard::errors::Error>> + Unpin {
+        let options =
+            CreateImageOptionsBuilder::new().from_image(name.repository()).tag(name.version()).build();
+        Box::pin(self.docker.create_image(Some(options), None, credentials.map(Credentials::for_engine)))
+    }
+
+    async fn pull_once(
+        &self,
+        name: &Reference,
+        credentials: Option<&Credentials>,
+        layers: &mut Layers,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<(), Failure> {
+        let mut answers = self.answers_to_pull(name, credentials);
+        let mut done = false;
+        loop {
+            match watch::next(&self.docker, self.patience, Some(self.patience.stall), &mut answers, || false)
+                .await
+            {
+                Ok(Some(answer)) => {
+                    done |= says_done(&answer);
+                    if let Some(p) = take(&answer, layers) {
+                        progress(&p);
+                    }
+                }
+                Ok(None) if done => return Ok(()),
+                Ok(None) => {
+                    return Err(Failure::garbled("the engine does not say that it has pulled the image"));
+                }
+                Err(e) if e.is_loose_end() && done => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// The last line of a pull that went well (moby, distribution/pull.go).
+fn says_done(answer: &CreateImageInfo) -> bool {
+    let status = answer.status.as_deref().unwrap_or_default();
+    status.starts_with("Status: ") && answer.error_detail.is_none()
+}
+
+/// How far the pull is by what the engine says of one layer (moby, distribution/xfer), or of all together.
+///
+/// balenaEngine unpacks a layer while it arrives. It says nothing of downloads, and of the layers' unpacking only while each one is at it;
+/// the whole is in objects of their own without a status (its distribution/xfer/download.go).
+fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
+    let id = answer.id.as_deref()?;
+    let detail = answer.progress_detail.as_ref();
+    match answer.status.as_deref().unwrap_or_default() {
+        "" if id == "Total" => layers.update_whole(Stage::Pull, detail?),
+        "Downloading" => layers.update(Stage::Pull, id, detail?),
+        "Extracting" if layers.knows(Stage::Pull) => layers.update(Stage::Extract, id, detail?),
+        "Verifying Checksum" | "Download complete" => layers.complete(Stage::Pull, id),
+        "Pull complete" => layers.complete(Stage::Extract, id),
+        _ => None,
+    }
+}
+
+/// Under which code a failed pull is shown, and whether to try again. By the engine's words: it says no more than those.
+pub(super) fn judge(failure: &Failure) -> (Code, bool) {
+    const REFUSED: [&str; 8] = [
+        "unauthorized",
+        "authentication required",
+        "no basic auth credentials",
+        "denied",
+        "incorrect username or password",
+        "401 ",
+        "403 ",
+        "insufficient_scope",
+    ];
+    const UNKNOWN: [&str; 9] = [
+        "manifest unknown",
+        "manifest for ",
+        "name unknown",
+        "name invalid",
+        "repository name not known",
+        "no matching manifest",
+        "invalid reference format",
+        "no such image",
+        "not found: does not exist",
+    ];
+    // Nothing that time would mend.
+    const HOPELESS: [&str; 3] =
+        ["x509:", "server gave http response to https client", "unsupported protocol scheme"];
+    const UNREACHABLE: [&str; 24] = [
+        "dial tcp",
+        "no such host",
+        "server misbehaving",
+        "temporary failure in name resolution",
+        "connection refused",
+        "connection reset",
+        "connection timed out",
+        "network is unreachable",
+        "no route to host",
+        "i/o timeout",
+        "tls handshake",
+        "unexpected eof",
+        ": eof",
+        "broken pipe",
+        "request canceled",
+        "context deadline exceeded",
+        "context canceled",
+        "closed network connection",
+        "connection lost",
+        "stream error",
+        "goaway",
+        "toomanyrequests",
+        "too many requests",
+        "unexpected http status",
+    ];
+    let text = failure.text.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    match failure.why {
+        Why::Lost | Why::Silent => (Code::EngineUnreachable, true),
+        Why::Stalled => (Code::RegistryUnreachable, true),
+        Why::Garbled => (Code::EngineFailed, false),
+        Why::Interrupted => (Code::Interrupted, false),
+        _ if failure.is_full() => (Code::SlotFull, false),
+        _ if has(&HOPELESS) => (Code::RegistryUnreachable, false),
+        _ if has(&UNKNOWN) => (Code::ImageUnknown, false),
+        _ if has(&UNREACHABLE) => (Code::RegistryUnreachable, true),
+        _ if has(&REFUSED) => (Code::RegistryRefused, false),
+        // A layer that arrived damaged arrives whole the next time.
+        _ if text.contains("filesystem layer verification failed") => (Code::EngineFailed, true),
+        _ => (Code::EngineFailed, false),
+    }
+}
+
+/// The engine reads this header in the URL-safe alphabet (RFC 4648, 5) and takes what it cannot read for no credentials at
+/// all; bollard 0.21 writes it in the other one.
+pub(super) fn url_safe_credentials(mut request: BollardRequest) -> BollardRequest {
+    const HEADER: &str = "x-registry-auth";
+    if let Some(header) = request.headers_mut().get_mut(HEADER) {
+        let safe = header.to_str().map(|v| v.replace('+', "-").replace('/', "_"));
+        if let Some(safe) = safe.ok().and_then(|v| v.parse().ok()) {
+            *header = safe;
+        }
+        header.set_sensitive(true);
+    }
+    request
+}

@@ -1,0 +1,9 @@
+//! An image onto a disk or into a file: plan it, write it, prove that it is there.
+
+pub mod compare;
+pub mod job;
+pub mod milestone;
+pub mod plan;
+pub mod receipt;
+pub mod watch;
+pub mod write;

@@ -1,0 +1,281 @@
+//! The plan: every write to come, as a value. It is printed by `--plan`, and it is what the run executes.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::disk::io::Io;
+use crate::disk::partition::Table;
+use crate::disk::select::ImageSize;
+use crate::disk::select::{Kind, Target};
+use crate::error::{Code, Result};
+use crate::image::digest::{CHUNK, Digest256};
+use crate::image::{Format, Image, Inspection};
+use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
+
+/// Version of the plan's JSON form.
+pub const VERSION: u32 = 1;
+
+/// Why a range is cleared before anything else is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cleared {
+    /// Boot code, partition table, loaders in the gap: the disk must not boot until it is complete.
+    FirstMebibyte,
+    /// An old backup GPT at the end of the disk, from which firmware would bring the old table back.
+    StaleBackupGpt,
+    /// Where the image's own backup GPT goes, last.
+    ImageBackupGpt,
+}
+
+/// One step. Each is flushed to the medium before the next begins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// Write zeroes.
+    Clear {
+        /// Why.
+        what: Cleared,
+        /// Bytes of the target.
+        range: Range<u64>,
+    },
+    /// Write the image, except for its first MiB and its backup GPT.
+    WriteBody {
+        /// Bytes of the target; the end is not known before the image has been decoded where it is `None`.
+        start: u64,
+        /// End of the image.
+        end: Option<u64>,
+        /// The image's backup GPT, left out.
+        except: Option<Range<u64>>,
+    },
+    /// Read the body back from the medium and compare it with the image's digests.
+    VerifyBody,
+    /// Write the image's backup GPT and read it back.
+    WriteBackupGpt {
+        /// Bytes of the target.
+        range: Range<u64>,
+    },
+    /// Write the image's first MiB, its first sectors last of all, and read it back.
+    WriteHead {
+        /// Bytes of the target.
+        range: Range<u64>,
+    },
+}
+
+/// The image's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stored {
+    /// File.
+    pub path: PathBuf,
+    /// How it is stored.
+    pub format: Format,
+    /// Bytes as stored.
+    pub stored_size: u64,
+}
+
+impl From<&Image> for Stored {
+    fn from(image: &Image) -> Self {
+        Stored { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
+    }
+}
+
+/// The image as the plan sees it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlannedImage {
+    /// Its file.
+    #[serde(flatten)]
+    pub stored: Stored,
+    /// Bytes on the target.
+    pub size: ImageSize,
+    /// Its partition table, unless raw data was forced.
+    pub table: Option<Table>,
+    /// Digests of its chunks, where it was read completely.
+    #[serde(skip)]
+    pub chunks: Option<Vec<Digest256>>,
+    /// Chunk digest, where it was read completely.
+    pub chunk_digest: Option<Digest256>,
+    /// SHA-256 of the whole uncompressed image, where it was asked for.
+    pub sha256: Option<Digest256>,
+}
+
+/// Everything that will be written where, in order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// [`VERSION`].
+    pub version: u32,
+    /// What is written.
+    pub image: PlannedImage,
+    /// Where.
+    pub target: Target,
+    /// In order.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Makes the plan from what is known of image and target. `old` is the target as it is now, `None` where a plain
+    /// file will be made.
+    ///
+    /// # Errors
+    /// The target's end could not be read.
+    pub fn new(stored: Stored, seen: Inspection, target: Target, old: Option<&dyn Medium>) -> Result<Plan> {
+        let end = match seen.size {
+            ImageSize::Exact(n) => Some(n),
+            ImageSize::AtLeast(_) => None,
+        };
+        let head = 0..end.unwrap_or(CHUNK).min(CHUNK);
+        let backup = seen.table.as_ref().and_then(|t| t.backup.clone());
+        let backup = backup.map(|b| b.start.max(head.end)..b.end).filter(|b| !b.is_empty());
+
+        let mut steps = Vec::new();
+        let mut clear = |what, range| steps.push(Step::Clear { what, range });
+        clear(Cleared::FirstMebibyte, head.clone());
+        if let Some(stale) = old.map(|disk| stale_backup(&Io::new(disk, &target.name))).transpose()?.flatten()
+        {
+            // On a disk of hardly more than a MiB it can begin in front.
+            clear(Cleared::StaleBackupGpt, stale.start.max(head.end).min(stale.end)..stale.end);
+        }
+        if let Some(range) = &backup {
+            clear(Cleared::ImageBackupGpt, range.clone());
+        }
+        steps.push(Step::WriteBody { start: head.end, end, except: backup.clone() });
+        steps.push(Step::VerifyBody);
+        if let Some(range) = backup {
+            steps.push(Step::WriteBackupGpt { range });
+        }
+        steps.push(Step::WriteHead { range: head });
+
+        let image = PlannedImage {
+            stored,
+            size: seen.size,
+            table: seen.table,
+            chunk_digest: seen.digests.as_deref().map(crate::image::digest::root),
+            chunks: seen.digests,
+            sha256: seen.sha256,
+        };
+        Ok(Plan { version: VERSION, image, target, steps })
+    }
+
+    /// The part of the image that holds its backup GPT, where it is written apart.
+    #[must_use]
+    pub fn backup(&self) -> Option<Range<u64>> {
+        self.steps.iter().find_map(|s| match s {
+            Step::WriteBackupGpt { range } => Some(range.clone()),
+            _ => None,
+        })
+    }
+
+    /// The first bytes, written last.
+    #[must_use]
+    pub fn head(&self) -> Range<u64> {
+        let head = self.steps.iter().find_map(|s| match s {
+            Step::WriteHead { range } => Some(range.clone()),
+            _ => None,
+        });
+        head.unwrap_or(0..0)
+    }
+}
+
+/// Largest backup entry array that is believed: 4096 entries of 128 bytes. Usual is 16 KiB.
+const MAX_ENTRIES: u64 = 512 << 10;
+
+/// The backup GPT at the end of a disk: its header in the last sector and the entry array that it names.
+///
+/// Both sector sizes are tried: a disk can have been partitioned behind an adapter that showed the other one.
+pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
+    let size = disk.size()?;
+    let mut buffer = Buffer::zeroed(0);
+    for sector in [512u64, 4096] {
+        let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
+        let header = match disk.read_any(&mut buffer, at, 92) {
+            Ok(header) => header,
+            // What cannot be read cannot be said to be no table; writing it heals a sector that is only weak.
+            Err(e) if e.code() == Code::TargetReadFailed => {
+                tracing::warn!("{}; it will be cleared", e.message());
+                return Ok(Some(at - at % disk.block() as u64..size));
+            }
+            Err(e) => return Err(e),
+        };
+        let Some(b"EFI PART") = header.get(..8) else { continue };
+        // UEFI specification, table "GPT Header": entries' LBA at 72, their number at 80, their size at 84.
+        let field = |from: usize, len: usize| {
+            let bytes = header.get(from..from + len).unwrap_or_default();
+            bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
+        };
+        let entries = field(72, 8).saturating_mul(sector);
+        let length = field(80, 4).saturating_mul(field(84, 4));
+        // A header with nonsense in it still is a header: then it alone is cleared.
+        let believable = entries < at && length <= MAX_ENTRIES && at - entries <= MAX_ENTRIES + sector;
+        return Ok(Some(if believable { entries } else { at }..size));
+    }
+    Ok(None)
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / CHUNK as f64);
+        let size = match self.image.size {
+            ImageSize::Exact(n) => mib(n),
+            ImageSize::AtLeast(n) => format!("at least {}", mib(n)),
+        };
+        let stored = mib(self.image.stored.stored_size);
+        writeln!(f, "image   {}", self.image.stored.path.display())?;
+        writeln!(f, "        {size}, stored as {stored} {:?}", self.image.stored.format)?;
+        if let Some(t) = &self.image.table {
+            writeln!(f, "        {:?}, {}-byte sectors", t.kind, t.sector_size)?;
+            for p in &t.partitions {
+                let label = p.label.as_deref().or(p.name.as_deref()).unwrap_or("-");
+                writeln!(f, "        {:>3}  {:<16} {:>12} at {}", p.index, label, mib(p.size), p.start)?;
+            }
+        }
+        write!(f, "target  {}", self.target.name.display())?;
+        for part in [&self.target.model, &self.target.serial].into_iter().flatten() {
+            write!(f, " {part}")?;
+        }
+        match self.target.kind {
+            Kind::Block => {
+                writeln!(f, ", disk of {}, {}-byte blocks", mib(self.target.size), self.target.block_size)?;
+            }
+            Kind::File => writeln!(f, ", plain file")?,
+        }
+        for (i, step) in self.steps.iter().enumerate() {
+            writeln!(f, "{:>6}. {step}", i + 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Clear { what, range } => {
+                let what = match what {
+                    Cleared::FirstMebibyte => "boot sector, partition table and gap",
+                    Cleared::StaleBackupGpt => "old backup GPT at the end of the disk",
+                    Cleared::ImageBackupGpt => "place of the image's backup GPT",
+                };
+                write!(f, "clear bytes {}..{}: {what}", range.start, range.end)
+            }
+            Step::WriteBody { start, end, except } => {
+                write!(f, "write bytes {start}..")?;
+                match end {
+                    Some(end) => write!(f, "{end}")?,
+                    None => write!(f, "(end of image)")?,
+                }
+                match except {
+                    Some(x) => write!(f, " except {}..{}", x.start, x.end),
+                    None => Ok(()),
+                }
+            }
+            Step::VerifyBody => write!(f, "read all of it back from the medium and compare"),
+            Step::WriteBackupGpt { range } => {
+                write!(f, "write bytes {}..{} (backup GPT), read back", range.start, range.end)
+            }
+            Step::WriteHead { range } => {
+                write!(f, "write bytes {}..{} (first sectors last), read back", range.start, range.end)
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The write engine: executes a [`Plan`] on a [`Medium`].
+//!
+//! When it succeeds, the first image-size bytes of the target equal the image, on the medium, whatever was there
+//! before. When it fails, the error names operation, offset and cause, and the disk holds no partition table; where even
+//! that could not be brought about (a disk that takes no writes any more), the error says so. Power may
+//! fail between any two instructions: boot sector and table are cleared first and written last, each step is flushed
+//! before the next begins, and nothing that was not read back is ever made bootable.
+
+mod body;
+mod verify;
+mod zero;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::plan::{Plan, Step, stale_backup};
+use crate::disk::io::Io;
+use crate::disk::select::ImageSize;
+use crate::error::{Code, Error, Result};
+use crate::image::chunks::Source;
+use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
+use crate::progress::{Progress, Stage};
+use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
+pub(super) use verify::place;
+use zero::Zeroer;
+
+/// Opens the image from its beginning; called again where a chunk must be rewritten.
+pub type Open<'a> = &'a (dyn Fn() -> Result<Box<dyn Source>> + Sync);
+
+/// What a flash did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Bytes of the image.
+    pub size: u64,
+    /// SHA-256 over the list of chunk digests.
+    pub chunk_digest: Digest256,
+    /// Bytes of data written.
+    pub written: u64,
+    /// Bytes zeroed by the medium itself or by writing zeroes.
+    pub zeroed: u64,
+    /// Bytes that were there already.
+    pub skipped: u64,
+    /// Bytes read back and found right.
+    pub verified: u64,
+    /// Chunks that had to be written a second time.
+    pub rewritten_chunks: u64,
+    /// Operations repeated after an input/output error.
+    pub io_retries: u64,
+    /// The page cache was bypassed from beginning to end.
+    pub direct_io: bool,
+    /// Clearing, writing, zeroing and flushing the body.
+    pub write_time: Duration,
+    /// Reading back, and the first MiB and backup GPT.
+    pub verify_time: Duration,
+}
+
+/// Executes `plan`. The medium must be open for nobody else.
+///
+/// # Errors
+/// Of the image, the medium, or a mismatch that one rewrite did not mend; marked [`Error::after_write`].
+pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
+    let mut engine = Engine::new(plan, open, medium, progress);
+    if let ImageSize::Exact(n) = plan.image.size {
+        engine.io.extend(n)?;
+    }
+    engine.run().map_err(|e| {
+        let cleared = engine.disarm();
+        let e = e.after_write();
+        if cleared { e } else { e.and_also("a boot sector or partition table may be left on it") }
+    })
+}
+
+/// State of one run.
+struct Engine<'a> {
+    plan: &'a Plan,
+    open: Open<'a>,
+    io: Io<'a>,
+    progress: &'a dyn Progress,
+    head: Range<u64>,
+    backup: Option<Range<u64>>,
+    /// Image size, once it is known.
+    size: u64,
+    /// Digests of the image's chunks, once they are known.
+    chunks: Vec<Digest256>,
+    /// Content of the chunks that hold the first MiB or the backup GPT, by their offset.
+    edges: BTreeMap<u64, Vec<u8>>,
+    /// A boot sector or partition table may be on the medium: the old one until it has been cleared, the new one from
+    /// the moment it is written.
+    armed: bool,
+    zeroer: Zeroer,
+    written: AtomicU64,
+    skipped: AtomicU64,
+    verified: AtomicU64,
+    rewritten: AtomicU64,
+}
+
+impl<'a> Engine<'a> {
+    fn new(plan: &'a Plan, open: Open<'a>, medium: &'a dyn Medium, progress: &'a dyn Progress) -> Self {
+        Engine {
+            plan,
+            open,
+            io: Io::new(medium, &plan.target.name),
+            progress,
+            head: plan.head(),
+            backup: plan.backup(),
+            size: 0,
+            chunks: plan.image.chunks.clone().unwrap_or_default(),
+            edges: BTreeMap::new(),
+            armed: true,
+            zeroer: Zeroer::default(),
+            written: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
+            verified: AtomicU64::new(0),
+            rewritten: AtomicU64::new(0),
+        }
+    }
+
+    fn run(&mut self) -> Result<Outcome> {
+        let direct_at_first = self.io.medium().is_direct();
+        let began = Instant::now();
+        let mut written_by = began;
+        for step in &self.plan.steps {
+            if matches!(step, Step::WriteBackupGpt { .. } | Step::WriteHead { .. }) {
+                self.progress.last_writes();
+            }
+            match step {
+                Step::Clear { range, .. } => match clear(&self.io, range) {
+                    Err(e) if is_dead_end(&self.io, range) => {
+                        tracing::warn!("{}; nor can it be read", e.message());
+                    }
+                    cleared => cleared?,
+                },
+                Step::WriteBody { end, .. } => {
+                    self.armed = false;
+                    self.progress.begin(Stage::Write, *end);
+                    self.write_body()?;
+                    self.progress.finish();
+                    written_by = Instant::now();
+                    self.progress.begin(Stage::Verify, Some(self.size));
+                }
+                Step::VerifyBody => self.verify_body()?,
+                Step::WriteBackupGpt { range } => self.write_edge(range)?,
+                Step::WriteHead { range } => self.write_head(range)?,
+            }
+        }
+        self.progress.finish();
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        Ok(Outcome {
+            size: self.size,
+            chunk_digest: root(&self.chunks),
+            written: load(&self.written),
+            zeroed: load(&self.zeroer.zeroed),
+            skipped: load(&self.skipped) + load(&self.zeroer.skipped),
+            verified: load(&self.verified),
+            rewritten_chunks: load(&self.rewritten),
+            io_retries: self.io.retries(),
+            direct_io: direct_at_first && self.io.medium().is_direct(),
+            write_time: written_by - began,
+            verify_time: written_by.elapsed(),
+        })
+    }
+
+    /// Writes the first MiB from its end: each part once what lies behind it has been read back.
+    fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
+        // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
+        let first = (2 * self.io.block() as u64).max(4096).min(range.end);
+        // What boots by the MBR has no checksum over what follows it, and only a sector is written as a whole.
+        let sector = (self.io.block() as u64).max(512).min(first);
+        self.write_edge(&(first..range.end))?;
+        self.write_edge(&(sector..first))?;
+        self.write_edge(&(0..sector))
+    }
+
+    /// Writes a part of the image that is kept in memory, flushes it, and reads it back from the medium.
+    fn write_edge(&mut self, range: &Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.armed = true;
+        let bytes = self.edge_bytes(range)?;
+        for last_try in [false, true] {
+            self.io.write_any(&bytes, range.start)?;
+            self.io.flush()?;
+            self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let Some(bad) = self.first_difference(range.start, &bytes)? else { break };
+            if last_try {
+                return Err(self.mismatch(bad));
+            }
+            self.warn_mismatch(bad);
+            self.rewritten.fetch_add(1, Ordering::Relaxed);
+        }
+        self.verified.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.progress.advance(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn edge_bytes(&self, range: &Range<u64>) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for (&start, bytes) in &self.edges {
+            let from =
+                usize::try_from(range.start.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            let to = usize::try_from(range.end.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
+            out.extend_from_slice(bytes.get(from..to).unwrap_or_default());
+        }
+        if out.len() as u64 == range.end - range.start {
+            Ok(out)
+        } else {
+            Err(self.image_changed("it ended before its partition table said"))
+        }
+    }
+
+    /// After a failure: whatever of table and boot sector is there goes again. Whether all of it went.
+    fn disarm(&mut self) -> bool {
+        if !self.armed {
+            return true;
+        }
+        self.armed = false;
+        clear_all(self.plan, &self.io)
+    }
+
+    /// Offsets of the chunks that hold a part of the first MiB or of the backup GPT.
+    fn is_edge(&self, chunk: u64) -> bool {
+        let touches = |r: &Range<u64>| r.start < chunk + CHUNK && chunk < r.end;
+        touches(&self.head) || self.backup.as_ref().is_some_and(touches)
+    }
+
+    /// The parts of `len` bytes at `chunk` that belong to the first MiB or the backup GPT, in order.
+    fn edge_ranges(&self, chunk: u64, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let at = move |n: u64| usize::try_from(n.saturating_sub(chunk)).unwrap_or(usize::MAX).min(len);
+        let ranges = [Some(self.head.clone()), self.backup.clone()];
+        ranges.into_iter().flatten().map(move |r| at(r.start)..at(r.end)).filter(|r| !r.is_empty())
+    }
+
+    /// What a chunk looks like as long as first MiB and backup GPT are not written.
+    fn masked(&self, chunk: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut masked = bytes.to_vec();
+        for range in self.edge_ranges(chunk, bytes.len()) {
+            if let Some(part) = masked.get_mut(range) {
+                part.fill(0);
+            }
+        }
+        masked
+    }
+
+    /// Digest that a chunk of the body must have on the medium now.
+    fn expected(&self, chunk: u64) -> Option<Digest256> {
+        match self.edges.get(&chunk) {
+            Some(bytes) => Some(chunk_digest(&self.masked(chunk, bytes))),
+            None => usize::try_from(chunk / CHUNK).ok().and_then(|i| self.chunks.get(i).copied()),
+        }
+    }
+
+    fn image_changed(&self, how: &str) -> Error {
+        let path = self.plan.image.stored.path.display();
+        Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
+            .object(path)
+    }
+}
+
+/// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went, as
+/// read back from the medium.
+///
+/// A backup table at its end goes, too: a board's program may have moved it there, and firmware would bring it back.
+#[must_use]
+pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
+    let io = Io::new(medium, &plan.target.name);
+    let cleared = clear_all(plan, &io);
+    let moved = match stale_backup(&io) {
+        Ok(Some(range)) => is_cleared(&io, &range),
+        Ok(None) => true,
+        Err(e) => {
+            tracing::warn!("cannot look for a backup partition table: {}", e.message());
+            false
+        }
+    };
+    cleared && moved && cleared_ranges(plan).all(|range| is_dead_end(&io, range) || reads_as_zero(&io, range))
+}
+
+fn cleared_ranges(plan: &Plan) -> impl Iterator<Item = &Range<u64>> {
+    plan.steps.iter().filter_map(|s| match s {
+        Step::Clear { range, .. } => Some(range),
+        _ => None,
+    })
+}
+
+fn reads_as_zero(io: &Io<'_>, range: &Range<u64>) -> bool {
+    let mut buffer = Buffer::zeroed(0);
+    let read = io.drop_cache().and_then(|()| io.read_any(&mut buffer, range.start, range.end - range.start));
+    match read {
+        Ok(bytes) => bytes.iter().all(|b| *b == 0),
+        Err(e) => {
+            tracing::warn!("cannot read back what was cleared: {}", e.message());
+            false
+        }
+    }
+}
+
+fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
+    // Not `all`: every range is to be tried.
+    cleared_ranges(plan).filter(|range| !is_cleared(io, range)).count() == 0
+}
+
+fn is_cleared(io: &Io<'_>, range: &Range<u64>) -> bool {
+    clear(io, range).is_ok() || clear_around_bad_blocks(io, range) || is_dead_end(io, range)
+}
+
+/// Whether `range` is the end of the disk, and its last block gives nothing: the header of a backup table would be there, and firmware
+/// finds none. Bridges that report one sector too many have such an end.
+fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
+    let last = range.end.saturating_sub(io.block() as u64);
+    let mut buffer = Buffer::zeroed(0);
+    range.start > 0
+        && io.size().is_ok_and(|size| size == range.end)
+        && io.read_any(&mut buffer, last, range.end - last).is_err_and(|e| e.code() == Code::TargetReadFailed)
+}
+
+fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
+    let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
+    // Written, not punched: these are the bytes that must be gone before anything else happens.
+    io.write_any(&zeroes, range.start)?;
+    io.flush()
+}
+
+/// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
+/// alive. Whether all of it is gone. A device that refuses block after block is given up.
+fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
+    const HOPELESS: u32 = 16;
+    let step = io.block() as u64;
+    let step = if step == 1 { 4096 } else { step };
+    let (mut bad, mut in_a_row) = (0u32, 0);
+    let mut at = range.start;
+    while at < range.end && in_a_row < HOPELESS {
+        let end = range.end.min((at / step + 1) * step);
+        let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
+        match io.write_any(&zeroes, at) {
+            Ok(()) => in_a_row = 0,
+            Err(e) if e.code() == Code::TargetVanished => return false,
+            Err(_) => {
+                bad += 1;
+                in_a_row += 1;
+            }
+        }
+        at = end;
+    }
+    io.flush().is_ok() && bad == 0
+}
+
+/// Collects results that threads find.
+fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}

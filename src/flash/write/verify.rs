@@ -1,0 +1,193 @@
+//! Reading back: the medium, past the page cache, against the image's digests, zero ranges included.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::body::chunks_of;
+use super::{Engine, locked};
+use crate::disk::partition::Table;
+use crate::error::{Code, Error, Result};
+use crate::image::chunks::{Extent, pass, workers};
+use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
+use crate::sys::buffer::Buffer;
+use crate::sys::log::events;
+
+impl Engine<'_> {
+    /// Reads the whole body back. Chunks that differ are written once more, and everything is read again: a disk on which
+    /// one write damages another place (a card that claims more than it has) must not pass because that place was fine
+    /// before.
+    pub(super) fn verify_body(&mut self) -> Result<()> {
+        for rewritten in [false, true] {
+            self.io.drop_cache()?;
+            self.verified.store(0, Ordering::Relaxed);
+            let bad = self.differing_chunks(!rewritten)?;
+            let Some(first) = bad.first() else { return Ok(()) };
+            let places = self.first_bad_bytes(&bad, !rewritten)?;
+            if rewritten {
+                return Err(self.mismatch(places.get(first).copied().unwrap_or(*first)));
+            }
+            self.io.flush()?;
+        }
+        Ok(())
+    }
+
+    /// All chunks, several at a time; those that differ twice are returned. `show`: as progress.
+    fn differing_chunks(&self, show: bool) -> Result<BTreeSet<u64>> {
+        let next = AtomicU64::new(0);
+        let failed = AtomicBool::new(false);
+        let bad = Mutex::new(BTreeSet::new());
+        let error = Mutex::new(None);
+        let work = || -> Result<()> {
+            let mut buffer = Buffer::zeroed(CHUNK_LEN);
+            loop {
+                let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
+                if chunk >= self.size || failed.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                if self.chunk_is_right(&mut buffer, chunk)? {
+                    self.count_verified(chunk, show);
+                    continue;
+                }
+                // Once more: a bit may have flipped on its way here rather than on the medium.
+                self.io.drop_cache()?;
+                if self.chunk_is_right(&mut buffer, chunk)? {
+                    tracing::warn!("bytes from {chunk} on read differently the second time");
+                    self.count_verified(chunk, show);
+                } else {
+                    locked(&bad).insert(chunk);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..workers() {
+                scope.spawn(|| {
+                    if let Err(e) = work() {
+                        failed.store(true, Ordering::Relaxed);
+                        locked(&error).get_or_insert(e);
+                    }
+                });
+            }
+        });
+        match locked(&error).take() {
+            Some(e) => Err(e),
+            None => Ok(std::mem::take(&mut *locked(&bad))),
+        }
+    }
+
+    /// Counts a chunk as read back, without what is not written yet: first MiB and backup GPT count when they are.
+    fn count_verified(&self, chunk: u64, show: bool) {
+        let end = self.size.min(chunk + CHUNK);
+        let overlap = |r: &std::ops::Range<u64>| r.end.min(end).saturating_sub(r.start.max(chunk));
+        let later: u64 = std::iter::once(&self.head).chain(&self.backup).map(overlap).sum();
+        let now = (end - chunk).saturating_sub(later);
+        self.verified.fetch_add(now, Ordering::Relaxed);
+        if show {
+            self.progress.advance(now);
+        }
+    }
+
+    fn chunk_is_right(&self, buffer: &mut Buffer, chunk: u64) -> Result<bool> {
+        let Some(expected) = self.expected(chunk) else {
+            return Err(self.image_changed("it has more chunks than were digested"));
+        };
+        let seen = self.io.read_any(buffer, chunk, CHUNK.min(self.size - chunk))?;
+        Ok(digest_matches(seen, expected))
+    }
+
+    /// The first wrong byte of each of the chunks `bad`, found with the image at hand; with `rewrite` they are written
+    /// again from it.
+    fn first_bad_bytes(&self, bad: &BTreeSet<u64>, rewrite: bool) -> Result<BTreeMap<u64, u64>> {
+        let first_bad = Mutex::new(BTreeMap::new());
+        let each = |buffer: &mut Buffer, chunk: u64, bytes: &[u8]| -> Result<()> {
+            if self.chunks.get(usize::try_from(chunk / CHUNK).unwrap_or(usize::MAX))
+                != Some(&chunk_digest(bytes))
+            {
+                return Err(self.image_changed(&format!("its bytes from {chunk} on differ")));
+            }
+            let masked = self.masked(chunk, bytes);
+            let seen = self.io.read_any(buffer, chunk, masked.len() as u64)?;
+            let at = chunk + seen.iter().zip(&masked).position(|(a, b)| a != b).unwrap_or(0) as u64;
+            locked(&first_bad).insert(chunk, at);
+            if !rewrite {
+                return Ok(());
+            }
+            self.warn_mismatch(at);
+            self.rewritten.fetch_add(1, Ordering::Relaxed);
+            self.written.fetch_add(masked.len() as u64, Ordering::Relaxed);
+            // Plain writes, for zeroes too: a device that did not zero when asked gets no second chance to say so.
+            self.io.write_any(&masked, chunk)
+        };
+        let state = || Buffer::zeroed(CHUNK_LEN);
+        pass(&mut *(self.open)()?, workers(), &mut |_| Ok(()), &state, &|buffer, extent| match extent {
+            Extent::Data { offset, bytes } if bad.contains(offset) => each(buffer, *offset, bytes),
+            Extent::Data { .. } => Ok(()),
+            Extent::Zero { offset, len } => chunks_of(&(*offset..offset + len))
+                .filter(|(chunk, _)| bad.contains(chunk))
+                .try_for_each(|(chunk, len)| each(buffer, chunk, &vec![0; len])),
+        })?;
+        Ok(std::mem::take(&mut *locked(&first_bad)))
+    }
+
+    /// First byte at which the medium differs from `bytes`, read past the cache, twice if need be.
+    pub(super) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Result<Option<u64>> {
+        let mut buffer = Buffer::zeroed(0);
+        let mut bad = None;
+        for _ in 0..2 {
+            self.io.drop_cache()?;
+            let seen = self.io.read_any(&mut buffer, offset, bytes.len() as u64)?;
+            bad = seen.iter().zip(bytes).position(|(a, b)| a != b).map(|i| offset + i as u64);
+            if bad.is_none() {
+                break;
+            }
+        }
+        Ok(bad)
+    }
+
+    fn place(&self, at: u64) -> String {
+        place(self.plan.image.table.as_ref(), self.plan.target.block_size, at)
+    }
+
+    pub(super) fn warn_mismatch(&self, at: u64) {
+        let device = self.target();
+        tracing::warn!(
+            MESSAGE_ID = events::VERIFY_MISMATCH,
+            COPAL_DEVICE = %device,
+            COPAL_OFFSET = at,
+            "{device} differs from the image at {}; writing it once more", self.place(at)
+        );
+    }
+
+    pub(super) fn mismatch(&self, at: u64) -> Error {
+        let message = format!("{} does not keep the image: it differs at {}", self.target(), self.place(at));
+        Error::new(Code::VerifyMismatch, message).object(self.target())
+    }
+
+    fn target(&self) -> std::path::Display<'_> {
+        self.plan.target.name.display()
+    }
+}
+
+/// Compares without digesting where zeroes are expected.
+fn digest_matches(seen: &[u8], expected: Digest256) -> bool {
+    if seen.len() == CHUNK_LEN && expected == zero_chunk() {
+        is_zero(seen)
+    } else {
+        Digest256::of(seen) == expected
+    }
+}
+
+/// Where a byte is, in the words of the people who look for it.
+pub(in crate::flash) fn place(table: Option<&Table>, sector_size: u32, at: u64) -> String {
+    let sector = at / u64::from(sector_size.max(1));
+    let partition =
+        table.and_then(|t| t.partitions.iter().find(|p| (p.start..p.start + p.size).contains(&at)));
+    let inside = match partition {
+        Some(p) => {
+            let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("no label");
+            format!("partition {} ({name})", p.index)
+        }
+        None => "no partition".to_owned(),
+    };
+    format!("byte {at}, sector {sector}, in {inside}")
+}

@@ -1,0 +1,168 @@
+//! Ranges that must read as zero afterwards.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::disk::io::Io;
+use crate::error::{Code, Result};
+use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
+use crate::sys::buffer::{ALIGN, Buffer};
+
+/// Bytes asked of the medium in one call: progress stays visible, and a slow device is not silent for minutes.
+const STEP: u64 = 256 << 20;
+
+/// Separate ranges kept at most: about 4 MiB of memory.
+const MAX_RANGES: usize = 1 << 16;
+
+/// Ranges collected during the write and zeroed after it, neighbours joined, so that a device gets few large requests.
+#[derive(Debug, Default)]
+pub(super) struct ZeroMap(Mutex<BTreeMap<u64, u64>>);
+
+impl ZeroMap {
+    /// Adds a range that does not overlap any other. `false`: there are too many already; write the zeroes instead.
+    pub(super) fn add(&self, range: Range<u64>) -> bool {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Range { mut start, mut end } = range;
+        if let Some((&s, &e)) = map.range(..start).next_back().filter(|(_, e)| **e == start) {
+            map.remove(&s);
+            debug_assert_eq!(e, start);
+            start = s;
+        }
+        if let Some(e) = map.remove(&end) {
+            end = e;
+        }
+        if map.len() >= MAX_RANGES {
+            return false;
+        }
+        map.insert(start, end);
+        true
+    }
+
+    /// Takes all ranges out, in order.
+    pub(super) fn take(&self) -> Vec<Range<u64>> {
+        let map = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        map.into_iter().map(|(s, e)| s..e).collect()
+    }
+}
+
+/// Zeroes ranges of one medium, in the cheapest way that it guarantees.
+#[derive(Debug)]
+pub(super) struct Zeroer {
+    /// The medium can zero without writing, as far as is known.
+    native: AtomicBool,
+    /// Bytes that now read as zero, by either way.
+    pub(super) zeroed: AtomicU64,
+    /// Bytes that already read as zero and were left alone.
+    pub(super) skipped: AtomicU64,
+}
+
+impl Default for Zeroer {
+    fn default() -> Self {
+        Zeroer { native: AtomicBool::new(true), zeroed: AtomicU64::new(0), skipped: AtomicU64::new(0) }
+    }
+}
+
+impl Zeroer {
+    /// Whether zeroes still are cheaper than data.
+    pub(super) fn is_native(&self) -> bool {
+        self.native.load(Ordering::Relaxed)
+    }
+
+    /// Makes `range` read as zero. Where zeroes must be written, `compare` reads first and leaves alone what is zero.
+    ///
+    /// # Errors
+    /// Those of reading and writing.
+    pub(super) fn zero(
+        &self,
+        io: &Io<'_>,
+        range: Range<u64>,
+        compare: bool,
+        done: &dyn Fn(u64),
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at + STEP);
+            let aligned = at.next_multiple_of(ALIGN as u64)..end - end % ALIGN as u64;
+            let native = !aligned.is_empty()
+                && self.is_native()
+                && match io.medium().zero_range(aligned.start, aligned.end - aligned.start) {
+                    Ok(()) => true,
+                    Err(e) => {
+                        tracing::info!("zeroes are written: the medium cannot zero by itself ({e})");
+                        self.native.store(false, Ordering::Relaxed);
+                        false
+                    }
+                };
+            if native {
+                self.zeroed.fetch_add(aligned.end - aligned.start, Ordering::Relaxed);
+                self.write(io, at..aligned.start, false)?;
+                self.write(io, aligned.end..end, false)?;
+            } else {
+                self.write(io, at..end, compare)?;
+            }
+            done(end - at);
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn write(&self, io: &Io<'_>, range: Range<u64>, compare: bool) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let zeroes = Buffer::zeroed(CHUNK_LEN);
+        let mut seen = if compare { Buffer::zeroed(CHUNK_LEN) } else { Buffer::zeroed(0) };
+        let block = io.block() as u64;
+        let mut at = range.start;
+        while at < range.end {
+            let len = CHUNK.min(range.end - at);
+            let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+            let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
+            if let Some(seen) = seen.get_mut(..zeroes.len()).filter(|_| compare && whole) {
+                let read = match io.read(seen, at) {
+                    // An old unreadable sector heals when it is written.
+                    Err(e) if e.code() == Code::TargetReadFailed => false,
+                    other => other.map(|()| true)?,
+                };
+                if read && is_zero(seen) {
+                    self.skipped.fetch_add(len, Ordering::Relaxed);
+                    at += len;
+                    continue;
+                }
+            }
+            if whole {
+                io.write(zeroes, at)?;
+            } else {
+                io.write_any(zeroes, at)?;
+            }
+            self.zeroed.fetch_add(len, Ordering::Relaxed);
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_join() {
+        let map = ZeroMap::default();
+        for r in [10..20, 30..40, 20..30, 50..60, 0..10] {
+            assert!(map.add(r));
+        }
+        assert_eq!(map.take(), [0..40, 50..60]);
+        assert_eq!(map.take(), []);
+    }
+
+    #[test]
+    fn the_number_of_ranges_is_bounded() {
+        let map = ZeroMap::default();
+        let added = (0..2 * MAX_RANGES as u64).filter(|i| map.add(i * 2..i * 2 + 1)).count();
+        assert_eq!(added, MAX_RANGES);
+        assert_eq!(map.take().len(), MAX_RANGES);
+    }
+}

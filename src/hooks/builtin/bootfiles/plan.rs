@@ -1,0 +1,303 @@
+//! What has to be written: the wanted files against those that are there. Nothing is changed.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::fingerprint;
+use super::release;
+use super::rules::{self, Choice, Wanted, When};
+use super::{Purpose, Request};
+use crate::boot_files::{Destination, Walk, failed, refused_by_fat};
+use crate::boot_state::envblock::{EnvBlock, ROOT};
+use crate::config::config_json::ConfigJson;
+use crate::error::{Code, Error, Result};
+use crate::slot::hostapp;
+use crate::sys::file::{Content, Entry, Folder, Kind, Steps as _, is_side_file};
+
+/// The logo's name before 2018, under which owners have put their own.
+const OLD_LOGO: &str = "splash/resin-logo.png";
+const CONFIG_JSON: &str = "config.json";
+/// Keys by which GRUB and U-Boot find their root and count attempts; images of the time before rollbacks lack them.
+const SELECTION: [&str; 2] = ["resin_root_part=", "upgrade_available="];
+
+/// Where the content of a file comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A file of the release, by its full path.
+    Release(PathBuf),
+    /// A file of the boot partition.
+    Target(PathBuf),
+    /// GRUB's environment of the release, made to select the root that boots now.
+    Selection(Vec<u8>),
+    /// The owner's `config.json` with `developmentMode`, as it is at the moment of writing.
+    DevelopmentMode,
+}
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) origin: Origin,
+    /// Below the boot partition.
+    pub(super) to: PathBuf,
+    /// Bytes.
+    pub(super) size: u64,
+    /// Bytes of the file that is there.
+    pub(super) old: Option<u64>,
+    /// Whether that holds the content already.
+    pub(super) same: bool,
+    /// Whether it says which root boots. What was written meanwhile may go by it, so it stays after a failure.
+    pub(super) selects: bool,
+}
+
+/// The whole deployment.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Missing ones, outer ones first.
+    pub(super) folders: Vec<PathBuf>,
+    /// In the order in which they are written.
+    pub(super) steps: Vec<Step>,
+    /// Removed once everything has been written.
+    pub(super) obsolete: Vec<PathBuf>,
+    /// What stands in the way of an update, and what an undo leaves out.
+    pub(super) problems: Vec<Error>,
+}
+
+impl Plan {
+    pub(super) fn make(request: &Request, dest: &Destination, choice: Choice) -> Plan {
+        let mut maker = Maker { request, dest, plan: Plan { problems: choice.problems, ..Plan::default() } };
+        for wanted in rules::one_each(choice.wanted, |path| maker.fold(path)) {
+            if let Err(e) = maker.add(&wanted) {
+                maker.plan.problems.push(e);
+            }
+        }
+        maker.plan
+    }
+
+    /// Whether any boot file is changed.
+    pub(super) fn changes(&self) -> bool {
+        !self.obsolete.is_empty() || self.steps.iter().any(|s| !s.same)
+    }
+
+    /// # Errors
+    /// The first of the problems.
+    pub(super) fn refuse_problems(&mut self) -> Result<()> {
+        match self.problems.drain(..).next() {
+            Some(problem) => Err(problem),
+            None => Ok(()),
+        }
+    }
+}
+
+struct Maker<'a> {
+    request: &'a Request,
+    dest: &'a Destination,
+    plan: Plan,
+}
+
+impl Maker<'_> {
+    /// What is left of a path where its file system does not care for case.
+    fn fold(&self, path: &Path) -> OsString {
+        match self.dest.nearest(path.parent().unwrap_or(Path::new(""))) {
+            Ok(folder) if folder.is_fat() => rules::lower(path).into(),
+            _ => path.as_os_str().to_owned(),
+        }
+    }
+
+    fn add(&mut self, wanted: &Wanted) -> Result<()> {
+        let there = self.look(&wanted.to)?;
+        let deploy = match wanted.when {
+            When::Always => true,
+            When::Missing => there.is_none(),
+            When::NoSelection => !there.as_ref().is_some_and(|t| self.selects(t, wanted)),
+            When::Logo => return self.add_logo(wanted),
+            When::ConfigJson => return self.add_development_mode(there.as_ref()),
+        };
+        if !deploy {
+            tracing::debug!("/{} is there and stays as it is", wanted.to.display());
+            return Ok(());
+        }
+        self.names_fit(&wanted.to)?;
+        let origin = match wanted.when {
+            When::NoSelection => self.selection(wanted).unwrap_or_else(|| self.release_file(wanted)),
+            _ => self.release_file(wanted),
+        };
+        self.add_step(origin, &wanted.to, wanted.size, there.as_ref())?;
+        if let Some(step) = self.plan.steps.last_mut() {
+            step.selects = wanted.when == When::NoSelection;
+        }
+        if wanted.from != wanted.to && self.look(&wanted.from)?.is_some() {
+            // Left by a shell release, which deployed both; whoever finds it takes it for the newer one.
+            self.plan.obsolete.push(wanted.from.clone());
+        }
+        Ok(())
+    }
+
+    fn release_file(&self, wanted: &Wanted) -> Origin {
+        Origin::Release(self.request.source.join(&wanted.from))
+    }
+
+    /// The release's environment selects root A. Until the hook of the bootloader has run, what boots now is to boot.
+    fn selection(&self, wanted: &Wanted) -> Option<Origin> {
+        let (index, mut text) = (self.request.boots_now?, Vec::new());
+        release::open(&self.request.source.join(&wanted.from)).ok()?.read_to_end(&mut text).ok()?;
+        let mut block = EnvBlock::parse(&text).ok()?;
+        block.set(ROOT, index.to_string().as_bytes()).then(|| block.print().ok().map(Origin::Selection))?
+    }
+
+    fn add_step(&mut self, origin: Origin, to: &Path, size: u64, there: Option<&There>) -> Result<()> {
+        let source = match &origin {
+            Origin::Release(path) => Some(release::open(path)?),
+            Origin::Target(path) => self.look(path)?.map(|t| t.open()).transpose()?,
+            Origin::Selection(_) | Origin::DevelopmentMode => None,
+        };
+        let same = match (there, &source) {
+            (Some(there), Some(source)) => there.holds(&Content::File(source))?,
+            _ => false,
+        };
+        self.add_folders(to)?;
+        let old = there.map(|t| t.entry.size);
+        self.plan.steps.push(Step { origin, to: to.to_owned(), size, old, same, selects: false });
+        Ok(())
+    }
+
+    fn add_folders(&mut self, to: &Path) -> Result<()> {
+        let mut missing = Vec::new();
+        for folder in to.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()) {
+            if self.plan.folders.iter().any(|f| f == folder) {
+                break;
+            }
+            match self.dest.walk(folder)? {
+                Walk::There(_) => break,
+                Walk::Missing => missing.push(folder.to_owned()),
+            }
+        }
+        self.plan.folders.extend(missing.into_iter().rev());
+        Ok(())
+    }
+
+    /// The file at a path of the boot partition; anything else is in the way.
+    fn look(&self, path: &Path) -> Result<Option<There>> {
+        let (Walk::There(folder), name) = self.dest.parent(path)? else { return Ok(None) };
+        let name = name.to_owned();
+        match folder.entry(&name).map_err(|e| failed(&folder, &name, e))? {
+            None => Ok(None),
+            Some(entry) if entry.kind == Kind::File => Ok(Some(There { folder, name, entry })),
+            Some(entry) if entry.kind == Kind::Link => Err(self.dest.escapes(path)),
+            Some(_) => {
+                let full = folder.path().join(&name);
+                let what =
+                    format!("cannot deploy a boot file: {} is in the way, it is not a file", full.display());
+                Err(Error::new(Code::BootNameInvalid, what).object(full.display()).with_hint("remove it"))
+            }
+        }
+    }
+
+    fn names_fit(&self, path: &Path) -> Result<()> {
+        let on = self.dest.nearest(path.parent().unwrap_or(Path::new("")))?;
+        let Some(why) = path.iter().find_map(refused_by_fat).filter(|_| on.is_fat()) else { return Ok(()) };
+        let what = format!("cannot deploy /{} to a FAT file system: {why}", path.display());
+        Err(Error::new(Code::BootNameInvalid, what)
+            .object(path.display())
+            .with_hint("rename the file in the release"))
+    }
+
+    /// Whether a file says which root boots. One of an image that could not roll back yet does not: there, it is a label in
+    /// `grub.cfg` that does, and the new `grub.cfg` needs the release's environment.
+    fn selects(&self, there: &There, wanted: &Wanted) -> bool {
+        if self.request.purpose == Purpose::Undo {
+            // The selection has been set back by now.
+            return true;
+        }
+        let own = there.text().unwrap_or_default();
+        let Ok(mut file) = release::open(&self.request.source.join(&wanted.from)) else { return true };
+        let mut text = Vec::new();
+        if file.read_to_end(&mut text).is_err() {
+            return true;
+        }
+        let text = String::from_utf8_lossy(&text).into_owned();
+        SELECTION.iter().all(|key| own.contains(key) || !text.contains(key))
+    }
+
+    /// A logo under the older name becomes one under the new name: the release's, unless the owner has changed it.
+    fn add_logo(&mut self, wanted: &Wanted) -> Result<()> {
+        let Some(old) = self.look(Path::new(OLD_LOGO))? else { return Ok(()) };
+        let own = fingerprint::of_file(&old.open()?).map_err(|e| failed(&old.folder, &old.name, e))?;
+        let kept = fingerprint::recorded(self.dest.root(), &self.request.board.fingerprint, OLD_LOGO);
+        let (origin, size) = if kept.is_some_and(|kept| kept == own) {
+            (self.release_file(wanted), wanted.size)
+        } else {
+            (Origin::Target(OLD_LOGO.into()), old.entry.size)
+        };
+        let there = self.look(&wanted.to)?;
+        self.add_step(origin, &wanted.to, size, there.as_ref())?;
+        self.plan.obsolete.push(OLD_LOGO.into());
+        Ok(())
+    }
+
+    /// Development images were built apart once; what they were is in `config.json` since.
+    fn add_development_mode(&mut self, there: Option<&There>) -> Result<()> {
+        let Some(there) = there.filter(|_| self.request.purpose == Purpose::Update) else { return Ok(()) };
+        let Some(text) = development_mode(there)? else { return Ok(()) };
+        if !hostapp::os_release(&self.request.paths.active()).is_some_and(|r| r.is_development()) {
+            return Ok(());
+        }
+        let size = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        self.add_step(Origin::DevelopmentMode, Path::new(CONFIG_JSON), size, Some(there))
+    }
+}
+
+/// A file of the boot partition.
+pub(super) struct There {
+    folder: Folder,
+    name: OsString,
+    entry: Entry,
+}
+
+impl There {
+    fn open(&self) -> Result<std::fs::File> {
+        self.folder.open_file(&self.name).map_err(|e| failed(&self.folder, &self.name, e))
+    }
+
+    /// With a side file beside it, it holds something else as far as its next reader is concerned.
+    fn holds(&self, content: &Content<'_>) -> Result<bool> {
+        let read = |e| failed(&self.folder, &self.name, e);
+        Ok(!self.has_side_file()? && self.folder.holds(&self.name, content).map_err(read)?)
+    }
+
+    fn has_side_file(&self) -> Result<bool> {
+        let (folder, name) = (&self.folder, &self.name);
+        let names = folder.names().map_err(|e| failed(folder, OsStr::new("."), e))?;
+        Ok(names.iter().any(|n| is_side_file(&folder.fold(n), &folder.fold(name))))
+    }
+
+    fn text(&self) -> Option<String> {
+        let mut text = Vec::new();
+        self.open().ok()?.take(1 << 20).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// The text of `config.json` with `developmentMode`, where its owner has not said anything about that.
+fn development_mode(there: &There) -> Result<Option<Vec<u8>>> {
+    if there.has_side_file()? {
+        tracing::warn!("config.json is being changed by another program; developmentMode is left alone");
+        return Ok(None);
+    }
+    match ConfigJson::load(&there.folder.path().join(&there.name)) {
+        Ok(config) if config.lacks_development_mode() => Ok(Some(config.with_development_mode())),
+        Ok(_) => Ok(None),
+        Err(e) => {
+            tracing::warn!("{}; developmentMode is left alone", e.message());
+            Ok(None)
+        }
+    }
+}
+
+/// The text that `config.json` gets, read again; `None` where it needs none any more.
+pub(super) fn new_config_json(dest: &Destination) -> Result<Option<Vec<u8>>> {
+    let (root, name) = (dest.root(), OsString::from(CONFIG_JSON));
+    let folder = root.enter(OsStr::new(".")).map_err(|e| failed(root, &name, e))?;
+    let Some(entry) = folder.entry(&name).map_err(|e| failed(root, &name, e))? else { return Ok(None) };
+    development_mode(&There { folder, name, entry })
+}

@@ -1,0 +1,221 @@
+//! GRUB for a BIOS: `boot.img` in the master boot record, `core.img` from the sector after it on.
+//!
+//! `boot.img` has the number of the sector that it loads, and that one (`diskboot.img`, the first of `core.img`) a list of those
+//! behind it. So a new `core.img` goes first, as a copy that is told where it is, to the middle of the room before the first
+//! partition; one write of one sector makes the BIOS start that copy; then the place from sector 1 on is written, and a second
+//! write of one sector returns to it. GRUB starts whatever instant the power fails at.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::bootloader::{Prepared, Write, prepare_bytes, read_image};
+use crate::config::paths::Paths;
+use crate::disk::Facts;
+use crate::disk::partition::{self, TableKind};
+use crate::error::{Code, Error, Result};
+use crate::slot::Roots;
+
+/// GRUB of the release this hook is part of.
+const FOLDER: &str = "/resin-boot/grub";
+
+const SECTOR: usize = 512;
+/// As much of the master boot record is code; the partition table follows.
+const CODE: usize = 446;
+
+/// Where `boot.img` has the number of the sector it loads, 64 bits (`GRUB_BOOT_MACHINE_KERNEL_SECTOR` in
+/// `include/grub/i386/pc/boot.h`).
+const LOADS: usize = 0x5c;
+/// Where `diskboot.img` has its first list of sectors: 64 bits where it begins, 16 how many (`GRUB_BOOT_MACHINE_LIST_SIZE` before
+/// the end of the sector, there). The next one, of no length where there is none, is before it.
+const LIST: usize = 500;
+const LIST_COUNT: usize = 508;
+const NEXT_COUNT: usize = 496;
+
+/// Writes what differs of GRUB to the disk of the running root.
+///
+/// # Errors
+/// Those of [`prepare_bytes`] and [`Prepared::run`]; `SpanOverTable` on a disk with a GPT, `SpanOverFileSystem` when `core.img`
+/// does not fit before the first partition.
+pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
+    let active = Roots::of(facts)?.active;
+    let disk = active.disk.and_then(|dev| facts.device(dev)).ok_or_else(|| {
+        let text = "cannot write GRUB: the disk of the running root is unknown";
+        Error::new(Code::FlashDeviceMissing, text).object(format!("{:?}", active.partition))
+    })?;
+    let (node, size) = (facts.node_of(disk), disk.size);
+    let [boot, core] = ["boot.img", "core.img"].map(|name| paths.at(FOLDER).join(name));
+    let code = first_sector_code(&boot)?;
+    let core_image = read_image(&core)?;
+    let gap = Gap::of(&node, size, core_image.len())?;
+
+    let place = Place { paths, name: disk.kernel_name.replace('!', "/") };
+    let new_core = place.prepare(&core, core_image.clone(), SECTOR)?;
+    let mut aside = None;
+    if !new_core.compare()?.identical {
+        aside = Aside::plan(&node, &gap, &code, &core_image)?;
+        match &aside {
+            // After a cut in here, perhaps of another release: what is written now is not what is started.
+            _ if gap.copy_is_started(&node)? => {}
+            Some(aside) => {
+                place.prepare(&core, aside.core.clone(), aside.at)?.run()?;
+                place.prepare(&boot, aside.code.clone(), 0)?.run()?;
+            }
+            None => tracing::warn!(
+                "no room for a second core.img: should the power fail now, GRUB has to be installed anew"
+            ),
+        }
+        new_core.run()?;
+    }
+    if read(&node, 0, CODE)? != code {
+        place.prepare(&boot, code, 0)?.run()?;
+    }
+    if let Some(aside) = aside {
+        clear(&place, &core, &aside);
+    }
+    Ok(())
+}
+
+/// The code of `boot.img`, without what it has where the partition table is.
+fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
+    let mut image = read_image(path)?;
+    if image.len() < CODE || image.len() > SECTOR {
+        let text =
+            format!("cannot use {}: it has {} bytes, not those of a sector", path.display(), image.len());
+        return Err(Error::new(Code::LoaderTooLarge, text).object(path.display()));
+    }
+    image.truncate(CODE);
+    Ok(image)
+}
+
+/// The copy has done its part. It is no harm, but the next update wants to find the room free.
+fn clear(place: &Place<'_>, core: &Path, aside: &Aside) {
+    let zeroes = vec![0; aside.core.len()];
+    if let Err(e) = place.prepare(core, zeroes, aside.at).and_then(|p| p.run()) {
+        tracing::warn!("{e}");
+    }
+}
+
+struct Place<'a> {
+    paths: &'a Paths,
+    name: String,
+}
+
+impl Place<'_> {
+    fn prepare(&self, file: &Path, image: Vec<u8>, offset: usize) -> Result<Prepared> {
+        let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+        let write = Write { device: self.name.clone(), image: PathBuf::from(file), offset };
+        prepare_bytes(&write, image, self.paths)
+    }
+}
+
+/// The room between the master boot record and the first partition.
+struct Gap {
+    /// First byte of that partition.
+    end: usize,
+    /// Where a copy goes.
+    middle: usize,
+}
+
+impl Gap {
+    /// # Errors
+    /// `core.img` must not go there.
+    fn of(node: &Path, size: u64, core: usize) -> Result<Gap> {
+        let name = node.display();
+        let refuse = |code, why: String| {
+            Error::new(code, format!("cannot write core.img from sector 1 of {name} on: {why}")).object(&name)
+        };
+        let file = File::open(node)
+            .map_err(|e| refuse(Code::TargetReadFailed, "it cannot be read".into()).because(e))?;
+        let table = partition::of_disk(&mut |at, buf| file.read_exact_at(buf, at), size)
+            .map_err(|flaw| refuse(Code::PartitionTableInvalid, format!("its partition table: {flaw:?}")))?;
+        if table.kind == TableKind::Gpt {
+            let why = "its GPT is there, and this device has no UEFI to boot it otherwise".to_owned();
+            return Err(refuse(Code::SpanOverTable, why));
+        }
+        let first = table.partitions.iter().map(|p| p.start).min().unwrap_or(size);
+        let end = usize::try_from(first).unwrap_or(usize::MAX);
+        if SECTOR.saturating_add(core) > end {
+            let why = format!("it has {core} bytes, and the first partition begins at byte {end}");
+            return Err(refuse(Code::SpanOverFileSystem, why));
+        }
+        Ok(Gap { end, middle: end / 2 / SECTOR * SECTOR })
+    }
+
+    /// Whether the copy is what the BIOS starts.
+    fn copy_is_started(&self, node: &Path) -> Result<bool> {
+        let loads = number(&read(node, 0, SECTOR)?, LOADS);
+        let copy = read(node, self.middle, SECTOR)?;
+        Ok(loads == Some(sector(self.middle)) && is_told(&copy, self.middle))
+    }
+}
+
+/// A second `core.img`, and the `boot.img` that loads it.
+struct Aside {
+    at: usize,
+    core: Vec<u8>,
+    code: Vec<u8>,
+}
+
+impl Aside {
+    /// `None` where there is no room that is certainly free, or where GRUB is not built as it is known here.
+    fn plan(node: &Path, gap: &Gap, code: &[u8], core: &[u8]) -> Result<Option<Aside>> {
+        let at = gap.middle;
+        // Neither over the `core.img` that is started until now, nor over the new one.
+        let now = read(node, SECTOR, SECTOR)?;
+        let longest = sectors(&now).unwrap_or(0).saturating_mul(SECTOR).max(core.len());
+        if SECTOR.saturating_add(longest) > at || at.saturating_add(core.len()) > gap.end {
+            return Ok(None);
+        }
+        let Some(aside) = Self::told(at, code, core) else { return Ok(None) };
+        let there = read(node, at, aside.core.len())?;
+        // A copy of an earlier run, or nothing.
+        let own = if is_told(&there, at) { sectors(&there).unwrap_or(0).saturating_mul(SECTOR) } else { 0 };
+        let free = there.iter().skip(own).all(|b| *b == 0);
+        Ok(free.then_some(aside))
+    }
+
+    /// Copies that are told where they are.
+    fn told(at: usize, code: &[u8], core: &[u8]) -> Option<Aside> {
+        let (mut code, mut core) = (code.to_vec(), core.to_vec());
+        let known = number(&code, LOADS)? == 1
+            && number(&core, LIST)? == 2
+            && sectors(&core)? == core.len().div_ceil(SECTOR);
+        let sector = sector(at);
+        code.get_mut(LOADS..LOADS + 8)?.copy_from_slice(&sector.to_le_bytes());
+        core.get_mut(LIST..LIST + 8)?.copy_from_slice(&(sector + 1).to_le_bytes());
+        known.then_some(Aside { at, core, code })
+    }
+}
+
+/// Whether this is a `core.img` that was told that it is at byte `at`.
+fn is_told(core: &[u8], at: usize) -> bool {
+    number(core, LIST) == Some(sector(at) + 1)
+}
+
+fn sector(at: usize) -> u64 {
+    u64::try_from(at / SECTOR).unwrap_or(u64::MAX - 1)
+}
+
+/// Sectors of a `core.img` that lies in one piece, by its own list.
+fn sectors(core: &[u8]) -> Option<usize> {
+    let count = |at: usize| {
+        let bytes = core.get(at..at + 2)?.try_into().ok()?;
+        Some(usize::from(u16::from_le_bytes(bytes)))
+    };
+    (count(NEXT_COUNT)? == 0).then_some(count(LIST_COUNT)? + 1)
+}
+
+fn read(node: &Path, at: usize, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let done = File::open(node).and_then(|file| file.read_exact_at(&mut bytes, at as u64));
+    done.map(|()| bytes).map_err(|e| {
+        Error::new(Code::TargetReadFailed, format!("cannot read {}", node.display()))
+            .object(node.display())
+            .because(e)
+    })
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}

@@ -1,0 +1,43 @@
+//! What the three hooks of bootloaders have in common: which root, and the switch itself.
+
+use crate::boot_state::Dialect;
+use crate::disk::Facts;
+use crate::error::{Code, Error, Result};
+use crate::hooks::Context;
+use crate::slot::{Root, Roots};
+use crate::state::files::BootfilesRecord;
+
+/// The root to select: the other one while a release is being installed into it, the running one otherwise.
+///
+/// # Errors
+/// `SlotUnknown`, `SlotSame`, `Io`.
+pub(super) fn wanted(context: &Context, facts: &Facts) -> Result<Root> {
+    let roots = Roots::of(facts)?;
+    if context.during_update { roots.other().cloned() } else { Ok(roots.active) }
+}
+
+/// Selects a root, on trial while a release is being installed, and reads it back. After it, the release of that root owns the
+/// boot files.
+///
+/// # Errors
+/// `BootStateUnwritable`, `BootStateInvalid`.
+pub(super) fn select(context: &Context, dialect: &dyn Dialect, root: &Root) -> Result<()> {
+    tracing::info!("selecting root {}, partition {}, in {}", root.slot, root.index, dialect.file().display());
+    if context.during_update && !dialect.counts() {
+        tracing::warn!("{} does not count boots: it never goes back by itself", dialect.name());
+    }
+    dialect.set(root, context.during_update)?;
+    let found = dialect.read()?;
+    let on_trial = context.during_update && dialect.counts();
+    if !found.root.means(root) || found.upgrade_available != on_trial || found.bootcount != 0 {
+        let file = dialect.file().display();
+        let text = format!("{file} does not hold the selection that was written to it: {found:?}");
+        return Err(Error::new(Code::BootStateUnwritable, text).object(file));
+    }
+    if let Err(e) = BootfilesRecord::settle(&context.paths, root.slot) {
+        // The next boot finds that it is about the running system, and has nothing to do.
+        tracing::warn!("{e}");
+    }
+    tracing::info!("root {} is used from the next boot on", root.slot);
+    Ok(())
+}

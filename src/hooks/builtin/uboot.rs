@@ -1,0 +1,18 @@
+//! `99-resin-uboot`: selects a root for U-Boot.
+
+use super::switch::{select, wanted};
+use crate::boot_state::{Keep, retire_others, uboot};
+use crate::disk::Facts;
+use crate::error::Result;
+use crate::hooks::Context;
+
+/// The selection, then the file of the balena bootloader goes, which a release with U-Boot does not read.
+///
+/// # Errors
+/// `BootStateUnwritable`, `BootStateInvalid`, `SlotUnknown`, `SlotSame`.
+pub(super) fn run(context: &Context) -> Result<()> {
+    let facts = Facts::gather(&context.paths)?;
+    let root = wanted(context, &facts)?;
+    select(context, uboot(&context.paths)?.as_ref(), &root)?;
+    retire_others(&context.paths, Keep::UbootOrGrub)
+}

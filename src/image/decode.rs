@@ -1,0 +1,186 @@
+//! Compressed images: gzip, xz, zstd and bzip2, each read to the very end of the file.
+
+use std::io::{self, BufRead, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use flate2::bufread::GzDecoder;
+use lzma_rust2::XzReader;
+
+use super::Format;
+use super::bzip2::Bzip2;
+use super::stored::{Stored, Watch};
+use super::zstd::Zstd;
+use crate::error::{Code, Error, Result};
+use crate::image::chunks::{Piece, Source};
+
+/// Largest window (dictionary) of a decoder in bytes: 64 MiB. That is what `xz -9` and `zstd --long=26` use; more would
+/// not fit beside the rest on a device with 256 MiB.
+pub(super) const MAX_WINDOW: u64 = 64 << 20;
+
+/// Why a compressed file cannot be decoded.
+pub(super) enum Fault {
+    /// Truncated, damaged, or something else behind its end.
+    Damaged(String),
+    /// Needs a window larger than what is granted.
+    Window,
+    /// Something the format allows and this program does not have.
+    Unsupported(String),
+}
+
+impl Fault {
+    pub(super) fn damaged(why: impl std::fmt::Display) -> Self {
+        Fault::Damaged(why.to_string())
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            // lzma-rust2's answer to a dictionary above its limit.
+            io::ErrorKind::OutOfMemory => Fault::Window,
+            io::ErrorKind::Unsupported => Fault::Unsupported(e.to_string()),
+            io::ErrorKind::UnexpectedEof => Fault::Damaged("the file ends too early".into()),
+            _ => Fault::Damaged(e.to_string()),
+        }
+    }
+}
+
+/// A decoder over a [`Stored`] file.
+pub(super) trait Unpack: Send {
+    /// Puts at least one byte into the (not empty) buffer; 0 once the whole file was consumed and found good. Never
+    /// called again after that or after a fault.
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault>;
+}
+
+/// Delivers a compressed image file.
+pub(super) struct Decoded {
+    unpack: Box<dyn Unpack>,
+    watch: Arc<Watch>,
+    path: PathBuf,
+    window: u64,
+    over: bool,
+}
+
+impl Decoded {
+    /// `None` for a format that is not compressed. `window` is the largest one that is granted, in bytes; gzip and
+    /// bzip2 have small ones.
+    pub(super) fn new(stored: Stored, format: Format, path: PathBuf, window: u64) -> Option<Self> {
+        let watch = stored.watch();
+        let unpack: Box<dyn Unpack> = match format {
+            Format::Raw => return None,
+            Format::Gzip => Box::new(Gzip(Some(GzDecoder::new(stored)))),
+            Format::Xz => Box::new(Xz::new(stored, window)),
+            Format::Zstd => Box::new(Zstd::new(stored, window)),
+            Format::Bzip2 => Box::new((Bzip2::default(), stored)),
+        };
+        Some(Decoded { unpack, watch, path, window, over: false })
+    }
+
+    /// Bytes of the stored file that were consumed.
+    pub(super) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    fn error(&self, fault: Fault) -> Error {
+        let path = self.path.display();
+        let at = self.watch.position();
+        if let Some(e) = self.watch.os_error() {
+            let text = format!("cannot read image {path} near byte {at}");
+            return Error::new(Code::Io, text).object(path).because(e);
+        }
+        let (code, text) = match fault {
+            Fault::Damaged(why) => {
+                (Code::ImageDamaged, format!("image {path} is damaged near byte {at} of the file: {why}"))
+            }
+            Fault::Window => (
+                Code::WindowTooLarge,
+                format!("image {path} needs a decoder window of more than {} MiB", self.window >> 20),
+            ),
+            Fault::Unsupported(what) => {
+                (Code::UnsupportedCompression, format!("image {path} cannot be decoded: {what}"))
+            }
+        };
+        Error::new(code, text).object(path)
+    }
+}
+
+impl Source for Decoded {
+    fn next(&mut self, buf: &mut [u8]) -> Result<Piece> {
+        let mut filled = 0;
+        while !self.over {
+            let Some(space) = buf.get_mut(filled..).filter(|s| !s.is_empty()) else { break };
+            match self.unpack.read(space) {
+                Ok(0) => self.over = true,
+                Ok(n) => filled += n,
+                Err(fault) => {
+                    self.over = true;
+                    return Err(self.error(fault));
+                }
+            }
+        }
+        Ok(if filled == 0 { Piece::End } else { Piece::Data(filled) })
+    }
+}
+
+/// gzip members, one after the other. The member loop is ours because flate2's own takes no padding and does not tell
+/// bytes behind the end from a damaged member.
+struct Gzip(Option<GzDecoder<Stored>>);
+
+impl Unpack for Gzip {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
+        while let Some(decoder) = &mut self.0 {
+            let n = decoder.read(buf)?;
+            if n > 0 {
+                return Ok(n);
+            }
+            let Some(mut stored) = self.0.take().map(GzDecoder::into_inner) else { break };
+            match stored.peek(2)? {
+                [] => {}
+                [0x1f, 0x8b, ..] => self.0 = Some(GzDecoder::new(stored)),
+                _ => only_zeroes(&mut stored)?,
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Zeroes behind the last gzip member are padding to a block size, which gzip itself takes without a word.
+fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
+    loop {
+        let bytes = stored.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let zeroes = bytes.iter().take_while(|b| **b == 0).count();
+        let all = zeroes == bytes.len();
+        stored.consume(zeroes);
+        if !all {
+            return Err(Fault::damaged("bytes that are not gzip data follow its end"));
+        }
+    }
+}
+
+/// xz streams with padding between them.
+struct Xz(XzReader<Stored>);
+
+impl Xz {
+    fn new(stored: Stored, window: u64) -> Self {
+        // The decoder counts 104 KiB of its own besides the dictionary.
+        let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
+        Xz(XzReader::new_mem_limit(stored, true, limit))
+    }
+}
+
+impl Unpack for Xz {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
+        Ok(self.0.read(buf)?)
+    }
+}
+
+impl Unpack for (Bzip2, Stored) {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
+        let (decoder, stored) = self;
+        Ok(decoder.read(stored, buf)?)
+    }
+}

@@ -1,0 +1,229 @@
+//! Opening an image file, and what its first bytes say.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::decode::{Decoded, MAX_WINDOW};
+use super::raw::Raw;
+use super::stored::{Stored, Watch};
+use super::{Format, Image, Surroundings, owner};
+use crate::error::{Code, Error, Result};
+use crate::image::chunks::Source;
+
+/// First bytes that tell a stored format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1. bzip2 is below.
+const SUPPORTED: &[(&[u8], Format)] = &[
+    (&[0x1f, 0x8b], Format::Gzip),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], Format::Xz),
+    (&[0x28, 0xb5, 0x2f, 0xfd], Format::Zstd),
+];
+
+/// First bytes of what is compressed, but not in a way this program reads.
+const UNSUPPORTED: &[(&[u8], &str)] = &[
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),
+    (&[0x04, 0x22, 0x4d, 0x18], "lz4"),
+    (&[0x02, 0x21, 0x4c, 0x18], "lz4 (old frames)"),
+    (b"LZIP\x01", "lzip"),
+    (b"7z\xbc\xaf\x27\x1c", "7z"),
+];
+
+/// Block magic numbers of bzip2 behind `BZh` and a digit: a block, and the end of an empty file.
+const BZIP2: [[u8; 6]; 2] = [*b"\x31\x41\x59\x26\x53\x59", *b"\x17\x72\x45\x38\x50\x90"];
+
+/// A source, and for compressed images how far the stored file was read.
+pub(super) type Watched = (Box<dyn Source>, Option<Arc<Watch>>);
+
+impl Image {
+    /// Opens an image file and looks at its first bytes.
+    ///
+    /// # Errors
+    /// `image-missing`, `image-not-regular` (folder, FIFO, socket, device; none of them is waited for or touched),
+    /// `image-empty`, `unsupported-compression`, or `io` where it cannot be read.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Image> {
+        Self::open_in(path.into(), Surroundings::Any)
+    }
+
+    /// The same for a file that was found below `top`, a folder where every user may put files. Links are not followed.
+    ///
+    /// # Errors
+    /// Those of [`Image::open`]; `image-untrusted` where another user than root may have a hand in it.
+    pub(super) fn open_below(top: &Path, path: PathBuf) -> Result<Image> {
+        owner::check_folders(top, &path)?;
+        Self::open_in(path, Surroundings::Shared)
+    }
+
+    fn open_in(path: PathBuf, surroundings: Surroundings) -> Result<Image> {
+        let (file, stored_size) = open_regular(&path, surroundings)?;
+        if stored_size == 0 {
+            let text = format!("image {} is empty", path.display());
+            return Err(Error::new(Code::ImageEmpty, text).object(path.display()));
+        }
+        let mut head = [0; 16];
+        let n = read_head(&file, &mut head).map_err(|e| unreadable(&path, e))?;
+        let format = format_of(head.get(..n).unwrap_or_default()).map_err(|what| {
+            let text = format!("image {} is compressed with {what}", path.display());
+            Error::new(Code::UnsupportedCompression, text).object(path.display())
+        })?;
+        let file = Arc::new(file);
+        Ok(Image { path, format, stored_size, surroundings, window: MAX_WINDOW, file })
+    }
+
+    /// Grants its decoder a window of `bytes`, and no more.
+    #[must_use]
+    pub fn with_window(mut self, bytes: u64) -> Image {
+        self.window = bytes;
+        self
+    }
+
+    /// The uncompressed image from its start.
+    ///
+    /// # Errors
+    /// `image-changed` where the file has another size than when it was opened. The source itself fails with
+    /// `image-damaged`, `window-too-large`, `unsupported-compression`, `image-changed` or `io`.
+    pub fn source(&self) -> Result<Box<dyn Source>> {
+        Ok(self.watched_source()?.0)
+    }
+
+    /// The same with its watch.
+    pub(super) fn watched_source(&self) -> Result<Watched> {
+        let now = self.file.metadata().map_err(|e| unreadable(&self.path, e))?.len();
+        if now != self.stored_size {
+            let (path, before) = (self.path.display(), self.stored_size);
+            let text = format!("image {path} changed from {before} to {now} bytes while it was looked at");
+            return Err(Error::new(Code::ImageChanged, text).object(path));
+        }
+        let stored = Stored::new(Arc::clone(&self.file), self.stored_size);
+        if let Some(decoded) = Decoded::new(stored, self.format, self.path.clone(), self.window) {
+            let watch = decoded.watch();
+            return Ok((Box::new(decoded), Some(watch)));
+        }
+        let raw = Raw::new(Arc::clone(&self.file), self.path.clone(), self.stored_size);
+        Ok((Box::new(raw), None))
+    }
+
+    /// Reads exactly `buf` at `offset` of the stored file.
+    pub(super) fn read_stored(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    /// The stored file from front to back.
+    pub(crate) fn stored(&self) -> Stored {
+        Stored::new(Arc::clone(&self.file), self.stored_size)
+    }
+}
+
+/// Opens a regular file for reading and returns its size. Never blocks.
+pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<(File, u64)> {
+    let (before, links) = match surroundings {
+        Surroundings::Any => (std::fs::metadata(path), 0),
+        Surroundings::Shared => (std::fs::symlink_metadata(path), nix::libc::O_NOFOLLOW),
+    };
+    // Looked at before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
+    regular(path, before.map_err(|e| unreadable(path, e))?.file_type())?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY | links)
+        .open(path)
+        .map_err(|e| unreadable(path, e))?;
+    let meta = file.metadata().map_err(|e| unreadable(path, e))?;
+    regular(path, meta.file_type())?;
+    if surroundings == Surroundings::Shared {
+        owner::check_file(path, &meta)?;
+    }
+    Ok((file, meta.len()))
+}
+
+fn regular(path: &Path, kind: FileType) -> Result<()> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    let what = match kind {
+        k if k.is_dir() => "a folder",
+        k if k.is_symlink() => "a symbolic link",
+        k if k.is_fifo() => "a FIFO",
+        k if k.is_socket() => "a socket",
+        k if k.is_block_device() => "a block device",
+        k if k.is_char_device() => "a character device",
+        _ => "not a regular file",
+    };
+    let path = path.display();
+    Err(Error::new(Code::ImageNotRegular, format!("image {path} is {what}")).object(path))
+}
+
+pub(super) fn unreadable(path: &Path, e: io::Error) -> Error {
+    let code = match e.kind() {
+        io::ErrorKind::NotFound => Code::ImageMissing,
+        io::ErrorKind::PermissionDenied => Code::NotRoot,
+        _ => Code::Io,
+    };
+    let path = path.display();
+    Error::new(code, format!("cannot read image {path}")).object(path).because(e)
+}
+
+fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
+    let mut n = 0;
+    while let Some(space) = head.get_mut(n..).filter(|s| !s.is_empty()) {
+        match file.read_at(space, n as u64) {
+            Ok(0) => break,
+            Ok(got) => n += got,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+/// The format by the first 16 bytes of a file, or the name of a compression that is not supported.
+fn format_of(head: &[u8]) -> Result<Format, &'static str> {
+    if let Some((_, format)) = SUPPORTED.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Ok(*format);
+    }
+    // zstd's skippable frames (RFC 8878, 3.1.2): sixteen magic numbers.
+    if let [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] = head {
+        return Ok(Format::Zstd);
+    }
+    if let Some((_, name)) = UNSUPPORTED.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Err(name);
+    }
+    if let [b'B', b'Z', b'h', b'1'..=b'9', block @ ..] = head
+        && BZIP2.iter().any(|magic| block.starts_with(magic))
+    {
+        return Ok(Format::Bzip2);
+    }
+    if is_lzma_alone(head) { Err("lzma (the format before xz)") } else { Ok(Format::Raw) }
+}
+
+/// The old format has no magic number. What xz itself writes: properties 5d, a dictionary of 2^n bytes, the size unknown
+/// or below 256 GiB, and a range coder that always starts with a zero byte (xz, doc/lzma-file-format.txt).
+fn is_lzma_alone(head: &[u8]) -> bool {
+    let [0x5d, d0, d1, d2, d3, size @ .., _, _] = head else { return false };
+    let [s0, s1, s2, s3, s4, s5, s6, s7, 0] = *size else { return false };
+    let dictionary = u32::from_le_bytes([*d0, *d1, *d2, *d3]);
+    let size = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
+    dictionary.is_power_of_two() && dictionary >= 4096 && (size == u64::MAX || (1..1 << 38).contains(&size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_by_first_bytes() {
+        assert_eq!(format_of(&[0x1f, 0x8b]), Ok(Format::Gzip));
+        assert_eq!(format_of(b"\xfd7zXZ\0\0\x04"), Ok(Format::Xz));
+        assert_eq!(format_of(&[0x28, 0xb5, 0x2f, 0xfd, 4]), Ok(Format::Zstd));
+        assert_eq!(format_of(&[0x5e, 0x2a, 0x4d, 0x18, 0]), Ok(Format::Zstd));
+        assert_eq!(format_of(b"BZh91AY&SY"), Ok(Format::Bzip2));
+        assert_eq!(format_of(b"BZh9 is how this boot code starts"), Ok(Format::Raw));
+        assert_eq!(format_of(b"PK\x03\x04"), Err("zip"));
+        assert_eq!(format_of(&[0]), Ok(Format::Raw));
+        assert_eq!(format_of(&[]), Ok(Format::Raw));
+        let mut lzma = *b"\x5d\0\0\x80\0\xff\xff\xff\xff\xff\xff\xff\xff\0\x10\x20";
+        assert!(format_of(&lzma).is_err());
+        lzma[13] = 1;
+        assert_eq!(format_of(&lzma), Ok(Format::Raw));
+    }
+}

@@ -1,0 +1,151 @@
+//! One pass over the whole image.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use super::Image;
+use super::open::unreadable;
+use super::stored::Watch;
+use crate::error::Result;
+use crate::image::chunks::{Extent, pass, workers};
+use crate::image::digest::{CHUNK, Digest256, chunk_digest, root, zero_chunk};
+use crate::progress::{Progress, Stage};
+
+/// Zeroes to feed a hash with.
+pub(super) static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What a pass over the whole image found.
+pub(super) struct Whole {
+    /// Bytes of the uncompressed image.
+    pub(super) size: u64,
+    /// One digest per chunk.
+    pub(super) digests: Vec<Digest256>,
+    /// SHA-256 of the uncompressed image, where it was asked for.
+    pub(super) sha256: Option<Digest256>,
+}
+
+/// Reports progress in bytes of the stored file.
+struct Meter<'a> {
+    progress: &'a dyn Progress,
+    watch: Option<Arc<Watch>>,
+    reported: u64,
+}
+
+impl Meter<'_> {
+    fn see(&mut self, extent: &Extent<'_>) {
+        let done = match (&self.watch, extent) {
+            (Some(watch), _) => watch.position(),
+            (None, extent) => extent.end(),
+        };
+        self.progress.advance(done.saturating_sub(self.reported));
+        self.reported = done;
+    }
+}
+
+/// Reads the whole image, with its chunks digested side by side. `observe` sees every piece in order.
+pub(super) fn whole(
+    image: &Image,
+    sha256: bool,
+    progress: &dyn Progress,
+    observe: &mut (dyn FnMut(&Extent<'_>) -> Result<()> + Send),
+) -> Result<Whole> {
+    let (mut source, watch) = image.watched_source()?;
+    let mut meter = Meter { progress, watch, reported: 0 };
+    let mut hash = sha256.then(Sha256::new);
+    let digests = Mutex::new(Vec::new());
+    let size = pass(
+        source.as_mut(),
+        workers(),
+        &mut |extent| {
+            observe(extent)?;
+            if let Some(hash) = &mut hash {
+                match extent {
+                    Extent::Data { bytes, .. } => hash.update(bytes),
+                    Extent::Zero { len, .. } => zeroes(*len, |z| hash.update(z)),
+                }
+            }
+            meter.see(extent);
+            Ok(())
+        },
+        &|| (),
+        &|(), extent| {
+            note(&digests, extent);
+            Ok(())
+        },
+    )?;
+    let digests = digests.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Whole { size, digests, sha256: hash.map(|h| Digest256(h.finalize().into())) })
+}
+
+/// Hands out `len` zero bytes in pieces.
+pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
+    while len > 0 {
+        let n = usize::try_from(len).unwrap_or(usize::MAX).min(ZEROES.len());
+        to(ZEROES.get(..n).unwrap_or_default());
+        len -= n as u64;
+    }
+}
+
+/// Puts the digests of an extent in their places.
+fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
+    // The digest of the extent's last chunk; chunks before that are whole and zero.
+    let (end, last) = match extent {
+        Extent::Data { offset, bytes } => (offset + bytes.len() as u64, chunk_digest(bytes)),
+        Extent::Zero { offset, len } => {
+            let tail = usize::try_from(len % CHUNK).unwrap_or(0);
+            let last = if tail == 0 { zero_chunk() } else { chunk_digest(&vec![0; tail]) };
+            (offset + len, last)
+        }
+    };
+    let Some(index) = end.div_ceil(CHUNK).checked_sub(1).and_then(|i| usize::try_from(i).ok()) else {
+        return;
+    };
+    let mut all = digests.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() <= index {
+        // Places in between belong to zeroes, or will be filled by the threads that have their data.
+        all.resize(index + 1, zero_chunk());
+    }
+    if let Some(place) = all.get_mut(index) {
+        *place = last;
+    }
+}
+
+/// SHA-256 of the file as stored.
+pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Digest256> {
+    let mut stored = image.stored();
+    let mut hash = Sha256::new();
+    loop {
+        let bytes = stored.fill_buf().map_err(|e| unreadable(&image.path, e))?;
+        let n = bytes.len();
+        if n == 0 {
+            return Ok(Digest256(hash.finalize().into()));
+        }
+        hash.update(bytes);
+        stored.consume(n);
+        progress.advance(n as u64);
+    }
+}
+
+/// What `copal digest` prints of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct FileDigest {
+    /// Bytes of the uncompressed image.
+    pub size: u64,
+    /// Chunk digest of the uncompressed image, as in receipts.
+    pub chunks: Digest256,
+}
+
+/// Size and chunk digest of the uncompressed image in a file. Its content does not matter; companions are not looked at.
+///
+/// # Errors
+/// Those of [`Image::open`] and [`Image::source`].
+pub fn digest_file(path: impl Into<PathBuf>, progress: &dyn Progress) -> Result<FileDigest> {
+    let image = Image::open(path)?;
+    progress.begin(Stage::Check, Some(image.stored_size));
+    let whole = whole(&image, false, progress, &mut |_| Ok(()))?;
+    progress.finish();
+    Ok(FileDigest { size: whole.size, chunks: root(&whole.digests) })
+}

@@ -1,0 +1,124 @@
+//! Raw images: holes are known to be zero without reading them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::unistd::{Whence, lseek64};
+
+use super::stored::DropBehind;
+use crate::error::{Code, Error, Result};
+use crate::image::chunks::{Piece, Source};
+use crate::image::digest::CHUNK;
+
+/// Bytes that are asked of the medium before they are wanted. The kernel's own read-ahead is 128 KiB on most devices: while a
+/// chunk is worked on, nothing more would come.
+const AHEAD: u64 = 4 << 20;
+
+/// Delivers a raw image file.
+pub(super) struct Raw {
+    file: Arc<File>,
+    path: PathBuf,
+    size: u64,
+    position: u64,
+    /// Up to here the file is known to hold data without a hole.
+    data_until: u64,
+    /// Up to here it is asked for.
+    asked_until: u64,
+    behind: DropBehind,
+}
+
+impl Raw {
+    pub(super) fn new(file: Arc<File>, path: PathBuf, size: u64) -> Self {
+        let behind = DropBehind::new(Arc::clone(&file), size);
+        Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, behind }
+    }
+
+    /// Length of the hole at the position: whole chunks, or all up to the end; 0 where data comes first.
+    fn hole(&mut self) -> Result<u64> {
+        if self.position < self.data_until {
+            return Ok(0);
+        }
+        let data = self.seek(self.position, Whence::SeekData)?;
+        let len = if data >= self.size {
+            self.size - self.position
+        } else {
+            (data - self.position) / CHUNK * CHUNK
+        };
+        if len == 0 {
+            let hole = self.seek(data, Whence::SeekHole)?;
+            // The chunk in which data ends is read anyway.
+            self.data_until = hole.max(self.position.saturating_add(1));
+        }
+        Ok(len)
+    }
+
+    /// Start of the next data or hole at or behind `from`, at most the image's size.
+    fn seek(&self, from: u64, whence: Whence) -> Result<u64> {
+        let is_data = matches!(whence, Whence::SeekData);
+        let at = i64::try_from(from).unwrap_or(i64::MAX);
+        match lseek64(&self.file, at, whence) {
+            Ok(found) => Ok(u64::try_from(found).unwrap_or(from).clamp(from, self.size)),
+            Err(Errno::ENXIO) => Ok(self.size),
+            // A file system that does not know its holes: everything is data.
+            Err(Errno::EINVAL | Errno::ENOTSUP | Errno::ENOSYS) => Ok(if is_data { from } else { self.size }),
+            Err(e) => Err(self.failed(from, e)),
+        }
+    }
+
+    /// Has the medium work while what was read is worked on. Holes are left alone: they are not read.
+    fn ask_ahead(&mut self) {
+        let from = self.asked_until.max(self.position);
+        let until = self.position.saturating_add(AHEAD).min(self.data_until).min(self.size);
+        let is_far_enough = from.saturating_sub(self.position) > AHEAD / 2;
+        if is_far_enough || from >= until {
+            return;
+        }
+        // Only advice: a kernel that does not take it changes nothing but speed.
+        if let (Ok(start), Ok(len)) = (from.try_into(), (until - from).try_into())
+            && let Err(e) = posix_fadvise(&self.file, start, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED)
+        {
+            tracing::debug!("no read-ahead: {e}");
+        }
+        self.asked_until = until;
+    }
+
+    fn failed(&self, offset: u64, e: impl Into<io::Error>) -> Error {
+        let path = self.path.display();
+        Error::new(Code::Io, format!("cannot read image {path} at byte {offset}"))
+            .object(path)
+            .because(e.into())
+    }
+}
+
+impl Source for Raw {
+    fn next(&mut self, buf: &mut [u8]) -> Result<Piece> {
+        if self.position >= self.size {
+            return Ok(Piece::End);
+        }
+        let hole = self.hole()?;
+        if hole > 0 {
+            self.position += hole;
+            return Ok(Piece::Zero(hole));
+        }
+        self.ask_ahead();
+        let left = usize::try_from(self.size - self.position).unwrap_or(usize::MAX);
+        let len = buf.len().min(left);
+        match self.file.read_exact_at(buf.get_mut(..len).unwrap_or_default(), self.position) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                let path = self.path.display();
+                let text = format!("image {path} became shorter while it was read");
+                return Err(Error::new(Code::ImageChanged, text).object(path));
+            }
+            Err(e) => return Err(self.failed(self.position, e)),
+        }
+        self.position += len as u64;
+        self.behind.passed(self.position);
+        Ok(Piece::Data(len))
+    }
+}

@@ -1,0 +1,219 @@
+//! The steps from the write on.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::receipt::{BootPartitionRecord, Receipt};
+use super::timeline::Timeline;
+use super::{Ready, partitions, undo};
+use crate::boot_files::install::{self, BootPartition, Destination};
+use crate::bootloader::{self, Written};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flash::plan::Plan;
+use crate::flash::watch::Watch;
+use crate::install::plugin::Plugin;
+use crate::progress::{Progress, Stage};
+use crate::sys::signal::{self, PutOff};
+use crate::sys::systemd::{self, Inhibitor};
+
+/// Where the receipt goes on the internal boot partition.
+const RECEIPT: &str = "flash-receipt.json";
+
+/// Names the log of an initramfs, which is lost with it.
+const LOG_VARIABLE: &str = "INITRAMFS_LOGFILE";
+
+/// Everything that these steps work with.
+pub(super) struct Site<'a> {
+    pub(super) paths: &'a Paths,
+    pub(super) ready: &'a Ready,
+    pub(super) watch: &'a Watch<'a>,
+}
+
+impl Site<'_> {
+    fn plan(&self) -> &Plan {
+        &self.ready.prepared.plan
+    }
+
+    /// Writes the image and reads it back. Before the disk becomes bootable signals are put off, for [`Site::finish`].
+    pub(super) fn write_image(&self) -> Result<(Receipt, Option<PutOff>)> {
+        let _held = hold_off_shutdown();
+        let guarded = Guarded { progress: self.watch.progress(), put_off: Mutex::new(None) };
+        let receipt = self.ready.prepared.run(self.paths, &guarded)?.into();
+        Ok((receipt, guarded.put_off.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Everything behind the write. When it fails, or a signal asks the program to end, the disk is made unbootable again.
+    /// `put_off` is held since before the end of the write.
+    pub(super) fn finish(
+        &self,
+        (receipt, put_off): (Receipt, Option<PutOff>),
+        plugin: &mut Plugin,
+        time: Timeline,
+    ) -> Result<Receipt> {
+        let put_off = put_off.map_or_else(PutOff::begin, Ok).map_err(|e| {
+            Error::new(Code::Io, "cannot put off signals while the installation is finished").because(e)
+        });
+        let mut mounted = None;
+        let done = put_off.and_then(|put_off| {
+            self.steps(receipt, plugin, &mut mounted, time).inspect(|_| put_off.release())
+        });
+        // After a failure they stay put off: the program ends now anyway, and its last words are to be heard.
+        done.map_err(|e| undo::make_unbootable(self.plan(), mounted, e))
+    }
+
+    fn steps(
+        &self,
+        mut receipt: Receipt,
+        plugin: &mut Plugin,
+        mounted: &mut Option<BootPartition>,
+        mut time: Timeline,
+    ) -> Result<Receipt> {
+        let plan = self.plan();
+        let table = plan.image.table.as_ref();
+        let mut step = Steps { time: &mut time };
+        refuse_after_signal("write")?;
+        let look = || partitions::boot_partition(self.paths, &plan.target, table);
+        step.run("partitions", || look().map(drop))?;
+        receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
+        step.run("boot partition", || {
+            // Again: when a disk that was open for writing is closed, udev has the kernel read its table anew, and all of its
+            // partitions go and come back (systemd's udevd watches whole disks). A loader on this disk was such a write.
+            let node = look()?;
+            let boot = mounted.insert(BootPartition::mount(&node, &self.paths.at(install::POINT))?);
+            receipt.boot_partition = Some(self.populate(boot, &node, plugin)?);
+            Ok(())
+        })?;
+        step.run("board program", || {
+            if self.ready.board.has_flasher_program() {
+                self.watch.hands_off();
+            }
+            self.ready.board.flasher_board()
+        })?;
+        let receipt = receipt.finished(step.time.so_far());
+        step.run("records", || self.leave_records(&receipt, mounted))?;
+        step.run("boot entry", || plugin.bootloader_postsetup())?;
+        Ok(receipt)
+    }
+
+    fn write_bootloaders(&self) -> Result<Vec<Written>> {
+        let _held = hold_off_shutdown();
+        let planned = self.ready.installation.bootloaders.iter();
+        // Judged again: the disk may now have other partitions than before.
+        planned.map(|b| bootloader::prepare(&b.write(), self.paths, None)?.run_before_power_off()).collect()
+    }
+
+    /// Fills the mounted boot partition.
+    fn populate(
+        &self,
+        boot: &BootPartition,
+        node: &Path,
+        plugin: &mut Plugin,
+    ) -> Result<BootPartitionRecord> {
+        let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
+        let contents = &self.ready.installation.boot_partition;
+        // A log that does not fit is left behind: see `leave_records`.
+        contents.check(&dest, log_file().map_or(0, |log| log.1)).or_else(|_| contents.check(&dest, 0))?;
+        let held = hold_off_shutdown();
+        let deployed = contents.deploy(&dest)?;
+        drop(held);
+        // It may start a reboot, so nothing is held.
+        plugin.bootloader_setup()?;
+        let _held = hold_off_shutdown();
+        contents.deploy_config_json(&dest)?;
+        Ok(BootPartitionRecord { device: node.to_owned(), deployed })
+    }
+
+    /// Receipt and log, the last that goes to the disk.
+    fn leave_records(&self, receipt: &Receipt, mounted: &mut Option<BootPartition>) -> Result<()> {
+        let _held = hold_off_shutdown();
+        let Some(boot) = mounted.as_ref() else { return Ok(()) };
+        let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
+        install::put(&dest, OsStr::new(RECEIPT), receipt.to_text().as_bytes())?;
+        if let Some((log, _)) = log_file() {
+            let name = format!("migration_{}", minute());
+            let kept = match std::fs::read(&log) {
+                Ok(bytes) => install::put(&dest, OsStr::new(&name), &bytes).map_err(|e| e.message()),
+                Err(e) => Err(e.to_string()),
+            };
+            // Of interest to whoever looks for a fault, and no reason to throw away a good installation: in an
+            // initramfs there may be no medium any more to start another one from.
+            if let Err(why) = kept {
+                tracing::warn!("cannot keep {}, which {LOG_VARIABLE} names: {why}", log.display());
+            }
+        }
+        drop(dest);
+        mounted.take().map_or(Ok(()), BootPartition::unmount)
+    }
+}
+
+/// Steps between which signals are looked at.
+struct Steps<'a> {
+    time: &'a mut Timeline,
+}
+
+impl Steps<'_> {
+    fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = self.time.step(name, work)?;
+        refuse_after_signal(name)?;
+        Ok(done)
+    }
+}
+
+fn refuse_after_signal(step: &str) -> Result<()> {
+    let Some(signal) = signal::came() else { return Ok(()) };
+    let message = format!("the installation was interrupted after its step `{step}` by {signal}");
+    Err(Error::new(Code::Interrupted, message).object(step))
+}
+
+/// Puts signals off before the disk becomes bootable. Until then one may end the program, and the disk has no table.
+struct Guarded<'a> {
+    progress: &'a dyn Progress,
+    put_off: Mutex<Option<PutOff>>,
+}
+
+impl Progress for Guarded<'_> {
+    fn begin(&self, stage: Stage, total: Option<u64>) {
+        self.progress.begin(stage, total);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.progress.advance(bytes);
+    }
+
+    fn last_writes(&self) {
+        let mut put_off = self.put_off.lock().unwrap_or_else(PoisonError::into_inner);
+        if put_off.is_none() {
+            // Where it fails, it is tried again behind the write, and that is an error then.
+            *put_off = PutOff::begin().inspect_err(|e| tracing::warn!("cannot put off signals: {e}")).ok();
+        }
+    }
+
+    fn finish(&self) {
+        self.progress.finish();
+    }
+
+    fn close(&self) {
+        self.progress.close();
+    }
+}
+
+/// As long as it lives, nobody shuts the system down by accident. There may be nobody to ask, which is no failure.
+fn hold_off_shutdown() -> Option<Inhibitor> {
+    systemd::inhibit_shutdown("copal", "the internal disk is being written")
+}
+
+/// The log of an initramfs and its bytes, where there is one.
+fn log_file() -> Option<(PathBuf, u64)> {
+    let path = PathBuf::from(std::env::var_os(LOG_VARIABLE).filter(|v| !v.is_empty())?);
+    let meta = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+    Some((path, meta.len()))
+}
+
+/// The present minute, UTC, as `YYYYmmddTHHMM`.
+fn minute() -> String {
+    let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    now.chars().filter(|c| !matches!(c, '-' | ':')).take(13).collect()
+}

@@ -1,0 +1,196 @@
+//! A whole installation: from a flasher medium that has booted to a board that boots from its internal disk.
+//!
+//! Until the image is written, whatever goes wrong is a refusal and nothing has been touched. From then on the disk holds a
+//! complete partition table, and a failure takes it off again: the device starts its flasher once more, not half a
+//! system.
+
+pub mod board;
+pub mod ending;
+mod finish;
+mod medium;
+mod partitions;
+pub mod plan;
+pub mod plugin;
+pub mod receipt;
+mod shell;
+mod timeline;
+mod undo;
+mod world;
+
+use std::ffi::OsString;
+
+use crate::config::config_json::{self, ConfigJson};
+use crate::config::flasher_conf::FlasherConf;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flash;
+use crate::flash::job::{Inputs, Prepared, Request};
+use crate::flash::watch::Watch;
+use crate::progress::{self, Progress};
+use crate::sys::power::Ending;
+use board::{Board, Environment};
+use finish::Site;
+use plan::{Installation, Plan};
+use plugin::Plugin;
+use receipt::Receipt;
+pub use timeline::StepTime;
+use timeline::Timeline;
+
+/// An installation that succeeded. The device is still on.
+#[derive(Debug)]
+pub struct Installed {
+    /// What was done; a copy is in the internal boot partition.
+    pub receipt: Receipt,
+    /// What the configuration wants to happen now.
+    pub ending: Ending,
+    /// What the board's way to that may use.
+    pub environment: Environment,
+}
+
+/// `resin-init-flasher`: installs, and ends the running system. Takes no arguments.
+///
+/// # Errors
+/// [`Code::Usage`] for arguments, then those of [`run`] and [`ending::now`]. On success it does not return.
+pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
+    if let Some(arg) = args.first() {
+        let message =
+            format!("unexpected argument '{}': this program takes none, and flashes", arg.to_string_lossy());
+        return Err(
+            Error::new(Code::Usage, message).with_hint("see `copal help flash` for a flasher with arguments")
+        );
+    }
+    let request = Request::of_environment(Paths::default());
+    let shown = progress::for_service();
+    let installed = run(&request, &Watch::new(&shown, &request.paths, None), &|_| Ok(()))?;
+    Err(ending::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
+}
+
+/// Everything that is known before the first write.
+struct Ready {
+    prepared: Prepared,
+    installation: Installation,
+    conf: FlasherConf,
+    config: ConfigJson,
+    board: Board,
+    environment: Environment,
+}
+
+/// Makes the plan of an installation as [`run`] does, without any program of the board and without waiting. Writes nothing.
+///
+/// # Errors
+/// Whatever makes the installation impossible.
+pub fn plan(request: &Request, progress: &dyn Progress) -> Result<Plan> {
+    let inputs = Inputs::read(request)?;
+    let Ready { prepared, installation, .. } = ready(request, inputs, progress)?;
+    Ok(Plan { flash: prepared.plan, installation: Some(installation) })
+}
+
+/// Installs. `agree` sees the plan before anything is written, and may refuse it.
+///
+/// # Errors
+/// Refusals, with nothing written; those of the write; and those of the steps behind it, after which the disk is
+/// unbootable again.
+pub fn run(
+    request: &Request,
+    watch: &Watch,
+    agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
+) -> Result<Installed> {
+    let result = install(request, watch, agree);
+    match &result {
+        Ok(installed) => watch.succeeded(&installed.receipt.flash),
+        Err(e) => watch.failed(e),
+    }
+    result
+}
+
+fn install(
+    request: &Request,
+    watch: &Watch,
+    agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
+) -> Result<Installed> {
+    let mut time = Timeline::start();
+    let mut request = request.clone();
+    let paths = request.paths.clone();
+
+    refuse_without_root()?;
+    time.step("board set-up", || set_up_board(&request))?;
+    time.step("medium", || own_medium(&mut request))?;
+    watch.tell_owner(&paths, owner(&request).as_ref());
+    let inputs = time.step("inputs", || Inputs::read(&request))?;
+    time.step("network", || {
+        world::wait_for_services(&paths, inputs.config.as_ref());
+        Ok(())
+    })?;
+    time.step("disk", || {
+        world::wait_for_disk(&inputs, &paths);
+        Ok(())
+    })?;
+    let ready = time.step("check", || ready(&request, inputs, watch.progress()))?;
+    agree(&ready.prepared.plan)?;
+    watch.planned(&ready.prepared.plan);
+    let mut plugin = time.step("secure boot", || decide_on_encryption(&request, &ready))?;
+
+    // The plug-in was the last that could refuse: whoever reads this event takes the old system for lost.
+    watch.started(&ready.prepared.plan);
+    let site = Site { paths: &paths, ready: &ready, watch };
+    let receipt = time.step("write", || site.write_image())?;
+    let receipt = site.finish(receipt, &mut plugin, time)?;
+    let ending = if ready.conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff };
+    Ok(Installed { receipt, ending, environment: ready.environment })
+}
+
+/// Who is to hear of the progress. Whether the file is any good is found out later.
+fn owner(request: &Request) -> Option<ConfigJson> {
+    ConfigJson::load(&config_json::locate(request.config_json.as_deref(), &request.paths)).ok()
+}
+
+fn refuse_without_root() -> Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let hint = "run as root, or write the image alone with --image-only to something that this user may open";
+    Err(Error::new(Code::NotRoot, "cannot install: this takes root's rights").with_hint(hint))
+}
+
+/// The board's programs, with what is known before anything was read.
+fn board_of(environment: &Environment) -> Result<Board> {
+    Ok(Board::new(environment.clone(), board::limit(std::env::var_os(board::LIMIT_VARIABLE))?))
+}
+
+fn set_up_board(request: &Request) -> Result<()> {
+    let config = config_json::locate(request.config_json.as_deref(), &request.paths);
+    let board = board_of(&Environment::new(&request.paths, &config))?;
+    board.check()?;
+    board.init_board()
+}
+
+/// Boot files and `config.json` come from the medium that the system runs from.
+fn own_medium(request: &mut Request) -> Result<()> {
+    if medium::take_own_boot_partition(&request.paths)? && request.config_json.is_none() {
+        // The copy in memory was made from the other disk.
+        request.config_json = Some("/mnt/boot/config.json".into());
+    }
+    Ok(())
+}
+
+fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<Ready> {
+    let (Some(conf), Some(config)) = (inputs.conf.clone(), inputs.config.clone()) else {
+        return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
+    };
+    // Asked for later; a plan is to tell, too, that they cannot be understood.
+    let opted_in = config.installer_secureboot()?;
+    config.installer_whitelist_pcr2()?;
+    let prepared = inputs.prepare(request, progress)?;
+    let environment = Environment::new(&request.paths, config.path()).with_target(&prepared.plan.target.name);
+    Plugin::check(&environment, opted_in)?;
+    let board = board_of(&environment)?;
+    let installation = Installation::new(&request.paths, &conf, &config, &board, &prepared.plan)?;
+    Ok(Ready { prepared, installation, conf, config, board, environment })
+}
+
+/// Asks the board's plug-ins. This build encrypts nothing: it refuses where that is wanted.
+fn decide_on_encryption(request: &Request, ready: &Ready) -> Result<Plugin> {
+    let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()))?;
+    plugin.secureboot_setup(ready.config.installer_secureboot()?)?;
+    Ok(plugin)
+}

@@ -1,0 +1,138 @@
+//! The partitions of the disk that was just written.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::config::paths::Paths;
+use crate::disk::io::Io;
+use crate::disk::partition::{self, Partition, Table};
+use crate::disk::select::Target;
+use crate::disk::{Device, Facts, Role};
+use crate::error::{Code, Error, Result};
+use crate::image::BOOT_LABEL;
+use crate::sys::block::{self, Access, Medium as _};
+use crate::sys::uevent::{self, Uevents};
+
+/// How long the kernel may take to show the partitions, and udev to have dealt with them.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long to sleep between looks where the kernel's events cannot be had.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Waits until the kernel shows the partitions of `table` on `target`, and until udev has dealt with them: scripts look at
+/// `/dev/disk/by-*`. Gives the one with the boot partition's label.
+///
+/// Only partitions of this very disk count, whatever other disks are labelled; the label is read from the file system
+/// itself, whatever udev knows.
+///
+/// # Errors
+/// [`Code::BootPartitionNotFound`] with all partitions and their labels.
+pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<PathBuf> {
+    let deadline = Instant::now() + PATIENCE;
+    // Before the first look, so that nothing is missed between a look and the wait.
+    let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
+    let mut found = look(paths, target)?;
+    while !is_complete(&found, table) && Instant::now() < deadline {
+        pause(events.as_ref(), deadline);
+        found = look(paths, target)?;
+    }
+    if !is_complete(&found, table) {
+        tracing::warn!("the kernel does not show all partitions of {}", target.name.display());
+    }
+    if !uevent::udev_settled(paths.root(), deadline.max(Instant::now() + Duration::from_secs(5))) {
+        tracing::warn!("udev is still busy; going on");
+    }
+    // It may have taken its time to make or to rename nodes.
+    let mut found = look(paths, target)?;
+    // What the kernel still knows of an older table leads to other bytes of the disk.
+    found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
+    let labelled: Vec<(Part, Option<String>)> =
+        found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
+    let mut boot = labelled.iter().filter(|(_, label)| label.as_deref() == Some(BOOT_LABEL));
+    match (boot.next(), boot.next()) {
+        (Some((part, _)), None) => Ok(part.node.clone()),
+        (one, _) => Err(not_found(target, &labelled, one.is_some())),
+    }
+}
+
+/// A partition as the kernel shows it.
+#[derive(Debug, Clone)]
+struct Part {
+    node: PathBuf,
+    /// Bytes from the disk's beginning.
+    start: u64,
+    size: u64,
+}
+
+fn look(paths: &Paths, target: &Target) -> Result<Vec<Part>> {
+    let facts = Facts::gather(paths)?;
+    let disk = target.dev.and_then(|dev| facts.device(dev));
+    let above = disk.into_iter().flat_map(|d| &d.above).filter_map(|dev| facts.device(*dev));
+    let parts = above.filter(|d| d.role == Role::Partition);
+    let start = |d: &Device| {
+        let path = paths.at(format!("/sys/class/block/{}/start", d.kernel_name));
+        let sectors: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        // Of 512 bytes, whatever the disk's sectors have.
+        sectors.checked_mul(512)
+    };
+    Ok(parts.filter_map(|d| Some(Part { node: facts.node_of(d), start: start(d)?, size: d.size })).collect())
+}
+
+impl Part {
+    fn is_at(&self, planned: &Partition) -> bool {
+        (self.start, self.size) == (planned.start, planned.size)
+    }
+}
+
+/// Every partition of the table is there, in its place, with its node.
+fn is_complete(found: &[Part], table: Option<&Table>) -> bool {
+    let Some(table) = table else { return !found.is_empty() };
+    table.partitions.iter().all(|q| found.iter().any(|p| p.is_at(q) && p.node.exists()))
+}
+
+/// Waits for something to happen to block devices.
+pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
+    // Not all nodes come with an event that this one hears of: looked at again every few seconds whatever happens.
+    let until = deadline.min(Instant::now() + Duration::from_secs(2));
+    match events.map(|e| e.wait(until)) {
+        Some(Ok(_)) => {}
+        Some(Err(_)) | None => std::thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now()))),
+    }
+}
+
+/// The label of the file system in a partition, read from it.
+pub(super) fn label_of(node: &Path) -> Option<String> {
+    let device = block::Device::open(node, Access::Read)
+        .inspect_err(|e| tracing::debug!("cannot open {}: {e}", node.display()))
+        .ok()?;
+    let io = Io::new(&device, node);
+    let size = device.size().ok()?;
+    let mut buffer = crate::sys::buffer::Buffer::zeroed(0);
+    let mut read_at = |offset: u64, out: &mut [u8]| {
+        if offset.saturating_add(out.len() as u64) > size {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let bytes = io
+            .read_any(&mut buffer, offset, out.len() as u64)
+            .map_err(|e| std::io::Error::other(e.message()))?;
+        out.copy_from_slice(bytes.get(..out.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    partition::label::label(&mut read_at)
+        .inspect_err(|e| tracing::debug!("cannot read the label of {}: {e}", node.display()))
+        .ok()
+        .flatten()
+}
+
+fn not_found(target: &Target, found: &[(Part, Option<String>)], several: bool) -> Error {
+    let name = target.name.display();
+    let list: Vec<String> = found
+        .iter()
+        .map(|(part, label)| format!("{} ({})", part.node.display(), label.as_deref().unwrap_or("no label")))
+        .collect();
+    let seen =
+        if list.is_empty() { "the kernel shows no partition of it".to_owned() } else { list.join(", ") };
+    let what = if several { "several partitions" } else { "no partition" };
+    Error::new(Code::BootPartitionNotFound, format!("{what} of {name} labelled {BOOT_LABEL}: found {seen}"))
+        .object(name)
+}

@@ -1,0 +1,184 @@
+//! The plan of an installation: the writes of the image and all that follows them, as a value that is made before anything is written.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::boot_files::install::{Contents, Install};
+use crate::bootloader::{self, Coming, Kind, Prepared};
+use crate::config::config_json::ConfigJson;
+use crate::config::flasher_conf::{BootloaderWrite, FlasherConf};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::flash;
+use crate::image::BOOT_LABEL;
+use crate::install::board::{self, Board};
+use crate::sys::power::Ending;
+
+/// Everything that `--plan` prints.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The writes of the image.
+    #[serde(flatten)]
+    pub flash: flash::plan::Plan,
+    /// What follows them; `None` where the image is written alone.
+    pub installation: Option<Installation>,
+}
+
+impl From<flash::plan::Plan> for Plan {
+    /// Of the image alone.
+    fn from(flash: flash::plan::Plan) -> Self {
+        Plan { flash, installation: None }
+    }
+}
+
+/// One bootloader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedBootloader {
+    /// Kind of place.
+    pub kind: Kind,
+    /// The device as the configuration names it.
+    pub device: String,
+    /// The file on the medium.
+    pub image: PathBuf,
+    /// Where it begins on the device, in bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
+/// What follows the image, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Installation {
+    /// Loaders outside the partitions.
+    pub bootloaders: Vec<PlannedBootloader>,
+    /// Files of the internal boot partition.
+    pub boot_partition: Contents,
+    /// The board's own program, where it has one.
+    pub board_program: Option<PathBuf>,
+    /// The last step.
+    pub ending: Ending,
+}
+
+impl Installation {
+    /// Finds out what is to be done behind the writes of `plan`, and whether it can be. Writes nothing.
+    ///
+    /// # Errors
+    /// Whatever would make a later step fail and can be told now.
+    pub(super) fn new(
+        paths: &Paths,
+        conf: &FlasherConf,
+        config: &ConfigJson,
+        board: &Board,
+        plan: &flash::plan::Plan,
+    ) -> Result<Installation> {
+        board.check()?;
+        let boot = paths.boot();
+        let boot_partition = Contents::gather(&boot, conf, config.path(), Install::Plain)?;
+        let table = plan.image.table.as_ref();
+        let internal =
+            table.into_iter().flat_map(|t| &t.partitions).find(|p| p.label.as_deref() == Some(BOOT_LABEL));
+        if let Some(internal) = internal {
+            boot_partition.check_size(internal.size)?;
+        }
+        Ok(Installation {
+            bootloaders: bootloaders(paths, conf, plan)?,
+            boot_partition,
+            board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
+            ending: if conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff },
+        })
+    }
+}
+
+/// Judges all of them.
+fn bootloaders(
+    paths: &Paths,
+    conf: &FlasherConf,
+    plan: &flash::plan::Plan,
+) -> Result<Vec<PlannedBootloader>> {
+    let mut planned: Vec<(PlannedBootloader, Prepared)> = Vec::new();
+    for write in &conf.bootloader_writes {
+        let (next, prepared) = PlannedBootloader::new(paths, write, plan)?;
+        // Each would be read back and found right, the first of them before the second had spoilt it.
+        if let Some((first, _)) = planned.iter().find(|(_, other)| other.overlaps(&prepared)) {
+            let (a, b) = (first.image.display(), next.image.display());
+            let message =
+                format!("cannot write bootloaders: {a} and {b} lie over each other on {}", next.device);
+            let hint = "correct the block sizes and the blocks to skip in the board's recipe";
+            return Err(Error::new(Code::ConfInvalid, message).object(&next.device).with_hint(hint));
+        }
+        planned.push((next, prepared));
+    }
+    Ok(planned.into_iter().map(|(planned, _)| planned).collect())
+}
+
+impl PlannedBootloader {
+    /// Judges a write: the target disk by the table that the image brings, any other device as it is.
+    fn new(paths: &Paths, write: &BootloaderWrite, plan: &flash::plan::Plan) -> Result<(Self, Prepared)> {
+        let offset = write.offset().ok_or_else(|| {
+            let message = format!("{}: block size times skipped blocks is beyond any device", write.device);
+            Error::new(Code::ConfInvalid, message).object(&write.device)
+        })?;
+        let write = bootloader::Write {
+            device: write.device.clone(),
+            image: paths.boot().join(&write.image),
+            offset,
+        };
+        let coming = plan.target.dev.zip(plan.target.node.file_name()).map(|(dev, kernel_name)| Coming {
+            dev,
+            kernel_name,
+            table: plan.image.table.as_ref(),
+        });
+        let prepared = bootloader::prepare(&write, paths, coming.as_ref()).map_err(|e| match e.code() {
+            Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::LoaderTooLarge => e.with_hint(
+                "put the bootloader on the medium's boot partition, or correct its name in the board's recipe",
+            ),
+            _ => e,
+        })?;
+        prepared.ensure_writable()?;
+        let planned = PlannedBootloader {
+            kind: prepared.kind(),
+            length: prepared.length(),
+            device: write.device,
+            image: write.image,
+            offset,
+        };
+        Ok((planned, prepared))
+    }
+
+    /// For whoever writes it.
+    #[must_use]
+    pub fn write(&self) -> bootloader::Write {
+        bootloader::Write { device: self.device.clone(), image: self.image.clone(), offset: self.offset }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.flash)?;
+        self.installation.as_ref().map_or(Ok(()), |installation| write!(f, "then\n{installation}"))
+    }
+}
+
+impl fmt::Display for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for b in &self.bootloaders {
+            let (image, end) = (b.image.display(), b.offset.saturating_add(b.length));
+            writeln!(
+                f,
+                "        write {image} to bytes {}..{end} of {}, where it differs",
+                b.offset, b.device
+            )?;
+        }
+        write!(f, "{}", self.boot_partition)?;
+        if let Some(program) = &self.board_program {
+            writeln!(f, "        run {}", program.display())?;
+        }
+        let ending = match self.ending {
+            Ending::PowerOff => "power off",
+            Ending::Reboot => "reboot",
+        };
+        writeln!(f, "        {ending}")
+    }
+}

@@ -1,0 +1,45 @@
+//! After a failure behind the write: a device that was not installed to the end must start its flasher again, not half a
+//! system.
+
+use std::time::Duration;
+
+use crate::boot_files::install::BootPartition;
+use crate::error::Error;
+use crate::flash::job;
+use crate::flash::plan::Plan;
+use crate::flash::write;
+
+/// How long whoever uses the disk has to let it go, udev for one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes boot sector and partition table off the disk of `plan` once nothing of it is mounted, and gives `e` with what
+/// became of it.
+pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Error) -> Error {
+    let name = plan.target.name.display();
+    if let Some(boot) = mounted
+        && let Err(still) = boot.unmount()
+    {
+        tracing::warn!("{}", still.message());
+    }
+    let cleared = match job::open_to_undo(&plan.target) {
+        Ok(device) => {
+            let cleared = write::disarm(plan, &device);
+            // So that nobody mounts what is no longer there.
+            if let Err(why) = device.reread_partitions(PATIENCE) {
+                tracing::debug!("the kernel keeps the partition table of {name}: {why}");
+            }
+            cleared
+        }
+        Err(why) => {
+            tracing::error!("cannot make {name} unbootable again: {}", why.message());
+            false
+        }
+    };
+    let e = e.after_write();
+    if cleared {
+        tracing::warn!("{name} was made unbootable again: its boot sector and partition table are cleared");
+        e
+    } else {
+        e.and_also("its partition table could not be taken off again: it may boot half installed")
+    }
+}

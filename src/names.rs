@@ -1,0 +1,219 @@
+//! Every name that the program answers to.
+//!
+//! Board layers, units and other releases of the OS call programs by the names in [`APPLETS`], through links to this
+//! one program. Under any other name it is `copal`, whose verbs are in [`cli`]. `copal NAME …` is the same as
+//! calling it as `NAME`, for the shell files that stand in for a name, and for systems without the links.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::boot_files::fatrw;
+use crate::cli;
+use crate::config::paths::Paths;
+use crate::daemon::{IN_DAEMON, client};
+use crate::error::{Code, Error, Result};
+use crate::hooks;
+use crate::install;
+use crate::rollback::state_probe;
+use crate::sys::log::{self, Failure, Voice};
+use crate::update::safe_reboot;
+
+/// A legacy name.
+pub struct Applet {
+    /// The base name, as in `argv[0]`.
+    pub name: &'static str,
+    /// What stands behind it.
+    pub kind: Kind,
+}
+
+/// What stands behind a legacy name.
+pub enum Kind {
+    /// A program. Its exit code is 0, 1 or, for wrong arguments, 2.
+    Program(fn(&Invocation) -> Result<()>),
+    /// A shell file that board scripts source; never a program.
+    Sourced,
+}
+
+/// How a legacy name was called.
+pub struct Invocation {
+    /// The name.
+    pub name: &'static str,
+    /// The arguments behind it.
+    pub args: Vec<OsString>,
+}
+
+const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Applet {
+    Applet { name, kind: Kind::Program(run) }
+}
+
+/// The table: every name, and the function behind it. `copal --list` prints it in this order.
+pub const APPLETS: &[Applet] = &[
+    program("resin-init-flasher", |call| install::resin_init_flasher(&call.args)),
+    program("hostapp-update", |call| client::hostapp_update(&call.args)),
+    program("hostapp-update-hooks", run_hooks),
+    program("hostapp-update-hooks-v2", run_hooks),
+    program("rollback-health", rollback),
+    program("rollback-altboot", rollback),
+    program("rollback-clear-bootcount", rollback),
+    program("rollback-stop", rollback),
+    program("rollback-tests", rollback),
+    program("rollback-check-version", rollback),
+    Applet { name: "rollback-parse-bootloader", kind: Kind::Sourced },
+    program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
+    program("fatrw", |call| fatrw::fatrw(&call.args)),
+    program("resin_update_state_probe", state_probe),
+    // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
+    // are in the field, and the base name decides the target.
+    program("1-bootfiles", hook),
+    program("2-rpifiles", hook),
+    program("2-imxfiles", hook),
+    program("60-data-breadcrumb", hook),
+    program("70-sshd_migrate_keys", hook),
+    // Three of them are folders of one program a phase; the base name is what is called.
+    program("75-forward_supervisor-db", hook),
+    program("75-fwd_commit_supervisor-db", hook),
+    program("76-forward_supervisor-db", hook),
+    program("76-fwd_commit_supervisor-db", hook),
+    program("80-rollback", hook),
+    program("85-after_os-blocks-extensions", hook),
+    program("85-fwd_commit_os-blocks-extensions", hook),
+    program("99-flash-bootloader", hook),
+    program("99-resin-uboot", hook),
+    program("99-resin-grub", hook),
+    program("99-balena-bootloader", hook),
+];
+
+/// Runs hooks, or says what would run.
+fn run_hooks(call: &Invocation) -> Result<()> {
+    match hooks::legacy::main(&call.args, &Paths::default())? {
+        Some(answer) => cli::answer(&answer),
+        None => Ok(()),
+    }
+}
+
+/// A built-in hook.
+fn hook(call: &Invocation) -> Result<()> {
+    hooks::builtin::run(call.name, &call.args)
+}
+
+/// A program that follows a trial, or ends it.
+fn rollback(call: &Invocation) -> Result<()> {
+    cli::rollback::legacy(call.name, &call.args)
+}
+
+/// Properties of a device, for udev.
+fn state_probe(call: &Invocation) -> Result<()> {
+    cli::answer(state_probe::properties(&Paths::default(), &call.args)?.as_bytes())
+}
+
+/// A program start: as which name, with which arguments.
+pub enum Call {
+    /// A legacy name.
+    Legacy(&'static Applet, Invocation),
+    /// `copal VERB …`.
+    Verb(Vec<OsString>),
+}
+
+impl Call {
+    /// Tells from `argv` who is called.
+    #[must_use]
+    pub fn of(argv: impl IntoIterator<Item = OsString>) -> Self {
+        let mut argv = argv.into_iter();
+        let own = argv.next().unwrap_or_default();
+        let mut args: Vec<OsString> = argv.collect();
+        if let Some(applet) = Path::new(&own).file_name().and_then(find) {
+            return Call::Legacy(applet, Invocation { name: applet.name, args });
+        }
+        if let Some(applet) = args.first().and_then(|a| find(a)) {
+            args.remove(0);
+            return Call::Legacy(applet, Invocation { name: applet.name, args });
+        }
+        Call::Verb(args)
+    }
+
+    /// In whose name to speak. A job of the daemon speaks in that of the program that it was asked by.
+    #[must_use]
+    pub fn voice(&self) -> Voice {
+        match self {
+            Call::Legacy(applet, _) => Voice::Legacy(applet.name),
+            Call::Verb(_) => std::env::var_os(IN_DAEMON)
+                .and_then(|asked| find(&asked))
+                .map_or(Voice::Verb, |applet| Voice::Legacy(applet.name)),
+        }
+    }
+
+    /// Runs it, prints its error, and gives the exit code.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        match self {
+            Call::Legacy(applet, invocation) => run_legacy(applet, invocation),
+            Call::Verb(args) => {
+                let names: Vec<&str> = APPLETS.iter().map(|a| a.name).collect();
+                cli::run(args, &names)
+            }
+        }
+    }
+}
+
+fn find(name: &OsStr) -> Option<&'static Applet> {
+    APPLETS.iter().find(|a| a.name == name)
+}
+
+fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
+    let result = match applet.kind {
+        Kind::Program(run) => run(invocation),
+        Kind::Sourced => Err(Error::new(
+            Code::NotInThisBuild,
+            format!("cannot run {}: it is a shell file to be sourced, not a program", applet.name),
+        )
+        .object(applet.name)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            let (voice, text) = (Voice::Legacy(applet.name), e.to_string());
+            log::last(&Failure { voice, text: &text, code: e.code().as_str() });
+            ExitCode::from(cli::exit::of_legacy(&e))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(argv: &[&str]) -> (Option<&'static str>, Vec<OsString>) {
+        match Call::of(argv.iter().map(OsString::from)) {
+            Call::Legacy(applet, i) => (Some(applet.name), i.args),
+            Call::Verb(args) => (None, args),
+        }
+    }
+
+    #[test]
+    fn base_name_or_first_argument_decides() {
+        assert_eq!(call(&["/usr/bin/fatrw", "read", "x"]), (Some("fatrw"), vec!["read".into(), "x".into()]));
+        assert_eq!(call(&["fatrw"]), (Some("fatrw"), vec![]));
+        assert_eq!(call(&["copal", "fatrw", "-u"]), (Some("fatrw"), vec!["-u".into()]));
+        // Once only: the argument of a legacy name is its own.
+        assert_eq!(call(&["copal", "fatrw", "fatrw"]), (Some("fatrw"), vec!["fatrw".into()]));
+        assert_eq!(call(&["fatrw", "safe_reboot"]), (Some("fatrw"), vec!["safe_reboot".into()]));
+    }
+
+    #[test]
+    fn any_other_name_is_copal() {
+        assert_eq!(call(&["copal", "flash", "--plan"]), (None, vec!["flash".into(), "--plan".into()]));
+        assert_eq!(call(&["/x/copal-0.1-amd64", "--list"]), (None, vec!["--list".into()]));
+        assert_eq!(call(&[]), (None, vec![]));
+        assert_eq!(call(&["fatrw-old"]), (None, vec![]));
+    }
+
+    #[test]
+    fn names_are_unique_and_none_is_a_verb() {
+        let mut seen = std::collections::HashSet::new();
+        for applet in APPLETS {
+            assert!(seen.insert(applet.name), "{} twice", applet.name);
+            assert!(!cli::verbs().contains(&applet.name.to_owned()), "{} is a verb too", applet.name);
+        }
+    }
+}

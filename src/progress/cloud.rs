@@ -1,0 +1,138 @@
+//! Progress in the owner's dashboard.
+
+use super::Stage;
+use super::meter::{Due, Moment, Sink, Snapshot};
+pub use crate::progress::dashboard::Dashboard as Cloud;
+use crate::progress::dashboard::INTERVAL;
+
+/// The states, in words that dashboards and people know.
+pub const STARTING: &str = "Starting flashing balenaOS on internal media";
+/// While writing and verifying.
+pub const FLASHING: &str = "Flashing balenaOS on internal media";
+/// At 100 %: all is done.
+pub const POST_PROVISIONING: &str = "Post-Provisioning";
+/// At 100 %: there is no disk that may be flashed.
+pub const NO_DEVICE: &str = "Failed to find any block devices.";
+/// At 100 %: nothing says which disk is the internal one.
+pub const NOT_SUPPORTED: &str = "Installer is not supported on this device type.";
+
+impl Cloud {
+    /// What a job's progress is shown through.
+    #[must_use]
+    pub fn sink(&self) -> Box<dyn Sink> {
+        Box::new(CloudSink(self.clone()))
+    }
+}
+
+struct CloudSink(Cloud);
+
+impl Sink for CloudSink {
+    fn show(&mut self, s: &Snapshot) -> Due {
+        let done = if s.moment == Moment::End { 99 } else { s.percent.unwrap_or(0).min(99) };
+        match s.stage {
+            Stage::Check | Stage::Load | Stage::Pull | Stage::Unpack => {}
+            Stage::Write if s.moment == Moment::Begin => self.0.report(0, STARTING),
+            Stage::Write => self.0.report(done / 2, FLASHING),
+            Stage::Verify => self.0.report(50 + done / 2, FLASHING),
+        }
+        Due::after(INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Progress, meter::Meter};
+    use super::*;
+    use crate::progress::dashboard::Carrier;
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    type Kept = Arc<Mutex<Vec<(u8, &'static str, Instant)>>>;
+
+    fn kept(interval: Duration, slow: Duration) -> (Cloud, Kept) {
+        let kept = Kept::default();
+        let keep = kept.clone();
+        let carry: Carrier = Box::new(move |percent, text| {
+            keep.lock().unwrap().push((percent, text, Instant::now()));
+            thread::sleep(slow);
+        });
+        (Cloud::with(interval, carry), kept)
+    }
+
+    #[test]
+    fn write_and_verify_are_one_climb() {
+        let (cloud, kept) = kept(Duration::ZERO, Duration::ZERO);
+        let mut sink = cloud.sink();
+        let mut show = |stage, moment, percent| {
+            let elapsed = Duration::ZERO;
+            sink.show(&Snapshot {
+                stage,
+                moment,
+                done: 0,
+                total: None,
+                percent,
+                rate: None,
+                eta: None,
+                elapsed,
+            });
+            cloud.finish(Duration::from_secs(5));
+        };
+        show(Stage::Check, Moment::Begin, Some(0));
+        show(Stage::Check, Moment::End, Some(100));
+        show(Stage::Write, Moment::Begin, Some(0));
+        show(Stage::Write, Moment::Underway, Some(0));
+        show(Stage::Write, Moment::Underway, Some(41));
+        show(Stage::Write, Moment::End, Some(100));
+        // A chunk is written again: that is no way back.
+        show(Stage::Write, Moment::Begin, Some(0));
+        show(Stage::Write, Moment::Underway, Some(10));
+        show(Stage::Verify, Moment::Begin, Some(0));
+        show(Stage::Verify, Moment::Underway, Some(99));
+        show(Stage::Verify, Moment::End, Some(100));
+        cloud.report(100, POST_PROVISIONING);
+        cloud.report(100, POST_PROVISIONING);
+        cloud.finish(Duration::from_secs(5));
+        let seen: Vec<_> = kept.lock().unwrap().iter().map(|k| (k.0, k.1)).collect();
+        assert_eq!(
+            seen,
+            [
+                (0, STARTING),
+                (0, FLASHING),
+                (20, FLASHING),
+                (49, FLASHING),
+                (50, FLASHING),
+                (99, FLASHING),
+                (100, POST_PROVISIONING)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_newest_wins_and_nobody_waits() {
+        let (cloud, kept) = kept(Duration::from_millis(200), Duration::from_millis(50));
+        let meter = Meter::new(super::super::fan::Fan::of(cloud.sink()));
+        let began = Instant::now();
+        meter.begin(Stage::Write, Some(100));
+        for percent in 1..100 {
+            cloud.report(percent, FLASHING);
+        }
+        assert!(began.elapsed() < Duration::from_secs(1));
+        cloud.finish(Duration::from_secs(5));
+        cloud.report(100, POST_PROVISIONING);
+        cloud.finish(Duration::from_secs(5));
+        let seen = kept.lock().unwrap().clone();
+        assert_eq!(seen.last().map(|k| (k.0, k.1)), Some((100, POST_PROVISIONING)));
+        assert!(seen.len() <= 10 && seen.is_sorted_by_key(|k| k.0), "{seen:?}");
+        assert!(seen.windows(2).all(|w| w[1].2 - w[0].2 >= Duration::from_millis(150)), "{seen:?}");
+    }
+
+    #[test]
+    fn the_last_one_is_awaited_for_a_bounded_time() {
+        let (cloud, _) = kept(Duration::ZERO, Duration::from_secs(60));
+        cloud.report(100, NO_DEVICE);
+        let began = Instant::now();
+        cloud.finish(Duration::from_millis(100));
+        assert!((100..5000).contains(&began.elapsed().as_millis()));
+    }
+}

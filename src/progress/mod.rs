@@ -1,0 +1,169 @@
+//! Progress: what stage a job is in and how far it has come.
+//!
+//! The job tells a [`Progress`]; a [`meter::Meter`] makes numbers of it, and sinks show them. One is for whoever started
+//! the job: a bar on a terminal, lines anywhere else, JSON for programs, the journal for a service. Others may be added:
+//! the service's status, the owner's dashboard, an LED. None of them can fail or end the job.
+
+use std::fmt;
+
+use crate::sys::{log, output::Patient, terminal};
+
+pub mod bar;
+pub mod cloud;
+pub mod dashboard;
+pub mod fan;
+pub mod json;
+pub mod led;
+pub mod lines;
+pub mod meter;
+pub mod status;
+
+use fan::Fan;
+use meter::{Meter, Sink, Snapshot};
+
+/// A part of a job that takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Reading or decoding the image before anything is written.
+    Check,
+    /// Writing the image.
+    Write,
+    /// Reading the medium back.
+    Verify,
+    /// Handing an image archive to the container engine.
+    Load,
+    /// Fetching an image from a registry.
+    Pull,
+    /// Unpacking its layers.
+    Unpack,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Stage::Check => "check",
+            Stage::Write => "write",
+            Stage::Verify => "verify",
+            Stage::Load => "load",
+            Stage::Pull => "pull",
+            Stage::Unpack => "unpack",
+        })
+    }
+}
+
+/// Where progress goes. Called from several threads.
+pub trait Progress: Sync {
+    /// A stage begins; `total` is its amount of work in bytes where it is known.
+    fn begin(&self, stage: Stage, total: Option<u64>);
+    /// The current stage turns out to have this much work, in bytes.
+    fn expect(&self, _total: u64) {}
+    /// `bytes` more of the current stage are done.
+    fn advance(&self, bytes: u64);
+    /// Next comes what makes the target bootable: from here on the job must not be ended without taking that off again.
+    fn last_writes(&self) {}
+    /// The current stage has succeeded.
+    fn finish(&self);
+    /// The job is over, well or not: whatever is on the screen goes, and nothing is shown any more.
+    fn close(&self) {}
+}
+
+/// Shows nothing.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn begin(&self, _: Stage, _: Option<u64>) {}
+    fn advance(&self, _: u64) {}
+    fn finish(&self) {}
+}
+
+/// Progress that more sinks can be added to.
+pub type Shown = Meter<Fan>;
+
+/// Progress for whoever is watching stderr: a bar on a terminal that can show one, lines otherwise. `prefix` stands
+/// before each line.
+#[must_use]
+pub fn for_stderr(prefix: &str) -> Shown {
+    if Surroundings::of_stderr().can_show_a_bar() {
+        shown(bar::Bar::new(prefix))
+    } else {
+        shown(lines::Lines::new(prefix, |_: &Snapshot, line: &str| log::stderr(line)))
+    }
+}
+
+/// Progress as JSON lines on stdout.
+#[must_use]
+pub fn for_programs() -> Shown {
+    shown(json::Json::new(Patient::new(std::io::stdout())))
+}
+
+/// Progress for a service: a bar where somebody started it by hand on a terminal, log events otherwise.
+#[must_use]
+pub fn for_service() -> Shown {
+    if Surroundings::of_stderr().can_show_a_bar() { shown(bar::Bar::new("")) } else { for_journal() }
+}
+
+/// Progress as log events, one every five percent, with the fields `COPAL_STAGE` and, where it is known,
+/// `COPAL_PERCENT`: for a service, whose log is the journal. Not together with lines on stderr, which end there too.
+#[must_use]
+pub fn for_journal() -> Shown {
+    shown(lines::Lines::new("", |s: &Snapshot, line: &str| {
+        let (stage, percent) = (s.stage.to_string(), s.percent);
+        tracing::info!(COPAL_STAGE = stage, COPAL_PERCENT = percent, "{line}");
+    }))
+}
+
+fn shown(sink: impl Sink + 'static) -> Shown {
+    Meter::new(Fan::of(Box::new(sink)))
+}
+
+/// Columns that a bar with its numbers needs.
+const BAR_COLUMNS: u16 = 76;
+
+/// What decides between bar and lines.
+#[derive(Debug, Clone, Copy)]
+struct Surroundings {
+    terminal: bool,
+    /// Columns, where the terminal knows them.
+    width: Option<u16>,
+    /// `TERM` is missing, empty or `dumb`.
+    dumb: bool,
+    /// `NO_COLOR` is set and not empty (no-color.org): taken as "no control codes".
+    plain: bool,
+}
+
+impl Surroundings {
+    fn of_stderr() -> Self {
+        let term = std::env::var_os("TERM").unwrap_or_default();
+        Surroundings {
+            terminal: terminal::stderr_is_terminal(),
+            width: terminal::stderr_width(),
+            dumb: term.is_empty() || term == "dumb",
+            plain: std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()),
+        }
+    }
+
+    fn can_show_a_bar(self) -> bool {
+        self.terminal && !self.dumb && !self.plain && self.width.is_none_or(|w| w >= BAR_COLUMNS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_needs_a_terminal_that_can_show_it() {
+        let good = Surroundings { terminal: true, width: Some(80), dumb: false, plain: false };
+        assert!(good.can_show_a_bar());
+        assert!(Surroundings { width: None, ..good }.can_show_a_bar());
+        for bad in [
+            Surroundings { terminal: false, ..good },
+            Surroundings { width: Some(40), ..good },
+            Surroundings { dumb: true, ..good },
+            Surroundings { plain: true, ..good },
+        ] {
+            assert!(!bad.can_show_a_bar(), "{bad:?}");
+        }
+    }
+}

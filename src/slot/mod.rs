@@ -1,0 +1,253 @@
+//! The two root partitions, `resin-rootA` and `resin-rootB`: which one runs, what the other one is.
+
+pub mod hostapp;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::config::paths::Paths;
+use crate::disk::partition;
+use crate::disk::{Dev, Device, Facts, Role};
+use crate::error::{Code, Error, Result};
+
+/// One of the two root partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Slot {
+    /// `resin-rootA`
+    A,
+    /// `resin-rootB`
+    B,
+}
+
+impl Slot {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Slot {
+        match self {
+            Slot::A => Slot::B,
+            Slot::B => Slot::A,
+        }
+    }
+
+    /// `A` or `B`.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Slot::A => "A",
+            Slot::B => "B",
+        }
+    }
+
+    /// Label of its file system.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Slot::A => "resin-rootA",
+            Slot::B => "resin-rootB",
+        }
+    }
+
+    /// The slot of a label; newer images may say `balena-` for `resin-`.
+    #[must_use]
+    pub fn of_label(label: &str) -> Option<Slot> {
+        let rest = label.strip_prefix("resin-root").or_else(|| label.strip_prefix("balena-root"))?;
+        match rest {
+            "A" => Some(Slot::A),
+            "B" => Some(Slot::B),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.letter())
+    }
+}
+
+/// A root partition as it is on this device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root {
+    /// Which of the two.
+    pub slot: Slot,
+    /// Number of the partition on its disk, as the bootloader counts: from 1.
+    pub index: u32,
+    /// What is mounted: the partition, or the volume decrypted from it.
+    pub dev: Dev,
+    /// The partition itself.
+    pub partition: Dev,
+    /// The disk it is on; `None` where sysfs does not tell.
+    pub disk: Option<Dev>,
+    /// Whether a volume decrypted from the partition is mounted.
+    pub encrypted: bool,
+}
+
+/// Both of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roots {
+    /// The running one, mounted at `/mnt/sysroot/active`.
+    pub active: Root,
+    /// The other, mounted at `/mnt/sysroot/inactive`; `None` where it is not mounted.
+    pub inactive: Option<Root>,
+}
+
+impl Roots {
+    /// The roots by what is mounted where.
+    ///
+    /// # Errors
+    /// `SlotUnknown` when no ext4 is mounted at the active place, when one of them is not a partition, or when it cannot be
+    /// told which is A and which is B; `SlotSame` when both places have the same device.
+    pub fn of(facts: &Facts) -> Result<Roots> {
+        let paths = facts.paths();
+        let active = Found::at(facts, ACTIVE)?
+            .ok_or_else(|| unknown(ACTIVE, "no ext4 file system is mounted there"))?;
+        let inactive = Found::at(facts, INACTIVE)?;
+        if inactive.as_ref().is_some_and(|i| i.dev == active.dev || i.partition == active.partition) {
+            return Err(Error::new(
+                Code::SlotSame,
+                format!("{ACTIVE} and {INACTIVE} are the same device, {}", active.name),
+            )
+            .object(&active.name));
+        }
+        let slot = active.slot(inactive.as_ref(), paths)?;
+        Ok(Roots { active: active.root(slot), inactive: inactive.map(|i| i.root(slot.other())) })
+    }
+
+    /// The other root.
+    ///
+    /// # Errors
+    /// `SlotUnknown` when it is not mounted.
+    pub fn other(&self) -> Result<&Root> {
+        self.inactive.as_ref().ok_or_else(|| unknown(INACTIVE, "no ext4 file system is mounted there"))
+    }
+
+    /// The root in a slot, if it is mounted.
+    #[must_use]
+    pub fn in_slot(&self, slot: Slot) -> Option<&Root> {
+        if self.active.slot == slot { Some(&self.active) } else { self.inactive.as_ref() }
+    }
+}
+
+/// Where the running root is mounted.
+pub const ACTIVE: &str = "/mnt/sysroot/active";
+/// Where the other one is mounted.
+pub const INACTIVE: &str = "/mnt/sysroot/inactive";
+
+/// A mounted root before it is known which one it is.
+struct Found {
+    name: String,
+    node: PathBuf,
+    label: Option<String>,
+    dev: Dev,
+    partition: Dev,
+    disk: Option<Dev>,
+    index: u32,
+}
+
+impl Found {
+    fn at(facts: &Facts, point: &str) -> Result<Option<Found>> {
+        // An automount is in the table before what it has mounted; the last one is on top.
+        let mut mounts = facts.mounts().filter(|(m, _)| m.point == Path::new(point) && m.fstype == "ext4");
+        let Some((mount, _)) = mounts.next_back() else { return Ok(None) };
+        let device = facts.device(mount.dev).ok_or_else(|| {
+            unknown(point, &format!("the kernel lists no block device {}:{}", mount.dev.0, mount.dev.1))
+        })?;
+        let partition = below(facts, device)
+            .ok_or_else(|| unknown(point, &format!("{} is not a partition, nor on one", device.name)))?;
+        let index = index_of(facts.paths(), partition).ok_or_else(|| {
+            unknown(point, &format!("sysfs has no number of the partition {}", partition.name))
+        })?;
+        let mut disks = partition.below.iter().filter_map(|d| facts.device(*d));
+        Ok(Some(Found {
+            name: device.name.clone(),
+            node: facts.node_of(device),
+            label: device.label.clone(),
+            dev: device.dev,
+            partition: partition.dev,
+            disk: disks.find(|d| d.role.is_whole_disk()).map(|d| d.dev),
+            index,
+        }))
+    }
+
+    /// By its own label, else by that of the other, else the one that comes first on the disk is A.
+    fn slot(&self, other: Option<&Found>, paths: &Paths) -> Result<Slot> {
+        let own = self.labelled();
+        let theirs = other.and_then(Found::labelled);
+        match (own, theirs) {
+            (Some(own), Some(theirs)) if own == theirs => {
+                Err(unknown(ACTIVE, &format!("both root partitions have the label {}", own.label())))
+            }
+            (Some(own), _) => Ok(own),
+            (None, Some(theirs)) => Ok(theirs.other()),
+            (None, None) => match other {
+                Some(other) if self.disk == other.disk => {
+                    tracing::warn!("neither root partition has its label; the first one is taken for A");
+                    Ok(if self.index < other.index { Slot::A } else { Slot::B })
+                }
+                _ => {
+                    let node = paths.at(&self.node);
+                    Err(unknown(ACTIVE, &format!("{} has no label of a root partition", node.display())))
+                }
+            },
+        }
+    }
+
+    /// From the file system itself; what udev knows may be older.
+    fn labelled(&self) -> Option<Slot> {
+        let read = File::open(&self.node).ok().and_then(|file| {
+            partition::label::label(&mut |offset, buf| file.read_exact_at(buf, offset)).ok().flatten()
+        });
+        Slot::of_label(read.as_deref().or(self.label.as_deref())?)
+    }
+
+    fn root(&self, slot: Slot) -> Root {
+        Root {
+            slot,
+            index: self.index,
+            dev: self.dev,
+            partition: self.partition,
+            disk: self.disk,
+            encrypted: self.dev != self.partition,
+        }
+    }
+}
+
+/// The partition that a mounted device is, or is decrypted from.
+fn below<'f>(facts: &'f Facts, device: &'f Device) -> Option<&'f Device> {
+    if device.role == Role::Partition {
+        return Some(device);
+    }
+    let mut partitions =
+        device.below.iter().filter_map(|d| facts.device(*d)).filter(|d| d.role == Role::Partition);
+    partitions.next().filter(|_| device.role == Role::Crypt && partitions.next().is_none())
+}
+
+/// The kernel prints it in decimal, whatever the partition table.
+fn index_of(paths: &Paths, partition: &Device) -> Option<u32> {
+    let file = paths.at("/sys/class/block").join(&partition.kernel_name).join("partition");
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn unknown(point: &str, why: &str) -> Error {
+    Error::new(Code::SlotUnknown, format!("cannot tell the root partitions by {point}: {why}")).object(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels() {
+        assert_eq!(Slot::of_label("resin-rootA"), Some(Slot::A));
+        assert_eq!(Slot::of_label("balena-rootB"), Some(Slot::B));
+        for other in ["resin-root", "resin-rootC", "resin-rootAB", "rootA", "RESIN-ROOTA", ""] {
+            assert_eq!(Slot::of_label(other), None, "{other}");
+        }
+        for slot in [Slot::A, Slot::B] {
+            assert_eq!(slot.other().other(), slot);
+            assert_eq!(Slot::of_label(slot.label()), Some(slot));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Where a device stands in an update: derived from what lasts, never remembered.
+//!
+//! [`of`] is a pure function with a row for every combination; [`observe`] reads what it needs. The names are those of the
+//! documentation, and of `copal status`.
+
+mod observe;
+
+use std::fmt;
+
+pub use observe::{Observation, observe};
+
+/// Where a device stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// Rolled back: only a reboot is left.
+    RolledBack,
+    /// A rollback to the running system is nearly done.
+    Finishing,
+    /// A rollback to the other system was cut off.
+    GoingBack,
+    /// Nothing is under way.
+    Healthy,
+    /// An update runs, or died since the last boot.
+    Installing,
+    /// An update died before the last boot, with nothing selected.
+    Leftovers,
+    /// The running system has to prove itself.
+    Trial,
+    /// Installed and selected; a reboot is left.
+    Pending,
+    /// Something other than the running system is selected, and not on trial: half a switch.
+    Interrupted,
+    /// The bootloader has gone back by itself to the running system.
+    Altboot,
+}
+
+impl Phase {
+    /// Every phase, in the order in which they are decided.
+    pub const ALL: &[Phase] = &[
+        Phase::RolledBack,
+        Phase::Finishing,
+        Phase::GoingBack,
+        Phase::Healthy,
+        Phase::Installing,
+        Phase::Leftovers,
+        Phase::Trial,
+        Phase::Pending,
+        Phase::Interrupted,
+        Phase::Altboot,
+    ];
+
+    /// The name of the phase, in words.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Phase::RolledBack => "rolled back",
+            Phase::Finishing => "finishing",
+            Phase::GoingBack => "going back",
+            Phase::Healthy => "healthy",
+            Phase::Installing => "installing",
+            Phase::Leftovers => "leftovers",
+            Phase::Trial => "trial",
+            Phase::Pending => "pending",
+            Phase::Interrupted => "interrupted",
+            Phase::Altboot => "altboot",
+        }
+    }
+
+    /// What it means, and what comes next.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Phase::RolledBack => "the update was rolled back; the device waits for its reboot",
+            Phase::Finishing => "a rollback to the running system is being completed",
+            Phase::GoingBack => "a rollback was cut off, and is resumed at the next boot",
+            Phase::Healthy => "no update is under way",
+            Phase::Installing => "an update is running, or has died since the last boot",
+            Phase::Leftovers => {
+                "an update died before it selected anything; its traces are removed at the next boot"
+            }
+            Phase::Trial => "the running system is on trial until its health checks have passed",
+            Phase::Pending => "an update is installed, and is tried at the next boot",
+            Phase::Interrupted => {
+                "an update died while it selected the new system; the next one puts it right"
+            }
+            Phase::Altboot => "the bootloader gave up on the new system; a rollback follows",
+        }
+    }
+
+    /// What an update finds.
+    #[must_use]
+    pub const fn welcome(self) -> Welcome {
+        match self {
+            Phase::Healthy => Welcome::Free,
+            Phase::Installing | Phase::Leftovers | Phase::Pending | Phase::Interrupted => {
+                Welcome::AfterRecovery
+            }
+            Phase::Trial | Phase::Altboot => Welcome::Forced,
+            Phase::RolledBack | Phase::Finishing | Phase::GoingBack => Welcome::Never,
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether an update may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Welcome {
+    /// Yes.
+    Free,
+    /// Once the selection has been set back, and the running system has its boot files again.
+    AfterRecovery,
+    /// Only if the owner insists: the other root is the only system that has proved itself.
+    Forced,
+    /// No: a rollback is under way.
+    Never,
+}
+
+/// What a marker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Marked {
+    /// An update was begun since the last boot.
+    Installing,
+    /// A rollback was completed since the last boot.
+    RolledBack,
+}
+
+/// To which root a rollback leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The running one.
+    Running,
+    /// The other one.
+    Other,
+}
+
+/// All that the phase depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// Whether the bootloader's selection is the running root.
+    pub selected_is_running: bool,
+    /// Whether the selection is on trial.
+    pub upgrade_available: bool,
+    /// Whether there is a breadcrumb, of either kind.
+    pub breadcrumb: bool,
+    /// The marker of this boot.
+    pub marker: Option<Marked>,
+    /// The record of a rollback.
+    pub rollback: Option<Target>,
+}
+
+/// The phase. Rows in the order of the documentation; the first one that fits decides.
+#[must_use]
+pub fn of(facts: Facts) -> Phase {
+    let installing = facts.marker == Some(Marked::Installing);
+    match facts {
+        Facts { marker: Some(Marked::RolledBack), .. } => Phase::RolledBack,
+        Facts { rollback: Some(Target::Running), .. } => Phase::Finishing,
+        Facts { rollback: Some(Target::Other), .. } => Phase::GoingBack,
+        Facts { selected_is_running: true, upgrade_available: true, .. } => Phase::Trial,
+        Facts { selected_is_running: true, .. } if installing => Phase::Installing,
+        Facts { selected_is_running: true, breadcrumb: true, .. } => Phase::Leftovers,
+        Facts { selected_is_running: true, .. } => Phase::Healthy,
+        Facts { upgrade_available: true, .. } if installing => Phase::Pending,
+        _ if installing => Phase::Interrupted,
+        _ => Phase::Altboot,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Facts> {
+        let mut all = Vec::new();
+        let both = [false, true];
+        for selected_is_running in both {
+            for upgrade_available in both {
+                for breadcrumb in both {
+                    for marker in [None, Some(Marked::Installing), Some(Marked::RolledBack)] {
+                        for rollback in [None, Some(Target::Running), Some(Target::Other)] {
+                            all.push(Facts {
+                                selected_is_running,
+                                upgrade_available,
+                                breadcrumb,
+                                marker,
+                                rollback,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The table of the specification, condition by condition, in its own order and words.
+    fn by_the_table(f: Facts) -> Phase {
+        let running = f.selected_is_running;
+        let installing = f.marker == Some(Marked::Installing);
+        let rows = [
+            (f.marker == Some(Marked::RolledBack), Phase::RolledBack),
+            (f.rollback == Some(Target::Running), Phase::Finishing),
+            (f.rollback == Some(Target::Other), Phase::GoingBack),
+            (running && !f.upgrade_available && !f.breadcrumb && f.marker.is_none(), Phase::Healthy),
+            (running && !f.upgrade_available && installing, Phase::Installing),
+            (running && !f.upgrade_available && f.breadcrumb && f.marker.is_none(), Phase::Leftovers),
+            (running && f.upgrade_available, Phase::Trial),
+            (!running && f.upgrade_available && installing, Phase::Pending),
+            (!running && !f.upgrade_available && installing, Phase::Interrupted),
+            (!running && f.marker.is_none(), Phase::Altboot),
+        ];
+        rows.iter().find(|(holds, _)| *holds).expect("a row for every combination").1
+    }
+
+    #[test]
+    fn every_combination_has_the_phase_of_the_table() {
+        let mut seen = std::collections::BTreeSet::new();
+        for facts in all() {
+            assert_eq!(of(facts), by_the_table(facts), "{facts:?}");
+            seen.insert(of(facts));
+        }
+        assert_eq!(seen.len(), Phase::ALL.len(), "every phase can be reached");
+    }
+
+    #[test]
+    fn an_update_never_starts_over_the_only_proven_system_by_itself() {
+        for phase in Phase::ALL {
+            let proven_is_the_other = matches!(phase, Phase::Trial | Phase::GoingBack);
+            if proven_is_the_other {
+                assert!(!matches!(phase.welcome(), Welcome::Free | Welcome::AfterRecovery), "{phase}");
+            }
+        }
+        assert_eq!(Phase::Healthy.welcome(), Welcome::Free);
+        assert_eq!(Phase::Altboot.welcome(), Welcome::Forced);
+    }
+}

@@ -1,0 +1,74 @@
+//! The image, from an archive or a registry, into the engine's store.
+
+use super::Source;
+use super::installer::ByEngine;
+use super::scratch::Scratch;
+use crate::engine::{self, Image};
+use crate::error::Result;
+use crate::progress::{Progress, Stage};
+
+/// Loads or pulls it.
+pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
+    let engine = &update.ready.engine;
+    let mut bridge = Bridge { progress: update.progress, stage: None, done: 0 };
+    let image = match &update.request.source {
+        Source::File(file) => {
+            let scratch = Scratch::mount(&update.request.paths, &update.ready.sysroot);
+            let image = engine.load(file, &mut |p| bridge.show(p));
+            scratch.end(&update.request.paths, file);
+            image
+        }
+        Source::Reference(name) => engine.pull(name, &mut |p| bridge.show(p)),
+    }?;
+    bridge.finish();
+    Ok(image)
+}
+
+/// The engine tells how far it is, progress is told how much further.
+struct Bridge<'a> {
+    progress: &'a dyn Progress,
+    stage: Option<engine::Stage>,
+    done: u64,
+}
+
+impl Bridge<'_> {
+    fn show(&mut self, p: &engine::Progress) {
+        if self.stage != Some(p.stage) {
+            // Layers are unpacked while others still come: the stage that begins is the one that is shown.
+            if rank(p.stage) < self.stage.map_or(0, rank) {
+                return;
+            }
+            self.finish();
+            self.progress.begin(stage(p.stage), p.total);
+            self.stage = Some(p.stage);
+            self.done = 0;
+        }
+        if let Some(total) = p.total {
+            self.progress.expect(total);
+        }
+        self.progress.advance(p.done.saturating_sub(self.done));
+        self.done = self.done.max(p.done);
+    }
+
+    fn finish(&mut self) {
+        if self.stage.take().is_some() {
+            self.progress.finish();
+        }
+    }
+}
+
+const fn stage(stage: engine::Stage) -> Stage {
+    match stage {
+        engine::Stage::Load => Stage::Load,
+        engine::Stage::Pull => Stage::Pull,
+        engine::Stage::Extract => Stage::Unpack,
+    }
+}
+
+const fn rank(stage: engine::Stage) -> u8 {
+    match stage {
+        engine::Stage::Load => 0,
+        engine::Stage::Pull => 1,
+        engine::Stage::Extract => 2,
+    }
+}

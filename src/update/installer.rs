@@ -1,0 +1,155 @@
+//! Filling the slot, and running the hooks of what is in it.
+
+use std::path::PathBuf;
+
+use super::fetch;
+use super::new_root::NewRoot;
+use super::story::Story;
+use super::{Request, before, go_on};
+use crate::engine::{Engine, Hostapp, Image};
+use crate::error::{Code, Error, Result};
+use crate::progress::Progress;
+use crate::sys::command::{self, End};
+use crate::update::preflight::Ready;
+use crate::update::sysroot::Sysroot;
+
+/// Which of the hooks that run in the running system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// Before those that run in the new one.
+    Before,
+    /// After them.
+    After,
+}
+
+/// What an update does with the slot. None of it selects the slot, but for the hooks.
+pub(crate) trait Installer {
+    /// Ends hooks that an update left running when it was killed: they would deploy and select behind our back what is erased
+    /// meanwhile.
+    fn end_hooks(&self) -> Result<()>;
+    /// Whether those of this update may still run, because the engine has gone away from them.
+    fn has_left_hooks(&self) -> bool;
+    /// Ends those, with patience for an engine that is being restarted.
+    fn end_left_hooks(&self) -> Result<()>;
+    /// Keeps what the running system is like, for the health checks of the new one.
+    fn keep(&self) -> Result<()>;
+    /// Empties the slot, and fills it.
+    fn install(&self) -> Result<(Image, Hostapp)>;
+    /// Runs the new hooks, in the running system.
+    fn hooks_here(&self, when: When) -> Result<()>;
+    /// Runs the new hooks, in the new system.
+    fn forward_hooks(&self, image: &Image) -> Result<()>;
+    /// Marks the slot as the one that was installed later; its number.
+    fn count(&self) -> Result<u64>;
+}
+
+/// With the container engine, as on a device.
+pub(super) struct ByEngine<'a> {
+    pub request: &'a Request,
+    pub ready: &'a Ready,
+    pub progress: &'a dyn Progress,
+    pub story: &'a Story,
+}
+
+impl Installer for ByEngine<'_> {
+    fn end_hooks(&self) -> Result<()> {
+        self.ready.engine.remove_running()
+    }
+
+    fn has_left_hooks(&self) -> bool {
+        self.ready.engine.has_left_hooks()
+    }
+
+    fn end_left_hooks(&self) -> Result<()> {
+        Engine::end_hooks(&self.request.paths)
+    }
+
+    fn keep(&self) -> Result<()> {
+        before::keep(&self.request.paths)
+    }
+
+    fn install(&self) -> Result<(Image, Hostapp)> {
+        let sysroot = self.sysroot();
+        go_on()?;
+        sysroot.make_skeleton()?;
+        self.empty();
+        sysroot.flush()?;
+        go_on()?;
+        let image = fetch::fetch(self);
+        // A signal has ended it, unless it came too late for that.
+        go_on()?;
+        let image = image?;
+        let hostapp = self.ready.engine.create_hostapp(&image)?;
+        let volume = self.volume(&hostapp)?;
+        sysroot.add(&hostapp.id, &volume)?;
+        sysroot.make_current(&hostapp.id)?;
+        self.story.slot_is_filled(&self.request.paths);
+        go_on()?;
+        Ok((image, hostapp))
+    }
+
+    fn hooks_here(&self, when: When) -> Result<()> {
+        let root = NewRoot::mount(self.sysroot())?;
+        let result = root.run_hooks(when, self.story);
+        root.unmount();
+        result
+    }
+
+    fn forward_hooks(&self, image: &Image) -> Result<()> {
+        let mut last = String::new();
+        let status = self.ready.engine.run_hooks(image, &mut |line| {
+            tracing::info!("{line}");
+            command::keep(&mut last, line);
+        })?;
+        let end = End::Status(i32::try_from(status).unwrap_or(i32::MAX));
+        self.story.hooks_ended("forward", end);
+        if end.is_success() {
+            return Ok(());
+        }
+        Err(Error::new(Code::HookFailed, "cannot run the forward hooks of the new release")
+            .object("forward")
+            .because(command::because(end, &last)))
+    }
+
+    fn count(&self) -> Result<u64> {
+        let counter = Sysroot::at(self.request.paths.active()).counter().saturating_add(1);
+        self.sysroot().set_counter(counter)?;
+        Ok(counter)
+    }
+}
+
+impl ByEngine<'_> {
+    fn sysroot(&self) -> &Sysroot {
+        &self.ready.sysroot
+    }
+
+    /// What cannot be removed takes room, and harms nobody else: then the next step fails for want of it, or does not.
+    fn empty(&self) {
+        let engine = &self.ready.engine;
+        for result in [engine.remove_containers(), engine.remove_images()] {
+            if let Err(e) = result {
+                tracing::warn!("{}", e.message());
+            }
+        }
+        self.sysroot().remove_hostapps();
+    }
+
+    /// The boot volume below the engine's data; a complete one, since the slot boots from it.
+    fn volume(&self, hostapp: &Hostapp) -> Result<PathBuf> {
+        let error = |code: Code, why: &str| {
+            Error::new(code, "cannot use the image as a host OS").object(hostapp.boot.display()).because(why)
+        };
+        let is_plain = |id: &str| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        if !is_plain(&hostapp.id) {
+            return Err(error(Code::EngineFailed, "the engine gave its container no usable name"));
+        }
+        let below = hostapp.boot.strip_prefix(&self.ready.data_root).ok();
+        let below = below.filter(|p| p.components().all(|c| matches!(c, std::path::Component::Normal(_))));
+        let volume = below
+            .ok_or_else(|| error(Code::EngineFailed, "its boot volume is not below the engine's data"))?;
+        if !self.sysroot().engine().join(volume).join("init").is_file() {
+            return Err(error(Code::ImageNotHostOs, "it has no /boot/init"));
+        }
+        Ok(volume.to_owned())
+    }
+}

@@ -1,0 +1,67 @@
+//! The root file system of the new release, mounted beside the running one.
+
+use super::installer::When;
+use super::story::Story;
+use crate::engine::HOST_VARIABLE;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::{Command, Speaker};
+use crate::update::mounted_root::MountedRoot;
+use crate::update::sysroot::Sysroot;
+
+/// The runner that came with the release.
+const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
+
+impl When {
+    const fn word(self) -> &'static str {
+        match self {
+            When::Before => "before",
+            When::After => "after",
+        }
+    }
+}
+
+/// The new root. It is unmounted by its owner, on every path.
+#[must_use = "it stays mounted"]
+pub(super) struct NewRoot(MountedRoot);
+
+impl NewRoot {
+    /// Has the slot's own `init` mount it.
+    pub(super) fn mount(sysroot: &Sysroot) -> Result<NewRoot> {
+        let init = sysroot.path().join("current/boot/init");
+        MountedRoot::mount(&init, sysroot.path()).map(NewRoot).map_err(|why| {
+            Error::new(Code::UpdateFailed, "cannot mount the root of the new release")
+                .object(init.display())
+                .because(why)
+        })
+    }
+
+    /// Runs the hooks of the new release here, if it has any.
+    pub(super) fn run_hooks(&self, when: When, story: &Story) -> Result<()> {
+        let runner = self.0.path().join(RUNNER);
+        if !runner.is_file() {
+            tracing::info!("the new release has no hooks to be run {} the others", when.word());
+            return Ok(());
+        }
+        let what = format!("{} hooks", when.word());
+        let failed = |why: std::io::Error| {
+            Error::new(Code::HookFailed, format!("cannot run the {what} of the new release"))
+                .object(when.word())
+                .because(why)
+        };
+        // With a slash at its end, as the runners of other releases print it into paths.
+        let mut folder = self.0.path().join("etc/hostapp-update-hooks.d").into_os_string();
+        folder.push("/");
+        let command = Command::script(&runner).map_err(failed)?;
+        let command = command.arg(format!("--{}", when.word())).arg("--dir").arg(folder);
+        let command = command.envs([("DURING_UPDATE", "1"), HOST_VARIABLE]);
+        let speaker = Speaker { name: &what, full: &what, hook: None, levels: true };
+        let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
+        story.hooks_ended(when.word(), ended.end);
+        if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
+    }
+
+    /// Unmounts it.
+    pub(super) fn unmount(self) {
+        self.0.unmount();
+    }
+}

@@ -1,0 +1,249 @@
+//! A reboot that waits until no service holds its update lock, and that takes place.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+mod locks;
+
+use locks::{Look, Services};
+
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::progress::dashboard::Dashboard;
+use crate::sys::command::{Command, End, Said};
+use crate::sys::ladder::{self, Missed, Rung, apart};
+use crate::sys::log::events;
+use crate::sys::power::{self, Ending};
+use crate::sys::systemd::{self, SystemdError};
+use crate::sys::{signal, watch::Watch};
+
+/// At 100 %, while a lock is held. Dashboards and people know these two texts from the script of this name.
+pub const WAITING: &str = "Reboot waiting on application lock";
+/// At 100 %, from then on.
+pub const REBOOTING: &str = "Reboot in progress";
+
+/// For the last report; the reboot does not wait for a server.
+const LAST_REPORT: Duration = Duration::from_secs(15);
+/// Everything was flushed before, by whoever wrote it; this is for what others have written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(30);
+/// For `systemctl`, where there is no D-Bus.
+const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long things take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// From one look at the locks to the next, at most: a lock can be let go without any event.
+    pub look: Duration,
+    /// From one look to the next, at least: services may make events without end.
+    pub pause: Duration,
+    /// From one way to reboot to the next, once it has accepted, in the order of [`Ways`]. The script's were 120, 300 and 600 s
+    /// from the beginning.
+    pub patience: [Duration; 4],
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Times {
+            look: seconds(5),
+            pause: Duration::from_millis(500),
+            patience: [seconds(120), seconds(180), seconds(300), seconds(10)],
+        }
+    }
+}
+
+/// The ways to reboot, gentlest first.
+pub struct Ways<'a> {
+    /// systemd stops every service, and then restarts; [`Missed::NotHere`] where it does not run.
+    pub systemd: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    /// systemd kills every process instead.
+    pub forced: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    /// `reboot(2)`. Does not return, unless it fails.
+    pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    /// `/proc/sysrq-trigger`.
+    pub sysrq: Box<dyn FnMut() -> io::Result<()> + 'a>,
+}
+
+impl<'a> Ways<'a> {
+    /// Those of the system below `paths`.
+    #[must_use]
+    pub fn of(paths: &'a Paths) -> Self {
+        let root = paths.root();
+        // A folder tree of a test stands for no machine, and must not end the one it is on.
+        let machine = root == Path::new("/");
+        let managed = machine && systemd::is_running(root);
+        let by_systemd = move |ask: fn() -> Result<(), SystemdError>, args: &[&str]| {
+            if managed { by_systemd(paths, ask, args) } else { Err(Missed::NotHere) }
+        };
+        Ways {
+            systemd: Box::new(move || by_systemd(systemd::reboot, &["reboot"])),
+            forced: Box::new(move || by_systemd(systemd::reboot_by_force, &["reboot", "--force"])),
+            kernel: Box::new(move || match machine {
+                true => match power::kernel(Ending::Reboot)? {},
+                false => Err(io::Error::other("this is no machine")),
+            }),
+            sysrq: Box::new(move || power::sysrq(Ending::Reboot, root)),
+        }
+    }
+}
+
+/// `safe_reboot`: [`run`]. Takes no arguments.
+///
+/// # Errors
+/// [`Code::Usage`] for arguments, then those of [`run`]. It does not return otherwise.
+pub fn safe_reboot(args: &[OsString]) -> Result<()> {
+    if let Some(arg) = args.first() {
+        let message =
+            format!("unexpected argument '{}': this program takes none, and reboots", arg.to_string_lossy());
+        return Err(Error::new(Code::Usage, message).with_hint("run it without arguments to reboot"));
+    }
+    match run(&Paths::default())? {}
+}
+
+/// Waits for the services' locks, and reboots. The system ends while this waits for that.
+///
+/// # Errors
+/// [`Code::RebootFailed`] when every way to reboot has failed.
+pub fn run(paths: &Paths) -> Result<Infallible> {
+    let times = Times::default();
+    let dashboard = Dashboard::if_installed(paths);
+    wait(paths, &times, &dashboard);
+    tracing::info!("{REBOOTING}");
+    dashboard.report(100, REBOOTING);
+    dashboard.finish(LAST_REPORT);
+    // systemd stops this very program on its way down. That is no failure of it.
+    if systemd::is_running(paths.root())
+        && let Err(e) = signal::term_is_success()
+    {
+        tracing::debug!("SIGTERM will look like a failure: {e}");
+    }
+    Err(reboot(Ways::of(paths), &times, flush, thread::sleep))
+}
+
+/// Reboots without asking any service: for a device that must not stay as it is. A return is a failure.
+#[must_use]
+pub fn at_once(paths: &Paths) -> Error {
+    tracing::info!("{REBOOTING}");
+    if let Some(signal) = signal::came()
+        && systemd::is_running(paths.root())
+    {
+        // The system goes down already, and waits for this program; or somebody has stopped it, and the system is to go down.
+        let asked = systemd::reboot().map_or_else(|e| e.to_string(), |()| "systemd was asked".to_owned());
+        return Error::new(
+            Code::RebootFailed,
+            format!("the reboot is not waited for after {signal}: {asked}"),
+        )
+        .after_success();
+    }
+    if systemd::is_running(paths.root())
+        && let Err(e) = signal::term_is_success()
+    {
+        tracing::debug!("SIGTERM will look like a failure: {e}");
+    }
+    reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
+}
+
+/// Waits until no service holds its lock, or the owner overrides them; for as long as it takes.
+pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
+    tracing::info!("safe reboot: looking for the locks of services");
+    let services = Services::new(paths);
+    let watch = Watch::new().inspect_err(|e| tracing::debug!("inotify: {e}")).ok();
+    loop {
+        let began = Instant::now();
+        if services.overridden(watch.as_ref()) {
+            tracing::info!("the owner overrides the locks of services");
+            return;
+        }
+        let held = match services.look(watch.as_ref()) {
+            Look::Free => {
+                tracing::info!("no service holds a lock");
+                return;
+            }
+            Look::Held(held) => held,
+        };
+        let path = held.path.display();
+        // Anew each time: whoever waits looks at the last lines of the log, for these words.
+        tracing::warn!(
+            MESSAGE_ID = events::LOCK_WAIT,
+            COPAL_LOCK = %path,
+            "{path} exists, busy waiting on unlocking for reboot."
+        );
+        if let Some(e) = &held.unknown {
+            tracing::warn!("whether {path} is held cannot be told: {e}");
+        }
+        dashboard.report(100, WAITING);
+        if let Some(watch) = &watch {
+            // Our own closing of files is among it. The lock may have been let go meanwhile, too.
+            watch.forget();
+            if !held.is_free_now()
+                && let Err(e) = watch.wait(began + times.look)
+            {
+                tracing::debug!("inotify: {e}");
+            }
+        }
+        let least = if watch.is_some() { times.pause } else { times.look };
+        thread::sleep(least.saturating_sub(began.elapsed()));
+    }
+}
+
+/// Reboots: flushes, asks, waits, and so on down the ladder. `flush` must come back, even where a disk hangs. A return is a
+/// failure.
+#[must_use]
+pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
+    let Ways { systemd, forced, kernel, mut sysrq } = ways;
+    let kernel: Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
+    let [gently, by_force, in_kernel, at_last] = times.patience;
+    let rungs = vec![
+        Rung { name: "systemd", patience: gently, act: systemd },
+        Rung { name: "systemd by force", patience: by_force, act: forced },
+        // It waits by itself.
+        Rung::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
+        Rung::new("sysrq", at_last, move || Ok(sysrq()?)),
+    ];
+    let reasons = ladder::descend(Ending::Reboot, rungs, flush, wait);
+    Error::new(Code::RebootFailed, "the device does not reboot")
+        .because(io::Error::other(reasons.join("; ")))
+        .after_success()
+}
+
+fn flush() {
+    if !power::sync_within(FLUSH_LIMIT) {
+        tracing::warn!("not everything could be flushed in {} s", FLUSH_LIMIT.as_secs());
+    }
+}
+
+/// Asks systemd over D-Bus, or by `systemctl`, which has a way of its own to it. Without an answer it may be on its way, and has
+/// its time.
+fn by_systemd(
+    paths: &Paths,
+    ask: impl Fn() -> Result<(), SystemdError>,
+    args: &[&str],
+) -> Result<(), Missed> {
+    let refused = match ask() {
+        Ok(()) => return Ok(()),
+        Err(e @ SystemdError::Silent(_)) => {
+            tracing::warn!("systemd: {e}");
+            return Ok(());
+        }
+        Err(e) => e,
+    };
+    let systemctl = paths.at("/usr/bin/systemctl");
+    if !systemctl.is_file() {
+        return Err(Missed::Failed(refused.to_string()));
+    }
+    tracing::debug!("{refused}; asking systemctl");
+    let end = Command::new(systemctl).args(args).limit(Some(SYSTEMCTL_LIMIT)).run(|said| {
+        if let Said::Line(_, line) = said {
+            tracing::info!("systemctl: {line}");
+        }
+    })?;
+    match end {
+        End::Status(0) => Ok(()),
+        end => Err(Missed::Failed(format!("{refused}; systemctl: {end}"))),
+    }
+}

@@ -1,0 +1,176 @@
+//! The steps of an update, in their order.
+
+use super::installer::{Installer, When};
+use super::{Installed, Request, go_on};
+use crate::boot_state;
+use crate::engine::Image;
+use crate::error::{Code, Error, Result};
+use crate::hooks::builtin::bootfiles;
+use crate::state::files::{self, BootfilesRecord, Marker, Trial};
+use crate::state::phase::Marked;
+use crate::update::preflight::Device;
+use crate::update::undo::{self, EndHooks, Restore, Undo, Undone};
+
+/// An update under way.
+pub(crate) struct Update<'a> {
+    /// What is wanted.
+    pub request: &'a Request,
+    /// The device; `None` where an image is being built.
+    pub device: Option<&'a Device>,
+    /// Who fills the slot, and runs the hooks of what is in it.
+    pub installer: &'a dyn Installer,
+    /// The hooks of the running system.
+    pub restore: Restore<'a>,
+    /// Which update this is, for the records.
+    pub transaction: String,
+}
+
+impl Update<'_> {
+    pub(crate) fn run(&self) -> Result<Installed> {
+        if let Some(device) = self.device {
+            files::sweep(&self.request.paths);
+            self.undo_earlier(device)?;
+            self.installer.keep()?;
+        }
+        let (image, hostapp) = self.installer.install()?;
+        let counter = match self.device {
+            Some(device) if self.request.hooks => {
+                let done = self.select(device, &image).and_then(|()| self.installer.count());
+                done.map_err(|e| self.undo(device, e))?
+            }
+            _ => self.installer.count()?,
+        };
+        Ok(Installed {
+            image: image.reference,
+            image_id: image.id,
+            hostapp: hostapp.id,
+            slot: self.device.map(|d| d.target.slot),
+            selected: self.request.hooks,
+            counter,
+        })
+    }
+
+    /// Sets back what an earlier update has selected or deployed, before the slot that it belongs to is erased.
+    fn undo_earlier(&self, device: &Device) -> Result<()> {
+        if !device.recovery {
+            return Ok(());
+        }
+        // An update that was killed leaves its hooks running in their container. They would deploy and select behind our back what
+        // is erased meanwhile.
+        self.installer.end_hooks()?;
+        let undone = self.way_back(device, true, None).run();
+        undone.selection?;
+        match undone.boot_files {
+            Some(Err(e)) if self.request.force => {
+                tracing::warn!("--force: going on although {e}");
+            }
+            Some(Err(e)) => {
+                return Err(e.and_also(
+                    "the boot partition may hold boot files of the other slot, which is therefore not erased",
+                ));
+            }
+            _ => {}
+        }
+        undone.others.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Runs the hooks of the new release, the last of which selects it.
+    fn select(&self, device: &Device, image: &Image) -> Result<()> {
+        let paths = &self.request.paths;
+        let marker = Marker {
+            kind: Marked::Installing,
+            boot_id: files::boot_id(paths)?,
+            target: device.target.slot,
+            transaction: self.transaction.clone(),
+        };
+        marker.set(paths)?;
+        files::drop_breadcrumbs(paths)?;
+        // Before anything may select the slot: a trial that is not this one's would bring its count of resets along.
+        Trial { transaction: self.transaction.clone(), slot: device.target.slot, resets: 0 }.write(paths)?;
+        self.installer.hooks_here(When::Before)?;
+        go_on()?;
+        self.installer.forward_hooks(image)?;
+        go_on()?;
+        self.installer.hooks_here(When::After)?;
+        go_on()?;
+        self.is_selected(device)?;
+        bootfiles::sum_up_selection(paths);
+        BootfilesRecord::settle(paths, device.target.slot)
+    }
+
+    /// What the hooks say is one thing, what the bootloader will read another.
+    fn is_selected(&self, device: &Device) -> Result<()> {
+        let target = &device.target;
+        let dialect = boot_state::detect(&self.request.paths)?;
+        let state = dialect.read()?;
+        if !state.root.means(target) {
+            return Err(Error::new(
+                Code::HookFailed,
+                format!(
+                    "the hooks of the new release have succeeded, but slot {} is not selected",
+                    target.slot
+                ),
+            )
+            .object(dialect.file().display()));
+        }
+        if dialect.counts() && !state.upgrade_available {
+            tracing::warn!(
+                "slot {} is selected, but not on trial: the bootloader will not come back by itself",
+                target.slot
+            );
+        }
+        Ok(())
+    }
+
+    fn way_back<'d>(&'d self, device: &'d Device, hooks: bool, end_hooks: Option<EndHooks<'d>>) -> Undo<'d> {
+        Undo {
+            paths: &self.request.paths,
+            roots: &device.roots,
+            dialect: &*device.dialect,
+            transaction: self.transaction.clone(),
+            hooks: hooks.then_some(self.restore),
+            end_hooks,
+        }
+    }
+
+    /// Goes back, and tells in the error how far that led.
+    fn undo(&self, device: &Device, why: Error) -> Error {
+        tracing::error!("{}; going back to the running system", why.message());
+        let end_hooks = || self.installer.end_left_hooks();
+        let left = self.installer.has_left_hooks();
+        let undone = self.way_back(device, self.request.recover, left.then_some(&end_hooks)).run();
+        let (running, target) = (device.roots.active.slot, device.target.slot);
+        for e in &undone.others {
+            tracing::warn!("{}", e.message());
+        }
+        let (why, next) = match &undone.left {
+            Some(e) => {
+                let text = format!(
+                    "hooks of the new release may still run, and select slot {target} again ({})",
+                    e.message()
+                );
+                (why.and_also(&text).with_hint(undo::HOW_TO_END), "boots next, unless they do")
+            }
+            None => (why, "boots next"),
+        };
+        match undone {
+            Undone { selection: Err(e), .. } => {
+                tracing::error!("{}", e.message());
+                why.and_also(&format!(
+                    "AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN ({}): slot {target}, which is not complete, may be \
+                     what boots next",
+                    e.message()
+                ))
+                .with_hint("do not restart the device: run the update again, which tries to select the running system first")
+            }
+            Undone { boot_files: Some(Err(e)), .. } => why.and_also(&format!(
+                "slot {running}, the running system, {next}, but its boot files could not be restored ({})",
+                e.message()
+            )),
+            _ => why.and_also(&format!("slot {running}, the running system, {next}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

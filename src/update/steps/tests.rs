@@ -1,0 +1,172 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::cell::{Cell, RefCell};
+
+use super::*;
+use crate::config::paths::Paths;
+use crate::disk::Facts;
+use crate::engine::Hostapp;
+use crate::hooks::Context;
+use crate::hooks::builtin::BUILTINS;
+use crate::slot::{Roots, Slot};
+use crate::state::phase::{Phase, observe};
+use crate::tree::{GIB, MIB, Tree};
+use crate::update::Source;
+
+/// A device of files that runs slot A, told by U-Boot's file.
+fn device() -> Tree {
+    let mut tree = Tree::new();
+    tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data").folder("/mnt/state");
+    tree.file("/proc/sys/kernel/random/boot_id", "this\n");
+    tree.part("sda", "sda1", "8:1", MIB).mount("8:1", "/mnt/boot", "vfat", "/dev/sda1", "rw");
+    for (slot, n, point) in [(Slot::A, 2, "/mnt/sysroot/active"), (Slot::B, 3, "/mnt/sysroot/inactive")] {
+        let (name, dev) = (format!("sda{n}"), format!("8:{n}"));
+        tree.part("sda", &name, &dev, GIB);
+        tree.udev(&dev, &[("ID_FS_TYPE", "ext4"), ("ID_FS_LABEL", slot.label())]);
+        tree.folder(point).mount(&dev, point, "ext4", &format!("/dev/{name}"), "rw");
+    }
+    tree.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=0\n");
+    tree
+}
+
+fn roots(paths: &Paths) -> Roots {
+    Roots::of(&Facts::gather(paths).unwrap()).unwrap()
+}
+
+fn phase(paths: &Paths) -> Phase {
+    observe(paths, &roots(paths)).unwrap().phase
+}
+
+/// Those hooks of a release that matter here.
+fn hooks(paths: &Paths, during_update: bool) -> Result<()> {
+    for name in ["80-rollback", "99-resin-uboot"] {
+        let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).unwrap();
+        (hook.run)(&Context { paths: paths.clone(), during_update, called: name.to_owned() })?;
+    }
+    Ok(())
+}
+
+/// An engine that goes away from the hooks, which go on.
+struct Lost<'a> {
+    paths: &'a Paths,
+    left: bool,
+    comes_back: bool,
+    /// Where the device stood when they were to be ended.
+    ended: RefCell<Vec<Phase>>,
+}
+
+impl Installer for Lost<'_> {
+    fn end_hooks(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn has_left_hooks(&self) -> bool {
+        self.left
+    }
+
+    fn end_left_hooks(&self) -> Result<()> {
+        self.ended.borrow_mut().push(phase(self.paths));
+        // They come to their end before they are ended.
+        hooks(self.paths, true)?;
+        if self.comes_back { Ok(()) } else { Err(Error::new(Code::EngineUnreachable, "there is no engine")) }
+    }
+
+    fn keep(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn install(&self) -> Result<(Image, Hostapp)> {
+        let image = Image { reference: "image".into(), id: "id".into(), size: 0 };
+        Ok((image, Hostapp { id: "hostapp".into(), boot: "/boot".into() }))
+    }
+
+    fn hooks_here(&self, _when: When) -> Result<()> {
+        Ok(())
+    }
+
+    fn forward_hooks(&self, _image: &Image) -> Result<()> {
+        Err(Error::new(Code::EngineUnreachable, "the engine is gone"))
+    }
+
+    fn count(&self) -> Result<u64> {
+        Ok(1)
+    }
+}
+
+/// An update that loses its engine: its error, and the phases in which hooks were ended.
+fn lost(tree: &Tree, left: bool, comes_back: bool, recover: bool) -> (Error, Vec<Phase>) {
+    let paths = tree.paths();
+    let request = Request {
+        paths: paths.clone(),
+        program: "hostapp-update".into(),
+        source: Source::Reference("image".into()),
+        hooks: true,
+        recover,
+        reboot: false,
+        force: false,
+    };
+    let roots = roots(&paths);
+    let target = roots.other().unwrap().clone();
+    let device = Device::of(&paths, roots, target, false).unwrap();
+    let installer = Lost { paths: &paths, left, comes_back, ended: RefCell::default() };
+    let restored = Cell::new(0);
+    let restore = || {
+        restored.set(restored.get() + 1);
+        hooks(&paths, false)
+    };
+    let update = Update {
+        request: &request,
+        device: Some(&device),
+        installer: &installer,
+        restore: &restore,
+        transaction: "t".into(),
+    };
+    let e = update.run().unwrap_err();
+    assert_eq!(restored.get(), u32::from(recover));
+    let state = boot_state::detect(&paths).unwrap().read().unwrap();
+    assert!(state.root.means(&device.roots.active) && !state.upgrade_available, "{state:?}");
+    (e, installer.ended.take())
+}
+
+fn breadcrumbs(tree: &Tree) -> bool {
+    files::any_breadcrumb(&tree.paths()).unwrap()
+}
+
+#[test]
+fn hooks_that_the_engine_has_left_are_ended_before_the_update_is_undone() {
+    for recover in [true, false] {
+        let tree = device();
+        let (e, ended) = lost(&tree, true, true, recover);
+        // The running system was selected before anything that may take its time.
+        assert_eq!(ended, [Phase::Installing]);
+        assert_eq!(e.message(), "the engine is gone; slot A, the running system, boots next");
+        assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Healthy, false));
+    }
+    let tree = device();
+    let (_, ended) = lost(&tree, false, true, true);
+    assert_eq!(ended, [], "nobody is waited for without need");
+    assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Healthy, false));
+}
+
+#[test]
+fn hooks_that_cannot_be_ended_are_told_and_looked_after_at_the_next_boot() {
+    let tree = device();
+    let (e, _) = lost(&tree, true, false, true);
+    assert_eq!(e.code(), Code::EngineUnreachable);
+    assert_eq!(
+        e.message(),
+        "the engine is gone; hooks of the new release may still run, and select slot B again (there is no engine); slot A, the \
+         running system, boots next, unless they do"
+    );
+    assert!(e.hint().contains("copal rollback back"), "{e}");
+    assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Installing, true));
+    // Should they select it, that is a trial like any other.
+    hooks(&tree.paths(), true).unwrap();
+    assert_eq!(phase(&tree.paths()), Phase::Pending);
+    assert!(Trial::read(&tree.paths()).unwrap().is_some());
+
+    let tree = device();
+    lost(&tree, true, false, true);
+    std::fs::remove_dir_all(tree.paths().run_files()).unwrap();
+    assert_eq!(phase(&tree.paths()), Phase::Leftovers, "the next boot");
+}

@@ -1,0 +1,56 @@
+//! What the history has to tell of an update: what it installed where, how its hooks ended, and why it failed.
+
+use std::cell::RefCell;
+
+use super::{Installed, Request};
+use crate::config::paths::Paths;
+use crate::error::Result;
+use crate::slot::hostapp;
+use crate::state::history::{self, Event, Failure, Hook, Record, Side};
+use crate::sys::command::End;
+use crate::update::preflight::Device;
+
+/// Grows while the update runs.
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    hooks: RefCell<Vec<Hook>>,
+    release: RefCell<Option<String>>,
+}
+
+impl Story {
+    /// Hooks that are run as one program have ended.
+    pub(super) fn hooks_ended(&self, name: &str, end: End) {
+        let status = match end {
+            End::Status(status) => Some(status),
+            End::Signal(_) | End::TooLong(_) => None,
+        };
+        self.hooks.borrow_mut().push(Hook { name: name.to_owned(), status });
+    }
+
+    /// The other slot holds the new release, and nothing of what was there before.
+    pub(super) fn slot_is_filled(&self, paths: &Paths) {
+        *self.release.borrow_mut() = hostapp::version(&paths.inactive());
+    }
+
+    /// The update has come to its end.
+    pub(super) fn tell(
+        &self,
+        request: &Request,
+        device: &Device,
+        transaction: &str,
+        end: &Result<Installed>,
+    ) {
+        let paths = &request.paths;
+        let event = if end.is_ok() { Event::Installed } else { Event::UpdateFailed };
+        let record = Record {
+            image: Some(request.source.to_string()),
+            from: Some(Side { slot: device.roots.active.slot, version: hostapp::running_version(paths) }),
+            to: Some(Side { slot: device.target.slot, version: self.release.take() }),
+            phase: Some(device.phase.to_string()),
+            hooks: self.hooks.take(),
+            error: end.as_ref().err().map(Failure::from),
+            ..Record::new(transaction, event)
+        };
+        history::append(paths, &record);
+    }
+}
