@@ -24,11 +24,11 @@ pub struct Applet {
     /// The base name, as in `argv[0]`.
     pub name: &'static str,
     /// What stands behind it.
-    pub kind: Kind,
+    pub kind: NameKind,
 }
 
 /// What stands behind a legacy name.
-pub enum Kind {
+pub enum NameKind {
     /// A program. Its exit code is 0, 1 or, for wrong arguments, 2.
     Program(fn(&Invocation) -> Result<()>),
     /// A shell file that board scripts source; never a program.
@@ -44,7 +44,7 @@ pub struct Invocation {
 }
 
 const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Applet {
-    Applet { name, kind: Kind::Program(run) }
+    Applet { name, kind: NameKind::Program(run) }
 }
 
 /// The table: every name, and the function behind it. `copal --list` prints it in this order.
@@ -59,7 +59,7 @@ pub const APPLETS: &[Applet] = &[
     program("rollback-stop", rollback),
     program("rollback-tests", rollback),
     program("rollback-check-version", rollback),
-    Applet { name: "rollback-parse-bootloader", kind: Kind::Sourced },
+    Applet { name: "rollback-parse-bootloader", kind: NameKind::Sourced },
     program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
     program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", state_probe),
@@ -162,8 +162,8 @@ fn find(name: &OsStr) -> Option<&'static Applet> {
 
 fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
     let result = match applet.kind {
-        Kind::Program(run) => run(invocation),
-        Kind::Sourced => Err(Error::new(
+        NameKind::Program(run) => run(invocation),
+        NameKind::Sourced => Err(Error::new(
             Code::NotInThisBuild,
             format!("cannot run {}: it is a shell file to be sourced, not a program", applet.name),
         )

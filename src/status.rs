@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::boot_state::{self, BootState, Dialect, Named};
+use crate::boot_state::{self, Backend, BootState, Named};
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
@@ -31,7 +31,7 @@ pub struct Status {
     /// What the bootloader goes by.
     pub boot: Option<Boot>,
     /// The two roots, as far as they are mounted.
-    pub slots: Vec<Held>,
+    pub slots: Vec<SlotStatus>,
     /// Whether a breadcrumb tells the supervisor to keep its hands off.
     pub breadcrumb: Option<bool>,
     /// What became of earlier updates.
@@ -61,7 +61,7 @@ pub struct Status {
 #[derive(Debug, Clone, Serialize)]
 pub struct Boot {
     /// How it is told: `U-Boot`, `GRUB`, …
-    pub dialect: &'static str,
+    pub backend: &'static str,
     /// The file that tells it.
     pub file: String,
     /// The selected root as that file names it.
@@ -78,7 +78,7 @@ pub struct Boot {
 
 /// A root and what is on it.
 #[derive(Debug, Clone, Serialize)]
-pub struct Held {
+pub struct SlotStatus {
     /// Which one.
     pub slot: Slot,
     /// Whether it is the running one.
@@ -140,7 +140,7 @@ pub fn read(paths: &Paths) -> Status {
     let roots = facts.as_ref().and_then(|f| problems.keep(Roots::of(f)));
     let observed = roots.as_ref().and_then(|r| problems.keep(phase::observe(paths, r)));
     let boot = match &observed {
-        Some(o) => Some(Boot::of(&*o.dialect, &o.state)),
+        Some(o) => Some(Boot::of(&*o.backend, &o.state)),
         None => problems.keep(boot_alone(paths)),
     };
     let phase = observed.as_ref().map(|o| o.phase);
@@ -148,7 +148,7 @@ pub fn read(paths: &Paths) -> Status {
     let next = boot.as_ref().zip(roots.as_ref()).and_then(|(b, r)| b.next(observed.as_ref()?.selected?, r));
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
-    let told = Told::of(&history::read(paths));
+    let told = HistorySummary::of(&history::read(paths));
     Status {
         copal: env!("CARGO_PKG_VERSION"),
         phase: phase.map(Phase::as_str),
@@ -178,14 +178,14 @@ pub fn read_with_history(paths: &Paths) -> Status {
 }
 
 /// What the history tells.
-struct Told {
+struct HistorySummary {
     update: Option<Record>,
     rollback: Option<Record>,
     rollbacks: usize,
 }
 
-impl Told {
-    fn of(history: &[Record]) -> Told {
+impl HistorySummary {
+    fn of(history: &[Record]) -> HistorySummary {
         let last = |is: &dyn Fn(&Record) -> bool| history.iter().rev().find(|r| is(r)).cloned();
         let rollback = last(&|r| r.event.is_rollback());
         let release = |r: &Record| r.from.as_ref().and_then(|side| side.version.clone());
@@ -194,7 +194,7 @@ impl Told {
             matches!(r.event, Event::RolledBack | Event::Altboot)
                 && rollback.as_ref().is_some_and(|last| release(last) == release(r))
         };
-        Told {
+        HistorySummary {
             update: last(&|r| !r.event.is_rollback() && r.event != Event::Unknown),
             rollbacks: history.iter().filter(same).count(),
             rollback,
@@ -212,16 +212,16 @@ fn holder(paths: &Paths) -> Result<Option<Holder>> {
 }
 
 fn boot_alone(paths: &Paths) -> Result<Boot> {
-    let dialect = boot_state::detect(paths)?;
-    let state = dialect.read()?;
-    Ok(Boot::of(&*dialect, &state))
+    let backend = boot_state::detect(paths)?;
+    let state = backend.read()?;
+    Ok(Boot::of(&*backend, &state))
 }
 
 impl Boot {
-    fn of(dialect: &dyn Dialect, state: &BootState) -> Boot {
+    fn of(backend: &dyn Backend, state: &BootState) -> Boot {
         Boot {
-            dialect: dialect.name(),
-            file: dialect.file().display().to_string(),
+            backend: backend.name(),
+            file: backend.file().display().to_string(),
             root: match &state.root {
                 Named::Index(index) => index.to_string(),
                 Named::Slot(slot) => slot.letter().to_owned(),
@@ -229,8 +229,8 @@ impl Boot {
             },
             upgrade_available: state.upgrade_available,
             bootcount: state.bootcount,
-            limit: dialect.counts().then(|| dialect.limit()),
-            exceeded: dialect.is_exceeded(state.bootcount),
+            limit: backend.counts().then(|| backend.limit()),
+            exceeded: backend.is_exceeded(state.bootcount),
         }
     }
 
@@ -241,17 +241,17 @@ impl Boot {
     }
 }
 
-fn held(facts: &Facts, roots: &Roots) -> Vec<Held> {
+fn held(facts: &Facts, roots: &Roots) -> Vec<SlotStatus> {
     let mut all = vec![of_root(facts, &roots.active, true)];
     all.extend(roots.inactive.as_ref().map(|r| of_root(facts, r, false)));
     all.sort_by_key(|h| h.slot);
     all
 }
 
-fn of_root(facts: &Facts, root: &Root, running: bool) -> Held {
+fn of_root(facts: &Facts, root: &Root, running: bool) -> SlotStatus {
     let paths = facts.paths();
     let place = if running { paths.active() } else { paths.inactive() };
-    Held {
+    SlotStatus {
         slot: root.slot,
         running,
         device: facts.device(root.dev).map(|d| d.name.clone()).unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use copal::config::flasher_conf::{Entry, FlasherConf, RawConf};
+use copal::config::flasher_conf::{Assignment, FlasherConf, RawConf};
 use copal::config::{pattern, shell_conf};
 use copal::error::{Code, Error};
 use proptest::prelude::*;
@@ -202,7 +202,7 @@ fn missing_unreadable_and_huge_files_are_errors() {
 fn any_conf() -> impl Strategy<Value = RawConf> {
     let value = prop_oneof!["[^\0]{0,20}", "[a-z'\"\\\\$`~:#;& \n\r\t={}*]{0,20}"];
     prop::collection::vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", value), 0..8).prop_map(|pairs| {
-        let entries = pairs.into_iter().map(|(key, value)| Entry { key, value, line: 0 }).collect();
+        let entries = pairs.into_iter().map(|(key, value)| Assignment { key, value, line: 0 }).collect();
         RawConf { file: PathBuf::from("f"), entries }
     })
 }
@@ -243,7 +243,7 @@ proptest! {
     #[test]
     fn a_shell_reads_what_is_printed(values in prop::collection::vec("[^\0]{0,30}", 64)) {
         let print = |value: &String| {
-            let entry = Entry { key: "COPAL_K".into(), value: value.clone(), line: 1 };
+            let entry = Assignment { key: "COPAL_K".into(), value: value.clone(), line: 1 };
             RawConf { file: PathBuf::new(), entries: vec![entry] }.to_string()
         };
         let texts: Vec<String> = values.iter().map(print).collect();

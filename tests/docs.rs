@@ -435,8 +435,8 @@ fn the_operator_s_guide_quotes_the_program() {
         ("it may boot half installed", "src/install/undo.rs"),
         ("but its boot files could not be restored", "src/update/steps/mod.rs"),
         ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/update/steps/mod.rs"),
-        ("the health checks failed", "src/cli/status/told.rs"),
-        ("the bootloader gave up", "src/cli/status/told.rs"),
+        ("the health checks failed", "src/cli/status/history.rs"),
+        ("the bootloader gave up", "src/cli/status/history.rs"),
     ] {
         let code = std::fs::read_to_string(top.join(file)).unwrap();
         assert!(code.contains(words) && text.replace('\n', " ").contains(words), "{words}");

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path};
 
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{self, Folder, Kind};
+use crate::sys::file::{self, FileKind, Folder};
 
 /// The one link that may lead elsewhere, made where an encrypted disk keeps its EFI programs apart.
 const EFI: &str = "EFI";
@@ -82,9 +82,9 @@ impl Destination {
             let now = here.as_ref().unwrap_or(&self.root);
             let next = match now.entry(name).map_err(|e| failed(now, name, e))?.map(|e| e.kind) {
                 None => return Ok(Walk::Missing),
-                Some(Kind::Folder) => now.enter(name).map_err(|e| failed(now, name, e))?,
-                Some(Kind::Link) if i == 0 => self.follow(name).ok_or_else(|| self.escapes(path))?,
-                Some(Kind::Link) => return Err(self.escapes(path)),
+                Some(FileKind::Folder) => now.enter(name).map_err(|e| failed(now, name, e))?,
+                Some(FileKind::Link) if i == 0 => self.follow(name).ok_or_else(|| self.escapes(path))?,
+                Some(FileKind::Link) => return Err(self.escapes(path)),
                 Some(_) => return Err(self.not_a_folder(path)),
             };
             // A file system mounted inside is another one.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::change::Plan;
 use super::env_file::{self, EnvFile};
 use super::envblock::ROOT;
-use super::{BootState, Dialect, Named, Variable};
+use super::{Backend, BootState, Named, Variable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 
@@ -27,7 +27,7 @@ impl Balena {
     }
 }
 
-impl Dialect for Balena {
+impl Backend for Balena {
     fn name(&self) -> &'static str {
         "balena bootloader"
     }

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
-use crate::sys::file::{self, Content, Folder, InPlace, Kind};
+use crate::sys::file::{self, Content, FileKind, Folder, InPlace};
 
 /// What is to be done in one folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +126,6 @@ pub(super) fn prepare(folder: &Folder, name: &OsStr) -> io::Result<()> {
 
 /// The file of this name as the folder writes it, which on FAT may be in another case.
 pub(super) fn find(folder: &Folder, name: &str) -> io::Result<Option<OsString>> {
-    let mut names = folder.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == Kind::File));
+    let mut names = folder.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == FileKind::File));
     Ok(names.find(|(n, _)| folder.same_name(n, name.as_ref())).map(|(n, _)| n))
 }

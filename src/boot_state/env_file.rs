@@ -18,7 +18,7 @@ pub(super) struct EnvFile {
 }
 
 /// The block, and what it was read from.
-pub(super) struct Found {
+pub(super) struct ReadBlock {
     pub(super) block: EnvBlock,
     /// Why it has to be repaired.
     pub(super) damage: Option<Damage>,
@@ -43,13 +43,13 @@ impl EnvFile {
     }
 
     /// The block; `None` where there is no file.
-    pub(super) fn read(&self) -> Result<Option<Found>> {
+    pub(super) fn read(&self) -> Result<Option<ReadBlock>> {
         let found = self.folder().and_then(|folder| Self::found(&folder, &self.name()));
         found.map_err(|e| invalid(&self.path).because(e))
     }
 
-    fn found(folder: &Folder, name: &OsStr) -> io::Result<Option<Found>> {
-        Ok(file::current_content(folder, name)?.map(Found::of))
+    fn found(folder: &Folder, name: &OsStr) -> io::Result<Option<ReadBlock>> {
+        Ok(file::current_content(folder, name)?.map(ReadBlock::of))
     }
 
     /// Selects a root, with a count of 0.
@@ -89,7 +89,7 @@ impl EnvFile {
         done.map_err(|e| self.cannot_set(changes, e))
     }
 
-    fn variables_step(&self, found: Option<&Found>, changes: &[Variable<'_>]) -> io::Result<Step> {
+    fn variables_step(&self, found: Option<&ReadBlock>, changes: &[Variable<'_>]) -> io::Result<Step> {
         // A block without a selection makes GRUB take root B.
         if found.is_none() {
             return Err(io::ErrorKind::NotFound.into());
@@ -136,7 +136,7 @@ impl EnvFile {
         self.carry_out(&|found| self.step(found, edit)).map_err(|e| unwritable(&self.path).because(e))
     }
 
-    fn carry_out(&self, step: &dyn Fn(Option<&Found>) -> io::Result<Step>) -> io::Result<()> {
+    fn carry_out(&self, step: &dyn Fn(Option<&ReadBlock>) -> io::Result<Step>) -> io::Result<()> {
         let (folder, name) = (self.folder()?, self.name());
         change::prepare(&folder, &name)?;
         let found = Self::found(&folder, &name)?;
@@ -153,13 +153,13 @@ impl EnvFile {
     }
 
     /// The step that makes the file hold the edited block: in place wherever that is safe.
-    fn step(&self, found: Option<&Found>, edit: &Edit<'_>) -> io::Result<Step> {
+    fn step(&self, found: Option<&ReadBlock>, edit: &Edit<'_>) -> io::Result<Step> {
         let mut block = found.map(|f| f.block.clone()).unwrap_or_default();
         if !edit(&mut block) {
             return Err(io::Error::other("it cannot hold this selection"));
         }
         match found {
-            Some(Found { damage: None, bytes, .. }) => {
+            Some(ReadBlock { damage: None, bytes, .. }) => {
                 if let Some(Rewrite { new, order }) = block.in_place(bytes).map_err(io::Error::other)? {
                     return Ok(Step::Sectors { name: self.name(), old: bytes.clone(), new, order });
                 }
@@ -180,12 +180,12 @@ fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
     [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)].iter().all(|(k, v)| block.set(k, v.as_bytes()))
 }
 
-impl Found {
+impl ReadBlock {
     /// Reads a block, or what can be read of a damaged one.
-    pub(super) fn of(bytes: Vec<u8>) -> Found {
+    pub(super) fn of(bytes: Vec<u8>) -> ReadBlock {
         match EnvBlock::parse(&bytes) {
-            Ok(block) => Found { block, damage: None, bytes },
-            Err(damage) => Found { block: EnvBlock::salvage(&bytes), damage: Some(damage), bytes },
+            Ok(block) => ReadBlock { block, damage: None, bytes },
+            Err(damage) => ReadBlock { block: EnvBlock::salvage(&bytes), damage: Some(damage), bytes },
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::change::{self, Plan, Step};
 use super::env_file::{self, EnvFile};
 use super::envblock::{ROOT, UPGRADE};
-use super::{BootState, Dialect, Named, Variable, invalid, unwritable};
+use super::{Backend, BootState, Named, Variable, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 use crate::sys::file::{self, Folder};
@@ -37,7 +37,7 @@ impl Grub {
     }
 }
 
-impl Dialect for Grub {
+impl Backend for Grub {
     fn name(&self) -> &'static str {
         "GRUB"
     }
@@ -132,7 +132,7 @@ impl Legacy {
     }
 }
 
-impl Dialect for Legacy {
+impl Backend for Legacy {
     fn name(&self) -> &'static str {
         "GRUB without rollback"
     }

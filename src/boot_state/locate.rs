@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::grub::{Grub, Legacy};
-use super::{Dialect, balena as bl, change, grub as gr, uboot as ub};
+use super::{Backend, balena as bl, change, grub as gr, uboot as ub};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Folder};
@@ -15,7 +15,7 @@ use crate::sys::mount;
 ///
 /// # Errors
 /// The boot partition is not mounted, or cannot be looked at.
-pub fn detect(paths: &Paths) -> Result<Box<dyn Dialect>> {
+pub fn detect(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
     if has(&boot, ub::FILE)? {
@@ -60,7 +60,7 @@ fn missing(place: &Path, why: &str) -> Error {
 ///
 /// # Errors
 /// The boot partition cannot be looked at.
-pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
+pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
     look(&boot)?;
@@ -73,7 +73,7 @@ pub fn uboot(paths: &Paths) -> Result<Box<dyn Dialect>> {
 ///
 /// # Errors
 /// There is no `grubenv`, nor a `grub.cfg`, on the boot partition, or it cannot be looked at.
-pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
+pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     mounted(paths, &paths.plain_boot())?;
     let Some(place) = grub_place(paths)? else {
         let boot = paths.plain_boot();
@@ -96,7 +96,7 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Dialect>> {
 ///
 /// # Errors
 /// The boot partition cannot be looked at.
-pub fn balena(paths: &Paths) -> Result<Box<dyn Dialect>> {
+pub fn balena(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
     look(&boot)?;

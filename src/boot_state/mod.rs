@@ -65,7 +65,7 @@ impl BootState {
 }
 
 /// One way in which a bootloader is told.
-pub trait Dialect {
+pub trait Backend {
     /// Its name, for owners.
     fn name(&self) -> &'static str;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::change::{self, Plan, Step};
 use super::envblock::{BOOTCOUNT, ROOT, UPGRADE};
 use super::uenv::Uenv;
-use super::{BootState, Dialect, Named, env_file, invalid, unwritable};
+use super::{Backend, BootState, Named, env_file, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::Root;
 use crate::sys::file::{self, Folder};
@@ -113,7 +113,7 @@ impl Uboot {
     }
 }
 
-impl Dialect for Uboot {
+impl Backend for Uboot {
     fn name(&self) -> &'static str {
         "U-Boot"
     }

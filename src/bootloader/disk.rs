@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::place::Place;
+use super::storage::Storage;
 use crate::config::paths::Paths;
 use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
@@ -14,14 +14,14 @@ use crate::sys::block::{Access, Device, Medium};
 const STRIDE: u64 = 256 << 10;
 
 /// How long another program's lock is waited for: udev takes one to look at a disk that was just written.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens the node of a block device.
 ///
 /// # Errors
 /// [`Code::FlashDeviceMissing`], [`Code::NotRoot`], [`Code::Busy`], [`Code::TargetReadOnly`], [`Code::Io`].
 pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let opened = loop {
         match Device::open(node, access) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
@@ -75,7 +75,7 @@ impl Disk<'_> {
     }
 }
 
-impl Place for Disk<'_> {
+impl Storage for Disk<'_> {
     fn name(&self) -> String {
         self.name.display().to_string()
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{self, Disk, read_only};
 use super::region::inside;
-use super::{Asked, Coming, Job, Kind, Target};
+use super::{Coming, Job, NamedDevice, StorageKind, Target};
 use crate::config::paths::Paths;
 use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
@@ -124,7 +124,7 @@ struct MmcBoot {
 }
 
 /// Takes `mmcblkNbootM` by its name and by having `force_ro`: the kernel gives that to boot partitions alone.
-pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
+pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let Some(name) = node.file_name().and_then(|n| n.to_str()).filter(|n| parts(n).is_some()) else {
         return Ok(None);
@@ -156,8 +156,8 @@ impl MmcBoot {
 }
 
 impl Target for MmcBoot {
-    fn kind(&self) -> Kind {
-        Kind::MmcBoot
+    fn kind(&self) -> StorageKind {
+        StorageKind::MmcBoot
     }
 
     fn name(&self) -> &Path {

@@ -6,21 +6,21 @@
 mod disk;
 pub mod mmcboot;
 pub mod mtd;
-pub mod place;
 pub mod region;
 pub mod sequence;
+pub mod storage;
 
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::bootloader::storage::Storage;
 use crate::config::paths::Paths;
 use crate::disk::partition::Table;
 use crate::disk::resolve;
 use crate::error::{Code, Error, Result};
 use crate::sys::log::events;
-use crate::sys::signal::{self, PutOff};
-use place::Place;
+use crate::sys::signal::{self, SignalGuard};
 use sequence::{Difference, Done, Sequence};
 
 /// Bootloaders are held in memory, so that they do not change between comparison, writing and proof. The largest in the
@@ -52,7 +52,7 @@ pub struct Coming<'a> {
 /// Kind of place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum StorageKind {
     /// A region of a disk or partition.
     Region,
     /// A hardware boot partition of an eMMC.
@@ -62,11 +62,11 @@ pub enum Kind {
 }
 
 /// What is done with an open place.
-type Job<'a> = &'a mut dyn FnMut(&mut dyn Place) -> Result<()>;
+type Job<'a> = &'a mut dyn FnMut(&mut dyn Storage) -> Result<()>;
 
 /// A device of one kind.
 trait Target {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> StorageKind;
 
     /// What errors and reports call it.
     fn name(&self) -> &Path;
@@ -90,18 +90,18 @@ trait Target {
 }
 
 /// Tells whether a device is of a kind, and opens it to look at it.
-type Claim = fn(&Asked<'_>) -> Result<Option<Box<dyn Target>>>;
+type Claim = fn(&NamedDevice<'_>) -> Result<Option<Box<dyn Target>>>;
 
 /// The kinds, the more special ones first.
 const KINDS: &[Claim] = &[mtd::claim, mmcboot::claim, region::claim];
 
 /// A device by name, below a root folder.
-struct Asked<'a> {
+struct NamedDevice<'a> {
     name: &'a str,
     paths: &'a Paths,
 }
 
-impl Asked<'_> {
+impl NamedDevice<'_> {
     /// The node behind the name, through links; `None` for a name that is none of a node.
     fn node(&self) -> Option<PathBuf> {
         if self.name.starts_with(mtd::BY_NAME) {
@@ -124,7 +124,7 @@ pub struct Prepared {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Compared {
     /// Kind of place.
-    pub kind: Kind,
+    pub kind: StorageKind,
     /// The device.
     pub device: PathBuf,
     /// First byte of the image on it.
@@ -145,7 +145,7 @@ pub struct Compared {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     /// Kind of place.
-    pub kind: Kind,
+    pub kind: StorageKind,
     /// The device.
     pub device: PathBuf,
     /// First byte of the image on it.
@@ -217,8 +217,8 @@ fn judge(
     Ok(Prepared { target, write: write.clone(), image, sha256 })
 }
 
-fn asked<'a>(name: &'a str, paths: &'a Paths) -> Asked<'a> {
-    Asked { name: name.strip_prefix("/dev/").unwrap_or(name), paths }
+fn asked<'a>(name: &'a str, paths: &'a Paths) -> NamedDevice<'a> {
+    NamedDevice { name: name.strip_prefix("/dev/").unwrap_or(name), paths }
 }
 
 fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
@@ -261,7 +261,7 @@ pub fn read_image(path: &Path) -> Result<Vec<u8>> {
 impl Prepared {
     /// Kind of place.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> StorageKind {
         self.target.kind()
     }
 
@@ -357,7 +357,7 @@ impl Prepared {
             return Ok((written, None));
         }
         self.target.writable()?;
-        let off = PutOff::begin().map_err(|e| {
+        let off = SignalGuard::begin().map_err(|e| {
             let text = format!("cannot put off signals while {} is written", self.device().display());
             Error::new(Code::Io, text).object(self.device().display()).because(e)
         })?;
@@ -380,7 +380,7 @@ impl Prepared {
         Ok((written, left))
     }
 
-    fn sequence<'p>(&self, place: &'p mut dyn Place) -> Result<Sequence<'p>> {
+    fn sequence<'p>(&self, place: &'p mut dyn Storage) -> Result<Sequence<'p>> {
         Sequence::new(place, &self.image, self.write.offset, self.target.size())
     }
 
@@ -409,7 +409,7 @@ mod tests {
     }
 
     impl Target for Unprotectable {
-        fn kind(&self) -> Kind {
+        fn kind(&self) -> StorageKind {
             self.boot.kind()
         }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::disk::{Disk, open, read_only};
-use super::{Asked, Coming, Job, Kind, Target};
+use super::{Coming, Job, NamedDevice, StorageKind, Target};
 use crate::config::paths::Paths;
 use crate::disk::claimed;
 use crate::disk::io::Io;
@@ -82,7 +82,7 @@ pub(super) struct Region {
 }
 
 /// Takes any block device.
-pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
+pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let device = open(asked.paths, &node, Access::Read)?;
     let size = Io::new(&device, &node).size()?;
@@ -188,7 +188,7 @@ struct ComingPartition {
 ///
 /// # Errors
 /// [`Code::FlashDeviceMissing`]: the disk will have no such partition.
-pub(super) fn claim_coming(asked: &Asked<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
+pub(super) fn claim_coming(asked: &NamedDevice<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let Some(index) = node.file_name().and_then(|name| index_on(coming.kernel_name, name)) else {
         return Ok(None);
@@ -211,8 +211,8 @@ fn index_on(disk: &OsStr, name: &OsStr) -> Option<u32> {
 }
 
 impl Target for ComingPartition {
-    fn kind(&self) -> Kind {
-        Kind::Region
+    fn kind(&self) -> StorageKind {
+        StorageKind::Region
     }
 
     fn name(&self) -> &Path {
@@ -251,8 +251,8 @@ impl ComingPartition {
 }
 
 impl Target for Region {
-    fn kind(&self) -> Kind {
-        Kind::Region
+    fn kind(&self) -> StorageKind {
+        StorageKind::Region
     }
 
     fn name(&self) -> &Path {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::place::{Place, floor, grains, len, overlap, slice, slice_mut};
+use super::storage::{Storage, floor, grains, len, overlap, slice, slice_mut};
 use crate::error::{Code, Error, Result};
 use crate::sys::buffer::Buffer;
 
@@ -57,7 +57,7 @@ pub struct Done {
 
 /// One image on its way to one place.
 pub struct Sequence<'a> {
-    place: &'a mut dyn Place,
+    place: &'a mut dyn Storage,
     /// The image's bytes on the device.
     image: Range<u64>,
     /// The units that hold them.
@@ -76,7 +76,7 @@ impl<'a> Sequence<'a> {
     ///
     /// # Errors
     /// The device cannot be read, or the image does not fit.
-    pub fn new(place: &'a mut dyn Place, image: &[u8], offset: u64, size: u64) -> Result<Self> {
+    pub fn new(place: &'a mut dyn Storage, image: &[u8], offset: u64, size: u64) -> Result<Self> {
         let unit = place.unit().max(1);
         let end = offset.saturating_add(image.len() as u64);
         if end > size || image.is_empty() {
@@ -366,7 +366,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn fill<'b>(place: &mut dyn Place, scratch: &'b mut Buffer, piece: &Range<u64>) -> Result<&'b [u8]> {
+fn fill<'b>(place: &mut dyn Storage, scratch: &'b mut Buffer, piece: &Range<u64>) -> Result<&'b [u8]> {
     let buf = slice_mut(scratch, piece, piece.start);
     place.read(buf, piece.start)?;
     Ok(buf)

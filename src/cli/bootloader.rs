@@ -53,7 +53,7 @@ pub(super) enum BootloaderVerb {
 
 /// Where on the device.
 #[derive(Debug, Clone, Args)]
-struct Place {
+struct Location {
     /// Bytes of a block of --seek; suffixes as in dd
     #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
     block_size: Option<u64>,
@@ -79,7 +79,7 @@ pub(super) struct ShowArgs {
     image: Option<PathBuf>,
 
     #[command(flatten)]
-    place: Place,
+    place: Location,
 
     /// The result as a JSON line on stdout
     #[arg(long)]
@@ -98,7 +98,7 @@ pub(super) struct WriteArgs {
     image: PathBuf,
 
     #[command(flatten)]
-    place: Place,
+    place: Location,
 
     /// Check everything and compare; write nothing
     #[arg(long)]
@@ -169,7 +169,7 @@ fn protect(args: &ProtectArgs, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn asked(device: &str, image: &std::path::Path, place: &Place) -> Result<Write> {
+fn asked(device: &str, image: &std::path::Path, place: &Location) -> Result<Write> {
     let offset = place.block_size.unwrap_or(1).checked_mul(place.seek.unwrap_or(0));
     let offset = offset.filter(|o| i64::try_from(*o).is_ok());
     let offset = offset.ok_or_else(|| {

@@ -10,9 +10,9 @@ use crate::flash::job::{Request, prepare};
 use crate::flash::watch::Watch;
 use crate::image::Checks;
 use crate::install;
-use crate::install::ending;
 use crate::install::plan::Plan;
 use crate::install::receipt::Receipt;
+use crate::install::shutdown;
 
 /// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
@@ -69,7 +69,7 @@ fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     if let Err(e) = &shown {
         tracing::error!("{e}");
     }
-    Err(ending::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
+    Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
 }
 
 /// Into its file, or else to stdout: the boot partition of a plain file can be mounted by nobody, that of a disk that got

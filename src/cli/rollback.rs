@@ -11,8 +11,8 @@ use super::{Ui, answer, args};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
-use crate::rollback::by_hand::{self, Back};
 use crate::rollback::check_version::{self, Age};
+use crate::rollback::manual::{self, Back};
 use crate::rollback::{
     altboot, boot_check, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
 };
@@ -65,7 +65,7 @@ pub(super) enum RollbackVerb {
     /// Before a wanted reboot: it is no failed boot
     ClearBootcount(Common),
     /// Print what rollback-parse-bootloader defines in a shell
-    ParseBootloader(Place),
+    ParseBootloader(RootArgs),
 }
 
 /// What all of them take.
@@ -76,18 +76,18 @@ pub(super) struct Common {
     json: bool,
 
     #[command(flatten)]
-    place: Place,
+    place: RootArgs,
 }
 
 /// Where.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Place {
+pub(super) struct RootArgs {
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
     root: PathBuf,
 }
 
-impl Place {
+impl RootArgs {
     fn paths(&self) -> Paths {
         Paths::new(&self.root)
     }
@@ -183,13 +183,13 @@ pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
 fn run(verb: &RollbackVerb) -> Result<Done> {
     match verb {
         RollbackVerb::Status(a) => Ok(shown(&a.place.paths())),
-        RollbackVerb::Health(a) => start(&Job::Health(a.given()), &a.common.place.paths()),
-        RollbackVerb::Altboot(a) => start(&Job::Altboot, &a.place.paths()),
-        RollbackVerb::BootCheck(a) => start(&Job::BootCheck, &a.place.paths()),
-        RollbackVerb::CommitHooks(a) => start(&Job::CommitHooks, &a.place.paths()),
-        RollbackVerb::Good(a) => start(&Job::Good, &a.place.paths()),
-        RollbackVerb::Back(a) => start(&Job::Back, &a.place.paths()),
-        RollbackVerb::Tests(a) => start(&Job::Tests, &a.place.paths()),
+        RollbackVerb::Health(a) => start(&Program::Health(a.given()), &a.common.place.paths()),
+        RollbackVerb::Altboot(a) => start(&Program::Altboot, &a.place.paths()),
+        RollbackVerb::BootCheck(a) => start(&Program::BootCheck, &a.place.paths()),
+        RollbackVerb::CommitHooks(a) => start(&Program::CommitHooks, &a.place.paths()),
+        RollbackVerb::Good(a) => start(&Program::Good, &a.place.paths()),
+        RollbackVerb::Back(a) => start(&Program::Back, &a.place.paths()),
+        RollbackVerb::Tests(a) => start(&Program::Tests, &a.place.paths()),
         RollbackVerb::Stop(a) => {
             stop::run(&a.common.place.paths(), a.force)?;
             Ok(Done::saying("Rollback: the trial is over, and no rollback follows\n"))
@@ -210,7 +210,7 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
 
 /// A program that follows a trial.
 #[derive(Debug)]
-enum Job {
+enum Program {
     Health(Vec<OsString>),
     Altboot,
     BootCheck,
@@ -220,19 +220,19 @@ enum Job {
     Back,
 }
 
-fn start(job: &Job, paths: &Paths) -> Result<Done> {
+fn start(job: &Program, paths: &Paths) -> Result<Done> {
     let none = Vec::new();
-    let given = if let Job::Health(given) = job { given } else { &none };
+    let given = if let Program::Health(given) = job { given } else { &none };
     // A mistake in the owner's file, or in what somebody made of the shim, must not decide a trial.
     let conf = RollbackConf::on_trial(paths, given);
     match job {
-        Job::Health(_) => health::run(paths, &conf)?,
-        Job::Altboot => altboot::run(paths, &conf)?,
-        Job::BootCheck => boot_check::run(paths, &conf)?,
-        Job::CommitHooks => commit_hooks::run(paths, &conf)?,
-        Job::Tests => return Ok(tested(&checks::run(paths, &conf))),
-        Job::Good => by_hand::mark_good(paths, &conf)?,
-        Job::Back => match by_hand::back(paths, &conf)? {
+        Program::Health(_) => health::run(paths, &conf)?,
+        Program::Altboot => altboot::run(paths, &conf)?,
+        Program::BootCheck => boot_check::run(paths, &conf)?,
+        Program::CommitHooks => commit_hooks::run(paths, &conf)?,
+        Program::Tests => return Ok(tested(&checks::run(paths, &conf))),
+        Program::Good => manual::mark_good(paths, &conf)?,
+        Program::Back => match manual::back(paths, &conf)? {
             Back::Undone => return Ok(Done::saying("the update is undone: the running system stays\n")),
         },
     }
@@ -340,7 +340,7 @@ const fn next(phase: Phase) -> &'static str {
             "the check at the next boot deploys the running system's boot files, and cleans up"
         }
         Phase::Finishing => "the check at the next boot completes the rollback",
-        Phase::GoingBack => "the check at the next boot resumes the rollback, and reboots",
+        Phase::RollingBack => "the check at the next boot resumes the rollback, and reboots",
         Phase::RolledBack => "nothing in this boot: only the reboot is left",
     }
 }
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn the_shim_as_it_comes_says_nothing() {
         let given = |timeout: Option<&str>, count: Option<&str>| {
-            let common = Common { json: false, place: Place { root: "/".into() } };
+            let common = Common { json: false, place: RootArgs { root: "/".into() } };
             HealthArgs { timeout: timeout.map(Into::into), count: count.map(Into::into), common }.given()
         };
         assert_eq!(given(Some("60"), Some("15")), ["", ""]);

@@ -9,7 +9,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use super::read::shown;
-pub use super::shell_conf::{Entry, RawConf};
+pub use super::shell_conf::{Assignment, RawConf};
 use crate::error::{Code, Error, Result};
 
 const INTERNAL_DEVICE: &str = "INTERNAL_DEVICE_KERNEL";
@@ -210,7 +210,7 @@ fn report_unknown(raw: &RawConf) {
         let writes = WRITES.iter().flat_map(|w| [w.device, w.image, w.block_size, w.skip_blocks]);
         OTHER_KEYS.into_iter().chain(writes)
     };
-    for Entry { key, line, .. } in &raw.entries {
+    for Assignment { key, line, .. } in &raw.entries {
         if known().any(|k| k == key) {
             continue;
         }

@@ -29,7 +29,7 @@ pub const MAX_BYTES: u64 = 1 << 20;
 
 /// One assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct Assignment {
     /// A shell variable name.
     pub key: String,
     /// The value after quotes and backslashes were taken away.
@@ -44,7 +44,7 @@ pub struct RawConf {
     /// Where the text came from, for messages.
     pub file: PathBuf,
     /// The assignments.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Assignment>,
 }
 
 impl RawConf {
@@ -95,7 +95,7 @@ impl RawConf {
 
     /// The assignment that counts for a key.
     #[must_use]
-    pub fn entry(&self, key: &str) -> Option<&Entry> {
+    pub fn entry(&self, key: &str) -> Option<&Assignment> {
         self.entries.iter().rev().find(|e| e.key == key)
     }
 }
@@ -103,7 +103,7 @@ impl RawConf {
 /// Prints a fragment that parses, and that any shell reads, to the same keys and values.
 impl fmt::Display for RawConf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Entry { key, value, .. } in &self.entries {
+        for Assignment { key, value, .. } in &self.entries {
             let plain = |c: char| c.is_ascii_alphanumeric() || "_./,:@%+-".contains(c);
             if value.chars().all(plain) {
                 writeln!(f, "{key}={value}")?;
@@ -222,7 +222,7 @@ impl Cursor<'_> {
         }
     }
 
-    fn assignment(&mut self) -> Result<Entry> {
+    fn assignment(&mut self) -> Result<Assignment> {
         let mut start = self.at;
         let mut key = self.word()?;
         if key == "export" && self.peek().is_some_and(|c| BLANKS.contains(&c)) {
@@ -236,7 +236,7 @@ impl Cursor<'_> {
         self.bump();
         let value = self.value()?;
         self.end_of_assignment()?;
-        Ok(Entry { key, value, line: start.line })
+        Ok(Assignment { key, value, line: start.line })
     }
 
     /// What stands before `=`, a blank, or anything that is no part of a name in any dialect.

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::ask::Asked;
-use super::fault::Fault;
+use super::dbus_error::DbusError;
+use super::job_process::JobProcess;
+use super::job_state::{JobState, State};
 use super::record::{self, Record};
+use super::request::JobRequest;
 use super::shared_work::SharedWork;
-use super::shown::{Shown, State};
 use super::snapshot::Snapshot;
-use super::work::Work;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::status;
@@ -23,15 +23,15 @@ const FRESH: Duration = Duration::from_millis(500);
 pub(super) struct Core {
     pub paths: Paths,
     worker: PathBuf,
-    held: Mutex<Held>,
+    held: Mutex<Inner>,
     readings: Arc<SharedWork<Option<Reading>>>,
     /// Plans without options, which everyone may ask for.
-    pub plans: Arc<SharedWork<Result<String, Fault>>>,
+    pub plans: Arc<SharedWork<Result<String, DbusError>>>,
 }
 
 #[derive(Default)]
-struct Held {
-    job: Option<Work>,
+struct Inner {
+    job: Option<JobProcess>,
     reading: Option<Reading>,
     /// How many calls that take long are under way, for each kind.
     calls: [usize; 3],
@@ -81,20 +81,20 @@ impl Reading {
 
 /// A job as the bus is told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct CurrentJob {
     pub id: u32,
-    pub shown: Shown,
+    pub shown: JobState,
 }
 
 impl Core {
     /// With the last job of an earlier service, if there was one.
     pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
-        let job = Record::read(&paths).map(|record| Work::adopt(&paths, record));
-        let held = Mutex::new(Held { job, ..Held::default() });
+        let job = Record::read(&paths).map(|record| JobProcess::adopt(&paths, record));
+        let held = Mutex::new(Inner { job, ..Inner::default() });
         Arc::new(Core { paths, worker, held, readings: SharedWork::new(), plans: SharedWork::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,14 +103,14 @@ impl Core {
     }
 
     /// The last job, if it is the one that is asked for again: its client had no answer.
-    pub(super) fn asked_before(&self, asked: &Asked) -> Option<u32> {
+    pub(super) fn asked_before(&self, asked: &JobRequest) -> Option<u32> {
         let held = self.lock();
         let job = held.job.as_ref().filter(|j| j.record.kind == asked.kind)?;
         (asked.token.is_some() && job.record.token == asked.token).then_some(job.record.id)
     }
 
     /// Starts a job, and gives its number, and that of the one before.
-    pub(super) fn start(&self, asked: &Asked) -> Result<(u32, Option<u32>)> {
+    pub(super) fn start(&self, asked: &JobRequest) -> Result<(u32, Option<u32>)> {
         let mut held = self.lock();
         if let Some(job) = held.job.as_mut() {
             job.poll(&self.paths);
@@ -128,7 +128,7 @@ impl Core {
         }
         let before = held.job.as_ref().map(|j| j.record.id);
         let id = before.unwrap_or(0).checked_add(1).unwrap_or(1);
-        let job = Work::start(&self.paths, &self.worker, id, asked)?;
+        let job = JobProcess::start(&self.paths, &self.worker, id, asked)?;
         held.job = Some(job);
         if let Some(before) = before {
             record::clean(&self.paths, before, true);
@@ -152,12 +152,12 @@ impl Core {
     }
 
     pub(super) fn end_with_system(&self) -> bool {
-        self.lock().job.as_mut().is_some_and(Work::end_with_system)
+        self.lock().job.as_mut().is_some_and(JobProcess::end_with_system)
     }
 
     /// Whether a job is under way.
     pub(super) fn is_working(&self) -> bool {
-        self.lock().job.as_ref().is_some_and(Work::is_running)
+        self.lock().job.as_ref().is_some_and(JobProcess::is_running)
     }
 
     /// Whether the service is needed.
@@ -183,8 +183,8 @@ impl Core {
     }
 
     /// The last job, over or not.
-    pub(super) fn job(&self) -> Option<Told> {
-        self.lock().job.as_ref().map(|j| Told { id: j.record.id, shown: j.shown.clone() })
+    pub(super) fn job(&self) -> Option<CurrentJob> {
+        self.lock().job.as_ref().map(|j| CurrentJob { id: j.record.id, shown: j.shown.clone() })
     }
 
     pub(super) fn job_kind(&self, id: u32) -> &'static str {
@@ -206,7 +206,7 @@ impl Core {
     pub(super) fn last_error(&self) -> String {
         let held = self.lock();
         let failed = held.job.as_ref().filter(|j| j.shown.state == State::Failed);
-        failed.and_then(|j| j.shown.error.as_ref()).map(super::shown::Failure::text).unwrap_or_default()
+        failed.and_then(|j| j.shown.error.as_ref()).map(super::job_state::Failure::text).unwrap_or_default()
     }
 
     /// Where the device stands, as it was when last looked at.

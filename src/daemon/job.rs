@@ -8,9 +8,9 @@ use zbus::{Variant, interface};
 
 use super::callers::Callers;
 use super::core::Core;
-use super::fault::Fault;
+use super::dbus_error::DbusError;
+use super::job_state::JobState;
 use super::manager::check_root;
-use super::shown::Shown;
 
 /// `/io/balena/Copal1/job/<n>`
 pub(super) struct Job {
@@ -24,14 +24,14 @@ impl Job {
         Job { core, callers, id }
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> JobState {
         let job = self.core.job().filter(|j| j.id == self.id);
-        job.map_or_else(Shown::new, |j| j.shown)
+        job.map_or_else(JobState::new, |j| j.shown)
     }
 }
 
 /// Keys and values of the property `Error`.
-fn error(shown: &Shown) -> HashMap<&'static str, String> {
+fn error(shown: &JobState) -> HashMap<&'static str, String> {
     let Some(error) = shown.error.as_ref().filter(|_| shown.state.is_final()) else { return HashMap::new() };
     HashMap::from([
         ("code", error.code.clone()),
@@ -43,12 +43,12 @@ fn error(shown: &Shown) -> HashMap<&'static str, String> {
     ])
 }
 
-fn result(shown: &Shown) -> String {
+fn result(shown: &JobState) -> String {
     shown.result.as_ref().filter(|v| !v.is_null()).map(ToString::to_string).unwrap_or_default()
 }
 
 /// The properties in which `now` differs from `before`.
-pub(super) fn changes(before: &Shown, now: &Shown) -> HashMap<&'static str, Variant<'static>> {
+pub(super) fn changes(before: &JobState, now: &JobState) -> HashMap<&'static str, Variant<'static>> {
     let mut changed = HashMap::new();
     let mut put = |name, differs: bool, value: Variant<'static>| {
         if differs {
@@ -69,7 +69,7 @@ pub(super) fn changes(before: &Shown, now: &Shown) -> HashMap<&'static str, Vari
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
 impl Job {
     /// Ends the job between two of its steps. What it answers to that is its result.
-    async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
+    async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         check_root(&self.callers, &header, "cancel a job")?;
         Ok(self.core.cancel(self.id)?)
     }

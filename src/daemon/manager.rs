@@ -9,18 +9,18 @@ use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
 
-use super::ask::{Asked, Options};
 use super::callers::Callers;
 use super::core::{Core, LongCall};
-use super::fault::Fault;
+use super::dbus_error::DbusError;
 use super::job::Job;
+use super::job_state::Failure;
 use super::output::{self, Output};
-use super::shown::Failure;
+use super::request::{JobRequest, Options};
 use super::snapshot::Snapshot;
-use super::{job_path, work};
+use super::{job_path, job_process};
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error};
-use crate::rollback::by_hand::mark_good;
+use crate::rollback::manual::mark_good;
 
 /// From one look at the process of a plan to the next.
 const LOOK: Duration = Duration::from_millis(50);
@@ -32,11 +32,11 @@ pub(super) struct Manager {
 }
 
 /// Refuses a caller who is not root, nor the user who runs this service. The bus's policy says the same; it may be missing.
-pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), Fault> {
+pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
     let callers = callers.lock().unwrap_or_else(PoisonError::into_inner);
     match header.sender() {
         Some(sender) if callers.is_root(sender) => Ok(()),
-        _ => Err(Fault::denied(what)),
+        _ => Err(DbusError::denied(what)),
     }
 }
 
@@ -45,12 +45,12 @@ impl Manager {
         Manager { core, callers }
     }
 
-    fn check_root(&self, header: &Header<'_>, what: &str) -> Result<(), Fault> {
+    fn check_root(&self, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
         check_root(&self.callers, header, what)
     }
 
     /// Starts a job, and puts its object in the place of the last one's.
-    async fn begin(&self, connection: &Connection, asked: &Asked) -> Result<OwnedObjectPath, Fault> {
+    async fn begin(&self, connection: &Connection, asked: &JobRequest) -> Result<OwnedObjectPath, DbusError> {
         if let Some(id) = self.core.asked_before(asked) {
             return Ok(OwnedObjectPath::try_from(job_path(id))?);
         }
@@ -69,7 +69,7 @@ impl Manager {
     }
 
     /// Only a medium that is made for it installs.
-    fn check_flasher(&self) -> Result<(), Fault> {
+    fn check_flasher(&self) -> Result<(), DbusError> {
         let flag = self.core.paths.flasher_flag();
         if flag.exists() {
             return Ok(());
@@ -80,14 +80,14 @@ impl Manager {
 }
 
 /// What `copal flash --plan` reports.
-async fn run_plan(core: &Core, asked: &Asked) -> Result<String, Fault> {
-    let failed = |e: std::io::Error| Fault::from(Error::new(Code::Io, "cannot plan").because(e));
+async fn run_plan(core: &Core, asked: &JobRequest) -> Result<String, DbusError> {
+    let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
     let folder = core.paths.run_files();
     std::fs::create_dir_all(&folder).map_err(failed)?;
     // Without an `await` before it is removed: nobody else opens it.
     let place = folder.join("plan.jsonl");
     let out = output::make(&place).map_err(failed)?;
-    let mut process = work::start(&core.paths, core.worker(), 0, asked, out).map_err(failed)?;
+    let mut process = job_process::start(&core.paths, core.worker(), 0, asked, out).map_err(failed)?;
     let mut said = Output::open(&place).map_err(failed)?;
     drop(std::fs::remove_file(&place));
     while process.ended().is_none() {
@@ -102,7 +102,7 @@ async fn run_plan(core: &Core, asked: &Asked) -> Result<String, Fault> {
     if error.code.is_empty() {
         return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
     }
-    Err(Fault::told(&error))
+    Err(DbusError::told(&error))
 }
 
 /// The properties in which `now` differs from `before`; the second of each is the last error.
@@ -133,9 +133,9 @@ impl Manager {
         options: Options,
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
-    ) -> Result<OwnedObjectPath, Fault> {
+    ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "update")?;
-        self.begin(connection, &Asked::update(source, options)?).await
+        self.begin(connection, &JobRequest::update(source, options)?).await
     }
 
     /// Installs from a flasher medium.
@@ -145,19 +145,19 @@ impl Manager {
         options: Options,
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
-    ) -> Result<OwnedObjectPath, Fault> {
+    ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "flash")?;
         self.check_flasher()?;
-        self.begin(connection, &Asked::flash(options, false)?).await
+        self.begin(connection, &JobRequest::flash(options, false)?).await
     }
 
     /// What a flash would write. With options it opens files that the caller names, as root.
     #[zbus(out_args("plan"))]
-    async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, Fault> {
+    async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
         if options.is_empty() {
             self.check_flasher()?;
             let _call = self.core.begin_call(LongCall::Plan);
-            let (core, asked) = (self.core.clone(), Arc::new(Asked::flash(options, true)?));
+            let (core, asked) = (self.core.clone(), Arc::new(JobRequest::flash(options, true)?));
             let plan = move || {
                 let (core, asked) = (core.clone(), asked.clone());
                 async move { run_plan(&core, &asked).await }
@@ -172,11 +172,11 @@ impl Manager {
             let busy = Error::new(Code::Busy, "cannot plan: the service is making another plan with options");
             return Err(busy.with_hint("wait until that plan is made, then call again").into());
         };
-        run_plan(&self.core, &Asked::flash(options, true)?).await
+        run_plan(&self.core, &JobRequest::flash(options, true)?).await
     }
 
     /// Commits the running system.
-    async fn mark_good(&self, #[zbus(header)] header: Header<'_>) -> Result<(), Fault> {
+    async fn mark_good(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         self.check_root(&header, "commit")?;
         // The service does not end meanwhile.
         let Some(_call) = self.core.begin_call(LongCall::MarkGood) else {
@@ -198,14 +198,14 @@ impl Manager {
         &self,
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
-    ) -> Result<OwnedObjectPath, Fault> {
+    ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "roll back")?;
-        self.begin(connection, &Asked::rollback()).await
+        self.begin(connection, &JobRequest::rollback()).await
     }
 
     /// Where the device stands. The lines of the journal in it are for those who may read the journal.
     #[zbus(out_args("status"))]
-    async fn status(&self, #[zbus(header)] header: Header<'_>) -> Result<String, Fault> {
+    async fn status(&self, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
         let Some(reading) = self.core.read().await else {
             return Err(Error::new(Code::Io, "cannot read where the device stands").into());
         };

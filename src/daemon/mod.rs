@@ -4,23 +4,23 @@
 //! line, which depends neither on the client nor on the service nor on the bus: it reports to a file, and a service that
 //! is started again finds it there.
 
-mod ask;
 mod callers;
 pub mod client;
 mod core;
-mod fault;
+mod dbus_error;
 mod job;
+mod job_process;
+mod job_state;
 mod manager;
 mod output;
 mod record;
+mod request;
 mod service;
 mod shared_work;
-mod shown;
+mod signals;
 mod slot;
 mod snapshot;
 mod socket;
-mod tell;
-mod work;
 
 pub use service::{Options, run};
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::job_state::{JobKind, JobState};
 use super::output::LONGEST;
-use super::shown::{Kind, Shown};
 use crate::config::paths::Paths;
 use crate::sys::command::Mark;
 use crate::sys::file::{self, Content, Folder};
@@ -22,7 +22,7 @@ const LARGEST: u64 = 4 * LONGEST as u64;
 pub(super) struct Record {
     /// Its number; the next one has the next.
     pub id: u32,
-    pub kind: Kind,
+    pub kind: JobKind,
     /// By which its client knows it.
     #[serde(default)]
     pub token: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Record {
     /// Somebody has cancelled it.
     pub cancelled: bool,
     /// How it ended, once it has.
-    pub over: Option<Shown>,
+    pub over: Option<JobState>,
 }
 
 impl Record {

@@ -15,15 +15,15 @@ use super::callers::Callers;
 use super::core::Core;
 use super::job::Job;
 use super::manager::Manager;
+use super::signals::Signals;
 use super::slot::{self, Slot};
 use super::socket::BusSocket;
-use super::tell::Teller;
 use super::{MANAGER, NAME, job_path};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::slot::Slot as Which;
-use crate::sys::notify::{self, State};
-use crate::sys::signal::{self, PutOff};
+use crate::sys::notify::{self, ServiceState};
+use crate::sys::signal::{self, SignalGuard};
 
 /// From one look at a running job to the next, and so from one signal about it to the next, at least.
 const TICK: Duration = Duration::from_millis(250);
@@ -86,13 +86,14 @@ pub fn run(options: &Options) -> Result<()> {
 async fn serve(options: &Options) -> Result<()> {
     let core = Core::new(options.paths.clone(), options.worker.clone());
     let mut pause = Duration::ZERO;
-    let mut put_off = None;
+    let mut signal_guard = None;
     loop {
         match connect(&core).await {
             Ok(bus) => {
                 pause = Duration::ZERO;
-                notify::state(State::Ready);
-                let mut service = Service { core: &core, bus, idle: options.idle, put_off: &mut put_off };
+                notify::state(ServiceState::Ready);
+                let mut service =
+                    Service { core: &core, bus, idle: options.idle, signal_guard: &mut signal_guard };
                 match service.attend().await {
                     Left::Ended => return Ok(()),
                     Left::BusLost => tracing::info!("the bus is gone"),
@@ -110,7 +111,7 @@ async fn serve(options: &Options) -> Result<()> {
         while Instant::now() < until {
             sleep(TICK).await;
             core.poll();
-            notify::state(State::Alive);
+            notify::state(ServiceState::Alive);
             if signal::came().is_some() {
                 return Ok(());
             }
@@ -161,13 +162,13 @@ struct Service<'a> {
     bus: Bus,
     idle: Duration,
     /// While a job runs, signals to end are noted: what they mean then has to be found out.
-    put_off: &'a mut Option<PutOff>,
+    signal_guard: &'a mut Option<SignalGuard>,
 }
 
 impl Service<'_> {
     async fn attend(&mut self) -> Left {
         let alive = notify::watchdog().map_or(LOOK, |interval| interval / 3);
-        let mut teller = Teller::new(self.core);
+        let mut teller = Signals::new(self.core);
         let mut used = Instant::now();
         loop {
             // Before the look at what there is to do, so that nothing falls between the two.
@@ -178,7 +179,7 @@ impl Service<'_> {
                 drop(timeout(READ, self.core.read()).await);
             }
             teller.tell(self.core, &self.bus.connection).await;
-            notify::state(State::Alive);
+            notify::state(ServiceState::Alive);
             let working = self.core.is_working();
             if self.is_stopped(working).await {
                 return Left::Ended;
@@ -214,14 +215,14 @@ impl Service<'_> {
     /// Whether somebody wants the service to end. Its job goes on without it, unless it is the system that ends: then the job
     /// is ended in order, and waited for. One that only waits for the reboot it has asked for is not: both would wait for each other.
     async fn is_stopped(&mut self, working: bool) -> bool {
-        match (working, self.put_off.is_some()) {
-            (true, false) => match PutOff::begin() {
-                Ok(put_off) => *self.put_off = Some(put_off),
+        match (working, self.signal_guard.is_some()) {
+            (true, false) => match SignalGuard::begin() {
+                Ok(signal_guard) => *self.signal_guard = Some(signal_guard),
                 Err(e) => tracing::warn!("signals end the service at once: {e}"),
             },
             (false, true) => {
-                if let Some(put_off) = self.put_off.take() {
-                    put_off.release();
+                if let Some(signal_guard) = self.signal_guard.take() {
+                    signal_guard.release();
                 }
             }
             _ => {}
@@ -254,7 +255,7 @@ impl Service<'_> {
     /// back makes the bus ask for a new service, and systemd starts that one behind our end. Then come the calls that were on
     /// their way before.
     async fn leave(&self) {
-        notify::state(State::Stopping);
+        notify::state(ServiceState::Stopping);
         match timeout(LIMIT, self.bus.connection.release_name(NAME)).await {
             Ok(Ok(_)) => {}
             Ok(Err(e)) => tracing::debug!("{NAME} is not given back: {e}"),

@@ -7,7 +7,7 @@ use zbus::{Variant, interface};
 
 use super::MANAGER;
 use super::core::Core;
-use super::snapshot::{Held, index};
+use super::snapshot::{SlotState, index};
 use crate::slot::Slot as Which;
 
 /// `/io/balena/Copal1/slot/{A,B}`
@@ -26,13 +26,13 @@ impl Slot {
         Slot { core, which }
     }
 
-    async fn held(&self) -> Held {
+    async fn held(&self) -> SlotState {
         self.core.look().await.slots.get(index(self.which)).cloned().unwrap_or_default()
     }
 }
 
 /// The properties in which `now` differs from `before`.
-pub(super) fn changes(before: &Held, now: &Held) -> HashMap<&'static str, Variant<'static>> {
+pub(super) fn changes(before: &SlotState, now: &SlotState) -> HashMap<&'static str, Variant<'static>> {
     let mut changed = HashMap::new();
     let mut put = |name, differs: bool, value: Variant<'static>| {
         if differs {

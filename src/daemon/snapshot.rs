@@ -9,12 +9,12 @@ pub(super) struct Snapshot {
     pub phase: String,
     pub running: String,
     pub next: String,
-    pub slots: [Held; 2],
+    pub slots: [SlotState; 2],
 }
 
 /// A slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct SlotState {
     pub device: String,
     pub version: String,
     pub state: String,
@@ -42,7 +42,7 @@ impl From<&Status> for Snapshot {
         };
         for held in &status.slots {
             if let Some(slot) = snapshot.slots.get_mut(index(held.slot)) {
-                *slot = Held {
+                *slot = SlotState {
                     device: format!("/dev/{}", held.device),
                     version: held.version.clone().unwrap_or_default(),
                     state: if held.running { "active" } else { "inactive" }.to_owned(),

@@ -16,22 +16,22 @@ const FEW_ENTRIES: u64 = 8;
 const LITTLE_ROOM: u64 = 512 << 10;
 
 pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
-    let dialect = match boot_state::detect(patient.paths) {
-        Ok(dialect) => dialect,
+    let backend = match boot_state::detect(patient.paths) {
+        Ok(backend) => backend,
         Err(e) => return found.problem(&e),
     };
-    let state = match dialect.read() {
+    let state = match backend.read() {
         Ok(state) => state,
         Err(e) => return found.problem(&e),
     };
-    found.ok(format!("{} is told by {}", dialect.name(), dialect.file().display()));
-    if !dialect.counts() {
+    found.ok(format!("{} is told by {}", backend.name(), backend.file().display()));
+    if !backend.counts() {
         found.warn(
             "this bootloader counts no attempts: an update that does not boot is not rolled back",
             "install an image that has `upgrade_available` in its grubenv",
         );
     }
-    if dialect.is_exceeded(state.bootcount) {
+    if backend.is_exceeded(state.bootcount) {
         found.warn(
             format!("the bootloader has counted {} attempts, and takes the other root", state.bootcount),
             "see `copal status`; a completed or undone update sets the count to 0",
@@ -42,9 +42,9 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
         Ok(seen) if seen.selected.is_none() && roots.inactive.is_some() => found.problem(
             &Error::new(
                 Code::BootStateInvalid,
-                format!("{} selects neither of the two root partitions", dialect.file().display()),
+                format!("{} selects neither of the two root partitions", backend.file().display()),
             )
-            .object(dialect.file().display()),
+            .object(backend.file().display()),
         ),
         Ok(_) => {}
         Err(e) => found.problem(&e),
@@ -134,7 +134,7 @@ fn collect_leftovers(folder: &Folder, below: &Path, depth: u8, names: &mut Vec<O
         if is_leftover(&name) || side {
             names.push(below.join(&name).into());
         } else if depth < 4
-            && kind == Some(crate::sys::file::Kind::Folder)
+            && kind == Some(crate::sys::file::FileKind::Folder)
             && let Ok(inner) = folder.enter(&name)
         {
             collect_leftovers(&inner, &below.join(&name), depth + 1, names);

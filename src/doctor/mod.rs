@@ -3,8 +3,8 @@
 mod boot;
 mod engine;
 mod flash;
-mod room;
 mod slots;
+mod space;
 mod system;
 
 use serde::Serialize;
@@ -90,7 +90,7 @@ const CHECKS: &[Check] = &[
     Check { name: "boot-state", look: boot::state },
     Check { name: "boot-partition", look: boot::partition },
     Check { name: "engine", look: engine::look },
-    Check { name: "room", look: room::look },
+    Check { name: "room", look: space::look },
     Check { name: "leftovers", look: system::leftovers },
     Check { name: "update", look: system::update },
     Check { name: "system", look: system::services },

@@ -79,7 +79,7 @@ impl Credentials {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, AuthEntry>,
     #[serde(rename = "credHelpers")]
     helpers: BTreeMap<String, String>,
     #[serde(rename = "credsStore")]
@@ -88,7 +88,7 @@ struct Config {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: Option<String>,
     username: Option<String>,
     password: Option<String>,
@@ -172,7 +172,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// The entry of `key`: itself, or one that is the same host in another spelling.
-fn entry<'a>(auths: &'a BTreeMap<String, Entry>, key: &str) -> Option<&'a Entry> {
+fn entry<'a>(auths: &'a BTreeMap<String, AuthEntry>, key: &str) -> Option<&'a AuthEntry> {
     let wanted = host(key);
     auths.get(key).or_else(|| auths.iter().find(|(k, _)| host(k) == wanted).map(|(_, e)| e))
 }
@@ -186,7 +186,7 @@ fn host(key: &str) -> &str {
     }
 }
 
-fn open(entry: &Entry, server: &str) -> Result<Option<Credentials>, &'static str> {
+fn open(entry: &AuthEntry, server: &str) -> Result<Option<Credentials>, &'static str> {
     let filled = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     let (mut user, mut password) = (filled(&entry.username), filled(&entry.password));
     if let Some(auth) = filled(&entry.auth) {

@@ -54,7 +54,7 @@ impl Engine {
     }
 
     fn refusal(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
-        let limit = self.patience.registry;
+        let limit = self.timeouts.registry;
         let began = Instant::now();
         let reached = knock(name.registry(), limit);
         let mut unreachable = None;
@@ -93,7 +93,7 @@ impl Engine {
     /// How a pull that is begun fails, or that nothing is heard of it in time; `None` when it begins well. It is dropped then.
     fn failure_of_pull(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
         let mut answers = self.answers_to_pull(name, credentials);
-        let first = self.within(self.patience.registry, async { answers.next().await.transpose() });
+        let first = self.within(self.timeouts.registry, async { answers.next().await.transpose() });
         drop(answers);
         if first.is_ok() {
             tracing::debug!("the registry does not give {name}, and yet the engine does not fail to pull it");
@@ -108,7 +108,7 @@ impl Engine {
             tracing::debug!("the registry of {name} is slow; it is waited for");
             return false;
         }
-        let Ok(info) = self.within(self.patience.registry, self.docker.info()) else { return false };
+        let Ok(info) = self.within(self.timeouts.registry, self.docker.info()) else { return false };
         let given = |text: Option<String>| text.is_some_and(|t| !t.is_empty());
         let mirrors = info.registry_config.and_then(|c| c.mirrors).is_some_and(|m| !m.is_empty());
         !(given(info.http_proxy) || given(info.https_proxy) || mirrors && name.registry() == HUB)

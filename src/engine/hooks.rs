@@ -102,7 +102,7 @@ impl Engine {
         let mut ended = None;
         loop {
             let event = match ended {
-                None => watch::next(&self.docker, self.patience, None, &mut events, || false).await?,
+                None => watch::next(&self.docker, self.timeouts, None, &mut events, || false).await?,
                 // A process that the hooks left behind dies with the container; its output need not be waited for.
                 Some(_) => match timeout(LAST_WORDS, events.next()).await {
                     Ok(Some(Ok(event))) => Some(event),

@@ -116,7 +116,7 @@ impl Engine {
         loop {
             let answer = {
                 let tick = || upload.advance(&mut sent, total, progress);
-                watch::next(&self.docker, self.patience, None, &mut answers, tick).await
+                watch::next(&self.docker, self.timeouts, None, &mut answers, tick).await
             };
             // An engine that is fast answers between two ticks.
             upload.advance(&mut sent, total, progress);

@@ -29,7 +29,7 @@ mod watch;
 
 pub use hostapp::Hostapp;
 pub use reference::{HUB, Reference};
-pub use watch::Patience;
+pub use watch::Timeouts;
 
 use failure::{Failure, Why};
 
@@ -111,7 +111,7 @@ pub struct Engine {
     docker: Docker,
     runtime: Runtime,
     retry: Retry,
-    patience: Patience,
+    timeouts: Timeouts,
     credentials: Option<PathBuf>,
     /// Hooks may still run in a container of this process.
     left: AtomicBool,
@@ -141,7 +141,7 @@ impl Engine {
             docker,
             runtime,
             retry: Retry::default(),
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             credentials: None,
             left: AtomicBool::new(false),
         };
@@ -156,10 +156,10 @@ impl Engine {
         self
     }
 
-    /// Waits for a silent engine as `patience` says.
+    /// Waits for a silent engine as `timeouts` says.
     #[must_use]
-    pub fn with_patience(mut self, patience: Patience) -> Engine {
-        self.patience = patience;
+    pub fn with_timeouts(mut self, timeouts: Timeouts) -> Engine {
+        self.timeouts = timeouts;
         self
     }
 

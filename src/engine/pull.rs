@@ -76,7 +76,7 @@ impl Engine {
         let mut answers = self.answers_to_pull(name, credentials);
         let mut done = false;
         loop {
-            match watch::next(&self.docker, self.patience, Some(self.patience.stall), &mut answers, || false)
+            match watch::next(&self.docker, self.timeouts, Some(self.timeouts.stall), &mut answers, || false)
                 .await
             {
                 Ok(Some(answer)) => {

@@ -14,7 +14,7 @@ use crate::sys::signal;
 
 /// How long silence is taken for work.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct Timeouts {
     /// After so much silence, and each time as much again, the engine is asked whether it is alive.
     pub look: Duration,
     /// For its answer to that.
@@ -28,9 +28,9 @@ pub struct Patience {
     pub registry: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        Patience {
+        Timeouts {
             look: Duration::from_secs(60),
             answer: Duration::from_secs(30),
             deaf: 3,
@@ -82,7 +82,7 @@ pub(super) async fn within<T>(
 /// is whether something went on that does not show in the stream.
 pub(super) async fn next<T>(
     docker: &Docker,
-    patience: Patience,
+    timeouts: Timeouts,
     stall: Option<Duration>,
     stream: &mut (impl Stream<Item = Result<T, bollard::errors::Error>> + Unpin),
     mut tick: impl FnMut() -> bool,
@@ -97,15 +97,15 @@ pub(super) async fn next<T>(
             Err(_) if stall.is_some_and(|limit| began.elapsed() >= limit) => {
                 return Err(Failure::stalled(began.elapsed()));
             }
-            Err(_) if heard.elapsed() < patience.look => {}
+            Err(_) if heard.elapsed() < timeouts.look => {}
             Err(_) => {
-                deaf = if matches!(timeout(patience.answer, docker.ping()).await, Ok(Ok(_))) {
+                deaf = if matches!(timeout(timeouts.answer, docker.ping()).await, Ok(Ok(_))) {
                     0
                 } else {
                     deaf + 1
                 };
-                if deaf >= patience.deaf {
-                    return Err(Failure::silent(patience.look.saturating_mul(patience.deaf)));
+                if deaf >= timeouts.deaf {
+                    return Err(Failure::silent(timeouts.look.saturating_mul(timeouts.deaf)));
                 }
                 heard = Instant::now();
             }

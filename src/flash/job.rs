@@ -16,7 +16,7 @@ use crate::config::paths::Paths;
 use crate::config::pattern;
 use crate::disk::io::Io;
 use crate::disk::select::ImageSize;
-use crate::disk::select::{self, Identity, Kind, Rejection, Target};
+use crate::disk::select::{self, Identity, Rejection, Target, TargetKind};
 use crate::disk::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
 use crate::image::{self, Checks, Image};
@@ -51,21 +51,21 @@ pub struct Prepared {
 }
 
 /// How long something else, most of all udev, may keep the disk busy before it is opened and after it was written.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the target comes from.
 #[derive(Debug)]
-enum Wanted {
+enum TargetSource {
     Named(PathBuf),
     /// And the disks whose rejection has been logged: a run looks again while it waits, and before it writes.
     Patterns(String, RefCell<Vec<Rejection>>),
 }
 
-impl Wanted {
+impl TargetSource {
     fn choose(&self, paths: &Paths, facts: &Facts, image: &Path, size: Option<ImageSize>) -> Result<Target> {
         match self {
-            Wanted::Named(path) => select::named(path, facts, Some(image), size),
-            Wanted::Patterns(list, told) => {
+            TargetSource::Named(path) => select::named(path, facts, Some(image), size),
+            TargetSource::Patterns(list, told) => {
                 let patterns = pattern::expand(list)?;
                 let dev = paths.at("/dev");
                 let candidates =
@@ -110,7 +110,7 @@ pub struct Inputs {
     pub conf: Option<FlasherConf>,
     /// The owner's configuration, where there is one.
     pub config: Option<ConfigJson>,
-    wanted: Wanted,
+    wanted: TargetSource,
     image: Image,
 }
 
@@ -129,10 +129,11 @@ impl Inputs {
         }
         let config = if conf.is_some() { config_json(request)? } else { None };
         let wanted = match &request.target {
-            Some(path) => Wanted::Named(path.clone()),
-            None => {
-                Wanted::Patterns(configured_patterns(conf.as_ref(), config.as_ref())?, RefCell::default())
-            }
+            Some(path) => TargetSource::Named(path.clone()),
+            None => TargetSource::Patterns(
+                configured_patterns(conf.as_ref(), config.as_ref())?,
+                RefCell::default(),
+            ),
         };
         let image = match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
             (Some(path), _) => Image::open(path)?,
@@ -170,25 +171,25 @@ impl Inputs {
             refuse_foreign_boot(request, &facts)?;
         }
         let mut checks = request.checks.clone();
-        checks.at_most = (first.kind == Kind::Block).then_some(first.size);
+        checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
         let seen = image::inspect(&image, &checks, progress)?;
         let facts = Facts::gather(paths)?;
         let mut target = wanted.choose(paths, &facts, &image.path, Some(seen.size))?;
         same_target(&first, &target)?;
         if let Some(table) = &seen.table {
             match target.kind {
-                Kind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
+                TargetKind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
                     Err(e) if request.checks.force_raw => {
                         tracing::warn!("{}; written all the same", e.message());
                     }
                     other => other?,
                 },
                 // A file has no sectors of its own.
-                Kind::File => target.block_size = table.sector_size,
+                TargetKind::File => target.block_size = table.sector_size,
             }
         }
         let old = match target.kind {
-            Kind::File if target.size == 0 => None,
+            TargetKind::File if target.size == 0 => None,
             _ => Some(open(&target, Access::Read)?),
         };
         let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
@@ -212,7 +213,7 @@ impl Prepared {
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
         let Prepared { plan, image } = self;
         let started = SystemTime::now();
-        let made = plan.target.kind == Kind::File && !plan.target.node.exists();
+        let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
         let device = open_exclusively(&plan.target)?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
@@ -222,8 +223,8 @@ impl Prepared {
             }
         })?;
         let reread = match plan.target.kind {
-            Kind::Block => Some(reread(&plan.target, &device)),
-            Kind::File => {
+            TargetKind::Block => Some(reread(&plan.target, &device)),
+            TargetKind::File => {
                 // A file that was made is as durable as its name. Not every file system can flush a folder.
                 if let Err(e) = sync_name(&plan.target.node) {
                     tracing::warn!("the folder of {} cannot be flushed: {e}", plan.target.name.display());
@@ -259,7 +260,7 @@ fn check_name(target: &Target, device: &Device) -> Result<()> {
 /// Makes the kernel take the new partition table. The image is there and right, whatever comes of it.
 fn reread(target: &Target, device: &Device) -> bool {
     let name = target.name.display();
-    match device.reread_partitions(PATIENCE) {
+    match device.reread_partitions(TIMEOUT) {
         Ok(()) => return true,
         // A loop device, or another disk that has no partitions.
         Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
@@ -352,14 +353,14 @@ fn open(target: &Target, access: Access) -> Result<Device> {
 /// Opens for writing. udev holds the lock while it probes a disk that has just appeared or was just closed.
 fn open_exclusively(target: &Target) -> Result<Device> {
     let access = match target.kind {
-        Kind::Block => Access::ExclusiveDisk,
-        Kind::File => Access::ExclusiveFile,
+        TargetKind::Block => Access::ExclusiveDisk,
+        TargetKind::File => Access::ExclusiveFile,
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         match Device::open(&target.node, access) {
             Err(e) if is_busy(&e) && Instant::now() < end => std::thread::sleep(Duration::from_millis(100)),
-            Err(e) if target.kind == Kind::Block && is_gone(&e) => {
+            Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
                 let name = target.name.display();
                 let message = format!("cannot open {name}: it has gone since it was checked");
                 return Err(Error::new(Code::TargetVanished, message).object(name).because(e));

@@ -1,8 +1,8 @@
 //! An image onto a disk or into a file: plan it, write it, prove that it is there.
 
 pub mod compare;
+pub mod events;
 pub mod job;
-pub mod milestone;
 pub mod plan;
 pub mod receipt;
 pub mod watch;

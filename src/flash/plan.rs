@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::disk::io::Io;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
-use crate::disk::select::{Kind, Target};
+use crate::disk::select::{Target, TargetKind};
 use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, Digest256};
 use crate::image::{Format, Image, Inspection};
@@ -235,10 +235,10 @@ impl fmt::Display for Plan {
             write!(f, " {part}")?;
         }
         match self.target.kind {
-            Kind::Block => {
+            TargetKind::Block => {
                 writeln!(f, ", disk of {}, {}-byte blocks", mib(self.target.size), self.target.block_size)?;
             }
-            Kind::File => writeln!(f, ", plain file")?,
+            TargetKind::File => writeln!(f, ", plain file")?,
         }
         for (i, step) in self.steps.iter().enumerate() {
             writeln!(f, "{:>6}. {step}", i + 1)?;

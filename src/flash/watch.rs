@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::milestone;
+use super::events;
 use super::plan::Plan;
 use super::receipt::Receipt;
 use crate::config::config_json::ConfigJson;
@@ -34,7 +34,7 @@ impl<'a> Watch<'a> {
     /// Adds systemd's status line and an LED, `led` or the configured one, to `shown`.
     #[must_use]
     pub fn new(shown: &'a Shown, paths: &Paths, led: Option<&Path>) -> Self {
-        milestone::wanted();
+        events::wanted();
         let led = led.map_or_else(|| Led::configured(paths), Led::at);
         shown.also(Box::new(Status::new(notify::status)));
         shown.also(led.sink());
@@ -67,17 +67,17 @@ impl<'a> Watch<'a> {
 
     /// The plan stands: from now on a failure is one of its disk.
     pub fn planned(&self, plan: &Plan) {
-        milestone::planned(plan);
+        events::planned(plan);
     }
 
     /// Nothing can refuse any more: the first write follows.
     pub fn started(&self, plan: &Plan) {
-        milestone::started(plan);
+        events::started(plan);
     }
 
     /// All is done; returns when the last report is out.
     pub fn succeeded(&self, receipt: &Receipt) {
-        milestone::finished(receipt);
+        events::finished(receipt);
         self.led.show(Pattern::Solid);
         self.report(cloud::POST_PROVISIONING);
     }

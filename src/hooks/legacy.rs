@@ -30,7 +30,7 @@ each hook, in seconds; without it there is no limit.
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Arguments {
     /// The help.
     Help,
     /// Hooks to be run, or (`list`) only to be named.
@@ -48,7 +48,7 @@ pub enum Asked {
 ///
 /// # Errors
 /// [`Code::Usage`]: there is no directory behind `--dir`. To run the system's own hooks instead would be a mistake.
-pub fn parse(args: &[OsString]) -> Result<Asked> {
+pub fn parse(args: &[OsString]) -> Result<Arguments> {
     // Forward hooks run unless another phase is asked for behind which `--full` does not stand: as the script had it.
     let (mut phases, mut dir, mut list) = (Phases::FORWARD, None, false);
     let mut args = args.iter();
@@ -60,14 +60,14 @@ pub fn parse(args: &[OsString]) -> Result<Asked> {
             b"-f" | b"--full" => phases = Phases { commit: phases.commit, ..Phases::FULL },
             b"-d" | b"--dir" => dir = Some(directory(args.next().map(OsString::as_os_str))?),
             b"--list" => list = true,
-            b"-h" | b"--help" => return Ok(Asked::Help),
+            b"-h" | b"--help" => return Ok(Arguments::Help),
             other => match other.strip_prefix(b"--dir=") {
                 Some(value) => dir = Some(directory(Some(OsStr::from_bytes(value)))?),
                 None => tracing::warn!("argument '{}' is not known and ignored", arg.to_string_lossy()),
             },
         }
     }
-    Ok(Asked::Hooks { phases, dir, list })
+    Ok(Arguments::Hooks { phases, dir, list })
 }
 
 fn directory(value: Option<&OsStr>) -> Result<PathBuf> {
@@ -82,8 +82,8 @@ fn directory(value: Option<&OsStr>) -> Result<PathBuf> {
 /// Those of [`parse`] and [`run`].
 pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     let (phases, dir, list) = match parse(args)? {
-        Asked::Help => return Ok(Some(HELP.into())),
-        Asked::Hooks { phases, dir, list } => (phases, dir, list),
+        Arguments::Help => return Ok(Some(HELP.into())),
+        Arguments::Hooks { phases, dir, list } => (phases, dir, list),
     };
     let asked = Run::of_environment(paths, phases, dir)?;
     if list {
@@ -107,8 +107,8 @@ mod tests {
     fn phases(line: &str) -> String {
         let args: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
         match parse(&args).unwrap() {
-            Asked::Hooks { phases, .. } => phases.asked().map(|p| &p.word()[..1]).collect(),
-            Asked::Help => "help".into(),
+            Arguments::Hooks { phases, .. } => phases.asked().map(|p| &p.word()[..1]).collect(),
+            Arguments::Help => "help".into(),
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_directory_is_the_next_word_whatever_it_is() {
         let dir = |args: &[&str]| match parse(&args.iter().map(OsString::from).collect::<Vec<_>>()) {
-            Ok(Asked::Hooks { dir, .. }) => dir,
+            Ok(Arguments::Hooks { dir, .. }) => dir,
             other => panic!("{other:?}"),
         };
         assert_eq!(dir(&[]), None);

@@ -12,7 +12,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{self, Command, End, Ended, Script, Speaker, Start};
 use crate::sys::notify;
-use crate::sys::signal::{self, PutOff};
+use crate::sys::signal::{self, SignalGuard};
 
 /// Where hooks are installed.
 pub const DIR: &str = "/etc/hostapp-update-hooks.d";
@@ -129,12 +129,12 @@ pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
         // Refused while nothing is changed. An undo goes as far as it can instead.
         selected.iter().try_for_each(|hook| check(hook).map_err(|e| failed(hook, "cannot run", e)))?;
     }
-    let put_off = PutOff::begin()
+    let signal_guard = SignalGuard::begin()
         .map_err(|e| Error::new(Code::Io, "cannot put off signals while hooks run").because(e))?;
     let mut runner = Runner { paths, run, debug: is_debugging(paths), ran: Vec::new() };
     let result = runner.phases(&hooks);
     if result.is_ok() || signal::came().is_none() {
-        put_off.release();
+        signal_guard.release();
     }
     // Otherwise they stay put off: the program ends now, or undoes what was done, and its last words are to be heard.
     match result {

@@ -65,10 +65,10 @@ fn missing(text: String, name: &str) -> Error {
 }
 
 /// What was found, by the identity of the file.
-type Found = BTreeMap<(u64, u64), PathBuf>;
+type Matches = BTreeMap<(u64, u64), PathBuf>;
 
 /// The one of `found` that has one of `names`.
-fn only(name: &str, found: &Found, names: &[OsString]) -> Result<Option<PathBuf>> {
+fn only(name: &str, found: &Matches, names: &[OsString]) -> Result<Option<PathBuf>> {
     let mut matches: Vec<&PathBuf> =
         found.values().filter(|p| p.file_name().is_some_and(|n| names.iter().any(|w| w == n))).collect();
     matches.sort();
@@ -84,8 +84,8 @@ fn only(name: &str, found: &Found, names: &[OsString]) -> Result<Option<PathBuf>
 }
 
 /// Everything below `top`, on its file system, that has one of the names.
-fn search(top: &Path, names: &[OsString]) -> Found {
-    let mut found = Found::new();
+fn search(top: &Path, names: &[OsString]) -> Matches {
+    let mut found = Matches::new();
     let Ok(start) = fs::metadata(top) else { return found };
     // A folder can show up twice through bind mounts of the same file system.
     let mut seen = HashSet::from([start.ino()]);
@@ -118,7 +118,7 @@ fn search(top: &Path, names: &[OsString]) -> Found {
 
 /// Notes a match, whatever it is: that it is a folder is for the owner to hear, not to be passed over. A dangling link
 /// is nothing.
-fn note(found: &mut Found, path: PathBuf, name: &OsStr) {
+fn note(found: &mut Matches, path: PathBuf, name: &OsStr) {
     let Ok(meta) = fs::metadata(&path) else {
         tracing::debug!("{} leads nowhere", path.display());
         return;

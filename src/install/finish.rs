@@ -16,7 +16,7 @@ use crate::flash::plan::Plan;
 use crate::flash::watch::Watch;
 use crate::install::plugin::Plugin;
 use crate::progress::{Progress, Stage};
-use crate::sys::signal::{self, PutOff};
+use crate::sys::signal::{self, SignalGuard};
 use crate::sys::systemd::{self, Inhibitor};
 
 /// Where the receipt goes on the internal boot partition.
@@ -26,39 +26,39 @@ const RECEIPT: &str = "flash-receipt.json";
 const LOG_VARIABLE: &str = "INITRAMFS_LOGFILE";
 
 /// Everything that these steps work with.
-pub(super) struct Site<'a> {
+pub(super) struct FinalSteps<'a> {
     pub(super) paths: &'a Paths,
     pub(super) ready: &'a Ready,
     pub(super) watch: &'a Watch<'a>,
 }
 
-impl Site<'_> {
+impl FinalSteps<'_> {
     fn plan(&self) -> &Plan {
         &self.ready.prepared.plan
     }
 
-    /// Writes the image and reads it back. Before the disk becomes bootable signals are put off, for [`Site::finish`].
-    pub(super) fn write_image(&self) -> Result<(Receipt, Option<PutOff>)> {
+    /// Writes the image and reads it back. Before the disk becomes bootable signals are put off, for [`FinalSteps::finish`].
+    pub(super) fn write_image(&self) -> Result<(Receipt, Option<SignalGuard>)> {
         let _held = hold_off_shutdown();
-        let guarded = Guarded { progress: self.watch.progress(), put_off: Mutex::new(None) };
+        let guarded = Guarded { progress: self.watch.progress(), signal_guard: Mutex::new(None) };
         let receipt = self.ready.prepared.run(self.paths, &guarded)?.into();
-        Ok((receipt, guarded.put_off.into_inner().unwrap_or_else(PoisonError::into_inner)))
+        Ok((receipt, guarded.signal_guard.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Everything behind the write. When it fails, or a signal asks the program to end, the disk is made unbootable again.
-    /// `put_off` is held since before the end of the write.
+    /// `signal_guard` is held since before the end of the write.
     pub(super) fn finish(
         &self,
-        (receipt, put_off): (Receipt, Option<PutOff>),
+        (receipt, signal_guard): (Receipt, Option<SignalGuard>),
         plugin: &mut Plugin,
         time: Timeline,
     ) -> Result<Receipt> {
-        let put_off = put_off.map_or_else(PutOff::begin, Ok).map_err(|e| {
+        let signal_guard = signal_guard.map_or_else(SignalGuard::begin, Ok).map_err(|e| {
             Error::new(Code::Io, "cannot put off signals while the installation is finished").because(e)
         });
         let mut mounted = None;
-        let done = put_off.and_then(|put_off| {
-            self.steps(receipt, plugin, &mut mounted, time).inspect(|_| put_off.release())
+        let done = signal_guard.and_then(|signal_guard| {
+            self.steps(receipt, plugin, &mut mounted, time).inspect(|_| signal_guard.release())
         });
         // After a failure they stay put off: the program ends now anyway, and its last words are to be heard.
         done.map_err(|e| undo::make_unbootable(self.plan(), mounted, e))
@@ -171,7 +171,7 @@ fn refuse_after_signal(step: &str) -> Result<()> {
 /// Puts signals off before the disk becomes bootable. Until then one may end the program, and the disk has no table.
 struct Guarded<'a> {
     progress: &'a dyn Progress,
-    put_off: Mutex<Option<PutOff>>,
+    signal_guard: Mutex<Option<SignalGuard>>,
 }
 
 impl Progress for Guarded<'_> {
@@ -184,10 +184,11 @@ impl Progress for Guarded<'_> {
     }
 
     fn last_writes(&self) {
-        let mut put_off = self.put_off.lock().unwrap_or_else(PoisonError::into_inner);
-        if put_off.is_none() {
+        let mut signal_guard = self.signal_guard.lock().unwrap_or_else(PoisonError::into_inner);
+        if signal_guard.is_none() {
             // Where it fails, it is tried again behind the write, and that is an error then.
-            *put_off = PutOff::begin().inspect_err(|e| tracing::warn!("cannot put off signals: {e}")).ok();
+            *signal_guard =
+                SignalGuard::begin().inspect_err(|e| tracing::warn!("cannot put off signals: {e}")).ok();
         }
     }
 

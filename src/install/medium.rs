@@ -14,7 +14,7 @@ use crate::sys::mount;
 const LABEL: &str = "flash-boot";
 
 /// Whoever has just looked at the mounted folder lets go of it soon.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Puts the boot partition of the disk that holds `/` at `/mnt/boot`, where that of another disk is mounted: an older
 /// flasher on the internal disk has the same label, and the mount unit goes by the label. Whether it had to.
@@ -33,7 +33,7 @@ pub(super) fn take_own_boot_partition(paths: &Paths) -> Result<bool> {
     let failed = |e: std::io::Error| {
         wrong(&elsewhere, &format!("{} cannot be mounted there instead", own.display())).because(e)
     };
-    mount::unmount(&point, PATIENCE).map_err(failed)?;
+    mount::unmount(&point, TIMEOUT).map_err(failed)?;
     mount::mount_read_only(&own, &point, "vfat").map_err(failed)?;
     Ok(true)
 }

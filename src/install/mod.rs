@@ -5,7 +5,6 @@
 //! system.
 
 pub mod board;
-pub mod ending;
 mod finish;
 mod medium;
 mod partitions;
@@ -13,9 +12,10 @@ pub mod plan;
 pub mod plugin;
 pub mod receipt;
 mod shell;
+pub mod shutdown;
 mod timeline;
 mod undo;
-mod world;
+mod wait;
 
 use std::ffi::OsString;
 
@@ -27,9 +27,9 @@ use crate::flash;
 use crate::flash::job::{Inputs, Prepared, Request};
 use crate::flash::watch::Watch;
 use crate::progress::{self, Progress};
-use crate::sys::power::Ending;
+use crate::sys::power::Shutdown;
 use board::{Board, Environment};
-use finish::Site;
+use finish::FinalSteps;
 use plan::{Installation, Plan};
 use plugin::Plugin;
 use receipt::Receipt;
@@ -42,7 +42,7 @@ pub struct Installed {
     /// What was done; a copy is in the internal boot partition.
     pub receipt: Receipt,
     /// What the configuration wants to happen now.
-    pub ending: Ending,
+    pub ending: Shutdown,
     /// What the board's way to that may use.
     pub environment: Environment,
 }
@@ -50,7 +50,7 @@ pub struct Installed {
 /// `resin-init-flasher`: installs, and ends the running system. Takes no arguments.
 ///
 /// # Errors
-/// [`Code::Usage`] for arguments, then those of [`run`] and [`ending::now`]. On success it does not return.
+/// [`Code::Usage`] for arguments, then those of [`run`] and [`shutdown::now`]. On success it does not return.
 pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     if let Some(arg) = args.first() {
         let message =
@@ -62,7 +62,7 @@ pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     let request = Request::of_environment(Paths::default());
     let shown = progress::for_service();
     let installed = run(&request, &Watch::new(&shown, &request.paths, None), &|_| Ok(()))?;
-    Err(ending::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
+    Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
 }
 
 /// Everything that is known before the first write.
@@ -118,11 +118,11 @@ fn install(
     watch.tell_owner(&paths, owner(&request).as_ref());
     let inputs = time.step("inputs", || Inputs::read(&request))?;
     time.step("network", || {
-        world::wait_for_services(&paths, inputs.config.as_ref());
+        wait::wait_for_services(&paths, inputs.config.as_ref());
         Ok(())
     })?;
     time.step("disk", || {
-        world::wait_for_disk(&inputs, &paths);
+        wait::wait_for_disk(&inputs, &paths);
         Ok(())
     })?;
     let ready = time.step("check", || ready(&request, inputs, watch.progress()))?;
@@ -132,10 +132,10 @@ fn install(
 
     // The plug-in was the last that could refuse: whoever reads this event takes the old system for lost.
     watch.started(&ready.prepared.plan);
-    let site = Site { paths: &paths, ready: &ready, watch };
+    let site = FinalSteps { paths: &paths, ready: &ready, watch };
     let receipt = time.step("write", || site.write_image())?;
     let receipt = site.finish(receipt, &mut plugin, time)?;
-    let ending = if ready.conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff };
+    let ending = if ready.conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff };
     Ok(Installed { receipt, ending, environment: ready.environment })
 }
 

@@ -14,7 +14,7 @@ use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
 /// How long the kernel may take to show the partitions, and udev to have dealt with them.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long to sleep between looks where the kernel's events cannot be had.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// # Errors
 /// [`Code::BootPartitionNotFound`] with all partitions and their labels.
 pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<PathBuf> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // Before the first look, so that nothing is missed between a look and the wait.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut found = look(paths, target)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::boot_files::install::{Contents, Install};
-use crate::bootloader::{self, Coming, Kind, Prepared};
+use crate::bootloader::{self, Coming, Prepared, StorageKind};
 use crate::config::config_json::ConfigJson;
 use crate::config::flasher_conf::{BootloaderWrite, FlasherConf};
 use crate::config::paths::Paths;
@@ -14,7 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::image::BOOT_LABEL;
 use crate::install::board::{self, Board};
-use crate::sys::power::Ending;
+use crate::sys::power::Shutdown;
 
 /// Everything that `--plan` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,8 +36,8 @@ impl From<flash::plan::Plan> for Plan {
 /// One bootloader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedBootloader {
-    /// Kind of place.
-    pub kind: Kind,
+    /// StorageKind of place.
+    pub kind: StorageKind,
     /// The device as the configuration names it.
     pub device: String,
     /// The file on the medium.
@@ -58,7 +58,7 @@ pub struct Installation {
     /// The board's own program, where it has one.
     pub board_program: Option<PathBuf>,
     /// The last step.
-    pub ending: Ending,
+    pub ending: Shutdown,
 }
 
 impl Installation {
@@ -86,7 +86,7 @@ impl Installation {
             bootloaders: bootloaders(paths, conf, plan)?,
             boot_partition,
             board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
-            ending: if conf.postinstall_reboot { Ending::Reboot } else { Ending::PowerOff },
+            ending: if conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff },
         })
     }
 }
@@ -176,8 +176,8 @@ impl fmt::Display for Installation {
             writeln!(f, "        run {}", program.display())?;
         }
         let ending = match self.ending {
-            Ending::PowerOff => "power off",
-            Ending::Reboot => "reboot",
+            Shutdown::PowerOff => "power off",
+            Shutdown::Reboot => "reboot",
         };
         writeln!(f, "        {ending}")
     }

@@ -10,7 +10,7 @@ use crate::flash::plan::Plan;
 use crate::flash::write;
 
 /// How long whoever uses the disk has to let it go, udev for one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Takes boot sector and partition table off the disk of `plan` once nothing of it is mounted, and gives `e` with what
 /// became of it.
@@ -25,7 +25,7 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
         Ok(device) => {
             let cleared = write::disarm(plan, &device);
             // So that nobody mounts what is no longer there.
-            if let Err(why) = device.reread_partitions(PATIENCE) {
+            if let Err(why) = device.reread_partitions(TIMEOUT) {
                 tracing::debug!("the kernel keeps the partition table of {name}: {why}");
             }
             cleared

@@ -22,7 +22,7 @@ const STEP: u8 = 5;
 
 /// A percentage and what is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
+struct DashboardState {
     percent: u8,
     text: &'static str,
 }
@@ -44,8 +44,8 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     /// The newest one that has not been taken.
-    next: Option<State>,
-    highest: Option<State>,
+    next: Option<DashboardState>,
+    highest: Option<DashboardState>,
     busy: bool,
     /// Nobody takes anything: the thread is not there.
     deaf: bool,
@@ -94,7 +94,7 @@ impl Dashboard {
 
     /// Reports a state. One with a lower percentage than an earlier one is left out: progress does not go backwards.
     pub fn report(&self, percent: u8, text: &'static str) {
-        let state = State { percent, text };
+        let state = DashboardState { percent, text };
         let mut inner = self.shared.lock();
         if inner.highest.is_some_and(|highest| percent < highest.percent || state == highest) {
             return;
@@ -104,10 +104,10 @@ impl Dashboard {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until the last state has been carried, at most `patience`. 25 seconds are enough for everything that is
+    /// Waits until the last state has been carried, at most `timeout`. 25 seconds are enough for everything that is
     /// under way.
-    pub fn finish(&self, patience: Duration) {
-        let end = Instant::now() + patience;
+    pub fn finish(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
         let mut inner = self.shared.lock();
         while (inner.busy || inner.next.is_some()) && !inner.deaf {
             let left = end.saturating_duration_since(Instant::now());
@@ -167,10 +167,10 @@ fn call(program: &Path, percent: u8, text: &str) {
 
 /// Without a fleet the log is where somebody may look.
 fn logger() -> Carrier {
-    let mut last: Option<State> = None;
+    let mut last: Option<DashboardState> = None;
     Box::new(move |percent, text| {
         if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(STEP)) {
-            last = Some(State { percent, text });
+            last = Some(DashboardState { percent, text });
             tracing::info!("Unprovisioned: Percentage {percent}, status {text}");
         }
     })

@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(1);
 const FAST: Duration = Duration::from_millis(100);
 
 /// For the writing of what has the last word. Longer takes only an LED whose bus hangs.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +59,11 @@ pub struct Led {
 
 struct Shared {
     file: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<LedState>,
     changed: Condvar,
 }
 
-struct State {
+struct LedState {
     pattern: Pattern,
     /// What the file has been told. It is written without the lock: nobody must have to wait for an LED.
     shown: Pattern,
@@ -92,7 +92,7 @@ impl Led {
         if file == Path::new("/dev/null") {
             return Led::default();
         }
-        let state = Mutex::new(State { pattern: Pattern::Untouched, shown: Pattern::Untouched });
+        let state = Mutex::new(LedState { pattern: Pattern::Untouched, shown: Pattern::Untouched });
         let shared = Arc::new(Shared { file: file.to_owned(), state, changed: Condvar::new() });
         let worker = shared.clone();
         match thread::Builder::new().name("led".to_owned()).spawn(move || worker.work()) {
@@ -112,7 +112,7 @@ impl Led {
         }
         state.pattern = pattern;
         shared.changed.notify_all();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let lasts = matches!(pattern, Pattern::Solid | Pattern::HandsOff);
         while lasts && state.shown != pattern && Instant::now() < end {
             state = shared.wait(state, Some(end));
@@ -135,12 +135,12 @@ impl Led {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a change, at most until `end`.
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, end: Option<Instant>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, LedState>, end: Option<Instant>) -> MutexGuard<'a, LedState> {
         match end.map(|end| end.saturating_duration_since(Instant::now())) {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             Some(left) => {

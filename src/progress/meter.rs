@@ -75,10 +75,10 @@ pub struct Meter<S> {
     done: AtomicU64,
     due_bytes: AtomicU64,
     due_ms: AtomicU64,
-    state: Mutex<State<S>>,
+    state: Mutex<MeterState<S>>,
 }
 
-struct State<S> {
+struct MeterState<S> {
     sink: S,
     running: Option<Running>,
     closed: bool,
@@ -92,11 +92,11 @@ impl<S: Sink> Meter<S> {
             done: AtomicU64::new(0),
             due_bytes: AtomicU64::new(u64::MAX),
             due_ms: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State { sink, running: None, closed: false }),
+            state: Mutex::new(MeterState { sink, running: None, closed: false }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, MeterState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,8 +105,8 @@ impl<S: Sink> Meter<S> {
             || millis(self.origin.elapsed()) >= self.due_ms.load(Ordering::Relaxed)
     }
 
-    fn show(&self, state: &mut State<S>, moment: Moment) {
-        let State { sink, running: Some(running), closed: false } = state else { return };
+    fn show(&self, state: &mut MeterState<S>, moment: Moment) {
+        let MeterState { sink, running: Some(running), closed: false } = state else { return };
         let now = self.origin.elapsed();
         let due = sink.show(&running.snapshot(moment, self.done.load(Ordering::Relaxed), now));
         self.due_bytes.store(due.bytes, Ordering::Relaxed);

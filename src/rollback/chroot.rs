@@ -20,7 +20,7 @@ use crate::hooks::{DIR, DURING_UPDATE};
 use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
 use crate::sys::mount;
-use crate::sys::signal::PutOff;
+use crate::sys::signal::SignalGuard;
 use crate::update::mounted_root::MountedRoot;
 
 /// What every release with rollbacks has: the runner, which runs the forward hooks when nothing else is asked for.
@@ -29,7 +29,7 @@ const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
 pub use crate::hooks::LIMIT;
 
 /// For hooks of an earlier run, which was killed, to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The search path where this program has none.
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -78,9 +78,9 @@ pub fn run_old_hooks(paths: &Paths) -> Result<()> {
 pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {
     let pieces = pieces(paths);
     look(paths, &pieces)?;
-    let put_off = PutOff::begin().map_err(|e| failed("put off signals", RUNNER).because(e))?;
+    let signal_guard = SignalGuard::begin().map_err(|e| failed("put off signals", RUNNER).because(e))?;
     let result = in_old_root(paths, &pieces, limit);
-    put_off.release();
+    signal_guard.release();
     result
 }
 
@@ -266,7 +266,7 @@ fn clear_away(paths: &Paths, root: &Path) {
 
 /// Hooks of a run that was killed may still be at work: two at a time would write the same boot files.
 fn wait_for_users(root: &Path) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut told = false;
     loop {
         let users = mount::users(root);

@@ -17,8 +17,8 @@ use crate::state::phase::{Phase, observe};
 /// `BootStateInvalid`, `BootStateUnwritable`, `BootMountFailed` where the boot partition is gone already; `SlotUnknown`, `SlotSame`,
 /// `Io`, `StateInvalid`.
 pub fn run(paths: &Paths) -> Result<()> {
-    let dialect = boot_state::detect(paths)?;
-    let state = dialect.read()?;
+    let backend = boot_state::detect(paths)?;
+    let state = backend.read()?;
     // Neither of the two phases, or nothing to do: this is almost every reboot there is.
     if !state.upgrade_available || state.bootcount == 0 {
         return Ok(());
@@ -29,7 +29,7 @@ pub fn run(paths: &Paths) -> Result<()> {
         tracing::info!("the boot count stays {}: the phase is {phase}", state.bootcount);
         return Ok(());
     }
-    dialect.clear_bootcount()?;
+    backend.clear_bootcount()?;
     tracing::info!("the boot count was {}, and is 0 now: this reboot is wanted", state.bootcount);
     Ok(())
 }

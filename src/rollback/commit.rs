@@ -1,8 +1,8 @@
 //! The new system stays.
 
-use super::story;
+use super::history_record;
 use super::trial::Tried;
-use super::{Ground, Turn, kernel_override, stop, warn};
+use super::{BootStateGuard, Context, kernel_override, stop, warn};
 use crate::boot_state;
 use crate::error::Result;
 use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
@@ -18,68 +18,68 @@ pub(super) enum Proof<'a> {
     /// There is no going back to the system before it.
     NoWayBack,
     /// Somebody said so.
-    ByHand,
+    Manual,
 }
 
 /// Commits the running system. From the moment in which its selection is for good it never goes back later.
 ///
 /// # Errors
 /// `BootStateUnwritable`, `StateUnwritable`: the system is still on trial.
-pub(super) fn commit(ground: &Ground<'_>, mut turn: Turn, proof: &Proof<'_>) -> Result<()> {
-    let paths = ground.paths;
-    let running = ground.running();
-    let transaction = ground.transaction()?;
-    let seen = ground.observe()?;
+pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &Proof<'_>) -> Result<()> {
+    let paths = context.paths;
+    let running = context.running();
+    let transaction = context.transaction()?;
+    let seen = context.observe()?;
     // What failed here did not keep the system from starting; the record of it makes the next boot try again.
-    let own = own_boot_files(ground);
+    let own = own_boot_files(context);
     let in_place = own.is_ok();
     warn(own);
-    let dialect = boot_state::detect(paths)?;
-    kernel_override::commit(paths, &*dialect, running.slot);
+    let backend = boot_state::detect(paths)?;
+    kernel_override::commit(paths, &*backend, running.slot);
     // A state partition that takes nothing costs the commit hooks of a cut, not the verdict.
     warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));
-    dialect.set(running, false)?;
-    announce::committed(running.slot, ground.version_of(running.slot).as_deref());
-    let mut record = ground.record(Event::Committed, &transaction, running.slot.other(), running.slot);
-    story::seen(&mut record, &seen);
+    backend.set(running, false)?;
+    announce::committed(running.slot, context.version_of(running.slot).as_deref());
+    let mut record = context.record(Event::Committed, &transaction, running.slot.other(), running.slot);
+    history_record::seen(&mut record, &seen);
     match proof {
-        Proof::Healthy(tried) => story::tried(&mut record, tried),
+        Proof::Healthy(tried) => history_record::tried(&mut record, tried),
         Proof::NoWayBack => record.why = Some(Why::TooOld),
-        Proof::ByHand => record.why = Some(Why::Asked),
+        Proof::Manual => record.why = Some(Why::Asked),
     }
-    let telling = ground.tell(record, false);
+    let telling = context.tell(record, false);
     if in_place {
         warn(BootfilesRecord::settle(paths, running.slot));
     }
     bootfiles::sum_up_selection(paths);
     warn(stop::remove_traces(paths));
-    ground.flush_state();
+    context.flush_state();
     telling.finish();
     // A commit hook may reboot.
-    turn.allow_shutdown();
-    due_hooks(ground);
-    turn.release();
+    guard.allow_shutdown();
+    due_hooks(context);
+    guard.release();
     Ok(())
 }
 
 /// The commit hooks, if they have not all run. One that fails has been run; one that reboots is run again.
-pub(super) fn due_hooks(ground: &Ground<'_>) {
-    let due = match CommitDue::read(ground.paths) {
+pub(super) fn due_hooks(context: &Context<'_>) {
+    let due = match CommitDue::read(context.paths) {
         Ok(None) => return,
-        Ok(Some(due)) => due.slot == ground.running().slot,
+        Ok(Some(due)) => due.slot == context.running().slot,
         Err(e) => {
             tracing::warn!("{}; the commit hooks are run once more", e.message());
             true
         }
     };
-    if due && let Err(e) = (ground.outside.commit_hooks)() {
+    if due && let Err(e) = (context.platform.commit_hooks)() {
         if signal::came().is_some() {
             tracing::warn!("{}; the commit hooks are run again at the next boot", e.message());
             return;
         }
         tracing::error!("{}; the system stays all the same", e.message());
     }
-    warn(CommitDue::remove(ground.paths));
+    warn(CommitDue::remove(context.paths));
 }
 
 /// Compares the boot partition with the boot files of the running release, and deploys what differs: by the release's own hooks
@@ -87,14 +87,14 @@ pub(super) fn due_hooks(ground: &Ground<'_>) {
 ///
 /// # Errors
 /// Those of the deployment, or `HookFailed`.
-pub(super) fn own_boot_files(ground: &Ground<'_>) -> Result<()> {
-    let paths = ground.paths;
+pub(super) fn own_boot_files(context: &Context<'_>) -> Result<()> {
+    let paths = context.paths;
     let installed = bootfiles::NAMES.iter().map(|name| paths.at(DIR).join(name)).filter(|p| p.is_file());
     let installed: Vec<_> = installed.collect();
     if installed.is_empty() {
-        let request = Request::new(paths, ground.running(), Purpose::Undo)?;
+        let request = Request::new(paths, context.running(), Purpose::Undo)?;
         let done = bootfiles::deploy(&request)?;
-        tracing::info!("boot files of slot {}: {done}", ground.running().slot);
+        tracing::info!("boot files of slot {}: {done}", context.running().slot);
         return Ok(());
     }
     installed.iter().try_for_each(|hook| hooks::run_program(hook, &[], "0".as_ref()))

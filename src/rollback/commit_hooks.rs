@@ -1,7 +1,7 @@
 //! `copal rollback commit-hooks`: those that a cut, or a hook that rebooted, has kept from running.
 
 use super::commit::due_hooks;
-use super::{Ground, Outside, Turn};
+use super::{BootStateGuard, Context, Platform};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
@@ -12,22 +12,22 @@ use crate::state::phase::Phase;
 /// # Errors
 /// `Busy`; `SlotUnknown` and the like.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
-    let outside = Outside::of(paths, conf);
-    run_with(&Ground::look(paths, &outside)?)
+    let platform = Platform::of(paths, conf);
+    run_with(&Context::look(paths, &platform)?)
 }
 
 /// [`run`], wherever the ground is.
 ///
 /// # Errors
 /// As for [`run`].
-pub fn run_with(ground: &Ground<'_>) -> Result<()> {
-    let turn = Turn::wait_for(ground, "copal rollback commit-hooks")?;
-    let phase = ground.observe()?.phase;
+pub fn run_with(context: &Context<'_>) -> Result<()> {
+    let guard = BootStateGuard::wait_for(context, "copal rollback commit-hooks")?;
+    let phase = context.observe()?.phase;
     if phase == Phase::Healthy {
-        due_hooks(ground);
+        due_hooks(context);
     } else {
         tracing::info!("no commit hooks are run: {}", phase.meaning());
     }
-    turn.release();
+    guard.release();
     Ok(())
 }

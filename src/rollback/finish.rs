@@ -1,6 +1,6 @@
 //! The end of a way back, in the system that it leads to.
 
-use super::{Ground, warn};
+use super::{Context, warn};
 use crate::error::{Error, Result};
 use crate::state::files::{Flag, RollbackKind, RollbackRecord};
 use crate::update::undo::{self, EndHooks, Undo, Undone};
@@ -19,25 +19,25 @@ impl RollbackKind {
 ///
 /// # Errors
 /// The running system could not be selected, and the record is still there; or the record could not be removed.
-pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()> {
-    let dialect = crate::boot_state::detect(ground.paths)?;
+pub(super) fn finish(context: &Context<'_>, record: &RollbackRecord) -> Result<()> {
+    let backend = crate::boot_state::detect(context.paths)?;
     let undo = Undo {
-        paths: ground.paths,
-        roots: &ground.roots,
-        dialect: &*dialect,
+        paths: context.paths,
+        roots: &context.roots,
+        backend: &*backend,
         transaction: record.transaction.clone(),
-        hooks: Some(&ground.outside.current_hooks),
+        hooks: Some(&context.platform.current_hooks),
         end_hooks: None,
     };
     let mut undone = undo.restore();
     if undone.selection.is_ok() {
         // Behind the hooks, which lower the flags of earlier updates.
-        warn(record.kind.flag().raise(ground.paths));
+        warn(record.kind.flag().raise(context.paths));
         undo.clear(&mut undone);
     }
     told(undone)?;
-    ground.flush_state();
-    RollbackRecord::remove(ground.paths)
+    context.flush_state();
+    RollbackRecord::remove(context.paths)
 }
 
 /// Back to the running system from an update that came to nothing: no rollback, and no flag. With `end_hooks` where it may have been
@@ -45,21 +45,21 @@ pub(super) fn finish(ground: &Ground<'_>, record: &RollbackRecord) -> Result<()>
 ///
 /// # Errors
 /// The running system could not be selected; or it is, and hooks that could not be ended may yet select the other one.
-pub(super) fn undo(ground: &Ground<'_>, end_hooks: Option<EndHooks<'_>>) -> Result<()> {
-    let dialect = crate::boot_state::detect(ground.paths)?;
+pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Result<()> {
+    let backend = crate::boot_state::detect(context.paths)?;
     let undo = Undo {
-        paths: ground.paths,
-        roots: &ground.roots,
-        dialect: &*dialect,
-        transaction: ground.transaction()?,
-        hooks: Some(&ground.outside.current_hooks),
+        paths: context.paths,
+        roots: &context.roots,
+        backend: &*backend,
+        transaction: context.transaction()?,
+        hooks: Some(&context.platform.current_hooks),
         end_hooks,
     };
     let mut undone = undo.run();
     let left = undone.left.take();
     told(undone)?;
     let Some(e) = left else { return Ok(()) };
-    let slot = ground.running().slot;
+    let slot = context.running().slot;
     let message = format!(
         "slot {slot} is selected again, but hooks of the update may still run, and select slot {}",
         slot.other()

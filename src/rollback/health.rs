@@ -1,6 +1,6 @@
 //! `rollback-health`: the trial, and what is left of one.
 
-use super::{Ground, Outside, Turn, altboot, boot_check, trial};
+use super::{BootStateGuard, Context, Platform, altboot, boot_check, trial};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
@@ -11,20 +11,20 @@ use crate::state::phase::Phase;
 /// # Errors
 /// `PreviousTooOld`; those of the verdict; the device does not reboot.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
-    let outside = Outside::of(paths, conf);
-    run_with(&Ground::look(paths, &outside)?, conf)
+    let platform = Platform::of(paths, conf);
+    run_with(&Context::look(paths, &platform)?, conf)
 }
 
 /// [`run`], wherever the ground is.
 ///
 /// # Errors
 /// As for [`run`].
-pub fn run_with(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
-    match ground.observe()?.phase {
-        Phase::Trial => trial::run(ground, conf),
-        Phase::Altboot => stand_in(ground, conf),
+pub fn run_with(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
+    match context.observe()?.phase {
+        Phase::Trial => trial::run(context, conf),
+        Phase::Altboot => stand_in(context, conf),
         // The boot check has been here before, unless the system has none.
-        Phase::Leftovers | Phase::Finishing | Phase::GoingBack => boot_check::run_with(ground),
+        Phase::Leftovers | Phase::Finishing | Phase::RollingBack => boot_check::run_with(context),
         phase @ (Phase::RolledBack
         | Phase::Healthy
         | Phase::Installing
@@ -37,18 +37,18 @@ pub fn run_with(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
 }
 
 /// `rollback-altboot` is about to act. If it does not, its work is done here.
-fn stand_in(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
+fn stand_in(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     tracing::info!(
         "the bootloader gave up on the other slot; rollback-altboot follows it, for {} s",
         conf.altboot_patience.as_secs()
     );
-    (ground.outside.wait)(conf.altboot_patience);
-    let turn = Turn::wait_for(ground, "rollback-health")?;
-    let seen = ground.observe()?;
+    (context.platform.wait)(conf.altboot_patience);
+    let guard = BootStateGuard::wait_for(context, "rollback-health")?;
+    let seen = context.observe()?;
     if seen.phase != Phase::Altboot {
-        turn.release();
+        guard.release();
         return Ok(());
     }
     tracing::error!("rollback-altboot has not acted");
-    Err(altboot::act(ground, &seen, turn))
+    Err(altboot::act(context, &seen, guard))
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::boot_state::Dialect;
+use crate::boot_state::Backend;
 use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
@@ -37,8 +37,8 @@ const fn committed(slot: Slot) -> &'static str {
 
 /// Where an override is active: back to the one with which `old` was committed, or to none. `override-health-triggered` says so,
 /// and both file systems are flushed. To be called before the hooks of the old system run.
-pub fn restore(paths: &Paths, dialect: &dyn Dialect, old: Slot) {
-    let read = dialect.variable(ACTIVE).and_then(|active| Ok((active, dialect.variable(committed(old))?)));
+pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
+    let read = backend.variable(ACTIVE).and_then(|active| Ok((active, backend.variable(committed(old))?)));
     let (active, wanted) = match read {
         // Taken back before, by a rollback that was cut off; or there is nothing else to go back to.
         Ok((active, wanted)) if active == wanted => return,
@@ -48,7 +48,7 @@ pub fn restore(paths: &Paths, dialect: &dyn Dialect, old: Slot) {
     };
     let to = wanted.as_deref().unwrap_or("none");
     tracing::info!("kernel override {active}: back to that of slot {old}, {to}");
-    if let Err(e) = dialect.set_variables(&[(ACTIVE, wanted.as_deref())]) {
+    if let Err(e) = backend.set_variables(&[(ACTIVE, wanted.as_deref())]) {
         tracing::warn!("{e}; going back with the kernel override {active}");
     }
     // As `date -Iseconds` prints it in UTC.
@@ -68,8 +68,8 @@ pub fn restore(paths: &Paths, dialect: &dyn Dialect, old: Slot) {
 }
 
 /// Where an override is active: makes it the one with which `running` was committed, if it is the one that runs.
-pub fn commit(paths: &Paths, dialect: &dyn Dialect, running: Slot) {
-    let active = match dialect.variable(ACTIVE) {
+pub fn commit(paths: &Paths, backend: &dyn Backend, running: Slot) {
+    let active = match backend.variable(ACTIVE) {
         Ok(Some(active)) => active,
         Ok(None) => return,
         Err(e) => return tracing::warn!("{e}; the kernel override is not committed"),
@@ -81,7 +81,7 @@ pub fn commit(paths: &Paths, dialect: &dyn Dialect, running: Slot) {
             "kernel override {active} did not boot, but {booted}; it is not committed for slot {running}"
         );
     }
-    match dialect.set_variables(&[(committed(running), Some(&active))]) {
+    match backend.set_variables(&[(committed(running), Some(&active))]) {
         Ok(()) => tracing::info!("kernel override {active} is committed for slot {running}"),
         Err(e) => tracing::warn!("{e}; kernel override {active} is not committed for slot {running}"),
     }

@@ -6,7 +6,6 @@
 
 pub mod altboot;
 pub mod boot_check;
-pub mod by_hand;
 pub mod check_version;
 pub mod checks;
 pub mod chroot;
@@ -14,19 +13,20 @@ pub mod clear_bootcount;
 mod commit;
 pub mod commit_hooks;
 mod finish;
-mod go_back;
 pub mod health;
+mod history_record;
 pub mod kernel_override;
+pub mod manual;
 #[cfg(test)]
 mod model;
-mod outside;
 pub mod parse_bootloader;
+mod platform;
+mod roll_back;
 pub mod state_probe;
 pub mod stop;
-mod story;
 mod trial;
 
-pub use outside::Outside;
+pub use crate::rollback::platform::Platform;
 
 use std::io;
 use std::time::Duration;
@@ -38,7 +38,7 @@ use crate::slot::{Root, Roots, Slot};
 use crate::state::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::state::phase::{self, Observation, Phase};
 use crate::sys::file::{Folder, Steps as _};
-use crate::sys::signal::PutOff;
+use crate::sys::signal::SignalGuard;
 use crate::sys::systemd::{self, Inhibitor};
 use crate::update::lock::{Lock, Work};
 
@@ -46,22 +46,22 @@ use crate::update::lock::{Lock, Work};
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The device, as far as a verdict needs it.
-pub struct Ground<'a> {
+pub struct Context<'a> {
     /// Where everything is.
     pub paths: &'a Paths,
     /// The root partitions.
     pub roots: Roots,
     /// What is beyond the device's own files.
-    pub outside: &'a Outside<'a>,
+    pub platform: &'a Platform<'a>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> Context<'a> {
     /// Tells the roots apart.
     ///
     /// # Errors
     /// `SlotUnknown`, `SlotSame`, `Io`.
-    pub fn look(paths: &'a Paths, outside: &'a Outside<'a>) -> Result<Ground<'a>> {
-        Ok(Ground { paths, roots: mounted(paths)?, outside })
+    pub fn look(paths: &'a Paths, platform: &'a Platform<'a>) -> Result<Context<'a>> {
+        Ok(Context { paths, roots: mounted(paths)?, platform })
     }
 
     /// The other root. Where it was not mounted at the beginning, which for the verdict on a trial is long ago, it is looked for once
@@ -117,7 +117,7 @@ impl<'a> Ground<'a> {
 
     /// Reboots. A return is a failure: the device goes on until somebody restarts it.
     fn reboot(&self) -> Error {
-        (self.outside.reboot)()
+        (self.platform.reboot)()
     }
 }
 
@@ -131,45 +131,45 @@ fn mounted(paths: &Paths) -> Result<Roots> {
 
 /// A verdict, while nobody updates, and nothing ends the program half-way. Ends with one of [`release`](Self::release) and
 /// [`release_to_reboot`](Self::release_to_reboot), before anything that may reboot.
-struct Turn {
+struct BootStateGuard {
     lock: Option<Lock>,
     inhibitor: Option<Inhibitor>,
-    put_off: Option<PutOff>,
+    signal_guard: Option<SignalGuard>,
 }
 
-impl Turn {
+impl BootStateGuard {
     /// Takes the lock of updates. Signals are put off.
-    fn take(ground: &Ground<'_>, program: &str) -> Result<Turn> {
-        let lock = Lock::take(ground.paths, program, Work::BootState)?;
-        let put_off = match ground.outside.hold_signals.then(PutOff::begin) {
+    fn take(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
+        let lock = Lock::take(context.paths, program, Work::BootState)?;
+        let signal_guard = match context.platform.hold_signals.then(SignalGuard::begin) {
             Some(Err(e)) => return Err(Error::new(Code::Io, "cannot put off signals").because(e)),
-            Some(Ok(put_off)) => Some(put_off),
+            Some(Ok(signal_guard)) => Some(signal_guard),
             None => None,
         };
-        Ok(Turn { lock: Some(lock), inhibitor: None, put_off })
+        Ok(BootStateGuard { lock: Some(lock), inhibitor: None, signal_guard })
     }
 
     /// Takes it once whoever has it lets it go: somebody who was refused an update, and had it for a moment, must not cost a
     /// verdict.
-    fn wait_for(ground: &Ground<'_>, program: &str) -> Result<Turn> {
+    fn wait_for(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
         let mut told = false;
         loop {
-            match Turn::take(ground, program) {
+            match BootStateGuard::take(context, program) {
                 Err(e) if e.code() == Code::Busy => {
                     if !told {
                         tracing::warn!("{}; waiting for its end", e.message());
                         told = true;
                     }
-                    (ground.outside.wait)(BUSY_PAUSE);
+                    (context.platform.wait)(BUSY_PAUSE);
                 }
-                turn => return turn,
+                guard => return guard,
             }
         }
     }
 
     /// Asks logind not to shut down meanwhile. Not at boot, when it is not there yet, and asking for it would wait.
-    fn hold_shutdown(&mut self, ground: &Ground<'_>, program: &str) {
-        self.inhibitor = systemd::is_running(ground.paths.root())
+    fn hold_shutdown(&mut self, context: &Context<'_>, program: &str) {
+        self.inhibitor = systemd::is_running(context.paths.root())
             .then(|| systemd::inhibit_shutdown(program, "the boot state is being changed"))
             .flatten();
     }
@@ -189,18 +189,18 @@ impl Turn {
     /// Nothing but the reboot is left, and nobody may get in between.
     fn release_to_reboot(mut self) {
         // They stay put off.
-        self.put_off.take();
+        self.signal_guard.take();
     }
 }
 
-impl Drop for Turn {
+impl Drop for BootStateGuard {
     fn drop(&mut self) {
         self.allow_shutdown();
         if let Some(lock) = self.lock.take() {
             lock.release();
         }
-        if let Some(put_off) = self.put_off.take() {
-            put_off.release();
+        if let Some(signal_guard) = self.signal_guard.take() {
+            signal_guard.release();
         }
     }
 }

@@ -18,15 +18,15 @@ use crate::slot::Roots;
 /// `BootStateInvalid` where no file says which root boots, or it knows no trial: scripts end then, as they always did. As for
 /// [`boot_state::detect`] and [`Roots::of`].
 pub fn assignments(paths: &Paths) -> Result<String> {
-    let dialect = boot_state::detect(paths)?;
-    let file = dialect.file();
+    let backend = boot_state::detect(paths)?;
+    let file = backend.file();
     if !file.exists() {
         return Err(unusable(file, "it is not there: no update has written it yet"));
     }
-    if !dialect.counts() {
+    if !backend.counts() {
         return Err(unusable(file, "it has no upgrade_available: this bootloader knows no rollback"));
     }
-    let state = dialect.read()?;
+    let state = backend.read()?;
     let facts = Facts::gather(paths)?;
     let active = Roots::of(&facts)?.active;
     let selected = match state.root {

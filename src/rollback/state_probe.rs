@@ -64,7 +64,7 @@ pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
     if call.parent.is_empty() && !call.is_virtual() {
         return Ok(String::new());
     }
-    let Some(wanted) = Wanted::of(paths) else { return Ok(String::new()) };
+    let Some(wanted) = RootName::of(paths) else { return Ok(String::new()) };
     let facts = Facts::gather(paths)?;
     let root = wanted.find(&facts);
     let same_disk = root.and_then(|root| disk_of(&facts, root)).is_some_and(|disk| node(disk) == call.parent);
@@ -96,14 +96,14 @@ fn disk_of<'f>(facts: &'f Facts, root: &'f Device) -> Option<&'f Device> {
 }
 
 /// How the root is named.
-enum Wanted {
+enum RootName {
     Uuid(String),
     Label(String),
 }
 
-impl Wanted {
+impl RootName {
     /// As the initramfs has written it down, else as the kernel was told.
-    fn of(paths: &Paths) -> Option<Wanted> {
+    fn of(paths: &Paths) -> Option<RootName> {
         let mux = paths.at(BEING_WRITTEN);
         let mut looks = 0..LOOKS;
         while mux.exists() {
@@ -113,14 +113,14 @@ impl Wanted {
         // Older releases have no /run then.
         let folder = if paths.at("/run/initramfs").is_dir() { "/run/initramfs" } else { "/tmp/initramfs" };
         if let Ok(text) = fs::read_to_string(paths.at(folder).join("bootparam_root")) {
-            return Some(Wanted::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
+            return Some(RootName::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
         }
         let line = fs::read_to_string(paths.at("/proc/cmdline")).ok()?;
         line.split_whitespace().filter_map(|word| word.strip_prefix("root=")).find_map(|root| {
             let (kind, value) = root.split_once('=')?;
             match kind {
-                "UUID" => Some(Wanted::Uuid(value.to_owned())),
-                "LABEL" => Some(Wanted::Label(value.to_owned())),
+                "UUID" => Some(RootName::Uuid(value.to_owned())),
+                "LABEL" => Some(RootName::Label(value.to_owned())),
                 _ => None,
             }
         })
@@ -130,10 +130,10 @@ impl Wanted {
         let Ok(file) = File::open(node) else { return false };
         let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset);
         match self {
-            Wanted::Uuid(uuid) => {
+            RootName::Uuid(uuid) => {
                 label::ext_uuid(&mut read).ok().flatten().is_some_and(|u| u.eq_ignore_ascii_case(uuid))
             }
-            Wanted::Label(wanted) => label::label(&mut read).ok().flatten().as_ref() == Some(wanted),
+            RootName::Label(wanted) => label::label(&mut read).ok().flatten().as_ref() == Some(wanted),
         }
     }
 

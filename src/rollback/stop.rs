@@ -55,7 +55,7 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
     let root = selected(&found, &roots)?;
     let settled = !found.state.upgrade_available && found.state.bootcount == 0;
     if !settled {
-        found.dialect.set(root, false)?;
+        found.backend.set(root, false)?;
         bootfiles::sum_up_selection(paths);
     }
     tracing::info!("slot {} is selected for good", root.slot);
@@ -69,7 +69,7 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
         format!(
             "slot {running} runs, and the bootloader selects another root: if that does not boot, nothing will"
         )
-    } else if found.phase == Phase::GoingBack {
+    } else if found.phase == Phase::RollingBack {
         format!("a rollback from slot {running} to slot {} is under way", running.other())
     } else if found.phase == Phase::Finishing {
         format!("a rollback to slot {running} is being completed")
@@ -96,7 +96,7 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
             Named::Slot(slot) => format!("root {slot}"),
             Named::Other(text) => format!("{text:?}"),
         };
-        let file = found.dialect.file().display();
+        let file = found.backend.file().display();
         let text = format!("cannot stop rollbacks: {file} selects {name}, which is no root that is mounted");
         Error::new(Code::BootStateInvalid, text).object(file)
     })

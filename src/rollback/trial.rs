@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::commit::{Proof, commit};
-use super::go_back::{Reason, go_back};
-use super::{Ground, Turn, checks};
-use crate::boot_state::Dialect;
+use super::roll_back::{Reason, roll_back};
+use super::{BootStateGuard, Context, checks};
+use crate::boot_state::Backend;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error, Result};
 use crate::state::files::Trial;
@@ -58,65 +58,68 @@ impl Tried {
 ///
 /// # Errors
 /// `PreviousTooOld`, with the running system committed; the verdict could not be carried out; the device does not reboot.
-pub(super) fn run(ground: &Ground<'_>, conf: &RollbackConf) -> Result<()> {
-    if !(ground.outside.previous_is_new_enough)() {
-        return unsupported(ground);
+pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
+    if !(context.platform.previous_is_new_enough)() {
+        return unsupported(context);
     }
-    let slot = ground.running().slot;
-    announce::trial_started(slot, ground.version_of(slot).as_deref());
-    reset_count(ground);
+    let slot = context.running().slot;
+    announce::trial_started(slot, context.version_of(slot).as_deref());
+    reset_count(context);
     let mut tried = Tried::default();
     for attempt in 1..=conf.count {
         notify::status(&format!("health checks {attempt} of {} in {} s", conf.count, conf.timeout.as_secs()));
-        (ground.outside.wait)(conf.timeout);
+        (context.platform.wait)(conf.timeout);
         notify::status(&format!("health checks {attempt} of {}", conf.count));
-        tried.add((ground.outside.checks)());
+        tried.add((context.platform.checks)());
         if checks::passed(&tried.checks) {
-            return verdict(ground, |ground, turn| commit(ground, turn, &Proof::Healthy(&tried)));
+            return verdict(context, |context, guard| commit(context, guard, &Proof::Healthy(&tried)));
         }
         for check in tried.checks.iter().filter(|c| c.required && c.result == CheckResult::Failed) {
             announce::health_check_failed(slot, check, attempt, conf.count);
         }
     }
-    verdict(ground, |ground, turn| Err(go_back(ground, turn, &Reason::Unhealthy(&tried))))
+    verdict(context, |context, guard| Err(roll_back(context, guard, &Reason::Unhealthy(&tried))))
 }
 
 /// Without rollbacks there is nothing to try for; the program fails as the script did, so that somebody looks.
-fn unsupported(ground: &Ground<'_>) -> Result<()> {
-    verdict(ground, |ground, turn| commit(ground, turn, &Proof::NoWayBack))?;
+fn unsupported(context: &Context<'_>) -> Result<()> {
+    verdict(context, |context, guard| commit(context, guard, &Proof::NoWayBack))?;
     Err(Error::new(Code::PreviousTooOld, "cannot go back to the system in the other slot: it is too old")
-        .object(ground.running().slot.other().letter())
+        .object(context.running().slot.other().letter())
         .after_success())
 }
 
 /// Whatever has happened while the checks were waited for: the verdict is on what is there now.
-fn verdict<'g>(ground: &Ground<'g>, carry_out: impl FnOnce(&Ground<'g>, Turn) -> Result<()>) -> Result<()> {
-    let mut turn = Turn::wait_for(ground, "rollback-health")?;
-    let now = ground.observe()?;
+fn verdict<'g>(
+    context: &Context<'g>,
+    carry_out: impl FnOnce(&Context<'g>, BootStateGuard) -> Result<()>,
+) -> Result<()> {
+    let mut guard = BootStateGuard::wait_for(context, "rollback-health")?;
+    let now = context.observe()?;
     if now.phase == Phase::Trial {
-        turn.hold_shutdown(ground, "rollback-health");
-        return carry_out(ground, turn);
+        guard.hold_shutdown(context, "rollback-health");
+        return carry_out(context, guard);
     }
     tracing::info!("the trial has ended meanwhile: {}", now.phase.meaning());
-    turn.release();
+    guard.release();
     Ok(())
 }
 
 /// Userspace is up: the boot count starts anew. It fails towards the old system: without the record, the count stays.
-fn reset_count(ground: &Ground<'_>) {
+fn reset_count(context: &Context<'_>) {
     let reset = || -> Result<()> {
-        let turn = Turn::wait_for(ground, "rollback-health")?;
-        let seen = ground.observe()?;
-        let trial = match Trial::read(ground.paths) {
-            Ok(Some(trial)) if trial.slot == ground.running().slot => trial,
-            Ok(_) => Trial { transaction: ground.transaction()?, slot: ground.running().slot, resets: 0 },
+        let guard = BootStateGuard::wait_for(context, "rollback-health")?;
+        let seen = context.observe()?;
+        let trial = match Trial::read(context.paths) {
+            Ok(Some(trial)) if trial.slot == context.running().slot => trial,
+            Ok(_) => Trial { transaction: context.transaction()?, slot: context.running().slot, resets: 0 },
             // A damaged one may have been used up.
             Err(e) => return Err(e),
         };
         if seen.phase == Phase::Trial {
-            count_anew(ground, &*seen.dialect, seen.state.bootcount, trial)?;
+            count_anew(context, &*seen.backend, seen.state.bootcount, trial)?;
         }
-        turn.release();
+        guard.release();
         Ok(())
     };
     if let Err(e) = reset() {
@@ -124,7 +127,7 @@ fn reset_count(ground: &Ground<'_>) {
     }
 }
 
-fn count_anew(ground: &Ground<'_>, dialect: &dyn Dialect, bootcount: u32, mut trial: Trial) -> Result<()> {
+fn count_anew(context: &Context<'_>, backend: &dyn Backend, bootcount: u32, mut trial: Trial) -> Result<()> {
     if trial.resets >= MOST_RESETS {
         tracing::warn!(
             "this system has been started {} times without a verdict: the bootloader counts from now on",
@@ -134,10 +137,10 @@ fn count_anew(ground: &Ground<'_>, dialect: &dyn Dialect, bootcount: u32, mut tr
     }
     // Also where the count is 0 already: each start of the system is one, or a loop of them would never end.
     trial.resets += 1;
-    trial.write(ground.paths)?;
+    trial.write(context.paths)?;
     tracing::info!(
         "userspace is up: the boot count, {bootcount}, is set back ({} of {MOST_RESETS})",
         trial.resets
     );
-    dialect.clear_bootcount()
+    backend.clear_bootcount()
 }

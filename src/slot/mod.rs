@@ -101,9 +101,9 @@ impl Roots {
     /// told which is A and which is B; `SlotSame` when both places have the same device.
     pub fn of(facts: &Facts) -> Result<Roots> {
         let paths = facts.paths();
-        let active = Found::at(facts, ACTIVE)?
+        let active = MountedRoot::at(facts, ACTIVE)?
             .ok_or_else(|| unknown(ACTIVE, "no ext4 file system is mounted there"))?;
-        let inactive = Found::at(facts, INACTIVE)?;
+        let inactive = MountedRoot::at(facts, INACTIVE)?;
         if inactive.as_ref().is_some_and(|i| i.dev == active.dev || i.partition == active.partition) {
             return Err(Error::new(
                 Code::SlotSame,
@@ -136,7 +136,7 @@ pub const ACTIVE: &str = "/mnt/sysroot/active";
 pub const INACTIVE: &str = "/mnt/sysroot/inactive";
 
 /// A mounted root before it is known which one it is.
-struct Found {
+struct MountedRoot {
     name: String,
     node: PathBuf,
     label: Option<String>,
@@ -146,8 +146,8 @@ struct Found {
     index: u32,
 }
 
-impl Found {
-    fn at(facts: &Facts, point: &str) -> Result<Option<Found>> {
+impl MountedRoot {
+    fn at(facts: &Facts, point: &str) -> Result<Option<MountedRoot>> {
         // An automount is in the table before what it has mounted; the last one is on top.
         let mut mounts = facts.mounts().filter(|(m, _)| m.point == Path::new(point) && m.fstype == "ext4");
         let Some((mount, _)) = mounts.next_back() else { return Ok(None) };
@@ -160,7 +160,7 @@ impl Found {
             unknown(point, &format!("sysfs has no number of the partition {}", partition.name))
         })?;
         let mut disks = partition.below.iter().filter_map(|d| facts.device(*d));
-        Ok(Some(Found {
+        Ok(Some(MountedRoot {
             name: device.name.clone(),
             node: facts.node_of(device),
             label: device.label.clone(),
@@ -172,9 +172,9 @@ impl Found {
     }
 
     /// By its own label, else by that of the other, else the one that comes first on the disk is A.
-    fn slot(&self, other: Option<&Found>, paths: &Paths) -> Result<Slot> {
+    fn slot(&self, other: Option<&MountedRoot>, paths: &Paths) -> Result<Slot> {
         let own = self.labelled();
-        let theirs = other.and_then(Found::labelled);
+        let theirs = other.and_then(MountedRoot::labelled);
         match (own, theirs) {
             (Some(own), Some(theirs)) if own == theirs => {
                 Err(unknown(ACTIVE, &format!("both root partitions have the label {}", own.label())))

@@ -207,13 +207,13 @@ impl Device {
         Ok(ro != 0)
     }
 
-    /// Makes the kernel read the partition table again, trying for `patience` while something keeps the disk busy.
+    /// Makes the kernel read the partition table again, trying for `timeout` while something keeps the disk busy.
     ///
     /// # Errors
-    /// `EBUSY` after `patience`; `EINVAL` for a device without partitions.
+    /// `EBUSY` after `timeout`; `EINVAL` for a device without partitions.
     #[allow(unsafe_code)]
-    pub fn reread_partitions(&self, patience: Duration) -> io::Result<()> {
-        let end = std::time::Instant::now() + patience;
+    pub fn reread_partitions(&self, timeout: Duration) -> io::Result<()> {
+        let end = std::time::Instant::now() + timeout;
         loop {
             // SAFETY: BLKRRPART takes no argument.
             match unsafe { ioctl::blkrrpart(self.file.as_raw_fd()) } {

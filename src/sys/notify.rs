@@ -23,13 +23,13 @@ pub fn status(text: &str) {
 }
 
 /// Tells systemd how a service of `Type=notify` stands.
-pub fn state(state: State) {
+pub fn state(state: ServiceState) {
     tell(|socket| send(socket, state.assignment()));
 }
 
 /// How a service stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ServiceState {
     /// It has started.
     Ready,
     /// It is about to end by itself: whoever wants it from now on gets a new one, once this one has ended.
@@ -38,17 +38,17 @@ pub enum State {
     Alive,
 }
 
-impl State {
+impl ServiceState {
     fn assignment(self) -> &'static str {
         match self {
-            State::Ready => "READY=1\n",
-            State::Stopping => "STOPPING=1\n",
-            State::Alive => "WATCHDOG=1\n",
+            ServiceState::Ready => "READY=1\n",
+            ServiceState::Stopping => "STOPPING=1\n",
+            ServiceState::Alive => "WATCHDOG=1\n",
         }
     }
 }
 
-/// Within which time systemd wants [`State::Alive`]; `None` where it does not: `sd_watchdog_enabled(3)`.
+/// Within which time systemd wants [`ServiceState::Alive`]; `None` where it does not: `sd_watchdog_enabled(3)`.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();

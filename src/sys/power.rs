@@ -12,20 +12,20 @@ use nix::sys::reboot::{RebootMode, reboot};
 /// How to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ending {
+pub enum Shutdown {
     /// Power off.
     PowerOff,
     /// Restart.
     Reboot,
 }
 
-impl Ending {
+impl Shutdown {
     /// In words.
     #[must_use]
     pub const fn verb(self) -> &'static str {
         match self {
-            Ending::PowerOff => "power off",
-            Ending::Reboot => "reboot",
+            Shutdown::PowerOff => "power off",
+            Shutdown::Reboot => "reboot",
         }
     }
 }
@@ -53,13 +53,13 @@ pub fn sync_within(limit: Duration) -> bool {
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_BOOT`.
-pub fn kernel(ending: Ending) -> io::Result<Infallible> {
+pub fn kernel(ending: Shutdown) -> io::Result<Infallible> {
     if !sync_within(SYNC_LIMIT) {
         tracing::warn!("not everything was written back in {} s", SYNC_LIMIT.as_secs());
     }
     let mode = match ending {
-        Ending::PowerOff => RebootMode::RB_POWER_OFF,
-        Ending::Reboot => RebootMode::RB_AUTOBOOT,
+        Shutdown::PowerOff => RebootMode::RB_POWER_OFF,
+        Shutdown::Reboot => RebootMode::RB_AUTOBOOT,
     };
     Ok(reboot(mode)?)
 }
@@ -69,14 +69,14 @@ pub fn kernel(ending: Ending) -> io::Result<Infallible> {
 ///
 /// # Errors
 /// There is no such file (a kernel without sysrq, no `/proc`), or it may not be written to.
-pub fn sysrq(ending: Ending, root: &Path) -> io::Result<()> {
+pub fn sysrq(ending: Shutdown, root: &Path) -> io::Result<()> {
     sysrq_with(ending, root, SYSRQ_PAUSE)
 }
 
-fn sysrq_with(ending: Ending, root: &Path, pause: Duration) -> io::Result<()> {
+fn sysrq_with(ending: Shutdown, root: &Path, pause: Duration) -> io::Result<()> {
     let last = match ending {
-        Ending::PowerOff => b"o",
-        Ending::Reboot => b"b",
+        Shutdown::PowerOff => b"o",
+        Shutdown::Reboot => b"b",
     };
     // One open for all: after the remount, or on a dying system, another one may fail. And never made where it is not.
     let mut trigger = OpenOptions::new().append(true).open(root.join("proc/sysrq-trigger"))?;
@@ -103,11 +103,11 @@ mod tests {
     fn sysrq_writes_its_letters_in_order() {
         let root = tempfile::tempdir().unwrap();
         let trigger = root.path().join("proc/sysrq-trigger");
-        assert!(sysrq(Ending::Reboot, root.path()).is_err());
+        assert!(sysrq(Shutdown::Reboot, root.path()).is_err());
         std::fs::create_dir(root.path().join("proc")).unwrap();
-        assert!(sysrq(Ending::Reboot, root.path()).is_err());
+        assert!(sysrq(Shutdown::Reboot, root.path()).is_err());
         assert!(!trigger.exists());
-        for (ending, letters) in [(Ending::Reboot, "sub"), (Ending::PowerOff, "suo")] {
+        for (ending, letters) in [(Shutdown::Reboot, "sub"), (Shutdown::PowerOff, "suo")] {
             std::fs::write(&trigger, "").unwrap();
             sysrq_with(ending, root.path(), Duration::ZERO).unwrap();
             assert_eq!(std::fs::read_to_string(&trigger).unwrap(), letters);

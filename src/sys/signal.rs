@@ -58,15 +58,15 @@ static HELD: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new(
 /// One that was ignored before still is.
 #[derive(Debug)]
 #[must_use = "signals stay put off until `release`"]
-pub struct PutOff(());
+pub struct SignalGuard(());
 
-impl PutOff {
+impl SignalGuard {
     /// Begins.
     ///
     /// # Errors
     /// As the operating system says; then everything is as before.
     #[allow(unsafe_code)]
-    pub fn begin() -> io::Result<PutOff> {
+    pub fn begin() -> io::Result<SignalGuard> {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, former) = &mut *held;
         if *count == 0 {
@@ -91,7 +91,7 @@ impl PutOff {
             }
         }
         *count += 1;
-        Ok(PutOff(()))
+        Ok(SignalGuard(()))
     }
 
     /// Ends: signals mean what they meant before, and one that came in the meantime is sent again, which by default ends
@@ -155,7 +155,7 @@ mod tests {
         let own = SigAction::new(SigHandler::Handler(see), SaFlags::empty(), SigSet::empty());
         // SAFETY: stores to an atomic only.
         let before = unsafe { sigaction(Signal::SIGHUP, &own) }.unwrap();
-        let off = PutOff::begin().unwrap();
+        let off = SignalGuard::begin().unwrap();
         raise(Signal::SIGHUP).unwrap();
         assert_eq!((came(), SEEN.load(Ordering::Relaxed)), (Some(Signal::SIGHUP), 0));
         assert!(hung_up());
@@ -166,7 +166,7 @@ mod tests {
         let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         // SAFETY: nothing is run.
         unsafe { sigaction(Signal::SIGHUP, &ignored) }.unwrap();
-        let off = PutOff::begin().unwrap();
+        let off = SignalGuard::begin().unwrap();
         raise(Signal::SIGHUP).unwrap();
         assert_eq!((came(), hung_up()), (None, false), "what is ignored stays so");
         off.release();

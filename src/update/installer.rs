@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::fetch;
+use super::history_record::HistoryRecord;
 use super::new_root::NewRoot;
-use super::story::Story;
 use super::{Request, before, go_on};
 use crate::engine::{Engine, Hostapp, Image};
 use crate::error::{Code, Error, Result};
@@ -48,7 +48,7 @@ pub(super) struct ByEngine<'a> {
     pub request: &'a Request,
     pub ready: &'a Ready,
     pub progress: &'a dyn Progress,
-    pub story: &'a Story,
+    pub history: &'a HistoryRecord,
 }
 
 impl Installer for ByEngine<'_> {
@@ -83,14 +83,14 @@ impl Installer for ByEngine<'_> {
         let volume = self.volume(&hostapp)?;
         sysroot.add(&hostapp.id, &volume)?;
         sysroot.make_current(&hostapp.id)?;
-        self.story.slot_is_filled(&self.request.paths);
+        self.history.slot_is_filled(&self.request.paths);
         go_on()?;
         Ok((image, hostapp))
     }
 
     fn hooks_here(&self, when: When) -> Result<()> {
         let root = NewRoot::mount(self.sysroot())?;
-        let result = root.run_hooks(when, self.story);
+        let result = root.run_hooks(when, self.history);
         root.unmount();
         result
     }
@@ -102,7 +102,7 @@ impl Installer for ByEngine<'_> {
             command::keep(&mut last, line);
         })?;
         let end = End::Status(i32::try_from(status).unwrap_or(i32::MAX));
-        self.story.hooks_ended("forward", end);
+        self.history.hooks_ended("forward", end);
         if end.is_success() {
             return Ok(());
         }

@@ -12,7 +12,7 @@ const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force
 
 /// What the arguments say.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct Arguments {
     file: Option<OsString>,
     image: Option<OsString>,
     reboot: bool,
@@ -27,7 +27,7 @@ struct Asked {
 /// # Errors
 /// `Usage` for wrong arguments.
 pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
-    let asked = Asked::parse(args)?;
+    let asked = Arguments::parse(args)?;
     let request = Request {
         paths: Paths::default(),
         program: "hostapp-update".to_owned(),
@@ -40,11 +40,11 @@ pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
     Ok((request, !asked.no_daemon))
 }
 
-impl Asked {
+impl Arguments {
     /// As `getopts f:i:rnx` of the shell does: options may stand together, a value may stand at its option, and what is no
     /// option ends them. Long names are new.
-    fn parse(args: &[OsString]) -> Result<Asked> {
-        let mut asked = Asked::default();
+    fn parse(args: &[OsString]) -> Result<Arguments> {
+        let mut asked = Arguments::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let bytes = arg.as_bytes();
@@ -134,20 +134,20 @@ fn usage(why: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Asked> {
+    fn parse(line: &str) -> Result<Arguments> {
         let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        Asked::parse(&args)
+        Arguments::parse(&args)
     }
 
     #[test]
     fn as_getopts_understood_them() {
-        let image = || Asked { image: Some("a:1".into()), ..Asked::default() };
+        let image = || Arguments { image: Some("a:1".into()), ..Arguments::default() };
         assert_eq!(parse("-i a:1").unwrap(), image());
         assert_eq!(parse("-ia:1").unwrap(), image());
         assert_eq!(parse("-i a:0 -i a:1").unwrap(), image());
         assert_eq!(parse("--image=a:1").unwrap(), image());
         assert_eq!(parse("--image a:1").unwrap(), image());
-        let all = Asked { reboot: true, no_hooks: true, no_recovery: true, ..image() };
+        let all = Arguments { reboot: true, no_hooks: true, no_recovery: true, ..image() };
         assert_eq!(parse("-rnx -i a:1").unwrap(), all);
         assert_eq!(parse("-rxni a:1").unwrap(), all);
         assert_eq!(parse("--reboot --no-hooks --no-recovery -ia:1").unwrap(), all);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(parse("-i a:1 x -r").unwrap(), image());
         assert_eq!(parse("-i a:1 -- -r").unwrap(), image());
         // The value of an option may look like one.
-        assert_eq!(parse("-f -r").unwrap(), Asked { file: Some("-r".into()), ..Asked::default() });
+        assert_eq!(parse("-f -r").unwrap(), Arguments { file: Some("-r".into()), ..Arguments::default() });
         assert!(parse("-i a:1 --force").unwrap().force);
         assert!(parse("-i a:1 --no-daemon").unwrap().no_daemon);
     }

@@ -4,11 +4,12 @@
 //! writes to the other slot, which is not selected. After it, the new system boots on trial.
 
 mod before;
+mod events;
 mod fetch;
+mod history_record;
 pub(crate) mod installer;
 mod legacy;
 pub mod lock;
-mod milestone;
 pub mod mounted_root;
 mod new_root;
 pub mod preflight;
@@ -16,14 +17,13 @@ pub mod safe_reboot;
 pub(crate) mod scratch;
 pub mod snapshot;
 pub(crate) mod steps;
-mod story;
 pub mod sysroot;
 pub mod undo;
 
 use std::path::PathBuf;
 
+pub use events::told;
 pub use legacy::asked;
-pub use milestone::told;
 
 use crate::config::paths::Paths;
 use crate::engine::HOST_VARIABLE;
@@ -33,12 +33,12 @@ use crate::progress::Progress;
 use crate::slot::Slot;
 use crate::state::files;
 use crate::state::history;
-use crate::sys::signal::{self, PutOff};
+use crate::sys::signal::{self, SignalGuard};
 use crate::sys::systemd;
+use history_record::HistoryRecord;
 use installer::ByEngine;
 use lock::{Lock, Work};
 use steps::Update;
-use story::Story;
 
 /// Where the release comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,21 +101,21 @@ pub struct Installed {
 /// Refusals, with nothing changed. From the first change on the error says what boots next: the running system, unless it says
 /// otherwise in plain words.
 pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Installed)) -> Result<()> {
-    milestone::wanted();
+    events::wanted();
     let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
     let ready = preflight::check(request)?;
-    milestone::started(request, &ready);
+    events::started(request, &ready);
     // An update outlives the connection that it was started by; whoever wants it to end says so.
-    let put_off = signal::ignore_hangup().and_then(|()| PutOff::begin());
-    let put_off = put_off.map_err(|e| failed("prepare for signals").because(e))?;
+    let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
+    let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
     let inhibitor = systemd::is_running(request.paths.root())
         .then(|| systemd::inhibit_shutdown(&request.program, "the host OS is being updated"))
         .flatten();
-    let story = Story::default();
+    let history = HistoryRecord::default();
     let update = Update {
         request,
         device: ready.device.as_ref(),
-        installer: &ByEngine { request, ready: &ready, progress, story: &story },
+        installer: &ByEngine { request, ready: &ready, progress, history: &history },
         restore: &|| hooks::current::restore(&request.paths, &[HOST_VARIABLE]),
         transaction: files::new_transaction()?,
     };
@@ -123,7 +123,7 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
         Some(device) => {
             history::prepare(&request.paths);
             let result = update.run();
-            story.tell(request, device, &update.transaction, &result);
+            history.tell(request, device, &update.transaction, &result);
             result
         }
         // An image that is being built has no history.
@@ -135,12 +135,12 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
     lock.release();
     match result {
         Ok(done) => {
-            milestone::installed(request, &done);
+            events::installed(request, &done);
             installed(&done);
             // Otherwise signals stay put off: ended by one now, the update would be taken for failed. A reboot may wait for
             // applications for days, though, and can be called off.
             if request.reboot {
-                put_off.release();
+                signal_guard.release();
             }
             Ok(())
         }

@@ -11,7 +11,7 @@ use crate::sys::mount;
 const MOUNTING: Duration = Duration::from_secs(120);
 
 /// For programs that still use it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A mounted root. It is unmounted by its owner, on every path.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl MountedRoot {
 
     /// Unmounts it, or takes it out of sight while a program still uses it.
     pub fn unmount(self) {
-        let Err(e) = mount::unmount(&self.path, PATIENCE) else { return };
+        let Err(e) = mount::unmount(&self.path, TIMEOUT) else { return };
         let users = mount::users(&self.path).join(" ");
         tracing::warn!("cannot unmount {} yet: {e}; in use by {users}", self.path.display());
         self.detach();

@@ -1,7 +1,7 @@
 //! The root file system of the new release, mounted beside the running one.
 
+use super::history_record::HistoryRecord;
 use super::installer::When;
-use super::story::Story;
 use crate::engine::HOST_VARIABLE;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
@@ -36,7 +36,7 @@ impl NewRoot {
     }
 
     /// Runs the hooks of the new release here, if it has any.
-    pub(super) fn run_hooks(&self, when: When, story: &Story) -> Result<()> {
+    pub(super) fn run_hooks(&self, when: When, history: &HistoryRecord) -> Result<()> {
         let runner = self.0.path().join(RUNNER);
         if !runner.is_file() {
             tracing::info!("the new release has no hooks to be run {} the others", when.word());
@@ -56,7 +56,7 @@ impl NewRoot {
         let command = command.envs([("DURING_UPDATE", "1"), HOST_VARIABLE]);
         let speaker = Speaker { name: &what, full: &what, hook: None, levels: true };
         let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
-        story.hooks_ended(when.word(), ended.end);
+        history.hooks_ended(when.word(), ended.end);
         if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
     }
 

@@ -8,7 +8,7 @@ use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 use super::scratch::Scratch;
 use super::sysroot::Sysroot;
 use super::{Request, Source};
-use crate::boot_state::Dialect;
+use crate::boot_state::Backend;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::engine::Engine;
@@ -47,7 +47,7 @@ pub struct Device {
     /// Where the device stands.
     pub phase: Phase,
     /// How the bootloader is told, as it was before anything was changed.
-    pub dialect: Box<dyn Dialect>,
+    pub backend: Box<dyn Backend>,
     /// Whether an earlier update has to be undone first.
     pub recovery: bool,
 }
@@ -172,7 +172,7 @@ impl Device {
             Err(_) => true,
         };
         let recovery = seen.phase.welcome() != Welcome::Free || foreign;
-        Ok(Device { roots, target, phase: seen.phase, dialect: seen.dialect, recovery })
+        Ok(Device { roots, target, phase: seen.phase, backend: seen.backend, recovery })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::update::sysroot::Sysroot;
 const FOLDER: &str = "/mnt/data/resin-data/tmp";
 
 /// For the engine to let go of its last temporary.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The folder, in the place of the engine's own. Nothing depends on it but room.
 pub(crate) struct Scratch {
@@ -64,7 +64,7 @@ impl Scratch {
                 match signal::came() {
                     // An engine that is still at work on a load that was interrupted is not waited for.
                     Some(_) => mount::detach(&self.point)?,
-                    None => mount::unmount(&self.point, PATIENCE)?,
+                    None => mount::unmount(&self.point, TIMEOUT)?,
                 }
             }
             Ok(())

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::boot_state::{self, Dialect};
+use crate::boot_state::{self, Backend};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
@@ -32,7 +32,7 @@ pub struct Undo<'a> {
     /// The root partitions.
     pub roots: &'a Roots,
     /// How the bootloader was told before the update: a new release may have moved to another way.
-    pub dialect: &'a dyn Dialect,
+    pub backend: &'a dyn Backend,
     /// The update that this belongs to.
     pub transaction: String,
     /// The running system's hooks, which put its boot files back; `None` where nobody wants that.
@@ -142,7 +142,7 @@ impl Undo<'_> {
     }
 
     fn select(&self) -> Result<()> {
-        select(self.paths, self.dialect, &self.roots.active)
+        select(self.paths, self.backend, &self.roots.active)
     }
 
     fn restore_boot_files(&self, hooks: Restore<'_>) -> Result<()> {
@@ -173,7 +173,7 @@ pub fn flush_boot(paths: &Paths) {
 ///
 /// # Errors
 /// `BootStateUnwritable`, `BootStateInvalid`: something else may boot next.
-pub fn select(paths: &Paths, before: &dyn Dialect, root: &Root) -> Result<()> {
+pub fn select(paths: &Paths, before: &dyn Backend, root: &Root) -> Result<()> {
     // Asked for before anything is written: the file of `before`, made anew, could be taken for the one that is read now. And written
     // first, since its bootloader is the one that is there.
     let now = boot_state::detect(paths);

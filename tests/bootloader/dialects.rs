@@ -9,12 +9,12 @@ use crate::support::{Device, block, root, state};
 #[test]
 fn a_fresh_device_with_uboot() {
     let device = Device::new(&[]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.name(), "U-Boot");
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 0, false));
-    dialect.set(&root(Slot::B, 3), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.name(), "U-Boot");
+    assert_eq!(backend.read().unwrap(), state(Named::Index(2), 0, false));
+    backend.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=1\n");
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(3), 0, true));
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, true));
     assert_eq!(device.names(), ["resinOS_uEnv.txt"]);
 }
 
@@ -29,11 +29,11 @@ fn uboot_takes_the_partition_after_the_boot_partition() {
     file("/proc/self/mountinfo", "30 1 179:9 / /mnt/boot rw shared:1 - vfat /dev/mmcblk0p9 rw\n");
     file("/sys/class/block/mmcblk0p9/dev", "179:9\n");
     file("/sys/class/block/mmcblk0p9/partition", "9\n");
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap().root, Named::Index(10));
-    dialect.set(&root(Slot::B, 11), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap().root, Named::Index(10));
+    backend.set(&root(Slot::B, 11), true).unwrap();
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=b\nupgrade_available=1\n");
-    assert_eq!(dialect.read().unwrap().root, Named::Index(11));
+    assert_eq!(backend.read().unwrap().root, Named::Index(11));
 }
 
 /// Else a device with GRUB, running from root B, would be taken for one with U-Boot that selects root A.
@@ -62,10 +62,10 @@ fn uboot_keeps_what_it_does_not_know() {
     let before = "# by hand\nextra=1\\\n2\nresin_root_part=2\r\nupgrade_available=0 \nlast";
     let device =
         Device::new(&[("resinOS_uEnv.txt", before.as_bytes()), ("bootcount.env", b"bootcount=a\n\0")]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 10, false));
-    assert!(dialect.is_exceeded(10));
-    dialect.set(&root(Slot::B, 3), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(2), 10, false));
+    assert!(backend.is_exceeded(10));
+    backend.set(&root(Slot::B, 3), true).unwrap();
     let after = "# by hand\nextra=1\\\n2\nresin_root_part=3\nupgrade_available=1\nlast";
     assert_eq!(device.text("resinOS_uEnv.txt"), after);
     assert_eq!(device.names(), ["resinOS_uEnv.txt"]);
@@ -101,10 +101,10 @@ fn a_folder_that_is_named_like_the_count_stays() {
 #[test]
 fn the_limit_of_uboot() {
     let device = Device::new(&[]);
-    let dialect = boot_state::uboot(&device.paths).unwrap();
-    assert_eq!((dialect.limit(), dialect.is_exceeded(3), dialect.is_exceeded(4)), (3, false, true));
+    let backend = boot_state::uboot(&device.paths).unwrap();
+    assert_eq!((backend.limit(), backend.is_exceeded(3), backend.is_exceeded(4)), (3, false, true));
     device.write("extra_uEnv.txt", b"custom_fdt_file=x.dtb\nos_bc_lim=1\n");
-    assert_eq!((dialect.limit(), dialect.is_exceeded(1), dialect.is_exceeded(2)), (1, false, true));
+    assert_eq!((backend.limit(), backend.is_exceeded(1), backend.is_exceeded(2)), (1, false, true));
 }
 
 #[test]
@@ -113,14 +113,14 @@ fn grub_in_both_of_its_folders() {
         let name = format!("{folder}/grubenv");
         let before = block("bootcount=2\nresin_root_part=2\nupgrade_available=1\nmine=x\n");
         let device = Device::new(&[(&name, &before)]);
-        let dialect = boot_state::detect(&device.paths).unwrap();
-        assert_eq!((dialect.name(), dialect.file()), ("GRUB", device.at(&name).as_path()));
-        assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 2, true));
-        assert_eq!((dialect.limit(), [1, 2, 3].map(|n| dialect.is_exceeded(n))), (2, [false, true, false]));
-        dialect.set(&root(Slot::B, 12), false).unwrap();
+        let backend = boot_state::detect(&device.paths).unwrap();
+        assert_eq!((backend.name(), backend.file()), ("GRUB", device.at(&name).as_path()));
+        assert_eq!(backend.read().unwrap(), state(Named::Index(2), 2, true));
+        assert_eq!((backend.limit(), [1, 2, 3].map(|n| backend.is_exceeded(n))), (2, [false, true, false]));
+        backend.set(&root(Slot::B, 12), false).unwrap();
         let after = block("bootcount=0\nresin_root_part=12\nupgrade_available=0\nmine=x\n");
         assert_eq!(device.read(&name), after);
-        assert_eq!(dialect.read().unwrap(), state(Named::Index(12), 0, false));
+        assert_eq!(backend.read().unwrap(), state(Named::Index(12), 0, false));
     }
 }
 
@@ -128,10 +128,10 @@ fn grub_in_both_of_its_folders() {
 fn the_balena_bootloader() {
     let before = block("resin_root_part=A\nupgrade_available=0\nkernel_override_abi=9\n");
     let device = Device::new(&[("bootenv", &before), ("EFI/BOOT/grubenv", &block("resin_root_part=2\n"))]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
-    assert_eq!((dialect.limit(), dialect.is_exceeded(2), dialect.is_exceeded(3)), (3, false, true));
-    dialect.set(&root(Slot::B, 3), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
+    assert_eq!((backend.limit(), backend.is_exceeded(2), backend.is_exceeded(3)), (3, false, true));
+    backend.set(&root(Slot::B, 3), true).unwrap();
     let after = block("resin_root_part=B\nupgrade_available=1\nkernel_override_abi=9\nbootcount=0\n");
     assert_eq!(device.read("bootenv"), after);
 }
@@ -154,12 +154,12 @@ fn an_old_grub_has_the_label_in_its_configuration() {
     let config =
         "default=boot\nmenuentry 'boot'{\nsearch --label resin-rootA\nlinux /x root=LABEL=resin-rootA\n}\n";
     let device = Device::new(&[("EFI/BOOT/grub.cfg", config.as_bytes()), ("EFI/BOOT/grubenv", &block(""))]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert!(!dialect.counts() && !dialect.is_exceeded(9));
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
-    dialect.set(&root(Slot::B, 3), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert!(!backend.counts() && !backend.is_exceeded(9));
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
+    backend.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.text("EFI/BOOT/grub.cfg"), config.replace("rootA", "rootB"));
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
     assert_eq!(device.read("EFI/BOOT/grubenv"), block(""));
 }
 

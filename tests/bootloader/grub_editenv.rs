@@ -26,8 +26,8 @@ fn what_grub_makes_copal_changes_in_place() {
         let start = if name == "bootenv" { "resin_root_part=A" } else { "resin_root_part=2" };
         editenv(&file, &["set", "first=1", start, "upgrade_available=0", "odd=a\\b\nc", "last=z"]);
         let inode = inode(&file);
-        let dialect = boot_state::detect(&device.paths).unwrap();
-        dialect.set(&root(Slot::B, 3), true).unwrap();
+        let backend = boot_state::detect(&device.paths).unwrap();
+        backend.set(&root(Slot::B, 3), true).unwrap();
         assert_eq!(self::inode(&file), inode, "it was replaced");
         let new = if name == "bootenv" { "resin_root_part=B" } else { "resin_root_part=3" };
         let wanted = format!("first=1\n{new}\nupgrade_available=1\nodd=a\\b\nc\nlast=z\nbootcount=0\n");
@@ -37,9 +37,9 @@ fn what_grub_makes_copal_changes_in_place() {
         // The bootloader counts; the count is cleared.
         editenv(&file, &["set", "bootcount=2"]);
         let named = if name == "bootenv" { Named::Slot(Slot::B) } else { Named::Index(3) };
-        assert_eq!(dialect.read().unwrap(), state(named.clone(), 2, true));
-        dialect.clear_bootcount().unwrap();
-        assert_eq!(dialect.read().unwrap(), state(named, 0, true));
+        assert_eq!(backend.read().unwrap(), state(named.clone(), 2, true));
+        backend.clear_bootcount().unwrap();
+        assert_eq!(backend.read().unwrap(), state(named, 0, true));
         editenv(&file, &["unset", "odd"]);
         let wanted = wanted.replace("odd=a\\b\nc\n", "");
         assert_eq!(editenv(&file, &["list"]), wanted);
@@ -54,14 +54,14 @@ fn inode(file: &Path) -> u64 {
 fn what_copal_makes_grub_reads_and_changes() {
     let device = Device::new(&[]);
     let file = device.at("bootenv");
-    let dialect = boot_state::balena(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
-    dialect.set(&root(Slot::B, 3), true).unwrap();
+    let backend = boot_state::balena(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
+    backend.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(editenv(&file, &["list"]), "bootcount=0\nresin_root_part=B\nupgrade_available=1\n");
     editenv(&file, &["set", "kernel_override_abi=12", "resin_root_part=A"]);
     let read = EnvBlock::parse(&device.read("bootenv")).unwrap();
     assert_eq!(read.get("kernel_override_abi"), Some(&b"12"[..]));
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::A), 0, true));
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::A), 0, true));
     editenv(&file, &["unset", "kernel_override_abi"]);
     assert_eq!(editenv(&file, &["list"]), "bootcount=0\nresin_root_part=A\nupgrade_available=1\n");
 }

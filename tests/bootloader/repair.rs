@@ -28,10 +28,10 @@ fn a_damaged_block_is_written_anew_with_what_can_be_read() {
     let junk = block(&format!("some words\n{lines}more words\n"));
     for damaged in [&whole[..1000], &grown, by_hand.as_bytes(), no_header, &torn, &junk] {
         let device = Device::new(&[("EFI/BOOT/grubenv", damaged)]);
-        let dialect = boot_state::detect(&device.paths).unwrap();
+        let backend = boot_state::detect(&device.paths).unwrap();
         let what = String::from_utf8_lossy(damaged).into_owned();
-        assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 1, true), "{what}");
-        dialect.set(&root(Slot::B, 3), false).unwrap();
+        assert_eq!(backend.read().unwrap(), state(Named::Index(2), 1, true), "{what}");
+        backend.set(&root(Slot::B, 3), false).unwrap();
         assert_eq!(device.read("EFI/BOOT/grubenv"), wanted, "{what}");
     }
 }
@@ -68,11 +68,11 @@ fn a_repair_is_an_event_and_a_change_is_not() {
         return;
     }
     let device = Device::new(&[("bootenv", b"resin_root_part=A\n")]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
     let change = || {
         let events = Events::default();
         let subscriber = tracing_subscriber::registry().with(events.clone());
-        tracing::subscriber::with_default(subscriber, || dialect.set(&root(Slot::B, 3), true).unwrap());
+        tracing::subscriber::with_default(subscriber, || backend.set(&root(Slot::B, 3), true).unwrap());
         events.0.lock().unwrap().clone()
     };
     let fields = change();
@@ -88,10 +88,10 @@ fn nothing_left_to_read_is_no_obstacle() {
     for damaged in [&[][..], &[0; 1024], &[0xff; 4096], &[b'#'; 1024]] {
         let device =
             Device::new(&[("grub/grubenv", damaged), ("grub/grub.cfg", b"load_env resin_root_part\n")]);
-        let dialect = boot_state::detect(&device.paths).unwrap();
+        let backend = boot_state::detect(&device.paths).unwrap();
         // Without a selection GRUB's configuration takes root B.
-        assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
-        dialect.set(&root(Slot::A, 2), true).unwrap();
+        assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
+        backend.set(&root(Slot::A, 2), true).unwrap();
         assert_eq!(
             device.read("grub/grubenv"),
             block("bootcount=0\nresin_root_part=2\nupgrade_available=1\n")
@@ -104,12 +104,12 @@ fn nothing_left_to_read_is_no_obstacle() {
 fn a_lost_grubenv_is_made_again() {
     let device =
         Device::new(&[("EFI/BOOT/grub.cfg", b"load_env resin_root_part\nresin-rootA resin-rootB\n")]);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!((dialect.name(), dialect.counts()), ("GRUB", true));
-    assert_eq!(dialect.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
-    dialect.set(&root(Slot::A, 2), false).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!((backend.name(), backend.counts()), ("GRUB", true));
+    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
+    backend.set(&root(Slot::A, 2), false).unwrap();
     assert_eq!(device.read("EFI/BOOT/grubenv").len(), 1024);
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(2), 0, false));
+    assert_eq!(backend.read().unwrap(), state(Named::Index(2), 0, false));
 }
 
 /// More than a block holds, where there is no header to tell a block by: the selection counts.
@@ -191,9 +191,9 @@ fn a_complete_side_file_is_what_counts() {
     let device = Device::new(&[("grub/grubenv", &old)]);
     device.write(&format!("grub/{side}"), &new);
     device.write("grub/.grubenv.0123abcd.00112233445566778899aabbccddeeff.md5sum", b"cut off");
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap().root, Named::Index(3));
-    dialect.set(&root(Slot::A, 2), true).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap().root, Named::Index(3));
+    backend.set(&root(Slot::A, 2), true).unwrap();
     let wanted = block("resin_root_part=2\nx=new\nbootcount=0\nupgrade_available=1\n");
     assert_eq!(device.read("grub/grubenv"), wanted);
     let names: Vec<_> =
@@ -203,9 +203,9 @@ fn a_complete_side_file_is_what_counts() {
     let device = Device::new(&[]);
     let uenv = b"resin_root_part=3\nupgrade_available=1\n";
     device.write(&side_of("resinOS_uEnv.txt", uenv), uenv);
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(3), 0, true));
-    dialect.set(&root(Slot::B, 3), false).unwrap();
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, true));
+    backend.set(&root(Slot::B, 3), false).unwrap();
     assert_eq!(device.names(), ["resinOS_uEnv.txt"]);
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=0\n");
 }
@@ -281,10 +281,10 @@ fn a_boot_partition_that_is_read_only() {
     device.write("bootcount.env", b"bootcount=2\n\0");
     run(&["mount", "-o", "remount,ro", device.paths.boot().to_str().unwrap()]);
     let all = [boot_state::balena(&device.paths), boot_state::uboot(&device.paths)];
-    for dialect in all.map(Result::unwrap) {
-        dialect.read().unwrap();
-        assert_eq!(dialect.set(&root(Slot::B, 3), true).unwrap_err().code(), Code::BootStateUnwritable);
-        assert_eq!(dialect.clear_bootcount().unwrap_err().code(), Code::BootStateUnwritable);
+    for backend in all.map(Result::unwrap) {
+        backend.read().unwrap();
+        assert_eq!(backend.set(&root(Slot::B, 3), true).unwrap_err().code(), Code::BootStateUnwritable);
+        assert_eq!(backend.clear_bootcount().unwrap_err().code(), Code::BootStateUnwritable);
     }
     assert_eq!(device.read("bootenv"), old);
     assert_eq!(device.names(), ["bootcount.env", "bootenv"]);
@@ -299,10 +299,10 @@ fn grub_behind_the_link_of_an_encrypted_disk() {
     std::fs::create_dir_all(&efi).unwrap();
     std::fs::write(efi.join("grubenv"), block("resin_root_part=2\nupgrade_available=0\n")).unwrap();
     std::os::unix::fs::symlink("../efi/EFI", device.at("EFI")).unwrap();
-    let dialect = boot_state::detect(&device.paths).unwrap();
-    assert_eq!(dialect.name(), "GRUB");
-    dialect.set(&root(Slot::B, 3), true).unwrap();
-    assert_eq!(dialect.read().unwrap(), state(Named::Index(3), 0, true));
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.name(), "GRUB");
+    backend.set(&root(Slot::B, 3), true).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, true));
     assert_eq!(
         EnvBlock::parse(&std::fs::read(efi.join("grubenv")).unwrap()).unwrap().get("bootcount"),
         Some(&b"0"[..])

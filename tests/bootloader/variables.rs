@@ -2,7 +2,7 @@
 
 use copal::boot_state::change::{Step, carry_out};
 use copal::boot_state::envblock::{DECISION, EnvBlock};
-use copal::boot_state::{self, Dialect, Named, Variable};
+use copal::boot_state::{self, Backend, Named, Variable};
 use copal::error::{Code, Effect};
 use copal::slot::Slot;
 
@@ -12,12 +12,12 @@ use crate::support::{Device, block, root, state};
 const ABI: &str = "kernel_override_abi";
 const DECIDED: &str = "bootcount=1\nresin_root_part=A\nupgrade_available=1\n";
 
-fn dialect(device: &Device) -> Box<dyn Dialect> {
+fn backend(device: &Device) -> Box<dyn Backend> {
     boot_state::detect(&device.paths).unwrap()
 }
 
 fn value(device: &Device, name: &str) -> Option<String> {
-    dialect(device).variable(name).unwrap()
+    backend(device).variable(name).unwrap()
 }
 
 #[test]
@@ -35,21 +35,21 @@ fn they_are_read_without_what_is_around_them() {
 fn others_and_the_decision_stay_as_they_are() {
     let lines = format!("first=1\n{DECIDED}{ABI}=12\n# a comment\nlast=z\n");
     let device = Device::new(&[("bootenv", &block(&lines))]);
-    dialect(&device).set_variables(&[(ABI, Some("1234")), ("new", Some("n"))]).unwrap();
+    backend(&device).set_variables(&[(ABI, Some("1234")), ("new", Some("n"))]).unwrap();
     let wanted = lines.replace("abi=12", "abi=1234") + "new=n\n";
     assert_eq!(device.read("bootenv"), block(&wanted));
-    dialect(&device).set_variables(&[(ABI, None), ("none", None)]).unwrap();
+    backend(&device).set_variables(&[(ABI, None), ("none", None)]).unwrap();
     assert_eq!(device.read("bootenv"), block(&wanted.replace(&format!("{ABI}=1234\n"), "")));
-    assert_eq!(dialect(&device).read().unwrap(), state(Named::Slot(Slot::A), 1, true));
+    assert_eq!(backend(&device).read().unwrap(), state(Named::Slot(Slot::A), 1, true));
 }
 
 /// Nothing is written, not even what tidies up behind an earlier change.
 fn refused(device: &Device, changes: &[Variable<'_>], why: &str) {
     let names = device.names();
     let before: Vec<Vec<u8>> = names.iter().map(|n| device.read(n)).collect();
-    let dialect = dialect(device);
+    let backend = backend(device);
     for e in
-        [dialect.plan_variables(changes).map(drop).unwrap_err(), dialect.set_variables(changes).unwrap_err()]
+        [backend.plan_variables(changes).map(drop).unwrap_err(), backend.set_variables(changes).unwrap_err()]
     {
         assert_eq!((e.code(), e.effect()), (Code::BootStateUnwritable, Effect::Refused), "{e}");
         assert!(e.message().contains(why), "{why}: {e}");
@@ -81,7 +81,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     std::fs::create_dir(legacy.at("grub")).unwrap();
     std::fs::write(legacy.at("grub/grub.cfg"), "linux /x root=LABEL=resin-rootA\n").unwrap();
     std::fs::remove_file(legacy.at("grub.cfg")).unwrap();
-    let e = dialect(&legacy).set_variables(&[(ABI, None)]).unwrap_err();
+    let e = backend(&legacy).set_variables(&[(ABI, None)]).unwrap_err();
     assert!(e.message().contains("GRUB without rollback has no variables of others"), "{e}");
 
     // A block without a selection makes GRUB take root B.
@@ -96,7 +96,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
 #[test]
 fn a_damaged_block_is_repaired_or_left() {
     let device = Device::new(&[("bootenv", format!("{DECIDED}own=1\n").as_bytes())]);
-    dialect(&device).set_variables(&[(ABI, Some("12"))]).unwrap();
+    backend(&device).set_variables(&[(ABI, Some("12"))]).unwrap();
     assert_eq!(device.read("bootenv"), block(&format!("{DECIDED}own=1\n{ABI}=12\n")));
     let damaged = format!("{DECIDED}own={}\n", "x".repeat(900));
     let device = Device::new(&[("bootenv", damaged.as_bytes())]);
@@ -109,7 +109,7 @@ fn the_boot_decision_stays_in_its_sector() {
     for length in [1, 300, 400, 430, 440, 450, 460, 500, 800] {
         let device = Device::new(&[("bootenv", &block(&format!("own=1\n{DECIDED}last=z\n")))]);
         let long = "x".repeat(length);
-        dialect(&device).set_variables(&[("own", Some(&long))]).unwrap();
+        backend(&device).set_variables(&[("own", Some(&long))]).unwrap();
         let new = device.read("bootenv");
         let first = String::from_utf8(new[..512].to_vec()).unwrap();
         for line in DECIDED.lines() {
@@ -140,10 +140,10 @@ fn stopped_anywhere() {
     let mut kinds = std::collections::BTreeSet::new();
     for (name, lines, changes) in &cases {
         let fresh = || Device::new(&[(*name, block(lines).as_slice())]);
-        let plan = dialect(&fresh()).plan_variables(changes).unwrap();
+        let plan = backend(&fresh()).plan_variables(changes).unwrap();
         kinds.insert(matches!(plan.steps[..], [Step::Sectors { .. }]));
         let device = fresh();
-        let decided = dialect(&device).read().unwrap();
+        let decided = backend(&device).read().unwrap();
         let old: Vec<_> = changes.iter().map(|(n, _)| value(&device, n)).collect();
         let rigged = Rigged::new(&device, device.at(name).parent().unwrap(), usize::MAX, 0);
         carry_out(&rigged, &plan.steps).unwrap();
@@ -153,22 +153,22 @@ fn stopped_anywhere() {
             let rigged = Rigged::new(&device, device.at(name).parent().unwrap(), from, count);
             assert!(carry_out(&rigged, &plan.steps).is_err() && rigged.met.get());
             let context = format!("{name}: {count} from {from} of {:?}", rigged.calls.borrow());
-            assert_eq!(dialect(&device).read().unwrap(), decided, "{context}");
+            assert_eq!(backend(&device).read().unwrap(), decided, "{context}");
             for ((name, new), old) in changes.iter().zip(&old) {
                 let now = value(&device, name);
                 assert!(now == *old || now.as_deref() == *new, "{context}: {name}={now:?}");
             }
-            dialect(&device).set_variables(changes).unwrap();
+            backend(&device).set_variables(changes).unwrap();
             for (name, new) in *changes {
                 assert_eq!(value(&device, name).as_deref(), *new, "{context}");
             }
-            assert_eq!(dialect(&device).read().unwrap(), decided, "{context}");
+            assert_eq!(backend(&device).read().unwrap(), decided, "{context}");
         }
     }
     assert_eq!(kinds.len(), 2, "in place and by replacement");
     // What sets the selection afterwards finds a block as before.
     let device = Device::new(&[("bootenv", &block(&cases[0].1))]);
-    dialect(&device).set_variables(cases[0].2).unwrap();
-    dialect(&device).set(&root(Slot::B, 3), false).unwrap();
+    backend(&device).set_variables(cases[0].2).unwrap();
+    backend(&device).set(&root(Slot::B, 3), false).unwrap();
     assert_eq!(value(&device, ABI).as_deref(), Some("3456789"));
 }

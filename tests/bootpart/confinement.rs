@@ -50,8 +50,8 @@ fn other_kinds_in_the_way_are_named() {
 
 #[test]
 fn links_on_the_medium_lead_to_its_own_files_only() {
-    let outside = Rig::new(&[("secret", "s"), ("folder/", "")], &[]);
-    let abs = |name: &str| format!("-> {}", outside.medium.join(name).display());
+    let platform = Rig::new(&[("secret", "s"), ("folder/", "")], &[]);
+    let abs = |name: &str| format!("-> {}", platform.medium.join(name).display());
     let (secret, folder) = (abs("secret"), abs("folder"));
     let bad: &[&[(&str, &str)]] = &[
         &[("splash/a", &secret)],

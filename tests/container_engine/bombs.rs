@@ -112,8 +112,8 @@ fn bombs() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         for program in ["xz", "gzip"] {
             bombs.push(("in the archive", filter(program, &all), what));
         }
-        for (inside, outside) in [("gzip", "xz"), ("bzip2", "xz"), ("gzip", "zstd")] {
-            bombs.push(("in a layer", filter(outside, &around(&filter(inside, &all))), what));
+        for (inside, platform) in [("gzip", "xz"), ("bzip2", "xz"), ("gzip", "zstd")] {
+            bombs.push(("in a layer", filter(platform, &around(&filter(inside, &all))), what));
         }
     }
     bombs.push(("PAX records", filter("xz", &member(b'x', "x", &records)), "a PAX header"));

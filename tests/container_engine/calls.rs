@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::engine::{Engine, Image, Patience, Progress, Retry, Stage};
+use copal::engine::{Engine, Image, Progress, Retry, Stage, Timeouts};
 use copal::error::{Code, Error};
 
 use crate::image_archive::{Made, digest, tar_of};
 use crate::stub_engine::{Kind, Script, Stub, Then};
 
-pub const IMPATIENT: Patience = Patience {
+pub const IMPATIENT: Timeouts = Timeouts {
     look: Duration::from_millis(300),
     answer: Duration::from_secs(2),
     deaf: 2,
@@ -34,7 +34,7 @@ impl Bench {
         let script = change(Script::new(dir.path().join("mnt/sysroot/inactive/balena")));
         let stub = Stub::start(&paths.at("/var/run/balena-host.sock"), script);
         let engine = Engine::connect(&paths).unwrap();
-        let engine = engine.with_patience(IMPATIENT).with_retry(FAST).with_credentials(dir.path());
+        let engine = engine.with_timeouts(IMPATIENT).with_retry(FAST).with_credentials(dir.path());
         Bench { dir, stub, engine }
     }
 

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use copal::engine::Patience;
+use copal::engine::Timeouts;
 use copal::error::{Code, Effect, Error};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn};
 
@@ -221,7 +221,7 @@ fn an_engine_that_answers_late_is_not_waited_for() {
     let began = Instant::now();
     bench.engine.check_pullable(&format!("127.0.0.1:{}/a", listener.local_addr().unwrap().port())).unwrap();
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
-    assert_eq!(Patience::default().registry, Duration::from_secs(10), "on a device");
+    assert_eq!(Timeouts::default().registry, Duration::from_secs(10), "on a device");
 }
 
 #[test]

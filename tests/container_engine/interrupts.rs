@@ -5,9 +5,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use copal::engine::{Patience, Retry};
+use copal::engine::{Retry, Timeouts};
 use copal::error::{Code, Error};
-use copal::sys::signal::PutOff;
+use copal::sys::signal::SignalGuard;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -31,8 +31,8 @@ fn alone(name: &str) -> bool {
 /// A bench that waits, and as many of its calls hang.
 fn bench(change: impl FnOnce(Script) -> Script) -> Bench {
     let mut bench = Bench::new(change);
-    let patience = Patience { look: LONG, answer: LONG, stall: LONG, registry: LONG, ..IMPATIENT };
-    bench.engine = bench.engine.with_patience(patience);
+    let timeout = Timeouts { look: LONG, answer: LONG, stall: LONG, registry: LONG, ..IMPATIENT };
+    bench.engine = bench.engine.with_timeouts(timeout);
     bench
 }
 
@@ -43,7 +43,7 @@ fn is_interrupted<T: std::fmt::Debug>(
     work: impl FnOnce(&Bench) -> Result<T, Error>,
 ) {
     // Never released: the signal would end this process.
-    let _put_off = PutOff::begin().unwrap();
+    let _put_off = SignalGuard::begin().unwrap();
     let calls = || bench.stub.calls().iter().filter(|c| *c == begun).count();
     let before = calls();
     let (result, sent) = std::thread::scope(|scope| {
@@ -101,8 +101,8 @@ fn a_pull_of_an_engine_that_is_asked_whether_it_is_alive() {
         return;
     }
     let mut bench = bench(|s| s.fault("pull", 0, Kind::Hang).fault("ping", 0, Kind::Hang));
-    let patience = Patience { look: Duration::from_millis(10), answer: LONG, stall: LONG, ..IMPATIENT };
-    bench.engine = bench.engine.with_patience(patience);
+    let timeout = Timeouts { look: Duration::from_millis(10), answer: LONG, stall: LONG, ..IMPATIENT };
+    bench.engine = bench.engine.with_timeouts(timeout);
     is_interrupted(&bench, "pull", |b| b.engine.pull("r.example/a", &mut |_| {}));
 }
 
@@ -164,7 +164,7 @@ fn a_credential_helper() {
     let bench = bench(|s| s);
     std::fs::write(bench.dir.path().join("config.json"), r#"{"credsStore":"slow"}"#).unwrap();
     // Never released: the signal would end this process.
-    let _put_off = PutOff::begin().unwrap();
+    let _put_off = SignalGuard::begin().unwrap();
     let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::engine::archive;
-use copal::engine::{Engine, Patience, Progress, Retry, Stage};
+use copal::engine::{Engine, Progress, Retry, Stage, Timeouts};
 use copal::error::Code;
 
 use crate::archives::filter;
@@ -372,8 +372,8 @@ fn a_slow_registry_is_not_one_that_cannot_be_reached() {
         return;
     }
     let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
-    let patience = Patience { registry: Duration::from_secs(2), ..Patience::default() };
-    let engine = engine(&dockerd).with_patience(patience);
+    let timeout = Timeouts { registry: Duration::from_secs(2), ..Timeouts::default() };
+    let engine = engine(&dockerd).with_timeouts(timeout);
     let image = Made::host_os("true", 0);
     registry.push("host/os", "1", &image);
     let slow = Proxy::late(registry.port, Duration::from_secs(3));

@@ -14,7 +14,7 @@ pub const MANAGER: &str = "io.balena.Copal1.Manager";
 pub const JOB: &str = "io.balena.Copal1.Job";
 
 /// Longer than anything takes that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stands in for the process of a job: what it says, and when, is in files beside it.
 const WORKER: &str = r#"#!/bin/bash
@@ -305,7 +305,7 @@ fn answer(out: Output) -> Result<String, String> {
 }
 
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -61,10 +61,10 @@ fn a_job_outlives_the_service_in_whichever_way_that_ends() {
 }
 
 /// As much of systemd's manager as says that the system ends.
-struct Ending;
+struct Shutdown;
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
-impl Ending {
+impl Shutdown {
     #[zbus(property)]
     fn system_state(&self) -> &'static str {
         "stopping"
@@ -81,7 +81,7 @@ fn a_system_that_ends_waits_for_a_job_that_works_and_not_for_one_that_waits_for_
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let systemd = runtime.block_on(async {
         let builder = zbus::connection::Builder::address(address.as_str());
-        let builder = builder.serve_at("/org/freedesktop/systemd1", Ending);
+        let builder = builder.serve_at("/org/freedesktop/systemd1", Shutdown);
         builder.name("org.freedesktop.systemd1").build().await.unwrap()
     });
     // It answers for as long as anybody asks; the process of this test ends it.

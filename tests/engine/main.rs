@@ -16,7 +16,7 @@ mod real;
 
 use copal::disk::partition::{Table, TableKind};
 use copal::disk::select::ImageSize;
-use copal::disk::select::{Kind, Target};
+use copal::disk::select::{Target, TargetKind};
 use copal::error::Result;
 use copal::flash::plan::{Plan, Stored};
 use copal::flash::write::{Outcome, execute};
@@ -101,7 +101,7 @@ impl Job {
         let target = Target {
             name: "/dev/disk".into(),
             node: "/dev/disk".into(),
-            kind: Kind::Block,
+            kind: TargetKind::Block,
             dev: None,
             size: len,
             block_size: disk.block_size() as u32,

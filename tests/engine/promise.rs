@@ -13,10 +13,10 @@ use crate::{Job, image};
 
 const MIB: usize = 1 << 20;
 
-fn assert_holds(disk: &Disk, image: &[u8], outside: u8) {
+fn assert_holds(disk: &Disk, image: &[u8], platform: u8) {
     let durable = disk.durable();
     assert!(durable[..image.len()] == *image, "the medium differs from the image");
-    assert!(durable[image.len()..].iter().all(|b| *b == outside), "bytes behind the image were touched");
+    assert!(durable[image.len()..].iter().all(|b| *b == platform), "bytes behind the image were touched");
 }
 
 #[test]

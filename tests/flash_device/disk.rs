@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use copal::bootloader::{Coming, Kind, Write, Written, prepare, region};
+use copal::bootloader::{Coming, StorageKind, Write, Written, prepare, region};
 use copal::config::paths::Paths;
 use copal::disk::partition::{Partition, Table, TableKind};
 use copal::error::{Code, Effect, Error};
@@ -81,7 +81,7 @@ impl Disk {
         want[at..at + len].copy_from_slice(&noise(len, seed));
         let written = self.write(offset, len, seed).unwrap();
         assert!(self.content() == want, "not exactly the image was written");
-        assert_eq!((written.kind, written.offset, written.length), (Kind::Region, offset, len as u64));
+        assert_eq!((written.kind, written.offset, written.length), (StorageKind::Region, offset, len as u64));
         written
     }
 }
@@ -232,7 +232,11 @@ fn the_disk_that_will_be_flashed_is_judged_by_the_table_it_will_have() {
             .map(|p| (p.kind(), p.compare().is_err()))
             .map_err(|e| e.code())
     };
-    assert_eq!(partition(4, MIB - 512, Some(&bare)), Ok((Kind::Region, true)), "and cannot be read yet");
+    assert_eq!(
+        partition(4, MIB - 512, Some(&bare)),
+        Ok((StorageKind::Region, true)),
+        "and cannot be read yet"
+    );
     assert_eq!(partition(4, MIB - 511, Some(&bare)), Err(Code::SpanOutsideDevice));
     assert_eq!(partition(4, 0, Some(&full)), Err(Code::SpanOverFileSystem));
     assert_eq!(partition(3, 0, Some(&bare)), Err(Code::FlashDeviceMissing));

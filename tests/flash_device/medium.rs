@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use copal::bootloader::place::Place;
+use copal::bootloader::storage::Storage;
 use copal::error::{Code, Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn apply(state: &mut [u8], at: u64, bytes: &[u8], nor: bool) {
     }
 }
 
-impl Place for Fake {
+impl Storage for Fake {
     fn name(&self) -> String {
         "fake".into()
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use copal::bootloader::{Compared, Kind, Write, Written, mmcboot, mtd, prepare};
+use copal::bootloader::{Compared, StorageKind, Write, Written, mmcboot, mtd, prepare};
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
 
@@ -93,7 +93,7 @@ fn an_emmc_boot_partition_is_protected_again_whatever_it_was() {
     root.boot_partition("mmcblk2boot0", 1 << 20);
     let image = noise(100_001, 3);
     let written = root.write("mmcblk2boot0", &image, 33 * 1024).unwrap();
-    assert_eq!((written.kind, written.changed, written.blocks_erased), (Kind::MmcBoot, true, 0));
+    assert_eq!((written.kind, written.changed, written.blocks_erased), (StorageKind::MmcBoot, true, 0));
     let mut want = vec![0x11; 1 << 20];
     want[33 * 1024..33 * 1024 + 100_001].copy_from_slice(&image);
     assert!(fs::read(root.at("dev/mmcblk2boot0")).unwrap() == want);
@@ -189,7 +189,7 @@ fn without_a_character_device_whole_erase_blocks_go_through_the_block_device() {
     assert!(!compared.identical && compared.would_write == 3 * 4096);
     assert_eq!(fs::read(root.at("dev/mtdblock0")).unwrap(), before);
     let written = root.write("mtdblock0", &image, 1024).unwrap();
-    assert_eq!((written.kind, written.device), (Kind::Mtd, root.at("dev/mtdblock0")));
+    assert_eq!((written.kind, written.device), (StorageKind::Mtd, root.at("dev/mtdblock0")));
     // The first block twice: made invalid, then written last.
     assert_eq!((written.blocks_erased, written.bytes_written), (4, 4 * 4096));
     let mut want = before;
@@ -248,7 +248,7 @@ fn a_disk_of_a_made_up_root_is_found_through_links_inside_it() {
     fs::create_dir_all(root.at("dev/disk/by-id")).unwrap();
     symlink("/dev/sdx", root.at("dev/disk/by-id/usb")).unwrap();
     let written = root.write("disk/by-id/usb", &[7; 700], 600).unwrap();
-    assert_eq!((written.kind, written.device), (Kind::Region, root.at("dev/sdx")));
+    assert_eq!((written.kind, written.device), (StorageKind::Region, root.at("dev/sdx")));
     let bytes = fs::read(root.at("dev/sdx")).unwrap();
     assert!(bytes[600..1300].iter().all(|b| *b == 7) && bytes.iter().filter(|b| **b == 7).count() == 700);
     assert_eq!(bytes.len(), 1 << 16);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::medium::{Image, Installed, UNIT, empty, noise, seconds, used_disk};
-use crate::support::{Disk, Ending, Guest, LIMIT, Outcome, System, fat_image, folder, gpt_image};
+use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, System, fat_image, folder, gpt_image};
 
 const FLASH_STARTED: &str = "06b2ee14b8b447e6b23061cee0def024";
 const FLASH_FINISHED: &str = "bd777019650f46e385f1b23c954427f6";
@@ -115,7 +115,7 @@ fn a_device_is_flashed_from_beginning_to_end() {
         .run(LIMIT);
     let entries = entries(&outcome);
     println!("took {:?}\n{}", outcome.took, log(&entries));
-    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::PoweredOff, "{}", outcome.console);
 
     let disk = image.assert_on(&target);
     assert_internal_boot_partition(&disk);
@@ -320,7 +320,7 @@ fn the_medium_takes_its_own_boot_partition() {
     for entry in outcome.journal().iter().filter(|e| e["UNIT"] == "mnt-boot.mount" || e["UNIT"] == UNIT) {
         println!("{}: {}", entry["UNIT"], entry["MESSAGE"]);
     }
-    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::PoweredOff, "{}", outcome.console);
     assert_eq!(outcome.file("mounted").trim(), "/dev/nvme0n1p1", "the test's own mount");
     let disk = image.assert_on(&target);
     assert_eq!(disk.text("config.json"), "{\n  \"from\": \"the medium\"\n}\n");

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::bootpart::{self, Case, all_cases, check_done, every_cut, faults, old_disk, with_medium};
 use crate::support::fat::{self, Node};
 use crate::support::medium::{Image, noise, seconds, used_disk};
-use crate::support::{Disk, Ending, Guest, LIMIT, Outcome, fat_image, folder, gpt_image, tool, writelog};
+use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, fat_image, folder, gpt_image, tool, writelog};
 
 /// Takes a disk's flasher system to memory and starts the flasher there, as balenaOS's initramfs does: boot files to
 /// `/mnt/boot`, `config.json` to `/mnt/boottmp`, the image to `/tmp`; then nothing of the disk is mounted any more.
@@ -126,7 +126,7 @@ echo POSTINSTALL_REBOOT=1 >>/etc/resin-init-flasher.conf
 export ADBD_PID=$(cat /tmp/adbd) INITRAMFS_LOGFILE=/host/initramfs.log
 "#;
     let Some((outcome, _, log)) = migrate("a_disk_is_migrated_and_restarted", more) else { return };
-    assert_eq!(outcome.ending, Ending::Rebooted, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::Rebooted, "{}", outcome.console);
     assert_eq!(outcome.file("adbd"), "gone\n");
     let whole = outcome.file("initramfs.log").into_bytes();
     assert!(!log.is_empty() && whole.starts_with(&log), "{}", String::from_utf8_lossy(&log));
@@ -139,7 +139,7 @@ export ADBD_PID=$(cat /tmp/adbd) INITRAMFS_LOGFILE=/host/initramfs.log
 #[test]
 fn an_initramfs_without_a_wish_is_powered_off() {
     let Some((outcome, _, log)) = migrate("an_initramfs_without_a_wish_is_powered_off", "") else { return };
-    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::PoweredOff, "{}", outcome.console);
     assert!(log.is_empty(), "{}", String::from_utf8_lossy(&log));
 }
 

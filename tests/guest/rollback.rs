@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Disk, Ending, Guest, LIMIT, System, fat_image, folder, gpt_image, tool};
+use crate::support::{Disk, Guest, LIMIT, Shutdown, System, fat_image, folder, gpt_image, tool};
 
 /// Mounts what balenaOS has mounted, by the links that the rule of the update state makes.
 const MOUNT: &str = r#"#!/bin/sh
@@ -189,7 +189,7 @@ fn a_system_on_trial_goes_or_stays() {
     println!("to the reboot: {:?}", outcome.took);
     let journal = outcome.journal();
     let health = said(&journal, "rollback-health");
-    assert_eq!(outcome.ending, Ending::Rebooted, "{health}\n{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::Rebooted, "{health}\n{}", outcome.console);
     has(&said(&journal, "rollback-altboot"), &["nothing to do"]);
     has(&said(&journal, "copal"), &["trial: "]);
     has(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::rollback::{release, said};
 use crate::support::medium::{Image, empty};
-use crate::support::{Disk, Ending, Guest, LIMIT, Outcome, System, fat_image, folder, gpt_image, tool};
+use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, System, fat_image, folder, gpt_image, tool};
 
 /// Each unit below which hooks or programs of boards run, and the erase block of the NOR flash that is written there.
 const UNITS: [(&str, usize); 6] = [
@@ -276,10 +276,10 @@ fn hooks_and_health_checks_do_all_they_need_below_each_unit() {
     for repaired in ["shared their clusters after a power cut", "making it writable again"] {
         assert!(cleared.contains(repaired), "{repaired}: {cleared}");
     }
-    for dialect in ["balena", "grub"] {
-        assert_eq!(outcome.file(dialect), "Result=success\nbootcount=0\n", "{dialect}");
+    for backend in ["balena", "grub"] {
+        assert_eq!(outcome.file(backend), "Result=success\nbootcount=0\n", "{backend}");
     }
-    assert_eq!(outcome.ending, Ending::Rebooted, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::Rebooted, "{}", outcome.console);
 }
 
 #[test]
@@ -306,6 +306,6 @@ fn a_board_program_does_all_it_needs_below_the_flasher() {
         .run(LIMIT);
     println!("took {:?}", outcome.took);
     assert_done(&outcome, &at("nor"), "resin-init-flasher.service");
-    assert_eq!(outcome.ending, Ending::PoweredOff, "{}", outcome.console);
+    assert_eq!(outcome.ending, Shutdown::PoweredOff, "{}", outcome.console);
     image.assert_on(&target);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Disk, Ending, Guest, LIMIT, folder, tool, writelog};
+use crate::support::{Disk, Guest, LIMIT, Shutdown, folder, tool, writelog};
 
 #[test]
 fn a_small_guest_runs_copal_and_writes_a_vfat_disk() {
@@ -54,7 +54,7 @@ fn the_write_log_of_a_disk_leads_to_its_contents() {
         )
         .cut_at("marker: written")
         .run(LIMIT);
-    assert_eq!((outcome.ending, outcome.status), (Ending::Cut, None), "{}", outcome.console);
+    assert_eq!((outcome.ending, outcome.status), (Shutdown::Cut, None), "{}", outcome.console);
     let after = std::fs::read(&image).unwrap();
     let requests = writelog::read(&log);
     let mut disk = before.clone();
@@ -89,7 +89,7 @@ fn a_guest_may_have_an_init_of_its_own_and_restart() {
         )
         .append("one.more=argument")
         .run(LIMIT);
-    assert_eq!((outcome.ending, outcome.status), (Ending::Rebooted, None), "{}", outcome.console);
+    assert_eq!((outcome.ending, outcome.status), (Shutdown::Rebooted, None), "{}", outcome.console);
     assert!(outcome.file("by-id").contains("nvme-QEMU_NVMe_Ctrl_DISK"), "{}", outcome.file("by-id"));
     assert!(outcome.console.contains("PID 1 with"), "{}", outcome.console);
     assert!(outcome.console.contains("one.more=argument"), "{}", outcome.console);

@@ -294,7 +294,7 @@ fn with_a_signal() {
     let site = Site::new();
     site.hook("1-x", "#!/bin/sh\nkill -TERM $PPID\nsleep 0.2\n");
     site.tell(&[("2-x", 0)]);
-    let _held = copal::sys::signal::PutOff::begin().unwrap();
+    let _held = copal::sys::signal::SignalGuard::begin().unwrap();
     let mut asked = site.run(Phases::FORWARD);
     let e = fails(&site, &asked);
     assert_eq!((e.code(), e.effect(), e.subject()), (Code::Interrupted, Effect::Completed, Some("2-x")));

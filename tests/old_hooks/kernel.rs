@@ -159,10 +159,10 @@ fn nothing_stops_a_rollback() {
 
     // No block any more.
     let device = Device::new("bootenv", &[&abi(NEW)]);
-    let dialect = boot_state::balena(&device.paths()).unwrap();
+    let backend = boot_state::balena(&device.paths()).unwrap();
     std::fs::remove_file(device.block()).unwrap();
-    restore(&device.paths(), &*dialect, Slot::A);
-    commit(&device.paths(), &*dialect, Slot::A);
+    restore(&device.paths(), &*backend, Slot::A);
+    commit(&device.paths(), &*backend, Slot::A);
     assert!(!device.block().exists() && device.said().is_none());
 }
 

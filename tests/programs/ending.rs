@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use copal::config::paths::Paths;
 use copal::error::{Code, Effect};
 use copal::install::board::Environment;
-use copal::install::ending::{Missed, Rung, Ways, await_adbd, end, helper, ladder};
+use copal::install::shutdown::{
+    ShutdownMethod, ShutdownRefusal, Ways, await_adbd, end, helper, shutdown_methods,
+};
 use copal::sys::command::is_running;
-use copal::sys::power::Ending;
+use copal::sys::power::Shutdown;
 
 use crate::support::{Root, logged, runs, soon};
 
@@ -23,13 +25,16 @@ fn environment(root: &Root) -> Environment {
 }
 
 /// What happens on the way down, in order.
-fn way_down(how: Ending, answers: Vec<(&'static str, u64, Result<(), Missed>)>) -> (String, Vec<String>) {
+fn way_down(
+    how: Shutdown,
+    answers: Vec<(&'static str, u64, Result<(), ShutdownRefusal>)>,
+) -> (String, Vec<String>) {
     let story = RefCell::new(Vec::new());
-    let rungs = answers
+    let methods = answers
         .into_iter()
-        .map(|(name, patience, answer)| Rung {
+        .map(|(name, timeout, answer)| ShutdownMethod {
             name,
-            patience: Duration::from_secs(patience),
+            timeout: Duration::from_secs(timeout),
             act: Box::new({
                 let story = &story;
                 move || {
@@ -41,7 +46,7 @@ fn way_down(how: Ending, answers: Vec<(&'static str, u64, Result<(), Missed>)>) 
         .collect();
     let e = end(
         how,
-        rungs,
+        methods,
         || story.borrow_mut().push("flush".to_owned()),
         |time| story.borrow_mut().push(format!("{} s", time.as_secs())),
     );
@@ -51,10 +56,15 @@ fn way_down(how: Ending, answers: Vec<(&'static str, u64, Result<(), Missed>)>) 
 
 #[test]
 fn every_rung_has_its_time_and_flushed_disks() {
-    let failed = Err(Missed::Failed("no bus".to_owned()));
+    let failed = Err(ShutdownRefusal::Failed("no bus".to_owned()));
     let (message, story) = way_down(
-        Ending::PowerOff,
-        vec![("a", 60, Err(Missed::NotHere)), ("b", 120, failed), ("c", 30, Ok(())), ("d", 10, Ok(()))],
+        Shutdown::PowerOff,
+        vec![
+            ("a", 60, Err(ShutdownRefusal::NotHere)),
+            ("b", 120, failed),
+            ("c", 30, Ok(())),
+            ("d", 10, Ok(())),
+        ],
     );
     // Who refused has no time to act; who accepted has.
     assert_eq!(story, ["flush", "a", "flush", "b", "flush", "c", "30 s", "flush", "d", "10 s"]);
@@ -87,8 +97,8 @@ fn the_ladder_is_board_systemd_kernel_sysrq() {
         }),
     };
     let (e, log) = logged(|| {
-        let rungs = ladder(Ending::Reboot, &environment, None, ways);
-        end(Ending::Reboot, rungs, || note("flush"), |time| note(&format!("{} s", time.as_secs())))
+        let methods = shutdown_methods(Shutdown::Reboot, &environment, None, ways);
+        end(Shutdown::Reboot, methods, || note("flush"), |time| note(&format!("{} s", time.as_secs())))
     });
     assert_eq!(
         *story.lock().unwrap(),
@@ -103,10 +113,10 @@ fn the_ladder_is_board_systemd_kernel_sysrq() {
 fn the_boards_way_may_be_missing() {
     let root = Root::new();
     let own = |how| helper(how, &environment(&root), None, Duration::from_secs(60));
-    assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
+    assert_eq!(own(Shutdown::PowerOff), Err(ShutdownRefusal::NotHere));
     root.program(POWER, "os_helpers_reboot() { :; }\n");
-    assert_eq!(own(Ending::PowerOff), Err(Missed::NotHere));
-    assert_eq!(own(Ending::Reboot), Ok(()));
+    assert_eq!(own(Shutdown::PowerOff), Err(ShutdownRefusal::NotHere));
+    assert_eq!(own(Shutdown::Reboot), Ok(()));
 }
 
 #[test]
@@ -119,7 +129,7 @@ fn the_boards_way_knows_its_helpers_and_configuration() {
     );
     let conf = root.program("/etc/resin-init-flasher.conf", "GPIO=17\n");
     let (result, log) =
-        logged(|| helper(Ending::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(60)));
+        logged(|| helper(Shutdown::PowerOff, &environment(&root), Some(&conf), Duration::from_secs(60)));
     assert_eq!(result, Ok(()));
     assert!(log.contains(&"INFO os-helpers-power: logged 17 /dev/sdx".to_owned()), "{log:?}");
 }
@@ -129,25 +139,27 @@ fn the_boards_way_may_fail_hang_or_die() {
     let root = Root::new();
     let own = |body: &str| {
         root.program(POWER, &format!("os_helpers_shutdown() {{ {body}; }}\n"));
-        helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(2))
+        helper(Shutdown::PowerOff, &environment(&root), None, Duration::from_secs(2))
     };
-    assert_eq!(own("return 4"), Err(Missed::Failed("os_helpers_shutdown returned 4".to_owned())));
-    assert_eq!(own("exit 0"), Err(Missed::Failed("it ended with status 0".to_owned())));
+    assert_eq!(own("return 4"), Err(ShutdownRefusal::Failed("os_helpers_shutdown returned 4".to_owned())));
+    assert_eq!(own("exit 0"), Err(ShutdownRefusal::Failed("it ended with status 0".to_owned())));
     let began = Instant::now();
     let late = "it was ended, having taken longer than 2 s".to_owned();
-    assert_eq!(own("sleep 600"), Err(Missed::Failed(late)));
+    assert_eq!(own("sleep 600"), Err(ShutdownRefusal::Failed(late)));
     assert!(began.elapsed() < Duration::from_secs(60));
     // The power goes a moment after it has returned.
     assert_eq!(own(&format!("(sleep 3; touch {}) & return 0", root.at("off").display())), Ok(()));
     assert!(soon(|| root.at("off").exists()));
     root.program(POWER, "sleep 600\n");
     assert!(matches!(
-        helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(2)),
-        Err(Missed::Failed(_))
+        helper(Shutdown::PowerOff, &environment(&root), None, Duration::from_secs(2)),
+        Err(ShutdownRefusal::Failed(_))
     ));
     root.program(POWER, "exit 7\n");
-    let e = helper(Ending::PowerOff, &environment(&root), None, Duration::from_secs(60)).unwrap_err();
-    assert!(matches!(e, Missed::Failed(why) if why.ends_with("os-helpers-power: it ended with status 7")));
+    let e = helper(Shutdown::PowerOff, &environment(&root), None, Duration::from_secs(60)).unwrap_err();
+    assert!(
+        matches!(e, ShutdownRefusal::Failed(why) if why.ends_with("os-helpers-power: it ended with status 7"))
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use copal::names::{APPLETS, Kind};
+use copal::names::{APPLETS, NameKind};
 
 use crate::{files, top};
 
@@ -134,7 +134,11 @@ fn every_name_has_its_row() {
             }
         };
         assert_eq!((row.kind.as_str(), row.source.as_str()), ("file", source), "{name}");
-        assert_eq!(row.mode, if matches!(applet.kind, Kind::Sourced) { "0644" } else { "0755" }, "{name}");
+        assert_eq!(
+            row.mode,
+            if matches!(applet.kind, NameKind::Sourced) { "0644" } else { "0755" },
+            "{name}"
+        );
     }
 }
 

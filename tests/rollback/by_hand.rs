@@ -1,8 +1,8 @@
 //! Verdicts of the owner.
 
 use copal::error::{Code, Effect};
-use copal::rollback::Ground;
-use copal::rollback::by_hand::{Back, back_with, mark_good_with};
+use copal::rollback::Context;
+use copal::rollback::manual::{Back, back_with, mark_good_with};
 use copal::slot::Slot;
 use copal::state::files::{Marker, boot_id, drop_breadcrumbs};
 use copal::state::history::{self, Event, Why};
@@ -13,18 +13,18 @@ use crate::rig::{Rig, Told, on_trial};
 #[test]
 fn a_system_on_trial_is_kept_or_given_up() {
     let rig = on_trial(Told::Uboot);
-    let (paths, outside) = (rig.paths(), rig.outside());
-    mark_good_with(&Ground::look(&paths, &outside).unwrap()).unwrap();
+    let (paths, platform) = (rig.paths(), rig.platform());
+    mark_good_with(&Context::look(&paths, &platform).unwrap()).unwrap();
     assert_eq!((rig.selection(), rig.phase()), ((Slot::B, false, 0), Phase::Healthy));
     assert_eq!(rig.noted(), ["commit hooks"]);
-    mark_good_with(&Ground::look(&paths, &outside).unwrap()).unwrap();
+    mark_good_with(&Context::look(&paths, &platform).unwrap()).unwrap();
     assert_eq!(rig.noted(), ["commit hooks"], "once");
     let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
     assert_eq!(told, [(Event::Committed, Some(Why::Asked), 0)]);
 
     let rig = on_trial(Told::Uboot);
-    let (paths, outside) = (rig.paths(), rig.outside());
-    let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+    let (paths, platform) = (rig.paths(), rig.platform());
+    let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!(e.code(), Code::RebootFailed);
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack));
     let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
@@ -51,8 +51,8 @@ fn an_update_that_waits_for_its_reboot_is_undone() {
     for trial in [true, false] {
         let rig = updated(Told::Grub);
         rig.select(Slot::B, trial);
-        let (paths, outside) = (rig.paths(), rig.outside());
-        assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+        let (paths, platform) = (rig.paths(), rig.platform());
+        assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy));
         assert_eq!(rig.noted(), ["hooks are ended, A selected", "current hooks, A selected"]);
     }
@@ -65,8 +65,8 @@ fn hooks_of_an_update_that_was_killed_are_ended_before_it_is_undone() {
         assert_eq!(rig.phase(), Phase::Installing);
         // The last thing that they do before they are ended.
         rig.left_hooks.set((true, true));
-        let (paths, outside) = (rig.paths(), rig.outside());
-        assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+        let (paths, platform) = (rig.paths(), rig.platform());
+        assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Healthy));
         assert_eq!(rig.noted(), ["hooks are ended, A selected", "current hooks, A selected"]);
     }
@@ -77,8 +77,8 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
     let rig = updated(Told::Uboot);
     rig.select(Slot::B, true);
     rig.left_hooks.set((true, false));
-    let (paths, outside) = (rig.paths(), rig.outside());
-    let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+    let (paths, platform) = (rig.paths(), rig.platform());
+    let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!((e.code(), e.effect()), (Code::EngineUnreachable, Effect::Written), "{e}");
     let text = "slot A is selected again, but hooks of the update may still run, and select slot B: the engine is gone";
     assert_eq!(e.message(), text);
@@ -89,12 +89,12 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
 
     // Once the engine is there again; or with the next boot, in which nobody runs.
     rig.left_hooks.set((false, true));
-    assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+    assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
     assert_eq!(rig.phase(), Phase::Healthy);
     let rig = updated(Told::Uboot).booted(Slot::A);
     assert_eq!(rig.phase(), Phase::Leftovers);
-    let (paths, outside) = (rig.paths(), rig.outside());
-    assert_eq!(back_with(&Ground::look(&paths, &outside).unwrap()).unwrap(), Back::Undone);
+    let (paths, platform) = (rig.paths(), rig.platform());
+    assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
     assert_eq!(rig.noted(), ["current hooks, A selected"]);
 }
 
@@ -102,16 +102,16 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
 fn a_committed_system_never_goes_back() {
     let rig = Rig::new(Told::Uboot, Slot::B);
     rig.select(Slot::B, false);
-    let (paths, outside) = (rig.paths(), rig.outside());
-    let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+    let (paths, platform) = (rig.paths(), rig.platform());
+    let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!((e.code(), e.subject()), (Code::RollbackRefused, Some("healthy")));
     assert_eq!(rig.selection(), (Slot::B, false, 0));
     // And one that the bootloader has left cannot be kept.
     let rig = Rig::new(Told::Uboot, Slot::A);
     rig.select(Slot::B, true);
     rig.count(4);
-    let (paths, outside) = (rig.paths(), rig.outside());
-    let e = mark_good_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+    let (paths, platform) = (rig.paths(), rig.platform());
+    let e = mark_good_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!((e.code(), e.subject()), (Code::RollbackRefused, Some("altboot")));
     assert_eq!(rig.selection(), (Slot::B, true, 4));
 }

@@ -5,7 +5,7 @@ use std::fs;
 
 use copal::config::rollback_conf::RollbackConf;
 use copal::error::Code;
-use copal::rollback::{Ground, check_version, clear_bootcount, health};
+use copal::rollback::{Context, check_version, clear_bootcount, health};
 use copal::slot::Slot;
 use copal::state::files::{BootfilesRecord, RollbackKind, RollbackRecord};
 use copal::state::files::{drop_breadcrumbs, remove_breadcrumbs};
@@ -47,8 +47,8 @@ fn power_cuts_during_the_trial_are_not_failed_boots_three_times() {
 /// The boot count while the health checks are waited for; nothing is done behind that.
 fn count_in_trial(rig: &Rig) -> u32 {
     let seen = Cell::new(None);
-    let mut outside = rig.outside();
-    outside.wait = Box::new(|_| {
+    let mut platform = rig.platform();
+    platform.wait = Box::new(|_| {
         if seen.get().is_none() {
             seen.set(Some(rig.selection().2));
             // What is no longer on trial gets no verdict: as after a power cut.
@@ -56,8 +56,8 @@ fn count_in_trial(rig: &Rig) -> u32 {
         }
     });
     let paths = rig.paths();
-    let ground = Ground::look(&paths, &outside).unwrap();
-    health::run_with(&ground, &RollbackConf::default()).unwrap();
+    let context = Context::look(&paths, &platform).unwrap();
+    health::run_with(&context, &RollbackConf::default()).unwrap();
     seen.get().unwrap()
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use copal::error::{Code, Effect};
-use copal::rollback::by_hand::back_with;
-use copal::rollback::{Ground, altboot, health};
+use copal::rollback::manual::back_with;
+use copal::rollback::{Context, altboot, health};
 use copal::slot::Slot;
 use copal::state::files::{BootfilesRecord, Flag, RollbackRecord};
 use copal::state::history::{self, Event};
@@ -85,7 +85,7 @@ fn a_rollback_that_was_cut_off_ends_at_the_next_boot() {
                 rig.select(Slot::A, false);
             }
             rig.lose_other();
-            assert_eq!(rig.phase(), Phase::GoingBack);
+            assert_eq!(rig.phase(), Phase::RollingBack);
             let e = rig.boot_check().unwrap_err();
             assert_eq!(e.code(), Code::SlotUnknown, "{e}");
             assert_eq!(rig.noted().len(), 0, "{told:?}: nothing is run, and nothing reboots");
@@ -102,8 +102,8 @@ fn by_hand_nothing_is_written_and_the_trial_goes_on() {
     for told in Told::ALL {
         let rig = on_trial(told);
         let table = rig.lose_other();
-        let (paths, outside) = (rig.paths(), rig.outside());
-        let e = back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+        let (paths, platform) = (rig.paths(), rig.platform());
+        let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
         assert_eq!((e.code(), e.effect()), (Code::SlotUnknown, Effect::Refused), "{e}");
         assert_eq!((rig.selection(), rig.phase()), ((Slot::B, true, 0), Phase::Trial), "{told:?}");
         assert_eq!((rig.noted().len(), history::read(&paths).len()), (0, 0));
@@ -111,7 +111,7 @@ fn by_hand_nothing_is_written_and_the_trial_goes_on() {
         assert!(!rig.has("copal/rollback") && !rig.has("rollback-health-failed"));
         // And once it is there.
         rig.mounts(&table);
-        back_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+        back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
     }
 }
@@ -123,10 +123,11 @@ fn one_that_was_late_is_gone_back_to() {
         let rig = on_trial(told);
         rig.health.replace(vec![false]);
         let table = rig.lose_other();
-        let mut outside = rig.outside();
-        outside.wait = Box::new(|_| rig.mounts(&table));
+        let mut platform = rig.platform();
+        platform.wait = Box::new(|_| rig.mounts(&table));
         let paths = rig.paths();
-        let e = health::run_with(&Ground::look(&paths, &outside).unwrap(), &Default::default()).unwrap_err();
+        let e =
+            health::run_with(&Context::look(&paths, &platform).unwrap(), &Default::default()).unwrap_err();
         assert_eq!(e.code(), Code::RebootFailed, "{e}");
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
         assert!(rig.has("rollback-health-triggered") && !rig.has("rollback-health-failed"));
@@ -163,8 +164,8 @@ fn the_bootloader_is_followed_and_a_cut_noticed() {
         rig.boot_check().unwrap();
         assert_eq!((rig.phase(), rig.has("rollback-altboot-breadcrumb")), (Phase::Altboot, true), "{told:?}");
         let paths = rig.paths();
-        let mut outside = rig.outside();
-        outside.current_hooks = Box::new(|| {
+        let mut platform = rig.platform();
+        platform.current_hooks = Box::new(|| {
             let record = BootfilesRecord::read(&paths).unwrap();
             assert_eq!(
                 record.map(|r| r.owner),
@@ -173,11 +174,11 @@ fn the_bootloader_is_followed_and_a_cut_noticed() {
             );
             Ok(())
         });
-        let e = altboot::run_with(&Ground::look(&paths, &outside).unwrap()).unwrap_err();
+        let e = altboot::run_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
         assert_eq!(e.code(), Code::RebootFailed, "{e}");
         assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack), "{told:?}");
         assert!(rig.has("rollback-altboot-triggered") && !rig.has("copal/bootfiles"));
-        drop(outside);
+        drop(platform);
         let rig = rig.booted(Slot::A);
         rig.lose_other();
         rig.boot_check().unwrap();

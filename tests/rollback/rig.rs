@@ -11,9 +11,9 @@ use copal::config::paths::Paths;
 use copal::config::rollback_conf::RollbackConf;
 use copal::disk::Facts;
 use copal::error::{Code, Error, Result};
-use copal::hooks::Context;
+use copal::hooks;
 use copal::hooks::builtin::BUILTINS;
-use copal::rollback::{Ground, Outside, altboot, boot_check, health};
+use copal::rollback::{Context, Platform, altboot, boot_check, health};
 use copal::slot::{Roots, Slot};
 use copal::state::files::{Trial, drop_breadcrumbs};
 use copal::state::history::{Check, CheckResult};
@@ -125,8 +125,8 @@ impl Rig {
     }
 
     pub fn select(&self, slot: Slot, trial: bool) {
-        let dialect = boot_state::detect(&self.paths()).unwrap();
-        dialect.set(self.roots().in_slot(slot).unwrap(), trial).unwrap();
+        let backend = boot_state::detect(&self.paths()).unwrap();
+        backend.set(self.roots().in_slot(slot).unwrap(), trial).unwrap();
     }
 
     /// The bootloader has made so many attempts.
@@ -193,7 +193,7 @@ impl Rig {
         };
         for hook in ["80-rollback", last] {
             let builtin = BUILTINS.iter().find(|b| b.names.contains(&hook)).unwrap();
-            (builtin.run)(&Context { paths: self.paths(), during_update, called: hook.to_owned() })?;
+            (builtin.run)(&hooks::Context { paths: self.paths(), during_update, called: hook.to_owned() })?;
         }
         Ok(())
     }
@@ -216,9 +216,9 @@ impl Rig {
         ]
     }
 
-    pub fn outside(&self) -> Outside<'_> {
+    pub fn platform(&self) -> Platform<'_> {
         let fails = |what: &str| Error::new(Code::HookFailed, format!("{what} fails"));
-        Outside {
+        Platform {
             wait: Box::new(|time| self.clock.set(self.clock.get() + time)),
             checks: Box::new(|| self.check()),
             previous_is_new_enough: Box::new(|| !self.too_old.get()),
@@ -252,18 +252,18 @@ impl Rig {
     }
 
     pub fn health(&self) -> Result<()> {
-        let outside = self.outside();
-        health::run_with(&Ground::look(&self.paths(), &outside)?, &RollbackConf::default())
+        let platform = self.platform();
+        health::run_with(&Context::look(&self.paths(), &platform)?, &RollbackConf::default())
     }
 
     pub fn altboot(&self) -> Result<()> {
-        let outside = self.outside();
-        altboot::run_with(&Ground::look(&self.paths(), &outside)?)
+        let platform = self.platform();
+        altboot::run_with(&Context::look(&self.paths(), &platform)?)
     }
 
     pub fn boot_check(&self) -> Result<()> {
-        let outside = self.outside();
-        boot_check::run_with(&Ground::look(&self.paths(), &outside)?)
+        let platform = self.platform();
+        boot_check::run_with(&Context::look(&self.paths(), &platform)?)
     }
 
     /// The next boot, in which this slot runs: what was in memory is gone.

@@ -146,7 +146,7 @@ fn without_old_boot_files_the_selection_stays_and_the_bootloader_ends_it() {
     let rig = rig.booted(Slot::B);
     rig.old_hooks.set(false);
     rig.old_boot_files.set(false);
-    assert_eq!(rig.phase(), Phase::GoingBack);
+    assert_eq!(rig.phase(), Phase::RollingBack);
     rig.boot_check().unwrap_err();
     assert_eq!(rig.noted(), ["old boot files", "reboot"]);
     assert_eq!(history::read(&rig.paths()).iter().filter(|r| r.event == Event::RolledBack).count(), 1);
@@ -172,11 +172,11 @@ fn a_verdict_on_what_is_no_longer_on_trial_is_not_spoken() {
     // The running system was committed, or another update has begun, while the checks were waited for.
     let rig = on_trial(Told::Uboot);
     rig.health.replace(vec![false]);
-    let mut outside = rig.outside();
-    outside.wait = Box::new(|_| rig.select(Slot::B, false));
+    let mut platform = rig.platform();
+    platform.wait = Box::new(|_| rig.select(Slot::B, false));
     let paths = rig.paths();
-    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
-    copal::rollback::health::run_with(&ground, &Default::default()).unwrap();
+    let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+    copal::rollback::health::run_with(&context, &Default::default()).unwrap();
     assert!(!rig.noted().iter().any(|n| n == "reboot" || n.contains("hooks")), "{:?}", rig.noted());
     assert_eq!(rig.selection(), (Slot::B, false, 0));
 }
@@ -189,14 +189,14 @@ fn commit_hooks_that_were_cut_off_run_when_the_engine_is_there() {
     CommitDue { transaction: "t1".into(), slot: Slot::B }.write(&rig.paths()).unwrap();
     rig.boot_check().unwrap();
     assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (0, true), "too early for the engine");
-    let outside = rig.outside();
+    let platform = rig.platform();
     let paths = rig.paths();
-    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
-    copal::rollback::commit_hooks::run_with(&ground).unwrap();
+    let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+    copal::rollback::commit_hooks::run_with(&context).unwrap();
     assert_eq!((rig.noted(), rig.has("copal/commit-due")), (vec!["commit hooks".to_owned()], false));
     // Those of another slot are nobody's any more.
     CommitDue { transaction: "t1".into(), slot: Slot::A }.write(&paths).unwrap();
-    copal::rollback::commit_hooks::run_with(&ground).unwrap();
+    copal::rollback::commit_hooks::run_with(&context).unwrap();
     assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (1, false));
 }
 
@@ -260,7 +260,7 @@ fn a_rollback_that_was_stopped_does_not_come_back() {
     rig.old_boot_files.set(false);
     rig.health().unwrap_err();
     let rig = rig.booted(Slot::B);
-    assert_eq!(rig.phase(), Phase::GoingBack);
+    assert_eq!(rig.phase(), Phase::RollingBack);
     let e = copal::rollback::stop::run(&rig.paths(), false).unwrap_err();
     assert_eq!(e.code(), Code::StopRefused);
     copal::rollback::stop::run(&rig.paths(), true).unwrap();
@@ -274,14 +274,14 @@ fn hooks_that_flipped_and_then_failed_leave_no_trial_of_the_old_system() {
     let rig = on_trial(Told::Grub);
     rig.health.replace(vec![false]);
     rig.old_boot_files.set(false);
-    let mut outside = rig.outside();
-    outside.old_hooks = Box::new(|| {
+    let mut platform = rig.platform();
+    platform.old_hooks = Box::new(|| {
         rig.select(Slot::A, true);
         Err(copal::error::Error::new(Code::HookFailed, "a later hook fails"))
     });
     let paths = rig.paths();
-    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
-    copal::rollback::health::run_with(&ground, &Default::default()).unwrap_err();
+    let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+    copal::rollback::health::run_with(&context, &Default::default()).unwrap_err();
     assert_eq!(rig.selection(), (Slot::A, false, 0));
     assert!(rig.has("rollback-health-failed"));
 }
@@ -315,8 +315,8 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
     let rig = on_trial(Told::Uboot);
     let lock = std::cell::RefCell::new(None);
     let waited = std::cell::Cell::new(0);
-    let mut outside = rig.outside();
-    outside.wait = Box::new(|_| {
+    let mut platform = rig.platform();
+    platform.wait = Box::new(|_| {
         waited.set(waited.get() + 1);
         match waited.get() {
             1 => {
@@ -328,8 +328,8 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
         }
     });
     let paths = rig.paths();
-    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
-    copal::rollback::health::run_with(&ground, &Default::default()).unwrap();
+    let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+    copal::rollback::health::run_with(&context, &Default::default()).unwrap();
     assert_eq!((waited.get(), rig.phase()), (3, Phase::Healthy));
 }
 
@@ -338,8 +338,8 @@ fn the_old_bootloader_is_told_in_its_own_way_and_in_no_other() {
     // The new release has U-Boot, the old one the balena bootloader, as its hooks know.
     let rig = on_trial(Told::Uboot);
     rig.health.replace(vec![false]);
-    let mut outside = rig.outside();
-    outside.old_hooks = Box::new(|| {
+    let mut platform = rig.platform();
+    platform.old_hooks = Box::new(|| {
         let builtins = copal::hooks::builtin::BUILTINS;
         let hook = builtins.iter().find(|b| b.names.contains(&"99-balena-bootloader")).unwrap();
         (hook.run)(&copal::hooks::Context {
@@ -349,8 +349,8 @@ fn the_old_bootloader_is_told_in_its_own_way_and_in_no_other() {
         })
     });
     let paths = rig.paths();
-    let ground = copal::rollback::Ground::look(&paths, &outside).unwrap();
-    copal::rollback::health::run_with(&ground, &Default::default()).unwrap_err();
+    let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+    copal::rollback::health::run_with(&context, &Default::default()).unwrap_err();
     assert_eq!(rig.selection(), (Slot::A, false, 0));
     let env = fs::read_to_string(rig.at("/mnt/boot/bootenv")).unwrap();
     assert!(env.contains("resin_root_part=A\n") && env.contains("upgrade_available=0\n"), "{env}");

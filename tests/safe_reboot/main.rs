@@ -9,9 +9,9 @@ mod bus;
 #[path = "../programs/support.rs"]
 mod support;
 
-mod ladder;
 mod locks;
 mod program;
+mod shutdown_methods;
 
 use std::process::Child;
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use copal::sys::power::Ending;
+use copal::sys::power::Shutdown;
 use copal::sys::systemd::{self, Bus, SystemdError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -82,7 +82,7 @@ fn a_lock_that_is_not_to_be_had_is_no_error() {
 
 #[test]
 fn the_system_ends_by_its_target() {
-    for (ending, target) in [(Ending::PowerOff, "poweroff.target"), (Ending::Reboot, "reboot.target")] {
+    for (ending, target) in [(Shutdown::PowerOff, "poweroff.target"), (Shutdown::Reboot, "reboot.target")] {
         let Some(daemon) = Daemon::start("end by target") else { return };
         let fake = Fake::start(&daemon);
         daemon.bus().end(ending).unwrap();
@@ -92,7 +92,7 @@ fn the_system_ends_by_its_target() {
 
 #[test]
 fn without_a_target_the_system_ends_at_once() {
-    for (ending, method) in [(Ending::PowerOff, "PowerOff"), (Ending::Reboot, "Reboot")] {
+    for (ending, method) in [(Shutdown::PowerOff, "PowerOff"), (Shutdown::Reboot, "Reboot")] {
         let Some(daemon) = Daemon::start("end without target") else { return };
         let fake = Fake::start(&daemon).refusing("StartUnit");
         daemon.bus().end(ending).unwrap();
@@ -107,7 +107,7 @@ fn without_a_target_the_system_ends_at_once() {
 
 #[test]
 fn by_force_no_service_is_stopped() {
-    for (ending, method) in [(Ending::PowerOff, "PowerOff"), (Ending::Reboot, "Reboot")] {
+    for (ending, method) in [(Shutdown::PowerOff, "PowerOff"), (Shutdown::Reboot, "Reboot")] {
         let Some(daemon) = Daemon::start("end by force") else { return };
         let fake = Fake::start(&daemon);
         daemon.bus().end_by_force(ending).unwrap();
@@ -124,11 +124,11 @@ fn an_end_without_an_answer_is_not_asked_for_twice() {
     let began = Instant::now();
     let limit = Duration::from_millis(1500);
     let bus = daemon.bus().with_limit(limit);
-    assert_eq!(bus.end(Ending::Reboot).unwrap_err(), SystemdError::Silent(limit));
+    assert_eq!(bus.end(Shutdown::Reboot).unwrap_err(), SystemdError::Silent(limit));
     assert!(began.elapsed() < Duration::from_secs(20));
     assert_eq!(fake.calls().len(), 1);
     assert!(matches!(
-        Bus::at("unix:path=/nonexistent").end(Ending::Reboot),
+        Bus::at("unix:path=/nonexistent").end(Shutdown::Reboot),
         Err(SystemdError::Unreachable(_))
     ));
 }

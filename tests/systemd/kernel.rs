@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use copal::sys::power::{self, Ending};
+use copal::sys::power::{self, Shutdown};
 use copal::sys::uevent::Uevents;
 use nix::libc;
 
@@ -17,8 +17,8 @@ use crate::{Ended, child, has, is_child, is_root};
 fn reboot_2_is_called() {
     if is_child() {
         let ending = match std::env::var("COPAL_TEST_ENDING").unwrap().as_str() {
-            "reboot" => Ending::Reboot,
-            _ => Ending::PowerOff,
+            "reboot" => Shutdown::Reboot,
+            _ => Shutdown::PowerOff,
         };
         let failed = power::kernel(ending);
         panic!("still here: {failed:?}");
@@ -38,7 +38,7 @@ fn reboot_2_is_called() {
 #[test]
 fn reboot_2_without_the_right_to_is_an_error() {
     if is_child() {
-        let e = power::kernel(Ending::Reboot).unwrap_err();
+        let e = power::kernel(Shutdown::Reboot).unwrap_err();
         assert_eq!(e.raw_os_error(), Some(libc::EPERM));
         return;
     }

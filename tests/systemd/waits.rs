@@ -13,9 +13,9 @@ const UNITS: &[&str] = &["openvpn.service", "resin-device-register.service"];
 const LONG: Duration = Duration::from_secs(60);
 
 /// A wait, and how long it took.
-fn timed(bus: &Bus, patience: Duration) -> (Waited, Duration) {
+fn timed(bus: &Bus, timeout: Duration) -> (Waited, Duration) {
     let began = Instant::now();
-    let waited = bus.wait_for_active(UNITS, patience);
+    let waited = bus.wait_for_active(UNITS, timeout);
     (waited, began.elapsed())
 }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use copal::config::paths::Paths;
 use copal::disk::Facts;
 use copal::disk::select::ImageSize;
-use copal::disk::select::{self, Candidate, Choice, Kind, Target};
+use copal::disk::select::{self, Candidate, Choice, Target, TargetKind};
 use copal::error::{Code, Error};
 use rig::{Loop, MIB, Undo, can_run, ext4, has, mount, run};
 
@@ -53,7 +53,7 @@ fn a_free_loop_device_is_a_target_under_any_name() {
     symlink(&disk.node, &link).unwrap();
     let target = named(&link).unwrap();
     assert_eq!((&target.name, &target.node), (&link, &disk.node));
-    assert_eq!((target.kind, target.size, target.block_size), (Kind::Block, 32 * MIB, 512));
+    assert_eq!((target.kind, target.size, target.block_size), (TargetKind::Block, 32 * MIB, 512));
     let choice = choose(&[&disk.node]).unwrap();
     assert_eq!(choice.target.dev, target.dev);
     target.reverify(&choice.target.identity().unwrap()).unwrap();

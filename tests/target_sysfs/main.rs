@@ -11,7 +11,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 use copal::disk::select::ImageSize;
-use copal::disk::select::{self, Candidate, Choice, Kind, medium_boot_partition};
+use copal::disk::select::{self, Candidate, Choice, TargetKind, medium_boot_partition};
 use copal::disk::{Facts, serial_of};
 use copal::error::{Code, Error};
 use tree::{GIB, MIB, Tree};
@@ -114,7 +114,7 @@ fn the_target_says_all_that_is_known() {
         t.link(&format!("/dev/disk/by-id/{link}"), &format!("../../{to}"));
     }
     let target = choose(&t, &["nvme0n1"]).unwrap().target;
-    assert_eq!(target.kind, Kind::Block);
+    assert_eq!(target.kind, TargetKind::Block);
     assert_eq!((target.dev, target.size, target.block_size), (Some((259, 0)), 256 * GIB, 4096));
     assert_eq!(target.by_id, Some(PathBuf::from("/dev/disk/by-id/nvme-KINGSTON_50026B")));
     assert_eq!((target.model.as_deref(), target.serial.as_deref()), (Some("KINGSTON"), Some("50026B")));

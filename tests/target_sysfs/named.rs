@@ -25,7 +25,7 @@ fn a_named_path_that_is_no_target() {
     }
     for (good, size) in [("/data/plain", 5), ("/data/link", 5), ("/data/dangling", 0), ("/data/new.img", 0)] {
         let target = named(good).unwrap();
-        assert_eq!((target.kind, target.size, target.dev), (Kind::File, size, None), "{good}");
+        assert_eq!((target.kind, target.size, target.dev), (TargetKind::File, size, None), "{good}");
         assert_eq!((&target.name, &target.node), (&PathBuf::from(good), &PathBuf::from(good)));
     }
 }

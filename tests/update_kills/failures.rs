@@ -1,7 +1,7 @@
 //! A hook that fails, everywhere in the order; and the undo of it, killed after each change.
 
 use crate::judge::{Files, Root, Selection, judge, selection};
-use crate::rig::{Dialect, PLACES};
+use crate::rig::{Backend, PLACES};
 use crate::tree::Tree;
 use crate::updates::{Bench, Stride, UPDATE, can_run};
 
@@ -10,8 +10,8 @@ const EARLY: [&str; 2] = ["before.d/here", "0-first"];
 
 /// What the device means when the failed update has ended.
 fn is_as_before(tree: &Tree, bench: &Bench, place: &str, restored: bool) -> Result<(), String> {
-    let verdict = judge(tree, bench.rig.pristine(), bench.rig.dialect)?;
-    let found = selection(tree, bench.rig.dialect)?;
+    let verdict = judge(tree, bench.rig.pristine(), bench.rig.backend)?;
+    let found = selection(tree, bench.rig.backend)?;
     if !matches!(found, Selection { root: Root::A, trial: false, count: 0 | 1 }) {
         return Err(format!("{found:?}"));
     }
@@ -28,8 +28,8 @@ fn is_as_before(tree: &Tree, bench: &Bench, place: &str, restored: bool) -> Resu
     if found == wanted { Ok(()) } else { Err(format!("boot files and record are {found:?}")) }
 }
 
-fn every_place(dialect: Dialect) {
-    let mut bench = Bench::new(dialect, &PLACES);
+fn every_place(backend: Backend) {
+    let mut bench = Bench::new(backend, &PLACES);
     let (all, some) = (Stride::new(1), Stride::new(24));
     let mut bad = Vec::new();
     for place in PLACES {
@@ -43,12 +43,12 @@ fn every_place(dialect: Dialect) {
             let (whole, said) = bench.whole(&start, &argv, 1);
             assert!(said.contains("[hook-failed]") && said.contains("boots next"), "{what}: {said}");
             if let Err(e) = is_as_before(&bench.rig.tree(), &bench, place, restored) {
-                eprintln!("{dialect:?}, {what}: {e}");
+                eprintln!("{backend:?}, {what}: {e}");
                 bad.push(format!("{what}: {e}\n{said}"));
             }
             let failed = whole.iter().position(|c| c.ends_with("/mnt/data/failed")).unwrap();
             // One undo is looked at change by change: the one with the most to undo.
-            let one = restored && place == "999-last" && dialect == Dialect::Uboot;
+            let one = restored && place == "999-last" && backend == Backend::Uboot;
             let stride = if one { &all } else { &some };
             for n in (failed + 2..=whole.len()).filter(|n| stride.has(*n)) {
                 if let Err(e) = bench.point(&start, &argv, n, &whole) {
@@ -58,7 +58,7 @@ fn every_place(dialect: Dialect) {
         }
     }
     bench.assert_none(&bad);
-    let one = if dialect == Dialect::Uboot { format!("{all} of one undo, ") } else { String::new() };
+    let one = if backend == Backend::Uboot { format!("{all} of one undo, ") } else { String::new() };
     let places = PLACES.len();
     bench.told(&format!("hooks fail at {places} places, with and without -x; {one}{some} of the others"));
 }
@@ -66,13 +66,13 @@ fn every_place(dialect: Dialect) {
 #[test]
 fn a_hook_that_fails_anywhere_is_undone_with_u_boot() {
     if can_run("a_hook_that_fails_anywhere_is_undone_with_u_boot") {
-        every_place(Dialect::Uboot);
+        every_place(Backend::Uboot);
     }
 }
 
 #[test]
 fn a_hook_that_fails_anywhere_is_undone_with_grub() {
     if can_run("a_hook_that_fails_anywhere_is_undone_with_grub") {
-        every_place(Dialect::Grub);
+        every_place(Backend::Grub);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use md5::{Digest as _, Md5};
 
-use crate::rig::Dialect;
+use crate::rig::Backend;
 use crate::system::{VOLUME, boot_file, boot_files};
 use crate::tree::Tree;
 
@@ -38,11 +38,11 @@ pub struct Verdict {
 }
 
 /// What the bootloader would do, as it reads its files: it knows nothing of side files and temporaries.
-pub fn selection(tree: &Tree, dialect: Dialect) -> Result<Selection, String> {
-    match dialect {
-        Dialect::Uboot => uboot(tree),
-        Dialect::Grub => block(tree, "mnt/boot/EFI/BOOT/grubenv", ["2", "3"]),
-        Dialect::Balena => block(tree, "mnt/boot/bootenv", ["A", "B"]),
+pub fn selection(tree: &Tree, backend: Backend) -> Result<Selection, String> {
+    match backend {
+        Backend::Uboot => uboot(tree),
+        Backend::Grub => block(tree, "mnt/boot/EFI/BOOT/grubenv", ["2", "3"]),
+        Backend::Balena => block(tree, "mnt/boot/bootenv", ["A", "B"]),
     }
 }
 
@@ -104,10 +104,10 @@ fn flag(text: &str) -> Result<bool, String> {
 }
 
 /// Whatever must hold at any instant, and what boots at this one.
-pub fn judge(tree: &Tree, pristine: &Tree, dialect: Dialect) -> Result<Verdict, String> {
+pub fn judge(tree: &Tree, pristine: &Tree, backend: Backend) -> Result<Verdict, String> {
     events(tree)?;
     let files = files(tree, pristine)?;
-    let selection = selection(tree, dialect)?;
+    let selection = selection(tree, backend)?;
     let breadcrumbs = ["health", "altboot"].map(|k| tree.has(&format!("mnt/state/rollback-{k}-breadcrumb")));
     let record = tree.has("mnt/state/copal/bootfiles");
     match selection {

@@ -21,19 +21,19 @@ use crate::tree::Tree;
 
 /// How the bootloader of the device is told what to boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
+pub enum Backend {
     Uboot,
     Grub,
     Balena,
 }
 
-impl Dialect {
+impl Backend {
     /// The hook that tells it.
     pub const fn hook(self) -> &'static str {
         match self {
-            Dialect::Uboot => "99-resin-uboot",
-            Dialect::Grub => "99-resin-grub",
-            Dialect::Balena => "99-balena-bootloader",
+            Backend::Uboot => "99-resin-uboot",
+            Backend::Grub => "99-resin-grub",
+            Backend::Balena => "99-balena-bootloader",
         }
     }
 }
@@ -141,7 +141,7 @@ pub enum View {
 }
 
 pub struct Rig {
-    pub dialect: Dialect,
+    pub backend: Backend,
     dir: tempfile::TempDir,
     holder: Child,
     watched: Watched,
@@ -153,7 +153,7 @@ pub struct Rig {
 
 impl Rig {
     /// A healthy device on slot A, and a release with hooks at `places` that can be told to fail.
-    pub fn new(dialect: Dialect, places: &[&str]) -> Rig {
+    pub fn new(backend: Backend, places: &[&str]) -> Rig {
         let memory = Path::new("/dev/shm");
         let is_roomy = statvfs(memory).is_ok_and(|v| v.blocks_available() * v.fragment_size() >= ROOM);
         let place = if is_roomy { memory } else { Path::new(env!("CARGO_TARGET_TMPDIR")) };
@@ -165,9 +165,9 @@ impl Rig {
         if !stripped.is_ok_and(|s| s.success()) {
             fs::copy(env!("CARGO_BIN_EXE_copal"), &copal).unwrap();
         }
-        make_system(&root, &copal, dialect, "old");
+        make_system(&root, &copal, backend, "old");
         let new = root.join("image/root");
-        make_system(&new, &copal, dialect, "new");
+        make_system(&new, &copal, backend, "new");
         for name in places {
             put(&new.join("etc/hostapp-update-hooks.d").join(name), HOOK, 0o755);
         }
@@ -182,7 +182,7 @@ impl Rig {
         put(&root.join("script.json"), serde_json::to_string(&script).unwrap(), 0o644);
 
         let disk = Disk::new(dir.path());
-        let efi = if dialect == Dialect::Grub { "efi" } else { "" };
+        let efi = if backend == Backend::Grub { "efi" } else { "" };
         let holder = Command::new("unshare")
             .args(["-m", "--propagation", "private", "sh", "-c", START, "sh"])
             .arg(&root)
@@ -193,7 +193,7 @@ impl Rig {
             .spawn()
             .unwrap();
         let mut rig = Rig {
-            dialect,
+            backend,
             dir,
             holder,
             watched: Watched::default(),
@@ -228,15 +228,15 @@ impl Rig {
         }
         put(&boot.join("config.json"), "{\"uuid\":\"7\"}\n", 0o644);
         put(&boot.join("device-type.json"), "{}\n", 0o644);
-        match self.dialect {
-            Dialect::Uboot => {
+        match self.backend {
+            Backend::Uboot => {
                 let text = "# kept\nresin_root_part=2\nupgrade_available=0\nfdtfile=a.dtb\n";
                 put(&boot.join("resinOS_uEnv.txt"), text, 0o644);
                 // From before; not over any limit.
                 put(&boot.join("bootcount.env"), "bootcount=1\n\0", 0o644);
             }
-            Dialect::Grub => put(&boot.join("EFI/BOOT/grubenv"), block("2"), 0o644),
-            Dialect::Balena => put(&boot.join("bootenv"), block("A"), 0o644),
+            Backend::Grub => put(&boot.join("EFI/BOOT/grubenv"), block("2"), 0o644),
+            Backend::Balena => put(&boot.join("bootenv"), block("A"), 0o644),
         }
         put(&self.at("mnt/sysroot/active/counter"), "4\n", 0o644);
         put(&self.at("mnt/sysroot/inactive/counter"), "3\n", 0o644);

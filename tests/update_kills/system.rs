@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::rig::Dialect;
+use crate::rig::Backend;
 
 /// Mounts a slot's root: the release as it is, since layers are the engine's affair.
 const INIT: &str = r#"#!/bin/sh
@@ -54,7 +54,7 @@ pub fn put(path: &Path, text: impl AsRef<[u8]>, mode: u32) {
 }
 
 /// A root file system with copal and a shell.
-pub fn make_system(root: &Path, copal: &Path, dialect: Dialect, release: &str) {
+pub fn make_system(root: &Path, copal: &Path, backend: Backend, release: &str) {
     let folders =
         ["dev", "sys", "proc", "tmp", "run", "etc", "usr/bin", "root", "mnt/boot", "mnt/state", "mnt/data"];
     for name in folders.into_iter().chain(["mnt/sysroot/active", "mnt/sysroot/inactive"]) {
@@ -95,7 +95,7 @@ pub fn make_system(root: &Path, copal: &Path, dialect: Dialect, release: &str) {
     let hooks = root.join("etc/hostapp-update-hooks.d");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks");
     let own = fs::read_to_string(repository.join("hook")).unwrap();
-    for name in ["80-rollback", dialect.hook()] {
+    for name in ["80-rollback", backend.hook()] {
         put(&hooks.join(name), &own, 0o755);
     }
     let boot_files = fs::read_to_string(repository.join("1-bootfiles")).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::judge::{Root, Verdict, beginning, difference, ending, events, judge, unnamed};
 use crate::needs;
-use crate::rig::{Dialect, Rig, View};
+use crate::rig::{Backend, Rig, View};
 use crate::shim::{self, End};
 use crate::tree::{Tree, plain};
 
@@ -50,12 +50,12 @@ fn lasting(change: &str) -> String {
 }
 
 impl Bench {
-    pub fn new(dialect: Dialect, places: &[&str]) -> Bench {
-        let rig = Rig::new(dialect, places);
+    pub fn new(backend: Backend, places: &[&str]) -> Bench {
+        let rig = Rig::new(backend, places);
         let (status, said) = rig.run_freely(View::Running, &UPDATE);
         assert_eq!(status, Some(0), "{said}");
         let updated = rig.tree();
-        let verdict = judge(&updated, rig.pristine(), dialect).unwrap();
+        let verdict = judge(&updated, rig.pristine(), backend).unwrap();
         assert_eq!(verdict.boots, Root::B, "an undisturbed update");
         let wanted = ending(&updated).unwrap();
         rig.restore(rig.pristine());
@@ -92,7 +92,7 @@ impl Bench {
             let last = traced.changes.iter().rev().take(8).rev().fold(String::new(), |s, c| s + "\n  " + c);
             let engine = self.rig.engine_log();
             // At once, too: nobody may be there to tell it in the end.
-            eprintln!("{:?}: COPAL_KILL_AT={n}: {}", self.rig.dialect, e.lines().next().unwrap_or_default());
+            eprintln!("{:?}: COPAL_KILL_AT={n}: {}", self.rig.backend, e.lines().next().unwrap_or_default());
             format!(
                 "COPAL_KILL_AT={n}, to be killed after {}: {e}\nit said:\n{said}\nits last changes:{last}\nthe engine said last:\n{engine}",
                 whole[n - 1]
@@ -106,7 +106,7 @@ impl Bench {
         // Hooks fail once.
         rig.mend();
         let tree = rig.tree();
-        let verdict = judge(&tree, rig.pristine(), rig.dialect)?;
+        let verdict = judge(&tree, rig.pristine(), rig.backend)?;
         let mut state = beginning(&tree);
         state.push(format!("mounts {:?}", rig.mounted()));
         if self.seen.contains(&state) {
@@ -169,7 +169,7 @@ impl Bench {
         assert!(
             bad.is_empty(),
             "{:?}: {} of {} points; each alone again with COPAL_KILL_AT set as it says:\n{text}",
-            self.rig.dialect,
+            self.rig.backend,
             bad.len(),
             self.points
         );
@@ -182,7 +182,7 @@ impl Bench {
         eprintln!(
             "{:?}: {what}: {points} kills; from what they left, {again} updates succeeded and {refused} were refused on trial; \
              {:.0} s",
-            self.rig.dialect,
+            self.rig.backend,
             time.as_secs_f64()
         );
     }
@@ -218,8 +218,8 @@ impl fmt::Display for Stride {
 }
 
 /// Those changes of an update that `stride` has.
-fn changes(dialect: Dialect, stride: &Stride) {
-    let mut bench = Bench::new(dialect, &[]);
+fn changes(backend: Backend, stride: &Stride) {
+    let mut bench = Bench::new(backend, &[]);
     let start = bench.rig.pristine().clone();
     let (whole, _) = bench.whole(&start, &UPDATE, 0);
     let (mut boots, mut bad) = (Vec::new(), Vec::new());
@@ -243,27 +243,27 @@ fn changes(dialect: Dialect, stride: &Stride) {
 #[test]
 fn killed_after_any_change_of_an_update_with_u_boot() {
     if can_run("killed_after_any_change_of_an_update_with_u_boot") {
-        changes(Dialect::Uboot, &Stride::new(1));
+        changes(Backend::Uboot, &Stride::new(1));
     }
 }
 
 #[test]
 fn killed_after_any_change_of_an_update_with_grub() {
     if can_run("killed_after_any_change_of_an_update_with_grub") {
-        changes(Dialect::Grub, &Stride::new(1));
+        changes(Backend::Grub, &Stride::new(1));
     }
 }
 
 #[test]
 fn killed_after_some_changes_of_an_update_with_the_balena_bootloader() {
     if can_run("killed_after_some_changes_of_an_update_with_the_balena_bootloader") {
-        changes(Dialect::Balena, &Stride::new(8));
+        changes(Backend::Balena, &Stride::new(8));
     }
 }
 
 /// The second update's way back, from what a first one has left: until it erases the slot.
-fn recoveries(dialect: Dialect) {
-    let mut bench = Bench::new(dialect, &[]);
+fn recoveries(backend: Backend) {
+    let mut bench = Bench::new(backend, &[]);
     let pristine = bench.rig.pristine().clone();
     let (whole, _) = bench.whole(&pristine, &UPDATE, 0);
     let place = |end: &str| whole.iter().position(|c| c.ends_with(end)).unwrap() + 1;
@@ -301,13 +301,13 @@ fn recoveries(dialect: Dialect) {
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_u_boot() {
     if can_run("killed_while_an_earlier_update_is_undone_with_u_boot") {
-        recoveries(Dialect::Uboot);
+        recoveries(Backend::Uboot);
     }
 }
 
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_grub() {
     if can_run("killed_while_an_earlier_update_is_undone_with_grub") {
-        recoveries(Dialect::Grub);
+        recoveries(Backend::Grub);
     }
 }

@@ -8,7 +8,7 @@ use super::contents::{Action, Contents, Item};
 use super::deploy::obsolete;
 use crate::boot_files::{Budgets, Destination, Walk, failed, refused_by_fat};
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{Folder, Kind};
+use crate::sys::file::{FileKind, Folder};
 
 /// Kept free for the receipt.
 const RECEIPT: u64 = 64 << 10;
@@ -48,7 +48,7 @@ impl Contents {
         ] {
             let old = match root.entry(name).map_err(|e| failed(root, name, e))? {
                 None => None,
-                Some(e) if e.kind == Kind::File => Some(e.size),
+                Some(e) if e.kind == FileKind::File => Some(e.size),
                 Some(_) => return Err(wrong_kind(root, name)),
             };
             let budget = budgets.at(top)?;
@@ -136,9 +136,9 @@ impl Walked<'_> {
         {
             match folder.entry(name).map_err(|e| failed(&folder, name, e))? {
                 None => {}
-                Some(e) if e.kind == Kind::File => old = Some(e.size),
+                Some(e) if e.kind == FileKind::File => old = Some(e.size),
                 Some(_) if self.gives_way(path) => {}
-                Some(e) if e.kind == Kind::Link => return Err(self.dest.escapes(path)),
+                Some(e) if e.kind == FileKind::Link => return Err(self.dest.escapes(path)),
                 Some(_) => return Err(wrong_kind(&folder, name)),
             }
         }

@@ -163,7 +163,7 @@ struct Source {
 }
 
 /// What a name on the medium is, links followed as far as they may be.
-enum Found {
+enum MediumEntry {
     Nothing,
     File(u64),
     Folder,
@@ -181,12 +181,12 @@ impl Source {
     }
 
     /// A link to a file inside the medium counts as that file: the initramfs may have made some. FAT has none.
-    fn look(&self, path: &Path) -> Result<Found> {
+    fn look(&self, path: &Path) -> Result<MediumEntry> {
         let full = self.root.join(path);
         let meta = match fs::symlink_metadata(&full) {
             Ok(meta) => meta,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Ok(Found::Nothing);
+                return Ok(MediumEntry::Nothing);
             }
             Err(e) => return Err(unreadable(&full, e)),
         };
@@ -198,7 +198,7 @@ impl Source {
         }
         match found(&fs::metadata(&real).map_err(|e| unreadable(&full, e))?) {
             // It could lead to a folder around itself.
-            Found::Folder => Err(Error::new(
+            MediumEntry::Folder => Err(Error::new(
                 Code::BootPathEscapes,
                 format!("{} is a link to a folder; put the folder itself there", full.display()),
             )
@@ -208,7 +208,7 @@ impl Source {
     }
 
     fn file(&self, from: &Path, to: &Path) -> Result<Option<Item>> {
-        let Found::File(size) = self.look(from)? else { return Ok(None) };
+        let MediumEntry::File(size) = self.look(from)? else { return Ok(None) };
         let folders = to.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()).map(Path::to_owned);
         let mut folders: Vec<_> = folders.collect();
         folders.reverse();
@@ -226,7 +226,7 @@ impl Source {
         let replacement = conf.bootloader_config_luks.as_ref().filter(|_| install == Install::Encrypted);
         let mut config = conf.bootloader_config.as_ref();
         if let Some(luks) = replacement
-            && matches!(self.look(luks)?, Found::File(_))
+            && matches!(self.look(luks)?, MediumEntry::File(_))
         {
             config = Some(luks);
         }
@@ -242,7 +242,7 @@ impl Source {
 
     fn folder(&self, name: &str, action: Action) -> Result<Option<Item>> {
         let path = PathBuf::from(name);
-        if !matches!(self.look(&path)?, Found::Folder) {
+        if !matches!(self.look(&path)?, MediumEntry::Folder) {
             return Ok(None);
         }
         let mut item = Item {
@@ -274,12 +274,12 @@ impl Source {
                 continue;
             }
             match self.look(&path)? {
-                Found::File(size) => {
+                MediumEntry::File(size) => {
                     item.files.push(SourceFile { from: path.clone(), to: path, size });
                 }
-                Found::Folder => self.walk(&path, depth + 1, item)?,
-                Found::Nothing => {}
-                Found::Other => {
+                MediumEntry::Folder => self.walk(&path, depth + 1, item)?,
+                MediumEntry::Nothing => {}
+                MediumEntry::Other => {
                     tracing::warn!("{} is neither a file nor a folder and is not copied", path.display());
                 }
             }
@@ -288,11 +288,11 @@ impl Source {
     }
 }
 
-fn found(meta: &fs::Metadata) -> Found {
+fn found(meta: &fs::Metadata) -> MediumEntry {
     match meta {
-        m if m.is_file() => Found::File(m.len()),
-        m if m.is_dir() => Found::Folder,
-        _ => Found::Other,
+        m if m.is_file() => MediumEntry::File(m.len()),
+        m if m.is_dir() => MediumEntry::Folder,
+        _ => MediumEntry::Other,
     }
 }
 

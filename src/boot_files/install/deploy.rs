@@ -13,7 +13,7 @@ use super::contents::{Action, Contents, Item, SourceFile, unreadable};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{self, Content, Entry, Folder, Kind, Outcome, Steps};
+use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome, Steps};
 
 /// What [`Contents::deploy`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -37,7 +37,7 @@ impl Contents {
     }
 
     fn deploy_all(&self, dest: &Destination) -> Result<Deployed> {
-        let mut job = Job { contents: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
+        let mut job = Deployment { contents: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
         job.sweep(Path::new(""))?;
         for item in &self.items {
             tracing::info!("internal boot partition: {item}");
@@ -123,14 +123,14 @@ fn put_checked(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
     }
 }
 
-struct Job<'a> {
+struct Deployment<'a> {
     contents: &'a Contents,
     dest: &'a Destination,
     swept: BTreeSet<PathBuf>,
     done: Deployed,
 }
 
-impl Job<'_> {
+impl Deployment<'_> {
     /// Removes what an earlier run left in a folder, before anything of it is replaced.
     fn sweep(&mut self, path: &Path) -> Result<()> {
         if self.swept.insert(path.to_owned())
@@ -143,12 +143,12 @@ impl Job<'_> {
 
     fn item(&mut self, item: &Item) -> Result<()> {
         for path in &item.folders {
-            self.make_way(item, path, Kind::Folder)?;
+            self.make_way(item, path, FileKind::Folder)?;
             self.dest.make(path)?;
             self.sweep(path)?;
         }
         for file in &item.files {
-            self.make_way(item, &file.to, Kind::File)?;
+            self.make_way(item, &file.to, FileKind::File)?;
             let source = self.contents.open(file)?;
             let (Walk::There(folder), name) = self.dest.parent(&file.to)? else {
                 return Err(differs(&self.dest.root().path().join(&file.to)));
@@ -176,7 +176,7 @@ impl Job<'_> {
     }
 
     /// Inside a folder that is replaced, removes what has the name of something of another kind.
-    fn make_way(&mut self, item: &Item, path: &Path, wanted: Kind) -> Result<()> {
+    fn make_way(&mut self, item: &Item, path: &Path, wanted: FileKind) -> Result<()> {
         if item.action != Action::ReplaceFolder || path == item.destination {
             return Ok(());
         }
@@ -216,7 +216,7 @@ fn is_wanted(folder: &Folder, name: &OsStr, item: &Item, path: &Path) -> std::io
 fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     match folder.entry(name)?.map(|e| e.kind) {
         None => Ok(()),
-        Some(Kind::Folder) => {
+        Some(FileKind::Folder) => {
             match file::sweep(&folder.enter(name)?).and_then(|_| file::remove_folder(folder, name)) {
                 Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
                     tracing::warn!("{} is not empty and stays", folder.path().join(name).display());
@@ -225,8 +225,8 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
                 other => other,
             }
         }
-        Some(Kind::File) => file::remove(folder, name).map(|_| ()),
-        Some(Kind::Link | Kind::Other) => {
+        Some(FileKind::File) => file::remove(folder, name).map(|_| ()),
+        Some(FileKind::Link | FileKind::Other) => {
             folder.unlink(name)?;
             folder.sync_folder()?;
             folder.flush()
@@ -236,7 +236,7 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
 
 /// A name with everything below it, innermost first.
 fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
-    if folder.entry(name)?.is_some_and(|e| e.kind == Kind::Folder) {
+    if folder.entry(name)?.is_some_and(|e| e.kind == FileKind::Folder) {
         let inner = folder.enter(name)?;
         for below in inner.names()?.iter().filter(|n| !file::is_leftover(n)) {
             remove_all(&inner, below)?;
@@ -251,7 +251,7 @@ pub(super) fn obsolete(
     dest: &Destination,
     item: &Item,
     fold: impl Fn(&OsStr) -> OsString,
-) -> Result<Vec<(PathBuf, Entry)>> {
+) -> Result<Vec<(PathBuf, FolderEntry)>> {
     let fold = |path: &Path| -> Vec<OsString> { path.iter().map(&fold).collect() };
     let wanted: BTreeSet<_> =
         item.folders.iter().map(|p| fold(p)).chain(item.files.iter().map(|f| fold(&f.to))).collect();
@@ -263,7 +263,7 @@ pub(super) fn obsolete(
         for name in folder.names().map_err(here)?.into_iter().filter(|n| !file::is_leftover(n)) {
             let Some(entry) = folder.entry(&name).map_err(here)? else { continue };
             let below = path.join(&name);
-            if entry.kind == Kind::Folder {
+            if entry.kind == FileKind::Folder {
                 let inner = folder.enter(&name).map_err(here)?;
                 if inner.dev() != folder.dev() {
                     return Err(dest.escapes(&below));

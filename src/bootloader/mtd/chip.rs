@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use crate::bootloader::Asked;
+use crate::bootloader::NamedDevice;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
@@ -69,7 +69,7 @@ fn index_of(name: &str) -> Option<u32> {
 }
 
 /// Which MTD device is asked for, if any.
-pub(super) fn index(asked: &Asked<'_>) -> Result<Option<u32>> {
+pub(super) fn index(asked: &NamedDevice<'_>) -> Result<Option<u32>> {
     if let Some(label) = asked.name.strip_prefix(BY_NAME) {
         return by_label(label, asked.paths).map(Some);
     }

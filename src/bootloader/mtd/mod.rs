@@ -11,9 +11,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use super::disk::{self, Disk, cannot_open, read_only};
-use super::place::Place;
 use super::region::inside;
-use super::{Asked, Coming, Job, Kind, Target};
+use super::storage::Storage;
+use super::{Coming, Job, NamedDevice, StorageKind, Target};
 use crate::config::paths::Paths;
 use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
@@ -42,7 +42,7 @@ struct Flash {
 }
 
 /// Takes MTD devices under all their names.
-pub(super) fn claim(asked: &Asked<'_>) -> Result<Option<Box<dyn Target>>> {
+pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(index) = chip::index(asked)? else { return Ok(None) };
     let missing = |why: &str| {
         // By the name it was asked for.
@@ -155,8 +155,8 @@ fn locked(range: &Range<u64>, unit: u64, is_locked: impl Fn(u64) -> Option<bool>
 }
 
 impl Target for Flash {
-    fn kind(&self) -> Kind {
-        Kind::Mtd
+    fn kind(&self) -> StorageKind {
+        StorageKind::Mtd
     }
 
     fn name(&self) -> &Path {
@@ -229,7 +229,7 @@ impl CharDevice<'_> {
     }
 }
 
-impl Place for CharDevice<'_> {
+impl Storage for CharDevice<'_> {
     fn name(&self) -> String {
         self.name.display().to_string()
     }

@@ -1,6 +1,6 @@
 //! `copal status`.
 
-mod told;
+mod history;
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::Ui;
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::slot::Slot;
-use crate::status::{self, Held, Status};
+use crate::status::{self, SlotStatus, Status};
 
 /// What `copal status` was asked.
 #[derive(Debug, Clone, Args)]
@@ -37,8 +37,8 @@ pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
     let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
     let text = match &status.history {
-        _ if args.log => told::journal(&status).join("\n"),
-        Some(records) => told::all(records).join("\n"),
+        _ if args.log => history::journal(&status).join("\n"),
+        Some(records) => history::all(records).join("\n"),
         None => text(&status).trim_end().to_owned(),
     };
     ui.result("status", &status, &text);
@@ -64,7 +64,7 @@ fn text(status: &Status) -> String {
         let limit = boot.limit.map_or("no limit".into(), |l| format!("of {l}"));
         line(format!(
             "boot     {} selects root {} {trial}; {} attempts {limit}",
-            boot.dialect, boot.root, boot.bootcount
+            boot.backend, boot.root, boot.bootcount
         ));
         line(format!("         {}", boot.file));
     }
@@ -85,14 +85,14 @@ fn text(status: &Status) -> String {
             line(format!("record   {record}: slot {slot}"));
         }
     }
-    told::last(status).into_iter().for_each(&mut line);
+    history::last(status).into_iter().for_each(&mut line);
     for problem in &status.problems {
         line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
     }
     out
 }
 
-fn words(held: &Held, status: &Status) -> String {
+fn words(held: &SlotStatus, status: &Status) -> String {
     let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
         Some(_) => "unknown version".into(),
         None => "no hostapp".into(),

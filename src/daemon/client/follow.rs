@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::bus::{self, Bus, GLANCE, MANAGER, Object, SOON, STARTING, Trouble};
 use super::is_unwanted;
-use super::job::{Job, State, View, refusal};
+use super::job::{Job, JobStatus, View, refusal};
 use super::order::Order;
 use crate::config::paths::Paths;
 use crate::daemon::JOB_INTERFACE;
+use crate::daemon::job_process::JobProcess;
 use crate::daemon::record::Record;
-use crate::daemon::work::Work;
 use crate::error::{Code, Error, Result};
 use crate::progress::Progress;
 use crate::update::Installed;
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Pauses between two attempts to reach the daemon.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(3)];
 /// How long a daemon is looked for that does not come back, while nobody holds the lock of updates.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a job is looked for that the daemon does not know.
 const NO_JOB: Duration = Duration::from_secs(10);
 
@@ -111,13 +111,13 @@ impl<'a> Follower<'a> {
                 return Followed::Ended(Ok(()));
             }
             // Counted by itself: before that it may only have been away.
-            let (since, patience) = if matches!(trouble, Trouble::NoObject(_)) {
+            let (since, timeout) = if matches!(trouble, Trouble::NoObject(_)) {
                 (*self.gone.get_or_insert_with(Instant::now), NO_JOB)
             } else {
                 self.gone = None;
-                (since, PATIENCE)
+                (since, TIMEOUT)
             };
-            if since.elapsed() > patience && !self.is_updating() {
+            if since.elapsed() > timeout && !self.is_updating() {
                 let result = self.on_record(true);
                 return Followed::Ended(result.unwrap_or_else(|| Err(self.lost(&trouble))));
             }
@@ -172,9 +172,9 @@ impl<'a> Follower<'a> {
             }
             self.show(&job);
             match job.state {
-                State::Running => {}
-                State::Succeeded => return Ok(Ok(())),
-                State::Failed => return Ok(Err(job.failure())),
+                JobStatus::Running => {}
+                JobStatus::Succeeded => return Ok(Ok(())),
+                JobStatus::Failed => return Ok(Err(job.failure())),
             }
             let read = Instant::now();
             loop {
@@ -188,7 +188,7 @@ impl<'a> Follower<'a> {
 
     fn show(&mut self, job: &Job) {
         self.view.show(job);
-        if self.told || job.state == State::Failed {
+        if self.told || job.state == JobStatus::Failed {
             return;
         }
         match job.installed() {
@@ -196,7 +196,7 @@ impl<'a> Follower<'a> {
                 self.told = true;
                 (self.installed)(&installed);
             }
-            None if job.state == State::Succeeded => {
+            None if job.state == JobStatus::Succeeded => {
                 self.told = true;
                 tracing::warn!("the update has succeeded, but the daemon does not say what it installed");
             }
@@ -226,15 +226,15 @@ impl<'a> Follower<'a> {
         let record = Record::read(self.paths).filter(|r| r.token.as_deref() == Some(self.order.token()))?;
         let shown = match record.over.clone() {
             Some(shown) => shown,
-            None if itself => Work::adopt(self.paths, record).shown,
+            None if itself => JobProcess::adopt(self.paths, record).shown,
             None => return None,
         };
         let job = Job::recorded(&shown);
         self.show(&job);
         match job.state {
-            State::Running => None,
-            State::Succeeded => Some(Ok(())),
-            State::Failed => Some(Err(job.failure())),
+            JobStatus::Running => None,
+            JobStatus::Succeeded => Some(Ok(())),
+            JobStatus::Failed => Some(Err(job.failure())),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use zbus::Message;
 use zbus::wire::OwnedVariant;
 
-use crate::daemon::shown::{Failure, Shown};
+use crate::daemon::job_state::{Failure, JobState};
 use crate::error::{Code, Effect, Error};
 use crate::progress::{Progress, Stage};
 use crate::update::Installed;
@@ -13,7 +13,7 @@ use crate::update::Installed;
 /// What is read of a job at one moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Job {
-    pub state: State,
+    pub state: JobStatus,
     pub stage: String,
     pub done: u64,
     /// 0 while it is unknown.
@@ -25,19 +25,19 @@ pub(super) struct Job {
 
 /// Whether it goes on.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum JobStatus {
     #[default]
     Running,
     Succeeded,
     Failed,
 }
 
-impl State {
-    fn named(word: &str) -> State {
+impl JobStatus {
+    fn named(word: &str) -> JobStatus {
         match word {
-            "succeeded" => State::Succeeded,
-            "failed" | "cancelled" => State::Failed,
-            _ => State::Running,
+            "succeeded" => JobStatus::Succeeded,
+            "failed" | "cancelled" => JobStatus::Failed,
+            _ => JobStatus::Running,
         }
     }
 }
@@ -50,7 +50,7 @@ impl Job {
         let number = |key: &str| all.get(key).and_then(|v| v.downcast_ref::<u64>().ok()).unwrap_or(0);
         let error = all.get("Error").and_then(|v| v.try_clone().ok()).and_then(|v| v.try_into().ok());
         Job {
-            state: State::named(&text("State")),
+            state: JobStatus::named(&text("State")),
             stage: text("Stage"),
             done: number("BytesDone"),
             total: number("BytesTotal"),
@@ -60,13 +60,13 @@ impl Job {
     }
 
     /// What a service has recorded of it.
-    pub(super) fn recorded(shown: &Shown) -> Job {
+    pub(super) fn recorded(shown: &JobState) -> Job {
         let error = shown.error.iter().flat_map(|e| {
             let texts = [&e.code, &e.message, &e.object, &e.hint, &e.effect].map(String::clone);
             ["code", "message", "object", "hint", "effect"].map(str::to_owned).into_iter().zip(texts)
         });
         Job {
-            state: State::named(shown.state.as_str()),
+            state: JobStatus::named(shown.state.as_str()),
             stage: shown.stage.clone(),
             done: shown.done,
             total: shown.total,
@@ -130,7 +130,7 @@ impl<'a> View<'a> {
 
     /// Shows what has changed since the last time.
     pub(super) fn show(&mut self, job: &Job) {
-        if job.state == State::Failed {
+        if job.state == JobStatus::Failed {
             return;
         }
         let stage = job.stage();
@@ -168,9 +168,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct CurrentJob(Mutex<Vec<String>>);
 
-    impl Progress for Told {
+    impl Progress for CurrentJob {
         fn begin(&self, stage: Stage, total: Option<u64>) {
             self.0.lock().unwrap().push(format!("{stage} {total:?}"));
         }
@@ -187,13 +187,13 @@ mod tests {
         }
     }
 
-    fn job(state: State, stage: &str, done: u64, total: u64) -> Job {
+    fn job(state: JobStatus, stage: &str, done: u64, total: u64) -> Job {
         Job { state, stage: stage.into(), done, total, ..Job::default() }
     }
 
     #[test]
     fn stages_follow_each_other_as_in_the_job() {
-        let told = Told::default();
+        let told = CurrentJob::default();
         let mut view = View::new(&told);
         for (stage, done, total) in [
             ("start", 0, 0),
@@ -206,9 +206,9 @@ mod tests {
             ("unpack", 1, 5),
             ("install", 0, 0),
         ] {
-            view.show(&job(State::Running, stage, done, total));
+            view.show(&job(JobStatus::Running, stage, done, total));
         }
-        view.show(&job(State::Succeeded, "done", 0, 0));
+        view.show(&job(JobStatus::Succeeded, "done", 0, 0));
         let expected =
             ["load Some(10)", "+3", "+6", "+1", "done", "unpack None", "+1", "of 5", "+1", "+3", "done"];
         assert_eq!(*told.0.lock().unwrap(), expected);
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn a_stage_that_failed_has_no_end() {
-        let told = Told::default();
+        let told = CurrentJob::default();
         let mut view = View::new(&told);
-        view.show(&job(State::Running, "load", 1, 10));
-        view.show(&job(State::Failed, "done", 1, 10));
+        view.show(&job(JobStatus::Running, "load", 1, 10));
+        view.show(&job(JobStatus::Failed, "done", 1, 10));
         assert_eq!(*told.0.lock().unwrap(), ["load Some(10)", "+1"]);
     }
 

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 
 use crate::error::Result;
 use crate::progress::{self, Progress};
-use crate::sys::signal::{PutOff, came, hung_up};
+use crate::sys::signal::{SignalGuard, came, hung_up};
 use crate::update::{self, Installed, Request};
 
 use follow::{Followed, Follower};
@@ -68,8 +68,8 @@ fn in_daemon(
         return Ok(None);
     };
     // The job outlives us; but whoever wants it to end says so to us.
-    let put_off = match PutOff::begin() {
-        Ok(put_off) => put_off,
+    let signal_guard = match SignalGuard::begin() {
+        Ok(signal_guard) => signal_guard,
         Err(e) => {
             tracing::debug!("the update runs in this process: {e}");
             return Ok(None);
@@ -85,7 +85,7 @@ fn in_daemon(
         Followed::Ended(result) => Ok(Some(result)),
         Followed::NotTaken(why) => {
             // A signal that has come ends the program here.
-            put_off.release();
+            signal_guard.release();
             tracing::info!("the update runs in this process: {why}");
             Ok(None)
         }

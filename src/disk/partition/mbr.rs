@@ -16,7 +16,7 @@ const MAX_LOGICAL: usize = 128;
 const PROTECTIVE: u8 = 0xee;
 
 /// What was found in the table.
-pub(super) struct Found {
+pub(super) struct MbrPartitions {
     /// Without the extended partition, which holds no data of its own.
     pub(super) partitions: Vec<Partition>,
     /// The chain of extended records was followed to its end.
@@ -35,14 +35,14 @@ pub const SIGNATURE: Range<u64> = 440..444;
 
 /// An entry that is in use, in sectors.
 #[derive(Clone, Copy)]
-struct Entry {
+struct PartitionEntry {
     boot: u8,
     kind: u8,
     start: u64,
     len: u64,
 }
 
-impl Entry {
+impl PartitionEntry {
     fn is_extended(&self) -> bool {
         matches!(self.kind, 0x05 | 0x0f | 0x85)
     }
@@ -58,13 +58,13 @@ fn signed(sector: &[u8]) -> bool {
 }
 
 /// The four entries; unused ones are `None`.
-fn entries(sector: &[u8]) -> Vec<Option<Entry>> {
+fn entries(sector: &[u8]) -> Vec<Option<PartitionEntry>> {
     let table = sector.get(446..510).unwrap_or_default();
     let parse = |raw: &[u8]| {
         let [boot, _, _, _, kind, _, _, _, s0, s1, s2, s3, l0, l1, l2, l3] = *raw else { return None };
         let start = u64::from(u32::from_le_bytes([s0, s1, s2, s3]));
         let len = u64::from(u32::from_le_bytes([l0, l1, l2, l3]));
-        (kind != 0 && len != 0).then_some(Entry { boot, kind, start, len })
+        (kind != 0 && len != 0).then_some(PartitionEntry { boot, kind, start, len })
     };
     table.chunks_exact(16).map(parse).collect()
 }
@@ -75,7 +75,7 @@ pub(super) fn is_protective(sector: &[u8]) -> bool {
 }
 
 /// Reads the table in `first`, the image's first sector.
-pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw> {
+pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<MbrPartitions, Flaw> {
     if !signed(first) {
         return Err(Flaw::Missing("the first sector does not end with 55 aa".into()));
     }
@@ -87,7 +87,7 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw
     if slots.iter().flatten().next().is_none() {
         return Err(Flaw::Missing("its master boot record is empty".into()));
     }
-    let mut found = Found { partitions: Vec::new(), complete: true, span: 0, areas: vec![TABLE] };
+    let mut found = MbrPartitions { partitions: Vec::new(), complete: true, span: 0, areas: vec![TABLE] };
     let mut extended = None;
     for (slot, index) in slots.iter().zip(1..) {
         let Some(entry) = slot else { continue };
@@ -114,7 +114,7 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<Found, Flaw
 }
 
 /// Follows the extended records and appends them and the logical partitions.
-fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Found) -> Result<(), Flaw> {
+fn chain(read_at: &mut ReadAt<'_>, container: PartitionEntry, out: &mut MbrPartitions) -> Result<(), Flaw> {
     let mut seen = HashSet::new();
     let mut at = container.start;
     let mut index = 5;
@@ -146,7 +146,7 @@ fn chain(read_at: &mut ReadAt<'_>, container: Entry, out: &mut Found) -> Result<
     }
 }
 
-fn inside(partitions: &[Partition], container: Entry) -> Result<(), Flaw> {
+fn inside(partitions: &[Partition], container: PartitionEntry) -> Result<(), Flaw> {
     let (start, end) = (container.start * SECTOR, (container.start + container.len) * SECTOR);
     for p in partitions {
         let (first, last) = (p.start, p.start + p.size);

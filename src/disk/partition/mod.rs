@@ -128,7 +128,7 @@ fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> 
     let mut found = if mbr::is_protective(&first) {
         from_gpt(read_at, size, backup)?
     } else {
-        let mbr::Found { partitions, complete, span, areas } = mbr::read(read_at, &first)?;
+        let mbr::MbrPartitions { partitions, complete, span, areas } = mbr::read(read_at, &first)?;
         overlaps(&partitions)?;
         let table = Table { kind: TableKind::Mbr, sector_size: 512, partitions, backup: None, areas };
         Analysis { table, span, labelled: complete, complete }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 
 use super::named::{inode, missing, resolved};
-use super::{Kind, Target, checks};
+use super::{Target, TargetKind, checks};
 use crate::disk::{Dev, Facts};
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
@@ -62,7 +62,7 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
     Ok(Target {
         name: path.to_owned(),
         node: path.to_owned(),
-        kind: Kind::File,
+        kind: TargetKind::File,
         dev: None,
         size: meta.map_or(0, |m| m.len()),
         block_size: 512,

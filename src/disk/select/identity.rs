@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Kind, Target};
+use super::{Target, TargetKind};
 use crate::disk::{Dev, Device, Facts};
 use crate::error::{Code, Error, Result};
 
@@ -32,7 +32,7 @@ impl Target {
     /// The identity of a disk; files have none.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
-        let dev = self.dev.filter(|_| self.kind == Kind::Block)?;
+        let dev = self.dev.filter(|_| self.kind == TargetKind::Block)?;
         Some(Identity { dev, size: self.size, serial: self.serial.clone() })
     }
 
@@ -83,7 +83,7 @@ mod tests {
         let target = Target {
             name: "/dev/sda".into(),
             node: "/dev/sda".into(),
-            kind: Kind::Block,
+            kind: TargetKind::Block,
             dev: Some((8, 0)),
             size: 4096,
             block_size: 512,
@@ -107,7 +107,7 @@ mod tests {
         let early = Target { serial: None, ..target.clone() };
         early.reverify(&same).unwrap();
         early.reverify(&Identity { dev: (8, 16), ..same.clone() }).unwrap_err();
-        let file = Target { kind: Kind::File, dev: None, ..target };
+        let file = Target { kind: TargetKind::File, dev: None, ..target };
         assert_eq!(file.identity(), None);
         file.reverify(&same).unwrap();
     }

@@ -25,7 +25,7 @@ use crate::sys::log::events;
 /// Kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum TargetKind {
     /// A whole disk.
     Block,
     /// A plain file, present or to be created.
@@ -50,7 +50,7 @@ pub struct Target {
     /// The device node after all symbolic links; for files the same as `name`.
     pub node: PathBuf,
     /// Disk or file.
-    pub kind: Kind,
+    pub kind: TargetKind,
     /// `(major, minor)` of a block device.
     pub dev: Option<(u32, u32)>,
     /// Bytes; of a file its present size, 0 where it is not there yet.
@@ -189,7 +189,7 @@ fn block(name: &Path, device: &Device, facts: &Facts) -> Target {
     Target {
         name: name.to_owned(),
         node: facts.node_of(device),
-        kind: Kind::Block,
+        kind: TargetKind::Block,
         dev: Some(device.dev),
         size: device.size,
         block_size: device.block_size,

@@ -7,7 +7,7 @@ use flate2::read::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
 use super::elf::{HEAD, Machine};
-use super::tar::{Kind, Member, Tar};
+use super::tar::{Member, MemberKind, Tar};
 use super::{Limit, read_up_to};
 use crate::image::digest::Digest256;
 use crate::image::{Bzip2, Format};
@@ -43,11 +43,13 @@ pub(super) enum Init {
 
 impl Init {
     /// What a member of the layer changes. `None`: nothing.
-    fn by(path: &[&str], kind: Kind, machine: Option<Machine>) -> Option<Init> {
+    fn by(path: &[&str], kind: MemberKind, machine: Option<Machine>) -> Option<Init> {
         match (path, kind) {
-            (["boot", "init"], Kind::File | Kind::HardLink) => Some(Init::File(machine)),
-            (["boot", "init"], Kind::Folder) | (["boot"], Kind::File | Kind::HardLink) => Some(Init::Gone),
-            (["boot"], Kind::Folder) => None,
+            (["boot", "init"], MemberKind::File | MemberKind::HardLink) => Some(Init::File(machine)),
+            (["boot", "init"], MemberKind::Folder) | (["boot"], MemberKind::File | MemberKind::HardLink) => {
+                Some(Init::Gone)
+            }
+            (["boot"], MemberKind::Folder) => None,
             (["boot"] | ["boot", "init"], _) => Some(Init::Unclear),
             _ => None,
         }
@@ -109,12 +111,12 @@ fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
     let (mut unpacked, mut init, mut programs) = (0u64, Init::Untouched, Programs::None);
     while let Some(member) = tar.next().map_err(|e| e.to_string())? {
         let inside = |path: &Path| !path.components().any(|c| c == Component::ParentDir);
-        if !inside(&member.name) || member.kind == Kind::HardLink && !inside(&member.target) {
+        if !inside(&member.name) || member.kind == MemberKind::HardLink && !inside(&member.target) {
             return Err(format!("{} leads out of it", member.name.display()));
         }
         let blocks = match member.kind {
-            Kind::Folder => BLOCK,
-            Kind::HardLink => 0,
+            MemberKind::Folder => BLOCK,
+            MemberKind::HardLink => 0,
             _ => member.size.next_multiple_of(BLOCK),
         };
         unpacked = unpacked.saturating_add(blocks).saturating_add(MEMORY);
@@ -123,7 +125,7 @@ fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
         let is_program = is_init || matches!(*path, ["bin" | "sbin", _] | ["usr", "bin" | "sbin", _]);
         let mut head = [0; HEAD];
         let machine = match member.kind {
-            Kind::File if is_program => {
+            MemberKind::File if is_program => {
                 let n = read_up_to(&mut tar, &mut head).map_err(|e| e.to_string())?;
                 Machine::of(&head).filter(|_| n == HEAD)
             }

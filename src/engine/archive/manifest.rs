@@ -10,7 +10,7 @@ use crate::image::digest::Digest256;
 /// One image in `manifest.json` (moby, image/tarexport).
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Entry {
+struct ManifestEntry {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -95,8 +95,8 @@ const INDEXES: usize = 16;
 pub(super) fn understand(members: &Members) -> Check<Archive> {
     // Where both are, engines read this one.
     if members.items.contains_key("manifest.json") {
-        let entries: Vec<Entry> = parse("manifest.json", members.document("manifest.json")?)?;
-        let Entry { config, repo_tags, layers } = the_one(entries)?;
+        let entries: Vec<ManifestEntry> = parse("manifest.json", members.document("manifest.json")?)?;
+        let ManifestEntry { config, repo_tags, layers } = the_one(entries)?;
         let text = members.document(&config)?;
         let (layers, tags) = (layers.unwrap_or_default(), repo_tags.unwrap_or_default());
         return image(members, parse(&config, text)?, &layers, tags, Layout::Docker);

@@ -24,7 +24,7 @@ mod tar;
 pub use elf::Machine;
 
 use layer::Layer;
-use tar::{Kind, Tar};
+use tar::{MemberKind, Tar};
 
 /// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With 16 MiB, the next larger one, the check
 /// needs more than 24 MiB.
@@ -281,16 +281,16 @@ impl Members {
             }
             let name = plain(&member.name)?;
             let item = match member.kind {
-                Kind::Symlink | Kind::HardLink => {
-                    let folder = Path::new(&name).parent().filter(|_| member.kind == Kind::Symlink);
+                MemberKind::Symlink | MemberKind::HardLink => {
+                    let folder = Path::new(&name).parent().filter(|_| member.kind == MemberKind::Symlink);
                     let target = resolve(folder.unwrap_or(Path::new("")), &member.target);
                     Item::Link(target.ok_or_else(|| format!("{name} leads out of it"))?)
                 }
-                Kind::File => {
+                MemberKind::File => {
                     Item::read(&mut archive, member.size, limit).map_err(|e| format!("{name}: {e}"))?
                 }
-                Kind::Folder => continue,
-                Kind::Other => return Err(format!("{name} is neither a file nor a folder")),
+                MemberKind::Folder => continue,
+                MemberKind::Other => return Err(format!("{name} is neither a file nor a folder")),
             };
             members.keep(name, item)?;
         }

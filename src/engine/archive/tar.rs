@@ -20,7 +20,7 @@ const PAX: u64 = 256 << 10;
 
 /// What a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MemberKind {
     File,
     Folder,
     Symlink,
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: PathBuf,
-    pub(super) kind: Kind,
+    pub(super) kind: MemberKind,
     /// Where a link leads; empty for anything else.
     pub(super) target: PathBuf,
     /// Bytes of its content.
@@ -91,22 +91,22 @@ impl<'a> Tar<'a> {
         let name = pax.sparse_name.or(name).or(pax.name).unwrap_or_else(|| header.name());
         let kind = match kind {
             // Before there was a kind for folders, they were files with a slash at the end.
-            0 if name.ends_with(b"/") => Kind::Folder,
-            0 | b'0' => Kind::File,
-            b'1' => Kind::HardLink,
-            b'2' => Kind::Symlink,
-            b'5' => Kind::Folder,
+            0 if name.ends_with(b"/") => MemberKind::Folder,
+            0 | b'0' => MemberKind::File,
+            b'1' => MemberKind::HardLink,
+            b'2' => MemberKind::Symlink,
+            b'5' => MemberKind::Folder,
             b'S' => {
                 self.skip_sparse_map(header)?;
-                Kind::Other
+                MemberKind::Other
             }
-            _ => Kind::Other,
+            _ => MemberKind::Other,
         };
         // Links, devices, folders and FIFOs have no content, whatever their header says.
-        if kind == Kind::Folder || matches!(header.kind(), b'1'..=b'6') {
+        if kind == MemberKind::Folder || matches!(header.kind(), b'1'..=b'6') {
             self.content_of(0);
         }
-        let is_link = matches!(kind, Kind::HardLink | Kind::Symlink);
+        let is_link = matches!(kind, MemberKind::HardLink | MemberKind::Symlink);
         let target = target.or(pax.target).unwrap_or_else(|| text(header.field(TARGET)));
         Ok(Member {
             name: path(name),
@@ -336,7 +336,7 @@ mod tests {
 
     use super::*;
 
-    fn members(mut bytes: &[u8]) -> io::Result<Vec<(String, Kind, u64, String)>> {
+    fn members(mut bytes: &[u8]) -> io::Result<Vec<(String, MemberKind, u64, String)>> {
         let mut tar = Tar::new(&mut bytes);
         let mut found = Vec::new();
         while let Some(member) = tar.next()? {
@@ -379,13 +379,24 @@ mod tests {
             let tar = run(&["tar", &format, "--sort=name", "-C", folder, "-c", "."]);
             let found = members(&tar).unwrap();
             let one = |name: &str| found.iter().find(|m| m.0 == name).unwrap();
-            assert_eq!(one("./file"), &("./file".into(), Kind::File, 1000, String::new()), "{format}");
-            assert_eq!(one("./hard"), &("./hard".into(), Kind::HardLink, 0, "./file".into()), "{format}");
-            assert_eq!(one("./soft"), &("./soft".into(), Kind::Symlink, 0, long.to_owned()), "{format}");
+            assert_eq!(one("./file"), &("./file".into(), MemberKind::File, 1000, String::new()), "{format}");
+            assert_eq!(
+                one("./hard"),
+                &("./hard".into(), MemberKind::HardLink, 0, "./file".into()),
+                "{format}"
+            );
+            assert_eq!(
+                one("./soft"),
+                &("./soft".into(), MemberKind::Symlink, 0, long.to_owned()),
+                "{format}"
+            );
             let name = format!("./{long}/x");
-            assert_eq!(one(&name), &(name.clone(), Kind::File, 1, String::new()), "{format}");
+            assert_eq!(one(&name), &(name.clone(), MemberKind::File, 1, String::new()), "{format}");
             assert_eq!(one("./sparse").2, (39 << 16) + 4, "{format}");
-            assert_eq!(found.iter().filter(|m| m.1 == Kind::Folder).count(), if long == "n" { 2 } else { 5 });
+            assert_eq!(
+                found.iter().filter(|m| m.1 == MemberKind::Folder).count(),
+                if long == "n" { 2 } else { 5 }
+            );
         }
     }
 

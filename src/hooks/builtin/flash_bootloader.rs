@@ -7,7 +7,7 @@ use crate::config::bootloaders_conf::{BootloadersConf, Loader, PATH};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
-use crate::sys::signal::{self, PutOff};
+use crate::sys::signal::{self, SignalGuard};
 
 /// Runs the hook. A release without the list has nothing to write.
 ///
@@ -33,12 +33,12 @@ pub fn write(paths: &Paths, conf: &BootloadersConf, during_update: bool) -> Resu
     let (ready, mut first) = ready(paths, conf, all_or_none)?;
     refuse_overlaps(&ready)?;
     // A set is complete before anybody may end the program: half of it may not boot.
-    let put_off = PutOff::begin().map_err(|e| {
+    let signal_guard = SignalGuard::begin().map_err(|e| {
         Error::new(Code::Io, "cannot put off signals while bootloaders are written").because(e)
     })?;
     let result = run_all(conf, &ready, all_or_none, &mut first);
     if result.is_ok() || signal::came().is_none() {
-        put_off.release();
+        signal_guard.release();
     }
     result?;
     first.map_or(Ok(()), Err)

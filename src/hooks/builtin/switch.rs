@@ -1,6 +1,6 @@
 //! What the three hooks of bootloaders have in common: which root, and the switch itself.
 
-use crate::boot_state::Dialect;
+use crate::boot_state::Backend;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
@@ -21,16 +21,16 @@ pub(super) fn wanted(context: &Context, facts: &Facts) -> Result<Root> {
 ///
 /// # Errors
 /// `BootStateUnwritable`, `BootStateInvalid`.
-pub(super) fn select(context: &Context, dialect: &dyn Dialect, root: &Root) -> Result<()> {
-    tracing::info!("selecting root {}, partition {}, in {}", root.slot, root.index, dialect.file().display());
-    if context.during_update && !dialect.counts() {
-        tracing::warn!("{} does not count boots: it never goes back by itself", dialect.name());
+pub(super) fn select(context: &Context, backend: &dyn Backend, root: &Root) -> Result<()> {
+    tracing::info!("selecting root {}, partition {}, in {}", root.slot, root.index, backend.file().display());
+    if context.during_update && !backend.counts() {
+        tracing::warn!("{} does not count boots: it never goes back by itself", backend.name());
     }
-    dialect.set(root, context.during_update)?;
-    let found = dialect.read()?;
-    let on_trial = context.during_update && dialect.counts();
+    backend.set(root, context.during_update)?;
+    let found = backend.read()?;
+    let on_trial = context.during_update && backend.counts();
     if !found.root.means(root) || found.upgrade_available != on_trial || found.bootcount != 0 {
-        let file = dialect.file().display();
+        let file = backend.file().display();
         let text = format!("{file} does not hold the selection that was written to it: {found:?}");
         return Err(Error::new(Code::BootStateUnwritable, text).object(file));
     }

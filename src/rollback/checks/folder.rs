@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Finding, Job, Trial, program};
+use super::{Finding, RunningCheck, Trial, program};
 
 /// The folder of those that the verdict depends on.
 pub(super) const REQUIRED: &str = "health.d";
@@ -21,16 +21,16 @@ const ABOVE: &str = "/etc/copal";
 const LEFT: [&str; 10] =
     ["~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".dpkg-old", ".dpkg-new", ".rpmsave", ".rpmnew"];
 
-pub(super) fn required(trial: &Trial) -> Vec<Job> {
+pub(super) fn required(trial: &Trial) -> Vec<RunningCheck> {
     jobs(trial, REQUIRED)
 }
 
-pub(super) fn wanted(trial: &Trial) -> Vec<Job> {
+pub(super) fn wanted(trial: &Trial) -> Vec<RunningCheck> {
     jobs(trial, WANTED)
 }
 
 /// A job for each check in the folder, by name.
-fn jobs(trial: &Trial, folder: &'static str) -> Vec<Job> {
+fn jobs(trial: &Trial, folder: &'static str) -> Vec<RunningCheck> {
     let path = trial.paths.at(ABOVE).join(folder);
     let names = match names(&path) {
         Ok(names) => names,
@@ -38,13 +38,13 @@ fn jobs(trial: &Trial, folder: &'static str) -> Vec<Job> {
         // What cannot be seen may be a check.
         Err(e) => {
             let why = format!("cannot read {}: {e}", path.display());
-            return vec![Job::new(folder, move || Finding::failed(why))];
+            return vec![RunningCheck::new(folder, move || Finding::failed(why))];
         }
     };
     let job = |file: &OsString| {
         let (path, limit) = (path.join(file), trial.limit);
         let name = format!("{folder}/{}", file.display());
-        Job::new(name.clone(), move || check(&path, &name, limit))
+        RunningCheck::new(name.clone(), move || check(&path, &name, limit))
     };
     names.iter().map(job).collect()
 }

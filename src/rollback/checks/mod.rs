@@ -29,27 +29,27 @@ pub struct Row {
     pub name: &'static str,
     /// Whether the verdict depends on it, rather than that it is only reported.
     pub required: fn(&RollbackConf) -> bool,
-    kind: Kind,
+    kind: CheckKind,
 }
 
 const ALWAYS: fn(&RollbackConf) -> bool = |_| true;
 const NEVER: fn(&RollbackConf) -> bool = |_| false;
 
 /// How a check is made.
-enum Kind {
+enum CheckKind {
     One(fn(&Trial) -> Finding),
     /// Finds the checks first.
-    Several(fn(&Trial) -> Vec<Job>),
+    Several(fn(&Trial) -> Vec<RunningCheck>),
 }
 
 /// Every health check, in the order in which they are made.
 pub const TABLE: &[Row] = &[
-    Row { name: "vpn", required: ALWAYS, kind: Kind::One(vpn::check) },
-    Row { name: "engine", required: ALWAYS, kind: Kind::One(engine::check) },
-    Row { name: "board", required: ALWAYS, kind: Kind::One(board::check) },
-    Row { name: folder::REQUIRED, required: ALWAYS, kind: Kind::Several(folder::required) },
-    Row { name: folder::WANTED, required: NEVER, kind: Kind::Several(folder::wanted) },
-    Row { name: "units", required: |conf| conf.units_required, kind: Kind::One(units::check) },
+    Row { name: "vpn", required: ALWAYS, kind: CheckKind::One(vpn::check) },
+    Row { name: "engine", required: ALWAYS, kind: CheckKind::One(engine::check) },
+    Row { name: "board", required: ALWAYS, kind: CheckKind::One(board::check) },
+    Row { name: folder::REQUIRED, required: ALWAYS, kind: CheckKind::Several(folder::required) },
+    Row { name: folder::WANTED, required: NEVER, kind: CheckKind::Several(folder::wanted) },
+    Row { name: "units", required: |conf| conf.units_required, kind: CheckKind::One(units::check) },
 ];
 
 /// What the checks have to work with.
@@ -62,7 +62,7 @@ struct Trial {
 }
 
 /// One check to be made.
-struct Job {
+struct RunningCheck {
     name: String,
     look: Box<dyn FnOnce() -> Finding + Send>,
 }
@@ -116,20 +116,22 @@ fn counts_against(check: &Check) -> bool {
 }
 
 impl Row {
-    fn jobs(&self, trial: &Trial) -> Vec<Job> {
+    fn jobs(&self, trial: &Trial) -> Vec<RunningCheck> {
         let trial = trial.clone();
         match self.kind {
-            Kind::One(check) => vec![Job::new(self.name, move || check(&trial))],
-            Kind::Several(find) => guard::within(TO_END, move || find(&trial)).unwrap_or_else(|why| {
-                vec![Job::new(self.name, move || Finding::failed(format!("cannot look for checks: {why}")))]
+            CheckKind::One(check) => vec![RunningCheck::new(self.name, move || check(&trial))],
+            CheckKind::Several(find) => guard::within(TO_END, move || find(&trial)).unwrap_or_else(|why| {
+                vec![RunningCheck::new(self.name, move || {
+                    Finding::failed(format!("cannot look for checks: {why}"))
+                })]
             }),
         }
     }
 }
 
-impl Job {
+impl RunningCheck {
     fn new(name: impl Into<String>, look: impl FnOnce() -> Finding + Send + 'static) -> Self {
-        Job { name: name.into(), look: Box::new(look) }
+        RunningCheck { name: name.into(), look: Box::new(look) }
     }
 
     fn make(self, required: bool, limit: Duration) -> Check {

@@ -13,36 +13,36 @@ use crate::tree::{GIB, MIB, Tree};
 
 /// How the bootloader is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Loader {
     Uboot,
     Grub,
     Balena,
 }
 
-impl Told {
+impl Loader {
     /// The highest count at which the bootloader still takes the selected root (boot-state: 3 for U-Boot; a count of 2 is one too
     /// many for GRUB, 3 for the balena bootloader).
     fn limit(self) -> u32 {
         match self {
-            Told::Uboot => 3,
-            Told::Grub => 1,
-            Told::Balena => 2,
+            Loader::Uboot => 3,
+            Loader::Grub => 1,
+            Loader::Balena => 2,
         }
     }
 
     fn file(self) -> &'static str {
         match self {
-            Told::Uboot => "mnt/boot/resinOS_uEnv.txt",
-            Told::Grub => "mnt/boot/EFI/BOOT/grubenv",
-            Told::Balena => "mnt/boot/bootenv",
+            Loader::Uboot => "mnt/boot/resinOS_uEnv.txt",
+            Loader::Grub => "mnt/boot/EFI/BOOT/grubenv",
+            Loader::Balena => "mnt/boot/bootenv",
         }
     }
 
     pub(super) fn hook(self) -> &'static str {
         match self {
-            Told::Uboot => "99-resin-uboot",
-            Told::Grub => "99-resin-grub",
-            Told::Balena => "99-balena-bootloader",
+            Loader::Uboot => "99-resin-uboot",
+            Loader::Grub => "99-resin-grub",
+            Loader::Balena => "99-balena-bootloader",
         }
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn content(state: &Lasting, slot: Slot) -> &str {
 }
 
 /// The boot selection by eyes other than copal's: root, on trial, count.
-pub(super) fn selection(told: Told, state: &Lasting) -> (Slot, bool, u32) {
+pub(super) fn selection(told: Loader, state: &Lasting) -> (Slot, bool, u32) {
     let value = |file: &str, key: &str| -> Option<String> {
         let text = String::from_utf8_lossy(state.get(file)?).into_owned();
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))?;
@@ -74,19 +74,19 @@ pub(super) fn selection(told: Told, state: &Lasting) -> (Slot, bool, u32) {
     };
     let trial = value(told.file(), "upgrade_available").is_some_and(|v| v == "1");
     let count = match told {
-        Told::Uboot => value("mnt/boot/bootcount.env", "bootcount"),
-        Told::Grub | Told::Balena => value(told.file(), "bootcount"),
+        Loader::Uboot => value("mnt/boot/bootcount.env", "bootcount"),
+        Loader::Grub | Loader::Balena => value(told.file(), "bootcount"),
     };
     (root, trial, count.and_then(|c| u32::from_str_radix(&c, 16).ok()).unwrap_or(0))
 }
 
 /// The bootloader counts an attempt.
-fn count(told: Told, state: &mut Lasting, count: u32) {
+fn count(told: Loader, state: &mut Lasting, count: u32) {
     match told {
-        Told::Uboot => {
+        Loader::Uboot => {
             state.insert("mnt/boot/bootcount.env".into(), format!("bootcount={count:x}\n\0").into_bytes());
         }
-        Told::Grub | Told::Balena => {
+        Loader::Grub | Loader::Balena => {
             let block = String::from_utf8(state[told.file()].clone()).unwrap();
             let counted: String = block
                 .split_inclusive('\n')
@@ -100,7 +100,7 @@ fn count(told: Told, state: &mut Lasting, count: u32) {
 
 /// From power-on to userspace: the slot that is reached, or what became of the device. `lives` says which slots reach userspace.
 pub(super) fn boot(
-    told: Told,
+    told: Loader,
     state: &mut Lasting,
     lives: impl Fn(&Lasting, Slot) -> bool,
 ) -> Result<Slot, &'static str> {
@@ -127,7 +127,7 @@ pub(super) fn boot(
 /// A machine.
 pub(super) struct Machine {
     tree: Tree,
-    pub told: Told,
+    pub told: Loader,
     pub running: Slot,
     seen: Rc<RefCell<Seen>>,
 }
@@ -156,7 +156,7 @@ impl Seen {
 
 impl Machine {
     /// One whose root file system is in a slot. Powered off.
-    pub(super) fn new(told: Told, running: Slot) -> Machine {
+    pub(super) fn new(told: Loader, running: Slot) -> Machine {
         // In memory: there is no drive to be flushed, and nothing is to outlast this test.
         let mut tree = Tree::in_folder(Path::new("/dev/shm"));
         tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data");
@@ -171,7 +171,7 @@ impl Machine {
             tree.folder(point).mount(&dev, point, "ext4", &format!("/dev/{name}"), "rw");
         }
         tree.mount("8:1", "/mnt/boot", "vfat", "/dev/sda1", "rw");
-        if told == Told::Grub {
+        if told == Loader::Grub {
             tree.folder("/sys/firmware/efi");
         }
         tree.link("/resin-boot", &format!("releases/{running}/resin-boot"));
@@ -309,7 +309,7 @@ fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// A device as it left the factory: root A with its boot files, selected for good.
-pub(super) fn factory(told: Told) -> Lasting {
+pub(super) fn factory(told: Loader) -> Lasting {
     let mut state = Lasting::new();
     state.insert(slot_file(Slot::A), b"v1".into());
     state.insert(slot_file(Slot::B), b"empty".into());
@@ -319,12 +319,12 @@ pub(super) fn factory(told: Told) -> Lasting {
     let pairs = |root: &str| format!("resin_root_part={root}\nupgrade_available=0\nbootcount=0\n");
     let block = |root: &str| format!("{:#<1024}", format!("# GRUB Environment Block\n{}", pairs(root)));
     let text = match told {
-        Told::Uboot => "resin_root_part=2\nupgrade_available=0\n".to_owned(),
-        Told::Grub => block("2"),
-        Told::Balena => block("A"),
+        Loader::Uboot => "resin_root_part=2\nupgrade_available=0\n".to_owned(),
+        Loader::Grub => block("2"),
+        Loader::Balena => block("A"),
     };
     state.insert(told.file().into(), text.into_bytes());
-    if told == Told::Grub {
+    if told == Loader::Grub {
         state.insert("mnt/boot/EFI/BOOT/grub.cfg".into(), b"menuentry".into());
     }
     state

@@ -14,14 +14,14 @@ use std::io::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::{Lasting, Machine, Told, boot, boot_files, content, factory, selection};
+use machine::{Lasting, Loader, Machine, boot, boot_files, content, factory, selection};
 
-use super::{Ground, Outside, altboot, boot_check, clear_bootcount, commit_hooks, health};
+use super::{Context, Platform, altboot, boot_check, clear_bootcount, commit_hooks, health};
 use crate::config::rollback_conf::RollbackConf;
 use crate::disk::Facts;
 use crate::engine::{Hostapp, Image};
 use crate::error::{Code, Error, Result};
-use crate::hooks::Context;
+use crate::hooks;
 use crate::hooks::builtin::BUILTINS;
 use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
 use crate::slot::{Roots, Slot};
@@ -87,7 +87,7 @@ fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<(
     }
     for name in ["80-rollback", m.told.hook()] {
         let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).unwrap();
-        (hook.run)(&Context { paths: paths.clone(), during_update, called: name.to_owned() })?;
+        (hook.run)(&hooks::Context { paths: paths.clone(), during_update, called: name.to_owned() })?;
     }
     Ok(())
 }
@@ -192,7 +192,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     let paths = m.paths();
     let conf = RollbackConf::default();
     let rebooted = Cell::new(false);
-    let outside = Outside {
+    let platform = Platform {
         wait: Box::new(|time| assert!(time <= Duration::from_secs(900))),
         checks: Box::new(|| {
             let result = if healthy { CheckResult::Passed } else { CheckResult::Failed };
@@ -219,9 +219,9 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
             Error::new(Code::RebootFailed, "reboots")
         }),
     };
-    let ground = Ground::look(&paths, &outside).unwrap();
+    let context = Context::look(&paths, &platform).unwrap();
     let crumb = |name: &str| paths.state().join(name).exists();
-    let stays = |e: &Error| ground.roots.inactive.is_none() && e.code() == Code::SlotUnknown;
+    let stays = |e: &Error| context.roots.inactive.is_none() && e.code() == Code::SlotUnknown;
     let ended = |result: Result<()>| {
         if let Err(e) = result {
             assert!(rebooted.get() || stays(&e), "{e}");
@@ -229,17 +229,17 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         rebooted.get()
     };
     // The conditions of the units.
-    ended(boot_check::run_with(&ground))
-        || crumb("rollback-altboot-breadcrumb") && ended(altboot::run_with(&ground))
-        || crumb("rollback-health-breadcrumb") && ended(health::run_with(&ground, &conf))
-        || crumb("copal/commit-due") && ended(commit_hooks::run_with(&ground))
+    ended(boot_check::run_with(&context))
+        || crumb("rollback-altboot-breadcrumb") && ended(altboot::run_with(&context))
+        || crumb("rollback-health-breadcrumb") && ended(health::run_with(&context, &conf))
+        || crumb("copal/commit-due") && ended(commit_hooks::run_with(&context))
 }
 
 /// A state, with the slot that has proved itself.
 type State = (Lasting, Slot);
 
 struct Model {
-    told: Told,
+    told: Loader,
     health: Health,
     machines: BTreeMap<Slot, Rc<Machine>>,
     seen: HashMap<State, usize>,
@@ -254,7 +254,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(told: Told, health: Health) -> Model {
+    fn new(told: Loader, health: Health) -> Model {
         let machine = |slot| {
             let machine = Machine::new(told, slot);
             if slot == Slot::B && health == Health::UnhealthyWithoutOldRoot {
@@ -431,7 +431,7 @@ impl Model {
 const LEFT: [&str; 6] =
     ["breadcrumb", "copal/bootfiles", "copal/rollback", "copal/commit-due", "copal/trial", "-variables"];
 
-fn run(told: Told, health: Health) {
+fn run(told: Loader, health: Health) {
     let mut model = Model::new(told, health);
     model.explore();
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
@@ -452,7 +452,7 @@ macro_rules! explore {
     ($($name:ident: $told:ident $health:ident;)*) => {
         $(#[test]
         fn $name() {
-            run(Told::$told, Health::$health);
+            run(Loader::$told, Health::$health);
         })*
     };
 }

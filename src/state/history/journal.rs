@@ -15,7 +15,7 @@ pub const LINES: usize = 200;
 pub(super) const LONGEST: usize = 400;
 
 /// For `journalctl` to answer; it is ended then.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a system has it; the older one without `/usr` merged.
 const PLACES: [&str; 2] = ["/usr/bin/journalctl", "/bin/journalctl"];
@@ -38,7 +38,7 @@ fn ask(program: &Path, lines: usize) -> Result<Vec<String>, String> {
         .args(["--boot", "--output=short-iso", "--no-pager", "--quiet", "--lines"])
         .arg(lines.to_string())
         .apart()
-        .limit(Some(PATIENCE));
+        .limit(Some(TIMEOUT));
     let (mut kept, mut complaint) = (VecDeque::new(), String::new());
     let end = command.run(|said| match said {
         Said::Line(Stream::Out, line) => {

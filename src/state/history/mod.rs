@@ -21,13 +21,13 @@ pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION
 pub use store::{FILE_LIMIT, LINE_LIMIT, RECORDS};
 
 /// For the state partition to take what it is given. One that takes longer hangs, or is worn out.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes room for the records of one update: drops the oldest, and allocates what the next will need, so that a full state
 /// partition does not cost the story of a rollback. Where that fails, the update goes on.
 pub fn prepare(paths: &Paths) {
     let own = paths.clone();
-    if let Err(e) = within(PATIENCE, move || store::prepare(&own)) {
+    if let Err(e) = within(TIMEOUT, move || store::prepare(&own)) {
         tracing::warn!(
             "cannot make room in {} for what becomes of the update: {e}",
             store::path(paths).display()
@@ -39,7 +39,7 @@ pub fn prepare(paths: &Paths) {
 /// record.
 pub fn append(paths: &Paths, record: &Record) {
     let (own, line) = (paths.clone(), record.line());
-    if let Err(e) = within(PATIENCE, move || store::append(&own, &line)) {
+    if let Err(e) = within(TIMEOUT, move || store::append(&own, &line)) {
         // The lines of the journal are there already.
         let record = Record { journal: Vec::new(), ..record.clone() };
         tracing::warn!(
@@ -58,13 +58,13 @@ pub fn read(paths: &Paths) -> Vec<Record> {
     store::lines(paths).unwrap_or_default().iter().filter_map(|line| Record::of_line(line)).collect()
 }
 
-/// Does `work` beside this thread. After `patience` it is left behind: it ends with the process, or when the kernel lets it.
-fn within(patience: Duration, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+/// Does `work` beside this thread. After `timeout` it is left behind: it ends with the process, or when the kernel lets it.
+fn within(timeout: Duration, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     let (done, waiting) = mpsc::channel();
     thread::Builder::new().name("history".to_owned()).spawn(move || drop(done.send(work())))?;
-    waiting.recv_timeout(patience).unwrap_or_else(|e| {
+    waiting.recv_timeout(timeout).unwrap_or_else(|e| {
         let why = match e {
-            mpsc::RecvTimeoutError::Timeout => format!("it takes longer than {} s", patience.as_secs()),
+            mpsc::RecvTimeoutError::Timeout => format!("it takes longer than {} s", timeout.as_secs()),
             mpsc::RecvTimeoutError::Disconnected => "it was given up".to_owned(),
         };
         Err(io::Error::new(io::ErrorKind::TimedOut, why))

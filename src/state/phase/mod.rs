@@ -17,7 +17,7 @@ pub enum Phase {
     /// A rollback to the running system is nearly done.
     Finishing,
     /// A rollback to the other system was cut off.
-    GoingBack,
+    RollingBack,
     /// Nothing is under way.
     Healthy,
     /// An update runs, or died since the last boot.
@@ -39,7 +39,7 @@ impl Phase {
     pub const ALL: &[Phase] = &[
         Phase::RolledBack,
         Phase::Finishing,
-        Phase::GoingBack,
+        Phase::RollingBack,
         Phase::Healthy,
         Phase::Installing,
         Phase::Leftovers,
@@ -55,7 +55,7 @@ impl Phase {
         match self {
             Phase::RolledBack => "rolled back",
             Phase::Finishing => "finishing",
-            Phase::GoingBack => "going back",
+            Phase::RollingBack => "going back",
             Phase::Healthy => "healthy",
             Phase::Installing => "installing",
             Phase::Leftovers => "leftovers",
@@ -72,7 +72,7 @@ impl Phase {
         match self {
             Phase::RolledBack => "the update was rolled back; the device waits for its reboot",
             Phase::Finishing => "a rollback to the running system is being completed",
-            Phase::GoingBack => "a rollback was cut off, and is resumed at the next boot",
+            Phase::RollingBack => "a rollback was cut off, and is resumed at the next boot",
             Phase::Healthy => "no update is under way",
             Phase::Installing => "an update is running, or has died since the last boot",
             Phase::Leftovers => {
@@ -96,7 +96,7 @@ impl Phase {
                 Welcome::AfterRecovery
             }
             Phase::Trial | Phase::Altboot => Welcome::Forced,
-            Phase::RolledBack | Phase::Finishing | Phase::GoingBack => Welcome::Never,
+            Phase::RolledBack | Phase::Finishing | Phase::RollingBack => Welcome::Never,
         }
     }
 }
@@ -161,7 +161,7 @@ pub fn of(facts: Facts) -> Phase {
     match facts {
         Facts { marker: Some(Marked::RolledBack), .. } => Phase::RolledBack,
         Facts { rollback: Some(Target::Running), .. } => Phase::Finishing,
-        Facts { rollback: Some(Target::Other), .. } => Phase::GoingBack,
+        Facts { rollback: Some(Target::Other), .. } => Phase::RollingBack,
         Facts { selected_is_running: true, upgrade_available: true, .. } => Phase::Trial,
         Facts { selected_is_running: true, .. } if installing => Phase::Installing,
         Facts { selected_is_running: true, breadcrumb: true, .. } => Phase::Leftovers,
@@ -206,7 +206,7 @@ mod tests {
         let rows = [
             (f.marker == Some(Marked::RolledBack), Phase::RolledBack),
             (f.rollback == Some(Target::Running), Phase::Finishing),
-            (f.rollback == Some(Target::Other), Phase::GoingBack),
+            (f.rollback == Some(Target::Other), Phase::RollingBack),
             (running && !f.upgrade_available && !f.breadcrumb && f.marker.is_none(), Phase::Healthy),
             (running && !f.upgrade_available && installing, Phase::Installing),
             (running && !f.upgrade_available && f.breadcrumb && f.marker.is_none(), Phase::Leftovers),
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn an_update_never_starts_over_the_only_proven_system_by_itself() {
         for phase in Phase::ALL {
-            let proven_is_the_other = matches!(phase, Phase::Trial | Phase::GoingBack);
+            let proven_is_the_other = matches!(phase, Phase::Trial | Phase::RollingBack);
             if proven_is_the_other {
                 assert!(!matches!(phase.welcome(), Welcome::Free | Welcome::AfterRecovery), "{phase}");
             }

@@ -1,7 +1,7 @@
 //! What the phase depends on, read from a device.
 
 use super::{Facts, Phase, Target};
-use crate::boot_state::{self, BootState, Dialect};
+use crate::boot_state::{self, Backend, BootState};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::slot::{Roots, Slot};
@@ -14,7 +14,7 @@ pub struct Observation {
     /// What the bootloader goes by.
     pub state: BootState,
     /// How it is told.
-    pub dialect: Box<dyn Dialect>,
+    pub backend: Box<dyn Backend>,
     /// The slot that is selected; `None` where the entry names neither root.
     pub selected: Option<Slot>,
     /// The marker of this boot.
@@ -26,8 +26,8 @@ pub struct Observation {
 /// # Errors
 /// One of them cannot be read: then nobody may guess.
 pub fn observe(paths: &Paths, roots: &Roots) -> Result<Observation> {
-    let dialect = boot_state::detect(paths)?;
-    let state = dialect.read()?;
+    let backend = boot_state::detect(paths)?;
+    let state = backend.read()?;
     let marker = Marker::read(paths)?;
     let rollback = RollbackRecord::read(paths)?;
     let running = roots.active.slot;
@@ -42,5 +42,5 @@ pub fn observe(paths: &Paths, roots: &Roots) -> Result<Observation> {
         marker: marker.as_ref().map(|m| m.kind),
         rollback: rollback.map(|r| if r.target == running { Target::Running } else { Target::Other }),
     });
-    Ok(Observation { phase, state, dialect, selected, marker })
+    Ok(Observation { phase, state, backend, selected, marker })
 }

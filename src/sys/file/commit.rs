@@ -15,9 +15,9 @@ use md5::{Digest as _, Md5};
 use super::at;
 use super::content::{Content, STEP, fill};
 use super::folder::Folder;
-use super::leftovers::sweep;
 use super::replace::{Outcome, Steps, drop_side_file, replace_only, side_files};
 use super::side::digest_of_name;
+use super::sweep::sweep;
 
 /// Beyond any file that is read as a whole, in bytes.
 const LARGEST: u64 = 1 << 20;

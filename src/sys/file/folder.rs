@@ -15,14 +15,14 @@ use nix::unistd::UnlinkatFlags;
 
 use super::content::{Content, STEP, fill};
 use super::flush::Drive;
-use super::leftovers;
 use super::overwrite::Overwrite;
 use super::replace::Steps;
+use super::sweep;
 use crate::sys::buffer::Buffer;
 
 /// What a name in a folder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A folder.
@@ -35,9 +35,9 @@ pub enum Kind {
 
 /// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct FolderEntry {
     /// What it is; links are not followed.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Bytes, of a file.
     pub size: u64,
 }
@@ -160,17 +160,17 @@ impl Folder {
     ///
     /// # Errors
     /// As the operating system says.
-    pub fn list(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
+    pub fn list(&self) -> io::Result<Vec<(OsString, Option<FileKind>)>> {
         let mut dir = nix::dir::Dir::openat(&self.dir, ".", OPEN_FOLDER, Mode::empty())?;
         let mut names = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;
             let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
             let kind = entry.file_type().map(|kind| match kind {
-                nix::dir::Type::File => Kind::File,
-                nix::dir::Type::Directory => Kind::Folder,
-                nix::dir::Type::Symlink => Kind::Link,
-                _ => Kind::Other,
+                nix::dir::Type::File => FileKind::File,
+                nix::dir::Type::Directory => FileKind::Folder,
+                nix::dir::Type::Symlink => FileKind::Link,
+                _ => FileKind::Other,
             });
             if name != "." && name != ".." {
                 names.push((name, kind));
@@ -184,16 +184,16 @@ impl Folder {
     ///
     /// # Errors
     /// As the operating system says.
-    pub fn entry(&self, name: &OsStr) -> io::Result<Option<Entry>> {
+    pub fn entry(&self, name: &OsStr) -> io::Result<Option<FolderEntry>> {
         match nix::sys::stat::fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => {
                 let kind = match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
-                    SFlag::S_IFREG => Kind::File,
-                    SFlag::S_IFDIR => Kind::Folder,
-                    SFlag::S_IFLNK => Kind::Link,
-                    _ => Kind::Other,
+                    SFlag::S_IFREG => FileKind::File,
+                    SFlag::S_IFDIR => FileKind::Folder,
+                    SFlag::S_IFLNK => FileKind::Link,
+                    _ => FileKind::Other,
                 };
-                Ok(Some(Entry { kind, size: u64::try_from(stat.st_size).unwrap_or(0) }))
+                Ok(Some(FolderEntry { kind, size: u64::try_from(stat.st_size).unwrap_or(0) }))
             }
             Err(nix::errno::Errno::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
@@ -403,11 +403,11 @@ impl Steps for Folder {
         if !self.fat {
             return Ok(None);
         }
-        leftovers::twin(self, name, &self.open_file(name)?)
+        sweep::twin(self, name, &self.open_file(name)?)
     }
 
     fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
-        leftovers::separate_side(self, name, twin)
+        sweep::separate_side(self, name, twin)
     }
 }
 

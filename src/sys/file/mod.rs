@@ -10,13 +10,14 @@ mod content;
 mod flush;
 mod folder;
 mod in_place;
-mod leftovers;
 mod overwrite;
 mod replace;
 #[cfg(test)]
 pub(crate) mod seen;
 mod side;
+mod sweep;
 
+pub use crate::sys::file::sweep::{Leftover, Swept, is_leftover, sweep};
 pub use append::{append, reserve, tail};
 pub use commit::{
     commit_side_files, commit_side_files_by, current_content, open_current, open_current_by,
@@ -24,9 +25,8 @@ pub use commit::{
 };
 pub use content::Content;
 pub use flush::{flush_node, sync_file_system};
-pub use folder::{Entry, Folder, Kind, Space};
+pub use folder::{FileKind, Folder, FolderEntry, Space};
 pub use in_place::{InPlace, SECTOR, change_in_place, differing};
-pub use leftovers::{Leftover, Swept, is_leftover, sweep};
 pub use overwrite::{Overwrite, overwrite, overwrite_by};
 pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by, try_by};
 pub use side::is_side_file;

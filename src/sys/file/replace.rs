@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::at;
 use super::content::Content;
 use super::folder::Folder;
-use super::leftovers::temporary_name;
 use super::side::is_side_file_by;
+use super::sweep::temporary_name;
 
 /// What the sequences need of a folder. One implementation for the real thing; tests wrap it to fail or stop on purpose.
 #[allow(missing_docs, clippy::missing_errors_doc)] // each is one system call, and fails as that does

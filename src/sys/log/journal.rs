@@ -45,7 +45,7 @@ impl Journal {
 
     /// Hands over an entry without waiting. What the journal did not take is counted, and the number told with the next
     /// entry that it takes.
-    pub(super) fn send(&self, entry: &Entry) -> io::Result<()> {
+    pub(super) fn send(&self, entry: &JournalEntry) -> io::Result<()> {
         let mut lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 && self.hand_over(entry.about_lost(lost).bytes()).is_ok() {
             lost = 0;
@@ -55,10 +55,10 @@ impl Journal {
         result
     }
 
-    /// [`Journal::send`] for the last entry: a busy journal is waited for, up to `patience` in all. Room for the word about
+    /// [`Journal::send`] for the last entry: a busy journal is waited for, up to `timeout` in all. Room for the word about
     /// what was lost is not yet room for the entry, so each is waited for.
-    pub(super) fn send_last(&self, entry: &Entry, patience: Duration) -> io::Result<()> {
-        let until = Instant::now() + patience;
+    pub(super) fn send_last(&self, entry: &JournalEntry, timeout: Duration) -> io::Result<()> {
+        let until = Instant::now() + timeout;
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 && self.hand_over_until(until, entry.about_lost(lost).bytes()).is_err() {
             self.lost.fetch_add(lost, Ordering::Relaxed);
@@ -78,8 +78,8 @@ impl Journal {
         }
     }
 
-    fn wait_for_room(&self, patience: Duration) {
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    fn wait_for_room(&self, timeout: Duration) {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         // Whatever comes of it: the attempt tells more.
         let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], timeout);
@@ -139,15 +139,15 @@ fn deliver_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
 }
 
 /// An entry being made.
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     identifier: &'static str,
     bytes: Vec<u8>,
 }
 
-impl Entry {
+impl JournalEntry {
     /// An entry in the name of the program `identifier`.
     pub(super) fn new(identifier: &'static str, level: Level, message: &str) -> Self {
-        let mut entry = Entry { identifier, bytes: Vec::with_capacity(256) };
+        let mut entry = JournalEntry { identifier, bytes: Vec::with_capacity(256) };
         entry.field("MESSAGE", message);
         entry.field("PRIORITY", priority(level));
         entry.field("SYSLOG_IDENTIFIER", identifier);
@@ -168,7 +168,7 @@ impl Entry {
     }
 
     fn about_lost(&self, n: u64) -> Self {
-        Entry::new(
+        JournalEntry::new(
             self.identifier,
             Level::WARN,
             &format!("{n} entries before this one were lost: the journal was busy"),
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_value_of_several_lines_carries_its_length() {
-        let mut entry = Entry::new("fatrw", Level::WARN, "x");
+        let mut entry = JournalEntry::new("fatrw", Level::WARN, "x");
         entry.field("COPAL_DEVICE", "a=b");
         entry.field("TEXT", "1\n2=3");
         let head = b"MESSAGE=x\nPRIORITY=4\nSYSLOG_IDENTIFIER=fatrw\nCOPAL_DEVICE=a=b\nTEXT\n\x05\0\0\0\0\0\0\x001\n2=3\n";

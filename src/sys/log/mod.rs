@@ -19,7 +19,7 @@ mod journal;
 mod stderr;
 mod text;
 
-use journal::{Entry, Journal};
+use journal::{Journal, JournalEntry};
 pub use stderr::{Aside, aside, is_open, stderr};
 use text::Text;
 pub use text::printable;
@@ -164,17 +164,17 @@ pub fn last_in_journal(failure: &Failure<'_>) -> bool {
     if event.is_none() && !log.journal_takes_all() {
         return false;
     }
-    let mut entry = Entry::new(failure.voice.identifier(), Level::ERROR, &printable(failure.text));
+    let mut entry = JournalEntry::new(failure.voice.identifier(), Level::ERROR, &printable(failure.text));
     entry.field("COPAL_ERROR_CODE", failure.code);
     if let Some((id, fields)) = event {
         entry.field(MESSAGE_ID, id);
         fields.iter().for_each(|(name, value)| entry.field(name, value));
     }
-    journal.send_last(&entry, LAST_PATIENCE).is_ok()
+    journal.send_last(&entry, LAST_TIMEOUT).is_ok()
 }
 
 /// How long a journal that is busy is waited for at the end.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An identifier, and fields.
 type FailureEvent = (&'static str, Vec<(&'static str, String)>);
@@ -237,7 +237,7 @@ impl Log {
         let journaled = self.journal_takes(metadata)
             && self.journal.as_ref().is_some_and(|journal| {
                 let identifier = self.voice.identifier();
-                let mut entry = Entry::new(identifier, *metadata.level(), &printable(&line));
+                let mut entry = JournalEntry::new(identifier, *metadata.level(), &printable(&line));
                 text.journal().iter().for_each(|(name, value)| entry.field(name, value));
                 journal.send(&entry).is_ok()
             });

@@ -113,12 +113,12 @@ pub fn detach(point: &Path) -> io::Result<()> {
     Ok(nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?)
 }
 
-/// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `patience` while it is busy.
+/// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `timeout` while it is busy.
 ///
 /// # Errors
-/// `EBUSY` after `patience`; `EINVAL` when nothing is mounted there.
-pub fn unmount(point: &Path, patience: Duration) -> io::Result<()> {
-    let end = Instant::now() + patience;
+/// `EBUSY` after `timeout`; `EINVAL` when nothing is mounted there.
+pub fn unmount(point: &Path, timeout: Duration) -> io::Result<()> {
+    let end = Instant::now() + timeout;
     loop {
         match nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) => return Ok(()),

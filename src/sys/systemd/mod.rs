@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use super::power::Ending;
+use super::power::Shutdown;
 
 mod bus;
-mod end;
 mod inhibit;
+mod shutdown;
 mod units;
 mod wait;
 
@@ -41,11 +41,11 @@ pub enum Waited {
     NoBus(String),
 }
 
-/// Waits until one of `units` (full names, such as `openvpn.service`) is active, at most `patience`. Starts nothing.
+/// Waits until one of `units` (full names, such as `openvpn.service`) is active, at most `timeout`. Starts nothing.
 /// Returns at once when waiting cannot help: see [`Waited`].
 #[must_use]
-pub fn wait_for_active(units: &[&str], patience: Duration) -> Waited {
-    Bus::system().wait_for_active(units, patience)
+pub fn wait_for_active(units: &[&str], timeout: Duration) -> Waited {
+    Bus::system().wait_for_active(units, timeout)
 }
 
 /// Asks logind not to shut down, in the name of `who` and because of `why`, both shown by `systemd-inhibit --list`.
@@ -67,7 +67,7 @@ pub fn inhibit_shutdown(who: &str, why: &str) -> Option<Inhibitor> {
 /// # Errors
 /// systemd cannot be reached, does not answer, or refuses.
 pub fn power_off() -> Result<(), SystemdError> {
-    Bus::system().end(Ending::PowerOff)
+    Bus::system().end(Shutdown::PowerOff)
 }
 
 /// Restarts the system; returns once systemd has taken the request.
@@ -75,7 +75,7 @@ pub fn power_off() -> Result<(), SystemdError> {
 /// # Errors
 /// As [`power_off`].
 pub fn reboot() -> Result<(), SystemdError> {
-    Bus::system().end(Ending::Reboot)
+    Bus::system().end(Shutdown::Reboot)
 }
 
 /// Restarts the system without stopping services: every process is killed, and file systems are unmounted. Returns once systemd has
@@ -84,7 +84,7 @@ pub fn reboot() -> Result<(), SystemdError> {
 /// # Errors
 /// As [`power_off`].
 pub fn reboot_by_force() -> Result<(), SystemdError> {
-    Bus::system().end_by_force(Ending::Reboot)
+    Bus::system().end_by_force(Shutdown::Reboot)
 }
 
 /// A lock against shutting down. It lasts as long as this value, and no longer than the process.

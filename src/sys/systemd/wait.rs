@@ -40,10 +40,10 @@ struct Watched {
 }
 
 impl Bus {
-    /// Waits until one of `units` is active, at most `patience`.
+    /// Waits until one of `units` is active, at most `timeout`.
     #[must_use]
-    pub fn wait_for_active(&self, units: &[&str], patience: Duration) -> Waited {
-        let deadline = Instant::now() + patience;
+    pub fn wait_for_active(&self, units: &[&str], timeout: Duration) -> Waited {
+        let deadline = Instant::now() + timeout;
         let wait = async |calls: Calls| {
             let limit = tokio::time::Instant::from_std(deadline);
             // In the middle of whatever it is doing: the caller was promised no more than this time.
@@ -52,8 +52,8 @@ impl Bus {
                 Err(_) => Ok(Waited::TimedOut),
             }
         };
-        let within_patience = self.clone().with_limit(self.limit().min(patience));
-        within_patience.run(wait).unwrap_or_else(|e| Waited::NoBus(e.to_string()))
+        let within_timeout = self.clone().with_limit(self.limit().min(timeout));
+        within_timeout.run(wait).unwrap_or_else(|e| Waited::NoBus(e.to_string()))
     }
 }
 

@@ -33,18 +33,18 @@ pub(super) enum Look {
     /// Nobody holds one.
     Free,
     /// Somebody holds this one, and perhaps others.
-    Held(Held),
+    HeldLock(HeldLock),
 }
 
 /// A lock that somebody holds.
-pub(super) struct Held {
+pub(super) struct HeldLock {
     pub(super) path: PathBuf,
     /// Why it cannot be told. Then it counts as held.
     pub(super) unknown: Option<io::Error>,
     file: Option<File>,
 }
 
-impl Held {
+impl HeldLock {
     /// Whether it is free by now. To ask makes no event, unlike a look.
     pub(super) fn is_free_now(&self) -> bool {
         // The kernel lets go of it when the file is closed, but that is an event; so at once.
@@ -98,12 +98,12 @@ impl Services {
             }
         }
         locks.sort();
-        locks.into_iter().find_map(|path| test(path, watch)).map_or(Look::Free, Look::Held)
+        locks.into_iter().find_map(|path| test(path, watch)).map_or(Look::Free, Look::HeldLock)
     }
 }
 
 /// Tries a lock; `None` when nobody holds it, or it has gone meanwhile.
-fn test(path: PathBuf, watch: Option<&Watch>) -> Option<Held> {
+fn test(path: PathBuf, watch: Option<&Watch>) -> Option<HeldLock> {
     if let Some(watch) = watch {
         watched(watch.closing(&path), &path);
     }
@@ -115,12 +115,12 @@ fn test(path: PathBuf, watch: Option<&Watch>) -> Option<Held> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
             return None;
         }
-        Err(e) => return Some(Held { path, unknown: Some(e), file: None }),
+        Err(e) => return Some(HeldLock { path, unknown: Some(e), file: None }),
     };
     match file.try_lock() {
         Ok(()) => None,
-        Err(TryLockError::WouldBlock) => Some(Held { path, unknown: None, file: Some(file) }),
-        Err(TryLockError::Error(e)) => Some(Held { path, unknown: Some(e), file: None }),
+        Err(TryLockError::WouldBlock) => Some(HeldLock { path, unknown: None, file: Some(file) }),
+        Err(TryLockError::Error(e)) => Some(HeldLock { path, unknown: Some(e), file: None }),
     }
 }
 

@@ -16,9 +16,9 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::progress::dashboard::Dashboard;
 use crate::sys::command::{Command, End, Said};
-use crate::sys::ladder::{self, Missed, Rung, apart};
 use crate::sys::log::events;
-use crate::sys::power::{self, Ending};
+use crate::sys::power::{self, Shutdown};
+use crate::sys::shutdown::{self, ShutdownMethod, ShutdownRefusal, apart};
 use crate::sys::systemd::{self, SystemdError};
 use crate::sys::{signal, watch::Watch};
 
@@ -43,7 +43,7 @@ pub struct Times {
     pub pause: Duration,
     /// From one way to reboot to the next, once it has accepted, in the order of [`Ways`]. The script's were 120, 300 and 600 s
     /// from the beginning.
-    pub patience: [Duration; 4],
+    pub timeouts: [Duration; 4],
 }
 
 impl Default for Times {
@@ -52,17 +52,17 @@ impl Default for Times {
         Times {
             look: seconds(5),
             pause: Duration::from_millis(500),
-            patience: [seconds(120), seconds(180), seconds(300), seconds(10)],
+            timeouts: [seconds(120), seconds(180), seconds(300), seconds(10)],
         }
     }
 }
 
 /// The ways to reboot, gentlest first.
 pub struct Ways<'a> {
-    /// systemd stops every service, and then restarts; [`Missed::NotHere`] where it does not run.
-    pub systemd: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    /// systemd stops every service, and then restarts; [`ShutdownRefusal::NotHere`] where it does not run.
+    pub systemd: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
     /// systemd kills every process instead.
-    pub forced: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    pub forced: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
     /// `reboot(2)`. Does not return, unless it fails.
     pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     /// `/proc/sysrq-trigger`.
@@ -78,16 +78,16 @@ impl<'a> Ways<'a> {
         let machine = root == Path::new("/");
         let managed = machine && systemd::is_running(root);
         let by_systemd = move |ask: fn() -> Result<(), SystemdError>, args: &[&str]| {
-            if managed { by_systemd(paths, ask, args) } else { Err(Missed::NotHere) }
+            if managed { by_systemd(paths, ask, args) } else { Err(ShutdownRefusal::NotHere) }
         };
         Ways {
             systemd: Box::new(move || by_systemd(systemd::reboot, &["reboot"])),
             forced: Box::new(move || by_systemd(systemd::reboot_by_force, &["reboot", "--force"])),
             kernel: Box::new(move || match machine {
-                true => match power::kernel(Ending::Reboot)? {},
+                true => match power::kernel(Shutdown::Reboot)? {},
                 false => Err(io::Error::other("this is no machine")),
             }),
-            sysrq: Box::new(move || power::sysrq(Ending::Reboot, root)),
+            sysrq: Box::new(move || power::sysrq(Shutdown::Reboot, root)),
         }
     }
 }
@@ -164,7 +164,7 @@ pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
                 tracing::info!("no service holds a lock");
                 return;
             }
-            Look::Held(held) => held,
+            Look::HeldLock(held) => held,
         };
         let path = held.path.display();
         // Anew each time: whoever waits looks at the last lines of the log, for these words.
@@ -191,21 +191,21 @@ pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
     }
 }
 
-/// Reboots: flushes, asks, waits, and so on down the ladder. `flush` must come back, even where a disk hangs. A return is a
+/// Reboots: flushes, calls a method and waits, for each method in order. `flush` must come back, even where a disk hangs. A return is a
 /// failure.
 #[must_use]
 pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
     let Ways { systemd, forced, kernel, mut sysrq } = ways;
     let kernel: Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
-    let [gently, by_force, in_kernel, at_last] = times.patience;
-    let rungs = vec![
-        Rung { name: "systemd", patience: gently, act: systemd },
-        Rung { name: "systemd by force", patience: by_force, act: forced },
+    let [gently, by_force, in_kernel, at_last] = times.timeouts;
+    let methods = vec![
+        ShutdownMethod { name: "systemd", timeout: gently, act: systemd },
+        ShutdownMethod { name: "systemd by force", timeout: by_force, act: forced },
         // It waits by itself.
-        Rung::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
-        Rung::new("sysrq", at_last, move || Ok(sysrq()?)),
+        ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
+        ShutdownMethod::new("sysrq", at_last, move || Ok(sysrq()?)),
     ];
-    let reasons = ladder::descend(Ending::Reboot, rungs, flush, wait);
+    let reasons = shutdown::shut_down(Shutdown::Reboot, methods, flush, wait);
     Error::new(Code::RebootFailed, "the device does not reboot")
         .because(io::Error::other(reasons.join("; ")))
         .after_success()
@@ -223,7 +223,7 @@ fn by_systemd(
     paths: &Paths,
     ask: impl Fn() -> Result<(), SystemdError>,
     args: &[&str],
-) -> Result<(), Missed> {
+) -> Result<(), ShutdownRefusal> {
     let refused = match ask() {
         Ok(()) => return Ok(()),
         Err(e @ SystemdError::Silent(_)) => {
@@ -234,7 +234,7 @@ fn by_systemd(
     };
     let systemctl = paths.at("/usr/bin/systemctl");
     if !systemctl.is_file() {
-        return Err(Missed::Failed(refused.to_string()));
+        return Err(ShutdownRefusal::Failed(refused.to_string()));
     }
     tracing::debug!("{refused}; asking systemctl");
     let end = Command::new(systemctl).args(args).limit(Some(SYSTEMCTL_LIMIT)).run(|said| {
@@ -244,6 +244,6 @@ fn by_systemd(
     })?;
     match end {
         End::Status(0) => Ok(()),
-        end => Err(Missed::Failed(format!("{refused}; systemctl: {end}"))),
+        end => Err(ShutdownRefusal::Failed(format!("{refused}; systemctl: {end}"))),
     }
 }

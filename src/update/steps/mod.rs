@@ -101,8 +101,8 @@ impl Update<'_> {
     /// What the hooks say is one thing, what the bootloader will read another.
     fn is_selected(&self, device: &Device) -> Result<()> {
         let target = &device.target;
-        let dialect = boot_state::detect(&self.request.paths)?;
-        let state = dialect.read()?;
+        let backend = boot_state::detect(&self.request.paths)?;
+        let state = backend.read()?;
         if !state.root.means(target) {
             return Err(Error::new(
                 Code::HookFailed,
@@ -111,9 +111,9 @@ impl Update<'_> {
                     target.slot
                 ),
             )
-            .object(dialect.file().display()));
+            .object(backend.file().display()));
         }
-        if dialect.counts() && !state.upgrade_available {
+        if backend.counts() && !state.upgrade_available {
             tracing::warn!(
                 "slot {} is selected, but not on trial: the bootloader will not come back by itself",
                 target.slot
@@ -126,7 +126,7 @@ impl Update<'_> {
         Undo {
             paths: &self.request.paths,
             roots: &device.roots,
-            dialect: &*device.dialect,
+            backend: &*device.backend,
             transaction: self.transaction.clone(),
             hooks: hooks.then_some(self.restore),
             end_hooks,

@@ -9,7 +9,7 @@ use super::host;
 
 /// How a guest came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum Shutdown {
     /// It switched itself off.
     PoweredOff,
     /// It restarted itself (or crashed: then the console says so). The machine did not start again.
@@ -20,7 +20,7 @@ pub(crate) enum Ending {
 
 /// What is left of a guest.
 pub(crate) struct Outcome {
-    pub(crate) ending: Ending,
+    pub(crate) ending: Shutdown,
     /// The exit status of the script; none where it never came to its end.
     pub(crate) status: Option<i32>,
     pub(crate) console: String,
@@ -54,7 +54,7 @@ impl Outcome {
     pub(crate) fn ok(self) -> Self {
         assert_eq!(
             (self.status, self.ending),
-            (Some(0), Ending::PoweredOff),
+            (Some(0), Shutdown::PoweredOff),
             "status and ending of the guest; its console:\n{}",
             tail(&self.console)
         );
@@ -138,7 +138,7 @@ pub(super) fn run(qemu_at: &Path, start: Start) -> Outcome {
             break;
         }
         if start.cut_at.is_some_and(|marker| read(&console).contains(marker)) {
-            ending = Some(Ending::Cut);
+            ending = Some(Shutdown::Cut);
             break;
         }
         assert!(
@@ -154,9 +154,9 @@ pub(super) fn run(qemu_at: &Path, start: Start) -> Outcome {
     let events = read(&events);
     let ending = ending.unwrap_or_else(|| {
         if events.contains("\"guest-shutdown\"") {
-            Ending::PoweredOff
+            Shutdown::PoweredOff
         } else if events.contains("\"guest-reset\"") || events.contains("\"guest-panic\"") {
-            Ending::Rebooted
+            Shutdown::Rebooted
         } else {
             panic!("QEMU ended by itself: {events}\n{}", tail(&read(&console)))
         }

@@ -11,5 +11,5 @@ pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
 pub(crate) use host::{LIMIT, folder, not_run, tool};
-pub(crate) use machine::{Ending, Outcome};
+pub(crate) use machine::{Outcome, Shutdown};
 pub(crate) use system::{System, fat_files, fat_image, gpt_image};

@@ -13,7 +13,7 @@ use std::path::Path;
 use md5::{Digest as _, Md5};
 
 use super::release::is_passing;
-use crate::sys::file::{Folder, Kind};
+use crate::sys::file::{FileKind, Folder};
 
 /// Its owner changes it, in whichever folder it is.
 const LEFT_OUT: &str = "config.json";
@@ -73,13 +73,13 @@ fn walk(
         let path = below.join(name);
         match kind {
             _ if is_passing(name, names()) => {}
-            Some(Kind::Folder) => {
+            Some(FileKind::Folder) => {
                 let inner = folder.enter(name)?;
                 if inner.dev() == folder.dev() {
                     walk(&inner, &path, own, depth + 1, found)?;
                 }
             }
-            Some(Kind::File) if !is_left_out(folder, name, own) => {
+            Some(FileKind::File) if !is_left_out(folder, name, own) => {
                 found.push((path.as_os_str().as_bytes().to_vec(), of_file(&folder.open_file(name)?)?));
             }
             _ => {}

@@ -165,7 +165,7 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     if plan.changes() || is_recorded_for_another(request) {
         record(request)?;
     }
-    run::Job::new(request, &dest, plan, hands).run()
+    run::Deployment::new(request, &dest, plan, hands).run()
 }
 
 /// Brings the fingerprints up to date with the selection, which changes behind `1-bootfiles`: by the hooks of an update, by a

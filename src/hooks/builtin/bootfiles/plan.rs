@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::fingerprint;
 use super::release;
-use super::rules::{self, Choice, Wanted, When};
+use super::rules::{self, Candidate, Choice, When};
 use super::{Purpose, Request};
 use crate::boot_files::{Destination, Walk, failed, refused_by_fat};
 use crate::boot_state::envblock::{EnvBlock, ROOT};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
-use crate::sys::file::{Content, Entry, Folder, Kind, Steps as _, is_side_file};
+use crate::sys::file::{Content, FileKind, Folder, FolderEntry, Steps as _, is_side_file};
 
 /// The logo's name before 2018, under which owners have put their own.
 const OLD_LOGO: &str = "splash/resin-logo.png";
@@ -104,7 +104,7 @@ impl Maker<'_> {
         }
     }
 
-    fn add(&mut self, wanted: &Wanted) -> Result<()> {
+    fn add(&mut self, wanted: &Candidate) -> Result<()> {
         let there = self.look(&wanted.to)?;
         let deploy = match wanted.when {
             When::Always => true,
@@ -133,12 +133,12 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn release_file(&self, wanted: &Wanted) -> Origin {
+    fn release_file(&self, wanted: &Candidate) -> Origin {
         Origin::Release(self.request.source.join(&wanted.from))
     }
 
     /// The release's environment selects root A. Until the hook of the bootloader has run, what boots now is to boot.
-    fn selection(&self, wanted: &Wanted) -> Option<Origin> {
+    fn selection(&self, wanted: &Candidate) -> Option<Origin> {
         let (index, mut text) = (self.request.boots_now?, Vec::new());
         release::open(&self.request.source.join(&wanted.from)).ok()?.read_to_end(&mut text).ok()?;
         let mut block = EnvBlock::parse(&text).ok()?;
@@ -182,8 +182,8 @@ impl Maker<'_> {
         let name = name.to_owned();
         match folder.entry(&name).map_err(|e| failed(&folder, &name, e))? {
             None => Ok(None),
-            Some(entry) if entry.kind == Kind::File => Ok(Some(There { folder, name, entry })),
-            Some(entry) if entry.kind == Kind::Link => Err(self.dest.escapes(path)),
+            Some(entry) if entry.kind == FileKind::File => Ok(Some(There { folder, name, entry })),
+            Some(entry) if entry.kind == FileKind::Link => Err(self.dest.escapes(path)),
             Some(_) => {
                 let full = folder.path().join(&name);
                 let what =
@@ -204,7 +204,7 @@ impl Maker<'_> {
 
     /// Whether a file says which root boots. One of an image that could not roll back yet does not: there, it is a label in
     /// `grub.cfg` that does, and the new `grub.cfg` needs the release's environment.
-    fn selects(&self, there: &There, wanted: &Wanted) -> bool {
+    fn selects(&self, there: &There, wanted: &Candidate) -> bool {
         if self.request.purpose == Purpose::Undo {
             // The selection has been set back by now.
             return true;
@@ -220,7 +220,7 @@ impl Maker<'_> {
     }
 
     /// A logo under the older name becomes one under the new name: the release's, unless the owner has changed it.
-    fn add_logo(&mut self, wanted: &Wanted) -> Result<()> {
+    fn add_logo(&mut self, wanted: &Candidate) -> Result<()> {
         let Some(old) = self.look(Path::new(OLD_LOGO))? else { return Ok(()) };
         let own = fingerprint::of_file(&old.open()?).map_err(|e| failed(&old.folder, &old.name, e))?;
         let kept = fingerprint::recorded(self.dest.root(), &self.request.board.fingerprint, OLD_LOGO);
@@ -251,7 +251,7 @@ impl Maker<'_> {
 pub(super) struct There {
     folder: Folder,
     name: OsString,
-    entry: Entry,
+    entry: FolderEntry,
 }
 
 impl There {

@@ -70,7 +70,7 @@ pub(super) enum When {
 
 /// A file of the release that may be deployed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct Candidate {
     /// Below the release's folder.
     pub(super) from: PathBuf,
     /// Below the boot partition.
@@ -83,7 +83,7 @@ pub(super) struct Wanted {
 /// What is to be deployed, in order.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    pub(super) wanted: Vec<Wanted>,
+    pub(super) wanted: Vec<Candidate>,
     /// Reasons why this release must not be installed.
     pub(super) problems: Vec<Error>,
 }
@@ -97,7 +97,7 @@ pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Ch
     for file in release {
         let Some(to) = variants.name_of(&file.path, &mut choice.problems) else { continue };
         if let Some(when) = when(&to, board, &skip) {
-            choice.wanted.push(Wanted { from: file.path, to, size: file.size, when });
+            choice.wanted.push(Candidate { from: file.path, to, size: file.size, when });
         }
     }
     // A `grub.cfg` that goes by the selection takes root B where there is none: the selection is there before it.
@@ -210,7 +210,7 @@ fn incomplete(path: &Path, missing: &Path) -> Error {
 }
 
 /// Of files that only case tells apart the last one: on FAT each would overwrite the one before it.
-pub(super) fn one_each(wanted: Vec<Wanted>, fold: impl Fn(&Path) -> OsString) -> Vec<Wanted> {
+pub(super) fn one_each(wanted: Vec<Candidate>, fold: impl Fn(&Path) -> OsString) -> Vec<Candidate> {
     let last: BTreeMap<OsString, usize> = wanted.iter().enumerate().map(|(i, w)| (fold(&w.to), i)).collect();
     let mut kept = Vec::new();
     for (i, one) in wanted.into_iter().enumerate() {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_last_of_two_spellings_counts() {
-        let wanted = |to: &str| Wanted { from: to.into(), to: to.into(), size: 0, when: When::Always };
+        let wanted = |to: &str| Candidate { from: to.into(), to: to.into(), size: 0, when: When::Always };
         let all = vec![wanted("A.dtb"), wanted("a.dtb"), wanted("b")];
         let kept = one_each(all.clone(), |p| lower(p).into());
         assert_eq!(kept, [wanted("a.dtb"), wanted("b")]);

@@ -54,7 +54,7 @@ enum Made {
 }
 
 /// A deployment under way.
-pub(super) struct Job<'a, H> {
+pub(super) struct Deployment<'a, H> {
     request: &'a Request,
     dest: &'a Destination,
     plan: Plan,
@@ -63,9 +63,9 @@ pub(super) struct Job<'a, H> {
     done: Deployed,
 }
 
-impl<'a, H: Hands> Job<'a, H> {
+impl<'a, H: Hands> Deployment<'a, H> {
     pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan, hands: &'a H) -> Self {
-        Job { request, dest, plan, hands, made: Vec::new(), done: Deployed::default() }
+        Deployment { request, dest, plan, hands, made: Vec::new(), done: Deployed::default() }
     }
 
     pub(super) fn run(mut self) -> Result<Deployed> {

@@ -49,7 +49,7 @@ pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     let core_image = read_image(&core)?;
     let gap = Gap::of(&node, size, core_image.len())?;
 
-    let place = Place { paths, name: disk.kernel_name.replace('!', "/") };
+    let place = GapWriter { paths, name: disk.kernel_name.replace('!', "/") };
     let new_core = place.prepare(&core, core_image.clone(), SECTOR)?;
     let mut aside = None;
     if !new_core.compare()?.identical {
@@ -89,19 +89,19 @@ fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// The copy has done its part. It is no harm, but the next update wants to find the room free.
-fn clear(place: &Place<'_>, core: &Path, aside: &Aside) {
+fn clear(place: &GapWriter<'_>, core: &Path, aside: &Aside) {
     let zeroes = vec![0; aside.core.len()];
     if let Err(e) = place.prepare(core, zeroes, aside.at).and_then(|p| p.run()) {
         tracing::warn!("{e}");
     }
 }
 
-struct Place<'a> {
+struct GapWriter<'a> {
     paths: &'a Paths,
     name: String,
 }
 
-impl Place<'_> {
+impl GapWriter<'_> {
     fn prepare(&self, file: &Path, image: Vec<u8>, offset: usize) -> Result<Prepared> {
         let offset = u64::try_from(offset).unwrap_or(u64::MAX);
         let write = Write { device: self.name.clone(), image: PathBuf::from(file), offset };

@@ -14,7 +14,7 @@ use crate::disk::{Facts, resolve};
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
 use crate::slot::Root;
-use crate::sys::file::{self, Folder, Kind, Steps as _};
+use crate::sys::file::{self, FileKind, Folder, Steps as _};
 
 /// GRUB's folders on the boot partition: for a BIOS, and for UEFI.
 const FOR_BIOS: &str = "/mnt/boot/grub";
@@ -90,13 +90,13 @@ fn remove_other(paths: &Paths, kept: &str, name: &str) {
 fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
     match folder.entry(name)?.map(|e| e.kind) {
         None => Ok(()),
-        Some(Kind::File) => file::remove(folder, name).map(drop),
-        Some(Kind::Link | Kind::Other) => {
+        Some(FileKind::File) => file::remove(folder, name).map(drop),
+        Some(FileKind::Link | FileKind::Other) => {
             folder.unlink(name)?;
             folder.sync_folder()?;
             folder.flush()
         }
-        Some(Kind::Folder) => {
+        Some(FileKind::Folder) => {
             let inner = folder.enter(name)?;
             file::sweep(&inner)?;
             for (below, _) in inner.list()? {

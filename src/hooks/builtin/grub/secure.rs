@@ -14,7 +14,7 @@ use std::path::Path;
 use super::{FOR_BIOS, FOR_UEFI, cannot, place};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{self, Content, Folder, Kind};
+use crate::sys::file::{self, Content, FileKind, Folder};
 
 const SUFFIX: &str = ".secureboot";
 const LUKS: &str = "grub-luks.cfg";
@@ -72,7 +72,8 @@ impl Pair {
 
     /// Names of loaders, of which there is one variant or both.
     fn loaders(&self) -> io::Result<BTreeSet<OsString>> {
-        let files = self.there.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == Kind::File));
+        let files =
+            self.there.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == FileKind::File));
         Ok(files.filter_map(|(name, _)| loader(&name)).collect())
     }
 

@@ -8,28 +8,28 @@ use zbus::names::InterfaceName;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, Variant, fdo};
 
-use super::core::{Core, Told};
+use super::core::{Core, CurrentJob};
 use super::manager::{self, Manager};
 use super::snapshot::{Snapshot, index};
 use super::{JOB_INTERFACE, MANAGER, MANAGER_INTERFACE, SLOT_INTERFACE, job, job_path, slot};
 use crate::slot::Slot;
 
 /// Knows what was told.
-pub(super) struct Teller {
+pub(super) struct Signals {
     snapshot: Option<Snapshot>,
     error: String,
-    job: Option<Told>,
+    job: Option<CurrentJob>,
 }
 
-impl Teller {
+impl Signals {
     /// Whoever comes to a new connection reads first: nothing of what is there is news.
-    pub(super) fn new(core: &Core) -> Teller {
-        Teller { snapshot: None, error: core.last_error(), job: core.job() }
+    pub(super) fn new(core: &Core) -> Signals {
+        Signals { snapshot: None, error: core.last_error(), job: core.job() }
     }
 
     /// Whether the device is to be looked at: the job has reached another stage, or is over.
     pub(super) fn is_due(&self, core: &Core) -> bool {
-        let stage = |job: &Option<Told>| job.as_ref().map(|j| (j.id, j.shown.stage.clone()));
+        let stage = |job: &Option<CurrentJob>| job.as_ref().map(|j| (j.id, j.shown.stage.clone()));
         stage(&self.job) != stage(&core.job())
     }
 
@@ -46,7 +46,7 @@ impl Teller {
         if let Some(now) = &job {
             let same = self.job.as_ref().filter(|before| before.id == now.id);
             // Of a new one its first state was read by whoever heard of it.
-            let start = super::shown::Shown::new();
+            let start = super::job_state::JobState::new();
             let before = same.map_or(&start, |j| &j.shown);
             changed(connection, &job_path(now.id), JOB_INTERFACE, job::changes(before, &now.shown)).await?;
         }
@@ -86,9 +86,9 @@ async fn changed(
 }
 
 /// Behind all changes of its properties: the job is over.
-async fn removed(connection: &Connection, job: &Told) -> zbus::Result<()> {
+async fn removed(connection: &Connection, job: &CurrentJob) -> zbus::Result<()> {
     let emitter = SignalEmitter::new(connection, MANAGER)?;
     let path = ObjectPath::try_from(job_path(job.id))?;
-    let error = job.shown.error.as_ref().map(super::shown::Failure::text).unwrap_or_default();
+    let error = job.shown.error.as_ref().map(super::job_state::Failure::text).unwrap_or_default();
     Manager::job_removed(&emitter, job.id, path, i32::from(job.shown.exit), &error).await
 }

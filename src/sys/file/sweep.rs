@@ -15,7 +15,7 @@ use nix::sys::statvfs::FsFlags;
 
 use super::at;
 use super::content::Content;
-use super::folder::{Folder, Kind, lock};
+use super::folder::{FileKind, Folder, lock};
 use super::replace::{Steps, remove, replace_temporary};
 
 #[allow(unsafe_code, missing_docs)]
@@ -87,9 +87,9 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     Ok(swept)
 }
 
-fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<Kind>) -> io::Result<Leftover> {
+fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Result<Leftover> {
     // A folder may share its cluster with the one it was to become, and there is no way to tell.
-    if kind != Some(Kind::File) {
+    if kind != Some(FileKind::File) {
         return Ok(Leftover::Left);
     }
     let file = folder.open_file(name)?;
@@ -121,7 +121,7 @@ pub(super) fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Opt
         return Ok(None);
     }
     for (other, kind) in folder.list()? {
-        if other == *name || kind != Some(Kind::File) {
+        if other == *name || kind != Some(FileKind::File) {
             continue;
         }
         if at(first_block(&folder.open_file(&other)?), "find the clusters of", &other)? == first {

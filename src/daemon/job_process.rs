@@ -7,10 +7,10 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use super::IN_DAEMON;
-use super::ask::Asked;
+use super::job_state::{JobState, State};
 use super::output::{self, Output};
 use super::record::{self, Record};
-use super::shown::{Shown, State};
+use super::request::JobRequest;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Apart, Command};
@@ -23,18 +23,18 @@ const OURS_ALONE: &[&str] =
 const JOURNAL: &str = "JOURNAL_STREAM";
 
 /// A job.
-pub(super) struct Work {
+pub(super) struct JobProcess {
     pub record: Record,
-    pub shown: Shown,
+    pub shown: JobState,
     /// Its end has been told.
     pub told: bool,
     process: Option<Apart>,
     output: Option<Output>,
 }
 
-impl Work {
+impl JobProcess {
     /// Starts job `id` with the program `worker`.
-    pub(super) fn start(paths: &Paths, worker: &Path, id: u32, asked: &Asked) -> Result<Work> {
+    pub(super) fn start(paths: &Paths, worker: &Path, id: u32, asked: &JobRequest) -> Result<JobProcess> {
         let failed = |e: io::Error| {
             let place = record::output(paths, id);
             Error::new(Code::Io, "cannot start the process of a job").object(place.display()).because(e)
@@ -57,21 +57,32 @@ impl Work {
         };
         record.write(paths);
         let output = Output::open(&place).map_err(failed)?;
-        Ok(Work { record, shown: Shown::new(), told: false, process: Some(process), output: Some(output) })
+        Ok(JobProcess {
+            record,
+            shown: JobState::new(),
+            told: false,
+            process: Some(process),
+            output: Some(output),
+        })
     }
 
     /// The job that an earlier service has recorded.
-    pub(super) fn adopt(paths: &Paths, record: Record) -> Work {
+    pub(super) fn adopt(paths: &Paths, record: Record) -> JobProcess {
         if let Some(shown) = record.over.clone() {
-            return Work { record, shown, told: true, process: None, output: None };
+            return JobProcess { record, shown, told: true, process: None, output: None };
         }
         let output = Output::open(&record.output(paths));
         if let Err(e) = &output {
             tracing::warn!("what job {} has told is lost: {e}", record.id);
         }
         let process = Apart::found(record.process);
-        let mut work =
-            Work { record, shown: Shown::new(), told: false, process: Some(process), output: output.ok() };
+        let mut work = JobProcess {
+            record,
+            shown: JobState::new(),
+            told: false,
+            process: Some(process),
+            output: output.ok(),
+        };
         if work.record.cancelled {
             work.shown.state = State::Cancelling;
         }
@@ -141,7 +152,13 @@ impl Work {
 }
 
 /// Starts the process of a job, or of a plan, which reports to `out`.
-pub(super) fn start(paths: &Paths, worker: &Path, id: u32, asked: &Asked, out: File) -> io::Result<Apart> {
+pub(super) fn start(
+    paths: &Paths,
+    worker: &Path,
+    id: u32,
+    asked: &JobRequest,
+    out: File,
+) -> io::Result<Apart> {
     let own = std::env::vars_os().filter(|(name, _)| !OURS_ALONE.iter().any(|n| name == n));
     let mut environment: Vec<(OsString, OsString)> = match &asked.environment {
         None => own.collect(),

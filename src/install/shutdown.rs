@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::board::Environment;
 use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error};
-use crate::sys::ladder::{self, apart};
-pub use crate::sys::ladder::{Missed, Rung};
-use crate::sys::power::{self, Ending};
+use crate::sys::power::{self, Shutdown};
+use crate::sys::shutdown::{self, apart};
+pub use crate::sys::shutdown::{ShutdownMethod, ShutdownRefusal};
 use crate::sys::{command, signal, systemd};
 
 /// The board's own way, with what it may use.
@@ -21,13 +21,13 @@ const USED_BY_HELPER: [&str; 2] = ["/usr/libexec/os-helpers-fs", "/usr/libexec/o
 /// For the board's function, and the files it is read from; what hangs is ended.
 const HELPER_LIMIT: Duration = Duration::from_secs(60);
 /// From a function's return until the power must be gone.
-const HELPER_PATIENCE: Duration = Duration::from_secs(60);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
 /// systemd stops every service, ours among the first: whoever is still there after this time was forgotten.
-const SYSTEMD_PATIENCE: Duration = Duration::from_secs(120);
+const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(120);
 /// The kernel shuts down every device, and does not come back from it.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(30);
+const KERNEL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Some boards cut the power a moment after they were told.
-const SYSRQ_PATIENCE: Duration = Duration::from_secs(10);
+const SYSRQ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Everything was flushed before, by whoever wrote it; this is for what others have written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
@@ -36,10 +36,10 @@ const ADBD_VARIABLE: &str = "ADBD_PID";
 const ADBD_PAUSE: Duration = Duration::from_secs(1);
 
 /// The function of the board's helper.
-fn function(ending: Ending) -> &'static str {
+fn function(ending: Shutdown) -> &'static str {
     match ending {
-        Ending::PowerOff => "os_helpers_shutdown",
-        Ending::Reboot => "os_helpers_reboot",
+        Shutdown::PowerOff => "os_helpers_shutdown",
+        Shutdown::Reboot => "os_helpers_reboot",
     }
 }
 
@@ -47,7 +47,7 @@ fn function(ending: Ending) -> &'static str {
 /// configuration, which its own way may use. On success this does not return; without systemd it never does, because its
 /// caller is PID 1's script, which would take a return for a failure.
 #[must_use]
-pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> Error {
+pub fn now(ending: Shutdown, environment: &Environment, conf: Option<PathBuf>) -> Error {
     let root = environment.paths().root();
     let managed = systemd::is_running(root);
     await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), thread::sleep);
@@ -58,13 +58,13 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
     let ways = Ways {
         systemd: Box::new(move || {
             if !managed {
-                return Err(Missed::NotHere);
+                return Err(ShutdownRefusal::NotHere);
             }
             let asked = match ending {
-                Ending::PowerOff => systemd::power_off(),
-                Ending::Reboot => systemd::reboot(),
+                Shutdown::PowerOff => systemd::power_off(),
+                Shutdown::Reboot => systemd::reboot(),
             };
-            asked.map_err(|e| Missed::Failed(e.to_string()))
+            asked.map_err(|e| ShutdownRefusal::Failed(e.to_string()))
         }),
         kernel: Box::new(move || match power::kernel(ending)? {}),
         sysrq: Box::new(move || power::sysrq(ending, root)),
@@ -74,7 +74,7 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
             tracing::warn!("not everything could be flushed in {} s", FLUSH_LIMIT.as_secs());
         }
     };
-    let error = end(ending, ladder(ending, environment, conf, ways), flush, thread::sleep);
+    let error = end(ending, shutdown_methods(ending, environment, conf, ways), flush, thread::sleep);
     if !managed {
         tracing::error!("{error}");
         power::stay();
@@ -84,41 +84,46 @@ pub fn now(ending: Ending, environment: &Environment, conf: Option<PathBuf>) -> 
 
 /// The ways of the system, below the board's own.
 pub struct Ways<'a> {
-    /// Asks systemd; [`Missed::NotHere`] where it does not run.
-    pub systemd: Box<dyn FnMut() -> Result<(), Missed> + 'a>,
+    /// Asks systemd; [`ShutdownRefusal::NotHere`] where it does not run.
+    pub systemd: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
     /// `reboot(2)`. Does not return, unless it fails.
     pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     /// `/proc/sysrq-trigger`.
     pub sysrq: Box<dyn FnMut() -> io::Result<()> + 'a>,
 }
 
-/// The whole ladder. `conf` is the board's configuration, which its own way may use.
+/// All methods in order. `conf` is the board's configuration, which its own way may use.
 #[must_use]
-pub fn ladder<'a>(
-    ending: Ending,
+pub fn shutdown_methods<'a>(
+    ending: Shutdown,
     environment: &'a Environment,
     conf: Option<PathBuf>,
     ways: Ways<'a>,
-) -> Vec<Rung<'a>> {
+) -> Vec<ShutdownMethod<'a>> {
     let Ways { systemd, kernel, mut sysrq } = ways;
     let kernel: std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
     vec![
-        Rung::new("the board's own way", HELPER_PATIENCE, move || {
+        ShutdownMethod::new("the board's own way", HELPER_TIMEOUT, move || {
             helper(ending, environment, conf.as_ref(), HELPER_LIMIT)
         }),
-        Rung { name: "systemd", patience: SYSTEMD_PATIENCE, act: systemd },
+        ShutdownMethod { name: "systemd", timeout: SYSTEMD_TIMEOUT, act: systemd },
         // It has waited by itself.
-        Rung::new("the kernel", Duration::ZERO, move || apart(&kernel, KERNEL_PATIENCE)),
-        Rung::new("sysrq", SYSRQ_PATIENCE, move || Ok(sysrq()?)),
+        ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, KERNEL_TIMEOUT)),
+        ShutdownMethod::new("sysrq", SYSRQ_TIMEOUT, move || Ok(sysrq()?)),
     ]
 }
 
-/// Goes down the ladder: flushes, asks, waits, and so on. `flush` must come back, even where a disk hangs. On success the
+/// Flushes, calls a method and waits, for each method in order. `flush` must come back, even where a disk hangs. On success the
 /// system ends while this waits. So a return is a failure, with the effect that the installation itself has succeeded;
 /// without an init system that goes on, the caller must not return either.
 #[must_use]
-pub fn end(ending: Ending, rungs: Vec<Rung<'_>>, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
-    let reasons = ladder::descend(ending, rungs, flush, wait);
+pub fn end(
+    ending: Shutdown,
+    methods: Vec<ShutdownMethod<'_>>,
+    flush: impl FnMut(),
+    wait: impl FnMut(Duration),
+) -> Error {
+    let reasons = shutdown::shut_down(ending, methods, flush, wait);
     let message = format!("the installation is complete, but the device does not {}", ending.verb());
     Error::new(Code::EndingFailed, message).because(io::Error::other(reasons.join("; "))).after_success()
 }
@@ -128,36 +133,40 @@ pub fn end(ending: Ending, rungs: Vec<Rung<'_>>, flush: impl FnMut(), wait: impl
 /// # Errors
 /// There is no such helper or function, or it failed.
 pub fn helper(
-    ending: Ending,
+    ending: Shutdown,
     environment: &Environment,
     conf: Option<&PathBuf>,
     limit: Duration,
-) -> Result<(), Missed> {
+) -> Result<(), ShutdownRefusal> {
     if present(environment, &[HELPER]).is_empty() {
-        return Err(Missed::NotHere);
+        return Err(ShutdownRefusal::NotHere);
     }
     let Some(mut shell) = Shell::start("os-helpers-power", environment, &[], command::SILENCE)? else {
-        return Err(Missed::Failed("bash is not installed".to_owned()));
+        return Err(ShutdownRefusal::Failed("bash is not installed".to_owned()));
     };
     shell.limit(limit);
     let mut files = present(environment, &USED_BY_HELPER);
     files.extend(present(environment, &[HELPER]));
     files.extend(conf.cloned());
-    let gone = |end, last: &str| Missed::Failed(command::because(end, last).to_string());
+    let gone = |end, last: &str| ShutdownRefusal::Failed(command::because(end, last).to_string());
     for file in files {
         if let Answer::Gone(end, last) = shell.source(&file)? {
-            return Err(Missed::Failed(format!("{}: {}", file.display(), command::because(end, &last))));
+            return Err(ShutdownRefusal::Failed(format!(
+                "{}: {}",
+                file.display(),
+                command::because(end, &last)
+            )));
         }
     }
     let function = function(ending);
     match shell.has(function)? {
         Answer::Status(0) => {}
-        Answer::Status(_) => return Err(Missed::NotHere),
+        Answer::Status(_) => return Err(ShutdownRefusal::NotHere),
         Answer::Gone(end, last) => return Err(gone(end, &last)),
     }
     match shell.call(function)? {
         Answer::Status(0) => Ok(()),
-        Answer::Status(status) => Err(Missed::Failed(format!("{function} returned {status}"))),
+        Answer::Status(status) => Err(ShutdownRefusal::Failed(format!("{function} returned {status}"))),
         Answer::Gone(end, last) => Err(gone(end, &last)),
     }
 }

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use copal::error::{Code, Effect};
-use copal::sys::ladder::Missed;
+use copal::sys::shutdown::ShutdownRefusal;
 use copal::update::safe_reboot::{Times, Ways, reboot};
 
 /// What happens, in order, where systemd answers so.
-fn story(systemd: &Result<(), Missed>) -> (Vec<String>, copal::error::Error) {
+fn story(systemd: &Result<(), ShutdownRefusal>) -> (Vec<String>, copal::error::Error) {
     let story = Arc::new(Mutex::new(Vec::new()));
     let note = |what: &str| story.lock().unwrap().push(what.to_owned());
     let in_kernel = story.clone();
@@ -46,7 +46,7 @@ fn each_way_has_its_time_and_flushed_disks() {
     assert_eq!(story, wanted);
     assert!(e.message().contains("the kernel: Operation not permitted"), "{e}");
     // From the beginning.
-    let [gently, by_force, in_kernel, _] = Times::default().patience;
+    let [gently, by_force, in_kernel, _] = Times::default().timeouts;
     let begins = [gently, gently + by_force, gently + by_force + in_kernel];
     assert_eq!(begins, [120, 300, 600].map(Duration::from_secs));
 }
@@ -54,7 +54,7 @@ fn each_way_has_its_time_and_flushed_disks() {
 #[test]
 fn who_refuses_is_not_waited_for() {
     let wanted = ["flush", "systemd", "flush", "forced", "flush", "kernel", "flush", "sysrq", "10 s"];
-    for answer in [Missed::NotHere, Missed::Failed("no bus".into())] {
+    for answer in [ShutdownRefusal::NotHere, ShutdownRefusal::Failed("no bus".into())] {
         assert_eq!(story(&Err(answer)).0, wanted);
     }
 }
@@ -62,8 +62,8 @@ fn who_refuses_is_not_waited_for() {
 #[test]
 fn a_kernel_that_hangs_is_left() {
     let ways = Ways {
-        systemd: Box::new(|| Err(Missed::NotHere)),
-        forced: Box::new(|| Err(Missed::NotHere)),
+        systemd: Box::new(|| Err(ShutdownRefusal::NotHere)),
+        forced: Box::new(|| Err(ShutdownRefusal::NotHere)),
         kernel: Box::new(|| {
             loop {
                 std::thread::park();
@@ -71,7 +71,7 @@ fn a_kernel_that_hangs_is_left() {
         }),
         sysrq: Box::new(|| Ok(())),
     };
-    let patience = [Duration::from_millis(100); 4];
-    let e = reboot(ways, &Times { patience, ..Times::default() }, || {}, |_| {});
+    let timeouts = [Duration::from_millis(100); 4];
+    let e = reboot(ways, &Times { timeouts, ..Times::default() }, || {}, |_| {});
     assert!(e.message().ends_with("the kernel: nothing happened; sysrq: nothing happened"), "{e}");
 }

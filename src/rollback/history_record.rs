@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use super::Ground;
+use super::Context;
 use super::trial::Tried;
 use crate::error::Error;
 use crate::slot::Slot;
@@ -14,26 +14,26 @@ use crate::state::history::{self, Event, Failure, LINES, Record, Side, Why};
 use crate::state::phase::{Observation, Phase};
 
 /// For the journal to be read, and the record to be written: each has a limit of its own, and this is more than both.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A story that is being written.
-pub(super) struct Telling(Option<Receiver<()>>);
+pub(super) struct PendingRecord(Option<Receiver<()>>);
 
-impl Telling {
+impl PendingRecord {
     /// There is nothing to tell.
-    pub(super) const fn nothing() -> Telling {
-        Telling(None)
+    pub(super) const fn nothing() -> PendingRecord {
+        PendingRecord(None)
     }
 
     /// Waits until it is written, or for long enough.
     pub(super) fn finish(self) {
-        if self.0.is_some_and(|waiting| waiting.recv_timeout(PATIENCE).is_err()) {
+        if self.0.is_some_and(|waiting| waiting.recv_timeout(TIMEOUT).is_err()) {
             tracing::warn!("the history of this update may lack its last record");
         }
     }
 }
 
-impl Ground<'_> {
+impl Context<'_> {
     /// A record about the system in `from`, which the device leaves or keeps for that in `to`.
     pub(super) fn record(&self, event: Event, transaction: &str, from: Slot, to: Slot) -> Record {
         let mut record = Record::new(transaction, event);
@@ -62,7 +62,7 @@ impl Ground<'_> {
     }
 
     /// Writes it beside the work, with the last lines of this boot's journal if they tell what failed.
-    pub(super) fn tell(&self, mut record: Record, with_journal: bool) -> Telling {
+    pub(super) fn tell(&self, mut record: Record, with_journal: bool) -> PendingRecord {
         let (done, waiting) = mpsc::channel();
         let paths = self.paths.clone();
         let work = move || {
@@ -76,7 +76,7 @@ impl Ground<'_> {
         if let Err(e) = thread::Builder::new().name("history".to_owned()).spawn(work) {
             tracing::warn!("the history of this update lacks a record: {e}");
         }
-        Telling(Some(waiting))
+        PendingRecord(Some(waiting))
     }
 }
 

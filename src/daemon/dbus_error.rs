@@ -5,49 +5,49 @@ use zbus::names::ErrorName;
 use zbus::{DBusError, Message};
 
 use super::ERROR_PREFIX;
-use super::shown::Failure;
+use super::job_state::Failure;
 use crate::error::{Code, Error};
 
 /// Why a call was not carried out: an error whose body is one text, which every client shows.
 #[derive(Debug, Clone)]
-pub(super) struct Fault {
+pub(super) struct DbusError {
     name: String,
     text: String,
 }
 
-impl Fault {
+impl DbusError {
     /// As the bus itself refuses a call that its policy does not allow.
-    pub(super) fn denied(what: &str) -> Fault {
-        Fault {
+    pub(super) fn denied(what: &str) -> DbusError {
+        DbusError {
             name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
             text: format!("only root may {what}; {}", Code::NotRoot.remedy()),
         }
     }
 
-    pub(super) fn usage(why: impl Into<String>) -> Fault {
+    pub(super) fn usage(why: impl Into<String>) -> DbusError {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
 
     /// An error that a child process has reported.
-    pub(super) fn told(failure: &Failure) -> Fault {
-        Fault { name: name_of(&failure.code), text: failure.text() }
+    pub(super) fn told(failure: &Failure) -> DbusError {
+        DbusError { name: name_of(&failure.code), text: failure.text() }
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for DbusError {
     fn from(e: Error) -> Self {
-        Fault::told(&Failure::of(&e))
+        DbusError::told(&Failure::of(&e))
     }
 }
 
 /// Of the bus, about which the caller can do nothing.
-impl From<zbus::Error> for Fault {
+impl From<zbus::Error> for DbusError {
     fn from(e: zbus::Error) -> Self {
         Error::new(Code::BusUnreachable, "cannot answer over D-Bus").because(e).into()
     }
 }
 
-impl DBusError for Fault {
+impl DBusError for DbusError {
     fn create_reply(&self, call: &Header<'_>) -> zbus::Result<Message> {
         Message::error(call, self.name()).build(&(&self.text,))
     }
@@ -81,7 +81,7 @@ mod tests {
     fn every_code_makes_a_name_of_its_own() {
         let mut seen = std::collections::HashSet::new();
         for code in Code::ALL {
-            let fault = Fault::from(Error::new(*code, "x"));
+            let fault = DbusError::from(Error::new(*code, "x"));
             assert_eq!(fault.name().as_str(), fault.name);
             assert!(seen.insert(fault.name));
         }

@@ -2,8 +2,8 @@
 
 use super::commit::{Proof, commit};
 use super::finish::undo;
-use super::go_back::{Reason, go_back};
-use super::{Ground, Outside, Turn, refused};
+use super::roll_back::{Reason, roll_back};
+use super::{BootStateGuard, Context, Platform, refused};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
@@ -21,21 +21,21 @@ pub enum Back {
 /// # Errors
 /// `RollbackRefused` where committing would not keep the running system; `Busy`; those of committing.
 pub fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
-    let outside = Outside::of(paths, conf);
-    mark_good_with(&Ground::look(paths, &outside)?)
+    let platform = Platform::of(paths, conf);
+    mark_good_with(&Context::look(paths, &platform)?)
 }
 
 /// [`mark_good`], wherever the ground is.
 ///
 /// # Errors
 /// As for [`mark_good`].
-pub fn mark_good_with(ground: &Ground<'_>) -> Result<()> {
-    let mut turn = Turn::take(ground, "mark-good")?;
-    turn.hold_shutdown(ground, "copal");
-    match ground.observe()?.phase {
-        Phase::Trial => commit(ground, turn, &Proof::ByHand),
+pub fn mark_good_with(context: &Context<'_>) -> Result<()> {
+    let mut guard = BootStateGuard::take(context, "mark-good")?;
+    guard.hold_shutdown(context, "copal");
+    match context.observe()?.phase {
+        Phase::Trial => commit(context, guard, &Proof::Manual),
         Phase::Healthy => {
-            turn.release();
+            guard.release();
             Ok(())
         }
         phase => Err(refused("commit the running system", phase)),
@@ -49,24 +49,24 @@ pub fn mark_good_with(ground: &Ground<'_>) -> Result<()> {
 /// `RollbackRefused`; `Busy`; those of going back; the device does not reboot. Those of the container engine when the update was undone, and
 /// hooks of it that may still run could not be ended.
 pub fn back(paths: &Paths, conf: &RollbackConf) -> Result<Back> {
-    let outside = Outside::of(paths, conf);
-    back_with(&Ground::look(paths, &outside)?)
+    let platform = Platform::of(paths, conf);
+    back_with(&Context::look(paths, &platform)?)
 }
 
 /// [`back`], wherever the ground is.
 ///
 /// # Errors
 /// As for [`back`].
-pub fn back_with(ground: &Ground<'_>) -> Result<Back> {
-    let mut turn = Turn::take(ground, "rollback")?;
-    turn.hold_shutdown(ground, "copal");
-    match ground.observe()?.phase {
-        Phase::Trial => Err(go_back(ground, turn, &Reason::ByHand)),
+pub fn back_with(context: &Context<'_>) -> Result<Back> {
+    let mut guard = BootStateGuard::take(context, "rollback")?;
+    guard.hold_shutdown(context, "copal");
+    match context.observe()?.phase {
+        Phase::Trial => Err(roll_back(context, guard, &Reason::Manual)),
         phase @ (Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers) => {
             // A boot has ended everybody.
             let in_this_boot = phase != Phase::Leftovers;
-            undo(ground, in_this_boot.then_some(&*ground.outside.end_hooks))?;
-            turn.release();
+            undo(context, in_this_boot.then_some(&*context.platform.end_hooks))?;
+            guard.release();
             Ok(Back::Undone)
         }
         phase => Err(refused("go back", phase)),

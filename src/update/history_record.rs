@@ -12,12 +12,12 @@ use crate::update::preflight::Device;
 
 /// Grows while the update runs.
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(super) struct HistoryRecord {
     hooks: RefCell<Vec<Hook>>,
     release: RefCell<Option<String>>,
 }
 
-impl Story {
+impl HistoryRecord {
     /// Hooks that are run as one program have ended.
     pub(super) fn hooks_ended(&self, name: &str, end: End) {
         let status = match end {

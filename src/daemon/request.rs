@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use zbus::OwnedVariant;
 
-use super::fault::Fault;
-use super::shown::Kind;
+use super::dbus_error::DbusError;
+use super::job_state::JobKind;
 
 /// Options of a call: `a{sv}`.
 pub(super) type Options = HashMap<String, OwnedVariant>;
@@ -33,8 +33,8 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// A job that is wanted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub kind: Kind,
+pub(super) struct JobRequest {
+    pub kind: JobKind,
     /// The verb and its arguments.
     pub args: Vec<String>,
     /// The client's, or else our own.
@@ -52,53 +52,55 @@ pub(super) struct Asked {
 struct Given(Options);
 
 impl Given {
-    fn take<T: TryFrom<OwnedVariant>>(&mut self, key: &str) -> Result<Option<T>, Fault> {
+    fn take<T: TryFrom<OwnedVariant>>(&mut self, key: &str) -> Result<Option<T>, DbusError> {
         let Some(value) = self.0.remove(key) else { return Ok(None) };
-        T::try_from(value).map(Some).map_err(|_| Fault::usage(format!("the option {key} has the wrong type")))
+        T::try_from(value)
+            .map(Some)
+            .map_err(|_| DbusError::usage(format!("the option {key} has the wrong type")))
     }
 
-    fn flag(&mut self, key: &str, default: bool) -> Result<bool, Fault> {
+    fn flag(&mut self, key: &str, default: bool) -> Result<bool, DbusError> {
         Ok(self.take(key)?.unwrap_or(default))
     }
 
     /// A text that is an argument or a name.
-    fn text(&mut self, key: &str) -> Result<Option<String>, Fault> {
+    fn text(&mut self, key: &str) -> Result<Option<String>, DbusError> {
         let text: Option<String> = self.take(key)?;
         match &text {
-            Some(t) if t.is_empty() => Err(Fault::usage(format!("the option {key} is empty"))),
+            Some(t) if t.is_empty() => Err(DbusError::usage(format!("the option {key} is empty"))),
             _ => Ok(text),
         }
     }
 
-    fn path(&mut self, key: &str) -> Result<Option<String>, Fault> {
+    fn path(&mut self, key: &str) -> Result<Option<String>, DbusError> {
         match self.text(key)? {
             Some(path) if !path.starts_with('/') => {
-                Err(Fault::usage(format!("the option {key} is no absolute path: {path}")))
+                Err(DbusError::usage(format!("the option {key} is no absolute path: {path}")))
             }
             path => Ok(path),
         }
     }
 
-    fn environment(&mut self) -> Result<Option<HashMap<String, String>>, Fault> {
+    fn environment(&mut self) -> Result<Option<HashMap<String, String>>, DbusError> {
         let Some(mut given) = self.take::<HashMap<String, String>>("environment")? else { return Ok(None) };
         if let Some(name) = given.keys().find(|n| n.is_empty() || n.contains('=')) {
-            return Err(Fault::usage(format!("the environment has a variable named '{name}'")));
+            return Err(DbusError::usage(format!("the environment has a variable named '{name}'")));
         }
         given.retain(|name, _| !NOT_PASSED_ON.contains(&name.as_str()));
         given.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
         Ok(Some(given))
     }
 
-    fn end(self) -> Result<(), Fault> {
+    fn end(self) -> Result<(), DbusError> {
         match self.0.into_keys().min() {
-            Some(key) => Err(Fault::usage(format!("unknown option {key}"))),
+            Some(key) => Err(DbusError::usage(format!("unknown option {key}"))),
             None => Ok(()),
         }
     }
 }
 
-impl Asked {
-    pub(super) fn update(source: &str, options: Options) -> Result<Asked, Fault> {
+impl JobRequest {
+    pub(super) fn update(source: &str, options: Options) -> Result<JobRequest, DbusError> {
         let mut given = Given(options);
         let kind: Option<String> = given.text("type")?;
         let is_file = match kind.as_deref() {
@@ -106,11 +108,11 @@ impl Asked {
             Some("file") => true,
             Some("image") => false,
             Some(other) => {
-                return Err(Fault::usage(format!("the option type is neither file nor image: {other}")));
+                return Err(DbusError::usage(format!("the option type is neither file nor image: {other}")));
             }
         };
         if source.is_empty() || (is_file && !source.starts_with('/')) {
-            return Err(Fault::usage(format!("the source is no absolute path: '{source}'")));
+            return Err(DbusError::usage(format!("the source is no absolute path: '{source}'")));
         }
         // In one word: a source may begin with a dash.
         let mut args = vec!["update".to_owned(), "--json".to_owned()];
@@ -128,14 +130,14 @@ impl Asked {
         let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
         let token = given.text("token")?;
         if token.as_ref().is_some_and(|t| t.len() > LONGEST_TOKEN) {
-            return Err(Fault::usage("the option token is too long"));
+            return Err(DbusError::usage("the option token is too long"));
         }
         given.end()?;
-        Ok(Asked { kind: Kind::Update, args, environment, credentials, program, reboot, token })
+        Ok(JobRequest { kind: JobKind::Update, args, environment, credentials, program, reboot, token })
     }
 
     /// A flash, or with `plan` the plan of one.
-    pub(super) fn flash(options: Options, plan: bool) -> Result<Asked, Fault> {
+    pub(super) fn flash(options: Options, plan: bool) -> Result<JobRequest, DbusError> {
         let mut given = Given(options);
         let mut args = vec!["flash".to_owned(), "--json".to_owned()];
         for key in ["conf", "image", "target"] {
@@ -154,8 +156,8 @@ impl Asked {
         let environment = given.environment()?;
         let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
         given.end()?;
-        Ok(Asked {
-            kind: Kind::Flash,
+        Ok(JobRequest {
+            kind: JobKind::Flash,
             args,
             environment,
             credentials: None,
@@ -165,9 +167,9 @@ impl Asked {
         })
     }
 
-    pub(super) fn rollback() -> Asked {
-        Asked {
-            kind: Kind::Rollback,
+    pub(super) fn rollback() -> JobRequest {
+        JobRequest {
+            kind: JobKind::Rollback,
             args: ["rollback", "back", "--json"].map(str::to_owned).to_vec(),
             environment: None,
             credentials: None,
@@ -189,12 +191,12 @@ mod tests {
 
     #[test]
     fn the_source_tells_what_it_is_unless_it_is_said() {
-        let args = |source: &str, o| Asked::update(source, o).unwrap().args;
+        let args = |source: &str, o| JobRequest::update(source, o).unwrap().args;
         assert_eq!(args("/a/b", options([])), ["update", "--json", "--file=/a/b"]);
         assert_eq!(args("a/b:1", options([])), ["update", "--json", "--image=a/b:1"]);
         assert_eq!(args("-x", options([("type", "image".into())])), ["update", "--json", "--image=-x"]);
         for (source, kind) in [("a", "file"), ("/a", "folder"), ("", "image")] {
-            let e = Asked::update(source, options([("type", kind.into())])).unwrap_err();
+            let e = JobRequest::update(source, options([("type", kind.into())])).unwrap_err();
             assert_eq!(e.name().as_str(), "io.balena.Copal1.Error.Usage", "{source}");
         }
     }
@@ -202,7 +204,7 @@ mod tests {
     #[test]
     fn options_become_flags() {
         let environment = HashMap::from([("A", "b"), ("NOTIFY_SOCKET", "x"), ("COPAL_IN_DAEMON", "x")]);
-        let asked = Asked::update(
+        let asked = JobRequest::update(
             "a",
             options([
                 ("hooks", false.into()),
@@ -227,9 +229,9 @@ mod tests {
         assert_eq!((environment["A"].as_str(), environment["PATH"].as_str()), ("b", PATH));
 
         let asked =
-            Asked::flash(options([("image", "/i".into()), ("power_off", false.into())]), false).unwrap();
+            JobRequest::flash(options([("image", "/i".into()), ("power_off", false.into())]), false).unwrap();
         assert_eq!(asked.args, ["flash", "--json", "--image=/i", "--no-power-off"]);
-        assert_eq!(Asked::flash(options([]), true).unwrap().args, ["flash", "--json", "--plan"]);
+        assert_eq!(JobRequest::flash(options([]), true).unwrap().args, ["flash", "--json", "--plan"]);
     }
 
     #[test]
@@ -240,12 +242,13 @@ mod tests {
             ("program", "".into()),
             ("token", "a".repeat(65).into()),
         ] {
-            assert!(Asked::update("a", options([(key, value)])).is_err(), "{key}");
+            assert!(JobRequest::update("a", options([(key, value)])).is_err(), "{key}");
         }
         assert!(
-            Asked::update("a", options([("environment", HashMap::from([("A=B", "c")]).into())])).is_err()
+            JobRequest::update("a", options([("environment", HashMap::from([("A=B", "c")]).into())]))
+                .is_err()
         );
-        assert!(Asked::flash(options([("image", "relative".into())]), false).is_err());
-        assert!(Asked::flash(options([("power_off", true.into())]), true).is_err());
+        assert!(JobRequest::flash(options([("image", "relative".into())]), false).is_err());
+        assert!(JobRequest::flash(options([("power_off", true.into())]), true).is_err());
     }
 }

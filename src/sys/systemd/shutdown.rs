@@ -2,7 +2,7 @@
 
 use super::bus::SYSTEMD;
 use super::{Bus, SystemdError};
-use crate::sys::power::Ending;
+use crate::sys::power::Shutdown;
 
 impl Bus {
     /// Ends the system; returns once systemd has taken the request.
@@ -13,11 +13,11 @@ impl Bus {
     ///
     /// # Errors
     /// systemd cannot be reached, does not answer, or refuses both.
-    pub fn end(&self, ending: Ending) -> Result<(), SystemdError> {
+    pub fn end(&self, ending: Shutdown) -> Result<(), SystemdError> {
         let method = method(ending);
         let target = match ending {
-            Ending::PowerOff => "poweroff.target",
-            Ending::Reboot => "reboot.target",
+            Shutdown::PowerOff => "poweroff.target",
+            Shutdown::Reboot => "reboot.target",
         };
         self.run(async |calls| {
             match calls.call(SYSTEMD, "StartUnit", &(target, "replace-irreversibly")).await {
@@ -35,15 +35,15 @@ impl Bus {
     ///
     /// # Errors
     /// systemd cannot be reached, does not answer, or refuses.
-    pub fn end_by_force(&self, ending: Ending) -> Result<(), SystemdError> {
+    pub fn end_by_force(&self, ending: Shutdown) -> Result<(), SystemdError> {
         self.run(async |calls| calls.call(SYSTEMD, method(ending), &()).await.map(drop))
     }
 }
 
 /// systemd's method for an end without a job for each service.
-fn method(ending: Ending) -> &'static str {
+fn method(ending: Shutdown) -> &'static str {
     match ending {
-        Ending::PowerOff => "PowerOff",
-        Ending::Reboot => "Reboot",
+        Shutdown::PowerOff => "PowerOff",
+        Shutdown::Reboot => "Reboot",
     }
 }

@@ -15,8 +15,8 @@ use crate::update::safe_reboot;
 /// Something to be done.
 pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 
-/// Each part by itself; all of them are those of the device in [`Outside::of`].
-pub struct Outside<'a> {
+/// Each part by itself; all of them are those of the device in [`Platform::of`].
+pub struct Platform<'a> {
     /// Lets time pass.
     pub wait: Box<dyn Fn(Duration) + 'a>,
     /// Runs the health checks once.
@@ -42,11 +42,11 @@ pub struct Outside<'a> {
     pub reboot: Box<dyn Fn() -> Error + 'a>,
 }
 
-impl<'a> Outside<'a> {
+impl<'a> Platform<'a> {
     /// Those of the device.
     #[must_use]
-    pub fn of(paths: &'a Paths, conf: &'a RollbackConf) -> Outside<'a> {
-        Outside {
+    pub fn of(paths: &'a Paths, conf: &'a RollbackConf) -> Platform<'a> {
+        Platform {
             wait: Box::new(std::thread::sleep),
             checks: Box::new(move || checks::run(paths, conf)),
             previous_is_new_enough: Box::new(move || super::check_version::is_new_enough(paths)),

@@ -9,18 +9,18 @@ use crate::sys::command::End;
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum JobKind {
     Update,
     Flash,
     Rollback,
 }
 
-impl Kind {
+impl JobKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Kind::Update => "update",
-            Kind::Flash => "flash",
-            Kind::Rollback => "rollback",
+            JobKind::Update => "update",
+            JobKind::Flash => "flash",
+            JobKind::Rollback => "rollback",
         }
     }
 
@@ -28,11 +28,11 @@ impl Kind {
     /// how far they are.
     fn span(self, stage: &str) -> (u32, u32) {
         match (self, stage) {
-            (Kind::Update, "load" | "pull") => (0, 60),
-            (Kind::Update, "unpack") => (60, 80),
-            (Kind::Flash, "check") => (0, 20),
-            (Kind::Flash, "write") => (20, 60),
-            (Kind::Flash, "verify") => (60, 95),
+            (JobKind::Update, "load" | "pull") => (0, 60),
+            (JobKind::Update, "unpack") => (60, 80),
+            (JobKind::Flash, "check") => (0, 20),
+            (JobKind::Flash, "write") => (20, 60),
+            (JobKind::Flash, "verify") => (60, 95),
             _ => (0, 0),
         }
     }
@@ -127,7 +127,7 @@ impl Failure {
 
 /// Everything that is shown of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Shown {
+pub(super) struct JobState {
     pub stage: String,
     /// Of the whole job.
     pub percent: u32,
@@ -148,9 +148,9 @@ pub(super) struct Shown {
     wrote: bool,
 }
 
-impl Shown {
+impl JobState {
     pub(super) fn new() -> Self {
-        Shown {
+        JobState {
             stage: "start".to_owned(),
             percent: 0,
             done: 0,
@@ -166,7 +166,7 @@ impl Shown {
     }
 
     /// One line of the process. What is not known is passed over.
-    pub(super) fn hear(&mut self, kind: Kind, reboot: bool, line: &str) {
+    pub(super) fn hear(&mut self, kind: JobKind, reboot: bool, line: &str) {
         let Ok(Value::Object(line)) = serde_json::from_str(line) else { return };
         let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
         let number = |key: &str| line.get(key).and_then(Value::as_u64);
@@ -200,12 +200,12 @@ impl Shown {
         }
     }
 
-    fn enter(&mut self, kind: Kind, stage: &str) {
+    fn enter(&mut self, kind: JobKind, stage: &str) {
         let (from, to) = kind.span(stage);
         self.base = (from.max(self.percent), to.max(self.percent));
         stage.clone_into(&mut self.stage);
         (self.done, self.total, self.eta) = (0, 0, -1);
-        self.wrote |= kind == Kind::Update || stage == "write";
+        self.wrote |= kind == JobKind::Update || stage == "write";
     }
 
     /// Never back, and not to 100: that is for success alone.
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn percent_climbs_through_the_stages_and_100_is_success() {
-        let mut shown = Shown::new();
+        let mut shown = JobState::new();
         let mut seen = Vec::new();
         let lines = [
             stage("pull", "begin", "null"),
@@ -312,7 +312,7 @@ mod tests {
             DONE.into(),
         ];
         for line in lines {
-            shown.hear(Kind::Update, false, &line);
+            shown.hear(JobKind::Update, false, &line);
             seen.push((shown.stage.clone(), shown.percent));
         }
         let expected = [
@@ -335,19 +335,19 @@ mod tests {
 
     #[test]
     fn what_a_stage_tells_of_itself_is_shown() {
-        let mut shown = Shown::new();
-        shown.hear(Kind::Flash, false, &progress("verify", 50));
+        let mut shown = JobState::new();
+        shown.hear(JobKind::Flash, false, &progress("verify", 50));
         assert_eq!((shown.percent, shown.done, shown.total, shown.eta), (77, 50, 100, 9));
         // A stage that nobody knows moves nothing.
-        shown.hear(Kind::Flash, false, &progress("new", 50));
+        shown.hear(JobKind::Flash, false, &progress("new", 50));
         assert_eq!((shown.percent, shown.stage.as_str()), (77, "new"));
     }
 
     #[test]
     fn a_cancelled_job_is_one_that_was_ended_by_it() {
         let close = |lines: &[&str], end, cancelled| {
-            let mut shown = Shown::new();
-            lines.iter().for_each(|line| shown.hear(Kind::Update, true, line));
+            let mut shown = JobState::new();
+            lines.iter().for_each(|line| shown.hear(JobKind::Update, true, line));
             shown.close(end, cancelled);
             let error = shown.error.clone().unwrap_or_default();
             (shown.state, shown.exit, error.code, error.effect)
@@ -371,8 +371,8 @@ mod tests {
 
     #[test]
     fn a_job_that_is_done_and_waits_to_reboot_says_so() {
-        let mut shown = Shown::new();
-        shown.hear(Kind::Update, true, DONE);
+        let mut shown = JobState::new();
+        shown.hear(JobKind::Update, true, DONE);
         assert_eq!((shown.stage.as_str(), shown.state), ("reboot", State::Running));
         assert!(shown.percent < 100);
     }

@@ -8,7 +8,7 @@ use crate::error::Result;
 ///
 /// Offsets are bytes of the whole device. [`Sequence`](super::sequence::Sequence) reads, writes and erases whole [units](Place::unit), save that it
 /// writes multiples of the [grain](Place::grain) into a unit that was erased.
-pub trait Place {
+pub trait Storage {
     /// What errors call it.
     fn name(&self) -> String;
 
@@ -65,7 +65,7 @@ pub trait Place {
         Ok(())
     }
 
-    /// Puts the locks back that [`Place::unlock`] lifted.
+    /// Puts the locks back that [`Storage::unlock`] lifted.
     fn relock(&mut self) {}
 }
 
