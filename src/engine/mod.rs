@@ -23,6 +23,7 @@ mod hooks;
 mod hostapp;
 mod layers;
 mod load;
+mod lost_layers;
 mod pull;
 mod reference;
 mod watch;

@@ -123,13 +123,20 @@ impl ByEngine<'_> {
         &self.ready.sysroot
     }
 
-    /// What cannot be removed takes room, and harms nobody else: then the next step fails for want of it, or does not.
+    /// What cannot be removed takes space: the next step fails for lack of it, or does not. A layer that cannot be removed may be
+    /// damaged; the trial of the new system finds that out.
     fn empty(&self) {
         let engine = &self.ready.engine;
-        for result in [engine.remove_containers(), engine.remove_images()] {
+        let warn = |result: Result<()>| {
             if let Err(e) = result {
                 tracing::warn!("{}", e.message());
             }
+        };
+        warn(engine.remove_containers());
+        match engine.remove_images() {
+            Ok(()) => warn(engine.remove_lost_layers(&self.sysroot().engine())),
+            // Layers that are left have an image.
+            Err(e) => warn(Err(e)),
         }
         self.sysroot().remove_hostapps();
     }
