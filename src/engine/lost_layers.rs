@@ -1,11 +1,12 @@
-//! Layers that belong to no image: a load or a pull that was broken off by a power cut leaves them.
+//! Layers that belong to no image: a power cut during a load or a pull leaves them.
 //!
-//! moby flushes its record of a layer to the medium, but not the files of the layer. After a power cut it takes a layer that it has a
-//! record of for complete, and a new image with the same layer gets files that are cut short. It removes a layer only with the last image
-//! that has it (layer/layer_store.go), so that one without an image stays for ever. Such layers get an image here: an archive that
-//! names them and has no contents, which moby takes where it has all layers (image/tarexport/load.go). They go with that image.
+//! moby flushes its record of a layer to the medium, but not the files of the layer. (balenaEngine flushes both, unless
+//! `overlay2.sync_diffs=false` is set or the kernel makes it unpack layers in its slow way.) After a power cut moby takes a layer that it
+//! has a record of for complete, and a new image with the same layer gets files that are cut short. It removes a layer with the last image
+//! or container that has it (layer/layer_store.go); one that has none stays. Such layers get an image here: an archive that names them
+//! and has no contents, which moby takes where it has all layers (image/tarexport/load.go). They go with that image.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -14,14 +15,15 @@ use bollard::query_parameters::ImportImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 
+use super::failure::{Failure, Why};
 use super::{Engine, REMOVAL};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::read_text;
 
-/// Most layers of an image, as moby limits them (layer/layer.go). A longer chain is a circle of damaged records.
-const MOST: usize = 128;
+/// Most layers of an image (moby, `maxLayerDepth` in layer/layer_store.go). A longer chain is a circle of damaged records.
+const MOST: usize = 125;
 
-/// A file of a record is one digest.
+/// Most bytes of a file of a record: it is one digest.
 const LARGEST: u64 = 4096;
 
 /// Bytes of a block of a tar.
@@ -31,78 +33,112 @@ impl Engine {
     /// Removes the layers that no image has from the store of this engine, which is mounted at `store`. Its images must have been removed.
     ///
     /// # Errors
-    /// Some are left.
+    /// Some are left; all were tried, unless the engine is gone.
     pub fn remove_lost_layers(&self, store: &Path) -> Result<()> {
-        let failed =
-            || Error::new(Code::EngineFailed, "cannot remove layers that an earlier update has left");
-        let what = "cannot ask the container engine how it keeps layers";
+        let what = "cannot remove layers that no image has";
         let driver = self.soon(self.docker.info()).map_err(|e| e.during(what))?.driver.unwrap_or_default();
-        let records = store.join("image").join(driver).join("layerdb/sha256");
-        let chains = chains(&records).map_err(|e| failed().object(records.display()).because(e))?;
-        if chains.is_empty() {
+        let folder = store.join("image").join(driver).join("layerdb/sha256");
+        let unreadable = |e| Error::new(Code::EngineFailed, what).object(folder.display()).because(e);
+        let records = Records::read(&folder).map_err(unreadable)?;
+        if records.names == 0 {
             return Ok(());
         }
-        tracing::warn!("an earlier update was broken off and has left layers; removing them");
-        for chain in &chains {
-            let options = ImportImageOptionsBuilder::new().quiet(true).build();
-            let archive = stream::iter([Ok::<_, io::Error>(Bytes::from(archive(chain)))]);
-            let loaded = self.within(REMOVAL, async {
-                let mut answers = self.docker.import_image_stream(options, archive, None);
-                while let Some(answer) = answers.next().await {
-                    answer?;
+        tracing::warn!("the engine has {} layers that no image has; removing them", records.names);
+        let mut failure = None;
+        for chain in records.chains() {
+            if let Err(e) = self.give_an_image(&chain) {
+                let hopeless = matches!(e.why, Why::Lost | Why::Silent);
+                failure.get_or_insert(e);
+                if hopeless {
+                    break;
                 }
-                Ok(())
-            });
-            loaded.map_err(|e| e.during("cannot remove layers that an earlier update has left"))?;
+            }
         }
+        // Also those that came to have one before a failure.
         self.remove_images()?;
-        match chains_left(&records) {
-            0 => Ok(()),
-            left => Err(failed().object(records.display()).because(format!("{left} are still there"))),
+        match (Records::read(&folder).map_err(unreadable)?.names, failure) {
+            (0, _) => Ok(()),
+            (_, Some(e)) => Err(e.during(what)),
+            (left, None) => Err(unreadable(io::Error::other(format!("{left} are left")))),
+        }
+    }
+
+    fn give_an_image(&self, chain: &[String]) -> Result<(), Failure> {
+        let options = ImportImageOptionsBuilder::new().quiet(true).build();
+        let archive = stream::iter([Ok::<_, io::Error>(Bytes::from(archive(chain)))]);
+        let loaded = self.within(REMOVAL, async {
+            let mut answers = self.docker.import_image_stream(options, archive, None);
+            while let Some(answer) = answers.next().await {
+                answer?;
+            }
+            Ok(())
+        });
+        match loaded {
+            Err(e) if e.is_loose_end() => Ok(()),
+            loaded => loaded,
         }
     }
 }
 
-fn chains_left(records: &Path) -> usize {
-    chains(records).map_or(0, |chains| chains.len())
+/// moby's records of layers.
+struct Records {
+    /// How many folders of records there are.
+    names: usize,
+    /// The digest (`diff`) of each record that can be read, and the name of the layer below it.
+    layers: BTreeMap<String, (String, Option<String>)>,
 }
 
-/// The layers in `records`, as chains of their digests (`diff`) from the lowest one up. A layer is in each chain that ends above it.
-fn chains(records: &Path) -> io::Result<Vec<Vec<String>>> {
-    let mut names = BTreeSet::new();
-    match fs::read_dir(records) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-        Ok(entries) => {
-            for entry in entries {
-                names.insert(entry?.file_name().to_string_lossy().into_owned());
+impl Records {
+    fn read(folder: &Path) -> io::Result<Records> {
+        let mut records = Records { names: 0, layers: BTreeMap::new() };
+        let entries = match fs::read_dir(folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(records),
+            entries => entries?,
+        };
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            // The others are layers that moby was removing, `HEX-RANDOM-removing`. It does not know them.
+            if name.len() != 64 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
+                continue;
+            }
+            records.names += 1;
+            let digest = |file: &str| read_text(&folder.join(&name).join(file), LARGEST);
+            let below = match digest("parent") {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                below => below.map(|text| text.trim().strip_prefix("sha256:").map(str::to_owned)),
+            };
+            // moby does not know a layer whose record it cannot read (layer/filestore.go).
+            if let (Ok(diff), Ok(below)) = (digest("diff"), below) {
+                records.layers.insert(name, (diff.trim().to_owned(), below));
             }
         }
+        Ok(records)
     }
-    let parent = |name: &str| {
-        let text = read_text(&records.join(name).join("parent"), LARGEST).ok()?;
-        Some(text.trim().strip_prefix("sha256:")?.to_owned())
-    };
-    let parents: BTreeSet<String> = names.iter().filter_map(|name| parent(name)).collect();
-    let mut chains = Vec::new();
-    for top in names.iter().filter(|name| !parents.contains(*name)) {
+
+    /// The layers as chains of their digests from the lowest one up. A layer is in each chain that ends above it.
+    fn chains(&self) -> Vec<Vec<String>> {
+        let known: Vec<_> = self.layers.keys().map(|name| (name, self.chain(name))).collect();
+        let known: Vec<_> = known.into_iter().filter_map(|(name, chain)| Some((name, chain?))).collect();
+        let lower: BTreeSet<_> =
+            known.iter().filter_map(|(name, _)| self.layers.get(*name)?.1.as_ref()).collect();
+        known.into_iter().filter(|(name, _)| !lower.contains(name)).map(|(_, chain)| chain).collect()
+    }
+
+    /// The chain that ends with the layer `name`; `None` where a record below it is missing.
+    fn chain(&self, name: &str) -> Option<Vec<String>> {
         let mut chain = Vec::new();
-        let mut next = Some(top.clone());
-        while let Some(name) = next.filter(|_| chain.len() < MOST) {
-            match read_text(&records.join(&name).join("diff"), LARGEST) {
-                Ok(diff) => chain.push(diff.trim().to_owned()),
-                // moby does not know a layer whose record it cannot read (layer/filestore.go).
-                Err(_) => chain.clear(),
+        let mut next = Some(name);
+        while let Some(name) = next {
+            let (diff, below) = self.layers.get(name)?;
+            chain.push(diff.clone());
+            if chain.len() > MOST {
+                return None;
             }
-            if chain.is_empty() {
-                break;
-            }
-            next = parent(&name);
+            next = below.as_deref();
         }
         chain.reverse();
-        chains.extend((!chain.is_empty()).then_some(chain));
+        Some(chain)
     }
-    Ok(chains)
 }
 
 /// An archive of an image with these layers, in the layout of `docker save`, without their contents.
@@ -160,40 +196,58 @@ fn member(tar: &mut Vec<u8>, name: &str, content: &[u8]) {
 mod tests {
     use super::*;
 
-    fn record(records: &Path, name: &str, parent: Option<&str>) {
-        let folder = records.join(name);
+    fn name(short: &str) -> String {
+        short.repeat(64)
+    }
+
+    fn record(folder: &Path, short: &str, below: Option<&str>) {
+        let folder = folder.join(name(short));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("diff"), format!("sha256:diff-{name}")).unwrap();
-        if let Some(parent) = parent {
-            fs::write(folder.join("parent"), format!("sha256:{parent}")).unwrap();
+        fs::write(folder.join("diff"), format!("sha256:diff-{short}")).unwrap();
+        if let Some(below) = below {
+            fs::write(folder.join("parent"), format!("sha256:{}", name(below))).unwrap();
         }
+    }
+
+    fn chains(folder: &Path) -> Vec<String> {
+        let chains = Records::read(folder).unwrap().chains();
+        chains.iter().map(|chain| chain.join(" ").replace("sha256:diff-", "")).collect()
     }
 
     #[test]
     fn each_layer_is_in_a_chain_from_the_lowest_one_up() {
         let dir = tempfile::tempdir().unwrap();
-        let records = dir.path().join("sha256");
-        assert_eq!(chains(&records).unwrap(), Vec::<Vec<String>>::new());
-        for (name, parent) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("d", Some("a")), ("e", None)]
+        let folder = dir.path().join("sha256");
+        assert_eq!(chains(&folder), Vec::<String>::new());
+        for (layer, below) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("d", Some("a")), ("e", None)]
         {
-            record(&records, name, parent);
+            record(&folder, layer, below);
         }
-        let expected = [vec!["a", "b", "c"], vec!["a", "d"], vec!["e"]];
-        let expected =
-            expected.map(|chain| chain.iter().map(|n| format!("sha256:diff-{n}")).collect::<Vec<_>>());
-        assert_eq!(chains(&records).unwrap(), expected);
-        // Without its record the engine does not know `b`, nor what is above it.
-        fs::remove_file(records.join("b/diff")).unwrap();
-        assert_eq!(chains(&records).unwrap(), [expected[1].clone(), expected[2].clone()]);
+        assert_eq!(chains(&folder), ["a b c", "a d", "e"]);
+    }
+
+    #[test]
+    fn what_the_engine_does_not_know_is_in_no_chain_and_hides_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        for (layer, below) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("d", None)] {
+            record(folder, layer, below);
+        }
+        // Without its record the engine knows neither `b` nor what is above it.
+        fs::remove_file(folder.join(name("b")).join("diff")).unwrap();
+        // A removal that a power cut broke off.
+        fs::rename(folder.join(name("d")), folder.join(name("d") + "-123-removing")).unwrap();
+        assert_eq!(chains(folder), ["a"]);
+        assert_eq!(Records::read(folder).unwrap().names, 3);
     }
 
     #[test]
     fn a_circle_of_records_ends() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, parent) in [("a", "b"), ("b", "a"), ("top", "a")] {
-            record(dir.path(), name, Some(parent));
+        for (layer, below) in [("a", "b"), ("b", "a"), ("c", "a")] {
+            record(dir.path(), layer, Some(below));
         }
-        assert_eq!(chains(dir.path()).unwrap()[0].len(), MOST);
+        assert_eq!(chains(dir.path()), Vec::<String>::new());
     }
 
     #[test]

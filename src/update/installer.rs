@@ -132,11 +132,12 @@ impl ByEngine<'_> {
                 tracing::warn!("{}", e.message());
             }
         };
-        warn(engine.remove_containers());
-        match engine.remove_images() {
-            Ok(()) => warn(engine.remove_lost_layers(&self.sysroot().engine())),
-            // Layers that are left have an image.
-            Err(e) => warn(Err(e)),
+        let emptied = [engine.remove_containers(), engine.remove_images()];
+        // As long as a container or an image is left, its layers must stay; lost ones are not looked for.
+        let is_empty = emptied.iter().all(Result::is_ok);
+        emptied.into_iter().for_each(warn);
+        if is_empty {
+            warn(engine.remove_lost_layers(&self.sysroot().engine()));
         }
         self.sysroot().remove_hostapps();
     }

@@ -311,6 +311,7 @@ fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
     assert_eq!(hooks(&dockerd), (Some(0), vec!["whole".to_owned()]));
     let engine_here = engine(&dockerd);
     engine_here.remove_containers().unwrap();
+    engine_here.remove_images().unwrap();
     engine_here.remove_lost_layers(dockerd.data()).unwrap();
     load(&dockerd);
 
@@ -329,18 +330,22 @@ fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
     dockerd.run();
     // The engine itself takes them for whole.
     let (status, said) = hooks(&dockerd);
-    assert!(status == Some(1) && said[0].contains("exec format error"), "{status:?} {said:?}");
+    assert!(status == Some(1) && said.iter().any(|l| l.contains("exec format error")), "{status:?} {said:?}");
     let engine_here = engine(&dockerd);
     engine_here.remove_containers().unwrap();
 
     dockerd.kill();
     std::fs::remove_dir_all(store.join("imagedb")).unwrap();
+    // Another power cut, while the engine removed a layer: it does not know it any more, and leaves it.
+    let removing = store.join("layerdb/sha256").join("0".repeat(64) + "-1-removing");
+    std::fs::create_dir(&removing).unwrap();
+    std::fs::write(removing.join("diff"), format!("sha256:{}", "0".repeat(64))).unwrap();
     dockerd.run();
     let engine_here = engine(&dockerd);
     engine_here.remove_images().unwrap();
-    assert_eq!(layers("layerdb/sha256"), 2);
+    assert_eq!(layers("layerdb/sha256"), 3);
     engine_here.remove_lost_layers(dockerd.data()).unwrap();
-    assert_eq!(layers("layerdb/sha256"), 0);
+    assert_eq!(layers("layerdb/sha256"), 1);
     assert_eq!(hooks(&dockerd), (Some(0), vec!["whole".to_owned()]));
 }
 
