@@ -255,8 +255,7 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
 /// 1 is not only a comparison's answer: where the job was done, an error keeps nobody from relying on it.
 #[test]
 fn tables_of_exit_codes_have_what_comes_after_a_job() {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    for text in [doc("cli.md"), readme] {
+    for text in [doc("cli.md"), doc("README.md")] {
         let row = text.lines().find(|l| l.starts_with("| 1 | ")).unwrap();
         assert!(row.ends_with("; or the job was done, and only what came after it failed |"), "{row}");
     }
@@ -381,7 +380,7 @@ fn a_disk_is_not_called_a_medium() {
     let book = doc("design.md");
     let principles = book.split("\n## Principles\n").nth(1).unwrap().split("\n## ").next().unwrap();
     assert!(!principles.contains("medium") && principles.contains("On the disk means"), "{principles}");
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let readme = doc("README.md");
     let promise = readme.split("\n## What it promises\n").nth(1).unwrap().split("\n## ").next().unwrap();
     assert!(!promise.contains("medium"), "{promise}");
 }

@@ -125,17 +125,18 @@ fn every_link_leads_to_a_file_and_a_heading() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each page of `docs/` can be found from the README.
+/// Each page of `docs/` can be found from its first one.
 #[test]
-fn the_readme_lists_every_page() {
-    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+fn the_first_page_lists_every_page() {
+    let docs = root().join("docs");
+    let readme = std::fs::read_to_string(docs.join("README.md")).unwrap();
     let listed: BTreeSet<String> = prose(&readme).into_iter().flat_map(|(_, line)| targets(line)).collect();
     let missing: Vec<PathBuf> = pages()
         .into_iter()
-        .filter(|p| p.starts_with(root().join("docs")))
-        .filter(|p| !listed.contains(p.strip_prefix(root()).unwrap().to_str().unwrap()))
+        .filter_map(|p| p.strip_prefix(&docs).ok().map(Path::to_owned))
+        .filter(|p| p != Path::new("README.md") && !listed.contains(p.to_str().unwrap()))
         .collect();
-    assert!(missing.is_empty(), "README.md does not link {missing:?}");
+    assert!(missing.is_empty(), "docs/README.md does not link {missing:?}");
 }
 
 #[test]
