@@ -58,13 +58,13 @@ _CHANGES = [
     ),
     (
         "src/rollback/clear_bootcount.rs",
-        "    dialect.clear_bootcount()?;\n",
-        '    if crate::tamper::is("boot-count") {\n        return Ok(());\n    }\n    dialect.clear_bootcount()?;\n',
+        "    backend.clear_bootcount()?;\n",
+        '    if crate::tamper::is("boot-count") {\n        return Ok(());\n    }\n    backend.clear_bootcount()?;\n',
     ),
     (
         "src/rollback/commit.rs",
-        "    dialect.set(running, false)?;\n",
-        '    if crate::tamper::is("commit") {\n        return Ok(());\n    }\n    dialect.set(running, false)?;\n',
+        "    backend.set(running, false)?;\n",
+        '    if crate::tamper::is("commit") {\n        return Ok(());\n    }\n    backend.set(running, false)?;\n',
     ),
 ]
 

@@ -1,4 +1,4 @@
-//! Which dialect a device has, by the files on its boot partition.
+//! Which backend a device has, by the files on its boot partition.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Folder};
 use crate::sys::mount;
 
-/// The dialect that is in use on this device: by `resinOS_uEnv.txt`, `bootenv` or GRUB's files, in this order. None of them is a
+/// The backend that is in use on this device: by `resinOS_uEnv.txt`, `bootenv` or GRUB's files, in this order. None of them is a
 /// device with U-Boot that was never updated: no image comes with its file.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ fn missing(place: &Path, why: &str) -> Error {
         .with_hint("look at the kernel log and at the mount units for the boot partition")
 }
 
-/// The dialect of U-Boot, whether its file is there or not.
+/// The backend of U-Boot, whether its file is there or not.
 ///
 /// # Errors
 /// The boot partition cannot be looked at.
@@ -69,7 +69,7 @@ pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     Ok(Box::new(ub::Uboot::new(boot, first_root)))
 }
 
-/// The dialect of GRUB.
+/// The backend of GRUB.
 ///
 /// # Errors
 /// There is no `grubenv`, nor a `grub.cfg`, on the boot partition, or it cannot be looked at.
@@ -92,7 +92,7 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     Ok(Box::new(grub))
 }
 
-/// The dialect of the balena bootloader, whether its file is there or not.
+/// The backend of the balena bootloader, whether its file is there or not.
 ///
 /// # Errors
 /// The boot partition cannot be looked at.

@@ -1,7 +1,7 @@
 //! Boot state: what the bootloader reads to decide which root partition boots, how often it has tried, and whether an update
 //! is pending.
 //!
-//! Three dialects behind one trait. Every change is durable and read back when a verb returns, and at every instant of it the
+//! Three backends behind one trait. Every change is durable and read back when a verb returns, and at every instant of it the
 //! bootloader finds either the old or the new selection.
 
 mod balena;
@@ -23,7 +23,7 @@ pub use retire::{Keep, retire_others};
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Slot};
 
-/// A root partition as a dialect names it.
+/// A root partition as a backend names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     /// By the number of its partition.
@@ -111,7 +111,7 @@ pub trait Backend {
     /// As for [`set`](Self::set).
     fn clear_bootcount(&self) -> Result<()>;
 
-    /// A variable beside the boot decision. `None` where it is not set or empty, and with dialects that have no others.
+    /// A variable beside the boot decision. `None` where it is not set or empty, and with backends that have no others.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -133,7 +133,7 @@ pub trait Backend {
     /// this returns, it is on the medium and has been read back.
     ///
     /// # Errors
-    /// `BootStateUnwritable`: the dialect has no such variables, its file is missing, one of the names belongs to the boot
+    /// `BootStateUnwritable`: the backend has no such variables, its file is missing, one of the names belongs to the boot
     /// decision, or there is no room, all with nothing written; or it could not be written: then each variable has its old or
     /// its new value.
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {

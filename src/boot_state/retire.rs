@@ -1,4 +1,4 @@
-//! Taking away the files of dialects a device no longer has: they come first when a dialect is looked for.
+//! Taking away the files of backends a device no longer has: they come first when a backend is looked for.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::sys::file::{self, Folder};
 
-/// The dialect that stays.
+/// The backend that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// U-Boot, or GRUB.
@@ -16,9 +16,9 @@ pub enum Keep {
     Balena,
 }
 
-/// Removes what other dialects left at the top of the boot partition, durably: with [`Keep::Balena`] `resinOS_uEnv.txt` and a
+/// Removes what other backends left at the top of the boot partition, durably: with [`Keep::Balena`] `resinOS_uEnv.txt` and a
 /// `grubenv` (never one in a folder of GRUB), with [`Keep::UbootOrGrub`] a `bootenv`. To be called when the selection of the
-/// dialect that stays is on the medium.
+/// backend that stays is on the medium.
 ///
 /// # Errors
 /// `BootStateUnwritable` when one of them cannot be removed.

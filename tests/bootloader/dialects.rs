@@ -1,4 +1,4 @@
-//! Each dialect on files as they are found on devices.
+//! Each backend on files as they are found on devices.
 
 use copal::boot_state::{self, Keep, Named, retire_others};
 use copal::error::Code;
