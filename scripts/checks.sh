@@ -82,6 +82,13 @@ layer() {
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }
 
+# shortened: of the output of the tests, what is compiled, a line for each test program, and failures in full. A log that is cut off
+# somewhere still has the failures in it. $LOG has everything.
+shortened() {
+    sed -u -e '/^successes:$/,/^\(failures:\|test result:.*\)$/{/^\(failures:\|test result:.*\)$/!d}' \
+        -e '/^test .* \.\.\. \(ok\|ignored\)$/d' -e '/^running [0-9]* tests\{0,1\}$/d' -e '/^$/d'
+}
+
 # One run of all tests, with the coverage measured in it.
 tests() {
     say "tests"
@@ -97,7 +104,7 @@ tests() {
         env "$signals" true 2>/dev/null || signals=-u_ # coreutils before 8.31
         run 3000 env "$signals" RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
         echo "$status" >"$TMP/status"
-    } 2>&1 | tee "$LOG"
+    } 2>&1 | tee "$LOG" | shortened
     count_tests
     # llvm-cov leaves documentation's examples out; they are built only where there are any.
     if grep -rqE '^ *//[/!] *```' src; then

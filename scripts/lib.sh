@@ -20,7 +20,12 @@ export LC_ALL=C.UTF-8
 export PATH CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
 export RUSTUP_TOOLCHAIN="$RUST"
 
-say() { printf '\n== %s\n' "$*"; }
+START=$(date +%s)
+# say WHAT: the heading of a step, with the time since the start.
+say() {
+    elapsed=$(($(date +%s) - START))
+    printf '\n== %d:%02d  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$*"
+}
 verdict() { printf '\n%s\n' "$*"; }
 fail() {
     printf '\n%s\n' "dev: $*" >&2
