@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Benchmark of the D-Bus service: from its start to its first answer, and the memory it holds while nobody needs it.
+"""Benchmark of the D-Bus service: from its start to its first answer, and the memory it holds while idle.
 
     python3 benches/daemon.py [--rounds N] [--flood SECONDS] [--copal BINARY]
 

@@ -22,7 +22,7 @@ import time
 import zlib
 
 MIB = 1 << 20
-PATIENCE = 120  # seconds; longer than anything takes that is waited for here
+TIMEOUT = 120  # seconds; longer than anything takes that is waited for here
 
 
 def tool(*argv):
@@ -34,7 +34,7 @@ def tool(*argv):
 
 
 def until(what, is_so):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not is_so():
         if time.monotonic() > end:
             sys.exit(f"waited in vain: {what}")
@@ -120,7 +120,7 @@ class Release:
         kind = "application/vnd.docker."
 
         def call(method, target, body, kind, wanted):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
             connection.request(method, target, body, {"Content-Type": kind})
             answer = connection.getresponse()
             if answer.status != wanted:
@@ -350,7 +350,7 @@ class Device:
             other.kill()
         for process in [self.holder, *self.others]:
             if process:
-                process.wait(timeout=PATIENCE)
+                process.wait(timeout=TIMEOUT)
         if self.loop:
             subprocess.run(["partx", "-d", self.loop], capture_output=True, check=False)
             subprocess.run(["losetup", "-d", self.loop], check=False)

@@ -272,7 +272,7 @@ class Bench:
                 results, physical = [], []
                 for i in range(self.args.rounds):
                     log(f"{name}: round {i + 1}")
-                    # Behind the daemon's back, which does not cache: filling it through 40 MB/s would take minutes.
+                    # Past the daemon, which does not cache: filling it through 40 MB/s would take minutes.
                     fill(backing, size, 0xA5)
                     results.append(self.copal(sparse, disk))
                     b = results[-1]["receipt"]["bytes"]
@@ -296,7 +296,7 @@ class Bench:
     def memory(self):
         for mib in (1024, 8192):
             if shutil.disk_usage(self.work).free < 3 * mib * MIB:
-                sys.exit(f"not enough room below {self.work} for the {mib} MiB image")
+                sys.exit(f"not enough free space below {self.work} for the {mib} MiB image")
             image = self.image(f"memory-{mib}", "--size", mib, "--fill", 30)
             target = self.work / "memory.disk"
             target.unlink(missing_ok=True)

@@ -66,7 +66,7 @@ def outside(intervals, others):
     return length(union([*intervals, *others])) - length(others)
 
 
-# Steps of an update, by the request that comes after them, in their order. Each is looked for behind the one before.
+# Steps of an update, by the request that comes after them, in their order. Each is looked for after the one before.
 STEPS = [
     ("GET /version", "program start, lock, checks of the device"),
     ("GET /info", ""),
@@ -167,7 +167,7 @@ def looked(pid):
 
 
 def flushes(trace):
-    """From when to when each call lasted, out of strace's lines; a call may be told of in two of them."""
+    """From when to when each call lasted, out of strace's lines; a call may span two of them."""
     found = []
     for line in trace.splitlines():
         if match := re.match(r"\d+ +(\d+\.\d+) .*<(\d+\.\d+)>$", line):
@@ -334,7 +334,7 @@ def main():
         sys.exit("bench: needs root for loop devices, mounts and cold caches")
     # Ended from outside, it still gives back what it has taken.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench: ended by SIGTERM"))
-    # Other work on the machine counts in nobody's favour.
+    # Other work on the machine favours neither side.
     os.nice(-15)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-update-", dir=args.work))
     device = Device.__new__(Device)

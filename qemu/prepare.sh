@@ -6,7 +6,7 @@
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
 # suite this machine runs, the guests are the same: the kernel and the systems are Debian 12's, and QEMU is Debian 13's
-# backport, because before 10.1 nobody could plug in an eMMC. Each part is made in full or not at all, and is kept until
+# backport, because QEMU before 10.1 has no eMMC that can be added. Each part is made in full or not at all, and is kept until
 # its recipe changes.
 set -eu
 
@@ -216,7 +216,7 @@ kernel_package() {
     echo "$release" >"$TOP/$1.new/release"
 }
 
-# The kernel's package with all modules, and the module that tells the kernel where the NOR flash is.
+# The kernel's package with all modules, and the module that registers the NOR flash.
 make_kernel() {
     own_apt "$SUITE"
     kernel_package kernel amd64
@@ -416,7 +416,7 @@ board_tree() {
     ln -sf dash "$root/usr/bin/sh"
     ln -sf mawk "$root/usr/bin/awk"
     ln -sf nc.openbsd "$root/usr/bin/nc"
-    # Whoever uses it has to be able to read it, and to remove it.
+    # The user who runs the tests must be able to read it and to remove it.
     chmod -R u+rwX "$root"
     note "board_$1: $(du -sm "$root" | cut -f1) MB"
 }

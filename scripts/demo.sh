@@ -31,8 +31,7 @@ trap 'exit 143' TERM
 
 main() {
     mkdir -p "$DIR"
-    room
-    make_image
+    need_space    make_image
     make_used_disk
     flash
     prove
@@ -43,9 +42,9 @@ main() {
     echo "nothing to complain about. Image and receipt stay in $DIR."
 }
 
-room() {
+need_space() {
     have=$(df -Pm "$DIR" | awk 'NR == 2 { print $4 }')
-    [ "$have" -ge $((IMAGE_MIB + 2 * DISK_MIB + 400)) ] || die "$DIR needs about 4.5 GiB of room, there are $have MiB"
+    [ "$have" -ge $((IMAGE_MIB + 2 * DISK_MIB + 400)) ] || die "$DIR needs about 4.5 GiB, and $have MiB are free"
 }
 
 make_image() {
@@ -104,8 +103,8 @@ prove() {
     show cmp -n "$SIZE" "$IMAGE" "$TARGET" || die "the disk differs from the image"
     echo "$SIZE bytes are equal"
     rest=$(tail -c +$((SIZE + 1)) "$TARGET" | tr -d '\245' | wc -c)
-    [ "$rest" -eq 0 ] || die "$rest bytes behind the image were changed"
-    echo "the $((DISK_MIB - IMAGE_MIB)) MiB behind the image are untouched"
+    [ "$rest" -eq 0 ] || die "$rest bytes after the end of the image were changed"
+    echo "the $((DISK_MIB - IMAGE_MIB)) MiB after the end of the image are untouched"
 
     say "proof: the partition table (sgdisk)"
     echo "The disk is larger than the image, and the backup table stays where the image has it. So sgdisk looks at the"

@@ -32,7 +32,7 @@ fail() {
     exit 1
 }
 
-# In a chroot nobody can have mounts of his own while its / is no mount point; the tests and the virtual boards need that.
+# In a chroot whose / is no mount point, no process can have mounts of its own. The tests and the virtual boards need that.
 need_mount_point() {
     [ "$(id -u)" -eq 0 ] || return 0
     why=$(LC_ALL=C unshare -m true 2>&1) || case $why in
@@ -261,7 +261,7 @@ remapped() {
     done
 }
 
-# static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of whoever called.
+# static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of the caller.
 static_cargo() {
     run 600 cargo fetch --quiet --locked || return 1
     remapped "$@" >"$TMP/remapped"

@@ -28,13 +28,13 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$out" ] || usage
 case $size in '' | *[!0-9]*) die "--size takes MiB, not '$size'" ;; esac
-[ "$size" -ge 80 ] || die "an image below 80 MiB has no room for the partitions"
+[ "$size" -ge 80 ] || die "an image below 80 MiB is too small for the partitions"
 dense=no
 case $fill in
     dense) dense=yes fill=60 ;;
     '' | *[!0-9]*) die "--fill takes a percentage or 'dense', not '$fill'" ;;
 esac
-[ "$fill" -le 70 ] || die "--fill takes at most 70 percent (file systems need room), or 'dense'"
+[ "$fill" -le 70 ] || die "--fill takes at most 70 percent (file systems need free space), or 'dense'"
 for tool in sgdisk mkfs.vfat mcopy mke2fs find awk tar; do
     command -v "$tool" >/dev/null || die "$tool is missing"
 done
@@ -136,12 +136,12 @@ ext4() {
 }
 want=$(((size * fill / 100 - boot * fill / 200) * 1024))
 # Journal, inode tables and folders take a larger part of a small file system.
-[ "$root" -ge 128 ] && room=80 || room=55
-a=$((want * 45 / 100)) full=$((root * 1024 * room / 100))
+[ "$root" -ge 128 ] && usable=80 || usable=55
+a=$((want * 45 / 100)) full=$((root * 1024 * usable / 100))
 [ "$a" -le "$full" ] || a=$full
 bb=$((want * 20 / 100))
 [ "$bb" -le "$full" ] || bb=$full
-d=$((want - a - bb - state * 1024 / 8)) full=$((data * 1024 * room / 100))
+d=$((want - a - bb - state * 1024 / 8)) full=$((data * 1024 * usable / 100))
 [ "$d" -le "$full" ] || d=$full
 [ "$d" -ge 0 ] || d=0
 ext4 2 resin-rootA $p2 "$root" "$a"

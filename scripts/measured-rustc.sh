@@ -1,6 +1,6 @@
 #!/bin/sh
 # measured-rustc.sh RUSTC ARGUMENT…: rustc for the coverage. Only copal itself is measured; the tests' own code, whose coverage
-# nobody asks for, is compiled as it is, which takes less time and lets the tests that compute a lot do so in less.
+# no report shows, is compiled as it is, which takes less time and lets the tests that compute a lot do so in less.
 set -eu
 case " $* " in
     *' --crate-name copal '* | *' --print '*) exec "$@" ;;

@@ -25,7 +25,7 @@ MUSL = "1.2.5"
 
 
 class Fault(Exception):
-    """Something that the caller is told, with what to do about it."""
+    """A mistake to report to the caller, with the remedy."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def one(scenario: Scenario, board: str, seed: int) -> Result:
 def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
     runs = choose(options.scenario, options.board) * options.repeat
-    place.room(len({board for _, board in runs}))
+    place.need_space(len({board for _, board in runs}))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
@@ -140,8 +140,8 @@ def summary(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> i
         say(f"farm: {scenario.name:{width}}  {board:{wide}}  {seconds}  {state}")
         failed += state.startswith("failed")
     for result in results:
-        if result and result.told:
-            say(f"farm times: {result.scenario} on {result.board}: {result.told}")
+        if result and result.times:
+            say(f"farm times: {result.scenario} on {result.board}: {result.times}")
     for (scenario, board), result in zip(runs, results):
         if result and result.state == "not run":
             say(f"not run: {scenario.name} on {board}: {result.why}")
@@ -156,7 +156,7 @@ def listing(_: argparse.Namespace) -> int:
     print("boards:")
     for name in known:
         board = boards.load(name)
-        print(f"  {name}: {board.machine}, {board.dialect}, {board.disk} disk")
+        print(f"  {name}: {board.machine}, {board.backend}, {board.disk} disk")
     print("scenarios:")
     for scenario in scenarios.all_in(place.SCENARIOS, known):
         where = "" if set(scenario.boards) == set(known) else f" [{', '.join(scenario.boards)}]"
@@ -219,11 +219,11 @@ def shell(options: argparse.Namespace) -> int:
     return 0
 
 
-def story(options: argparse.Namespace) -> int:
-    """The whole story, to watch."""
+def run_demo(options: argparse.Namespace) -> int:
+    """Install, update and rollback, to watch."""
     scenario = scenarios.load(place.TOP / "qemu/demo.scenario", boards.names())
     board = boards.load(scenario.boards[0])
-    place.room(1)
+    place.need_space(1)
     # What takes long and has nothing to show.
     states.make(board, "blank", machines.accelerator(board.arch), speaker("demo"))
     return demo.show(scenario, board, options.seed)
@@ -288,9 +288,9 @@ def main() -> int:
     at = commands.add_parser("images", help="make the images of boards")
     at.add_argument("board", nargs="*")
     at.set_defaults(function=images)
-    at = commands.add_parser("demo", help="the whole story on one board, to watch")
+    at = commands.add_parser("demo", help="install, update and rollback on one board, to watch")
     at.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    at.set_defaults(function=story)
+    at.set_defaults(function=run_demo)
     at = commands.add_parser("tamper", help="prove that scenarios fail with a copal that breaks its promises (builds it)")
     at.add_argument("--board", default="qemu-amd64")
     at.set_defaults(function=tampered)
@@ -299,7 +299,7 @@ def main() -> int:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def ended(number: int, _: FrameType | None) -> None:
-        # Often two come, from the terminal and from who waits: the second one is no reason to leave a guest behind.
+        # Often two come, from the terminal and from the parent: the second one must not leave a guest running.
         for one in signals:
             signal.signal(one, signal.SIG_IGN)
         machines.stop_all()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from place import FarmError
 
-# A question that nobody has answered may have gone down with the system: it is asked again.
+# A request without an answer may have been lost with the system: it is sent again.
 ASK_AGAIN = 3.0
 
 

@@ -12,12 +12,12 @@ from place import FarmError
 
 MIB = 1 << 20
 DISK_KINDS = ("virtio", "nvme")
-DIALECTS = ("grub", "u-boot")
+BACKENDS = ("grub", "u-boot")
 # Every key a board's file may have; a word that is misspelt must not mean a default.
 KEYS = {
     "board": {"arch", "qemu", "machine", "cpu", "memory", "console", "boot-seconds"},
     "firmware": {"code", "code-offset", "variables", "size", "writable"},
-    "bootloader": {"dialect", "environment", "count"},
+    "bootloader": {"backend", "environment", "count"},
     "disk": {"kind"},
     "medium": {"controller"},
     "nor": {"device"},
@@ -41,7 +41,7 @@ class Board:
     variables: str
     flash_size: int
     code_writable: bool
-    dialect: str
+    backend: str
     environment: str
     count: str
     disk: str
@@ -112,7 +112,7 @@ def parse(name: str, text: str, where: str) -> Board:
         variables=get("firmware", "variables", ""),
         flash_size=number("firmware", "size", "0"),
         code_writable=get("firmware", "writable", "no") == "yes",
-        dialect=choice("bootloader", "dialect", DIALECTS),
+        backend=choice("bootloader", "backend", BACKENDS),
         environment=get("bootloader", "environment"),
         count=get("bootloader", "count", ""),
         disk=choice("disk", "kind", DISK_KINDS),
@@ -142,7 +142,7 @@ class Hardware:
     """What is plugged into a board for one run. Every path is one that this run may write, except `releases`."""
 
     folder: Path
-    # Of a short path: a socket's address has room for 107 letters.
+    # Of a short path: a socket's address takes at most 107 bytes.
     sockets: Path
     disk: Path
     flash: tuple[Path, ...] = ()
@@ -181,7 +181,7 @@ def raw(node: str, path: Path, read_only: bool = False) -> str:
 
 
 def logged(node: str, path: Path, log: Path) -> str:
-    """The same, with every write and flush recorded, behind those that are recorded there already. The count in the log's
+    """The same, with every write and flush recorded, after those that are recorded there already. The count in the log's
     head is kept up to date: QEMU will be killed."""
     append = ",log-append=on" if log.exists() and log.stat().st_size else ""
     return (

@@ -82,7 +82,7 @@ def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool],
     """Makes `disk`, which holds what was there before, what it may be after `count` requests when the power goes then.
 
     All that was flushed is there, and whatever `keep(request, sector)` wants of the writes after it. A discard changes
-    nothing: a disk may keep what it holds. With `end`, requests that begin there or behind it are left out.
+    nothing: a disk may keep what it holds. With `end`, requests that begin there or after it are left out.
     """
     requests = read(log)[:count]
     # A flush covers what came before it, not the data it carries.

@@ -1,4 +1,4 @@
-"""The whole story on one board, for somebody who watches: what happens is told, and the board's console shown."""
+"""The demo on one board: prints each step and shows the board's console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scenario import Scenario, Step
 
 # Colours, cursor movements, window titles, and what the serial console's terminal is asked.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()*+][0-9A-Za-z]|[=>78cDEHM])|[\x00-\x08\x0b-\x1f\x7f]")
-# What a firmware, a kernel and a shell that waits say on each start tells nothing about copal.
+# Lines of the firmware, the kernel and a waiting shell, which say nothing about copal.
 _DULL = re.compile(
     r"^(\[ *\d+\.\d+\] |BdsDxe: |Loading |EFI stub: |error: no suitable video mode|Booting in blind mode|SELinux: |root@board:|\s*$|[^ -~]*$)"
 )
@@ -108,8 +108,8 @@ class Console(threading.Thread):
         self.screen.line("|", text)
 
 
-class Story(runner.Run):
-    """A scenario that is told: the comments of its file are what is said before each step."""
+class Demo(runner.Run):
+    """A scenario of which each step is printed, after the comments that stand before it in the file."""
 
     def __init__(self, scenario: Scenario, board: Board, seed: int) -> None:
         self.screen = Screen()
@@ -157,12 +157,12 @@ def _comments(text: str) -> dict[int, list[str]]:
 
 
 def show(scenario: Scenario, board: Board, seed: int) -> int:
-    """Tells it; whether all went well."""
-    result = Story(scenario, board, seed).run()
+    """Runs it and prints it; the exit code."""
+    result = Demo(scenario, board, seed).run()
     print()
     if result.state != "passed":
         print(result.why, file=sys.stderr)
         print(f"demo: {result.state}", file=sys.stderr)
         return 1
-    print(f"demo: all of it happened as told, in {result.seconds:.0f} s on {board.name} ({place.farm()})")
+    print(f"demo: all steps succeeded, in {result.seconds:.0f} s on {board.name} ({place.farm()})")
     return 0

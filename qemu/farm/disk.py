@@ -103,7 +103,7 @@ def whole(to: Path, name: str, partitions: list[Partition]) -> None:
     with to.open("r+b") as out:
         for part, place in zip(partitions, places):
             pour(part.image, out.fileno(), place)
-    # Whoever reads the image finds it complete, also when the power goes now.
+    # A program that reads the image finds it complete, also when the power goes now.
     sync(to)
 
 

@@ -98,7 +98,7 @@ cat >etc/docker/engine.json <<END
 { "storage-driver": "overlay2", "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false,
   "runtimes": { "bare": { "path": "/usr/sbin/runc" } } }
 END
-# What is unpacked on the way is not to take the slot's room.
+# What is unpacked on the way is not to take the slot's space.
 DOCKER_TMPDIR=/tmp chroot . dockerd --config-file /etc/docker/engine.json --host unix:///run/balena-host.sock \
     --data-root /mnt/sysroot/inactive/balena --exec-root /run/engine --pidfile /run/engine.pid >engine.log 2>&1 &
 engine=$!

@@ -60,7 +60,7 @@ FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", 
 #: Of udev's rules, those that a board's devices need: each event goes through all of them.
 UDEV_RULES = ("50-udev-default.rules", "60-block.rules", "60-persistent-storage.rules", "80-drivers.rules", "99-systemd.rules")
 
-#: Releases that nobody asks for an engine: they never come up, are there to have a broken one, or for something else than it. Without
+#: Releases whose engine is not used: they never come up, are there to have a broken one, or for something else than it. Without
 #: it, two thirds of an update's time are saved.
 NO_ENGINE = ("broken-engine", "vpn-down", "no-init", "panic", "failing-hook", "light")
 
@@ -101,7 +101,7 @@ class Board:
     arch: str
     machine: str
     #: As in the files below qemu/boards.
-    dialect: str
+    backend: str
     console: str
 
 
@@ -132,7 +132,7 @@ class Images:
 
 
 def note(text: str) -> None:
-    """A line for whoever watches."""
+    """Prints a line."""
     print(f"{time.strftime('%T')} images: {text}", file=sys.stderr, flush=True)
 
 
@@ -156,11 +156,11 @@ class Cache:
     """Finished parts of one board, each in a folder of its own. Who builds holds its lock."""
 
     def __init__(self, top: Path) -> None:
-        """Takes the lock, and waits for whoever has it."""
+        """Takes the lock, and waits while another process has it."""
         self.top = top
         top.mkdir(parents=True, exist_ok=True)
         self.lock = (top / "lock").open("w")
-        began, told = time.monotonic(), False
+        began, waiting = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,9 +168,9 @@ class Cache:
             except BlockingIOError:
                 if time.monotonic() - began > LOCK_SECONDS:
                     raise Fault(f"{top}/lock has been held for an hour: end the builder that has it") from None
-            if not told:
+            if not waiting:
                 note(f"waiting for another builder of {top}")
-                told = True
+                waiting = True
             time.sleep(0.5)
         for left in top.glob("*.new"):
             shutil.rmtree(left)
@@ -199,7 +199,7 @@ class Cache:
         return at
 
     def close(self) -> None:
-        """Removes what nobody wants any more, and lets others build."""
+        """Removes what is not used any more, and lets others build."""
         for at in self.top.glob("*-*"):
             if at not in self.used and at.is_dir() and time.time() - at.stat().st_mtime > KEEP_SECONDS:
                 shutil.rmtree(at)
@@ -434,11 +434,11 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
     """The file system with the archives, and some of them as files."""
     with tempfile.TemporaryDirectory(dir=to) as scratch:
         files = Path(scratch)
-        # Nobody updates to what is installed.
+        # No scenario updates to what is installed.
         for name in [name for name in RELEASES if name != "base"]:
             hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(base, layers, name))
         size = sum(f.stat().st_size for f in files.iterdir())
-        # Nothing is ever written to it: no journal, no room left.
+        # Nothing is ever written to it: no journal, no free space.
         disk.ext4(to / "releases.img", "releases", size * 103 // 100 // MIB + 16, files, "-O ^has_journal -m 0 -N 64 -i 1048576")
         for name in ON_HOST:
             (files / f"{name}.tar").rename(to / f"{name}.tar")
@@ -581,7 +581,7 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
 
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
-                programs = installed(board, copal, (*HOST_OS, SELECTION[board.dialect]), Path(scratch))
+                programs = installed(board, copal, (*HOST_OS, SELECTION[board.backend]), Path(scratch))
                 for name in RELEASES:
                     make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
 

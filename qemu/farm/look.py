@@ -73,7 +73,7 @@ def boot_file(disk: Path, path: str) -> bytes | None:
 
 
 def ext4_file(disk: Path, name: str, path: str) -> bytes | None:
-    """A file of an ext4 partition that nobody has mounted; none where there is none."""
+    """A file of an ext4 partition that is not mounted; none where there is none."""
     at = partition(disk, name)
     argv = ["debugfs", "-R", f'cat "{path}"', f"{disk}?offset={at.offset}"]
     result = subprocess.run(argv, capture_output=True, timeout=60, check=False)
@@ -105,7 +105,7 @@ def values(text: str) -> dict[str, str]:
 
 def selection(board: Board, environment: bytes | None, count: bytes | None) -> Selection:
     """The selection in the files of that bootloader, as their documentation has it."""
-    if board.dialect == "grub":
+    if board.backend == "grub":
         if environment is None:
             raise FarmError(f"no {board.environment} on the boot partition")
         if len(environment) != 1024 or not environment.startswith(b"# GRUB Environment Block\n"):

@@ -266,7 +266,7 @@ class Machine:
             raise FarmError(f"`{script.splitlines()[0]}` ended with {answer.status}: {answer.output.strip()[-2000:]}")
         return answer.output
 
-    def story(self, path: Path) -> bool:
+    def save_journal(self, path: Path) -> bool:
         """What the system says of itself, for a failure; whether there is anything."""
         script = "copal status; copal status --log; systemctl --failed --no-legend; journalctl --no-pager -o short-monotonic | tail -n 3000"
         try:
@@ -359,7 +359,7 @@ def nested(options: str) -> dict[str, Any]:
     return result
 
 
-# Colours, the cursor's moves, and systemd's line about what it waits for, anew every half second.
+# Colours, the cursor's moves, and systemd's line about what it waits for, printed every half second.
 NOISE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>()].?)")
 WAITING = re.compile(r"^.{0,12}\(\d+ of \d+\) (?:A |\d+ )?(?:start |stop )?[Jj]ob .* running")
 

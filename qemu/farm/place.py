@@ -22,7 +22,7 @@ STOPPED = threading.Event()
 GUESTS = 2
 
 # Bytes that a board takes in the farm's cache: 1.5 GiB of images, 5 of states, 3 of two runs with their records of writes.
-ROOM = 10 << 30
+SPACE = 10 << 30
 
 
 class FarmError(Exception):
@@ -56,8 +56,8 @@ def farm() -> Path:
     return at
 
 
-def room(boards: int) -> None:
-    """Fails where there is no room for the images, states and disks of so many boards."""
+def need_space(boards: int) -> None:
+    """Fails where there is no space for the images, states and disks of so many boards."""
     at = farm()
     free = shutil.disk_usage(at).free
     ours = 0
@@ -65,10 +65,10 @@ def room(boards: int) -> None:
         # Another run may be at work there.
         with contextlib.suppress(OSError):
             ours += path.lstat().st_blocks * 512
-    if free + ours < boards * ROOM:
+    if free + ours < boards * SPACE:
         raise FarmError(
-            f"{at}: {boards} board{'s' * (boards > 1)} need {boards * ROOM >> 30} GiB of room there, and {free + ours >> 30} GiB are "
-            "free: make room, or name another folder with COPAL_FARM"
+            f"{at}: {boards} board{'s' * (boards > 1)} need {boards * SPACE >> 30} GiB there, and {free + ours >> 30} GiB are "
+            "free: free some space, or name another folder with COPAL_FARM"
         )
 
 

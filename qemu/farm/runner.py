@@ -36,7 +36,7 @@ POWER_OFF = 300.0
 CONSOLE = 600.0
 # Bytes at a disk's beginning that have no table, nor a loader, until all else is there.
 FIRST = 1 << 20
-# A few requests before and behind a change of the bootloader's selection.
+# A few requests before and after a change of the bootloader's selection.
 AROUND = (-3, 4)
 
 
@@ -53,7 +53,7 @@ class Result:
     seconds: float
     state: str
     why: str = ""
-    told: str = ""
+    times: str = ""
 
 
 class Run:
@@ -81,7 +81,7 @@ class Run:
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
         # What the summary says of this run.
-        self.told = ""
+        self.times = ""
         self.accelerator = machines.accelerator(board.arch)
 
     # --- running it ---------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Run:
                         self.machine.kill()
         except NotRun as error:
             return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "not run", str(error))
-        return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "passed", told=self.told)
+        return Result(self.scenario.name, self.board.name, time.monotonic() - begun, "passed", times=self.times)
 
     def do(self, step: Step) -> None:
         """One step."""
@@ -129,7 +129,7 @@ class Run:
             method(*arguments)
 
     def report(self, where: str) -> str:
-        """What a failure shows; the console stays behind in the farm's cache."""
+        """What a failure shows; the console is kept in the farm's cache."""
         lines = [where, f"cuts were made with --seed {self.seed}"] if self.cuts else [where]
         if self.machine is not None:
             kept = place.farm() / "failed" / f"{self.scenario.name}-{self.board.name}"
@@ -138,7 +138,7 @@ class Run:
             for name in ("console", "errors", "command"):
                 if (self.machine.folder / name).is_file():
                     shutil.copy(self.machine.folder / name, kept / name)
-            if self.machine.on and self.machine.story(kept / "journal"):
+            if self.machine.on and self.machine.save_journal(kept / "journal"):
                 lines.append(f"what the system says of itself: {kept}/journal")
             lines.append(f"the whole console: {kept}/console; its last lines:")
             lines.append(machines.tail(self.machine.console()))
@@ -174,7 +174,7 @@ class Run:
             self.machine = Machine(self.board, self.hardware, self.accelerator)
 
     def start(self, state: states.State | None = None) -> None:
-        """Starts QEMU. Where a power cut is to come, the disk is kept as it is, and its writes are recorded: behind those
+        """Starts QEMU. Where a power cut is to come, the disk is kept as it is, and its writes are recorded: after those
         that have made the state, where it has them."""
         assert self.hardware is not None
         at = self.hardware.folder
@@ -248,7 +248,7 @@ class Run:
         receipt = json.loads(self.boot_file("flash-receipt.json") or b"{}")
         if not receipt:
             raise FarmError("no receipt on the boot partition")
-        self.told = times.told(machine.on_at, begun, machine.off_at, receipt)
+        self.times = times.report(machine.on_at, begun, machine.off_at, receipt)
 
     def reboot(self) -> None:
         self.ask("systemctl reboot --no-block")

@@ -70,7 +70,7 @@ STEPS = [
     ("expect phase PHASE", "expect_phase", "what `copal status` says"),
     ("expect bootloader SELECTION", "expect_bootloader", "its environment: in the guest, and on the disk as the host sees it"),
     ("expect disk equals image", "expect_image", "every byte but the boot partition's, as the host sees them"),
-    ("expect no partition table", "expect_no_table", "on the disk, as the host sees it; behind a cut, whatever it has kept"),
+    ("expect no partition table", "expect_no_table", "on the disk, as the host sees it; after a cut, what the disk has kept"),
     ("expect no table at the disk's end", "expect_no_backup", "where an older system's backup table was; likewise"),
     ("expect CHIP at OFFSET holds NAME", "expect_flash", "bytes of a chip as the host sees them, and a file of the images"),
     ("mark", "mark", "remember how far the disk's writes are, for the cuts below; else they count from the beginning of the state"),
@@ -221,7 +221,7 @@ def load(path: Path, known: list[str]) -> Scenario:
 
 
 def all_in(folder: Path, known: list[str]) -> list[Scenario]:
-    """Every scenario of a folder. All of their mistakes are told at once."""
+    """Every scenario of a folder. All of their mistakes are reported at once."""
     found, errors = [], []
     for path in sorted(folder.glob("*.scenario")):
         try:

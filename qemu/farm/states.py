@@ -74,11 +74,11 @@ class Images:
 
                 wanted = boards.load(board)
                 for kind, made in images.BOARDS.items():
-                    if (made.machine, made.dialect) == (wanted.arch, wanted.dialect):
+                    if (made.machine, made.backend) == (wanted.arch, wanted.backend):
                         break
                 else:
                     raise FarmError(
-                        f"nobody knows how to make images for {wanted.arch} with {wanted.dialect}, which {board} is: see BOARDS in "
+                        f"there is no recipe of images for {wanted.arch} with {wanted.backend}, which {board} is: see BOARDS in "
                         "qemu/farm/images.py"
                     )
                 copal = place.binary(images.BOARDS[kind].machine)
@@ -128,7 +128,7 @@ def hardware(board: Board, at: Path, sockets: Path, live: bool) -> Hardware:
         sockets=sockets,
         disk=at / "disk",
         flash=tuple(sorted(at.glob("flash?"))),
-        # A controller of SD cards comes back from a saved machine without its registers.
+        # A saved machine does not have the registers of its SD controller.
         emmc=at / "emmc" if board.emmc and not live else None,
         releases=Path(Images.of(board.name).releases),
         incoming=live,
@@ -141,7 +141,7 @@ def chips(board: Board, at: Path) -> None:
     if board.variables:
         shutil.copyfile(boards.firmware(board.variables), at / "flash1")
     if board.flash_size:
-        # Holes where an erased flash has ones: nobody looks at what is not used.
+        # Holes where an erased flash has ones: no program reads what is not used.
         empty(at / "flash1", 0)
         for path in (at / "flash0", at / "flash1"):
             os.truncate(path, board.flash_size)
@@ -156,7 +156,7 @@ def empty(path: Path, size: int) -> None:
 
 
 def make(board: Board, name: str, accelerator: str, say: Callable[[str], None]) -> State:
-    """A state, made if nobody has."""
+    """A state, made if it is not there."""
     top = place.farm() / "states" / f"{board.name}-{key(board, accelerator)}"
     at = top / name
     forget(board, top)
@@ -199,7 +199,7 @@ def make_dead(board: Board, name: str, at: Path) -> None:
     elif name == "dirty":
         dirty(at / "disk", image, size)
     else:
-        raise FarmError(f"nobody knows how to make the state {name}")
+        raise FarmError(f"there is no recipe of the state {name}")
 
 
 def dirty(disk: Path, image: Path, size: int) -> None:
@@ -249,7 +249,7 @@ def make_live(board: Board, name: str, accelerator: str, at: Path, say: Callable
             else:
                 machine.start()
                 machine.ready(board.boot_seconds)
-                # It is started by whoever asks it first.
+                # Its first client starts it.
                 machine.must("systemctl start balena-host.service", board.boot_seconds)
                 settle(machine, board)
             machine.must("sync; echo 3 >/proc/sys/vm/drop_caches; sync")
@@ -263,8 +263,8 @@ def make_live(board: Board, name: str, accelerator: str, at: Path, say: Callable
         except FarmError as error:
             kept = place.farm() / "failed" / f"state-{name}-{board.name}"
             kept.mkdir(parents=True, exist_ok=True)
-            told = f"what the system says of itself: {kept}/journal\n" if machine.on and machine.story(kept / "journal") else ""
-            raise FarmError(f"the state {name} of {board.name}: {error}\n{told}{machines.tail(machine.console())}") from None
+            journal = f"the system's journal: {kept}/journal\n" if machine.on and machine.save_journal(kept / "journal") else ""
+            raise FarmError(f"the state {name} of {board.name}: {error}\n{journal}{machines.tail(machine.console())}") from None
         finally:
             machine.kill()
 

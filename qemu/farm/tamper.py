@@ -23,7 +23,7 @@ KINDS = {
     "boot-count": ("orderly-reboots-not-counted", "boots 5.1.0 in B"),
 }
 
-# As long as the longest of them, with what tells it from anything else in the binary.
+# As long as the longest of them, with what no other part of the binary has.
 _NONE = "copal-tamper=" + "none".ljust(20, "_")
 _SWITCH = f'''//! Whether a promise is to be broken.
 

@@ -9,7 +9,7 @@ from typing import Any
 from machine import Machine
 from place import FarmError
 
-# Seconds; shorter steps of the flasher are not told.
+# Seconds; shorter steps of the flasher are not shown.
 LONG = 0.5
 UNIT = "resin-init-flasher.service"
 
@@ -38,7 +38,7 @@ def begun(machine: Machine, seconds: float) -> Begun:
         time.sleep(0.2)
 
 
-def told(on: float, begun_at: Begun, off: float, receipt: dict[str, Any]) -> str:
+def report(on: float, begun_at: Begun, off: float, receipt: dict[str, Any]) -> str:
     """A line: the parts, in order, and what the flasher did with its own."""
     steps = receipt["timeline"]
     if not steps:

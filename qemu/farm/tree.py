@@ -16,7 +16,7 @@ MADE = 1_700_000_000
 
 
 class Fault(Exception):
-    """Something that the caller is told, with what to do about it."""
+    """A mistake to report to the caller, with the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Tree:
         return file_digest(to)
 
     def write(self, to: Path) -> None:
-        """Writes it below a folder, with its modes and times; owners are those of whoever calls."""
+        """Writes it below a folder, with its modes and times; its owner is the calling user."""
         folders = []
         for path, node in sorted(self.nodes.items()):
             at = to / path

@@ -25,7 +25,7 @@ class BadFirmware(Exception):
 
 
 def boot_script(guests: Path, to: Path) -> Path:
-    """Writes the boot script as U-Boot reads it: the commands behind a header of 64 bytes with checksums."""
+    """Writes the boot script as U-Boot reads it: the commands after a header of 64 bytes with checksums."""
     del guests  # nothing of them is needed, but all of a board's boot files are made with the same arguments
     commands = BOOT_COMMANDS.read_bytes()
     data = struct.pack(">II", len(commands), 0) + commands
@@ -49,7 +49,7 @@ def firmware(guests: Path) -> Path:
 
 
 def other_firmware(guests: Path, to: Path) -> Path:
-    """Writes a U-Boot that differs from Debian's in the version it tells, for updates of the bootloader."""
+    """Writes a U-Boot that differs from Debian's in the version it prints, for updates of the bootloader."""
     data = firmware(guests).read_bytes()
     if data.count(VERSION) != 1:
         raise BadFirmware(f"{firmware(guests)} has {VERSION.decode()!r} {data.count(VERSION)} times, not once: set VERSION in {__file__}")
@@ -58,7 +58,7 @@ def other_firmware(guests: Path, to: Path) -> Path:
 
 
 def nor_image(guests: Path, to: Path) -> Path:
-    """Writes the first NOR flash (`if=pflash,unit=0`): U-Boot, and nothing behind it."""
+    """Writes the first NOR flash (`if=pflash,unit=0`): U-Boot, and nothing after it."""
     return _nor(firmware(guests).read_bytes(), to)
 
 

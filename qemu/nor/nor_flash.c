@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tells the kernel's physmap driver where a parallel NOR flash is.
+ * Registers a parallel NOR flash with the kernel's physmap driver.
  *
  * On a board a device tree does this. A PC has none, and Debian's physmap is built without the options that would take
  * the address from elsewhere. For the virtual machines of the tests only.

@@ -36,7 +36,7 @@ class Files(unittest.TestCase):
             ("machine =", "machin =", ["machin", "x.ini"]),
             ("memory = 768", "memory = much", ["memory", "much"]),
             ("kind = virtio", "kind = tape", ["kind", "tape", "nvme"]),
-            ("dialect = grub", "dialect = lilo", ["dialect", "lilo"]),
+            ("backend = grub", "backend = lilo", ["backend", "lilo"]),
             ("cpu = max\n", "", ["cpu"]),
         ):
             with self.assertRaises(FarmError) as caught:

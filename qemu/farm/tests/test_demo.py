@@ -1,4 +1,4 @@
-"""What of a console is shown to somebody who watches."""
+"""Which lines of a console the demo shows."""
 
 import contextlib
 import io

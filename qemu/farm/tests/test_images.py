@@ -98,7 +98,7 @@ class Archives(Case):
     """Archives as `docker save` writes them."""
 
     def test_an_archive_names_its_layers_by_their_digests(self) -> None:
-        """Whoever loads it checks them."""
+        """The engine checks them when it loads it."""
         layers = []
         for name in ("one", "two"):
             tree = Tree()
@@ -134,7 +134,7 @@ class Parts(Case):
     """What qemu/prepare.sh has made."""
 
     def test_without_one_nothing_is_run(self) -> None:
-        """Which is no failure of a scenario: states.py tells the two apart by this."""
+        """Which is no failure of a scenario: states.py distinguishes the two by this."""
         with self.assertRaisesRegex(bootchain.MissingPart, "kernel is missing: run qemu/prepare.sh"):
             images.part(self.at, "kernel")
 

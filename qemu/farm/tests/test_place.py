@@ -1,4 +1,4 @@
-"""Whether there is room, and that waiting for it ends."""
+"""Free space, and waiting that ends."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import place
 from place import FarmError
 
 
-class Room(unittest.TestCase):
+class Space(unittest.TestCase):
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -31,17 +31,17 @@ class Room(unittest.TestCase):
 
     def test_too_little_is_said_before_anything_is_made(self) -> None:
         self.free(15 << 30)
-        place.room(1)
-        with self.assertRaisesRegex(FarmError, "2 boards need 20 GiB of room there, and 15 GiB are free.*COPAL_FARM"):
-            place.room(2)
+        place.need_space(1)
+        with self.assertRaisesRegex(FarmError, "2 boards need 20 GiB there, and 15 GiB are free.*COPAL_FARM"):
+            place.need_space(2)
 
     def test_what_is_there_already_counts(self) -> None:
         (self.top / "image").write_bytes(b"x" * (8 << 20))
         self.free((10 << 30) - (4 << 20))
-        place.room(1)
+        place.need_space(1)
         (self.top / "image").unlink()
         with self.assertRaises(FarmError):
-            place.room(1)
+            place.need_space(1)
 
 
 class Ended(unittest.TestCase):

@@ -15,7 +15,7 @@ RECEIPT: dict[str, Any] = {
 
 class Times(unittest.TestCase):
     def test_parts_add_up(self) -> None:
-        line = times.told(100.0, times.Begun(102.0, 117.0), 160.0, RECEIPT)
+        line = times.report(100.0, times.Begun(102.0, 117.0), 160.0, RECEIPT)
         for part in (
             "60.0 s from power-on to power-off",
             "firmware and bootloader 2.0 s, kernel and services 15.0 s, flasher 40.0 s, switching off 3.0 s",
@@ -25,6 +25,6 @@ class Times(unittest.TestCase):
 
     def test_what_cannot_be_is_said(self) -> None:
         with self.assertRaisesRegex(FarmError, "switching off took -7.0 s"):
-            times.told(100.0, times.Begun(102.0, 117.0), 150.0, RECEIPT)
+            times.report(100.0, times.Begun(102.0, 117.0), 150.0, RECEIPT)
         with self.assertRaisesRegex(FarmError, "no timeline"):
-            times.told(100.0, times.Begun(102.0, 117.0), 160.0, RECEIPT | {"timeline": []})
+            times.report(100.0, times.Begun(102.0, 117.0), 160.0, RECEIPT | {"timeline": []})

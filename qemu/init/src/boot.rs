@@ -17,7 +17,7 @@ const SLOT: &str = "mnt/sysroot/active";
 /// The program of the system that goes on.
 const INIT: &str = "/sbin/init";
 
-/// Makes the slot's container the root, and executes its init with these arguments. Comes back with an error only.
+/// Makes the slot's container the root, and executes its init with these arguments. Returns only with an error.
 pub(crate) fn boot(slot: &Path, name: &OsStr, arguments: &[OsString]) -> Box<dyn Error> {
     match start(slot, name, arguments) {
         Err(e) => e,
@@ -52,7 +52,7 @@ fn start(slot: &Path, name: &OsStr, arguments: &[OsString]) -> Result<Infallible
         .map_err(|e| format!("cannot make the root read-only: {e}"))?;
     for point in &moving {
         if let Err(e) = rustix::mount::mount_move(point, at_root(point)) {
-            // A mount that stays behind is in the slot's folder; a system without it may still come up.
+            // A mount that is left is in the slot's folder; a system without it may still come up.
             eprintln!("init: cannot move {}: {e}", point.display());
         }
     }

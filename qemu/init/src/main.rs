@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     match run(&arguments, std::process::id() == 1) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            // Nobody is left to tell when even this fails. After the first program the kernel panics, and the bootloader counts.
+            // There is nowhere to report a failure of this. After the first program the kernel panics, and the bootloader counts.
             drop(writeln!(std::io::stderr(), "init: {e}"));
             ExitCode::FAILURE
         }

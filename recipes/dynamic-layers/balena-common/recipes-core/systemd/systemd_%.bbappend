@@ -1,4 +1,4 @@
-# The rule for the two roots, and the program that it asks, come with copal: systemd is not built anew for each of its versions.
+# The rule for the two roots, and the program that it asks, come with copal: systemd is not rebuilt for each of its versions.
 do_install[postfuncs] += "copal_leave_update_state"
 
 copal_leave_update_state() {

@@ -31,13 +31,13 @@ FILES:${PN} += "${sysconfdir}/copal"
 
 RDEPENDS:${PN}:append:class-target = " copal"
 
-# A hook that is kept has to be unpacked anew where copal's has taken its place in an earlier build.
+# A hook that is kept has to be unpacked again where copal's has taken its place in an earlier build.
 do_unpack[vardeps] += "COPAL_KEEP_HOOKS"
 do_install[prefuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
 do_install[postfuncs] += "copal_check_root_hook"
 
-# Behind copal_check_sources, which has looked at what was there.
+# After copal_check_sources, which has looked at what was there.
 python copal_put_hooks() {
     import shutil
 
