@@ -353,8 +353,8 @@ class Bench:
             f"{version}, static musl build; {cpu.group(1) if cpu else 'unknown CPU'}, {os.cpu_count()} processors,"
             f" Linux {os.uname().release}. Images of {self.args.size} MiB, {self.args.rounds} rounds, medians. One loop device over a",
             "fully allocated file on ext4, caches dropped before every timed command. copal starts from a disk full of 0xA5;",
-            "`dd conv=sparse` and `bmaptool` start from a disk full of zeroes, because on any other they leave a wrong image",
-            "behind (see below).",
+            "`dd conv=sparse` and `bmaptool` start from a disk full of zeroes, because any other disk has a wrong image",
+            "afterwards (see below).",
             "",
             "| scenario | contestant | wall s | CPU s | peak RSS MiB | ratio |",
             "|---|---|---:|---:|---:|---:|",

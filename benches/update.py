@@ -10,7 +10,7 @@ The time of an update is cut up without a word from copal itself:
 - *engine*: the union of the times in which a request was in flight, by a proxy before the engine's socket. The archive's way
   to the engine is a request. So is the run of the forward hooks, in a container.
 - *programs*: the release's own programs, which say themselves when they ran.
-- *medium*: fsync(2), fdatasync(2) and syncfs(2), by strace, which stops a process at these calls alone (seccomp). Behind the
+- *medium*: fsync(2), fdatasync(2) and syncfs(2), by strace, which stops a process at these calls alone (seccomp). After the
   engine's load nothing of the image need be on the medium; what is selected has to be, so this writes the layers.
 - *own*: everything else, from exec to exit. It is cut up once more by /proc/PID/schedstat, looked at every two milliseconds:
   on a processor, waiting for one (other work on the machine), and asleep: for the archive that is not in memory yet, and until a

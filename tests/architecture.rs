@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
 /// Top-level modules from top to bottom; those of one line stand side by side, and may use each other in one direction.
 const LAYERS: &[&[&str]] = &[
     &["main"],
@@ -30,12 +32,12 @@ fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|l| l.contains(&module))
 }
 
-/// A source file: its module path below the crate, and its text without comments and literals.
+/// A source file, with its module path below the crate.
 struct Source {
     path: PathBuf,
     module: Vec<String>,
     text: String,
-    code: String,
+    tokens: Vec<String>,
 }
 
 fn sources() -> Vec<Source> {
@@ -67,108 +69,51 @@ fn sources() -> Vec<Source> {
             if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
                 module.pop();
             }
-            Source { code: strip(&text), path, module, text }
+            Source { tokens: tokens(&text), path, module, text }
         })
         .collect()
 }
 
-/// `text` with comments and the contents of string and character literals blanked, lines kept.
-fn strip(text: &str) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
-    let mut out = String::with_capacity(text.len());
-    let mut i = 0;
-    let keep_lines =
-        |out: &mut String, part: &[char]| part.iter().filter(|c| **c == '\n').for_each(|c| out.push(*c));
-    while i < chars.len() {
-        let start = i;
-        let word_before = i > 0 && (at(i - 1).is_alphanumeric() || at(i - 1) == '_');
-        let hashes = (i + 1..chars.len()).take_while(|&j| at(j) == '#').count();
-        match at(i) {
-            '/' if at(i + 1) == '/' => {
-                while i < chars.len() && at(i) != '\n' {
-                    i += 1;
-                }
-            }
-            '/' if at(i + 1) == '*' => {
-                let mut depth = 0;
-                loop {
-                    match (at(i), at(i + 1)) {
-                        ('/', '*') => (depth, i) = (depth + 1, i + 2),
-                        ('*', '/') => (depth, i) = (depth - 1, i + 2),
-                        _ => i += 1,
-                    }
-                    if depth == 0 || i >= chars.len() {
-                        break;
-                    }
-                }
-            }
-            'r' if at(i + 1 + hashes) == '"' && (!word_before || at(i - 1) == 'b') => {
-                i += 2 + hashes;
-                while i < chars.len() && !(at(i) == '"' && (0..hashes).all(|h| at(i + 1 + h) == '#')) {
-                    i += 1;
-                }
-                i += 1 + hashes;
-                out.push_str("\"\"");
-            }
-            '"' => {
-                i += 1;
-                while i < chars.len() && at(i) != '"' {
-                    i += if at(i) == '\\' { 2 } else { 1 };
-                }
-                i += 1;
-                out.push_str("\"\"");
-            }
-            // A character, not a lifetime: '\…' or 'x'.
-            '\'' if at(i + 1) == '\\' || at(i + 2) == '\'' => {
-                i += if at(i + 1) == '\\' { 3 } else { 2 };
-                while i < chars.len() && at(i) != '\'' {
-                    i += 1;
-                }
-                i += 1;
-                out.push_str("' '");
-            }
-            c => {
-                out.push(c);
-                i += 1;
-                continue;
-            }
-        }
-        keep_lines(&mut out, &chars[start..i.min(chars.len())]);
-    }
+/// The words and signs of `text`, groups included, `::` as one. Comments are gone, and a literal is one token.
+fn tokens(text: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    flatten(text.parse().unwrap(), &mut out);
     out
 }
 
-/// Words and single signs, `::` as one.
-fn tokens(code: &str) -> Vec<&str> {
-    let mut out = Vec::new();
-    let mut rest = code.trim_start();
-    while let Some(c) = rest.chars().next() {
-        let len = if c.is_alphanumeric() || c == '_' {
-            rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
-        } else if rest.starts_with("::") {
-            2
-        } else {
-            c.len_utf8()
-        };
-        let (token, tail) = rest.split_at(len);
-        out.push(token);
-        rest = tail.trim_start();
+fn flatten(stream: TokenStream, out: &mut Vec<String>) {
+    for tree in stream {
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                out.push(open.to_owned());
+                flatten(group.stream(), out);
+                out.push(close.to_owned());
+            }
+            TokenTree::Punct(sign) if sign.as_char() == ':' && out.last().is_some_and(|last| last == ":") => {
+                *out.last_mut().unwrap() = "::".to_owned();
+            }
+            other => out.push(other.to_string()),
+        }
     }
-    out
 }
 
 /// Walks the tokens with the module each one stands in (inline `mod name { … }` included).
-fn walk<'a>(module: &[String], tokens: &[&'a str], mut see: impl FnMut(&[String], usize, &'a str)) {
+fn walk(module: &[String], tokens: &[String], mut see: impl FnMut(&[String], usize, &str)) {
     let mut here = module.to_vec();
     let mut inline = Vec::new();
     let mut depth = 0;
-    for (i, &token) in tokens.iter().enumerate() {
-        match token {
+    for (i, token) in tokens.iter().enumerate() {
+        match token.as_str() {
             "{" => {
                 depth += 1;
                 if i >= 2 && tokens[i - 2] == "mod" {
-                    here.push(tokens[i - 1].to_owned());
+                    here.push(tokens[i - 1].clone());
                     inline.push(depth);
                 }
             }
@@ -185,12 +130,12 @@ fn walk<'a>(module: &[String], tokens: &[&'a str], mut see: impl FnMut(&[String]
     }
 }
 
-/// The top-level modules that `code`, in `module`, names by `crate::`, `copal::` or `super::`.
-fn uses(module: &[String], code: &str) -> BTreeSet<String> {
-    let tokens = tokens(code);
+/// The top-level modules that `tokens`, in `module`, name by `crate::`, `copal::` or `super::`.
+fn uses(module: &[String], tokens: &[String]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    walk(module, &tokens, |here, i, token| {
-        let follows = |j: usize| tokens.get(j + 1) == Some(&"::");
+    let is = |at: usize, what: &str| tokens.get(at).is_some_and(|t| t == what);
+    walk(module, tokens, |here, i, token| {
+        let follows = |j: usize| is(j + 1, "::");
         let begins = i == 0 || tokens[i - 1] != "::";
         let (base, mut next) = match token {
             "crate" if follows(i) => (Vec::new(), i + 2),
@@ -200,7 +145,7 @@ fn uses(module: &[String], code: &str) -> BTreeSet<String> {
                 let mut base = here.to_vec();
                 base.pop();
                 let mut next = i + 2;
-                while tokens.get(next) == Some(&"super") {
+                while is(next, "super") {
                     base.pop();
                     next += 2;
                 }
@@ -212,18 +157,18 @@ fn uses(module: &[String], code: &str) -> BTreeSet<String> {
             found.insert(top.clone());
             return;
         }
-        if tokens.get(next) != Some(&"{") {
-            found.extend(tokens.get(next).map(|&t| t.to_owned()));
+        if !is(next, "{") {
+            found.extend(tokens.get(next).cloned());
             return;
         }
         // The first names of a group, not those of groups in it.
         let mut depth = 0;
-        while let Some(&token) = tokens.get(next) {
-            match token {
+        while let Some(token) = tokens.get(next) {
+            match token.as_str() {
                 "{" => depth += 1,
                 "}" => depth -= 1,
-                _ if depth == 1 && matches!(tokens[next - 1], "{" | ",") => {
-                    found.insert(token.to_owned());
+                _ if depth == 1 && matches!(tokens[next - 1].as_str(), "{" | ",") => {
+                    found.insert(token.clone());
                 }
                 _ => {}
             }
@@ -253,7 +198,7 @@ fn objection(from: &str, to: &str) -> Option<String> {
 fn edges(sources: &[Source]) -> BTreeSet<(String, String, PathBuf)> {
     let mut out = BTreeSet::new();
     for s in sources.iter().filter(|s| !s.module.is_empty()) {
-        for to in uses(&s.module, &s.code) {
+        for to in uses(&s.module, &s.tokens) {
             out.insert((s.module[0].clone(), to, s.path.clone()));
         }
     }
@@ -291,7 +236,7 @@ fn every_module_has_its_place() {
 #[test]
 fn an_upward_edge_would_be_found() {
     let module = |m: &str| m.split("::").map(str::to_owned).collect::<Vec<_>>();
-    let seen = |m: &str, code: &str| uses(&module(m), &strip(code)).into_iter().collect::<Vec<_>>();
+    let seen = |m: &str, code: &str| uses(&module(m), &tokens(code)).into_iter().collect::<Vec<_>>();
 
     assert_eq!(seen("sys::log", "use crate::error::Result;"), ["error"]);
     assert_eq!(
@@ -319,9 +264,9 @@ fn an_upward_edge_would_be_found() {
 
 /// A glob over the crate would hide which modules are meant.
 #[test]
-fn nobody_imports_the_crate_as_a_whole() {
+fn no_module_imports_the_crate_as_a_whole() {
     for source in sources() {
-        let code: String = source.code.split_whitespace().collect();
+        let code = source.tokens.concat();
         assert!(!code.contains("crate::*") && !code.contains("crate::{*"), "{}", source.path.display());
     }
 }
@@ -330,8 +275,7 @@ fn nobody_imports_the_crate_as_a_whole() {
 fn unsafe_is_in_sys_only() {
     let mut in_sys = 0;
     for s in sources() {
-        let tokens = tokens(&s.code);
-        let found = tokens.iter().filter(|t| matches!(**t, "unsafe" | "unsafe_code")).count();
+        let found = s.tokens.iter().filter(|t| matches!(t.as_str(), "unsafe" | "unsafe_code")).count();
         if s.module.first().is_some_and(|m| m == "sys") {
             in_sys += found;
         } else {
@@ -341,16 +285,15 @@ fn unsafe_is_in_sys_only() {
     assert!(in_sys > 0, "the scan sees none at all");
 }
 
-/// They panic when nobody reads the output any more, which with `panic = "abort"` ends a flash half way.
+/// They panic when the reader of the output has closed it, which with `panic = "abort"` ends a flash half way.
 #[test]
 fn nothing_prints_by_macro() {
     let mut looked_at = 0;
     for s in sources() {
-        let tokens = tokens(&s.code);
-        walk(&s.module, &tokens, |here, i, token| {
+        walk(&s.module, &s.tokens, |here, i, token| {
             looked_at += 1;
             let prints = matches!(token, "print" | "println" | "eprint" | "eprintln")
-                && tokens.get(i + 1) == Some(&"!");
+                && s.tokens.get(i + 1).is_some_and(|t| t == "!");
             let test = here.iter().any(|m| m == "tests");
             assert!(!prints || test, "{}: {token}! panics on a closed pipe", s.path.display());
         });

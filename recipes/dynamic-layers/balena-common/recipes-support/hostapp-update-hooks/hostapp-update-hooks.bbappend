@@ -1,5 +1,5 @@
 # HOSTAPP_HOOKS says which hooks there are, as ever. Those that are a part of copal become small shell files that run it. They take
-# the places of the recipe's own sources where these were unpacked, so that whoever installs one from there, under its own name or
+# the places of the recipe's own sources where these were unpacked, so that a recipe that installs one from there, under its own name or
 # another one, installs copal's. A hook that comes from a board's layer is left alone, whatever its name is.
 inherit copal_replace
 
