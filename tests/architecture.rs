@@ -40,10 +40,9 @@ struct Source {
     tokens: Vec<String>,
 }
 
-fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders = vec![root.clone()];
+    let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
@@ -56,6 +55,11 @@ fn sources() -> Vec<Source> {
     }
     files.sort();
     files
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    rust_files(&root)
         .into_iter()
         .map(|path| {
             let text = std::fs::read_to_string(&path).unwrap();
@@ -283,6 +287,52 @@ fn unsafe_is_in_sys_only() {
         }
     }
     assert!(in_sys > 0, "the scan sees none at all");
+}
+
+/// The names of public functions, constants and statics in `tokens`. Types are left out: a signature that has one in it needs it to be as
+/// public as itself.
+fn public_names(tokens: &[String]) -> Vec<&str> {
+    let mut found = Vec::new();
+    let is = |at: usize, words: &[&str]| tokens.get(at).is_some_and(|t| words.contains(&t.as_str()));
+    for (i, _) in tokens.iter().enumerate().filter(|(_, t)| *t == "pub") {
+        let mut at = i + 1;
+        // `pub const NAME`, `pub const fn name`, `pub async unsafe fn name`; `pub(crate)` and fields are none.
+        while is(at, &["async", "unsafe", "const"]) && is(at + 1, &["async", "unsafe", "fn"]) {
+            at += 1;
+        }
+        if is(at, &["fn", "const", "static"]) {
+            found.extend(tokens.get(at + 1).map(String::as_str));
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_public_is_used_by_another_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = sources();
+    let mut words: Vec<BTreeSet<String>> =
+        sources.iter().map(|s| s.tokens.iter().cloned().collect()).collect();
+    for folder in ["tests", "examples", "fuzz/fuzz_targets"] {
+        for path in rust_files(&root.join(folder)) {
+            words.push(tokens(&std::fs::read_to_string(path).unwrap()).into_iter().collect());
+        }
+    }
+    let mut looked_at = 0;
+    for s in &sources {
+        for name in public_names(&s.tokens) {
+            looked_at += 1;
+            let users = words.iter().filter(|w| w.contains(name)).count();
+            assert!(users > 1, "{}: no other file uses `{name}`: make it private", s.path.display());
+        }
+    }
+    assert!(looked_at > 100);
+    assert_eq!(
+        public_names(&tokens(
+            "pub fn a() {} pub const B: u8 = 0; pub async fn c() {} pub(crate) fn d() {} struct S { pub fn_: u8 }"
+        )),
+        ["a", "B", "c"]
+    );
 }
 
 /// They panic when the reader of the output has closed it, which with `panic = "abort"` ends a flash half way.
