@@ -31,9 +31,7 @@ fn rows(page: &str) -> Vec<Row> {
     let row = |line: &str| {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
         assert_eq!(cells.len(), 4, "{line}");
-        // In front of some is an anchor.
-        let number = cells[0].rsplit('>').next().unwrap().to_owned();
-        Row { number, way: cells[2].to_owned(), proof: cells[3].to_owned() }
+        Row { number: cells[0].to_owned(), way: cells[2].to_owned(), proof: cells[3].to_owned() }
     };
     let head = |l: &&str| !l.starts_with("| |") && !l.starts_with("|---");
     page.lines().filter(|l| l.starts_with('|')).filter(head).map(row).collect()
