@@ -6,7 +6,7 @@
 Runs the real program on a folder tree that stands for a device with U-Boot, its root B on trial; nothing of this machine is touched. The
 last check writes down when it returns; that of the decision is the time of the file that it changes:
 
-- *going back*: the one that the old system's `init` leaves when it is called, behind the record that makes the verdict final;
+- *rolling back*: the one that the old system's `init` leaves when it is called, behind the record that makes the verdict final;
 - *commit*: `/mnt/boot/resinOS_uEnv.txt`, which selects the new system for good.
 """
 
@@ -92,7 +92,7 @@ def main():
     parser.add_argument("--copal", default=os.environ.get("COPAL", "target/release/copal"))
     args = parser.parse_args()
     missed = False
-    for name, healthy in [("going back", False), ("commit", True)]:
+    for name, healthy in [("rolling back", False), ("commit", True)]:
         times = [once(args.copal, healthy) for _ in range(args.rounds)]
         worst = max(times)
         verdict = "ok" if worst <= LIMIT else "MISSED"

@@ -55,7 +55,7 @@ impl Phase {
         match self {
             Phase::RolledBack => "rolled back",
             Phase::Finishing => "finishing",
-            Phase::RollingBack => "going back",
+            Phase::RollingBack => "rolling back",
             Phase::Healthy => "healthy",
             Phase::Installing => "installing",
             Phase::Leftovers => "leftovers",
