@@ -90,7 +90,7 @@ const CHECKS: &[Check] = &[
     Check { name: "boot-state", look: boot::state },
     Check { name: "boot-partition", look: boot::partition },
     Check { name: "engine", look: engine::look },
-    Check { name: "room", look: space::look },
+    Check { name: "space", look: space::look },
     Check { name: "leftovers", look: system::leftovers },
     Check { name: "update", look: system::update },
     Check { name: "system", look: system::services },
