@@ -45,7 +45,7 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     match proof {
         Proof::Healthy(tried) => history_record::tried(&mut record, tried),
         Proof::NoWayBack => record.why = Some(Why::TooOld),
-        Proof::Manual => record.why = Some(Why::Asked),
+        Proof::Manual => record.why = Some(Why::Requested),
     }
     let telling = context.tell(record, false);
     if in_place {

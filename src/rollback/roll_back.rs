@@ -172,7 +172,7 @@ fn tell(
     }
     match reason {
         Reason::Unhealthy(tried) => history_record::tried(&mut record, tried),
-        Reason::Manual => record.why = Some(Why::Asked),
+        Reason::Manual => record.why = Some(Why::Requested),
         Reason::Resumed(_) if context.is_told(Event::RolledBack, &rollback.transaction) => {
             return history_record::PendingRecord::nothing();
         }

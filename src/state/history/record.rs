@@ -71,8 +71,8 @@ impl Event {
 pub enum Why {
     /// The health checks.
     Checks,
-    /// Somebody asked for it.
-    Asked,
+    /// The operator requested it.
+    Requested,
     /// The system before it is too old to go back to.
     TooOld,
     /// One of a later release of copal.
