@@ -208,7 +208,7 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&t, "boot-state", "warning", "9 attempts");
     let mut t = device();
     t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "ro");
-    finds(&t, "boot-partition", "problem", "mounted for reading only");
+    finds(&t, "boot-partition", "problem", "mounted read-only");
     let mut t = device();
     t.file("/mnt/boot/splash/.logo.png.12345678.0123456789abcdef0123456789abcdef.md5sum", "");
     t.file("/mnt/boot/CPL0A0B0.TMP", "");
