@@ -208,7 +208,7 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&t, "boot-state", "warning", "9 attempts");
     let mut t = device();
     t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "ro");
-    finds(&t, "boot-partition", "problem", "mounted for reading only");
+    finds(&t, "boot-partition", "problem", "mounted read-only");
     let mut t = device();
     t.file("/mnt/boot/splash/.logo.png.12345678.0123456789abcdef0123456789abcdef.md5sum", "");
     t.file("/mnt/boot/CPL0A0B0.TMP", "");
@@ -226,7 +226,7 @@ fn the_doctor_names_what_would_stop_an_update() {
 }
 
 /// What the doctor says of a folder with a small file system on it: the verdict and the code.
-fn room(place: &str, kib: u32) -> (String, Value) {
+fn space(place: &str, kib: u32) -> (String, Value) {
     let t = device();
     let root = t.paths().root().to_owned();
     let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
@@ -242,7 +242,7 @@ fn room(place: &str, kib: u32) -> (String, Value) {
         text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
     let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
     let about =
-        |f: &&Value| f["check"] == "room" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
+        |f: &&Value| f["check"] == "space" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
     let of_it: Vec<&Value> = found.iter().filter(about).collect();
     assert_eq!(of_it.len(), 1, "{found:#?}");
     (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
@@ -254,14 +254,14 @@ fn room_is_a_problem_where_an_update_would_stop_for_it() {
         eprintln!("not run: room_is_a_problem_where_an_update_would_stop_for_it: needs root");
         return;
     }
-    assert_eq!(room("/mnt/state", 512), ("ok".into(), Value::Null));
-    assert_eq!(room("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
+    assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
+    assert_eq!(space("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
     // Only an archive is unpacked there.
-    assert_eq!(room("/mnt/data", 512), ("warning".into(), Value::Null));
-    assert_eq!(room("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
+    assert_eq!(space("/mnt/data", 512), ("warning".into(), Value::Null));
+    assert_eq!(space("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
     let t = device();
     fs::remove_dir(t.paths().data()).unwrap();
-    finds(&t, "room", "warning", "/mnt/data");
+    finds(&t, "space", "warning", "/mnt/data");
 }
 
 #[test]

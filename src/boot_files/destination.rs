@@ -1,4 +1,4 @@
-//! The mounted boot partition, and finding one's way in it without ever leaving it.
+//! The mounted boot partition. No path leads out of it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,40 +8,32 @@ use std::path::{Component, Path};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, FileKind, Folder};
 
-/// The one link that may lead elsewhere, made where an encrypted disk keeps its EFI programs apart.
+/// The only link that may leave the partition: an encrypted disk keeps its EFI programs on another one.
 const EFI: &str = "EFI";
 const EFI_LINK: &str = "../efi/EFI";
 
-/// A boot partition, mounted.
 #[derive(Debug)]
 pub struct Destination {
     root: Folder,
-    /// `EFI` of the disk's partition that is not encrypted.
+    /// `EFI` of the non-encrypted boot partition.
     efi: Option<Folder>,
 }
 
-/// Where a walk ended.
 #[derive(Debug)]
 pub enum Walk {
-    /// In this folder.
     There(Folder),
-    /// Some folder on the way is not there.
     Missing,
 }
 
 impl Destination {
-    /// Opens what is mounted at `point`. `non_encrypted`: the block device of the disk's non-encrypted boot partition, where the
-    /// boot split has mounted one at `efi` beside `point`.
-    ///
-    /// # Errors
-    /// `BootMountFailed`.
+    /// `non_encrypted`: the block device of the non-encrypted boot partition, where the boot split has mounted one at `efi` beside `point`.
     pub fn open(point: &Path, non_encrypted: Option<&Path>) -> Result<Destination> {
         let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
         let mut efi = None;
         if let Some(node) = non_encrypted {
             let meta = std::fs::metadata(node).map_err(|e| cannot_open(node, e))?;
             let beside = point.parent().unwrap_or(point).join("efi");
-            // No such mount, and no such link: a board that splits in another way.
+            // Without that mount and link, the board splits the partition in another way.
             if let Ok(folder) = Folder::open(&beside)
                 && meta.file_type().is_block_device()
                 && folder.dev() == meta.rdev()
@@ -52,11 +44,8 @@ impl Destination {
         Ok(Destination { root, efi })
     }
 
-    /// Opens what is mounted at `point` on a running system. `plain`: where the boot partition is mounted that is not encrypted;
-    /// when that is `efi` beside `point`, the link may lead there.
-    ///
-    /// # Errors
-    /// `BootMountFailed`.
+    /// On a running system. `plain`: mount point of the non-encrypted boot partition; the link may lead there if it is `efi` beside
+    /// `point`.
     pub fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
         let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
         let beside = point.parent().unwrap_or(point).join("efi");
@@ -65,16 +54,12 @@ impl Destination {
         Ok(Destination { root, efi })
     }
 
-    /// Its top folder.
     #[must_use]
     pub fn root(&self) -> &Folder {
         &self.root
     }
 
-    /// The folder at `path`, which every link but the one allowed leads out of.
-    ///
-    /// # Errors
-    /// `BootPathEscapes`, `BootNameInvalid` for a file in the way, `BootCopyFailed`.
+    /// Fails for every link except the allowed one.
     pub fn walk(&self, path: &Path) -> Result<Walk> {
         let mut here: Option<Folder> = None;
         for (i, part) in path.components().enumerate() {
@@ -102,10 +87,7 @@ impl Destination {
         }
     }
 
-    /// The folder at `path`, or the innermost one on the way that is there: both are, or will be, on one file system.
-    ///
-    /// # Errors
-    /// As for [`walk`](Self::walk).
+    /// The folder at `path`, or its innermost parent that exists: both are on one file system, now or later.
     pub fn nearest(&self, path: &Path) -> Result<Folder> {
         for ancestor in path.ancestors() {
             if let Walk::There(folder) = self.walk(ancestor)? {
@@ -121,18 +103,11 @@ impl Destination {
         (leads == Path::new(EFI_LINK)).then(|| efi.enter(OsStr::new(".")).ok())?
     }
 
-    /// The folder at `path`, made where it is missing; its parent must be there.
-    ///
-    /// # Errors
-    /// As for [`walk`](Self::walk), and `BootPartitionFull`.
+    /// Creates the folder where it is missing; its parent must exist.
     pub fn make(&self, path: &Path) -> Result<Folder> {
         self.make_by(path, file::make_folder)
     }
 
-    /// [`make`](Self::make) by other means.
-    ///
-    /// # Errors
-    /// As for [`make`](Self::make).
     pub fn make_by(
         &self,
         path: &Path,
@@ -150,10 +125,7 @@ impl Destination {
         parent.enter(name).map_err(|e| failed(&parent, name, e))
     }
 
-    /// The folder that holds `path`, and the name in it.
-    ///
-    /// # Errors
-    /// As for [`walk`](Self::walk).
+    /// The folder of `path`, and its name there.
     pub fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
         match path.file_name() {
             Some(name) => Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name)),
@@ -161,7 +133,6 @@ impl Destination {
         }
     }
 
-    /// The error for a path that leads elsewhere.
     #[must_use]
     pub fn escapes(&self, path: &Path) -> Error {
         let full = self.root.path().join(path);
@@ -185,7 +156,6 @@ fn cannot_open(path: &Path, e: io::Error) -> Error {
         .because(e)
 }
 
-/// An error of the boot partition.
 #[must_use]
 pub fn failed(folder: &Folder, name: &OsStr, e: io::Error) -> Error {
     let path = folder.path().join(name);

@@ -1,7 +1,7 @@
-//! `fatrw`: how shell parts of the system read and write files on a boot partition.
+//! `fatrw`: shell parts of the system read and write files on a boot partition with it.
 //!
-//! Names, arguments and what a reader sees are those of the program it stands in for (0.2.21), so that either may go on where the
-//! other was cut off. How a file gets to the medium is copal's own: [`file::replace`], which leaves no side file behind.
+//! Names, arguments and what a reader sees are those of the original (0.2.21): each of the two programs can complete an interrupted
+//! write of the other. The write itself is copal's own, [`file::replace`], which leaves no side file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,18 +22,18 @@ struct Cli {
     #[command(subcommand)]
     verb: Verb,
 
-    /// Tell on stderr what is done
+    /// Log on stderr what is done
     #[arg(short, long, global = true)]
     debug: bool,
 
-    /// With no room for a copy write in place: a cut may cost it
+    /// Without space for a copy, write in place (a power cut may destroy the file)
     #[arg(short, long = "unsafe", global = true)]
     unsafe_fallback: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print a file, repaired by what a cut-off write has left
+    /// Print a file, repaired after an interrupted write
     Read {
         /// The file
         path: PathBuf,
@@ -61,20 +61,14 @@ struct WriteArgs {
 }
 
 fn mode(text: &str) -> Result<u32, &'static str> {
-    u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777).ok_or("up to four octal digits are wanted")
+    u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777).ok_or("give up to four octal digits")
 }
 
-/// The definition of its command line.
 #[must_use]
 pub fn command() -> Command {
     Cli::command()
 }
 
-/// `fatrw args…`.
-///
-/// # Errors
-/// [`Code::Usage`]; [`Code::NotRoot`] without the right to; [`Code::Io`] when a file cannot be read or written, in which case it
-/// is as it was, save with `-u` where there was no room; [`Code::OutputFailed`].
 pub fn fatrw(args: &[OsString]) -> Result<()> {
     let argv = std::iter::once(OsString::from("fatrw")).chain(args.iter().cloned());
     let cli = match Cli::try_parse_from(argv) {
@@ -94,12 +88,12 @@ pub fn fatrw(args: &[OsString]) -> Result<()> {
     }
 }
 
-/// clap's first paragraph, on one line.
+/// The first paragraph of clap's message, on one line.
 fn usage(e: &clap::Error) -> Error {
     let text = e.render().to_string();
     let first = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            "read, write or copy is wanted"
+            "give one of read, write, copy"
         }
         _ => text.split("\n\n").next().unwrap_or_default(),
     };
@@ -117,7 +111,7 @@ fn write(args: &WriteArgs, unsafe_fallback: bool) -> Result<()> {
     io::stdin().lock().read_to_end(&mut input).map_err(|e| {
         Error::new(Code::Io, "cannot read stdin: nothing was written")
             .because(e)
-            .with_hint("look at the program that writes into this one")
+            .with_hint("check the program whose output fatrw reads")
     })?;
     let content = match args.mode {
         Some(mode) => Content::BytesAs(&input, mode),
@@ -132,13 +126,13 @@ fn copy(source: &Path, dest: &Path, unsafe_fallback: bool) -> Result<()> {
     if file.metadata().map_err(failed)?.len() > 0 {
         return put(dest, &Content::File(&file), unsafe_fallback);
     }
-    // Empty, or in a file system such as /proc, where no file has a size.
+    // Empty, or in a file system such as /proc where every file has size 0.
     let mut bytes = Vec::new();
     (&file).read_to_end(&mut bytes).map_err(failed)?;
     put(dest, &Content::Bytes(&bytes), unsafe_fallback)
 }
 
-/// Opens what a reader of `path` must see.
+/// Opens the content that a reader of `path` must see.
 fn open(path: &Path, unsafe_fallback: bool) -> Result<File> {
     let open = || {
         let (folder, name) = locate(path)?;
@@ -147,7 +141,7 @@ fn open(path: &Path, unsafe_fallback: bool) -> Result<File> {
             && let Err(e) = file::commit_side_files(&folder, &name)
             && e.kind() == io::ErrorKind::StorageFull
         {
-            tracing::warn!("no room for a second copy of {}: renaming its side file", path.display());
+            tracing::warn!("no space for a second copy of {}: renaming its side file", path.display());
             file::rename_side_file(&folder, &name)?;
         }
         file::open_current(&folder, &name)
@@ -155,16 +149,16 @@ fn open(path: &Path, unsafe_fallback: bool) -> Result<File> {
     open().map_err(|e| failure("read", path, e))
 }
 
-/// Replaces `path`; what lies beside it is dropped.
+/// Side files of `path` are removed.
 fn put(path: &Path, content: &Content<'_>, unsafe_fallback: bool) -> Result<()> {
     let put = || {
         let (folder, name) = locate(path)?;
         file::sweep(&folder)?;
         let result = match file::replace(&folder, &name, content) {
             Err(e) if unsafe_fallback && e.kind() == io::ErrorKind::StorageFull => {
-                tracing::warn!("no room for a second copy of {}: writing over it in place", path.display());
+                tracing::warn!("no space for a second copy of {}: overwriting it in place", path.display());
                 file::overwrite(&folder, &name, content).map_err(|in_place| match in_place.kind() {
-                    // A file that is not there yet: the first error is the one.
+                    // The file is missing, so nothing can be overwritten: report the first error.
                     io::ErrorKind::NotFound => e,
                     _ => in_place,
                 })
@@ -177,7 +171,7 @@ fn put(path: &Path, content: &Content<'_>, unsafe_fallback: bool) -> Result<()> 
     put().map(drop).map_err(|e| failure("write", path, e))
 }
 
-/// The folder of a file and its name there. A link is followed, so that it stays one.
+/// Follows a link, so that the link remains.
 fn locate(path: &Path) -> io::Result<(Folder, OsString)> {
     let whole = match path.canonicalize() {
         Ok(whole) => whole,
@@ -195,7 +189,7 @@ fn file_name(path: &Path) -> io::Result<&OsStr> {
     path.file_name().ok_or_else(|| io::ErrorKind::IsADirectory.into())
 }
 
-/// Prints everything in `from`, which is called `path`; a reader that has left is no failure.
+/// A reader that closes the pipe is no failure.
 fn print(mut from: impl io::Read, path: &Path) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut buf = vec![0; 64 << 10];
@@ -205,7 +199,7 @@ fn print(mut from: impl io::Read, path: &Path) -> Result<()> {
             result => result.map_err(|e| failure("read", path, e))?,
         };
         let part = buf.get(..n).unwrap_or_default();
-        // `flush` at the end: a line that is not ended may still be in memory.
+        // `flush` at the end: a last line without a newline may still be in memory.
         match if part.is_empty() { out.flush() } else { out.write_all(part) } {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(e) => {
@@ -224,7 +218,7 @@ fn failure(verb: &str, path: &Path, e: io::Error) -> Error {
         io::ErrorKind::NotFound | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => {
             Some("name a regular file in an existing folder")
         }
-        io::ErrorKind::StorageFull => Some("make room for a second copy on its file system"),
+        io::ErrorKind::StorageFull => Some("free space for a second copy on its file system"),
         io::ErrorKind::ReadOnlyFilesystem => Some("mount its file system read-write"),
         _ => None,
     };

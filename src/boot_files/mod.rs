@@ -1,6 +1,5 @@
-//! A mounted boot partition as something that files are put on: by the flasher, and by an update.
-//!
-//! [`Destination`] never leads out of it, [`Budgets`] tell beforehand whether it all fits.
+//! Files on a mounted boot partition, for the flasher and for an update: [`Destination`] never leads out of it, [`Budgets`] say
+//! beforehand whether everything fits.
 
 mod destination;
 pub mod fatrw;

@@ -1,14 +1,12 @@
-//! Names that a FAT does not take.
-
 use std::ffi::OsStr;
 
-/// Why FAT, as Linux has it, does not take a name (`vfat_is_used_badchars` and `vfat_striptail_len` of `fs/fat/namei_vfat.c`).
+/// As in Linux (`vfat_is_used_badchars` and `vfat_striptail_len` of `fs/fat/namei_vfat.c`).
 #[must_use]
 pub fn refused_by_fat(name: &OsStr) -> Option<&'static str> {
     let text = name.to_string_lossy();
     match &*text {
         t if t.chars().any(|c| c < ' ' || "*?<>|\":\\".contains(c)) => {
-            Some("its name has one of the signs * ? < > | \" : \\")
+            Some("its name has one of the characters * ? < > | \" : \\")
         }
         t if t.ends_with('.') => Some("its name ends with a dot"),
         t if t.ends_with(' ') => Some("its name ends with a blank"),

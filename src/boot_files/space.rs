@@ -1,5 +1,5 @@
-//! Whether it fits, counted as the file system counts: whole clusters, folder entries, and the second copy that a file needs
-//! while it is replaced.
+//! Whether everything fits, counted as the file system counts: whole clusters, folder entries, and the second copy of a file that
+//! is being replaced.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,19 +9,18 @@ use super::destination::{Destination, failed};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{Space, Steps};
 
-/// Bytes of one entry of a FAT folder; a long name takes one for every 13 of its characters, and one more.
+/// In bytes. A long name takes one entry for every 13 characters, and one more.
 const ENTRY: u64 = 32;
 
-/// What one file system will be asked for, step by step.
+/// What one file system needs, step by step.
 #[derive(Debug)]
 pub struct Budget {
     space: Space,
-    /// Units in use beyond those of today; negative once more has been freed than taken.
+    /// Units in use, compared with today; negative once more was freed than taken.
     now: i128,
     peak: i128,
-    /// Units by which files have become smaller.
+    /// Units by which files have shrunk.
     shrunk: i128,
-    /// New entries by folder.
     entries: BTreeMap<PathBuf, u64>,
 }
 
@@ -34,7 +33,7 @@ impl Budget {
         i128::from(bytes.div_ceil(self.space.unit))
     }
 
-    /// Writes a file of `new` bytes, then frees one of `old`.
+    /// The new file is written before the old one is freed.
     pub fn replace(&mut self, old: u64, new: u64) {
         self.now += self.units(new);
         self.peak = self.peak.max(self.now);
@@ -42,51 +41,47 @@ impl Budget {
         self.free(old);
     }
 
-    /// Whoever puts the old files back over the new ones needs the room that these have given back, while files that only the new
-    /// ones know are still there. Of the reserve, that may take all.
+    /// An undo needs the space that smaller new files have given back, while files that only the new release has are still there. It may
+    /// use the reserve.
     pub fn way_back(&mut self, reserve: u64) {
         self.peak = self.peak.max(self.now + self.shrunk - self.units(reserve));
     }
 
-    /// Room for something of `bytes` that stays.
     pub fn take(&mut self, bytes: u64) {
         self.replace(0, bytes);
     }
 
-    /// Removes a file.
     pub fn free(&mut self, bytes: u64) {
         self.now -= self.units(bytes);
     }
 
-    /// A name that `folder` does not have yet.
     pub fn name(&mut self, folder: &Path, name: &OsStr) {
         *self.folder(folder) += entries_of(name);
     }
 
-    /// A folder that something is written to, so that it needs an entry for the temporary.
+    /// A folder that is written to needs an entry for the temporary file.
     pub fn folder(&mut self, folder: &Path) -> &mut u64 {
         self.entries.entry(folder.to_owned()).or_insert(1)
     }
 
-    /// New entries in a folder.
     fn new_entries(&self, folder: &Path) -> u64 {
         self.entries.get(folder).copied().unwrap_or(0)
     }
 
-    /// The largest number of bytes it will ask for, beyond those that are in use today.
+    /// The largest use in bytes, compared with today.
     fn needed(&self) -> u64 {
         let folders: i128 = self.entries.values().map(|n| self.units(n * ENTRY)).sum();
         let units = u64::try_from(self.peak + folders).unwrap_or(0);
         units.saturating_mul(self.space.unit)
     }
 
-    /// `BootPartitionFull` when it does not fit with `reserve` bytes left over.
+    /// Fails unless `reserve` bytes remain.
     fn check(&self, place: &Path, reserve: u64) -> Result<()> {
         let (needed, free) = (self.needed(), self.space.free.saturating_mul(self.space.unit));
         if needed == 0 || needed.saturating_add(reserve) <= free {
             return Ok(());
         }
-        let kept = if reserve == 0 { String::new() } else { format!(", {reserve} of which have to stay so") };
+        let kept = if reserve == 0 { String::new() } else { format!(", {reserve} of which must stay free") };
         Err(Error::new(
             Code::BootPartitionFull,
             format!(
@@ -99,32 +94,27 @@ impl Budget {
     }
 }
 
-/// One budget for each file system.
+/// One for each file system.
 #[derive(Debug)]
 pub struct Budgets<'a> {
     dest: &'a Destination,
-    /// Bytes that stay free on each.
+    /// Bytes that stay free on each file system.
     reserve: u64,
     by_device: BTreeMap<u64, (PathBuf, Budget)>,
 }
 
 impl<'a> Budgets<'a> {
-    /// Empty ones; `reserve` bytes are to stay free on each file system that is written to.
     #[must_use]
     pub fn of(dest: &'a Destination, reserve: u64) -> Budgets<'a> {
         Budgets { dest, reserve, by_device: BTreeMap::new() }
     }
 
-    /// What they are for.
     #[must_use]
     pub fn dest(&self) -> &'a Destination {
         self.dest
     }
 
-    /// That of the file system where the folder `path` is or will be.
-    ///
-    /// # Errors
-    /// As for [`Destination::walk`].
+    /// Of the file system where the folder `path` is or will be.
     pub fn at(&mut self, path: &Path) -> Result<&mut Budget> {
         let folder = self.dest.nearest(path)?;
         let space = folder.space().map_err(|e| failed(&folder, OsStr::new("."), e))?;
@@ -132,15 +122,12 @@ impl<'a> Budgets<'a> {
         Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
     }
 
-    /// On each of them: whether the old files find room again.
     pub fn way_back(&mut self) {
         for (_, budget) in self.by_device.values_mut() {
             budget.way_back(self.reserve);
         }
     }
 
-    /// # Errors
-    /// `BootPartitionFull` when one file system has not enough room, or the top folder of a FAT16 not enough entries.
     pub fn check(&self) -> Result<()> {
         for (place, budget) in self.by_device.values() {
             budget.check(place, self.reserve)?;
@@ -149,7 +136,7 @@ impl<'a> Budgets<'a> {
         let Some((_, budget)) = self.by_device.get(&root.dev()) else { return Ok(()) };
         let read = |e| failed(root, OsStr::new("."), e);
         let Some(most) = root.top_entries().map_err(read)? else { return Ok(()) };
-        // The label is an entry, too.
+        // The volume label takes an entry.
         let used: u64 = 1 + root.names().map_err(read)?.iter().map(|n| entries_of(n)).sum::<u64>();
         let new = budget.new_entries(Path::new(""));
         if used + new <= most {
@@ -163,7 +150,7 @@ impl<'a> Budgets<'a> {
     }
 }
 
-/// Entries that a name takes in a FAT folder, at most.
+/// At most.
 fn entries_of(name: &OsStr) -> u64 {
     let characters = name.to_string_lossy().encode_utf16().count();
     1 + u64::try_from(characters).unwrap_or(u64::MAX).div_ceil(13)
@@ -184,13 +171,13 @@ mod tests {
         assert_eq!(needed(|_| ()), 0);
         assert_eq!(needed(|b| b.take(1)), 2048);
         assert_eq!(needed(|b| b.replace(5000, 5000)), 3 * 2048);
-        // One after the other: only the largest is there twice.
+        // One after the other: only the largest file exists twice at a time.
         let both = |b: &mut Budget| {
             b.replace(5000, 5000);
             b.replace(9000, 9000);
         };
         assert_eq!(needed(both), 5 * 2048);
-        // What is freed counts from then on, not before.
+        // Freed space counts from then on, not before.
         let before = |b: &mut Budget| {
             b.free(4096);
             b.take(6000);

@@ -1,7 +1,7 @@
 //! The balena bootloader: a small system that starts the real one by kexec (meta-balena, `initrdscripts/files/abroot`).
 //!
-//! It adds 1 to the count while the selection is on trial, takes the other root from 3 on, and puts back the kernel override of
-//! the root it takes. It reads the block with `grub-editenv`.
+//! While the selection is on trial it adds 1 to the boot count. From 3 on it falls back to the other root, and restores that root's
+//! kernel override. It reads the block with `grub-editenv`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,9 @@ use super::{Backend, BootState, Named, Variable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
 
-/// Name of its file, at the top of the boot partition.
+/// At the top of the boot partition.
 pub(super) const FILE: &str = "bootenv";
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Balena {
     file: EnvFile,
@@ -41,7 +40,7 @@ impl Backend for Balena {
     }
 
     fn read(&self) -> Result<BootState> {
-        // Without the file the small system itself keeps running from the root it finds: the first one.
+        // Without the file the small system keeps running, from the first root.
         let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::A))) };
         let root = match found.block.get(ROOT) {
             Some(b"A") => Named::Slot(Slot::A),

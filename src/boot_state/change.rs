@@ -1,6 +1,4 @@
-//! A change of the boot state as a list of steps, and the one place that carries them out.
-//!
-//! Whatever decides what to write is pure; whatever writes goes through [`InPlace`], which a test can stop at each call.
+//! A change of the boot state as a list of steps (pure data), and the one function that executes it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
@@ -8,42 +6,32 @@ use std::path::PathBuf;
 
 use crate::sys::file::{self, Content, FileKind, Folder, InPlace};
 
-/// What is to be done in one folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The folder.
     pub folder: PathBuf,
-    /// In order.
     pub steps: Vec<Step>,
 }
 
-/// One step. Each is on the medium, and read back, before the next begins.
+/// Each step is on the medium, and read back, before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Find out whether the file could be made to hold this, and change nothing: before something goes that is needed should it fail.
+    /// Check that [`Replace`](Step::Replace) would work, and change nothing: before a step removes what a failure would need.
     Rehearse(OsString, Vec<u8>),
-    /// Make the file hold this, by a new file that takes its name. Where there is no room for one, and no more than one sector differs,
-    /// by writing that sector where it lies.
+    /// Write a new file and rename it. Without space for a new file, and where only one sector differs, write that sector in place.
     Replace(OsString, Vec<u8>),
-    /// Make the file, which holds `old`, hold `new` by writing these sectors in this order.
+    /// Write these sectors in place, in this order.
     Sectors {
-        /// The file.
         name: OsString,
-        /// What it holds.
+        /// What the file holds now.
         old: Vec<u8>,
-        /// What it shall hold.
         new: Vec<u8>,
-        /// Numbers of the sectors of 512 bytes that differ.
+        /// Numbers of 512-byte sectors that differ.
         order: Vec<usize>,
     },
-    /// Remove every file whose name has this in it, in whatever case, with its side files.
+    /// Remove each file whose name contains this, ignoring case, with its side files.
     RemoveAll(&'static str),
 }
 
-/// Carries out a change in one folder.
-///
-/// # Errors
-/// As the operating system says; the steps after the one that failed are not done.
 pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
     for step in steps {
         match step {
@@ -73,14 +61,14 @@ fn replace(files: &impl InPlace, name: &OsStr, new: &[u8]) -> io::Result<()> {
     match file::replace_by(files, name, &Content::Bytes(new)) {
         Err(e) if e.kind() == io::ErrorKind::StorageFull => {
             let Some(old) = one_sector(files, name, new) else { return Err(e) };
-            tracing::warn!("{e}; {} is changed where it lies", name.to_string_lossy());
+            tracing::warn!("{e}; changing {} in place", name.to_string_lossy());
             file::change_in_place(files, name, &old, new, &file::differing(&old, new)).map(drop)
         }
         result => result.map(drop),
     }
 }
 
-/// What the file holds, where that becomes `new` by writing one sector, which a drive does at once.
+/// The old content, where one sector is all that differs: a drive writes a sector as a whole.
 fn one_sector(files: &impl InPlace, name: &OsStr, new: &[u8]) -> Option<Vec<u8>> {
     let mut old = Vec::new();
     let most = u64::try_from(new.len()).ok()?.saturating_add(1);
@@ -88,7 +76,7 @@ fn one_sector(files: &impl InPlace, name: &OsStr, new: &[u8]) -> Option<Vec<u8>>
     (old.len() == new.len() && file::differing(&old, new).len() <= 1).then_some(old)
 }
 
-/// A damaged FAT may have one name several times: each removal takes one of them.
+/// A damaged FAT may list one name several times: each removal takes one entry.
 fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
     let mut others = Vec::new();
     for _ in 0..MOST {
@@ -98,33 +86,30 @@ fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
         };
         match file::remove(files, name) {
             Ok(_) => {}
-            // A folder, which no bootloader reads a count from.
+            // A folder. No bootloader reads a count from it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => others.push(name.clone()),
             Err(e) => return Err(e),
         }
     }
-    Err(io::Error::other(format!("files named *{part}* are still there after {MOST} were removed")))
+    Err(io::Error::other(format!("more than {MOST} files named *{part}*")))
 }
 
-/// Names removed at most: U-Boot has been seen to leave a few.
+/// U-Boot is known to leave a few.
 const MOST: usize = 64;
 
-/// Whether a name has `part` in it, in whatever case.
+/// Ignores case.
 pub(super) fn has(name: &OsStr, part: &str) -> bool {
     name.to_string_lossy().to_lowercase().contains(part)
 }
 
-/// Makes a folder fit for a change: nothing an earlier one left, nothing of `fatrw` half done.
-///
-/// # Errors
-/// As the operating system says. Then nothing in the folder may be touched.
+/// Removes temporary files of an earlier change, and completes what `fatrw` left.
 pub(super) fn prepare(folder: &Folder, name: &OsStr) -> io::Result<()> {
     file::sweep(folder)?;
     file::commit_side_files(folder, name)?;
     Ok(())
 }
 
-/// The file of this name as the folder writes it, which on FAT may be in another case.
+/// The name as the folder has it: on FAT the case may differ.
 pub(super) fn find(folder: &Folder, name: &str) -> io::Result<Option<OsString>> {
     let mut names = folder.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == FileKind::File));
     Ok(names.find(|(n, _)| folder.same_name(n, name.as_ref())).map(|(n, _)| n))

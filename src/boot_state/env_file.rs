@@ -1,4 +1,4 @@
-//! A file with an environment block, as GRUB and the balena bootloader have one.
+//! A file with an environment block, as GRUB and the balena bootloader read it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,16 +11,14 @@ use crate::error::{Error, Result};
 use crate::sys::file::{self, Folder};
 use crate::sys::log::events;
 
-/// Where the block is.
 #[derive(Debug, Clone)]
 pub(super) struct EnvFile {
     path: PathBuf,
 }
 
-/// The block, and what it was read from.
 pub(super) struct ReadBlock {
     pub(super) block: EnvBlock,
-    /// Why it has to be repaired.
+    /// Why the block needs a repair.
     pub(super) damage: Option<Damage>,
     bytes: Vec<u8>,
 }
@@ -42,7 +40,7 @@ impl EnvFile {
         Folder::open(self.path.parent().unwrap_or(Path::new("/")))
     }
 
-    /// The block; `None` where there is no file.
+    /// `None` where there is no file.
     pub(super) fn read(&self) -> Result<Option<ReadBlock>> {
         let found = self.folder().and_then(|folder| Self::found(&folder, &self.name()));
         found.map_err(|e| invalid(&self.path).because(e))
@@ -52,12 +50,11 @@ impl EnvFile {
         Ok(file::current_content(folder, name)?.map(ReadBlock::of))
     }
 
-    /// Selects a root, with a count of 0.
+    /// Sets the boot count to 0, too.
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
         self.change(&|block| select(block, root, upgrade_available))
     }
 
-    /// What [`select`](Self::select) would do.
     pub(super) fn plan(&self, root: &str, upgrade_available: bool) -> Result<Plan> {
         let found = self.read()?;
         let step = self.step(found.as_ref(), &|block| select(block, root, upgrade_available));
@@ -68,29 +65,28 @@ impl EnvFile {
         Plan { folder: self.path.parent().unwrap_or(Path::new("/")).to_owned(), steps: vec![step] }
     }
 
-    /// A variable that is set, and not to nothing.
+    /// `None` for a variable that is not set, or empty.
     pub(super) fn variable(&self, name: &str) -> Result<Option<String>> {
         let Some(found) = self.read()? else { return Ok(None) };
         Ok(found.block.get(name).filter(|value| !value.is_empty()).map(text))
     }
 
-    /// What [`set_variables`](Self::set_variables) would do.
     pub(super) fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
         let found = self.read()?;
         let step = self.variables_step(found.as_ref(), changes);
         step.map(|step| self.plan_of(step)).map_err(|e| self.cannot_set(changes, e))
     }
 
-    /// Sets variables, or takes them away.
+    /// `None` removes a variable.
     pub(super) fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
-        // Before anything of an earlier change is tidied up, which writes, too.
+        // First, since cleaning up an earlier change writes, too.
         self.plan_variables(changes)?;
         let done = self.carry_out(&|found| self.variables_step(found, changes));
         done.map_err(|e| self.cannot_set(changes, e))
     }
 
     fn variables_step(&self, found: Option<&ReadBlock>, changes: &[Variable<'_>]) -> io::Result<Step> {
-        // A block without a selection makes GRUB take root B.
+        // A block without a selection makes GRUB choose root B.
         if found.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -107,12 +103,12 @@ impl EnvFile {
             })
         };
         let step = self.step(found, &edit)?;
-        // Of a damaged block, what does not fit is left out.
+        // A repair leaves out variables that do not fit.
         let (Step::Replace(_, new) | Step::Sectors { new, .. }) = &step else { return Ok(step) };
         let block = EnvBlock::parse(new).map_err(|damage| io::Error::other(damage.to_string()))?;
         for (name, value) in changes {
             if block.get(name) != value.map(str::as_bytes) {
-                return Err(io::Error::other(format!("there is no room for {name}, or not for its value")));
+                return Err(io::Error::other(format!("the block has no space for {name} and its value")));
             }
         }
         Ok(step)
@@ -123,7 +119,6 @@ impl EnvFile {
         unsettable(&self.path, &names).because(why)
     }
 
-    /// Sets the count to 0 where it is not.
     pub(super) fn clear_bootcount(&self) -> Result<()> {
         let Some(found) = self.read()? else { return Ok(()) };
         if matches!(found.block.get(BOOTCOUNT), None | Some(b"0")) {
@@ -145,14 +140,14 @@ impl EnvFile {
             tracing::warn!(
                 MESSAGE_ID = events::ENVIRONMENT_REPAIRED,
                 COPAL_FILE = %self.path.display(),
-                "{} was damaged ({damage}); it has been written anew with what could be read of it",
+                "{} was damaged ({damage}); rewritten with the values that could be read",
                 self.path.display()
             );
         }
         Ok(())
     }
 
-    /// The step that makes the file hold the edited block: in place wherever that is safe.
+    /// In place where that is safe.
     fn step(&self, found: Option<&ReadBlock>, edit: &Edit<'_>) -> io::Result<Step> {
         let mut block = found.map(|f| f.block.clone()).unwrap_or_default();
         if !edit(&mut block) {
@@ -164,7 +159,7 @@ impl EnvFile {
                     return Ok(Step::Sectors { name: self.name(), old: bytes.clone(), new, order });
                 }
             }
-            // What was read of a damaged block may be too much for a sound one. The boot decision counts.
+            // A damaged block may hold more than a sound one can. Variables go before the boot decision.
             Some(_) => while block.print().is_err() && block.drop_last() {},
             None => {}
         }
@@ -172,7 +167,7 @@ impl EnvFile {
     }
 }
 
-/// A change of a block; false where the block cannot hold it.
+/// Changes a block; false where the block cannot hold the change.
 type Edit<'e> = dyn Fn(&mut EnvBlock) -> bool + 'e;
 
 fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
@@ -181,7 +176,7 @@ fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
 }
 
 impl ReadBlock {
-    /// Reads a block, or what can be read of a damaged one.
+    /// Salvages a damaged block.
     pub(super) fn of(bytes: Vec<u8>) -> ReadBlock {
         match EnvBlock::parse(&bytes) {
             Ok(block) => ReadBlock { block, damage: None, bytes },
@@ -190,7 +185,7 @@ impl ReadBlock {
     }
 }
 
-/// A count as these bootloaders write it: decimal. They take what is no number for 0.
+/// A decimal count. The bootloaders take any other text for 0.
 pub(super) fn count(block: &EnvBlock, file: &Path) -> u32 {
     let Some(text) = block.get(BOOTCOUNT).filter(|text| !text.is_empty()) else { return 0 };
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
@@ -199,12 +194,12 @@ pub(super) fn count(block: &EnvBlock, file: &Path) -> u32 {
     })
 }
 
-/// Whether the selection is on trial: GRUB and the scripts compare with `1`.
+/// GRUB and the scripts compare with `1`.
 pub(super) fn is_on_trial(block: &EnvBlock) -> bool {
     block.get(UPGRADE) == Some(b"1")
 }
 
-/// A value as text, for what is not understood.
+/// For values that mean nothing to copal.
 pub(super) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(trim(value)).into_owned()
 }

@@ -1,30 +1,25 @@
-//! GRUB's environment block: 1024 bytes of text that GRUB changes from where it runs, without knowing how to write a file system.
+//! GRUB's environment block: 1024 bytes of text that GRUB changes at boot without a driver for writing file systems.
 //!
-//! The format is that of GRUB's manual ("The GRUB environment block") and of `grub-editenv`: a header line, lines `KEY=VALUE` in
-//! which a backslash stands before a backslash and a newline of the value, comments, and `#` up to the end.
+//! The format is that of GRUB's manual ("The GRUB environment block") and of `grub-editenv`: a header line, lines `KEY=VALUE` with
+//! a backslash before each backslash and newline of the value, comments, and `#` as padding.
 
 use std::fmt;
 
-/// Bytes of a block, always.
 pub const SIZE: usize = 1024;
 
 const HEADER: &[u8] = b"# GRUB Environment Block\n";
-/// Bytes of a sector, which a drive writes at once.
+/// A drive writes a sector as a whole.
 const SECTOR: usize = crate::sys::file::SECTOR;
 
-/// What the bootloaders decide by, in the order of the block that images come with.
+/// The keys of the boot decision, in the order of the block in the images.
 pub const DECISION: [&str; 3] = [BOOTCOUNT, ROOT, UPGRADE];
-/// How often the selected root was tried.
 pub const BOOTCOUNT: &str = "bootcount";
-/// The selected root.
 pub const ROOT: &str = "resin_root_part";
-/// Whether it is on trial.
 pub const UPGRADE: &str = "upgrade_available";
 
-/// A line after the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line {
-    /// As it is, with its `#`.
+    /// With its `#`.
     Comment(Vec<u8>),
     Pair {
         key: Vec<u8>,
@@ -32,22 +27,17 @@ enum Line {
     },
 }
 
-/// The contents of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnvBlock {
     lines: Vec<Line>,
 }
 
-/// Why bytes are not a sound block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// Not 1024 bytes, but this many.
+    /// The size in bytes, which is not 1024.
     Size(usize),
-    /// It does not begin as a block does.
     Header,
-    /// Something is neither `KEY=VALUE` nor a comment.
     Line,
-    /// A key is there twice.
     Twice,
 }
 
@@ -62,10 +52,9 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The contents do not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge(
-    /// Bytes they would take.
+    /// The size in bytes.
     pub usize,
 );
 
@@ -77,31 +66,23 @@ impl fmt::Display for TooLarge {
 
 impl std::error::Error for TooLarge {}
 
-/// A change in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The block afterwards.
     pub new: Vec<u8>,
-    /// Numbers of the sectors that differ, in the order in which they are to be written.
+    /// Sectors that differ, in the order in which they must be written.
     pub order: Vec<usize>,
 }
 
-/// Where the keys of the boot decision are put.
+/// Where the keys of the boot decision stand.
 #[derive(Debug, Clone, Copy)]
 enum Layout {
-    /// Where they were.
     Kept,
-    /// First.
     First,
     /// First, in a sector of their own.
     Apart,
 }
 
 impl EnvBlock {
-    /// Reads a sound block.
-    ///
-    /// # Errors
-    /// What is wrong with it; [`salvage`](Self::salvage) reads what can be read.
     pub fn parse(bytes: &[u8]) -> Result<EnvBlock, Damage> {
         if bytes.len() != SIZE {
             return Err(Damage::Size(bytes.len()));
@@ -111,7 +92,6 @@ impl EnvBlock {
         while !rest.is_empty() {
             if rest.starts_with(b"#") {
                 let Some(end) = rest.iter().position(|b| *b == b'\n') else {
-                    // The padding.
                     return if rest.iter().all(|b| *b == b'#') { Ok(block) } else { Err(Damage::Line) };
                 };
                 let (comment, after) = rest.split_at_checked(end).ok_or(Damage::Line)?;
@@ -130,8 +110,8 @@ impl EnvBlock {
         Ok(block)
     }
 
-    /// Reads the lines `KEY=VALUE` of anything: of a block that was cut short, edited by hand or never was one. Of a key that is
-    /// there twice the last value counts, as for GRUB.
+    /// Reads the `KEY=VALUE` lines of any bytes: of a block that was cut short, was edited, or is none. Of a repeated key the last value
+    /// counts, as for GRUB.
     #[must_use]
     pub fn salvage(bytes: &[u8]) -> EnvBlock {
         let mut block = EnvBlock::default();
@@ -139,9 +119,9 @@ impl EnvBlock {
         while !rest.is_empty() {
             let end = rest.iter().position(|b| *b == b'\n').map_or(rest.len(), |at| at + 1);
             let plain = rest.split_at_checked(end).unwrap_or((rest, &[]));
-            // A backslash before the newline means something only in a value.
+            // Only in a value does a backslash escape a newline.
             let value = !plain.0.starts_with(b"#") && plain.0.contains(&b'=');
-            // Where the value has no end, it was cut, and what follows is still the value: no keys.
+            // A value without an end was cut: the lines that follow still belong to it, and are no keys.
             let (line, after) = if value { split_line(rest).unwrap_or((plain.0, &[])) } else { plain };
             rest = after;
             let Some((key, value)) = pair(trim(line)) else { continue };
@@ -154,7 +134,7 @@ impl EnvBlock {
         block
     }
 
-    /// The value of a key, without the blanks, returns and zero bytes that other writers leave around it.
+    /// Without the blanks, returns and zero bytes that other programs write around values.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.value(key.as_bytes()).map(trim)
@@ -167,7 +147,6 @@ impl EnvBlock {
         })
     }
 
-    /// The keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.lines.iter().filter_map(|line| match line {
             Line::Pair { key, .. } => Some(key.as_slice()),
@@ -175,7 +154,7 @@ impl EnvBlock {
         })
     }
 
-    /// Gives a key a value: where it stands, else at the end. False, and nothing is changed, where this can be no key.
+    /// Replaces the value where the key stands, or appends the key. Returns false, and changes nothing, for an invalid key.
     pub fn set(&mut self, key: &str, value: &[u8]) -> bool {
         let fit = !key.is_empty() && !key.starts_with('#') && !key.contains(['=', '\n', '\0']);
         if fit {
@@ -195,24 +174,21 @@ impl EnvBlock {
         }
     }
 
-    /// Takes a key out; whether it was there.
+    /// Whether the key was there.
     pub fn unset(&mut self, key: &str) -> bool {
         let before = self.lines.len();
         self.lines.retain(|line| !matches!(line, Line::Pair { key: k, .. } if k == key.as_bytes()));
         self.lines.len() != before
     }
 
-    /// Takes out the last line that the boot decision does not need; whether there was one.
+    /// Removes the last line that is not part of the boot decision. Whether there was one.
     pub fn drop_last(&mut self) -> bool {
         let last = self.lines.iter().rposition(|line| !line.is_decision());
         last.map(|at| self.lines.remove(at)).is_some()
     }
 
-    /// The block as it is written anew: the keys of the boot decision first, and where there are many others, in a sector of their
-    /// own, so that the others can never move them.
-    ///
-    /// # Errors
-    /// It does not fit.
+    /// The block for a new file: the keys of the boot decision first; where the others are many, in a sector of their own, so that the
+    /// others can never move them.
     pub fn print(&self) -> Result<Vec<u8>, TooLarge> {
         let first = self.text(Layout::First);
         let text = match self.text(Layout::Apart) {
@@ -222,12 +198,8 @@ impl EnvBlock {
         pad(text)
     }
 
-    /// How a sound block becomes this one by writing its sectors one after the other: the new bytes, and the sectors in order.
-    /// After each of them the block is sound, has each key with its old or its new value, and the boot decision is all old or
-    /// all new. `None` where that cannot be: then the file has to be replaced.
-    ///
-    /// # Errors
-    /// It does not fit.
+    /// How `old`, a sound block, becomes this one sector by sector. After each sector the block is sound, each key has its old or its new
+    /// value, and the boot decision is all old or all new. `None` where no order does that: the file must be replaced.
     pub fn in_place(&self, old: &[u8]) -> Result<Option<Rewrite>, TooLarge> {
         self.print()?;
         let Ok(before) = EnvBlock::parse(old) else { return Ok(None) };
@@ -256,7 +228,7 @@ impl EnvBlock {
         })
     }
 
-    /// Whether each key has the value it has in one of two blocks, those of the boot decision all in the same.
+    /// Whether each key has its value of `before` or `after`, and the boot decision is all from one of them.
     fn is_between(&self, before: &EnvBlock, after: &EnvBlock) -> bool {
         let decided = |as_in: &EnvBlock| DECISION.iter().all(|key| self.get(key) == as_in.get(key));
         let all = self.keys().chain(before.keys()).chain(after.keys());
@@ -265,7 +237,7 @@ impl EnvBlock {
             && others.all(|key| [before, after].iter().any(|b| b.value(key) == self.value(key)))
     }
 
-    /// Header and lines, without the padding.
+    /// Without the padding.
     fn text(&self, layout: Layout) -> Vec<u8> {
         let mut text = HEADER.to_vec();
         match layout {
@@ -289,7 +261,7 @@ impl Line {
         matches!(self, Line::Pair { key, .. } if DECISION.iter().any(|d| d.as_bytes() == key))
     }
 
-    /// A comment that takes this many bytes with its newline, at least two.
+    /// A comment of `bytes` bytes with its newline; at least two.
     fn filler(bytes: usize) -> Option<Line> {
         (bytes >= 2).then(|| Line::Comment(vec![b'#'; bytes - 1]))
     }
@@ -324,7 +296,7 @@ fn pad(mut text: Vec<u8>) -> Result<Vec<u8>, TooLarge> {
     Ok(text)
 }
 
-/// A line without its newline, and what follows; a newline after a backslash is part of the line. `None` where none ends.
+/// A line without its newline, and the rest; an escaped newline does not end the line. `None` where no line ends.
 fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut escaped = false;
     for (at, byte) in bytes.iter().enumerate() {
@@ -356,7 +328,7 @@ fn unescape(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Without blanks, tabs, returns, newlines and zero bytes at both ends.
+/// Removes blanks, tabs, returns, newlines and zero bytes at both ends.
 #[must_use]
 pub fn trim(mut bytes: &[u8]) -> &[u8] {
     let blank = |b: &u8| matches!(b, b' ' | b'\t' | b'\r' | b'\n' | 0);

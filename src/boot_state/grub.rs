@@ -1,7 +1,7 @@
-//! GRUB (meta-balena, `recipes-bsp/grub`): its configuration compares the partition's number with 2, and takes root B for any other
-//! value and for none. While the selection is on trial it counts 0, 1, 2, and takes the other root at 2.
+//! GRUB (meta-balena, `recipes-bsp/grub`): its configuration compares the partition number with 2, and chooses root B for any other
+//! value and for none. While the selection is on trial it counts 0, 1, 2, and falls back to the other root at 2.
 //!
-//! Old images have no selection in `grubenv`: the label of the root stands in `grub.cfg`, and nothing is counted.
+//! Legacy images have no selection in `grubenv`: `grub.cfg` has the label of the root, and GRUB counts nothing.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,12 +15,9 @@ use crate::error::Result;
 use crate::slot::{Root, Slot};
 use crate::sys::file::{self, Folder};
 
-/// Name of the block's file.
 pub(super) const FILE: &str = "grubenv";
-/// Name of its configuration.
 pub(super) const CONFIG: &str = "grub.cfg";
 
-/// GRUB with a selection in its environment block.
 #[derive(Debug)]
 pub(super) struct Grub {
     file: EnvFile,
@@ -31,7 +28,7 @@ impl Grub {
         Grub { file: EnvFile::new(path) }
     }
 
-    /// Whether the block has a selection, as images have had since rollbacks came.
+    /// Images have it since balenaOS has rollbacks.
     pub(super) fn has_selection(&self) -> Result<bool> {
         Ok(self.file.read()?.is_some_and(|found| found.block.get(UPGRADE).is_some()))
     }
@@ -50,7 +47,7 @@ impl Backend for Grub {
         2
     }
 
-    /// Its configuration compares with 2, and nothing else.
+    /// The configuration compares with 2 only.
     fn is_exceeded(&self, bootcount: u32) -> bool {
         bootcount == self.limit()
     }
@@ -93,7 +90,6 @@ impl Backend for Grub {
     }
 }
 
-/// GRUB with the label of the root in its configuration.
 #[derive(Debug)]
 pub(super) struct Legacy {
     config: PathBuf,
@@ -176,7 +172,7 @@ impl Backend for Legacy {
 
 const LABELS: [&[u8]; 2] = [b"resin-root", b"balena-root"];
 
-/// Where the letters of root labels are in a text, and which slots they name.
+/// The slots that root labels in `text` name, and the position of their letter.
 pub(super) fn labels(text: &[u8]) -> impl Iterator<Item = (usize, Slot)> {
     (0..text.len()).filter_map(move |at| {
         let rest = text.get(at..)?;

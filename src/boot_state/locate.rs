@@ -1,4 +1,4 @@
-//! Which backend a device has, by the files on its boot partition.
+//! Detects the backend by the files on the boot partition.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,8 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Folder};
 use crate::sys::mount;
 
-/// The backend that is in use on this device: by `resinOS_uEnv.txt`, `bootenv` or GRUB's files, in this order. None of them is a
-/// device with U-Boot that was never updated: no image comes with its file.
-///
-/// # Errors
-/// The boot partition is not mounted, or cannot be looked at.
+/// Looks for `resinOS_uEnv.txt`, `bootenv` and GRUB's files, in this order. A device with none of them has U-Boot and was never
+/// updated: no image comes with its file.
 pub fn detect(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
@@ -30,8 +27,8 @@ pub fn detect(paths: &Paths) -> Result<Box<dyn Backend>> {
     }
 }
 
-/// The folder below a boot partition that is not mounted looks like a device that was never updated, and takes a selection that
-/// no bootloader reads. Where the kernel lists no mounts at all, it cannot be told.
+/// The empty folder below an unmounted boot partition looks like a device that was never updated; a selection written there is read
+/// by no bootloader. Where the kernel lists no mounts at all, the check is skipped.
 fn mounted(paths: &Paths, boot: &Path) -> Result<()> {
     let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).unwrap_or_default();
     if mounts.is_empty() || mounts.iter().any(|m| paths.at(&m.point) == boot) {
@@ -40,7 +37,7 @@ fn mounted(paths: &Paths, boot: &Path) -> Result<()> {
     Err(missing(boot, "nothing is mounted there"))
 }
 
-/// On an encrypted disk `EFI` leads to the other boot partition. While that is not mounted, GRUB's files are not to be seen.
+/// On an encrypted disk `EFI` links to the other boot partition. While that is not mounted, GRUB's files are invisible.
 fn not_elsewhere(paths: &Paths) -> Result<()> {
     let link = paths.boot().join("EFI");
     if link.is_symlink() && !link.exists() {
@@ -50,16 +47,13 @@ fn not_elsewhere(paths: &Paths) -> Result<()> {
 }
 
 fn missing(place: &Path, why: &str) -> Error {
-    let text = format!("cannot look for the boot selection in {}: {why}", place.display());
+    let text = format!("cannot find the boot selection in {}: {why}", place.display());
     Error::new(Code::BootMountFailed, text)
         .object(place.display())
-        .with_hint("look at the kernel log and at the mount units for the boot partition")
+        .with_hint("check the mount units of the boot partition and the kernel log")
 }
 
-/// The backend of U-Boot, whether its file is there or not.
-///
-/// # Errors
-/// The boot partition cannot be looked at.
+/// Whether its file exists or not.
 pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
@@ -69,10 +63,6 @@ pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     Ok(Box::new(ub::Uboot::new(boot, first_root)))
 }
 
-/// The backend of GRUB.
-///
-/// # Errors
-/// There is no `grubenv`, nor a `grub.cfg`, on the boot partition, or it cannot be looked at.
 pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     mounted(paths, &paths.plain_boot())?;
     let Some(place) = grub_place(paths)? else {
@@ -85,17 +75,14 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     };
     let grub = Grub::new(place.join(gr::FILE));
     let config = place.join(gr::CONFIG);
-    // A configuration that knows the selection has both labels. One that does not has the one it boots.
+    // A configuration that reads the selection has both labels; a legacy one has only the label that it boots.
     if !grub.has_selection()? && is_legacy(&place)? {
         return Ok(Box::new(Legacy::new(config)));
     }
     Ok(Box::new(grub))
 }
 
-/// The backend of the balena bootloader, whether its file is there or not.
-///
-/// # Errors
-/// The boot partition cannot be looked at.
+/// Whether its file exists or not.
 pub fn balena(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
@@ -109,7 +96,7 @@ fn is_legacy(place: &Path) -> Result<bool> {
     Ok(!knows && gr::labels(&text).next().is_some())
 }
 
-/// GRUB's folder. On an encrypted disk the other boot partition has a link `EFI` to it.
+/// On an encrypted disk the other boot partition has a link `EFI` to the folder.
 fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
     let mut folders = ["grub", "EFI/BOOT"];
     if paths.at("/sys/firmware/efi").is_dir() {
@@ -118,7 +105,7 @@ fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
     let (plain, boot) = (paths.plain_boot(), paths.boot());
     let all: Vec<PathBuf> =
         [&plain, &boot].into_iter().flat_map(|top| folders.map(|f| top.join(f))).collect();
-    // Behind links: the folder itself must be none when it is opened.
+    // Without links: `open` refuses a folder that is a link.
     let all: Vec<PathBuf> = all.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
     for name in [gr::FILE, gr::CONFIG] {
         for folder in all.iter().filter(|folder| folder.is_dir()) {
@@ -135,13 +122,13 @@ fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
 
 fn look(folder: &Path) -> Result<Folder> {
     Folder::open(folder).map_err(|e| {
-        Error::new(Code::BootStateInvalid, format!("cannot look at the boot partition, {}", folder.display()))
+        Error::new(Code::BootStateInvalid, format!("cannot read the boot partition, {}", folder.display()))
             .object(folder.display())
             .because(e)
     })
 }
 
-/// Whether there is a file, or one that `fatrw` was about to make.
+/// Whether the file exists, or a side file that `fatrw` would rename to it.
 fn has(folder: &Path, name: &str) -> Result<bool> {
     let open = look(folder)?;
     let found = change::find(&open, name).map_err(|e| super::invalid(&folder.join(name)).because(e))?;
@@ -153,7 +140,6 @@ fn content(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     content.map_err(|e| super::invalid(&folder.join(name)).because(e))
 }
 
-/// Number of the partition that is mounted here.
 fn partition_of(paths: &Paths, point: &Path) -> Option<u32> {
     let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).ok()?;
     let mounted = mounts.iter().rev().find(|m| paths.at(&m.point) == point && m.dev.0 != 0)?;

@@ -1,8 +1,7 @@
-//! Boot state: what the bootloader reads to decide which root partition boots, how often it has tried, and whether an update
-//! is pending.
+//! Boot state: what the bootloader reads to choose a root partition, the boot count, and whether the selection is on trial.
 //!
-//! Three backends behind one trait. Every change is durable and read back when a verb returns, and at every instant of it the
-//! bootloader finds either the old or the new selection.
+//! Three backends behind one trait. A change is durable and read back when its function returns; at every instant the bootloader
+//! finds either the old or the new selection.
 
 mod balena;
 pub mod change;
@@ -23,19 +22,18 @@ pub use retire::{Keep, retire_others};
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Slot};
 
-/// A root partition as a backend names it.
+/// A root partition, as a backend names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// By the number of its partition.
+    /// The number of its partition.
     Index(u32),
-    /// By its letter, or by its label.
+    /// Its letter or its label.
     Slot(Slot),
-    /// By something that names neither; as it is in the file.
+    /// Text of the file that names neither root.
     Other(String),
 }
 
 impl Named {
-    /// Whether `root` is meant.
     #[must_use]
     pub fn means(&self, root: &Root) -> bool {
         match self {
@@ -46,102 +44,74 @@ impl Named {
     }
 }
 
-/// What the bootloader will go by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootState {
-    /// The root that is selected.
     pub root: Named,
-    /// How often the bootloader has tried it.
     pub bootcount: u32,
-    /// Whether it is on trial: the bootloader counts its attempts, and takes the other one after too many.
+    /// On trial: the bootloader counts boot attempts, and falls back after too many.
     pub upgrade_available: bool,
 }
 
 impl BootState {
-    /// A root that was never on trial.
+    /// Never on trial.
     fn untouched(root: Named) -> Self {
         BootState { root, bootcount: 0, upgrade_available: false }
     }
 }
 
-/// One way in which a bootloader is told.
+/// Reads and writes the boot state of one kind of bootloader.
 pub trait Backend {
-    /// Its name, for owners.
     fn name(&self) -> &'static str;
 
-    /// The file that holds the selection. It need not be there.
+    /// Has the selection. The file need not exist.
     fn file(&self) -> &Path;
 
-    /// Whether the bootloader goes back by itself to the other root after too many attempts.
+    /// Whether the bootloader counts boot attempts, and falls back after too many.
     fn counts(&self) -> bool {
         true
     }
 
-    /// How many attempts the bootloader makes, as its configuration gives the number. For the owner; see
-    /// [`is_exceeded`](Self::is_exceeded) for what it means.
+    /// Boot attempts by the bootloader's configuration, to show to the operator; see [`is_exceeded`](Self::is_exceeded) for what they
+    /// mean.
     fn limit(&self) -> u32;
 
-    /// Whether the bootloader takes the other root at this count, on trial or not: a count that was left over is as dangerous as a
-    /// wrong root.
+    /// Whether the bootloader falls back at this count, on trial or not: an old count is as dangerous as a wrong root.
     fn is_exceeded(&self, bootcount: u32) -> bool {
         self.counts() && bootcount >= self.limit()
     }
 
-    /// What the bootloader will go by. Of a damaged file, what can be read of it.
-    ///
-    /// # Errors
-    /// `BootStateInvalid` when the file cannot be read or understood.
+    /// Salvages a damaged file.
     fn read(&self) -> Result<BootState>;
 
-    /// What [`set`](Self::set) would do now: pure data, nothing is written.
-    ///
-    /// # Errors
-    /// As for [`set`](Self::set): the selection does not fit, or the file cannot be read.
+    /// Pure data: nothing is written.
     fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan>;
 
-    /// Selects `root`, on trial or for good, with a count of 0. Once this returns, it is on the medium and has been read back.
-    ///
-    /// # Errors
-    /// `BootStateUnwritable`; then the old selection holds, or the new one, never none.
+    /// Selects `root`, on trial or for good, with a boot count of 0. On return it is on the medium and read back.
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()>;
 
-    /// Sets the count to 0 and leaves everything else. Writes nothing when it is 0.
-    ///
-    /// # Errors
-    /// As for [`set`](Self::set).
+    /// Writes nothing where the count is 0.
     fn clear_bootcount(&self) -> Result<()>;
 
-    /// A variable beside the boot decision. `None` where it is not set or empty, and with backends that have no others.
-    ///
-    /// # Errors
-    /// As for [`read`](Self::read).
+    /// A variable that is not part of the boot decision. `None` where it is not set or empty, and with backends that have no others.
     fn variable(&self, name: &str) -> Result<Option<String>> {
         let _none_of_any_name = name;
         Ok(None)
     }
 
-    /// What [`set_variables`](Self::set_variables) would do now: pure data, nothing is written.
-    ///
-    /// # Errors
-    /// As for [`set_variables`](Self::set_variables).
+    /// Pure data: nothing is written.
     fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
         let names = changes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        Err(unsettable(self.file(), &names).because(format!("{} has no variables of others", self.name())))
+        Err(unsettable(self.file(), &names).because(format!("{} has no other variables", self.name())))
     }
 
-    /// Gives variables beside the boot decision a value, or (`None`) takes them away; the others and the boot decision stay. Once
-    /// this returns, it is on the medium and has been read back.
-    ///
-    /// # Errors
-    /// `BootStateUnwritable`: the backend has no such variables, its file is missing, one of the names belongs to the boot
-    /// decision, or there is no room, all with nothing written; or it could not be written: then each variable has its old or
-    /// its new value.
+    /// Sets (or with `None` removes) variables that are not part of the boot decision; all others stay. On return the change is on the
+    /// medium and read back.
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
         self.plan_variables(changes).map(drop)
     }
 }
 
-/// A variable, and the value it is to have; `None`: it is to go.
+/// A variable and its new value; `None` removes it.
 pub type Variable<'a> = (&'a str, Option<&'a str>);
 
 fn invalid(file: &Path) -> Error {

@@ -1,4 +1,4 @@
-//! Taking away the files of backends a device no longer has: they come first when a backend is looked for.
+//! Removes the files of backends that a device no longer has: detection would find them first.
 
 use std::io;
 
@@ -7,21 +7,16 @@ use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::sys::file::{self, Folder};
 
-/// The backend that stays.
+/// The backend in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// U-Boot, or GRUB.
     UbootOrGrub,
-    /// The balena bootloader.
     Balena,
 }
 
-/// Removes what other backends left at the top of the boot partition, durably: with [`Keep::Balena`] `resinOS_uEnv.txt` and a
-/// `grubenv` (never one in a folder of GRUB), with [`Keep::UbootOrGrub`] a `bootenv`. To be called when the selection of the
-/// backend that stays is on the medium.
-///
-/// # Errors
-/// `BootStateUnwritable` when one of them cannot be removed.
+/// Removes the files of other backends at the top of the boot partition, durably: with [`Keep::Balena`] `resinOS_uEnv.txt` and a
+/// `grubenv` (never one in GRUB's folder), with [`Keep::UbootOrGrub`] a `bootenv`. To be called after the selection of the backend in
+/// use is on the medium.
 pub fn retire_others(paths: &Paths, keep: Keep) -> Result<()> {
     let boot = paths.plain_boot();
     let names: &[&str] = match keep {

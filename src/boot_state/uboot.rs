@@ -1,5 +1,5 @@
-//! U-Boot (meta-balena, `u-boot/patches/env_resin.h`): it reads the selection from `resinOS_uEnv.txt`, compares the number of the
-//! partition as a string, and keeps the count in a file of its own, which it writes through a FAT driver of its own.
+//! U-Boot (meta-balena, `u-boot/patches/env_resin.h`): it reads the selection from `resinOS_uEnv.txt`, compares the partition number
+//! as a string, and keeps the boot count in a file of its own, written by U-Boot's own FAT driver.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,23 +13,21 @@ use crate::error::Result;
 use crate::slot::Root;
 use crate::sys::file::{self, Folder};
 
-/// Name of the file with the selection.
 pub(super) const FILE: &str = "resinOS_uEnv.txt";
-/// Name of the file with the count. There may be others with this in their names: U-Boot's FAT driver has made a second entry.
+/// Other files may contain this in their names: U-Boot's FAT driver is known to create a second entry.
 const COUNT_FILE: &str = "bootcount.env";
 /// Where owners set U-Boot's variables.
 const EXTRA_FILE: &str = "extra_uEnv.txt";
-/// The variable with the largest count at which the selected root is still booted.
+/// The variable with the largest count at which the selected root still boots.
 const LIMIT: &str = "os_bc_lim";
-/// Its value since balenaOS 2.85.9. It was 1 before, and U-Boot is not always updated.
+/// Since balenaOS 2.85.9. It was 1 before, and U-Boot is not always updated.
 const DEFAULT_LIMIT: u32 = 3;
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Uboot {
     boot: PathBuf,
     file: PathBuf,
-    /// Number of the first root partition.
+    /// A partition number.
     first_root: u32,
 }
 
@@ -77,9 +75,9 @@ impl Uboot {
         if !uenv.set(ROOT, &index) || !uenv.set(UPGRADE, if upgrade_available { "1" } else { "0" }) {
             return Err(io::Error::other("it cannot hold this selection"));
         }
-        // A count over the limit turns any selection round. It goes before the new one comes, and once more after it: until then the
-        // old selection may have been counted by somebody else. What is sure to fail must not cost the count: by that, U-Boot would come to
-        // the other root where nobody here can select it.
+        // A count over the limit reverses any selection. It goes before the new selection comes, and once more after it: until then
+        // U-Boot or another program may have counted for the old selection. What is sure to fail must not cost the count: without it
+        // U-Boot would boot the other root, where nobody can select this one again.
         let new = uenv.print();
         Ok(vec![
             Step::Rehearse(actual.clone(), new.clone()),
@@ -89,7 +87,7 @@ impl Uboot {
         ])
     }
 
-    /// There is nothing to clear where the only count is 0.
+    /// Nothing to clear where the only count is 0.
     fn is_clear(folder: &Folder) -> io::Result<bool> {
         let list = folder.list()?;
         let mut counts = list.iter().filter(|(name, _)| change::has(name, COUNT_FILE));
@@ -155,7 +153,7 @@ fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// A count as `setexpr` writes it. Of a damaged one the digits it begins with count, as for U-Boot (`simple_strtoul`).
+/// A hexadecimal count, as `setexpr` writes it. Of damaged text the leading digits count, as for U-Boot (`simple_strtoul`).
 fn counted(value: &[u8]) -> u32 {
     let digits = value.iter().map_while(|byte| char::from(*byte).to_digit(16));
     digits.fold(0, |count: u32, digit| count.saturating_mul(16).saturating_add(digit))

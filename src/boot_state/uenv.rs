@@ -1,22 +1,21 @@
 //! Files that U-Boot imports as text: `KEY=VALUE` lines.
 //!
-//! As `env import -t` reads them (`himport_r` in U-Boot's `lib/hashtable.c`): a zero byte ends the text, a line that begins with
-//! `#` is a comment, a backslash in a value takes the next byte as it is (also a newline), of a key that is there twice the last
-//! value counts.
+//! U-Boot reads them with `env import -t` (`himport_r` in `lib/hashtable.c`): a zero byte ends the text; a line that begins with `#`
+//! is a comment; a backslash in a value escapes the next byte, also a newline; of a repeated key the last value counts.
 
 use super::envblock::trim;
 
-/// A file, byte by byte as it was save for what [`set`](Uenv::set) changes.
+/// Keeps every byte that [`set`](Uenv::set) does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Uenv {
-    /// Each with its newline, which the last one may lack.
+    /// Each with its newline; the last line may lack it.
     lines: Vec<Vec<u8>>,
-    /// From the first zero byte on; not read by anybody.
+    /// From the first zero byte on: U-Boot does not read it.
     tail: Vec<u8>,
 }
 
 impl Uenv {
-    /// Any bytes are such a file.
+    /// Accepts any bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Uenv {
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -35,7 +34,6 @@ impl Uenv {
         uenv
     }
 
-    /// The file's bytes.
     #[must_use]
     pub fn print(&self) -> Vec<u8> {
         let mut out = self.lines.concat();
@@ -43,14 +41,14 @@ impl Uenv {
         out
     }
 
-    /// The value of a key, without the blanks, returns and zero bytes that other writers leave around it.
+    /// Without the blanks, returns and zero bytes that other programs write around values.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&[u8]> {
         self.lines.iter().rev().find_map(|line| Some(trim(value_of(line, key)?)))
     }
 
-    /// Gives a key a value everywhere it stands, else in a new line at the end. False, and nothing is changed, for a key or a value
-    /// that could not be read back.
+    /// Replaces the value in every line of the key, or appends a line. Returns false, and changes nothing, for a key or value that could
+    /// not be read back.
     pub fn set(&mut self, key: &str, value: &str) -> bool {
         let key_fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
         if !key_fits || !value.bytes().all(|b| b.is_ascii_graphic() && b != b'\\') {
@@ -74,14 +72,14 @@ impl Uenv {
     }
 }
 
-/// Whether a line is complete: its newline is there, and is not part of a value.
+/// Whether the line has its newline, and that is not escaped.
 fn ends(line: &[u8]) -> bool {
     let Some((b'\n', line)) = line.split_last() else { return false };
     let start = line.trim_ascii_start();
     if start.starts_with(b"#") {
         return true;
     }
-    // Only in a value does a backslash mean anything.
+    // Only in a value does a backslash escape.
     let value = line.iter().position(|b| *b == b'=').and_then(|at| line.get(at + 1..)).unwrap_or_default();
     value.iter().rev().take_while(|b| **b == b'\\').count().is_multiple_of(2)
 }

@@ -1,85 +1,79 @@
-//! Who calls the service, and how much of it at once: no caller but root can make the service hold more than a fixed amount,
-//! or keep it from answering root.
+//! Limits for callers of the service: only root can make it hold more than a fixed amount, and no caller can keep it from answering root.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The longest message that is held. `Update` carries an environment and credentials.
+/// Limit of a message in bytes. `Update` carries an environment and credentials.
 pub(super) const LONGEST: usize = 256 << 10;
-/// The longest call of anyone but root: a property's name, or a plan without options.
+/// Limit of a call by users other than root: a property's name, or a plan without options.
 const LONGEST_OF_OTHERS: usize = 4 << 10;
-/// Calls of one connection that are answered at once, unless it is root's.
+/// Concurrent calls of one connection, unless it is root's.
 const OF_ONE: usize = 8;
-/// Calls that are answered at once: root's, and those of all others together.
+/// Concurrent calls of root, and of all others together.
 const OF_ALL: usize = 128;
-/// Bytes of root's calls that are held at once; and likewise of calls whose sender is not known yet.
+/// Bytes of root's concurrent calls; and of calls whose sender is not known yet.
 const HELD: usize = 1 << 20;
-/// Calls that wait until the bus has named their sender's user.
+/// Calls that wait until the bus names their sender's user.
 const UNKNOWN: usize = 64;
-/// Connections whose user is remembered.
+/// Connections whose user is cached.
 const REMEMBERED: usize = 1024;
 
-/// A call, as the header of its message describes it.
+/// From the header of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
-    /// Unique name of the connection it comes from.
+    /// Unique name of the sender's connection.
     pub sender: String,
     pub serial: u32,
-    /// Length of the whole message in bytes.
+    /// Of the whole message, in bytes.
     pub size: usize,
-    /// Its sender expects a reply.
+    /// Whether the sender expects a reply.
     pub reply: bool,
 }
 
-/// What to do with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Carry it out.
     Admit,
-    /// Keep it until the user of its sender is known.
+    /// Keep it until its sender's user is known.
     Wait,
-    /// Read no further until there is space for it among those that wait: its sender may be root.
+    /// Stop reading until fewer calls wait: the sender may be root.
     Later,
-    /// Reply with this error.
+    /// With this error.
     Refuse(&'static str),
-    /// Skip it without a reply.
+    /// Without a reply.
     Drop,
 }
 
-/// A connection.
 #[derive(Debug, Default)]
 struct Caller {
-    /// It is root's, or of the user who runs the service.
+    /// Root, or the user who runs the service.
     root: Option<bool>,
-    /// Its calls that have no reply yet, by serial number.
+    /// Calls without a reply yet, by serial number.
     open: BTreeMap<u32, Open>,
 }
 
-/// A call that is being carried out.
 #[derive(Debug)]
 struct Open {
     size: usize,
     reply: bool,
 }
 
-/// Calls that are being carried out.
 #[derive(Debug, Default)]
 struct Load {
     calls: usize,
     bytes: usize,
 }
 
-/// All connections that call, on one connection of the service: the bus uses no unique name twice.
+/// All connections that call: the bus never uses a unique name twice.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     known: HashMap<String, Caller>,
     /// Of root, and of all others.
     load: [Load; 2],
-    /// Calls of connections whose user is not known yet, with their messages.
+    /// Calls of unknown users, with their messages.
     waiting: Vec<(Call, Vec<u8>)>,
 }
 
 impl Callers {
-    /// Decides on a call before its body is read, and counts it if it is admitted.
+    /// Decides before the body is read. Counts an admitted call.
     pub(super) fn judge(&mut self, call: &Call) -> Verdict {
         let verdict = self.decide(call);
         match verdict {
@@ -111,7 +105,7 @@ impl Callers {
         let fits = if root {
             of_root.calls < OF_ALL && of_root.bytes + call.size <= HELD
         } else if !call.reply {
-            // All that anyone but root may call is reading.
+            // Other users than root may only read.
             return Verdict::Drop;
         } else if call.size > LONGEST_OF_OTHERS {
             return Verdict::Refuse("only root may send a message longer than 4 KiB");
@@ -121,14 +115,14 @@ impl Callers {
         if fits { Verdict::Admit } else { Verdict::Refuse(TOO_MANY) }
     }
 
-    /// Keeps a call whose sender is not known. Returns whether it is the first one of that sender.
+    /// Returns whether it is the first call of its sender.
     pub(super) fn wait(&mut self, call: Call, message: Vec<u8>) -> bool {
         let is_first = !self.waiting.iter().any(|(other, _)| other.sender == call.sender);
         self.waiting.push((call, message));
         is_first
     }
 
-    /// Learns whether `sender` is root, and returns its calls that have waited for that; `None`: the bus does not say.
+    /// Returns the waiting calls of `sender`. `root` is `None` where the bus does not name the user.
     pub(super) fn identify(&mut self, sender: &str, root: Option<bool>) -> Vec<(Call, Vec<u8>)> {
         let all = std::mem::take(&mut self.waiting);
         let (own, rest) = all.into_iter().partition(|(call, _)| call.sender == sender);
@@ -143,23 +137,21 @@ impl Callers {
         own
     }
 
-    /// Whether a call waits for the user of its sender.
     pub(super) fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether `sender` is root. Asked while one of its calls is carried out.
+    /// To be called while a call of `sender` is carried out.
     pub(super) fn is_root(&self, sender: &str) -> bool {
         self.known.get(sender).and_then(|c| c.root).unwrap_or(false)
     }
 
-    /// Whether the reply to a call is to be sent: its sender may expect none.
+    /// Whether the sender expects a reply.
     pub(super) fn expects_reply(&self, sender: &str, serial: u32) -> bool {
         let open = self.known.get(sender).and_then(|c| c.open.get(&serial));
         open.is_none_or(|open| open.reply)
     }
 
-    /// The call is over.
     pub(super) fn close(&mut self, sender: &str, serial: u32) {
         if let Some(caller) = self.known.get_mut(sender)
             && let Some(open) = caller.open.remove(&serial)
@@ -170,12 +162,10 @@ impl Callers {
     }
 }
 
-/// The part of the load to which the calls of `caller` belong.
 fn load<'a>([root, others]: &'a mut [Load; 2], caller: &Caller) -> &'a mut Load {
     if caller.root == Some(true) { root } else { others }
 }
 
-/// Why a call is refused where there are too many at once.
 const TOO_MANY: &str = "too many calls at once; wait for a reply, then call again";
 
 #[cfg(test)]
@@ -207,7 +197,6 @@ mod tests {
         );
         assert!(callers.is_root(":1"));
         assert_eq!(callers.judge(&call(":1", 3)), Verdict::Admit);
-        // The bus may not say it: its connection is gone.
         assert!(callers.any_waits());
         assert_eq!(callers.identify(":2", None).len(), 1);
         assert!(!callers.any_waits() && !callers.is_root(":2"));
@@ -235,7 +224,7 @@ mod tests {
         let admitted = admitted.filter(|c| callers.judge(c) == Verdict::Admit).count();
         assert_eq!(admitted, OF_ALL);
         assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
-        // What root sends is bounded as well.
+        // Root's calls are limited, too.
         let long = |serial| Call { size: LONGEST, ..call(":root", serial) };
         let admitted = (2..100).filter(|&serial| callers.judge(&long(serial)) == Verdict::Admit).count();
         assert_eq!(admitted, 3);

@@ -1,4 +1,4 @@
-//! What the objects on the bus have in common. It knows nothing of the bus, and outlives connections to it.
+//! The state that all objects on the bus share. It does not use the bus, and outlives connections to it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +16,15 @@ use crate::error::{Code, Error, Result};
 use crate::status;
 use crate::update::lock::Holder;
 
-/// How old what is shown of the device may be.
+/// Maximum age of the displayed state of the device.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// The service's state.
 pub(super) struct Core {
     pub paths: Paths,
     worker: PathBuf,
     held: Mutex<Inner>,
     readings: Arc<SharedWork<Option<Reading>>>,
-    /// Plans without options, which everyone may ask for.
+    /// Plans without options, which every user may request.
     pub plans: Arc<SharedWork<Result<String, DbusError>>>,
 }
 
@@ -33,21 +32,19 @@ pub(super) struct Core {
 struct Inner {
     job: Option<JobProcess>,
     reading: Option<Reading>,
-    /// How many calls that take long are under way, for each kind.
+    /// Number of long calls of each kind.
     calls: [usize; 3],
 }
 
-/// A call that takes long.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LongCall {
-    /// A plan without options: any number of callers wait for one.
+    /// Without options: any number of callers wait for one.
     Plan,
-    /// A plan with options.
     PlanWithOptions,
     MarkGood,
 }
 
-/// A call that takes long, as long as it lasts.
+/// The call lasts as long as this value.
 pub(super) struct CallGuard(Arc<Core>, LongCall);
 
 impl Drop for CallGuard {
@@ -58,13 +55,12 @@ impl Drop for CallGuard {
     }
 }
 
-/// Where the device stood at one moment.
 #[derive(Clone)]
 pub(super) struct Reading {
     pub snapshot: Snapshot,
-    /// Everything of it as JSON: for root.
+    /// Everything as JSON: for root.
     pub full: Arc<str>,
-    /// Without lines of the journal: for those who may not read that.
+    /// Without journal lines: for users who may not read the journal.
     pub public: Arc<str>,
     at: Instant,
 }
@@ -79,7 +75,7 @@ impl Reading {
     }
 }
 
-/// A job as the bus is told of it.
+/// As shown on the bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CurrentJob {
     pub id: u32,
@@ -87,7 +83,7 @@ pub(super) struct CurrentJob {
 }
 
 impl Core {
-    /// With the last job of an earlier service, if there was one.
+    /// With the last job of an earlier service.
     pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
         let job = Record::read(&paths).map(|record| JobProcess::adopt(&paths, record));
         let held = Mutex::new(Inner { job, ..Inner::default() });
@@ -102,14 +98,14 @@ impl Core {
         &self.worker
     }
 
-    /// The last job, if it is the one that is asked for again: its client had no answer.
+    /// The last job, if this is a repeated request for it: its client got no answer.
     pub(super) fn asked_before(&self, asked: &JobRequest) -> Option<u32> {
         let held = self.lock();
         let job = held.job.as_ref().filter(|j| j.record.kind == asked.kind)?;
         (asked.token.is_some() && job.record.token == asked.token).then_some(job.record.id)
     }
 
-    /// Starts a job, and gives its number, and that of the one before.
+    /// Returns the number of the job, and that of the job before.
     pub(super) fn start(&self, asked: &JobRequest) -> Result<(u32, Option<u32>)> {
         let mut held = self.lock();
         if let Some(job) = held.job.as_mut() {
@@ -121,7 +117,7 @@ impl Core {
                 .object(super::job_path(id))
                 .with_hint("wait until that job is over, or cancel it"));
         }
-        // Whoever updates without the service, or speaks a verdict; its own process would be refused in the same words.
+        // An update or a verdict outside the service; the job's own process would be refused with the same words.
         if let Ok(Some(holder)) = Holder::of(&self.paths) {
             let text = format!("cannot begin: {}", holder.doing());
             return Err(Error::new(Code::Busy, text).with_hint(holder.advice()));
@@ -136,14 +132,13 @@ impl Core {
         Ok((id, before))
     }
 
-    /// Takes up what the job's process has reported.
     pub(super) fn poll(&self) {
         if let Some(job) = &mut self.lock().job {
             job.poll(&self.paths);
         }
     }
 
-    /// Ends job `id` if it still runs.
+    /// Does nothing for a job that has ended.
     pub(super) fn cancel(&self, id: u32) -> Result<()> {
         let mut held = self.lock();
         let Some(job) = held.job.as_mut().filter(|j| j.record.id == id) else { return Ok(()) };
@@ -155,23 +150,21 @@ impl Core {
         self.lock().job.as_mut().is_some_and(JobProcess::end_with_system)
     }
 
-    /// Whether a job is under way.
     pub(super) fn is_working(&self) -> bool {
         self.lock().job.as_ref().is_some_and(JobProcess::is_running)
     }
 
-    /// Whether the service is needed.
+    /// Whether the service must not exit.
     pub(super) fn is_busy(&self) -> bool {
         let held = self.lock();
         held.calls.iter().any(|&n| n > 0) || held.job.as_ref().is_some_and(|j| j.is_running() || !j.told)
     }
 
-    /// Whether a call that takes long is under way.
     pub(super) fn is_calling(&self) -> bool {
         self.lock().calls.iter().any(|&n| n > 0)
     }
 
-    /// Begins a call that takes long; `None` where another one of its kind excludes it.
+    /// `None` where another call of its kind excludes it.
     pub(super) fn begin_call(self: &Arc<Self>, kind: LongCall) -> Option<CallGuard> {
         let mut held = self.lock();
         let calls = held.calls.get_mut(kind as usize)?;
@@ -182,7 +175,7 @@ impl Core {
         Some(CallGuard(self.clone(), kind))
     }
 
-    /// The last job, over or not.
+    /// Running or not.
     pub(super) fn job(&self) -> Option<CurrentJob> {
         self.lock().job.as_ref().map(|j| CurrentJob { id: j.record.id, shown: j.shown.clone() })
     }
@@ -191,7 +184,7 @@ impl Core {
         self.lock().job.as_ref().filter(|j| j.record.id == id).map_or("", |j| j.record.kind.as_str())
     }
 
-    /// Whether the end of the job is still to be told; from now on it is.
+    /// Whether the end of the job was not reported yet. It counts as reported from now on.
     pub(super) fn take_end(&self) -> bool {
         match &mut self.lock().job {
             Some(job) if job.shown.state.is_final() && !job.told => {
@@ -202,19 +195,18 @@ impl Core {
         }
     }
 
-    /// Why the last job has failed.
     pub(super) fn last_error(&self) -> String {
         let held = self.lock();
         let failed = held.job.as_ref().filter(|j| j.shown.state == State::Failed);
         failed.and_then(|j| j.shown.error.as_ref()).map(super::job_state::Failure::text).unwrap_or_default()
     }
 
-    /// Where the device stands, as it was when last looked at.
+    /// As of the last reading.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.lock().reading.as_ref().map(|r| r.snapshot.clone()).unwrap_or_default()
     }
 
-    /// Where the device stands, at most half a second ago.
+    /// At most half a second old.
     pub(super) async fn look(self: &Arc<Self>) -> Snapshot {
         if self.age() >= FRESH {
             self.read().await;
@@ -222,7 +214,7 @@ impl Core {
         self.snapshot()
     }
 
-    /// Reads where the device stands: one reader at a time, for all who ask.
+    /// One reading at a time, for all callers.
     pub(super) async fn read(self: &Arc<Self>) -> Option<Reading> {
         let core = self.clone();
         let read = move || {
@@ -230,7 +222,7 @@ impl Core {
             async move {
                 let paths = core.paths.clone();
                 let at = Instant::now();
-                // The files are on a medium that may be slow, or failing.
+                // The medium may be slow, or failing.
                 let status = tokio::task::spawn_blocking(move || status::read(&paths)).await.ok()?;
                 let reading = Reading::of(status, at);
                 core.lock().reading = Some(reading.clone());
@@ -240,7 +232,7 @@ impl Core {
         self.readings.run(read).await.flatten()
     }
 
-    /// How long ago the device was looked at.
+    /// Age of the last reading.
     pub(super) fn age(&self) -> Duration {
         self.lock().reading.as_ref().map_or(Duration::MAX, |r| r.at.elapsed())
     }

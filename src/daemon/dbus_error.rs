@@ -1,5 +1,3 @@
-//! Errors as answers to a call.
-
 use zbus::message::Header;
 use zbus::names::ErrorName;
 use zbus::{DBusError, Message};
@@ -8,7 +6,7 @@ use super::ERROR_PREFIX;
 use super::job_state::Failure;
 use crate::error::{Code, Error};
 
-/// Why a call was not carried out: an error whose body is one text, which every client shows.
+/// Its body is one text, which every client shows.
 #[derive(Debug, Clone)]
 pub(super) struct DbusError {
     name: String,
@@ -16,7 +14,7 @@ pub(super) struct DbusError {
 }
 
 impl DbusError {
-    /// As the bus itself refuses a call that its policy does not allow.
+    /// As the bus refuses a call by its policy.
     pub(super) fn denied(what: &str) -> DbusError {
         DbusError {
             name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
@@ -28,7 +26,7 @@ impl DbusError {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
 
-    /// An error that a child process has reported.
+    /// An error that a child process reported.
     pub(super) fn told(failure: &Failure) -> DbusError {
         DbusError { name: name_of(&failure.code), text: failure.text() }
     }
@@ -40,7 +38,7 @@ impl From<Error> for DbusError {
     }
 }
 
-/// Of the bus, about which the caller can do nothing.
+/// Errors of the bus, for which the caller can do nothing.
 impl From<zbus::Error> for DbusError {
     fn from(e: zbus::Error) -> Self {
         Error::new(Code::BusUnreachable, "cannot answer over D-Bus").because(e).into()
@@ -62,7 +60,6 @@ impl DBusError for DbusError {
     }
 }
 
-/// `target-too-small` is `io.balena.Copal1.Error.TargetTooSmall`.
 fn name_of(code: &str) -> String {
     let mut name = ERROR_PREFIX.to_owned();
     for word in code.split('-') {

@@ -1,5 +1,3 @@
-//! The object of a job.
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +10,6 @@ use super::dbus_error::DbusError;
 use super::job_state::JobState;
 use super::manager::check_root;
 
-/// `/io/balena/Copal1/job/<n>`
 pub(super) struct Job {
     core: Arc<Core>,
     callers: Arc<Mutex<Callers>>,
@@ -30,7 +27,6 @@ impl Job {
     }
 }
 
-/// Keys and values of the property `Error`.
 fn error(shown: &JobState) -> HashMap<&'static str, String> {
     let Some(error) = shown.error.as_ref().filter(|_| shown.state.is_final()) else { return HashMap::new() };
     HashMap::from([
@@ -47,7 +43,6 @@ fn result(shown: &JobState) -> String {
     shown.result.as_ref().filter(|v| !v.is_null()).map(ToString::to_string).unwrap_or_default()
 }
 
-/// The properties in which `now` differs from `before`.
 pub(super) fn changes(before: &JobState, now: &JobState) -> HashMap<&'static str, Variant<'static>> {
     let mut changed = HashMap::new();
     let mut put = |name, differs: bool, value: Variant<'static>| {
@@ -68,7 +63,7 @@ pub(super) fn changes(before: &JobState, now: &JobState) -> HashMap<&'static str
 
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
 impl Job {
-    /// Ends the job between two of its steps. What it answers to that is its result.
+    /// The job ends between two of its steps, with a result.
     async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         check_root(&self.callers, &header, "cancel a job")?;
         Ok(self.core.cancel(self.id)?)

@@ -1,4 +1,4 @@
-//! A job: the process that does it, what it reports, and what is recorded of it.
+//! A job: its process, that process's report, and the record.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -15,25 +15,24 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Apart, Command};
 
-/// Of our own environment these are not for the process of a job.
+/// Variables of the service that the process of a job must not get.
 const OURS_ALONE: &[&str] =
     &["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "MAINPID", "SYSTEMD_EXEC_PID"];
 
-/// Where systemd says that stderr is the journal. The process has our stderr, whatever its client's was.
+/// systemd's mark that stderr is the journal. The process inherits the service's stderr, whatever its client has.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// A job.
 pub(super) struct JobProcess {
     pub record: Record,
     pub shown: JobState,
-    /// Its end has been told.
+    /// Its end was reported.
     pub told: bool,
     process: Option<Apart>,
     output: Option<Output>,
 }
 
 impl JobProcess {
-    /// Starts job `id` with the program `worker`.
+    /// `worker`: the program.
     pub(super) fn start(paths: &Paths, worker: &Path, id: u32, asked: &JobRequest) -> Result<JobProcess> {
         let failed = |e: io::Error| {
             let place = record::output(paths, id);
@@ -73,7 +72,7 @@ impl JobProcess {
         }
         let output = Output::open(&record.output(paths));
         if let Err(e) = &output {
-            tracing::warn!("what job {} has told is lost: {e}", record.id);
+            tracing::warn!("the output of job {} is lost: {e}", record.id);
         }
         let process = Apart::found(record.process);
         let mut work = JobProcess {
@@ -90,15 +89,14 @@ impl JobProcess {
         work
     }
 
-    /// Whether its process is still at it.
     pub(super) fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Takes up what has come, and whether it has ended.
+    /// Reads the output, and whether the process has ended.
     pub(super) fn poll(&mut self, paths: &Paths) {
         let Some(process) = &mut self.process else { return };
-        // Before the last look at its output: nothing comes behind its end.
+        // Checked before the last reading: nothing is written after the end.
         let end = process.ended();
         self.listen();
         if let Some(end) = end {
@@ -124,7 +122,7 @@ impl JobProcess {
         }
     }
 
-    /// Asks its process to end, once.
+    /// Sends the signal once.
     pub(super) fn cancel(&mut self, paths: &Paths) -> io::Result<()> {
         if self.record.cancelled {
             return Ok(());
@@ -137,21 +135,21 @@ impl JobProcess {
         Ok(())
     }
 
-    /// The system ends: its process ends between two steps. Whether that is to be waited for: one that has told its result has
-    /// nothing to do any more but to wait for this very end.
+    /// For a shutdown: the process ends between two steps. Returns whether to wait for it: one that has reported its result only waits for
+    /// this shutdown.
     pub(super) fn end_with_system(&mut self) -> bool {
         let Some(process) = &mut self.process else { return false };
         if self.shown.result.is_some() {
             return false;
         }
         if let Err(e) = process.ask_to_end() {
-            tracing::warn!("job {} cannot be ended: {e}", self.record.id);
+            tracing::warn!("cannot end job {}: {e}", self.record.id);
         }
         true
     }
 }
 
-/// Starts the process of a job, or of a plan, which reports to `out`.
+/// The process of a job, or of a plan, writes its report to `out`.
 pub(super) fn start(
     paths: &Paths,
     worker: &Path,
@@ -174,7 +172,7 @@ pub(super) fn start(
     Command::new(worker).called("copal").args(&asked.args).only(environment).start_apart(out)
 }
 
-/// Puts a registry configuration where only root can read it.
+/// Readable by root only.
 fn keep_secret(folder: &Path, text: &str) -> io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

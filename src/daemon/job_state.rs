@@ -1,4 +1,4 @@
-//! What is shown of a job: its stage, how far it is, and how it ended. Made from the JSON lines of its process.
+//! The displayed state of a job (stage, progress, result), from the JSON lines of its process.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +6,6 @@ use serde_json::Value;
 use crate::error::{Code, Effect, Error};
 use crate::sys::command::End;
 
-/// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum JobKind {
@@ -24,8 +23,7 @@ impl JobKind {
         }
     }
 
-    /// From which percent of the job to which a stage leads. Of an update the rest is for the hooks, which tell nothing of
-    /// how far they are.
+    /// First and last percent of a stage. The rest of an update is for the hooks, which report no progress.
     fn span(self, stage: &str) -> (u32, u32) {
         match (self, stage) {
             (JobKind::Update, "load" | "pull") => (0, 60),
@@ -38,7 +36,6 @@ impl JobKind {
     }
 }
 
-/// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
@@ -65,7 +62,7 @@ impl State {
     }
 }
 
-/// The error of a job, as its process told it.
+/// As the job's process reported it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Failure {
@@ -92,14 +89,14 @@ impl Failure {
         }
     }
 
-    /// On one line: message, code, object and remedy.
+    /// One line: message, code, object and remedy.
     pub(super) fn text(&self) -> String {
         let Failure { message, code, object, hint, .. } = self;
         let object = if message.contains(object.as_str()) { String::new() } else { format!(" ({object})") };
         format!("{message} [{code}]{object}; {hint}")
     }
 
-    /// Takes apart what [`text`](Failure::text) has put together; an object that the message names is not told apart.
+    /// Parses the text of [`text`](Failure::text); an object that is part of the message is not separated.
     pub(super) fn parse(code: &str, text: &str) -> Failure {
         let (message, rest) = text.split_once(&format!(" [{code}]")).unwrap_or((text, ""));
         let (object, hint) = rest.split_once("; ").unwrap_or((rest, ""));
@@ -113,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// The exit code of a verb that fails so, where the process's own is not known.
+    /// Exit code of a verb with this error, where that of the process is unknown.
     fn exit(&self) -> u8 {
         match (self.code.as_str(), self.effect.as_str()) {
             ("usage", _) => 2,
@@ -125,7 +122,6 @@ impl Failure {
     }
 }
 
-/// Everything that is shown of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobState {
     pub stage: String,
@@ -139,12 +135,11 @@ pub(super) struct JobState {
     pub eta: i64,
     pub state: State,
     pub error: Option<Failure>,
-    /// Exit code of its process.
     pub exit: u8,
-    /// What it said when it had succeeded.
+    /// The result of a successful process.
     pub result: Option<Value>,
     base: (u32, u32),
-    /// Something was being written.
+    /// Whether writing had begun.
     wrote: bool,
 }
 
@@ -165,7 +160,7 @@ impl JobState {
         }
     }
 
-    /// One line of the process. What is not known is passed over.
+    /// One output line of the process. Unknown lines are ignored.
     pub(super) fn hear(&mut self, kind: JobKind, reboot: bool, line: &str) {
         let Ok(Value::Object(line)) = serde_json::from_str(line) else { return };
         let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -208,7 +203,7 @@ impl JobState {
         self.wrote |= kind == JobKind::Update || stage == "write";
     }
 
-    /// Never back, and not to 100: that is for success alone.
+    /// Never decreases, and never reaches 100, which means success.
     fn climb(&mut self, of_stage: u64) {
         let (from, to) = self.base;
         let part = u64::from(to.saturating_sub(from)) * of_stage.min(100) / 100;
@@ -216,7 +211,7 @@ impl JobState {
         self.percent = self.percent.max(now.min(99));
     }
 
-    /// The process has ended; how, where that is known.
+    /// `end`: of the process, where known.
     pub(super) fn close(&mut self, end: Option<End>, cancelled: bool) {
         let well = end.is_none_or(End::is_success);
         if self.result.is_some() && self.error.is_none() && well {
@@ -236,18 +231,18 @@ impl JobState {
         self.eta = if self.state == State::Succeeded { 0 } else { -1 };
     }
 
-    /// The error of a process that told none.
+    /// The error of a process that reported none.
     fn unsaid(&self, end: Option<End>, ended_by_us: bool) -> Error {
         let error = if ended_by_us {
-            Error::new(Code::Interrupted, "the job was ended as asked").with_hint("run it again")
+            Error::new(Code::Interrupted, "the job was cancelled").with_hint("run it again")
         } else {
-            let why = end.map_or_else(|| "it is gone".to_owned(), |end| end.to_string());
+            let why = end.map_or_else(|| "it no longer runs".to_owned(), |end| end.to_string());
             Error::new(Code::JobLost, "the process of the job ended without a result").because(why)
         };
         match (&self.result, self.wrote) {
             (Some(_), _) => error
-                .and_also("what it was for was done before")
-                .with_hint("`copal status` tells how the device stands")
+                .and_also("the job's work was already complete")
+                .with_hint("see `copal status`")
                 .after_success(),
             (None, true) => error.after_write(),
             (None, false) => error,
@@ -287,11 +282,9 @@ mod tests {
         let text = "cannot begin: the update of job 1 is under way [busy] (/job/1); wait; then call again";
         assert_eq!(all.text(), text);
         assert_eq!(Failure::parse("busy", text), all);
-        // An object that the message names is not repeated.
         let named = failure("cannot read /a/b", "/a/b");
         assert_eq!(named.text(), "cannot read /a/b [busy]; wait; then call again");
         assert_eq!(Failure::parse("busy", &named.text()), Failure { object: String::new(), ..named });
-        // Of another program.
         let other = Failure::parse("busy", "no");
         assert_eq!((other.message.as_str(), other.hint.as_str()), ("no", ""));
     }
@@ -338,7 +331,6 @@ mod tests {
         let mut shown = JobState::new();
         shown.hear(JobKind::Flash, false, &progress("verify", 50));
         assert_eq!((shown.percent, shown.done, shown.total, shown.eta), (77, 50, 100, 9));
-        // A stage that nobody knows moves nothing.
         shown.hear(JobKind::Flash, false, &progress("new", 50));
         assert_eq!((shown.percent, shown.stage.as_str()), (77, "new"));
     }
@@ -359,7 +351,7 @@ mod tests {
         assert_eq!(close(&[REFUSED], None, false), row(State::Failed, 4, "interrupted", "written"));
         assert_eq!(close(&[DONE], status(0), true), row(State::Succeeded, 0, "", ""));
         assert_eq!(close(&[DONE], None, false), row(State::Succeeded, 0, "", ""));
-        // Before it had begun to write; and while it waited for the reboot.
+        // Before writing began; and while the job waited for the reboot.
         let term = Some(End::Signal(15));
         assert_eq!(close(&[], term, true), row(State::Cancelled, 3, "interrupted", "refused"));
         assert_eq!(close(&[DONE], term, true), row(State::Cancelled, 1, "interrupted", "completed"));

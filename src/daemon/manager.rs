@@ -1,5 +1,3 @@
-//! The manager's object.
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,16 +20,15 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error};
 use crate::rollback::manual::mark_good;
 
-/// From one look at the process of a plan to the next.
+/// Between two checks of a plan's process.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// `/io/balena/Copal1`
 pub(super) struct Manager {
     core: Arc<Core>,
     callers: Arc<Mutex<Callers>>,
 }
 
-/// Refuses a caller who is not root, nor the user who runs this service. The bus's policy says the same; it may be missing.
+/// Refuses callers other than root and the user who runs this service. The bus's policy does the same, but may be missing.
 pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
     let callers = callers.lock().unwrap_or_else(PoisonError::into_inner);
     match header.sender() {
@@ -49,7 +46,7 @@ impl Manager {
         check_root(&self.callers, header, what)
     }
 
-    /// Starts a job, and puts its object in the place of the last one's.
+    /// Starts a job; its object replaces that of the last job.
     async fn begin(&self, connection: &Connection, asked: &JobRequest) -> Result<OwnedObjectPath, DbusError> {
         if let Some(id) = self.core.asked_before(asked) {
             return Ok(OwnedObjectPath::try_from(job_path(id))?);
@@ -57,7 +54,7 @@ impl Manager {
         let (id, before) = self.core.start(asked)?;
         let server = connection.object_server();
         if let Some(before) = before {
-            // A service that took over a damaged record may have none.
+            // After a damaged record there may be none.
             drop(server.remove::<Job, _>(job_path(before)).await);
         }
         let path = job_path(id);
@@ -68,23 +65,23 @@ impl Manager {
         Ok(path)
     }
 
-    /// Only a medium that is made for it installs.
+    /// Only a flasher medium can install.
     fn check_flasher(&self) -> Result<(), DbusError> {
         let flag = self.core.paths.flasher_flag();
         if flag.exists() {
             return Ok(());
         }
-        let text = "cannot flash from this system, which is no flasher medium";
+        let text = "cannot flash from this system: it is not a flasher medium";
         Err(Error::new(Code::NotAFlasher, text).object(flag.display()).into())
     }
 }
 
-/// What `copal flash --plan` reports.
+/// The output of `copal flash --plan`.
 async fn run_plan(core: &Core, asked: &JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
     let folder = core.paths.run_files();
     std::fs::create_dir_all(&folder).map_err(failed)?;
-    // Without an `await` before it is removed: nobody else opens it.
+    // No `await` until the file is removed: no other task opens it.
     let place = folder.join("plan.jsonl");
     let out = output::make(&place).map_err(failed)?;
     let mut process = job_process::start(&core.paths, core.worker(), 0, asked, out).map_err(failed)?;
@@ -105,7 +102,7 @@ async fn run_plan(core: &Core, asked: &JobRequest) -> Result<String, DbusError> 
     Err(DbusError::told(&error))
 }
 
-/// The properties in which `now` differs from `before`; the second of each is the last error.
+/// The changed properties; the second of each pair is the last error.
 pub(super) fn changes(
     before: (&Snapshot, &str),
     now: (&Snapshot, &str),
@@ -125,7 +122,6 @@ pub(super) fn changes(
 
 #[interface(name = "io.balena.Copal1.Manager", introspection_docs = false)]
 impl Manager {
-    /// Installs a release of the host OS.
     #[zbus(out_args("job"))]
     async fn update(
         &self,
@@ -138,7 +134,6 @@ impl Manager {
         self.begin(connection, &JobRequest::update(source, options)?).await
     }
 
-    /// Installs from a flasher medium.
     #[zbus(out_args("job"))]
     async fn flash(
         &self,
@@ -151,7 +146,7 @@ impl Manager {
         self.begin(connection, &JobRequest::flash(options, false)?).await
     }
 
-    /// What a flash would write. With options it opens files that the caller names, as root.
+    /// With options it opens files that the caller names, as root.
     #[zbus(out_args("plan"))]
     async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
         if options.is_empty() {
@@ -175,10 +170,9 @@ impl Manager {
         run_plan(&self.core, &JobRequest::flash(options, true)?).await
     }
 
-    /// Commits the running system.
     async fn mark_good(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         self.check_root(&header, "commit")?;
-        // The service does not end meanwhile.
+        // The service does not exit meanwhile.
         let Some(_call) = self.core.begin_call(LongCall::MarkGood) else {
             let busy = Error::new(Code::Busy, "cannot commit: the service is committing already");
             return Err(busy.with_hint("wait until that call is over").into());
@@ -192,7 +186,6 @@ impl Manager {
         }
     }
 
-    /// Goes back to the other slot.
     #[zbus(out_args("job"))]
     async fn rollback(
         &self,
@@ -203,11 +196,11 @@ impl Manager {
         self.begin(connection, &JobRequest::rollback()).await
     }
 
-    /// Where the device stands. The lines of the journal in it are for those who may read the journal.
+    /// The journal lines in it are only for users who may read the journal.
     #[zbus(out_args("status"))]
     async fn status(&self, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
         let Some(reading) = self.core.read().await else {
-            return Err(Error::new(Code::Io, "cannot read where the device stands").into());
+            return Err(Error::new(Code::Io, "cannot read the state of the device").into());
         };
         let is_root = self.check_root(&header, "read the journal").is_ok();
         Ok(String::from(&*if is_root { reading.full } else { reading.public }))

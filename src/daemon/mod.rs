@@ -1,8 +1,7 @@
 //! The D-Bus service `io.balena.Copal1`.
 //!
-//! The service itself writes nothing to the device. Each job is a child process, the same program called as on a command
-//! line, which depends neither on the client nor on the service nor on the bus: it reports to a file, and a service that
-//! is started again finds it there.
+//! The service itself writes nothing to the device. Each job is a child process: the same program, called with a command line. It
+//! depends neither on the client nor on the service nor on the bus: it reports to a file, which a restarted service reads.
 
 mod callers;
 pub mod client;
@@ -24,23 +23,18 @@ mod socket;
 
 pub use service::{Options, run};
 
-/// The service's name on the system bus.
 pub const NAME: &str = "io.balena.Copal1";
-/// The manager's object; all others are below it.
+/// All other objects are below it.
 pub const MANAGER: &str = "/io/balena/Copal1";
-/// The manager's interface.
 pub const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
-/// The interface of a job.
 pub const JOB_INTERFACE: &str = "io.balena.Copal1.Job";
-/// The interface of a slot.
 pub const SLOT_INTERFACE: &str = "io.balena.Copal1.Slot";
-/// What stands before the code, in CamelCase, in the D-Bus name of an error.
+/// Followed by the error code in CamelCase.
 pub const ERROR_PREFIX: &str = "io.balena.Copal1.Error.";
 
-/// Set in the process of a job: it is not to be handed over once more. Its value is the name that the job was asked by.
+/// Set in a job's process, which must not hand its work over again. The value is the program name of the request.
 pub const IN_DAEMON: &str = "COPAL_IN_DAEMON";
 
-/// The object of a job.
 #[must_use]
 pub fn job_path(id: u32) -> String {
     format!("{MANAGER}/job/{id}")

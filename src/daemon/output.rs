@@ -1,7 +1,5 @@
-//! The file that the process of a job reports to.
-//!
-//! A file and not a pipe: whatever becomes of the service, the process can write, and another service can read. It lies in
-//! memory, and what was read of it is given back.
+//! The file that a job's process writes its report to. Not a pipe: the process can write without the service, and a later service can
+//! read. The file is in memory; what was read is freed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
@@ -12,13 +10,12 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
-/// What was read is given back in pieces of this size.
+/// Unit of freed memory.
 const PIECE: u64 = 64 << 10;
 
-/// A longer line, which no verb writes, is passed over.
+/// No verb writes a longer line; it is skipped.
 pub(super) const LONGEST: usize = 1 << 20;
 
-/// Reads lines as they come.
 pub(super) struct Output {
     file: File,
     read: u64,
@@ -26,21 +23,20 @@ pub(super) struct Output {
     rest: Vec<u8>,
 }
 
-/// Makes the file, and what the process writes to.
 pub(super) fn make(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
     }
-    // Appended to: where the process writes does not depend on anybody.
+    // O_APPEND: no other writer or reader changes where the process writes.
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
 }
 
 impl Output {
-    /// From its beginning, or from where it was given back up to.
+    /// From the first byte that is not freed.
     pub(super) fn open(path: &Path) -> io::Result<Output> {
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        // Not every file system knows of holes; ENXIO: there is nothing but holes.
+        // Not every file system supports holes; ENXIO: there is nothing but holes.
         let read = match lseek(&file, 0, Whence::SeekData) {
             Ok(at) => u64::try_from(at).unwrap_or(0),
             Err(Errno::ENXIO) => file.seek(SeekFrom::End(0))?,
@@ -49,7 +45,7 @@ impl Output {
         Ok(Output { file, read, given_back: read, rest: Vec::new() })
     }
 
-    /// The lines that have come since.
+    /// Since the last call.
     pub(super) fn lines(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut buffer = vec![0; 16 << 10];
@@ -58,7 +54,7 @@ impl Output {
             if n == 0 {
                 break;
             }
-            // Of a page that was given back in part the rest is zeros.
+            // A partly freed page reads as zeros.
             for byte in buffer.iter().take(n).copied().filter(|&b| b != 0) {
                 if byte == b'\n' {
                     lines.push(String::from_utf8_lossy(&self.rest).into_owned());
@@ -72,7 +68,7 @@ impl Output {
         Ok(lines)
     }
 
-    /// Gives back what was read, but for the last piece: a service that comes after this one needs the last lines.
+    /// Frees what was read, except the last piece: a later service needs the last lines.
     pub(super) fn give_back(&mut self) {
         let keep = self.read.saturating_sub(PIECE);
         if keep < self.given_back.saturating_add(PIECE) {
@@ -114,7 +110,7 @@ mod tests {
         assert_eq!(meta.len(), 5 + 1_000_000);
         assert!(meta.blocks() * 512 <= 4 * PIECE, "{}", meta.blocks());
 
-        // Whoever comes later finds the last lines, the first of them perhaps in part.
+        // A later reader gets the last lines, the first of them perhaps cut.
         writer.write_all(b"last\n").unwrap();
         let mut later = Output::open(&path).unwrap();
         let lines = later.lines().unwrap();

@@ -1,4 +1,4 @@
-//! What a caller asks for: a source and options, as the command line of the process that does it.
+//! Requests: source and options of a call, as the command line of the process that does the job.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use zbus::OwnedVariant;
 use super::dbus_error::DbusError;
 use super::job_state::JobKind;
 
-/// Options of a call: `a{sv}`.
+/// `a{sv}`.
 pub(super) type Options = HashMap<String, OwnedVariant>;
 
-/// Longest token.
+/// In bytes.
 const LONGEST_TOKEN: usize = 64;
 
-/// Of the client's environment these belong to its own service manager, or are ours to set.
+/// Variables of the client that belong to its own service manager, or that the service sets.
 const NOT_PASSED_ON: &[&str] = &[
     super::IN_DAEMON,
     "JOURNAL_STREAM",
@@ -28,27 +28,26 @@ const NOT_PASSED_ON: &[&str] = &[
     "SYSTEMD_EXEC_PID",
 ];
 
-/// Where a job's programs are found when the client has not said.
+/// For a job whose client has passed no search path.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A job that is wanted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JobRequest {
     pub kind: JobKind,
     /// The verb and its arguments.
     pub args: Vec<String>,
-    /// The client's, or else our own.
+    /// The client's; `None` for the service's own.
     pub environment: Option<HashMap<String, String>>,
-    /// What the client has in its registry configuration.
+    /// The client's registry configuration.
     pub credentials: Option<String>,
-    /// The name that it was asked by.
+    /// Program name of the request.
     pub program: String,
     pub reboot: bool,
-    /// By which the client knows it, should it have to ask twice.
+    /// By which the service recognizes a repeated request.
     pub token: Option<String>,
 }
 
-/// Takes options out one by one; what is left is unknown.
+/// Options are taken out one by one; the rest is unknown.
 struct Given(Options);
 
 impl Given {
@@ -63,7 +62,7 @@ impl Given {
         Ok(self.take(key)?.unwrap_or(default))
     }
 
-    /// A text that is an argument or a name.
+    /// An argument or a name.
     fn text(&mut self, key: &str) -> Result<Option<String>, DbusError> {
         let text: Option<String> = self.take(key)?;
         match &text {
@@ -108,13 +107,13 @@ impl JobRequest {
             Some("file") => true,
             Some("image") => false,
             Some(other) => {
-                return Err(DbusError::usage(format!("the option type is neither file nor image: {other}")));
+                return Err(DbusError::usage(format!("the option type must be file or image, not {other}")));
             }
         };
         if source.is_empty() || (is_file && !source.starts_with('/')) {
             return Err(DbusError::usage(format!("the source is no absolute path: '{source}'")));
         }
-        // In one word: a source may begin with a dash.
+        // As one word: a source may begin with a dash.
         let mut args = vec!["update".to_owned(), "--json".to_owned()];
         args.push(format!("--{}={source}", if is_file { "file" } else { "image" }));
         let reboot = given.flag("reboot", false)?;
@@ -136,7 +135,7 @@ impl JobRequest {
         Ok(JobRequest { kind: JobKind::Update, args, environment, credentials, program, reboot, token })
     }
 
-    /// A flash, or with `plan` the plan of one.
+    /// With `plan` only the plan.
     pub(super) fn flash(options: Options, plan: bool) -> Result<JobRequest, DbusError> {
         let mut given = Given(options);
         let mut args = vec!["flash".to_owned(), "--json".to_owned()];

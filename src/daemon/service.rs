@@ -1,4 +1,4 @@
-//! The service's life: its connection, its name, what it tells, and when it ends.
+//! The life of the service: connection, name, signals, and exit.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -25,27 +25,25 @@ use crate::slot::Slot as Which;
 use crate::sys::notify::{self, ServiceState};
 use crate::sys::signal::{self, SignalGuard};
 
-/// From one look at a running job to the next, and so from one signal about it to the next, at least.
+/// Between two checks of a running job, and so at least between two signals about it.
 const TICK: Duration = Duration::from_millis(250);
-/// How old what is told of the device may be while nobody asks.
+/// Maximum age of the reported state of the device without a caller.
 const LOOK: Duration = Duration::from_secs(5);
-/// The service waits for a reading of the device for so long before it goes on with its work.
+/// Limit of one reading of the device before the service continues.
 const READ: Duration = Duration::from_secs(1);
-/// For the bus, on the slowest board under full load.
+/// For an answer of the bus, on the slowest board under full load.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Without a message for so long, no more come to a name that was given back.
+/// After so long without a message, no more come to a released name.
 const DRAINED: Duration = Duration::from_millis(100);
-/// Threads for what may block: one reads where the device stands, one commits.
+/// Threads for blocking work: one reads the device, one commits.
 const BLOCKING: usize = 2;
-/// From one attempt to connect again to the next, at most.
+/// Between two attempts to connect.
 const BACK_OFF: Duration = Duration::from_secs(8);
 
-/// How the service is run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where everything is.
     pub paths: Paths,
-    /// Without a call and without a job for so long, it ends; the next call starts another one.
+    /// Without a call and a job for so long, the service exits; the next call starts it again.
     pub idle: Duration,
     /// The program that does the jobs, called as `copal`.
     pub worker: PathBuf,
@@ -56,24 +54,19 @@ impl Default for Options {
         Options {
             paths: Paths::default(),
             idle: Duration::from_secs(60),
-            // Also after the file was replaced: the service and the process of its job are of one release.
+            // Also after the file was replaced: service and job are of one release.
             worker: PathBuf::from("/proc/self/exe"),
         }
     }
 }
 
-/// Why the bus is not served any more.
 enum Left {
-    /// Nobody needs it, or somebody has stopped it.
+    /// The service is idle, or was stopped.
     Ended,
-    /// The connection is lost.
     BusLost,
 }
 
-/// Serves the system bus until nobody needs it.
-///
-/// # Errors
-/// `BusUnreachable`.
+/// Until the service is idle.
 pub fn run(options: &Options) -> Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(BLOCKING).build();
@@ -105,7 +98,7 @@ async fn serve(options: &Options) -> Result<()> {
             Err(e) if !core.is_working() => return Err(e),
             Err(e) => tracing::info!("{}", e.message()),
         }
-        // The job goes on; whoever follows it comes back to the bus as well.
+        // The job goes on; its clients connect to the bus again, too.
         pause = (pause * 2).clamp(TICK, BACK_OFF);
         let until = Instant::now() + pause;
         while Instant::now() < until {
@@ -119,15 +112,14 @@ async fn serve(options: &Options) -> Result<()> {
     }
 }
 
-/// The service on the bus.
 struct Bus {
     connection: Connection,
-    /// For calls of the service itself: their replies never queue behind callers.
+    /// For calls of the service itself: their replies never wait behind callers.
     own: Connection,
     callers: Arc<Mutex<Callers>>,
 }
 
-/// Connects with all objects there before the name is.
+/// Registers all objects before the name.
 async fn connect(core: &Arc<Core>) -> Result<Bus> {
     let callers = Arc::new(Mutex::new(Callers::default()));
     let error =
@@ -143,7 +135,7 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
         if let Some(job) = core.job() {
             builder = builder.serve_at(job_path(job.id), Job::new(core.clone(), callers.clone(), job.id));
         }
-        // By itself the builder would wait in line for a name that another process has.
+        // By default the builder would queue for a name that another process has.
         let connection = builder.build().await?;
         connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
         Ok(Bus { connection, own, callers })
@@ -156,12 +148,11 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
     }
 }
 
-/// A connection that is being served.
 struct Service<'a> {
     core: &'a Arc<Core>,
     bus: Bus,
     idle: Duration,
-    /// While a job runs, signals to end are noted: what they mean then has to be found out.
+    /// While a job runs, signals are deferred: their meaning depends on it.
     signal_guard: &'a mut Option<SignalGuard>,
 }
 
@@ -171,11 +162,11 @@ impl Service<'_> {
         let mut teller = Signals::new(self.core);
         let mut used = Instant::now();
         loop {
-            // Before the look at what there is to do, so that nothing falls between the two.
+            // Before the check for work, so that no call is missed between the two.
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
             if self.core.age() >= LOOK || teller.is_due(self.core) {
-                // A medium that does not answer does not stop the rest of the service's work.
+                // A medium that does not answer must not stop the rest of the service's work.
                 drop(timeout(READ, self.core.read()).await);
             }
             teller.tell(self.core, &self.bus.connection).await;
@@ -212,8 +203,8 @@ impl Service<'_> {
         }
     }
 
-    /// Whether somebody wants the service to end. Its job goes on without it, unless it is the system that ends: then the job
-    /// is ended in order, and waited for. One that only waits for the reboot it has asked for is not: both would wait for each other.
+    /// Whether a signal ends the service. Its job goes on, except at a shutdown: then the job ends between two steps, and the service waits. It
+    /// does not wait for a job that only waits for the reboot: both would wait for each other.
     async fn is_stopped(&mut self, working: bool) -> bool {
         match (working, self.signal_guard.is_some()) {
             (true, false) => match SignalGuard::begin() {
@@ -246,19 +237,18 @@ impl Service<'_> {
         state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
     }
 
-    /// Whether a call has come that is not begun.
+    /// Whether a call has come that was not begun.
     fn any_waits(&self) -> bool {
         self.bus.callers.lock().unwrap_or_else(PoisonError::into_inner).any_waits()
     }
 
-    /// Ends without losing a call. systemd hears first that this service ends: a call that comes to the name once it is given
-    /// back makes the bus ask for a new service, and systemd starts that one behind our end. Then come the calls that were on
-    /// their way before.
+    /// Exits without losing a call. systemd first learns that the service exits: a call after the name is released makes the bus request a
+    /// new service, which systemd starts after this one's end. Then the calls that came before are answered.
     async fn leave(&self) {
         notify::state(ServiceState::Stopping);
         match timeout(LIMIT, self.bus.connection.release_name(NAME)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(e)) => tracing::debug!("{NAME} is not given back: {e}"),
+            Ok(Err(e)) => tracing::debug!("cannot release {NAME}: {e}"),
             Err(_) => return,
         }
         let until = Instant::now() + LIMIT;
@@ -269,7 +259,7 @@ impl Service<'_> {
             }
         }
         if self.core.is_working() {
-            // One of them began a job: the next service goes on with it.
+            // One of them began a job: the next service takes it over.
             let body = (NAME, 0_u32);
             let bus = "org.freedesktop.DBus";
             let call = self.bus.own.call_method(

@@ -1,17 +1,15 @@
-//! Work that is done once for all who ask for it at the same time.
+//! Work that runs once for all callers who ask at the same time.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// Work of one kind: at most one run of it at a time.
-///
-/// Who asks while a run is under way gets the result of the next one, with all who ask until that one begins: what they
-/// learn is never older than their question.
+/// At most one run at a time. A caller during a run gets the result of the next one, together with all others until that begins: no
+/// result is older than its request.
 pub(super) struct SharedWork<T> {
     runs: Mutex<Runs>,
-    /// The number of the last run that has ended, and its result.
+    /// Number of the last completed run, and its result.
     ended: watch::Sender<(u64, Option<T>)>,
 }
 
@@ -31,7 +29,7 @@ impl<T: Clone + Send + Sync + 'static> SharedWork<T> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The result of a run that begins from now on. It goes on when this future is dropped.
+    /// The result of a run that begins after this call. The run goes on when this future is dropped.
     pub(super) async fn run<W, F>(self: &Arc<Self>, work: W) -> Option<T>
     where
         W: Fn() -> F + Send + Sync + 'static,
@@ -102,7 +100,6 @@ mod tests {
             let others: Vec<_> = (0..1000).map(|_| tokio::spawn(ask())).collect();
             assert_eq!(first.await.unwrap(), Some(0));
             for other in others {
-                // Not the run that had begun before it asked.
                 assert_eq!(other.await.unwrap(), Some(1));
             }
             assert_eq!(ask().await, Some(2));

@@ -1,4 +1,4 @@
-//! What the bus is told by signals: each change once, and the last state always.
+//! Signals to the bus: each change once, and always the last state.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,6 @@ use super::snapshot::{Snapshot, index};
 use super::{JOB_INTERFACE, MANAGER, MANAGER_INTERFACE, SLOT_INTERFACE, job, job_path, slot};
 use crate::slot::Slot;
 
-/// Knows what was told.
 pub(super) struct Signals {
     snapshot: Option<Snapshot>,
     error: String,
@@ -22,21 +21,21 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Whoever comes to a new connection reads first: nothing of what is there is news.
+    /// A client reads first after it connects: the present state is no change.
     pub(super) fn new(core: &Core) -> Signals {
         Signals { snapshot: None, error: core.last_error(), job: core.job() }
     }
 
-    /// Whether the device is to be looked at: the job has reached another stage, or is over.
+    /// Whether the device must be read again: the job has reached another stage, or has ended.
     pub(super) fn is_due(&self, core: &Core) -> bool {
         let stage = |job: &Option<CurrentJob>| job.as_ref().map(|j| (j.id, j.shown.stage.clone()));
         stage(&self.job) != stage(&core.job())
     }
 
-    /// Tells what has changed.
+    /// Sends what has changed.
     pub(super) async fn tell(&mut self, core: &Arc<Core>, connection: &Connection) {
         if let Err(e) = self.try_tell(core, connection).await {
-            // Whoever misses it reads it when the connection is back.
+            // A client reads the state when its connection is back.
             tracing::debug!("a signal was not sent: {e}");
         }
     }
@@ -45,7 +44,7 @@ impl Signals {
         let (snapshot, error, job) = (core.snapshot(), core.last_error(), core.job());
         if let Some(now) = &job {
             let same = self.job.as_ref().filter(|before| before.id == now.id);
-            // Of a new one its first state was read by whoever heard of it.
+            // Clients have read the first state of a new job.
             let start = super::job_state::JobState::new();
             let before = same.map_or(&start, |j| &j.shown);
             changed(connection, &job_path(now.id), JOB_INTERFACE, job::changes(before, &now.shown)).await?;
@@ -85,7 +84,7 @@ async fn changed(
     fdo::Properties::properties_changed(&emitter, interface, changes, Cow::Borrowed(&[])).await
 }
 
-/// Behind all changes of its properties: the job is over.
+/// After all property changes of the job.
 async fn removed(connection: &Connection, job: &CurrentJob) -> zbus::Result<()> {
     let emitter = SignalEmitter::new(connection, MANAGER)?;
     let path = ObjectPath::try_from(job_path(job.id))?;

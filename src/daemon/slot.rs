@@ -1,5 +1,3 @@
-//! The objects of the two slots.
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,13 +8,11 @@ use super::core::Core;
 use super::snapshot::{SlotState, index};
 use crate::slot::Slot as Which;
 
-/// `/io/balena/Copal1/slot/{A,B}`
 pub(super) struct Slot {
     core: Arc<Core>,
     which: Which,
 }
 
-/// The object of a slot.
 pub(super) fn path(which: Which) -> String {
     format!("{MANAGER}/slot/{}", which.letter())
 }
@@ -31,7 +27,6 @@ impl Slot {
     }
 }
 
-/// The properties in which `now` differs from `before`.
 pub(super) fn changes(before: &SlotState, now: &SlotState) -> HashMap<&'static str, Variant<'static>> {
     let mut changed = HashMap::new();
     let mut put = |name, differs: bool, value: Variant<'static>| {

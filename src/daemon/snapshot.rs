@@ -1,9 +1,7 @@
-//! Where the device stands, as the properties show it.
-
 use crate::slot::Slot;
 use crate::status::Status;
 
-/// What the properties of the manager and the slots are made of. An empty text: not known.
+/// The source of the properties of manager and slots. An empty text: unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Snapshot {
     pub phase: String,
@@ -12,18 +10,17 @@ pub(super) struct Snapshot {
     pub slots: [SlotState; 2],
 }
 
-/// A slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SlotState {
     pub device: String,
     pub version: String,
     pub state: String,
-    /// It holds a release.
+    /// Whether it holds a release.
     pub bootable: bool,
     pub counter: u64,
 }
 
-/// The place of a slot in [`Snapshot::slots`].
+/// Index into [`Snapshot::slots`].
 pub(super) fn index(slot: Slot) -> usize {
     match slot {
         Slot::A => 0,

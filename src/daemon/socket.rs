@@ -1,5 +1,5 @@
-//! The service's connection to the bus, below the library that speaks D-Bus on it: only calls that [`Callers`] admits get
-//! through. The library itself reads messages of any length, and starts a task for each.
+//! The service's connection to the bus, below the D-Bus library: only calls that [`Callers`] admits get through, since the library reads
+//! messages of any length and starts a task for each.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -28,34 +28,33 @@ use zbus::{Connection, Message};
 
 use super::callers::{Call, Callers, LONGEST, Verdict};
 
-/// The driver of the bus, and its object.
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// Bytes that are read at once.
+/// Bytes of a read.
 const PIECE: usize = 32 << 10;
-/// The fixed part of a message's header (D-Bus specification, "Message Format").
+/// Bytes of a header's fixed part (D-Bus specification, "Message Format").
 const FIXED: usize = 16;
-/// The longest header. Names have 255 bytes at most (ibidem, "Valid Names"); our paths are short.
+/// In bytes. Names have at most 255 bytes (ibidem, "Valid Names"), and the service's paths are short.
 const LONGEST_HEADER: usize = 16 << 10;
-/// Bit 0 of a message's flags: no reply is expected.
+/// Flag 0x1 of a message.
 const NO_REPLY: u8 = 1;
-/// A type of message.
+/// Message type.
 const METHOD_CALL: u8 = 1;
 
 /// For an answer of the bus.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Its two halves share who calls, and the way out.
+/// Of the two halves of the connection.
 #[derive(Debug)]
 struct Shared {
     callers: Arc<std::sync::Mutex<Callers>>,
     out: tokio::sync::Mutex<OwnedWriteHalf>,
-    /// Calls that have waited for the user of their sender, and may be carried out.
+    /// Admitted calls that have waited for their sender's user.
     identified: std::sync::Mutex<VecDeque<Vec<u8>>>,
-    /// There are such calls, or there is space for more of those that wait.
+    /// Such calls exist, or fewer calls wait.
     news: Notify,
-    /// Another connection to the same bus: no call is in the way of its replies. `None`: no call is admitted at all.
+    /// Another connection to the same bus, where no call delays replies. `None` admits no call.
     own: Option<Connection>,
 }
 
@@ -81,7 +80,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks the bus for the user of `sender`, and decides on its calls that wait for that.
+    /// Asks the bus for the user of `sender`, and judges its waiting calls.
     async fn identify(self: Arc<Self>, own: Connection, sender: String) {
         let ask = own.call_method(Some(BUS), BUS_PATH, Some(BUS), "GetConnectionUnixUser", &sender);
         let answer = timeout(LIMIT, ask).await;
@@ -93,13 +92,12 @@ impl Shared {
             let verdict = match (&answer, user) {
                 (_, Some(_)) => self.callers().judge(&call),
                 (Err(_), None) if call.reply => Verdict::Refuse(UNNAMED),
-                // The connection is gone.
                 _ => Verdict::Drop,
             };
             match verdict {
                 Verdict::Admit => self.identified().push_back(message),
                 Verdict::Refuse(why) => {
-                    // If it cannot be written the connection is lost, which the reader notices.
+                    // A failed write means a lost connection, which the reader notices.
                     drop(self.write(&refusal(&call, why)).await);
                 }
                 Verdict::Wait | Verdict::Later | Verdict::Drop => {}
@@ -109,7 +107,6 @@ impl Shared {
     }
 }
 
-/// A socket of the system bus.
 pub(super) struct BusSocket {
     stream: UnixStream,
     callers: Arc<std::sync::Mutex<Callers>>,
@@ -117,8 +114,7 @@ pub(super) struct BusSocket {
 }
 
 impl BusSocket {
-    /// Connects to the system bus, for the calls that `callers` admits; the bus names the user of each caller to `own`. Without `own`
-    /// every call is dropped.
+    /// Admits the calls that `callers` admits; the bus names their users over `own`. Without `own` every call is dropped.
     pub(super) async fn connect(
         callers: Arc<std::sync::Mutex<Callers>>,
         own: Option<Connection>,
@@ -127,7 +123,7 @@ impl BusSocket {
         let path = match address.transport() {
             Transport::Unix(unix) => match unix.path() {
                 UnixSocket::File(path) => path.clone(),
-                // A path that begins with a zero byte is a name in the abstract name space (unix(7)).
+                // A path that begins with a zero byte is an abstract name (unix(7)).
                 UnixSocket::Abstract(name) => {
                     PathBuf::from(OsString::from_vec([b"\0", name.as_encoded_bytes()].concat()))
                 }
@@ -164,7 +160,6 @@ impl Socket for BusSocket {
     }
 }
 
-/// Bytes from the socket, read in pieces.
 #[derive(Debug)]
 struct Input {
     socket: OwnedReadHalf,
@@ -178,7 +173,7 @@ impl Input {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Waits until there is something. `false`: the bus has closed the connection.
+    /// `false`: the bus has closed the connection.
     async fn fill(&mut self) -> io::Result<bool> {
         while self.start == self.end {
             self.socket.readable().await?;
@@ -192,14 +187,12 @@ impl Input {
         Ok(true)
     }
 
-    /// Takes up to `limit` bytes.
     fn take(&mut self, limit: usize) -> &[u8] {
         let from = self.start;
         self.start = self.end.min(from.saturating_add(limit));
         self.buffer.get(from..self.start).unwrap_or_default()
     }
 
-    /// Reads on until `message` has `length` bytes.
     async fn read_up_to(&mut self, message: &mut Vec<u8>, length: usize) -> io::Result<()> {
         while message.len() < length {
             if !self.fill().await? {
@@ -221,16 +214,15 @@ impl Input {
     }
 }
 
-/// What the service reads.
 #[derive(Debug)]
 pub(super) struct Reader {
     shared: Arc<Shared>,
     input: Input,
-    /// Authentication is over: messages follow.
+    /// Authentication has ended: messages follow.
     is_binary: bool,
-    /// Replies to calls that are refused, which go out together.
+    /// Replies to refused calls, sent together.
     refusals: Vec<u8>,
-    /// What the library may read.
+    /// For the library.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -253,7 +245,7 @@ impl Reader {
                     Either::Right(_) => continue,
                 }
             }
-            // No line of the authentication begins with one of the letters that say the byte order of a message.
+            // No authentication line begins with a letter that names the byte order of a message.
             self.is_binary |= matches!(self.input.held().first(), Some(b'l' | b'B'));
             if !self.is_binary {
                 let line =
@@ -266,7 +258,7 @@ impl Reader {
         }
     }
 
-    /// Reads a message; `None` if it is not for the library.
+    /// `None` if the message is not for the library.
     async fn message(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
         self.input.read_up_to(&mut message, FIXED).await?;
@@ -296,14 +288,14 @@ impl Reader {
             if verdict != Verdict::Later {
                 break verdict;
             }
-            // The bus answers over a connection of its own, so there will be space.
+            // The bus answers over a connection of its own, so this cannot block for ever.
             self.shared.write(&std::mem::take(&mut self.refusals)).await?;
             self.shared.news.notified().await;
         };
         match verdict {
             Verdict::Admit | Verdict::Wait => {
                 self.input.read_up_to(&mut message, size).await?;
-                // The library replies to each call, and the writer lets those replies through that are expected.
+                // The library replies to each call; the writer drops unexpected replies.
                 message.iter_mut().skip(2).take(1).for_each(|flags| *flags &= !NO_REPLY);
             }
             Verdict::Refuse(_) | Verdict::Later | Verdict::Drop => self.input.skip(lengths.body).await?,
@@ -323,17 +315,16 @@ impl Reader {
     }
 }
 
-/// Why a call is refused whose sender's user stays unknown.
+/// For a sender whose user stays unknown.
 const UNNAMED: &str = "the bus did not name the user of this connection within 10 s; call again";
 
-/// The error that a call is refused with.
 fn refusal(call: &Call, why: &str) -> Vec<u8> {
     let build = || {
         let serial = NonZeroU32::new(call.serial).ok_or(zbus::Error::InvalidField)?;
         let refused = Message::method_call("/", "x").sender(call.sender.as_str()).serial(serial).build(&())?;
         Message::error(&refused.header(), "org.freedesktop.DBus.Error.LimitsExceeded").build(&why)
     };
-    // The bus lets no call through whose sender or number is invalid.
+    // The bus passes no call with an invalid sender or serial number.
     build().map(|error| error.data().to_vec()).unwrap_or_default()
 }
 
@@ -352,7 +343,6 @@ impl ReadHalf for Reader {
     }
 }
 
-/// What the service writes.
 #[derive(Debug)]
 pub(super) struct Writer(Arc<Shared>);
 
@@ -380,15 +370,15 @@ impl WriteHalf for Writer {
     }
 }
 
-/// Lengths of the parts of a message in bytes.
+/// In bytes.
 struct Lengths {
-    /// With its padding.
+    /// With padding.
     header: usize,
     body: usize,
 }
 
 impl Lengths {
-    /// As the fixed part of the header gives them.
+    /// From the fixed part of the header.
     fn of(fixed: &[u8]) -> Option<Lengths> {
         let number = |at: usize| -> Option<usize> {
             let bytes = fixed.get(at..at + 4)?.try_into().ok()?;
@@ -404,7 +394,6 @@ impl Lengths {
     }
 }
 
-/// What is looked at in the header of a message.
 struct Header {
     kind: u8,
     flags: u8,
@@ -415,7 +404,6 @@ struct Header {
 impl Header {
     fn parse(bytes: &[u8]) -> Option<Header> {
         type Fields<'a> = Vec<(u8, Variant<'a>)>;
-        // D-Bus specification, "Header Fields".
         const SENDER: u8 = 7;
         let data = Data::new(bytes, Context::new(endian(bytes), 0));
         let ((_, kind, flags, _, _, serial, fields), _) =

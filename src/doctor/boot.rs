@@ -10,9 +10,9 @@ use crate::state::phase;
 use crate::sys::file::{Folder, is_leftover};
 use crate::sys::mount;
 
-/// Free entries that a FAT's top folder should have for `bootcount.env` and a temporary, each perhaps with a long name.
+/// Free entries that a FAT's top folder needs for `bootcount.env` and a temporary file, each perhaps with a long name.
 const FEW_ENTRIES: u64 = 8;
-/// Bytes that a boot partition should have free: copal leaves as much when it deploys boot files.
+/// Bytes. copal leaves as much free when it deploys boot files.
 const LITTLE_ROOM: u64 = 512 << 10;
 
 pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
@@ -24,7 +24,7 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
         Ok(state) => state,
         Err(e) => return found.problem(&e),
     };
-    found.ok(format!("{} is told by {}", backend.name(), backend.file().display()));
+    found.ok(format!("{} keeps its state in {}", backend.name(), backend.file().display()));
     if !backend.counts() {
         found.warn(
             "this bootloader counts no attempts: an update that does not boot is not rolled back",
@@ -33,7 +33,10 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
     }
     if backend.is_exceeded(state.bootcount) {
         found.warn(
-            format!("the bootloader has counted {} attempts, and takes the other root", state.bootcount),
+            format!(
+                "the bootloader has counted {} attempts: it falls back to the other root",
+                state.bootcount
+            ),
             "see `copal status`; a completed or undone update sets the count to 0",
         );
     }
@@ -72,19 +75,18 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
     };
     if read_only(patient, point) {
         found.problem(
-            &Error::new(Code::BootStateUnwritable, format!("{shown} is mounted for reading only"))
-                .object(shown),
+            &Error::new(Code::BootStateUnwritable, format!("{shown} is mounted read-only")).object(shown),
         );
     }
     match folder.space() {
         Ok(space) if space.free.saturating_mul(space.unit) < LITTLE_ROOM => found.warn(
             format!("{shown} has {} bytes free", space.free.saturating_mul(space.unit)),
-            "remove what does not belong there: an update needs room for a second copy of each boot file",
+            "remove files that do not belong there: an update needs space for a second copy of each boot file",
         ),
         Ok(space) => found.ok(format!("{shown} has {} bytes free", space.free.saturating_mul(space.unit))),
         Err(e) => {
             found
-                .warn(format!("cannot tell how much room {shown} has: {e}"), "look at the kernel log for it");
+                .warn(format!("cannot read the free space of {shown}: {e}"), "look at the kernel log for it");
         }
     }
     entries(&folder, found);
@@ -99,7 +101,7 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
     }
 }
 
-/// U-Boot makes its `bootcount.env` itself, and never says that it could not.
+/// U-Boot creates `bootcount.env` itself, and does not report a failure.
 fn entries(folder: &Folder, found: &mut Findings<'_>) {
     let Ok(Some(limit)) = folder.top_entries() else { return };
     let Ok(list) = folder.list() else { return };
@@ -125,7 +127,7 @@ fn read_only(patient: &Patient<'_>, point: &Path) -> bool {
     mounts.iter().rev().find(|m| m.point == inside).is_some_and(|m| m.options.iter().any(|o| o == "ro"))
 }
 
-/// Temporaries and side files, a few folders deep: deeper than any image has files.
+/// Temporary and side files, four folders deep: deeper than any image has files.
 fn collect_leftovers(folder: &Folder, below: &Path, depth: u8, names: &mut Vec<OsString>) {
     let Ok(list) = folder.list() else { return };
     for (name, kind) in list {

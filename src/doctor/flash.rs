@@ -1,4 +1,4 @@
-//! What would stop a flash from this medium: everything that the installation refuses for before it asks the board's plug-in.
+//! Everything that stops an installation before it asks the board's plug-in.
 
 use super::{Findings, Verdict};
 use crate::config::paths::Paths;
@@ -11,7 +11,7 @@ pub(super) const NAME: &str = "flash";
 
 pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
     let mut request = Request::of_environment(paths.clone());
-    // To read all of it takes minutes, and the installation will do that.
+    // Reading all of it takes minutes; the installation does that.
     request.checks.single_pass = true;
     match install::plan(&request, &Silent) {
         Ok(plan) => {
@@ -22,7 +22,7 @@ pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
                 None,
             );
         }
-        // It mounts its own in that place.
+        // The installation mounts its own boot partition in that place.
         Err(e) if e.code() == Code::MediumBootElsewhere => {
             found.add(Verdict::Warning, e.message(), Some(e.code().as_str()), Some(e.hint().to_owned()));
         }

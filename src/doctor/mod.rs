@@ -1,4 +1,4 @@
-//! What on this system would stop a flash, an update or a rollback. Looks, and changes nothing: not even a probe is written.
+//! What would stop a flash, an update or a rollback. Nothing is written, not even to test a file system.
 
 mod boot;
 mod engine;
@@ -14,34 +14,24 @@ use crate::disk::Facts;
 use crate::error::Error;
 use crate::slot::Roots;
 
-/// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// All is well.
     Ok,
-    /// Worth knowing; it stops nothing.
+    /// Stops nothing.
     Warning,
-    /// It would stop a flash, an update or a rollback.
     Problem,
 }
 
-/// One thing that was looked at.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// Name of the check.
     pub check: &'static str,
-    /// How it ended.
     pub verdict: Verdict,
-    /// What was found.
     pub text: String,
-    /// Stable code of the error that it would lead to.
     pub code: Option<&'static str>,
-    /// What to do about it.
     pub hint: Option<String>,
 }
 
-/// The findings of one check, as it makes them.
 pub(crate) struct Findings<'a> {
     check: &'static str,
     all: &'a mut Vec<Finding>,
@@ -71,39 +61,36 @@ impl Findings<'_> {
     }
 }
 
-/// What the checks look at.
 pub(crate) struct Patient<'a> {
     paths: &'a Paths,
     facts: Option<&'a Facts>,
     roots: Option<&'a Roots>,
 }
 
-/// A check: its name, and what it does.
 struct Check {
     name: &'static str,
     look: fn(&Patient<'_>, &mut Findings<'_>),
 }
 
-/// The table: every check, in the order in which they are shown.
+/// In the order in which they are shown.
 const CHECKS: &[Check] = &[
     Check { name: "slots", look: slots::look },
     Check { name: "boot-state", look: boot::state },
     Check { name: "boot-partition", look: boot::partition },
     Check { name: "engine", look: engine::look },
-    Check { name: "room", look: space::look },
+    Check { name: "space", look: space::look },
     Check { name: "leftovers", look: system::leftovers },
     Check { name: "update", look: system::update },
     Check { name: "system", look: system::services },
 ];
 
-/// Names of all checks, those of a flasher medium first.
+/// The check of a flasher medium first.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     std::iter::once(flash::NAME).chain(CHECKS.iter().map(|c| c.name)).collect()
 }
 
-/// Examines the device: a flasher medium for what would stop a flash, an installed system for what would stop an update or
-/// a rollback.
+/// On a flasher medium checks what a flash needs, on an installed system what an update or a rollback needs.
 #[must_use]
 pub fn examine(paths: &Paths) -> Vec<Finding> {
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The two roots, and what is on them.
+//! The two root partitions.
 
 use super::{Findings, Patient};
 use crate::slot::Root;
@@ -19,7 +19,7 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
         if hostapp::container(&path).is_none() {
             found.warn(
                 format!("slot {} holds no complete hostapp", root.slot),
-                "install an update: until then there is nothing to go back to",
+                "install an update: until then no rollback is possible",
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Room on the partitions that an update writes to.
+//! Free space on the partitions that an update writes to.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::error::{Code, Error};
 use crate::sys::file::Folder;
 use crate::update::preflight;
 
-/// Less than this on the data partition is little for any archive. How much one needs is known when it is there.
+/// Little for any archive. The real size is known only when the archive is there.
 const DATA: u64 = 64 << 20;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
@@ -31,16 +31,16 @@ fn state(place: &Path, found: &mut Findings<'_>) {
                 format!("{} has {bytes} bytes free, and {least} are needed", place.display()),
             )
             .object(place.display())
-            .with_hint("make room on it"),
+            .with_hint("free space on it"),
         ),
         Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),
         Err(e) => found.problem(&unreadable(place, Code::StateUnwritable, e)),
     }
 }
 
-/// Only an archive is unpacked there, and only where there is one: it stops no other update, and no rollback.
+/// Only an archive is unpacked there. Every other update, and a rollback, works without it.
 fn data(place: &Path, found: &mut Findings<'_>) {
-    const HINT: &str = "make room on it before an update from an archive, or install from a registry";
+    const HINT: &str = "free space on it before an update from an archive, or update from a registry";
     match free(place) {
         Ok(bytes) if bytes < DATA => {
             found.warn(format!("{} has only {bytes} bytes free", place.display()), HINT);
@@ -48,7 +48,7 @@ fn data(place: &Path, found: &mut Findings<'_>) {
         Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),
         Err(e) => found.warn(
             format!("cannot open {}: {e}", place.display()),
-            "look whether the data partition is mounted: the applications need it, an update does not",
+            "check whether the data partition is mounted: the applications need it, an update does not",
         ),
     }
 }

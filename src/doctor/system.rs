@@ -1,4 +1,4 @@
-//! What updates leave behind, whether one is under way, and the services they rely on.
+//! Leftovers of updates, updates that run, and systemd.
 
 use super::{Findings, Patient};
 use crate::hooks;
@@ -6,7 +6,7 @@ use crate::state::phase::{self, Welcome};
 use crate::sys::{mount, systemd};
 use crate::update::lock::Holder;
 
-/// What an interrupted update may leave in the slot it was writing.
+/// Below the inactive slot.
 const IN_THE_SLOT: [&str; 4] = ["hostapps/.new", "current.new", "counter.new", "counter.tmp"];
 
 pub(super) fn leftovers(patient: &Patient<'_>, found: &mut Findings<'_>) {
@@ -48,8 +48,8 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let text = format!("{}: {}", seen.phase, seen.phase.meaning());
     match seen.phase.welcome() {
         Welcome::Free => found.ok(text),
-        Welcome::AfterRecovery => found.warn(text, "nothing to do: the next update puts it right first"),
-        Welcome::Forced | Welcome::Never => found.warn(text, "wait: no update can start before that"),
+        Welcome::AfterRecovery => found.warn(text, "nothing to do: the next update repairs it first"),
+        Welcome::Forced | Welcome::Never => found.warn(text, "wait: until then no update can start"),
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn services(patient: &Patient<'_>, found: &mut Findings<'_>) {
     } else {
         found.warn(
             "systemd does not run here",
-            "run it on the device itself, not in a container: a reboot could not be asked for",
+            "run it on the device, not in a container: without systemd copal cannot request a reboot",
         );
     }
 }

@@ -1,5 +1,3 @@
-//! Emptying the engine's store.
-
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,44 +12,32 @@ use super::{Engine, REMOVAL, SOCKET};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// Between two looks at a removal that somebody else has under way, and how many looks.
+/// Between two checks of a removal by another process, and how many.
 const PAUSE: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 240;
 
-/// How long an engine that is gone is waited for, since it may be restarting, and how long between two attempts.
+/// How long to wait for an engine that may be restarting, and the pause between two attempts.
 const RESTART: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// Removes every container with its volumes, running or not.
-    ///
-    /// # Errors
-    /// Some are left; all were tried.
+    /// With their volumes, running or not.
     pub fn remove_containers(&self) -> Result<()> {
         self.remove_of("container", true)
     }
 
-    /// Ends and removes every container that runs. The host OS's own is never started, and stays.
-    ///
-    /// # Errors
-    /// Some still run; all were tried.
+    /// Keeps the host OS's container, which is never started.
     pub fn remove_running(&self) -> Result<()> {
         self.remove_of("running container", false)
     }
 
-    /// Ends the hooks that an update has left to an engine which had gone away from them, and waits for one that is being restarted.
-    ///
-    /// # Errors
-    /// It did not come back, or could not end them: they may still run.
+    /// Ends hooks that still run because the engine went away; waits for an engine that restarts.
     pub fn end_hooks(paths: &Paths) -> Result<()> {
         Engine::end_running(&paths.at(SOCKET), RESTART)
     }
 
-    /// The same for an update that was killed. Without a socket there is nobody to be asked, and nothing to be ended: an engine that is
-    /// stopped ends its containers, and takes its socket with it.
-    ///
-    /// # Errors
-    /// As for [`end_hooks`](Engine::end_hooks).
+    /// Ends the hooks of a killed update. Without a socket there is nothing to end: an engine that stops ends its containers and removes its
+    /// socket.
     pub fn end_hooks_of_the_dead(paths: &Paths) -> Result<()> {
         if paths.at(SOCKET).try_exists().is_ok_and(|there| !there) {
             return Ok(());
@@ -59,10 +45,7 @@ impl Engine {
         Engine::end_hooks(paths)
     }
 
-    /// [`remove_running`](Engine::remove_running) with the engine at `socket`, begun again until `limit` has passed.
-    ///
-    /// # Errors
-    /// The last one.
+    /// [`remove_running`](Engine::remove_running) with the engine at `socket`, repeated until `limit`.
     pub fn end_running(socket: &Path, limit: Duration) -> Result<()> {
         let began = Instant::now();
         let mut told = false;
@@ -97,10 +80,6 @@ impl Engine {
         )
     }
 
-    /// Removes every image.
-    ///
-    /// # Errors
-    /// Some are left; all were tried.
     pub fn remove_images(&self) -> Result<()> {
         let all = || ListImagesOptionsBuilder::new().all(true).build();
         let remove = || RemoveImageOptionsBuilder::new().force(true).build();
@@ -111,7 +90,7 @@ impl Engine {
         )
     }
 
-    /// Removes what `list` lists, again and again as long as it gets less: an image goes only after those made from it.
+    /// Repeats while the list gets shorter: an image can be removed only after those made from it.
     fn empty(
         &self,
         kind: &str,
@@ -151,7 +130,7 @@ impl Engine {
                 }
                 None if !less && looks >= LOOKS => {
                     let text = format!(
-                        "cannot remove the {kind}s: {left} are left, although the engine reports no failure"
+                        "cannot remove the {kind}s: {left} remain, although the engine reports no failure"
                     );
                     return Err(Error::new(Code::EngineFailed, text));
                 }
@@ -165,7 +144,7 @@ impl Engine {
     }
 }
 
-/// moby, daemon/delete.go: another removal has it.
+/// moby, daemon/delete.go: another removal is in progress.
 fn is_under_way(failure: &Failure) -> bool {
     failure.why == Why::Refused(409) && failure.text.contains("already in progress")
 }

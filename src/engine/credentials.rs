@@ -1,6 +1,4 @@
-//! Credentials for registries, from where `balena login` and `docker login` put them.
-//!
-//! They are read in this process, since the engine knows none, and are never logged.
+//! Registry credentials of `balena login` and `docker login`. This process reads them, since the engine has none; they are never logged.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -20,22 +18,22 @@ use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, End, Event, Stream};
 use crate::sys::signal;
 
-/// The key of Docker Hub, from the times of the first protocol.
+/// The key of Docker Hub since the first protocol.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Largest configuration that is read, in bytes.
+/// Of a configuration.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// For a credential helper, which may ask a server.
+/// For a credential helper, which may contact a server.
 const HELPER_TIME: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether a signal asks the program to end while a helper is waited for.
+/// Interval between two checks for a signal while a helper runs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a helper says at most, in bytes.
+/// Limit of a helper's answer, in bytes.
 const MOST_SAID: usize = 1 << 20;
 
-/// Credentials for one registry.
+/// For one registry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     server: String,
@@ -50,7 +48,7 @@ enum Secret {
     Registry(String),
 }
 
-/// Without what is secret.
+/// Without secrets.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("server", &self.server).finish_non_exhaustive()
@@ -58,7 +56,6 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// As the engine wants them beside a request.
     pub(super) fn for_engine(&self) -> DockerCredentials {
         let mut sent =
             DockerCredentials { serveraddress: Some(self.server.clone()), ..DockerCredentials::default() };
@@ -75,7 +72,7 @@ impl Credentials {
     }
 }
 
-/// `config.json` of the engine's client; what else is in it is not looked at.
+/// `config.json` of the engine's client; other keys are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -96,10 +93,7 @@ struct AuthEntry {
     registrytoken: Option<String>,
 }
 
-/// The credentials this process has for `registry`, a host with its port if one was named.
-///
-/// # Errors
-/// There is a configuration, but it cannot be used.
+/// `registry`: a host, and its port if there is one.
 pub fn find(registry: &str) -> Result<Option<Credentials>> {
     match folder() {
         Some(folder) => below(&folder, registry),
@@ -107,10 +101,7 @@ pub fn find(registry: &str) -> Result<Option<Credentials>> {
     }
 }
 
-/// The same from `folder`/config.json; none where there is no such file.
-///
-/// # Errors
-/// The file cannot be read or understood, or the helper that it names fails.
+/// From `folder`/config.json; `None` where the file is missing.
 pub fn below(folder: &Path, registry: &str) -> Result<Option<Credentials>> {
     let path = folder.join("config.json");
     let unusable = |why: &str| {
@@ -122,9 +113,9 @@ pub fn below(folder: &Path, registry: &str) -> Result<Option<Credentials>> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unusable(&e.to_string())),
     };
-    // serde's message may repeat a value: the place must do.
+    // serde's message may repeat a value: print only the position.
     let config: Config = serde_json::from_slice(&text)
-        .map_err(|e| unusable(&format!("it is no such JSON, line {} column {}", e.line(), e.column())))?;
+        .map_err(|e| unusable(&format!("it is not valid, line {} column {}", e.line(), e.column())))?;
     let key = if registry == HUB { HUB_KEY } else { registry };
     let helper = config.helpers.get(key).or(config.store.as_ref()).filter(|h| !h.is_empty());
     match helper {
@@ -133,14 +124,14 @@ pub fn below(folder: &Path, registry: &str) -> Result<Option<Credentials>> {
     }
 }
 
-/// The configuration as it is, for another process that is to find the same; `None` where there is none that can be read.
+/// The configuration text, for another process; `None` where it cannot be read.
 #[must_use]
 pub fn configuration() -> Option<String> {
     let path = folder()?.join("config.json");
     match read(&path) {
         Ok(text) => String::from_utf8(text).ok(),
         Err(e) => {
-            // Whoever needs it will say why it cannot be read.
+            // The process that needs it reports why it cannot be read.
             tracing::debug!("{}: {e}", path.display());
             None
         }
@@ -148,7 +139,7 @@ pub fn configuration() -> Option<String> {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // O_NONBLOCK: a FIFO in the file's place would block the open until somebody writes to it.
+    // O_NONBLOCK: opening a FIFO in the file's place would block until a process writes to it.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
@@ -160,8 +151,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// `$DOCKER_CONFIG`, or `.balena-engine` in the home folder; that of the password database where `HOME` is not set, as for
-/// a service of systemd.
+/// `$DOCKER_CONFIG`, or `.balena-engine` in the home folder, by the password database where `HOME` is not set, as in a systemd service.
 fn folder() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let home = || {
@@ -171,13 +161,13 @@ fn folder() -> Option<PathBuf> {
     variable("DOCKER_CONFIG").or_else(|| Some(variable("HOME").or_else(home)?.join(".balena-engine")))
 }
 
-/// The entry of `key`: itself, or one that is the same host in another spelling.
+/// The entry of `key`, also where it names the same host in another form.
 fn entry<'a>(auths: &'a BTreeMap<String, AuthEntry>, key: &str) -> Option<&'a AuthEntry> {
     let wanted = host(key);
     auths.get(key).or_else(|| auths.iter().find(|(k, _)| host(k) == wanted).map(|(_, e)| e))
 }
 
-/// The host of an entry's name: without scheme and path.
+/// Without scheme and path.
 fn host(key: &str) -> &str {
     let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     match bare.split('/').next().unwrap_or(bare) {
@@ -205,7 +195,6 @@ fn open(entry: &AuthEntry, server: &str) -> Result<Option<Credentials>, &'static
     Ok(Some(Credentials { server: server.to_owned(), user: user.unwrap_or_default(), secret }))
 }
 
-/// What a helper answers.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(rename = "Username")]
@@ -214,10 +203,10 @@ struct Answer {
     secret: String,
 }
 
-/// Asks `docker-credential-<helper>` (docker-credential-helpers, README: "Development").
+/// Runs `docker-credential-<helper>` (docker-credential-helpers, README: "Development").
 fn ask(helper: &str, server: &str) -> Result<Option<Credentials>, String> {
     if !helper.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
-        return Err(format!("{helper:?} is no name of a credential helper"));
+        return Err(format!("{helper:?} is not a valid name of a credential helper"));
     }
     let program = format!("docker-credential-{helper}");
     let failed = |why: &dyn std::fmt::Display| format!("{program}: {why}");
@@ -231,10 +220,10 @@ fn ask(helper: &str, server: &str) -> Result<Option<Credentials>, String> {
             Event::Line(Stream::Out, line) if said.len() + line.len() <= MOST_SAID => said.push_str(&line),
             Event::Ended(end) => break end,
             Event::Line(..) | Event::Silent(_) => {}
-            // Dropped, it is killed.
+            // Dropping the helper kills it.
             Event::Waited => {
                 if let Some(signal) = signal::came() {
-                    return Err(failed(&format!("it was not waited for: {signal}")));
+                    return Err(failed(&format!("it was killed: {signal}")));
                 }
             }
         }
@@ -242,8 +231,8 @@ fn ask(helper: &str, server: &str) -> Result<Option<Credentials>, String> {
     match end {
         End::Status(0) => {
             let answer: Answer =
-                serde_json::from_str(&said).map_err(|_| failed(&"its answer is not understood"))?;
-            // A user of this name says that the secret is a token.
+                serde_json::from_str(&said).map_err(|_| failed(&"its answer cannot be parsed"))?;
+            // A user of this name marks the secret as a token.
             let secret = match answer.user.as_str() {
                 "<token>" => Secret::Identity(answer.secret),
                 _ => Secret::Password(answer.secret),

@@ -1,4 +1,4 @@
-//! Asking the registry for an image before anything is changed.
+//! Asks the registry for an image before the first change.
 
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::mpsc::{self, Receiver};
@@ -13,33 +13,29 @@ use super::{Engine, HUB, Reference};
 use crate::engine::credentials::Credentials;
 use crate::error::{Code, Result};
 
-/// Between two questions to a registry that cannot be reached.
+/// Between two questions about an unreachable registry.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Most addresses of a registry that are tried.
+/// Of a registry.
 const ADDRESSES: usize = 8;
 
-/// What an answer of the engine says of the pull that is to follow.
+/// What the engine's answer means for the pull.
 enum Verdict {
     /// It fails, now and later.
     Fails,
-    /// It fails as long as the network is as it is.
+    /// It fails until the network changes.
     Unreachable,
-    /// There was none in time.
+    /// No answer in time.
     Silent,
-    /// Nothing.
     Unclear,
 }
 
 impl Engine {
-    /// Whether the registry has the image `reference` and gives it to us: asked before the slot is emptied.
+    /// Whether the registry has the image `reference` and allows the pull: asked before the slot is emptied.
     ///
-    /// Only what is certain refuses. The engine is asked for what the registry says of the image; it is slightly another question than the pull
-    /// is: mirrors, registries that know a manifest by its tag alone, and others that allow plain HTTP are treated in another way (moby,
-    /// `daemon/images/image_pull.go` and `distribution/pull_v2.go`). So a refusal is what the engine says to a pull that is begun, and not this answer.
-    ///
-    /// # Errors
-    /// The registry has no such image, refuses, or cannot be reached: the error is that of a pull.
+    /// Only a certain failure refuses. The engine answers for the registry, but handles a pull differently: mirrors, registries that know a
+    /// manifest only by its tag, and plain HTTP (moby, `daemon/images/image_pull.go` and `distribution/pull_v2.go`). So the refusal is the
+    /// engine's answer to a pull that was begun.
     pub fn check_pullable(&self, reference: &str) -> Result<()> {
         let name = Reference::parse(reference)?;
         let found = self.credentials_for(&name);
@@ -76,7 +72,7 @@ impl Engine {
                     return self.is_out_of_reach(name, &reached).then(|| out_of_reach(name, limit));
                 }
                 Verdict::Unclear => {
-                    tracing::debug!("{name} is pulled without an answer of the registry: {}", failure.text);
+                    tracing::debug!("pulling {name} without an answer of the registry: {}", failure.text);
                     return None;
                 }
             }
@@ -84,28 +80,28 @@ impl Engine {
         let failure = self.failure_of_pull(name, credentials)?;
         match verdict(&failure) {
             Verdict::Fails | Verdict::Unreachable => Some(failure),
-            // A network that comes and goes.
+            // The network comes and goes.
             Verdict::Silent => unreachable.filter(|_| self.is_out_of_reach(name, &reached)),
             Verdict::Unclear => None,
         }
     }
 
-    /// How a pull that is begun fails, or that nothing is heard of it in time; `None` when it begins well. It is dropped then.
+    /// Begins a pull, and drops it. Returns its failure or timeout; `None` when it begins well.
     fn failure_of_pull(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
         let mut answers = self.answers_to_pull(name, credentials);
         let first = self.within(self.timeouts.registry, async { answers.next().await.transpose() });
         drop(answers);
         if first.is_ok() {
-            tracing::debug!("the registry does not give {name}, and yet the engine does not fail to pull it");
+            tracing::debug!("the registry refuses {name}, but the engine can pull it");
         }
         self.close_dropped();
         first.err()
     }
 
-    /// Whether nothing takes a connection at the registry, and the engine has no other way to it that we do not see.
+    /// Whether the registry accepts no connection, and the engine has no other way (proxy, mirror) to it.
     fn is_out_of_reach(&self, name: &Reference, reached: &Receiver<()>) -> bool {
         if reached.try_recv().is_ok() {
-            tracing::debug!("the registry of {name} is slow; it is waited for");
+            tracing::debug!("the registry of {name} is slow; waiting for it");
             return false;
         }
         let Ok(info) = self.within(self.timeouts.registry, self.docker.info()) else { return false };
@@ -120,8 +116,8 @@ fn verdict(failure: &Failure) -> Verdict {
         (Code::ImageUnknown | Code::RegistryRefused, _) | (Code::RegistryUnreachable, false) => {
             Verdict::Fails
         }
-        // Of all that may be wrong with a registry, this alone says that there is no way to it: Go's dialer calls itself so, whatever the
-        // reason is (net/net.go, `OpError`). One that is reached and fails may do better in a moment.
+        // The only failure that means an unreachable registry: Go's dialer reports it for any reason (net/net.go, `OpError`). A registry that is
+        // reached and fails may work in a moment.
         (Code::RegistryUnreachable, true) if failure.text.contains("dial tcp") => Verdict::Unreachable,
         _ if failure.why == Why::Silent => Verdict::Silent,
         _ => Verdict::Unclear,
@@ -132,14 +128,14 @@ fn out_of_reach(name: &Reference, limit: Duration) -> Failure {
     Failure::unreachable(format!("{} takes no connection within {} s", name.registry(), limit.as_secs()))
 }
 
-/// Connects to the registry from here, by all of its addresses at once, and closes the connections. Says something when there is one.
+/// Connects to all addresses of the registry at once, and closes the connections. Sends when one succeeds.
 fn knock(registry: &str, limit: Duration) -> Receiver<()> {
     let (reached, said) = mpsc::channel();
     let host = if registry == HUB { "registry-1.docker.io" } else { registry };
     let has_port = host.rsplit_once(':').is_some_and(|(_, p)| p.bytes().all(|b| b.is_ascii_digit()));
     let places = match has_port {
         true => vec![host.to_owned()],
-        // Which of them the engine takes depends on its configuration.
+        // The engine's configuration decides which of them it uses.
         false => vec![format!("{host}:443"), format!("{host}:80")],
     };
     let apart = |work: Box<dyn FnOnce() + Send>| {
@@ -154,7 +150,7 @@ fn knock(registry: &str, limit: Duration) -> Receiver<()> {
                 let reached = reached.clone();
                 apart(Box::new(move || {
                     if TcpStream::connect_timeout(&address, limit).is_ok() {
-                        // Nobody may listen any more.
+                        // The receiver may be gone.
                         reached.send(()).unwrap_or_default();
                     }
                 }));

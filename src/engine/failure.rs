@@ -1,4 +1,4 @@
-//! What went wrong with a call to the engine, and under which code it is shown.
+//! Failed calls to the engine, and their error codes.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -8,26 +8,24 @@ use nix::sys::signal::Signal;
 
 use crate::error::{Code, Error};
 
-/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Why {
-    /// There is no connection to the engine, or it broke off.
+    /// No connection, or it broke.
     Lost,
-    /// The engine neither answers nor ends the connection.
     Silent,
-    /// The engine is alive, but what it does makes no progress: it waits for the registry.
+    /// The engine is alive, but waits for the registry.
     Stalled,
-    /// The engine refused, with this HTTP status.
+    /// The HTTP status.
     Refused(u16),
-    /// The engine reported a failure within a stream that had begun well.
+    /// In a stream that began well.
     Reported,
-    /// What the engine says makes no sense.
+    /// An answer that copal cannot parse.
     Garbled,
-    /// A signal asks this program to end.
+    /// A signal to this program.
     Interrupted,
 }
 
-/// One failed call: not an [`Error`] yet, since what its text means depends on what was asked for.
+/// Not an [`Error`] yet: the meaning of the text depends on the call.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) why: Why,
@@ -51,19 +49,19 @@ impl Failure {
     }
 
     pub(super) fn interrupted(signal: Signal) -> Failure {
-        Failure { why: Why::Interrupted, text: format!("{signal} asks the program to end") }
+        Failure { why: Why::Interrupted, text: format!("{signal} ends the program") }
     }
 
     pub(super) fn garbled(text: impl Into<String>) -> Failure {
         Failure { why: Why::Garbled, text: text.into() }
     }
 
-    /// As shown, `what` being the step that failed.
+    /// `what`: the step that failed.
     pub(super) fn during(self, what: &str) -> Error {
         self.coded(Code::EngineFailed, what)
     }
 
-    /// As shown, under `code` unless the connection itself is what failed, the disk is full, or a signal ended the call.
+    /// Under `code`, unless the connection failed, the disk is full, or a signal ended the call.
     pub(super) fn coded(self, code: Code, what: &str) -> Error {
         let code = match self.why {
             Why::Lost | Why::Silent => Code::EngineUnreachable,
@@ -74,10 +72,9 @@ impl Failure {
         Error::new(code, what).because(self.text)
     }
 
-    /// The failure of a load or a pull. Whoever stops the engine's service ends the programs that unpack for it first: the engine reports
-    /// their end, and then goes away itself.
+    /// For a load or a pull. A stop of the engine's service first kills the programs that unpack: the engine reports that, then it exits.
     pub(super) fn of_transfer(self) -> Failure {
-        // As Go's os/exec names it (`ExitError`), which moby puts behind `ApplyLayer` (pkg/chrootarchive/diff_unix.go).
+        // The text of Go's os/exec (`ExitError`), which moby puts after `ApplyLayer` (pkg/chrootarchive/diff_unix.go).
         let ended = ["signal: terminated", "signal: killed"].iter().any(|end| self.text.contains(end));
         match self.why {
             Why::Reported | Why::Refused(_) if ended => Failure { why: Why::Lost, ..self },
@@ -85,19 +82,18 @@ impl Failure {
         }
     }
 
-    /// ENOSPC in the words of Go's `syscall` package, EDQUOT too.
+    /// ENOSPC and EDQUOT in the words of Go's `syscall` package.
     pub(super) fn is_full(&self) -> bool {
         let text = self.text.to_ascii_lowercase();
         text.contains("no space left on device") || text.contains("disk quota exceeded")
     }
 
-    /// Whether the answer is complete but for a rest that is no message: the decoder of bollard 0.21 keeps the `\r` of the last
-    /// line for one when it arrives by itself.
+    /// Whether the answer is complete except for a rest that is no message: bollard 0.21 keeps the `\r` of the last line if it arrives alone.
     pub(super) fn is_loose_end(&self) -> bool {
         self.text == "bytes remaining on stream"
     }
 
-    /// Whether the engine says that there is no such thing.
+    /// Whether the engine reports that the object does not exist.
     pub(super) fn is_gone(&self) -> bool {
         self.why == Why::Refused(404)
     }
@@ -108,7 +104,7 @@ impl From<Bollard> for Failure {
         let (why, text) = match error {
             Bollard::DockerResponseServerError { status_code, message } if message.trim().is_empty() => (
                 Why::Refused(status_code),
-                format!("it answers with HTTP status {status_code} and says nothing"),
+                format!("it answers with HTTP status {status_code} without a message"),
             ),
             Bollard::DockerResponseServerError { status_code, message } => {
                 (Why::Refused(status_code), message.trim().to_owned())
@@ -120,15 +116,15 @@ impl From<Bollard> for Failure {
             | Bollard::HyperResponseError { .. }
             | Bollard::IOError { .. } => (Why::Lost, root_cause(&error)),
             Bollard::JsonDataError { message, .. } => {
-                (Why::Garbled, format!("it says what cannot be understood: {message}"))
+                (Why::Garbled, format!("its answer cannot be parsed: {message}"))
             }
-            other => (Why::Garbled, format!("it says what cannot be understood: {}", root_cause(&other))),
+            other => (Why::Garbled, format!("its answer cannot be parsed: {}", root_cause(&other))),
         };
         Failure { why, text }
     }
 }
 
-/// The innermost cause: the outer ones name the layers of the HTTP client only.
+/// The outer causes name only layers of the HTTP client.
 fn root_cause(error: &dyn StdError) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {

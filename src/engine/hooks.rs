@@ -1,4 +1,4 @@
-//! The new host OS's hooks, in a container of it.
+//! Runs the new host OS's hooks in a container.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -18,29 +18,26 @@ use super::{Engine, Image, REMOVAL, SOON, WORK, watch};
 use crate::error::Result;
 use crate::sys::command::Splitter;
 
-/// What hooks work on. Bound with everything mounted below, privately: what they mount stays in the container.
+/// Bound recursively and privately: what the hooks mount stays in the container.
 const BINDS: [&str; 4] = ["/dev:/dev", "/mnt:/mnt", "/sys:/sys", "/run:/run"];
 
-/// After the end of the hooks, for the last of their output.
+/// For the last output after the hooks have ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How often, and after which pause, an engine that went away is asked to remove the container.
+/// Tries to remove the container from an engine that went away, and the pause between them.
 const AFTERWARDS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(2);
 
 enum Event {
     Said(Bytes),
-    /// There is nothing more to hear.
+    /// The output stream has ended.
     Deaf(Failure),
     Ended(i64),
 }
 
 impl Engine {
-    /// Runs `hostapp-update-hooks` in a privileged container of `image`, handing on what it says line by line. There is no
-    /// limit of time. Returns its exit status. The container is removed in any case, and what runs in it ended.
-    ///
-    /// # Errors
-    /// The engine refuses, or goes away meanwhile: [`has_left_hooks`](Engine::has_left_hooks) then says whether they may still run.
+    /// Runs `hostapp-update-hooks` in a privileged container of `image`, without a time limit. `said` gets each output line. Returns the exit
+    /// status. The container is removed in any case, and its processes are ended.
     pub fn run_hooks(&self, image: &Image, said: &mut dyn FnMut(&str)) -> Result<i64> {
         let what = format!("cannot run the hooks of the image {} in a container", image.reference);
         let texts = |list: &[&str]| Some(list.iter().map(|&s| s.to_owned()).collect());
@@ -62,13 +59,13 @@ impl Engine {
         match (status, removed) {
             (Ok(status), Ok(())) => Ok(status),
             (Ok(status), Err(e)) => {
-                tracing::warn!("the hooks' container {id} is left: {}", e.text);
+                tracing::warn!("cannot remove the hooks' container {id}: {}", e.text);
                 Ok(status)
             }
             (Err(e), Ok(())) => Err(e.during(&what)),
             (Err(e), Err(still)) => {
                 tracing::warn!(
-                    "the hooks' container {id} is left, and hooks may still run in it: {}",
+                    "cannot remove the hooks' container {id}, and hooks may still run in it: {}",
                     still.text
                 );
                 self.left.store(true, Ordering::Relaxed);
@@ -83,10 +80,9 @@ impl Engine {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// From the start of the container to its end.
     async fn follow(&self, id: &str, said: &mut dyn FnMut(&str)) -> Result<i64, Failure> {
         let all = AttachContainerOptionsBuilder::new().stream(true).stdout(true).stderr(true).build();
-        // Before the start: nothing that is said may be missed.
+        // Before the start, so that no output is lost.
         let attached = watch::within(SOON, self.docker.attach_container(id, Some(all))).await?;
         watch::within(WORK, self.docker.start_container(id, None::<StartContainerOptions>)).await?;
 
@@ -103,7 +99,7 @@ impl Engine {
         loop {
             let event = match ended {
                 None => watch::next(&self.docker, self.timeouts, None, &mut events, || false).await?,
-                // A process that the hooks left behind dies with the container; its output need not be waited for.
+                // A process that the hooks left running dies with the container; do not wait for its output.
                 Some(_) => match timeout(LAST_WORDS, events.next()).await {
                     Ok(Some(Ok(event))) => Some(event),
                     _ => None,
@@ -111,7 +107,7 @@ impl Engine {
             };
             match event {
                 Some(Event::Said(piece)) => lines.feed(&piece, |line| said(&line)),
-                Some(Event::Deaf(e)) => tracing::warn!("the rest of what the hooks say is lost: {}", e.text),
+                Some(Event::Deaf(e)) => tracing::warn!("the rest of the hooks' output is lost: {}", e.text),
                 Some(Event::Ended(status)) => ended = Some(status),
                 None => break,
             }
@@ -119,10 +115,10 @@ impl Engine {
         if let Some(line) = lines.end() {
             said(&line);
         }
-        ended.ok_or_else(|| Failure::garbled("it does not say how they ended"))
+        ended.ok_or_else(|| Failure::garbled("it does not report their exit status"))
     }
 
-    /// Removes a container with its volumes, and waits for an engine that is being restarted.
+    /// Removes a container with its volumes; waits for an engine that restarts.
     pub(super) fn remove_for_good(&self, id: &str) -> Result<(), Failure> {
         for again in 1.. {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();

@@ -1,4 +1,4 @@
-//! The container that holds a host OS.
+//! The container of a host OS.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,26 +9,21 @@ use super::failure::Failure;
 use super::{Engine, Image, WORK};
 use crate::error::{Code, Error, Result};
 
-/// The runtime of the host OS's engine for containers that only hold a file system: there is nothing to be started.
+/// A runtime of the host OS's engine for containers that only hold a file system.
 const RUNTIME: &str = "bare";
 
-/// The volume that holds kernel and init of the host OS, outside the layers, where the bootloader's kernel finds it.
+/// The volume with kernel and init, outside the layers, where the bootloader's kernel finds it.
 const BOOT: &str = "/boot";
 
-/// A host OS as the engine keeps it: a container that is never started.
+/// Never started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hostapp {
-    /// The container's ID.
     pub id: String,
-    /// Where the engine keeps its volume `/boot`.
+    /// Path of the volume `/boot`.
     pub boot: PathBuf,
 }
 
 impl Engine {
-    /// Creates the container of the host OS `image`.
-    ///
-    /// # Errors
-    /// The engine refuses, or does not say where `/boot` is.
     pub fn create_hostapp(&self, image: &Image) -> Result<Hostapp> {
         let what = format!("cannot create a container from the image {}", image.reference);
         let body = || ContainerCreateBody {
@@ -43,15 +38,15 @@ impl Engine {
             Some(boot) => Ok(Hostapp { id, boot }),
             None => Err(Error::new(
                 Code::EngineFailed,
-                format!("{what}: the engine does not say where its {BOOT} is"),
+                format!("{what}: the engine does not report the path of its {BOOT}"),
             )),
         }
     }
 
-    /// Creates a container of `image`: its ID, and what the engine says of it.
+    /// Returns the ID, and the engine's description.
     ///
-    /// It names the image as the caller did, which is what `balena ps` shows. Another process may move that name to another image at any
-    /// time, or take it away. So what the container was made from is compared, and where it is not `image`, the container is made by the ID.
+    /// Names the image as the caller did, for `balena ps`. Another process may move or remove that name at any time, so the image of the
+    /// container is compared; if it is not `image`, the container is created by the ID.
     pub(super) fn create(
         &self,
         image: &Image,
@@ -60,10 +55,10 @@ impl Engine {
         match self.create_by(&image.reference, body()) {
             Ok((id, found)) if found.image.as_ref() == Some(&image.id) => return Ok((id, found)),
             Ok((id, _)) => {
-                tracing::warn!("{} names another image by now; its ID is used instead", image.reference);
+                tracing::warn!("{} now names another image; using the ID instead", image.reference);
                 self.remove_for_good(&id)?;
             }
-            Err(e) if e.is_gone() => tracing::warn!("{}; its ID is used instead", e.text),
+            Err(e) if e.is_gone() => tracing::warn!("{}; using its ID instead", e.text),
             Err(e) => return Err(e),
         }
         self.create_by(&image.id, body())
@@ -84,7 +79,7 @@ impl Engine {
             Ok(found) => Ok((id, found)),
             Err(e) => {
                 if let Err(left) = self.remove_for_good(&id) {
-                    tracing::warn!("the container {id} is left: {}", left.text);
+                    tracing::warn!("cannot remove the container {id}: {}", left.text);
                 }
                 Err(e)
             }
@@ -92,7 +87,6 @@ impl Engine {
     }
 }
 
-/// Where the volume is, if `mount` is that of `/boot`.
 fn boot_source(mount: MountPoint) -> Option<PathBuf> {
     let source = PathBuf::from(mount.source.filter(|_| mount.destination.as_deref() == Some(BOOT))?);
     let plain = |p: &Path| p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));

@@ -1,4 +1,4 @@
-//! Progress of many layers as one.
+//! Adds up the progress of many layers.
 
 use std::collections::HashMap;
 
@@ -6,19 +6,19 @@ use bollard::models::ProgressDetail;
 
 use super::{Progress, Stage};
 
-/// More layers than any image may have (overlay2 allows 128); whatever comes beyond is not counted.
+/// overlay2 allows 128 layers; those beyond this limit are not counted.
 const MOST: usize = 4096;
 
-/// How far each layer has come, kept over repeated tries: a layer that is fetched once more counts where it goes on.
+/// Kept over repeated tries: a layer that is fetched again continues where it was.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     seen: HashMap<(u8, String), (u64, u64)>,
-    /// Of all layers together, where the engine says that itself: bytes done and bytes to do.
+    /// Bytes done and bytes to do of all layers together, where the engine reports them.
     whole: (u64, u64),
 }
 
 impl Layers {
-    /// Takes what the engine says of layer `id`, and says how far all have come.
+    /// Returns the progress of all layers.
     pub(super) fn update(&mut self, stage: Stage, id: &str, detail: &ProgressDetail) -> Option<Progress> {
         let current = u64::try_from(detail.current?).ok()?;
         let total = detail.total.and_then(|t| u64::try_from(t).ok()).unwrap_or(0);
@@ -31,15 +31,13 @@ impl Layers {
         Some(self.sum(stage))
     }
 
-    /// Layer `id` is done.
     pub(super) fn complete(&mut self, stage: Stage, id: &str) -> Option<Progress> {
         let layer = self.seen.get_mut(&(stage as u8, id.to_owned()))?;
         layer.0 = layer.0.max(layer.1);
         Some(self.sum(stage))
     }
 
-    /// Takes what the engine says of all layers that it fetches in this try. A later try fetches only what an earlier one has not
-    /// completed, so that its own total is the rest of the whole.
+    /// For a total of all layers of this try. A later try fetches only layers that are not complete, so its total is the rest.
     pub(super) fn update_whole(&mut self, stage: Stage, detail: &ProgressDetail) -> Option<Progress> {
         let current = u64::try_from(detail.current?).ok()?;
         let rest = u64::try_from(detail.total?).ok()?.max(current);
@@ -49,7 +47,7 @@ impl Layers {
         Some(Progress { stage, done: *done, total: Some(*total) })
     }
 
-    /// The engine has come to layer `id`, and takes one after the other: those before it are done.
+    /// For a stage in which the engine takes one layer after the other: those before `id` are done.
     pub(super) fn complete_before(&mut self, stage: Stage, id: &str) {
         for ((_, layer), (done, total)) in self.seen.iter_mut().filter(|((s, _), _)| *s == stage as u8) {
             if layer != id {
@@ -58,7 +56,6 @@ impl Layers {
         }
     }
 
-    /// Whether the engine has said anything of this stage.
     pub(super) fn knows(&self, stage: Stage) -> bool {
         self.seen.keys().any(|(s, _)| *s == stage as u8)
     }

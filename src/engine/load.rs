@@ -1,5 +1,3 @@
-//! Loading an image archive.
-
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,25 +15,21 @@ use crate::engine::archive::{self, Archive, Content, Fault, Layout, Unpacked};
 use crate::error::{Code, Error, Result};
 use crate::image;
 
-/// Bytes of the archive in one piece to the engine.
+/// Bytes of a piece that is sent.
 const PIECE: usize = 64 << 10;
 
-/// The engine's messages that matter are a few lines; what is beyond this is no longer looked at.
+/// Bytes of messages; the rest is ignored. Those that matter are a few lines.
 const MOST_TEXT: usize = 64 << 10;
 
 impl Engine {
-    /// Whether this engine can load `archive` at all: asked before anything is changed.
-    ///
-    /// # Errors
-    /// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is in the layout of the OCI alone, and the engine keeps its images
-    /// itself; or the engine does not answer.
+    /// Whether this engine can load `archive`: asked before the first change.
     pub fn check_loadable(&self, archive: &Archive) -> Result<()> {
         if archive.layout == Layout::Docker {
             return Ok(());
         }
         let what = "cannot ask the container engine how it keeps images";
         let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
-        // moby says it there when containerd keeps them (daemon/containerd/service.go), and only then reads that layout.
+        // moby reports it when containerd stores the images (daemon/containerd/service.go), and only then reads that layout.
         let status = info.driver_status.unwrap_or_default();
         if status.iter().flatten().any(|word| word.starts_with("io.containerd.snapshotter")) {
             return Ok(());
@@ -44,12 +38,7 @@ impl Engine {
         Err(Error::new(Code::ImageArchiveInvalid, text).with_hint("save the image with `docker save`"))
     }
 
-    /// Loads the image of the archive `archive`, which goes to the engine piece by piece; from its start again when the engine dies
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// The archive cannot be read or holds anything but one image; the engine's own error, shown as it is; the engine went
-    /// away, and did not come back.
+    /// Sends the archive piece by piece; again from its start if the engine dies meanwhile.
     pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         let image = archive::open(archive)?;
         self.again(|| {
@@ -86,12 +75,12 @@ impl Engine {
                 Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
                 _ => Err(Error::new(
                     Code::EngineFailed,
-                    format!("{what}: the engine says that it has the image, but not which"),
+                    format!("{what}: the engine reports that it has the image, but not which"),
                 )),
             },
             [] => Err(Error::new(
                 Code::EngineFailed,
-                format!("{what}: the engine does not say that it loaded an image"),
+                format!("{what}: the engine does not report that it loaded an image"),
             )),
             several => Err(Error::new(
                 Code::ImageArchiveInvalid,
@@ -118,7 +107,7 @@ impl Engine {
                 let tick = || upload.advance(&mut sent, total, progress);
                 watch::next(&self.docker, self.timeouts, None, &mut answers, tick).await
             };
-            // An engine that is fast answers between two ticks.
+            // A fast engine answers between two ticks.
             upload.advance(&mut sent, total, progress);
             match answer {
                 Ok(Some(answer)) => {
@@ -135,9 +124,9 @@ impl Engine {
         }
     }
 
-    /// What the engine knows of the image `name`, by which one and the same image is addressed from here on.
+    /// Looks up the image's ID, by which it is addressed from here on.
     pub(super) fn image(&self, name: &str) -> Result<Image> {
-        let what = format!("cannot find the image {name} that was fetched just now");
+        let what = format!("cannot find the image {name}, which was just fetched");
         let found = self.long(watch::within(SOON, self.docker.inspect_image(name)));
         let found = found.map_err(|e| e.during(&what))?;
         match found.id.filter(|id| id.starts_with("sha256:")) {
@@ -146,13 +135,13 @@ impl Engine {
                 id,
                 size: found.size.and_then(|s| u64::try_from(s).ok()).unwrap_or(0),
             }),
-            None => Err(Error::new(Code::EngineFailed, format!("{what}: the engine does not say its ID"))),
+            None => Err(Error::new(Code::EngineFailed, format!("{what}: the engine does not report its ID"))),
         }
     }
 }
 
-/// The archive as it goes to the engine, with its length if that is known. Plain, gzip and bzip2 go as they are; xz and zstd are
-/// unpacked here: moby 20.10 knows no zstd, and for xz it needs a program that a device need not have.
+/// The archive as it is sent, with its length if known. Plain, gzip and bzip2 are sent unchanged; xz and zstd are unpacked here: moby 20.10
+/// cannot read zstd, and needs a program for xz that a device may lack.
 fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, Fault)> {
     match image.format {
         image::Format::Xz | image::Format::Zstd => {
@@ -160,13 +149,12 @@ fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, 
             Ok((Box::new(unpacked), None, fault))
         }
         image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {
-            // The file that was checked: an engine that starts again empties its folder for temporary files, where an archive may be.
+            // The open file that was checked: an engine that restarts empties its temporary folder, where the archive may be.
             Ok((Box::new(image.stored()), Some(image.stored_size), Fault::default()))
         }
     }
 }
 
-/// The archive on its way to the engine.
 #[derive(Clone, Default)]
 struct Upload {
     sent: Arc<AtomicU64>,
@@ -174,7 +162,7 @@ struct Upload {
 }
 
 impl Upload {
-    /// The archive in pieces. Reading blocks the one thread there is for the time of one piece.
+    /// Reading blocks the only thread for the time of one piece.
     fn pieces(&self, file: Box<dyn Read + Send>) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
         let upload = self.clone();
         stream::unfold(Some(file), move |file| {
@@ -199,7 +187,7 @@ impl Upload {
         })
     }
 
-    /// Reports what has gone to the engine beyond `sent`, if anything has.
+    /// Reports the bytes sent beyond `sent`.
     fn advance(&self, sent: &mut u64, total: Option<u64>, progress: &mut dyn FnMut(&Progress)) -> bool {
         let now = self.sent.load(Ordering::Relaxed);
         let moved = now != *sent;
@@ -225,15 +213,13 @@ fn read(file: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// What the engine has said while it loaded.
 #[derive(Default)]
 struct Said {
     text: String,
 }
 
 impl Said {
-    /// The engine names a layer when it comes to it. That there are more is seen by the bytes that were `sent`: the layers are nearly all of
-    /// them.
+    /// The engine names a layer when it begins it. The number of layers is estimated from the bytes `sent`, nearly all of which are layers.
     fn take(&mut self, answer: &BuildInfo, layers: &mut Layers, sent: u64) -> Option<Progress> {
         if let Some(text) = &answer.stream
             && self.text.len() + text.len() <= MOST_TEXT
@@ -246,12 +232,12 @@ impl Said {
         Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
     }
 
-    /// What a delta makes is there: an earlier try came so far before the engine died (balenaEngine, image/tarexport/load.go).
+    /// The image of the delta exists: an earlier try came so far before the engine died (balenaEngine, image/tarexport/load.go).
     fn is_there_already(&self) -> bool {
         self.text.contains("Target image already exists locally")
     }
 
-    /// The names, or the IDs where there is none, of what was loaded (moby, image/tarexport/load.go), each once.
+    /// The names, or else IDs, of the loaded images (moby, image/tarexport/load.go), each once.
     fn loaded(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for line in self.text.lines() {
@@ -263,7 +249,7 @@ impl Said {
     }
 }
 
-/// Whether the failure is the archive's: what moby says of one that is damaged or none at all.
+/// Whether the failure is the archive's: moby's messages about a damaged or invalid one.
 fn blames_archive(failure: &Failure) -> bool {
     const WORDS: [&str; 10] = [
         "archive/tar",

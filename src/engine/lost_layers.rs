@@ -1,10 +1,10 @@
-//! Layers that belong to no image: a power cut during a load or a pull leaves them.
+//! Removes layers without an image, which a power cut during a load or a pull leaves.
 //!
-//! moby flushes its record of a layer to the medium, but not the files of the layer. (balenaEngine flushes both, unless
-//! `overlay2.sync_diffs=false` is set or the kernel makes it unpack layers in its slow way.) After a power cut moby takes a layer that it
-//! has a record of for complete, and a new image with the same layer gets files that are cut short. It removes a layer with the last image
-//! or container that has it (layer/layer_store.go); one that has none stays. Such layers get an image here: an archive that names them
-//! and has no contents, which moby takes where it has all layers (image/tarexport/load.go). They go with that image.
+//! moby flushes its record of a layer, but not the layer's files. (balenaEngine flushes both, unless `overlay2.sync_diffs=false` is set or
+//! the kernel makes it unpack layers in its slow way.) After a power cut moby takes a layer with a record for complete, and a new image with
+//! the same layer gets truncated files. It removes a layer with the last image or container that has it (layer/layer_store.go); a layer
+//! without any stays. copal loads an archive that names such layers without contents, which moby accepts where it has all of them
+//! (image/tarexport/load.go), and removes that image with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,20 +20,17 @@ use super::{Engine, REMOVAL};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::read_text;
 
-/// Most layers of an image (moby, `maxLayerDepth` in layer/layer_store.go). A longer chain is a circle of damaged records.
+/// Layers of an image (moby, `maxLayerDepth` in layer/layer_store.go). A longer chain is a circle of damaged records.
 const MOST: usize = 125;
 
-/// Most bytes of a file of a record: it is one digest.
+/// In bytes: a record's file is one digest.
 const LARGEST: u64 = 4096;
 
-/// Bytes of a block of a tar.
+/// Bytes of a tar block.
 const BLOCK: usize = 512;
 
 impl Engine {
-    /// Removes the layers that no image has from the store of this engine, which is mounted at `store`. Its images must have been removed.
-    ///
-    /// # Errors
-    /// Some are left; all were tried, unless the engine is gone.
+    /// `store`: the mounted store of this engine. All images must have been removed.
     pub fn remove_lost_layers(&self, store: &Path) -> Result<()> {
         let what = "cannot remove layers that no image has";
         let driver = self.soon(self.docker.info()).map_err(|e| e.during(what))?.driver.unwrap_or_default();
@@ -54,7 +51,7 @@ impl Engine {
                 }
             }
         }
-        // Also those that came to have one before a failure.
+        // Also images created before a failure.
         self.remove_images()?;
         match (Records::read(&folder).map_err(unreadable)?.names, failure) {
             (0, _) => Ok(()),
@@ -80,11 +77,10 @@ impl Engine {
     }
 }
 
-/// moby's records of layers.
 struct Records {
-    /// How many folders of records there are.
+    /// Number of record folders.
     names: usize,
-    /// The digest (`diff`) of each record that can be read, and the name of the layer below it.
+    /// The digest (`diff`) of each readable record, and the name of the layer below it.
     layers: BTreeMap<String, (String, Option<String>)>,
 }
 
@@ -97,7 +93,7 @@ impl Records {
         };
         for entry in entries {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            // The others are layers that moby was removing, `HEX-RANDOM-removing`. It does not know them.
+            // The others are layers that moby was removing, `HEX-RANDOM-removing`; it ignores them.
             if name.len() != 64 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
                 continue;
             }
@@ -107,7 +103,7 @@ impl Records {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                 below => below.map(|text| text.trim().strip_prefix("sha256:").map(str::to_owned)),
             };
-            // moby does not know a layer whose record it cannot read (layer/filestore.go).
+            // moby ignores a layer whose record it cannot read (layer/filestore.go).
             if let (Ok(diff), Ok(below)) = (digest("diff"), below) {
                 records.layers.insert(name, (diff.trim().to_owned(), below));
             }
@@ -115,7 +111,7 @@ impl Records {
         Ok(records)
     }
 
-    /// The layers as chains of their digests from the lowest one up. A layer is in each chain that ends above it.
+    /// Chains of digests from the lowest layer up. A layer is in each chain that ends above it.
     fn chains(&self) -> Vec<Vec<String>> {
         let known: Vec<_> = self.layers.keys().map(|name| (name, self.chain(name))).collect();
         let known: Vec<_> = known.into_iter().filter_map(|(name, chain)| Some((name, chain?))).collect();
@@ -124,7 +120,7 @@ impl Records {
         known.into_iter().filter(|(name, _)| !lower.contains(name)).map(|(_, chain)| chain).collect()
     }
 
-    /// The chain that ends with the layer `name`; `None` where a record below it is missing.
+    /// `None` where a record below it is missing.
     fn chain(&self, name: &str) -> Option<Vec<String>> {
         let mut chain = Vec::new();
         let mut next = Some(name);
@@ -141,7 +137,7 @@ impl Records {
     }
 }
 
-/// An archive of an image with these layers, in the layout of `docker save`, without their contents.
+/// An archive of an image with these layers, in the format of `docker save`, without their contents.
 fn archive(layers: &[String]) -> Vec<u8> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -177,7 +173,7 @@ fn member(tar: &mut Vec<u8>, name: &str, content: &[u8]) {
         (257, b"ustar\x0000"),
     ];
     let mut header = [0; BLOCK];
-    // The checksum counts itself as blanks.
+    // The checksum field counts as blanks.
     for (at, bytes) in fields.into_iter().chain([(148, b"        ".as_slice())]) {
         for (to, from) in header.iter_mut().skip(at).zip(bytes) {
             *to = *from;
@@ -233,9 +229,8 @@ mod tests {
         for (layer, below) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("d", None)] {
             record(folder, layer, below);
         }
-        // Without its record the engine knows neither `b` nor what is above it.
+        // Without its record the engine ignores `b` and all layers above it.
         fs::remove_file(folder.join(name("b")).join("diff")).unwrap();
-        // A removal that a power cut broke off.
         fs::rename(folder.join(name("d")), folder.join(name("d") + "-123-removing")).unwrap();
         assert_eq!(chains(folder), ["a"]);
         assert_eq!(Records::read(folder).unwrap().names, 3);

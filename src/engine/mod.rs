@@ -1,7 +1,6 @@
-//! The container engine of the host OS, through the Engine API on its socket.
+//! The container engine of the host OS, over the Engine API on its socket. `docs/engine.md` lists the calls.
 //!
-//! Blocking calls. Whatever the engine answers at once has a limit; what takes as long as it takes (loading, pulling, the
-//! new system's hooks) goes on for as long as the engine shows that it is alive. `docs/engine.md` lists the calls.
+//! All calls block. Short calls have a limit; long ones (load, pull, hooks) continue while the engine shows that it is alive.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -34,68 +33,62 @@ pub use watch::Timeouts;
 
 use failure::{Failure, Why};
 
-/// Where the engine of the host OS listens (balena-host.service); not the one of the applications.
+/// Of the host OS's engine (balena-host.service), not of the applications' engine.
 const SOCKET: &str = "/var/run/balena-host.sock";
 
-/// By which the engine's client finds it: the updater of meta-balena exports this to all that it starts.
+/// For the engine's client: the updater of meta-balena exports this to every program that it starts.
 pub const HOST_VARIABLE: (&str, &str) = ("DOCKER_HOST", "unix:///var/run/balena-host.sock");
 
-/// The oldest API this client was tried with: that of moby 19.03.
+/// That of moby 19.03, the oldest that was tested.
 const OLDEST_API: ClientVersion = ClientVersion { major_version: 1, minor_version: 40 };
 
-/// For an answer that the engine has at hand.
+/// For an answer that the engine has ready.
 const SOON: Duration = Duration::from_secs(60);
 
-/// For removing a container with its volumes or an image, on a slow eMMC: gigabytes are unlinked.
+/// For removing an image, or a container with its volumes, from a slow eMMC: gigabytes are unlinked.
 const REMOVAL: Duration = Duration::from_secs(600);
 
-/// For the HTTP client to close a connection that is no longer wanted.
+/// For the HTTP client to close a connection.
 const CLOSING: Duration = Duration::from_millis(20);
 
 /// For creating and starting a container, on a slow eMMC under load.
 const WORK: Duration = Duration::from_secs(300);
 
-/// An image in the engine's store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The name it was loaded by, the ID where it has none, or the name it was asked for in a registry, as it was written.
+    /// The name in the archive, or the ID; of a pull the caller's reference, unchanged.
     pub reference: String,
-    /// `sha256:…`: which image it is, since a name can be moved.
+    /// `sha256:…`; a name can move to another image.
     pub id: String,
-    /// Bytes of its layers, unpacked.
+    /// Bytes of the unpacked layers.
     pub size: u64,
 }
 
-/// What is being done with an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The archive goes to the engine.
+    /// The archive is sent to the engine.
     Load,
-    /// Layers come from the registry.
     Pull,
-    /// Layers are unpacked.
     Extract,
 }
 
-/// How far it has come. Within a stage neither number goes back, except that a `total` can grow as layers become known.
+/// Within a stage neither number decreases; `total` can grow when the engine reports more layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
     pub stage: Stage,
-    /// Bytes done.
+    /// In bytes.
     pub done: u64,
-    /// Bytes to do, once they are known.
+    /// In bytes; `None` while unknown.
     pub total: Option<u64>,
 }
 
-/// How often, and with which pauses, a load or a pull is tried again after a lost connection.
+/// For a load or a pull that lost its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
-    /// How often at most, the first time included.
+    /// With the first.
     pub tries: u32,
-    /// The first pause; each further one is twice as long…
+    /// Each further pause is twice as long, up to `longest`.
     pub first: Duration,
-    /// …but no longer than this.
     pub longest: Duration,
 }
 
@@ -105,7 +98,7 @@ impl Default for Retry {
     }
 }
 
-/// A connection to the engine; each call makes its own, so that a restart of the engine between two is not felt.
+/// Each call opens its own connection, so that the engine may restart between two calls.
 #[derive(Debug)]
 pub struct Engine {
     socket: PathBuf,
@@ -114,23 +107,15 @@ pub struct Engine {
     retry: Retry,
     timeouts: Timeouts,
     credentials: Option<PathBuf>,
-    /// Hooks may still run in a container of this process.
+    /// Whether hooks may still run in a container of this process.
     left: AtomicBool,
 }
 
 impl Engine {
-    /// The engine of the host OS.
-    ///
-    /// # Errors
-    /// [`EngineUnreachable`](Code::EngineUnreachable): it is not there, does not answer, or is older than API 1.40.
     pub fn connect(paths: &Paths) -> Result<Engine> {
         Engine::at(&paths.at(SOCKET))
     }
 
-    /// The engine that listens at `socket`.
-    ///
-    /// # Errors
-    /// As [`connect`](Engine::connect).
     pub fn at(socket: &Path) -> Result<Engine> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -150,31 +135,25 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Tries loads and pulls as `retry` says.
     #[must_use]
     pub fn with_retry(mut self, retry: Retry) -> Engine {
         self.retry = retry;
         self
     }
 
-    /// Waits for a silent engine as `timeouts` says.
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> Engine {
         self.timeouts = timeouts;
         self
     }
 
-    /// Takes registry credentials from `folder`/config.json, not from where the process's environment says.
+    /// From `folder`/config.json instead of the place that the environment names.
     #[must_use]
     pub fn with_credentials(mut self, folder: impl Into<PathBuf>) -> Engine {
         self.credentials = Some(folder.into());
         self
     }
 
-    /// The folder below which the engine keeps everything.
-    ///
-    /// # Errors
-    /// The engine does not answer, or does not say.
     pub fn data_root(&self) -> Result<PathBuf> {
         let what = "cannot ask the container engine for its data folder";
         let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
@@ -202,7 +181,7 @@ impl Engine {
             Some(_) => Err(Error::new(
                 Code::EngineUnreachable,
                 format!(
-                    "the container engine at {} speaks API {api}, which is older than {OLDEST_API}",
+                    "the container engine at {} has API {api}, which is older than {OLDEST_API}",
                     self.socket.display()
                 ),
             )
@@ -211,7 +190,7 @@ impl Engine {
             None => Err(Error::new(
                 Code::EngineUnreachable,
                 format!(
-                    "what answers at {} is no container engine: its API version is {api:?}",
+                    "the server at {} is not a container engine: its API version is {api:?}",
                     self.socket.display()
                 ),
             )
@@ -219,12 +198,12 @@ impl Engine {
         }
     }
 
-    /// Waits for a call that the engine answers at once.
+    /// For a call that the engine answers at once.
     fn soon<T>(&self, call: impl Future<Output = Result<T, bollard::errors::Error>>) -> Result<T, Failure> {
         self.within(SOON, call)
     }
 
-    /// Waits for a call that takes as long as it takes. A signal that asks the program to end, ends it.
+    /// For a call without a limit. A signal ends it.
     fn long<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let done = self.runtime.block_on(watch::until_signal(Box::pin(work)));
         if done.as_ref().is_err_and(|e| e.why == Why::Interrupted) {
@@ -233,12 +212,12 @@ impl Engine {
         done
     }
 
-    /// Closes the connections of calls that were dropped: a task of the HTTP client does it, which runs only while this thread waits.
+    /// Closes the connections of dropped calls: a task of the HTTP client does it, and runs only while this thread waits.
     fn close_dropped(&self) {
         self.runtime.block_on(async { tokio::time::sleep(CLOSING).await });
     }
 
-    /// Does `once`, and again after a pause as long as it fails with what may pass (`true`) and there are tries left.
+    /// Repeats `once` after a pause, while its failure is temporary (`true`) and tries remain.
     fn again<T>(&self, mut once: impl FnMut() -> Result<T, (Box<Error>, bool)>) -> Result<T> {
         let (mut tried, mut pause) = (1, self.retry.first);
         loop {
@@ -279,8 +258,7 @@ fn cannot_reach(socket: &Path) -> String {
 }
 
 fn dial(socket: &Path) -> Result<Docker, Failure> {
-    // bollard's own limit ends a request whose answer has not begun; what is waited for how long is decided here, call by
-    // call, so that one is a year.
+    // bollard's limit ends a request whose answer has not begun. copal has its own limits for each call, so bollard's is a year.
     const NEVER: u64 = 365 * 24 * 3600;
     Ok(Docker::connect_with_unix(&socket.to_string_lossy(), NEVER, &OLDEST_API)?
         .with_request_modifier(pull::url_safe_credentials))

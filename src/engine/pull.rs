@@ -1,5 +1,3 @@
-//! Pulling an image.
-
 use bollard::BollardRequest;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
@@ -12,17 +10,14 @@ use crate::engine::credentials::{self, Credentials};
 use crate::error::{Code, Result};
 
 impl Engine {
-    /// Pulls the image `reference`; without tag or digest, the one with the tag `latest`.
-    ///
-    /// # Errors
-    /// No such image, the registry refuses or cannot be reached (after several tries), the disk is full, the engine failed.
+    /// Without tag and digest, the tag `latest`.
     pub fn pull(&self, reference: &str, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         let what = format!("cannot pull the image {reference}");
         let name = Reference::parse(reference)?;
         let (credentials, trouble) = match self.credentials_for(&name) {
             Ok(found) => (found, None),
             Err(e) => {
-                tracing::warn!("{e}; the image is pulled without credentials");
+                tracing::warn!("{e}; pulling the image without credentials");
                 (None, Some(e))
             }
         };
@@ -47,7 +42,6 @@ impl Engine {
         })
     }
 
-    /// Those that there are for the registry of an image.
     pub(super) fn credentials_for(&self, name: &Reference) -> Result<Option<Credentials>> {
         match &self.credentials {
             Some(folder) => credentials::below(folder, name.registry()),
@@ -55,7 +49,6 @@ impl Engine {
         }
     }
 
-    /// Asks the engine to pull.
     pub(super) fn answers_to_pull(
         &self,
         name: &Reference,
@@ -87,7 +80,7 @@ impl Engine {
                 }
                 Ok(None) if done => return Ok(()),
                 Ok(None) => {
-                    return Err(Failure::garbled("the engine does not say that it has pulled the image"));
+                    return Err(Failure::garbled("the engine does not report that it has pulled the image"));
                 }
                 Err(e) if e.is_loose_end() && done => return Ok(()),
                 Err(e) => return Err(e),
@@ -96,16 +89,16 @@ impl Engine {
     }
 }
 
-/// The last line of a pull that went well (moby, distribution/pull.go).
+/// The last line of a successful pull (moby, distribution/pull.go).
 fn says_done(answer: &CreateImageInfo) -> bool {
     let status = answer.status.as_deref().unwrap_or_default();
     status.starts_with("Status: ") && answer.error_detail.is_none()
 }
 
-/// How far the pull is by what the engine says of one layer (moby, distribution/xfer), or of all together.
+/// Progress from a line about one layer (moby, distribution/xfer), or about all.
 ///
-/// balenaEngine unpacks a layer while it arrives. It says nothing of downloads, and of the layers' unpacking only while each one is at it;
-/// the whole is in objects of their own without a status (its distribution/xfer/download.go).
+/// balenaEngine unpacks a layer while it arrives. It reports no downloads, and a layer's unpacking only while that layer is at it; the total
+/// comes in objects without a status (its distribution/xfer/download.go).
 fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
     let id = answer.id.as_deref()?;
     let detail = answer.progress_detail.as_ref();
@@ -119,7 +112,7 @@ fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
     }
 }
 
-/// Under which code a failed pull is shown, and whether to try again. By the engine's words: it says no more than those.
+/// Error code, and whether to try again. The text is all that the engine reports.
 pub(super) fn judge(failure: &Failure) -> (Code, bool) {
     const REFUSED: [&str; 8] = [
         "unauthorized",
@@ -142,7 +135,7 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         "no such image",
         "not found: does not exist",
     ];
-    // Nothing that time would mend.
+    // Time does not help here.
     const HOPELESS: [&str; 3] =
         ["x509:", "server gave http response to https client", "unsupported protocol scheme"];
     const UNREACHABLE: [&str; 24] = [
@@ -183,14 +176,14 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         _ if has(&UNKNOWN) => (Code::ImageUnknown, false),
         _ if has(&UNREACHABLE) => (Code::RegistryUnreachable, true),
         _ if has(&REFUSED) => (Code::RegistryRefused, false),
-        // A layer that arrived damaged arrives whole the next time.
+        // The next download of a damaged layer may be complete.
         _ if text.contains("filesystem layer verification failed") => (Code::EngineFailed, true),
         _ => (Code::EngineFailed, false),
     }
 }
 
-/// The engine reads this header in the URL-safe alphabet (RFC 4648, 5) and takes what it cannot read for no credentials at
-/// all; bollard 0.21 writes it in the other one.
+/// The engine expects this header in the URL-safe alphabet (RFC 4648, 5) and takes anything else for no credentials; bollard 0.21 writes the
+/// other alphabet.
 pub(super) fn url_safe_credentials(mut request: BollardRequest) -> BollardRequest {
     const HEADER: &str = "x-registry-auth";
     if let Some(header) = request.headers_mut().get_mut(HEADER) {

@@ -1,30 +1,25 @@
-//! Names of images, as the registries' clients write them (distribution, `reference/reference.go`).
+//! Image references, in the format of the registries' clients (distribution, `reference/reference.go`).
 
 use std::fmt;
 
 use crate::error::{Code, Error, Result};
 
-/// The registry of names that name none.
+/// For references without a registry.
 pub const HUB: &str = "docker.io";
 
-/// The name of an image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// Everything before tag and digest, as it was written.
+    /// Everything before tag and digest, unchanged.
     repository: String,
     tag: Option<String>,
     digest: Option<String>,
 }
 
 impl Reference {
-    /// Reads `[registry[:port]/]path[:tag][@digest]`.
-    ///
-    /// # Errors
-    /// [`ImageUnknown`](Code::ImageUnknown): no image can have such a name.
+    /// Format: `[registry[:port]/]path[:tag][@digest]`.
     pub fn parse(text: &str) -> Result<Reference> {
         let bad = |why: &str| {
-            Error::new(Code::ImageUnknown, format!("{text:?} is no reference to an image: {why}"))
-                .object(text)
+            Error::new(Code::ImageUnknown, format!("{text:?} is not an image reference: {why}")).object(text)
         };
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
@@ -60,13 +55,13 @@ impl Reference {
         })
     }
 
-    /// Everything but tag and digest.
+    /// Without tag and digest.
     #[must_use]
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// The registry: a host, with its port if one is named.
+    /// Host, and port if there is one.
     #[must_use]
     pub fn registry(&self) -> &str {
         match split_host(&self.repository).0 {
@@ -75,14 +70,14 @@ impl Reference {
         }
     }
 
-    /// What the API wants as tag: the digest where there is one, which says more. Without either it would fetch every tag.
+    /// The API's tag: the digest if there is one, since it is more exact. Without either the API would fetch every tag.
     #[must_use]
     pub fn version(&self) -> &str {
         self.digest.as_deref().or(self.tag.as_deref()).unwrap_or("latest")
     }
 }
 
-/// By which the engine finds the image once it is there.
+/// The name under which the engine finds the pulled image.
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.digest.is_some() { '@' } else { ':' };
@@ -105,7 +100,6 @@ fn split_host(repository: &str) -> (Option<&str>, &str) {
 }
 
 fn is_host(host: &str) -> bool {
-    // An IPv6 address stands in brackets.
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, Some(port)),
         _ => (host, None),

@@ -1,4 +1,4 @@
-//! Waiting for an engine that may be busy for long, and for one that hangs not for ever.
+//! Waits for an engine that may be busy for long, but not for one that hangs.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,19 +12,18 @@ use tokio::time::{Instant, sleep, timeout};
 use super::failure::Failure;
 use crate::sys::signal;
 
-/// How long silence is taken for work.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// After so much silence, and each time as much again, the engine is asked whether it is alive.
+    /// Silence before each question whether the engine is alive.
     pub look: Duration,
-    /// For its answer to that.
+    /// For the answer to that question.
     pub answer: Duration,
-    /// So many such questions without an answer, one after the other, and it is given up.
+    /// Unanswered questions in a row after which the engine counts as dead.
     pub deaf: u32,
-    /// A pull of which nothing has been heard for so long is given up, though the engine is alive: a registry that takes the
-    /// connection and says no more keeps moby waiting for ever. Flushing a large layer takes minutes on a slow eMMC.
+    /// For a pull without progress, though the engine is alive: moby waits for ever for a registry that accepts the connection and sends
+    /// nothing. Flushing a large layer to a slow eMMC takes minutes.
     pub stall: Duration,
-    /// For the registry to answer before a pull: one that cannot be reached for so long is taken for unreachable.
+    /// For the registry's answer before a pull; it counts as unreachable after that.
     pub registry: Duration,
 }
 
@@ -40,16 +39,16 @@ impl Default for Timeouts {
     }
 }
 
-/// How often who waits gets to do something in between.
+/// Interval of the caller's own work during a wait.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often it is looked whether a signal has come.
+/// Interval of checks for a signal.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Work that takes as long as it takes. In a box: the program would be larger with each kind of it in a state machine of its own.
+/// Boxed: each kind of work would otherwise get a state machine of its own, and the program would be larger.
 pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + 'a>>;
 
-/// Does `work`, but drops it when a signal asks the program to end: with it goes its connection, and the engine stops.
+/// A signal drops `work` and with it its connection, so that the engine stops.
 pub(super) async fn until_signal<T>(work: Work<'_, T>) -> Result<T, Failure> {
     match select(work, Box::pin(signal())).await {
         Either::Left((done, _)) => done,
@@ -57,7 +56,6 @@ pub(super) async fn until_signal<T>(work: Work<'_, T>) -> Result<T, Failure> {
     }
 }
 
-/// The signal that asks the program to end, when it comes.
 async fn signal() -> Signal {
     loop {
         if let Some(signal) = signal::came() {
@@ -67,7 +65,6 @@ async fn signal() -> Signal {
     }
 }
 
-/// Waits for a call that has a limit.
 pub(super) async fn within<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, bollard::errors::Error>>,
@@ -78,8 +75,8 @@ pub(super) async fn within<T>(
     }
 }
 
-/// The next item of `stream`, however long it takes while the engine is alive, or `stall`. `tick` is called now and then; what it says
-/// is whether something went on that does not show in the stream.
+/// The next item of `stream`, without a limit while the engine is alive, except `stall`. `tick` is called regularly, and returns whether
+/// there was progress that the stream does not show.
 pub(super) async fn next<T>(
     docker: &Docker,
     timeouts: Timeouts,

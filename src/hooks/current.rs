@@ -1,4 +1,4 @@
-//! The hooks of the running system, by the programs that it has for them.
+//! Runs the hooks of the running system, by that system's own programs.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,19 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
 
-/// Puts the running system back in its rights, looked for by name as it always was: boards replace it.
+/// Restores the running system. Boards replace this program, so it is found by name.
 const RESTORE: &str = "hostapp-update-hooks";
-/// Knows the hooks that are due once a system has proved itself.
+/// Runs the commit hooks.
 const COMMIT: &str = "hostapp-update-hooks-v2";
 
-/// Runs them as for an update that did not come about (`DURING_UPDATE=0`): boot files and bootloaders are those of the running system
-/// again. They find `more` in their environment.
-///
-/// # Errors
-/// `HookFailed`.
+/// Runs them with `DURING_UPDATE=0`: boot files and bootloaders become those of the running system again. `more` is added to their
+/// environment.
 pub fn restore(paths: &Paths, more: Variables) -> Result<()> {
     tracing::info!("running the hooks of the running system");
     let Some(program) = installed(paths, RESTORE) else {
         let run = own(paths, RESTORE, Phases::FORWARD, more)?;
         if super::run(paths, &run)?.is_empty() {
-            let text = format!(
-                "cannot run the hooks of the running system: there are none in {}",
-                run.dir.display()
-            );
+            let text = format!("cannot run the hooks of the running system: {} has none", run.dir.display());
             return Err(Error::new(Code::HookFailed, text).object(run.dir.display()));
         }
         return Ok(());
@@ -34,10 +28,6 @@ pub fn restore(paths: &Paths, more: Variables) -> Result<()> {
     start(&program, RESTORE, &[], more)
 }
 
-/// Runs those that are due once the running system has proved itself.
-///
-/// # Errors
-/// `HookFailed`.
 pub fn commit(paths: &Paths) -> Result<()> {
     tracing::info!("running the commit hooks of the running system");
     match installed(paths, COMMIT) {
@@ -59,9 +49,9 @@ fn start(program: &Path, name: &'static str, args: &[&str], more: Variables) -> 
     if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
 }
 
-/// The same hooks without the program that runs them.
+/// Without the program of the system.
 fn own(paths: &Paths, missing: &str, phases: Phases, more: Variables) -> Result<Run> {
-    tracing::warn!("{missing} is not installed; copal runs the hooks of the running system itself");
+    tracing::warn!("{missing} is not installed; running the hooks of the running system without it");
     Ok(Run {
         phases,
         dir: paths.at(DIR),
@@ -72,7 +62,7 @@ fn own(paths: &Paths, missing: &str, phases: Phases, more: Variables) -> Result<
     })
 }
 
-/// By the search path, below the root of this system.
+/// On the search path, below the root of this system.
 fn installed(paths: &Paths, name: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let usual = OsStr::new("/usr/bin:/usr/sbin:/bin:/sbin");

@@ -1,4 +1,4 @@
-//! `hostapp-update-hooks` and `hostapp-update-hooks-v2`, as other releases call them.
+//! `hostapp-update-hooks` and `hostapp-update-hooks-v2`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -8,7 +8,6 @@ use super::{Hook, Phases, Run, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// The help.
 pub const HELP: &str = "\
 Usage: hostapp-update-hooks [options]
 
@@ -28,28 +27,20 @@ hooks: 1 while a release is installed. COPAL_HOOK_TIMEOUT limits the time of
 each hook, in seconds; without it there is no limit.
 ";
 
-/// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// The help.
     Help,
-    /// Hooks to be run, or (`list`) only to be named.
+    /// Runs hooks, or only lists them.
     Hooks {
-        /// Which.
         phases: Phases,
-        /// In this directory.
         dir: Option<PathBuf>,
-        /// Whether nothing is to be run.
         list: bool,
     },
 }
 
-/// Understands the arguments. Those that are not known are ignored with a warning, since other releases may know more.
-///
-/// # Errors
-/// [`Code::Usage`]: there is no directory behind `--dir`. To run the system's own hooks instead would be a mistake.
+/// Unknown arguments are ignored with a warning: other releases may have more.
 pub fn parse(args: &[OsString]) -> Result<Arguments> {
-    // Forward hooks run unless another phase is asked for behind which `--full` does not stand: as the script had it.
+    // As in the script: forward hooks run unless another phase is given without `--full` after it.
     let (mut phases, mut dir, mut list) = (Phases::FORWARD, None, false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -63,7 +54,7 @@ pub fn parse(args: &[OsString]) -> Result<Arguments> {
             b"-h" | b"--help" => return Ok(Arguments::Help),
             other => match other.strip_prefix(b"--dir=") {
                 Some(value) => dir = Some(directory(Some(OsStr::from_bytes(value)))?),
-                None => tracing::warn!("argument '{}' is not known and ignored", arg.to_string_lossy()),
+                None => tracing::warn!("ignoring the unknown argument '{}'", arg.to_string_lossy()),
             },
         }
     }
@@ -76,10 +67,7 @@ fn directory(value: Option<&OsStr>) -> Result<PathBuf> {
     })
 }
 
-/// Runs what `args` ask for. The answer belongs on stdout: the help, or a list.
-///
-/// # Errors
-/// Those of [`parse`] and [`run`].
+/// Returns the text for stdout: the help, or a list.
 pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     let (phases, dir, list) = match parse(args)? {
         Arguments::Help => return Ok(Some(HELP.into())),
@@ -93,7 +81,7 @@ pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// The paths, one a line, byte by byte.
+/// One path a line, byte by byte.
 #[must_use]
 pub fn lines(hooks: &[Hook]) -> Vec<u8> {
     let line = |h: &Hook| [h.path.clone().into_os_string().into_vec(), b"\n".to_vec()].concat();

@@ -1,7 +1,7 @@
-//! Which hooks there are, and which of them belong to a phase.
+//! The hooks of a phase.
 //!
-//! The rules are those of meta-balena's runner (`docs/hooks.md` there), with two differences: a word counts only in the path
-//! below the hook directory, and no hook runs twice in one run because two rules select it.
+//! The rules are those of meta-balena's runner (its `docs/hooks.md`), with two differences: a word counts only in the path below the
+//! hook directory, and no hook runs twice in one run because two rules select it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,24 +12,23 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
 
-/// When a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// In the old system, before the forward hooks.
     Before,
-    /// In the new one. Hooks of the first format belong here, too.
+    /// In the new system. Hooks of the first format run here, too.
     Forward,
     /// In the old system, after the forward hooks.
     After,
-    /// In the new system, once it has proved itself.
+    /// In the new system, after its trial.
     Commit,
     /// After a forward hook has failed.
     Cleanup,
 }
 
 impl Phase {
-    /// The word in a hook's path that selects it.
+    /// The word in a hook's path that selects the phase.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -41,41 +40,33 @@ impl Phase {
         }
     }
 
-    /// Whether the hook at `name`, below the hook directory, belongs to it.
+    /// `name`: below the hook directory.
     fn selects(self, name: &OsStr) -> bool {
         let (name, word) = (name.as_bytes(), self.word().as_bytes());
         name.windows(word.len()).any(|w| w == word) || self == Phase::Forward && !name.contains(&b'/')
     }
 }
 
-/// The phases of a run, except for clean-up, which nobody asks for.
+/// The phases of a run. Clean-up cannot be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // each is a flag of the command line, in any combination
 pub struct Phases {
-    /// [`Phase::Before`].
     pub before: bool,
-    /// [`Phase::Forward`].
     pub forward: bool,
-    /// [`Phase::After`].
     pub after: bool,
-    /// [`Phase::Commit`].
     pub commit: bool,
 }
 
 impl Phases {
     const NONE: Phases = Phases { before: false, forward: false, after: false, commit: false };
-    /// Forward hooks: what runs unless something else is asked for.
+    /// The default.
     pub const FORWARD: Phases = Phases { forward: true, ..Self::NONE };
-    /// `--before`.
     pub const BEFORE: Phases = Phases { before: true, ..Self::NONE };
-    /// `--after`.
     pub const AFTER: Phases = Phases { after: true, ..Self::NONE };
-    /// `--commit`.
     pub const COMMIT: Phases = Phases { commit: true, ..Self::NONE };
-    /// `--full`.
     pub const FULL: Phases = Phases { before: true, forward: true, after: true, commit: false };
 
-    /// Those asked for, in the order in which they run.
+    /// In the order in which they run.
     pub(super) fn asked(self) -> impl Iterator<Item = Phase> {
         let all = [
             (self.before, Phase::Before),
@@ -93,18 +84,15 @@ impl Default for Phases {
     }
 }
 
-/// A hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// When it runs.
     pub phase: Phase,
-    /// Where it is.
     pub path: PathBuf,
-    /// The same below the hook directory, for people.
+    /// The path below the hook directory.
     pub name: String,
 }
 
-/// The hook directory, read once.
+/// Read once.
 #[derive(Debug)]
 pub(super) struct Hooks {
     dir: PathBuf,
@@ -113,10 +101,7 @@ pub(super) struct Hooks {
 }
 
 impl Hooks {
-    /// All regular files below `dir`; none where there is no such folder.
-    ///
-    /// # Errors
-    /// [`Code::Io`]: it cannot be read to its end. Nothing was run.
+    /// All regular files below `dir`; none where the folder is missing.
     pub(super) fn in_dir(dir: &Path) -> Result<Hooks> {
         let mut names = Vec::new();
         let mut folders = vec![PathBuf::new()];
@@ -141,12 +126,12 @@ impl Hooks {
                 }
             }
         }
-        // By bytes: a path compares by its parts, and would put `a/x` before `a-b`.
+        // By bytes: the order of `Path` compares parts, and would put `a/x` before `a-b`.
         names.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
         Ok(Hooks { dir: dir.to_owned(), names })
     }
 
-    /// The hooks of a phase in their order.
+    /// In the order in which they run.
     pub(super) fn of(&self, phase: Phase) -> Vec<Hook> {
         let selected = self.names.iter().filter(|n| phase.selects(n.as_os_str()));
         let hook = |name: &PathBuf| Hook {
@@ -157,7 +142,7 @@ impl Hooks {
         selected.map(hook).collect()
     }
 
-    /// The hooks of several phases in their order, each once: in the first phase that selects it.
+    /// In the order in which they run, each once: in the first phase that selects it.
     pub(super) fn of_all(&self, phases: Phases) -> Vec<Hook> {
         let mut seen = BTreeSet::new();
         let mut all: Vec<Hook> = phases.asked().flat_map(|phase| self.of(phase)).collect();

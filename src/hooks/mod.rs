@@ -1,4 +1,4 @@
-//! Hooks: programs of a release that run when it is installed, confirmed or undone.
+//! Hooks: programs of a release that run when it is installed, committed or restored.
 
 pub mod builtin;
 pub mod current;
@@ -15,13 +15,11 @@ pub use running::{RunningHook, running};
 
 use crate::config::paths::Paths;
 
-/// What a built-in hook is told.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Where everything is.
     pub paths: Paths,
-    /// Whether a release is being installed (`DURING_UPDATE=1`). Otherwise the one that runs is put back in its rights.
+    /// `DURING_UPDATE=1`: a release is being installed. Otherwise the running release is restored.
     pub during_update: bool,
-    /// The base name it was called by.
+    /// The base name that the hook was called by.
     pub called: String,
 }

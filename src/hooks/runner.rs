@@ -1,5 +1,3 @@
-//! Runs hooks.
-
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,73 +12,61 @@ use crate::sys::command::{self, Command, End, Ended, Script, Speaker, Start};
 use crate::sys::notify;
 use crate::sys::signal::{self, SignalGuard};
 
-/// Where hooks are installed.
 pub const DIR: &str = "/etc/hostapp-update-hooks.d";
-/// Tells hooks whether a release is being installed (`1`) or undone (`0`).
+/// Says to hooks whether a release is being installed (`1`) or undone (`0`).
 pub const DURING_UPDATE: &str = "DURING_UPDATE";
-/// Tells hooks where they are. Never read.
+/// Says to hooks where they are. copal does not read it.
 const HOOKS_DIR: &str = "HOOKS_DIR";
-/// Seconds that a hook may take; without it there is no limit.
+/// In seconds, for each hook; without it there is no limit.
 pub const LIMIT_VARIABLE: &str = "COPAL_HOOK_TIMEOUT";
 
 /// For all hooks of a run by another program together. They copy boot files and may write a bootloader: minutes at most. Hooks that hang
-/// must not keep a device on a system that failed, the engine from starting, or every update waiting.
+/// must not keep a device on a failed system, the engine from starting, or an update waiting.
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs what is not executable.
+/// Runs hooks that are not executable.
 const SH: &str = "/bin/sh";
 
-/// Variables for hooks, by name and value.
 pub type Variables = &'static [(&'static str, &'static str)];
 
-/// What `balena-config-defaults`, which the runner of meta-balena sources before it runs hooks, exports to them by way of the others, where
-/// all of these are installed.
+/// Where all of these exist, `balena-config-defaults`, which the runner of meta-balena sources before it runs hooks, exports this variable
+/// by way of them.
 const HELPERS: [&str; 3] =
     ["/usr/sbin/balena-config-defaults", "/usr/libexec/os-helpers-sb", "/usr/libexec/os-helpers-tpm2"];
 const OF_HELPERS: (&str, &str) = ("TPM2TOOLS_TCTI", "device:/dev/tpmrm0");
 
-/// What is to be run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Which hooks.
     pub phases: Phases,
-    /// Where they are.
     pub dir: PathBuf,
-    /// `DURING_UPDATE`, as they see it.
+    /// The value of `DURING_UPDATE`.
     pub during_update: OsString,
-    /// What else they find in their environment.
+    /// Added to the environment.
     pub more: Variables,
-    /// How long one may take.
+    /// For each hook.
     pub limit: Option<Duration>,
-    /// What a signal to end the program, one that is put off already included, does behind the hook that runs.
     pub signals: Signals,
 }
 
-/// What a signal to end the program means to a run.
+/// What a signal that ends the program does, one that was deferred already included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signals {
-    /// The hook that runs is waited for, no further one is started.
+    /// The running hook is waited for; no further hook starts.
     StopBetweenHooks,
-    /// Nothing until all hooks have run, for an undo: what it stopped half way would be worse. The caller obeys.
+    /// All hooks run, for an undo: half an undo would be worse. The caller then obeys the signal.
     RunToTheEnd,
 }
 
-/// A hook that was run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ran {
-    /// The hook.
     pub hook: Hook,
-    /// How long it took.
     pub time: Duration,
 }
 
 impl Run {
-    /// The hooks of `phases` in the system's own directory, or in `dir`, with what the environment says.
-    ///
-    /// # Errors
-    /// [`Code::Usage`]: the limit in the environment is no number.
+    /// Hooks of the system's own directory, or of `dir`, with the settings of the environment.
     pub fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
-        // An empty one counts as none, as it did for the script.
+        // An empty value counts as none, as in the script.
         let during_update = std::env::var_os(DURING_UPDATE).filter(|v| !v.is_empty());
         Ok(Run {
             phases,
@@ -92,10 +78,7 @@ impl Run {
         })
     }
 
-    /// What would run, in its order.
-    ///
-    /// # Errors
-    /// [`Code::Io`]: the hook directory cannot be read.
+    /// In the order in which they would run.
     pub fn list(&self) -> Result<Vec<Hook>> {
         Ok(Hooks::in_dir(&self.dir)?.of_all(self.phases))
     }
@@ -105,14 +88,9 @@ impl Run {
     }
 }
 
-/// Runs hooks; those that were run, in their order.
+/// Returns the hooks that ran, in order.
 ///
-/// A forward hook that fails stops the forward hooks; `after` hooks still run, and then all clean-up hooks. Any other one that
-/// fails ends the run.
-///
-/// # Errors
-/// [`Code::HookFailed`] names the first hook that failed and its end; [`Code::Interrupted`]; [`Code::Io`] where the hook
-/// directory cannot be read.
+/// A failed forward hook stops the forward hooks; `after` hooks still run, then all clean-up hooks. Any other failed hook ends the run.
 pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
     let hooks = Hooks::in_dir(&run.dir)?;
     let selected = hooks.of_all(run.phases);
@@ -121,36 +99,33 @@ pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
         if run.dir.is_dir() {
             tracing::info!("no hooks to run in {dir}");
         } else {
-            tracing::warn!("there is no hook directory {dir}: no hooks to run");
+            tracing::warn!("the hook directory {dir} does not exist: no hooks to run");
         }
         return Ok(Vec::new());
     }
     if run.is_update() {
-        // Refused while nothing is changed. An undo goes as far as it can instead.
+        // Refused before any change. An undo goes as far as it can instead.
         selected.iter().try_for_each(|hook| check(hook).map_err(|e| failed(hook, "cannot run", e)))?;
     }
     let signal_guard = SignalGuard::begin()
-        .map_err(|e| Error::new(Code::Io, "cannot put off signals while hooks run").because(e))?;
+        .map_err(|e| Error::new(Code::Io, "cannot defer signals while hooks run").because(e))?;
     let mut runner = Runner { paths, run, debug: is_debugging(paths), ran: Vec::new() };
     let result = runner.phases(&hooks);
     if result.is_ok() || signal::came().is_none() {
         signal_guard.release();
     }
-    // Otherwise they stay put off: the program ends now, or undoes what was done, and its last words are to be heard.
+    // Otherwise signals stay deferred: the program ends now, or undoes its changes, and must report that.
     match result {
         Ok(()) => Ok(runner.ran),
         Err(e) if runner.ran.is_empty() => Err(e),
-        // What was begun is done.
+        // Complete hooks have changed the device.
         Err(e) if e.code() == Code::Interrupted => Err(e.after_success()),
         Err(e) => Err(e.after_write()),
     }
 }
 
-/// Runs another release's runner, with its output in the log: `<root>/usr/bin/hostapp-update-hooks-v2 --before --dir …`.
-/// It may be a script or copal, and has [`LIMIT`].
-///
-/// # Errors
-/// [`Code::HookFailed`].
+/// Runs another release's runner, a script or copal, with its output in the log and the limit [`LIMIT`]:
+/// `<root>/usr/bin/hostapp-update-hooks-v2 --before --dir …`.
 pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Result<()> {
     let shown = program.display().to_string();
     let wrong = |what: &str, e: io::Error| {
@@ -166,10 +141,6 @@ pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Re
     if ended.end.is_success() { Ok(()) } else { Err(wrong("hooks failed:", ended.because()).after_write()) }
 }
 
-/// The limit that [`LIMIT_VARIABLE`] sets, in seconds.
-///
-/// # Errors
-/// [`Code::Usage`]: it is not a number above zero.
 pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
     command::seconds(variable).map_err(|found| {
         Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))
@@ -178,7 +149,7 @@ pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
     })
 }
 
-/// Whether the owner wants to see what hooks do. Without a `config.json` that can be read, nobody does.
+/// Whether the owner set debugging. Not without a readable `config.json`.
 fn is_debugging(paths: &Paths) -> bool {
     let named = std::env::var_os("CONFIG_PATH").map(PathBuf::from);
     let path = config_json::locate(named.as_deref(), paths);
@@ -219,13 +190,13 @@ impl Runner<'_> {
             e = e.and_also(&after.message());
         }
         if asked.commit {
-            tracing::warn!("commit hooks are left out, for a forward hook failed");
+            tracing::warn!("commit hooks do not run, since a forward hook failed");
         }
         self.clean_up(&hooks.of(Phase::Cleanup));
         Err(e)
     }
 
-    /// Runs them one by one until one fails, but for those that an earlier phase has run.
+    /// Stops at the first failure. Skips hooks that an earlier phase has run.
     fn all(&mut self, hooks: &[Hook]) -> Result<()> {
         for hook in hooks {
             if self.ran.iter().any(|ran| ran.hook.path == hook.path) {
@@ -237,7 +208,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Each of them, whatever becomes of the others, and even of those that have run before in another part.
+    /// Runs each of them, whether others fail or have run before in another phase.
     fn clean_up(&mut self, hooks: &[Hook]) {
         for hook in hooks {
             if let Err(e) = self.one(hook) {
@@ -266,7 +237,7 @@ impl Runner<'_> {
         match ended.end {
             End::Status(0) => Ok(()),
             End::TooLong(_) => Err(failed(hook, "failed:", ended.because())
-                .with_hint(format!("mend the hook, or give it more time by {LIMIT_VARIABLE}"))),
+                .with_hint(format!("repair the hook, or raise its limit {LIMIT_VARIABLE}"))),
             _ => Err(failed(hook, "failed:", ended.because())),
         }
     }
@@ -284,7 +255,6 @@ impl Runner<'_> {
     }
 }
 
-/// One line about a hook that has ended.
 fn tell(hook: &Hook, ended: &Ended) {
     let (name, phase, end) = (&hook.name, hook.phase.word(), ended.end);
     let seconds = format!("{:.3}", ended.time.as_secs_f64());
@@ -321,7 +291,7 @@ fn failed(hook: &Hook, what: &str, cause: io::Error) -> Error {
 }
 
 fn with_slash(dir: &Path) -> OsString {
-    // An empty last part is a slash, where there is none yet.
+    // An empty last part appends a slash where there is none.
     dir.join("").into_os_string()
 }
 
@@ -329,7 +299,7 @@ fn check(hook: &Hook) -> io::Result<()> {
     command_of(hook, false).map(drop)
 }
 
-/// What runs a hook; says so where that is not as it should be.
+/// The command of a hook. Warns where the hook is not executable.
 fn command(hook: &Hook, trace: bool) -> io::Result<Command> {
     let (command, odd) = command_of(hook, trace)?;
     if odd {
@@ -353,11 +323,12 @@ fn command_of(hook: &Hook, trace: bool) -> io::Result<(Command, bool)> {
     script.check_interpreter()?;
     let command = match script.start {
         Start::Text => {
-            let missing =
-                || io::Error::new(io::ErrorKind::NotFound, "it names no interpreter, and bash is missing");
+            let missing = || {
+                io::Error::new(io::ErrorKind::NotFound, "it names no interpreter, and bash is not installed")
+            };
             Command::new(command::bash().ok_or_else(missing)?).args(trace).arg(path)
         }
-        // As the kernel does, with one argument more.
+        // As the kernel does, with one more argument.
         Start::Named(interpreter, argument) if !trace.is_empty() => {
             Command::new(interpreter).args(argument).args(trace).arg(path)
         }

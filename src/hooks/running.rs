@@ -1,7 +1,5 @@
-//! Which hook runs now, for whoever asks for the state of the device.
-//!
-//! A file in `/run/copal`, which the runner holds locked. The lock tells whether it still counts: forward hooks run in a
-//! container, whose process numbers mean nothing outside of it, and whose runner may be killed with it.
+//! The hook that runs now: a file in `/run/copal`, locked by the runner. Only the lock says that the file is current: forward hooks run
+//! in a container, whose process numbers mean nothing outside, and whose runner may be killed with it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -18,34 +16,33 @@ use crate::sys::file::open_regular;
 
 const NAME: &str = "hook";
 
-/// Most bytes of it.
+/// In bytes.
 const LARGEST: u64 = 64 << 10;
 
-/// A hook under way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningHook {
     /// Path below the hook directory.
     pub name: String,
-    /// When such hooks run: `before`, `forward`, `after`, `commit`, `cleanup`.
+    /// `before`, `forward`, `after`, `commit` or `cleanup`.
     pub phase: String,
-    /// Number of its process, as the runner sees it: in a container it is another one than outside.
+    /// Process number as the runner sees it: a container has its own numbers.
     pub pid: u32,
-    /// When it began: UTC, as RFC 3339 has it.
+    /// UTC, RFC 3339.
     pub since: String,
 }
 
-/// The hook that is running now, anywhere on this device.
+/// Anywhere on this device.
 #[must_use]
 pub fn running(paths: &Paths) -> Option<RunningHook> {
     let file = open_regular(&paths.run_files().join(NAME)).ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
-        // Nobody holds it: the runner was killed.
+        // No process holds the lock: the runner was killed.
         Ok(_) => None,
         Err((file, _)) => serde_json::from_reader(io::BufReader::new(file.take(LARGEST))).ok(),
     }
 }
 
-/// As long as it lives, the hook is shown as running. Where that cannot be, it runs all the same.
+/// The file exists while this value lives. A hook runs also without it.
 pub(super) struct Shown(Option<(PathBuf, Flock<File>)>);
 
 impl Shown {
@@ -66,7 +63,7 @@ impl Shown {
     }
 }
 
-/// It has its name only when it is complete and locked.
+/// The file gets its name when it is complete and locked.
 fn write(folder: &Path, value: &RunningHook) -> io::Result<(PathBuf, Flock<File>)> {
     fs::create_dir_all(folder)?;
     let path = folder.join(NAME);
@@ -82,7 +79,7 @@ impl Drop for Shown {
     fn drop(&mut self) {
         let Some((path, lock)) = self.0.take() else { return };
         let own = lock.metadata().map(|m| (m.dev(), m.ino())).ok();
-        // Another runner may have put its own there meanwhile.
+        // Another runner may have replaced the file meanwhile.
         if fs::symlink_metadata(&path).map(|m| (m.dev(), m.ino())).ok() == own
             && let Err(e) = fs::remove_file(&path)
         {

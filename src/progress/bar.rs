@@ -1,4 +1,4 @@
-//! Progress on a terminal: a bar with its numbers on stderr.
+//! A progress bar on stderr, for a terminal.
 
 use std::time::Duration;
 
@@ -8,20 +8,17 @@ use super::lines;
 use super::meter::{Due, Moment, Sink, Snapshot};
 use crate::sys::log;
 
-/// Time between two drawings.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The bar itself is as long as the percentage, whatever the stage's size.
 const LENGTH: u64 = 100;
 
-/// Draws a bar for the stage under way; a finished stage leaves a line.
+/// A finished stage leaves a line.
 pub struct Bar {
     prefix: String,
     bar: Option<ProgressBar>,
 }
 
 impl Bar {
-    /// A bar; `prefix` stands before the line of a finished stage.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Bar { prefix: prefix.to_owned(), bar: None }
@@ -68,7 +65,7 @@ impl Bar {
 impl Sink for Bar {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
         match snapshot.moment {
-            // A terminal that was stopped (Ctrl-S, a dead connection) must not stop the job: the drawing is left out.
+            // A stopped terminal (Ctrl-S, a dead connection) must not stop the job: this drawing is left out.
             Moment::Begin | Moment::Underway if !log::is_open() => {}
             Moment::Begin => self.begin(snapshot),
             Moment::Underway => self.update(snapshot),
@@ -113,7 +110,6 @@ mod tests {
         log::stderr("copal: it failed");
     }
 
-    /// Runs `drawing` on a pseudo-terminal of 100 columns and returns what came out of it.
     fn on_a_terminal(environment: &[(&str, &str)]) -> Option<String> {
         let exe = std::env::current_exe().unwrap();
         let child = format!(

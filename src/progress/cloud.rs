@@ -5,19 +5,17 @@ use super::meter::{Due, Moment, Sink, Snapshot};
 pub use crate::progress::dashboard::Dashboard as Cloud;
 use crate::progress::dashboard::INTERVAL;
 
-/// The states, in words that dashboards and people know.
+/// The states of the original script: dashboards know these texts.
 pub const STARTING: &str = "Starting flashing balenaOS on internal media";
-/// While writing and verifying.
 pub const FLASHING: &str = "Flashing balenaOS on internal media";
-/// At 100 %: all is done.
+/// At 100 %: done.
 pub const POST_PROVISIONING: &str = "Post-Provisioning";
-/// At 100 %: there is no disk that may be flashed.
+/// At 100 %: no disk may be flashed.
 pub const NO_DEVICE: &str = "Failed to find any block devices.";
-/// At 100 %: nothing says which disk is the internal one.
+/// At 100 %: the configuration names no internal disk.
 pub const NOT_SUPPORTED: &str = "Installer is not supported on this device type.";
 
 impl Cloud {
-    /// What a job's progress is shown through.
     #[must_use]
     pub fn sink(&self) -> Box<dyn Sink> {
         Box::new(CloudSink(self.clone()))

@@ -1,7 +1,7 @@
-//! The owner's dashboard, told by the program `resin-device-progress`.
+//! The owner's dashboard, reached by the program `resin-device-progress`.
 //!
-//! It talks to a server somewhere, so nothing may depend on it: it runs beside the work, one at a time, with the newest
-//! state only, and what it comes to is of no interest.
+//! It talks to a server, so nothing may depend on it: it runs beside the work, one call at a time, with the newest state only, and
+//! its result is ignored.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,24 +13,20 @@ use crate::sys::command::{self, Command, End, Said};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
-/// Between two calls.
 pub const INTERVAL: Duration = Duration::from_secs(3);
-/// For one call.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Percent from one line of the log to the next, where there is nobody else to tell.
+/// Percent from one line of the log to the next, for devices without a fleet.
 const STEP: u8 = 5;
 
-/// A percentage and what is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DashboardState {
     percent: u8,
     text: &'static str,
 }
 
-/// Takes a state somewhere.
 pub(crate) type Carrier = Box<dyn FnMut(u8, &'static str) + Send>;
 
-/// The reporter. Clones are the same one.
+/// Clones share one reporter.
 #[derive(Clone)]
 pub struct Dashboard {
     shared: Arc<Shared>,
@@ -43,17 +39,16 @@ struct Shared {
 
 #[derive(Default)]
 struct Inner {
-    /// The newest one that has not been taken.
+    /// The newest state that was not sent.
     next: Option<DashboardState>,
     highest: Option<DashboardState>,
     busy: bool,
-    /// Nobody takes anything: the thread is not there.
+    /// No thread runs: nothing is sent.
     deaf: bool,
 }
 
 impl Dashboard {
-    /// Reports to the dashboard, if the device belongs to a fleet (`provisioned`) and the program is installed; to the
-    /// log otherwise.
+    /// Reports to the dashboard if the device belongs to a fleet (`provisioned`) and the program is installed, otherwise to the log.
     #[must_use]
     pub fn new(paths: &Paths, provisioned: bool) -> Self {
         let program = paths.at(PROGRAM);
@@ -64,7 +59,7 @@ impl Dashboard {
         }
     }
 
-    /// Reports to the dashboard, if the program is installed; to nobody otherwise.
+    /// Reports to the dashboard if the program is installed, otherwise nowhere.
     #[must_use]
     pub fn if_installed(paths: &Paths) -> Self {
         let program = paths.at(PROGRAM);
@@ -78,7 +73,7 @@ impl Dashboard {
         }
     }
 
-    /// Takes states elsewhere, `interval` or more from one begin to the next.
+    /// `interval` is the least time from the begin of one call to the next.
     pub(crate) fn with(interval: Duration, carry: Carrier) -> Self {
         let shared = Arc::new(Shared { inner: Mutex::default(), changed: Condvar::new() });
         let worker = shared.clone();
@@ -92,7 +87,7 @@ impl Dashboard {
         Dashboard { shared }
     }
 
-    /// Reports a state. One with a lower percentage than an earlier one is left out: progress does not go backwards.
+    /// Reports a state. A lower percentage than before is left out: progress never decreases.
     pub fn report(&self, percent: u8, text: &'static str) {
         let state = DashboardState { percent, text };
         let mut inner = self.shared.lock();
@@ -104,15 +99,14 @@ impl Dashboard {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until the last state has been carried, at most `timeout`. 25 seconds are enough for everything that is
-    /// under way.
+    /// Waits at most `timeout` until the last state was sent. 25 seconds cover two calls at their limit.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut inner = self.shared.lock();
         while (inner.busy || inner.next.is_some()) && !inner.deaf {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::debug!("the last progress report is left behind");
+                tracing::debug!("the last progress report was not sent in time");
                 return;
             }
             inner =
@@ -165,7 +159,6 @@ fn call(program: &Path, percent: u8, text: &str) {
     }
 }
 
-/// Without a fleet the log is where somebody may look.
 fn logger() -> Carrier {
     let mut last: Option<DashboardState> = None;
     Box::new(move |percent, text| {

@@ -1,10 +1,9 @@
-//! One progress for several watchers.
+//! Several sinks behind one progress: begin and end of a stage go to all, the rest to those that are due.
 
 use std::time::Duration;
 
 use super::meter::{Due, Moment, Sink, Snapshot};
 
-/// Hands each snapshot to every sink that wants it: begin and end to all, what is between to those that are due.
 #[derive(Default)]
 pub struct Fan {
     sinks: Vec<Member>,
@@ -18,7 +17,6 @@ struct Member {
 }
 
 impl Fan {
-    /// A fan with one sink.
     #[must_use]
     pub fn of(sink: Box<dyn Sink>) -> Self {
         let mut fan = Fan::default();
@@ -26,7 +24,6 @@ impl Fan {
         fan
     }
 
-    /// One more.
     pub fn add(&mut self, sink: Box<dyn Sink>) {
         self.sinks.push(Member { sink, bytes: 0, at: Duration::ZERO });
     }

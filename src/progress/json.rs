@@ -1,4 +1,4 @@
-//! Progress for programs: one JSON object per line. `docs/json.md` describes them.
+//! Progress as JSON lines: `docs/json.md`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,19 +6,17 @@ use std::time::Duration;
 use super::Stage;
 use super::meter::{Due, Moment, Sink, Snapshot};
 
-/// Version of the schema of all JSON lines. It rises when a key goes or changes its meaning, not when one is added.
+/// Schema version of all JSON lines. It rises when a key goes or changes its meaning, not when one is added.
 pub const VERSION: u32 = 1;
 
-/// Shortest time between two lines of a stage.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Writes JSON lines.
 pub struct Json<W> {
     out: W,
 }
 
 impl<W: Write + Send> Json<W> {
-    /// Writes to `out`. A failing write is ignored: the job goes on whether anybody listens or not.
+    /// A failed write is ignored: the job goes on without a reader.
     pub fn new(out: W) -> Self {
         Json { out }
     }
@@ -58,7 +56,6 @@ impl<W: Write + Send> Sink for Json<W> {
         };
         if let Ok(mut text) = serde_json::to_string(&line) {
             text.push('\n');
-            // Nothing of the job depends on its being watched.
             drop(self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()));
         }
         Due::after(INTERVAL)

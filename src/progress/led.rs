@@ -1,5 +1,4 @@
-//! An LED for whoever stands before a device without a screen: it blinks slowly while flashing, shines when done, and
-//! blinks fast after a failure.
+//! An LED for devices without a screen: blinks slowly while flashing, is on when done, blinks fast after a failure.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -22,13 +21,11 @@ const KEY: &str = "LED_FILE";
 const SLOW: Duration = Duration::from_secs(1);
 const FAST: Duration = Duration::from_millis(100);
 
-/// For the writing of what has the last word. Longer takes only an LED whose bus hangs.
+/// Limit for the last write. Only an LED whose bus hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Nothing has been shown yet.
     Untouched,
     /// One second on, one second off: at work.
     Slow,
@@ -36,12 +33,11 @@ pub enum Pattern {
     Solid,
     /// A tenth of a second on, a tenth off: failed.
     Fast,
-    /// It is somebody else's from here on.
+    /// The LED belongs to another program from here on.
     HandsOff,
 }
 
 impl Pattern {
-    /// Time between two changes.
     fn pause(self) -> Option<Duration> {
         match self {
             Pattern::Slow => Some(SLOW),
@@ -51,7 +47,7 @@ impl Pattern {
     }
 }
 
-/// An LED, or none. Clones are the same one. Nothing here can fail.
+/// An LED, or none. Clones share one LED. No error is reported.
 #[derive(Clone, Default)]
 pub struct Led {
     shared: Option<Arc<Shared>>,
@@ -65,12 +61,12 @@ struct Shared {
 
 struct LedState {
     pattern: Pattern,
-    /// What the file has been told. It is written without the lock: nobody must have to wait for an LED.
+    /// What was written to the file. It is written without the lock: nobody must wait for an LED.
     shown: Pattern,
 }
 
 impl Led {
-    /// The LED that the device's configuration names, below the root of `paths`.
+    /// The LED that the device's configuration names.
     #[must_use]
     pub fn configured(paths: &Paths) -> Self {
         let file = match RawConf::load(&paths.at(CONF)) {
@@ -86,7 +82,7 @@ impl Led {
         }
     }
 
-    /// An LED by the file that takes `1` and `0`.
+    /// `file` takes `1` and `0`.
     #[must_use]
     pub fn at(file: &Path) -> Self {
         if file == Path::new("/dev/null") {
@@ -101,9 +97,8 @@ impl Led {
         }
     }
 
-    /// Shows this from now on. [`Pattern::Solid`] is there on return, since the program may end then. After
-    /// [`Pattern::HandsOff`] nothing is shown any more, and on return no write is under way. An LED that hangs is
-    /// waited for no longer than a second.
+    /// After [`Pattern::Solid`] returns when it is shown, since the program may end then; after [`Pattern::HandsOff`] when no write is
+    /// under way. Waits at most a second for an LED that hangs.
     pub fn show(&self, pattern: Pattern) {
         let Some(shared) = &self.shared else { return };
         let mut state = shared.lock();
@@ -119,7 +114,7 @@ impl Led {
         }
     }
 
-    /// Shows the failure for this long, and returns then: the LED stays as it is when the program ends.
+    /// Shows the failure for `time`, then returns: the LED keeps its last state when the program ends.
     pub fn fail(&self, time: Duration) {
         self.show(Pattern::Fast);
         if self.shared.as_ref().is_some_and(|s| s.lock().pattern == Pattern::Fast) {
@@ -127,7 +122,6 @@ impl Led {
         }
     }
 
-    /// What a job's progress is shown through.
     #[must_use]
     pub fn sink(&self) -> Box<dyn Sink> {
         Box::new(LedSink(self.clone()))
@@ -139,7 +133,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, at most until `end`.
     fn wait<'a>(&self, state: MutexGuard<'a, LedState>, end: Option<Instant>) -> MutexGuard<'a, LedState> {
         match end.map(|end| end.saturating_duration_since(Instant::now())) {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -162,14 +155,13 @@ impl Shared {
             if next == Pattern::HandsOff {
                 break;
             }
-            // A new pattern begins with light.
             on = next != state.shown || !on;
             drop(state);
             if let Err(e) = self.switch(on)
                 && !complained
             {
                 complained = true;
-                tracing::debug!("the LED {} cannot be switched: {e}", self.file.display());
+                tracing::debug!("the LED {} cannot be written: {e}", self.file.display());
             }
             state = self.lock();
             state.shown = next;
@@ -180,7 +172,7 @@ impl Shared {
     }
 
     fn switch(&self, on: bool) -> io::Result<()> {
-        // Never made where it is not; and a FIFO without a reader must not hold anybody.
+        // The file is never created. A FIFO without a reader must not block.
         let mut file =
             OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.file)?;
         file.write_all(if on { b"1" } else { b"0" })

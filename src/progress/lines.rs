@@ -1,16 +1,14 @@
-//! Progress where nobody can see a bar: a line at each stage's begin and end, and one every five percent.
+//! Progress as lines, where no bar can be shown: at each stage's begin and end, and every five percent.
 
 use std::time::Duration;
 
 use super::meter::{Due, Moment, Sink, Snapshot};
 
-/// Percent from one line to the next.
 const STEP: u8 = 5;
 
 /// With the total unknown, a line this often shows that the job is alive.
 const PULSE: Duration = Duration::from_secs(60);
 
-/// Writes lines without control codes.
 pub struct Lines<F> {
     prefix: String,
     write: F,
@@ -18,7 +16,7 @@ pub struct Lines<F> {
 }
 
 impl<F: FnMut(&Snapshot, &str) + Send> Lines<F> {
-    /// Hands each line, with `prefix` and without a newline, to `write`, with what it was made of.
+    /// `write` gets each line, with `prefix` and without a newline.
     pub fn new(prefix: &str, write: F) -> Self {
         Lines { prefix: prefix.to_owned(), write, shown: 0 }
     }
@@ -45,7 +43,6 @@ impl<F: FnMut(&Snapshot, &str) + Send> Sink for Lines<F> {
     }
 }
 
-/// A snapshot in words.
 #[must_use]
 pub fn line(s: &Snapshot) -> String {
     match s.moment {
@@ -61,7 +58,6 @@ pub fn line(s: &Snapshot) -> String {
     }
 }
 
-/// The numbers of a stage under way, as far as they are known.
 pub(super) fn numbers(s: &Snapshot) -> String {
     let mut parts = Vec::with_capacity(4);
     if let Some(percent) = s.percent {
@@ -76,7 +72,7 @@ pub(super) fn numbers(s: &Snapshot) -> String {
     parts.join(", ")
 }
 
-/// Bytes in binary units with one decimal, rounded down.
+/// Binary units with one decimal, rounded down.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -88,7 +84,7 @@ fn size(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// Seconds as `m:ss` or `h:mm:ss`.
+/// `m:ss` or `h:mm:ss`.
 fn clock(seconds: u64) -> String {
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }

@@ -1,4 +1,4 @@
-//! Counts what a job reports and makes the numbers that are shown: percent, rate, time left.
+//! Percent, rate and time left of a job.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -9,67 +9,54 @@ use std::time::{Duration, Instant};
 use super::fan::Fan;
 use super::{Progress, Stage};
 
-/// Where in a stage a [`Snapshot`] was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// It has just begun.
     Begin,
-    /// It is under way.
     Underway,
-    /// It has succeeded.
     End,
 }
 
-/// A stage at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The stage.
     pub stage: Stage,
-    /// Where in it.
     pub moment: Moment,
-    /// Bytes done.
     pub done: u64,
-    /// Bytes to do, where known.
     pub total: Option<u64>,
-    /// Whole percent, rounded down; never less than in an earlier snapshot of the stage, and 100 at its end only.
-    /// `None` while the total is unknown.
+    /// Rounded down; never decreases within a stage; 100 at its end only. `None` while the total is unknown.
     pub percent: Option<u8>,
-    /// Bytes a second: a moving average, at the end the average of the stage. `None` while there is none.
+    /// Bytes a second: a moving average, at the end of the stage its average. `None` while unknown.
     pub rate: Option<u64>,
-    /// Seconds left at this rate, rounded up.
+    /// Seconds, rounded up.
     pub eta: Option<u64>,
-    /// Time since the stage began.
+    /// Since the stage began.
     pub elapsed: Duration,
 }
 
-/// When a sink wants to be called again: at whichever of the two comes first.
+/// When a sink is called next: at the earlier of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// At this many bytes done.
+    /// Bytes done.
     pub bytes: u64,
-    /// After this time.
     pub after: Duration,
 }
 
 impl Due {
-    /// After `time`, however much is done.
     #[must_use]
     pub fn after(time: Duration) -> Self {
         Due { bytes: u64::MAX, after: time }
     }
 }
 
-/// Shows snapshots. Must not fail, and must not wait for anybody. What the log steps around must not log.
+/// Shows snapshots. Must not fail and must not block. What the log calls must not log.
 pub trait Sink: Send {
-    /// Shows one snapshot and says when the next one is wanted.
+    /// Returns when the next snapshot is due.
     fn show(&mut self, snapshot: &Snapshot) -> Due;
-    /// Nothing comes any more.
     fn close(&mut self) {}
 }
 
 /// A [`Progress`] that shows itself through a [`Sink`].
 ///
-/// `advance` is two atomic operations unless the sink is due; then one thread shows, and no other waits for it.
+/// `advance` is two atomic operations unless the sink is due; then one thread shows, and no other thread waits for it.
 pub struct Meter<S> {
     origin: Instant,
     done: AtomicU64,
@@ -85,7 +72,6 @@ struct MeterState<S> {
 }
 
 impl<S: Sink> Meter<S> {
-    /// A meter with no stage yet.
     pub fn new(sink: S) -> Self {
         Meter {
             origin: Instant::now(),
@@ -120,7 +106,6 @@ impl<S: Sink> Meter<S> {
 }
 
 impl Meter<Fan> {
-    /// Shows itself through `sink` as well, from the next moment on that is worth it.
     pub fn also(&self, sink: Box<dyn Sink>) {
         self.lock().sink.add(sink);
         self.due_bytes.store(0, Ordering::Relaxed);
@@ -146,7 +131,7 @@ impl<S: Sink> Progress for Meter<S> {
         if !self.is_due(done) {
             return;
         }
-        // Whoever holds the lock is showing something newer than what this thread knows.
+        // Another thread that holds the lock shows newer numbers.
         if let Ok(mut state) = self.state.try_lock()
             && self.is_due(done)
         {
@@ -175,12 +160,10 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A stage under way.
 struct Running {
     stage: Stage,
     total: Option<u64>,
     started: Duration,
-    /// Highest percentage shown so far.
     percent: u8,
     rate: Rate,
 }
@@ -204,7 +187,7 @@ impl Running {
         Snapshot { stage: self.stage, moment, done, total: self.total, percent, rate, eta, elapsed }
     }
 
-    /// Percent of `total`, but 99 at most: the last one belongs to success alone.
+    /// Percent of `total`, at most 99: 100 means success.
     fn climb(&mut self, done: u64, total: u64) -> u8 {
         let exact = u128::from(done) * 100 / u128::from(total.max(1));
         self.percent = self.percent.max(u8::try_from(exact.min(99)).unwrap_or(99));
@@ -224,7 +207,6 @@ fn per_second(bytes: u64, time: Duration) -> Option<u64> {
     (!time.is_zero()).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
 }
 
-/// Exponentially weighted moving average of bytes a second.
 struct Rate {
     average: Option<f64>,
     at: Duration,
@@ -232,10 +214,10 @@ struct Rate {
 }
 
 impl Rate {
-    /// A change of speed has two thirds of its weight after this time: slow enough to read, fast enough to see a
-    /// stick run out of its cache.
+    /// After this time a change of speed has two thirds of its weight: slow enough to read, fast enough to see the cache of a stick
+    /// run full.
     const MEMORY: Duration = Duration::from_secs(5);
-    /// Samples closer together say more about buffers than about the medium.
+    /// Closer samples measure buffers, not the medium.
     const SHORTEST: Duration = Duration::from_millis(100);
 
     fn new(at: Duration) -> Self {

@@ -1,8 +1,6 @@
 //! Progress: what stage a job is in and how far it has come.
 //!
-//! The job tells a [`Progress`]; a [`meter::Meter`] makes numbers of it, and sinks show them. One is for whoever started
-//! the job: a bar on a terminal, lines anywhere else, JSON for programs, the journal for a service. Others may be added:
-//! the service's status, the owner's dashboard, an LED. None of them can fail or end the job.
+//! The job reports to a [`Progress`]; a [`meter::Meter`] computes numbers; sinks show them. No sink can fail or end the job.
 
 use std::fmt;
 
@@ -21,21 +19,16 @@ pub mod status;
 use fan::Fan;
 use meter::{Meter, Sink, Snapshot};
 
-/// A part of a job that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Reading or decoding the image before anything is written.
+    /// Reading or decoding the image before the first write.
     Check,
-    /// Writing the image.
     Write,
-    /// Reading the medium back.
     Verify,
-    /// Handing an image archive to the container engine.
+    /// Loading an image archive into the container engine.
     Load,
-    /// Fetching an image from a registry.
     Pull,
-    /// Unpacking its layers.
     Unpack,
 }
 
@@ -52,23 +45,21 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Where progress goes. Called from several threads.
+/// Called from several threads.
 pub trait Progress: Sync {
-    /// A stage begins; `total` is its amount of work in bytes where it is known.
+    /// `total` in bytes, where it is known.
     fn begin(&self, stage: Stage, total: Option<u64>);
-    /// The current stage turns out to have this much work, in bytes.
+    /// The total of the current stage, in bytes, once it becomes known.
     fn expect(&self, _total: u64) {}
-    /// `bytes` more of the current stage are done.
+    /// `bytes` more, not in all.
     fn advance(&self, bytes: u64);
-    /// Next comes what makes the target bootable: from here on the job must not be ended without taking that off again.
+    /// The next writes make the target bootable: a job that ends after them must undo them.
     fn last_writes(&self) {}
-    /// The current stage has succeeded.
     fn finish(&self);
-    /// The job is over, well or not: whatever is on the screen goes, and nothing is shown any more.
+    /// The job has ended, well or not. Nothing is shown after this.
     fn close(&self) {}
 }
 
-/// Shows nothing.
 pub struct Silent;
 
 impl Progress for Silent {
@@ -77,11 +68,9 @@ impl Progress for Silent {
     fn finish(&self) {}
 }
 
-/// Progress that more sinks can be added to.
 pub type Shown = Meter<Fan>;
 
-/// Progress for whoever is watching stderr: a bar on a terminal that can show one, lines otherwise. `prefix` stands
-/// before each line.
+/// A bar on a terminal that can show one, lines otherwise. `prefix` stands before each line.
 #[must_use]
 pub fn for_stderr(prefix: &str) -> Shown {
     if Surroundings::of_stderr().can_show_a_bar() {
@@ -91,20 +80,19 @@ pub fn for_stderr(prefix: &str) -> Shown {
     }
 }
 
-/// Progress as JSON lines on stdout.
 #[must_use]
 pub fn for_programs() -> Shown {
     shown(json::Json::new(Patient::new(std::io::stdout())))
 }
 
-/// Progress for a service: a bar where somebody started it by hand on a terminal, log events otherwise.
+/// A bar where an operator started the service on a terminal, log events otherwise.
 #[must_use]
 pub fn for_service() -> Shown {
     if Surroundings::of_stderr().can_show_a_bar() { shown(bar::Bar::new("")) } else { for_journal() }
 }
 
-/// Progress as log events, one every five percent, with the fields `COPAL_STAGE` and, where it is known,
-/// `COPAL_PERCENT`: for a service, whose log is the journal. Not together with lines on stderr, which end there too.
+/// Log events, one every five percent, with the fields `COPAL_STAGE` and, where known, `COPAL_PERCENT`. Not together with lines on
+/// stderr: the journal has these already.
 #[must_use]
 pub fn for_journal() -> Shown {
     shown(lines::Lines::new("", |s: &Snapshot, line: &str| {
@@ -120,15 +108,14 @@ fn shown(sink: impl Sink + 'static) -> Shown {
 /// Columns that a bar with its numbers needs.
 const BAR_COLUMNS: u16 = 76;
 
-/// What decides between bar and lines.
 #[derive(Debug, Clone, Copy)]
 struct Surroundings {
     terminal: bool,
-    /// Columns, where the terminal knows them.
+    /// In columns.
     width: Option<u16>,
     /// `TERM` is missing, empty or `dumb`.
     dumb: bool,
-    /// `NO_COLOR` is set and not empty (no-color.org): taken as "no control codes".
+    /// `NO_COLOR` is set and not empty (no-color.org): no control codes.
     plain: bool,
 }
 

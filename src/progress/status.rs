@@ -1,4 +1,4 @@
-//! Progress in one line of text that replaces the last one: what `systemctl status` shows of the service.
+//! Progress in one line that replaces the last one: the service's status in `systemctl status`.
 
 use std::time::Duration;
 
@@ -7,13 +7,12 @@ use super::meter::{Due, Sink, Snapshot};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tells the present state in words.
 pub struct Status<F> {
     tell: F,
 }
 
 impl<F: FnMut(&str) + Send> Status<F> {
-    /// Hands each state to `tell`, at most one a second within a stage. `tell` must not wait.
+    /// `tell` gets each state, at most one a second within a stage. It must not block.
     pub fn new(tell: F) -> Self {
         Status { tell }
     }

@@ -1,4 +1,4 @@
-//! `rollback-altboot`: the bootloader has gone back to the running system by itself. The selection follows it, and the boot files.
+//! `rollback-altboot`: the bootloader has fallen back to the running system. Selects it, and restores its boot files.
 
 use super::finish::finish;
 use super::{BootStateGuard, Context, Platform, history_record, warn};
@@ -9,19 +9,12 @@ use crate::state::files::{self, Marker, RollbackKind};
 use crate::state::history::{Event, announce};
 use crate::state::phase::{Marked, Observation, Phase};
 
-/// Does it, in the phase that it is for, and reboots; otherwise nothing.
-///
-/// # Errors
-/// `Busy`; `SlotUnknown` and the like; the running system could not be selected; the device does not reboot.
+/// Reboots after it. Does nothing in other phases.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
     let platform = Platform::of(paths, conf);
     run_with(&Context::look(paths, &platform)?)
 }
 
-/// [`run`], wherever the ground is.
-///
-/// # Errors
-/// As for [`run`].
 pub fn run_with(context: &Context<'_>) -> Result<()> {
     let guard = BootStateGuard::wait_for(context, "rollback-altboot")?;
     let seen = context.observe()?;
@@ -33,8 +26,7 @@ pub fn run_with(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Back to the running system, and a reboot: the boot files that the kernel was started with are still the new ones. A return is
-/// a failure.
+/// Rolls back to the running system and reboots, since the kernel was started with the new boot files. Returns only on failure.
 pub(super) fn act(context: &Context<'_>, seen: &Observation, guard: BootStateGuard) -> Error {
     match follow(context, seen) {
         Ok(()) => {
@@ -50,11 +42,11 @@ fn follow(context: &Context<'_>, seen: &Observation) -> Result<()> {
     let slot = context.running().slot;
     let record = context.rollback_record(slot, RollbackKind::Altboot)?;
     let why =
-        format!("the bootloader gave up on slot {} at a count of {}", slot.other(), seen.state.bootcount);
+        format!("the bootloader fell back from slot {} at a count of {}", slot.other(), seen.state.bootcount);
     let mut told = context.record(Event::Altboot, &record.transaction, slot.other(), slot);
     history_record::seen(&mut told, seen);
-    // Without it a cut from here on leads to a system that is selected, but whose boot files nobody looks after: still better than to
-    // stay with a dead one selected.
+    // Without the record, a power cut from here on leads to a system that is selected, but whose boot files nothing restores: still better
+    // than to keep a dead one selected.
     warn(record.write(paths));
     let telling = context.tell(told, false);
     finish(context, &record)?;

@@ -1,4 +1,4 @@
-//! `copal rollback boot-check`, at every boot: makes the state agree with the phase.
+//! `copal rollback boot-check`, at every boot: repairs what the phase shows as interrupted.
 
 use super::commit::own_boot_files;
 use super::finish::{finish, undo};
@@ -10,30 +10,20 @@ use crate::error::Result;
 use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
 use crate::state::phase::{Marked, Phase};
 
-/// Each turn ends something; more would be a circle.
+/// Each turn completes something; more would be an endless loop.
 const MOST_TURNS: usize = 4;
 
-/// What is left to do after a turn.
 enum Next {
-    /// Another look.
     Again,
-    /// Nothing.
     Done,
 }
 
-/// Completes what was cut off, and prepares what the phase needs.
-///
-/// # Errors
-/// `Busy`; `SlotUnknown` and the like; what was cut off could not be completed; the device does not reboot.
+/// Completes what was interrupted, and prepares what the phase needs.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
     let platform = Platform::of(paths, conf);
     run_with(&Context::look(paths, &platform)?)
 }
 
-/// [`run`], wherever the ground is.
-///
-/// # Errors
-/// As for [`run`].
 pub fn run_with(context: &Context<'_>) -> Result<()> {
     files::sweep(context.paths);
     files::remove_damaged(context.paths);
@@ -51,17 +41,17 @@ fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     let phase = context.observe()?.phase;
     tracing::info!("{phase}: {}", phase.meaning());
     let next = match phase {
-        // The units of the programs that act in these phases look for them.
+        // Conditions of the units that act in these phases.
         Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
         Phase::Finishing => return complete(context, guard),
         Phase::RollingBack => return resume(context, guard),
         Phase::Leftovers => undo(context, None).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(context);
-            // Of an update that was cut off before its breadcrumbs, or behind them. The flags stay: they are for the owner.
+            // Traces of an interrupted update. The flags stay: they are for the owner.
             warn(files::remove_variables(paths));
             warn(Trial::remove(paths));
-            // Commit hooks that are due talk to the engine, which is not there yet.
+            // Commit hooks need the engine, which does not run yet.
             Ok(Next::Done)
         }
         Phase::RolledBack | Phase::Installing | Phase::Pending | Phase::Interrupted => Ok(Next::Done),
@@ -70,19 +60,18 @@ fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     next
 }
 
-/// A rollback that was cut off once the running system was selected.
+/// The rollback was interrupted after the running system was selected.
 fn complete(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     let paths = context.paths;
     let Some(record) = RollbackRecord::read(paths)? else { return Ok(Next::Again) };
-    // The bootloader went back by itself, or came here half way through, and the new system's boot files may have been in place still when
-    // this boot began.
+    // The bootloader fell back, or booted half-way through the rollback: this boot may have begun with the new system's boot files.
     let stale = !matches!(BootfilesRecord::read(paths), Ok(None));
     finish(context, &record)?;
     if !stale {
         guard.release();
         return Ok(Next::Again);
     }
-    tracing::warn!("this boot began with boot files of the other slot; the device restarts with its own");
+    tracing::warn!("this boot began with boot files of the other slot; rebooting with its own");
     let (target, transaction) = (record.target, record.transaction);
     let boot_id = files::boot_id(paths).unwrap_or_default();
     warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
@@ -91,25 +80,25 @@ fn complete(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     Err(context.reboot())
 }
 
-/// A rollback that was cut off before the old system was selected; or the bootloader has gone on with the new one.
+/// The rollback was interrupted before the old system was selected, or the bootloader has booted the new one again.
 fn resume(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     let Some(record) = RollbackRecord::read(context.paths)? else { return Ok(Next::Again) };
     Err(roll_back(context, guard, &Reason::Resumed(&record)))
 }
 
-/// Boot files whose deployment did not end: with nothing under way they have to be those of the running system.
+/// An interrupted deployment: at rest the boot files must be those of the running system.
 fn boot_files_cut_off(context: &Context<'_>) {
     let cut_off = match BootfilesRecord::read(context.paths) {
         Ok(record) => record.is_some(),
         Err(e) => {
-            tracing::warn!("{}; boot files are looked at", e.message());
+            tracing::warn!("{}; checking the boot files", e.message());
             true
         }
     };
     if cut_off {
         match own_boot_files(context) {
             Ok(()) => warn(BootfilesRecord::remove(context.paths)),
-            Err(e) => tracing::error!("{}; they are tried again at the next boot", e.message()),
+            Err(e) => tracing::error!("{}; the next boot tries again", e.message()),
         }
     }
 }

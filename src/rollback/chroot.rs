@@ -1,10 +1,10 @@
-//! The hooks of the old system, run in its own root.
+//! Runs the hooks of the old system in its own root.
 //!
-//! They restore what belongs to the old release, first of all its boot files, and nobody but them knows all of it: boards have
-//! hooks of their own. They run as its own updates ran them, with its own programs, while the new system is the running one.
+//! They restore what belongs to the old release, first of all its boot files. Only they know all of it: boards have hooks of their own.
+//! They run as in that release's updates, with its own programs, while the new system runs.
 //!
-//! All mounts are made in a mount namespace of their own, private to it. So they are undone by the kernel when the last
-//! process there ends, however that comes about, and no mount of this system has a copy that somebody else could trip over.
+//! All mounts are in a private mount namespace of their own: the kernel undoes them when its last process ends, in whatever way, and this
+//! system has no copy of them.
 
 use std::fs;
 use std::io;
@@ -23,68 +23,56 @@ use crate::sys::mount;
 use crate::sys::signal::SignalGuard;
 use crate::update::mounted_root::MountedRoot;
 
-/// What every release with rollbacks has: the runner, which runs the forward hooks when nothing else is asked for.
+/// In every release with rollbacks. Without arguments it runs the forward hooks.
 const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
 
 pub use crate::hooks::LIMIT;
 
-/// For hooks of an earlier run, which was killed, to end.
+/// For hooks of an earlier, killed run to end.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The search path where this program has none.
+/// Where this program has no search path.
 const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variables by which copal, or a hook of it, is told something: not meant for the old system.
+/// Variables for copal and its hooks: not passed to the old system.
 const OWN_VARIABLES: &str = "COPAL_";
 
-/// What is mounted at a place of the old root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// The folder of the running system with the same path, without what is mounted below it.
+    /// The same folder of the running system, without mounts below it.
     Same,
-    /// A file system of the kernel; where that cannot be mounted anew, as [`Same`](What::Same).
+    /// A file system of the kernel; where it cannot be mounted, as [`Same`](What::Same).
     Kernel(&'static str),
-    /// An empty one in memory: the old root may be read-only, and is not to be written to.
+    /// An empty tmpfs: the old root may be read-only, and must not be written to.
     Memory,
 }
 
-/// One mount in the old root.
 #[derive(Debug)]
 struct Piece {
     path: PathBuf,
     what: What,
-    /// Without it, hooks are not run: they would do half of their work, or do it in the wrong place.
+    /// Without it, hooks do not run: they would do half of their work, or do it in the wrong place.
     required: bool,
-    /// A mount point that is missing is made.
+    /// Whether to create a missing mount point.
     make: bool,
 }
 
-/// Mounts the old system, which is the one of the inactive slot, runs its hooks as for an update, and unmounts it: with
-/// `DURING_UPDATE=1`, since to them the other slot is the one to select. All mounts are undone when this returns.
-///
-/// Signals to end the program are put off meanwhile.
-///
-/// # Errors
-/// `HookFailed`: it cannot be mounted, or not as its hooks need it, with nothing run; or a hook failed, or all of them took
-/// longer than [`LIMIT`].
+/// Runs the hooks of the inactive slot's system as for an update (`DURING_UPDATE=1`), since to them the other slot is the one to select.
+/// On return all mounts are undone. Signals are deferred meanwhile.
 pub fn run_old_hooks(paths: &Paths) -> Result<()> {
     run_old_hooks_within(paths, LIMIT)
 }
 
-/// [`run_old_hooks`] with another limit.
-///
-/// # Errors
-/// As there.
 pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {
     let pieces = pieces(paths);
     look(paths, &pieces)?;
-    let signal_guard = SignalGuard::begin().map_err(|e| failed("put off signals", RUNNER).because(e))?;
+    let signal_guard = SignalGuard::begin().map_err(|e| failed("defer signals", RUNNER).because(e))?;
     let result = in_old_root(paths, &pieces, limit);
     signal_guard.release();
     result
 }
 
-/// Whether the old system can be mounted: what cannot be mounted now does not boot either.
+/// A system that cannot be mounted now does not boot either.
 #[must_use]
 pub fn is_there(paths: &Paths) -> bool {
     let init = paths.active().join("current/boot/init");
@@ -99,11 +87,7 @@ pub fn is_there(paths: &Paths) -> bool {
     }
 }
 
-/// Deploys the boot files of the old system without its hooks, as copal would: where those do not run, a device that boots is worth
-/// more than what a board's hooks know.
-///
-/// # Errors
-/// `HookFailed`: it cannot be mounted. Those of [`bootfiles::deploy`], for an undo.
+/// Deploys the old system's boot files without its hooks: a device that boots is worth more than what a board's hooks know.
 pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let mut request = Request::new(paths, roots.other()?, Purpose::Undo)?;
@@ -120,7 +104,7 @@ pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     done.map_err(|e| failed("make a mount namespace for its boot files", RUNNER).because(e))?
 }
 
-/// To the boot partitions that the old system has a hook for: by its name, as that hook would.
+/// To each boot partition that the old system has a hook for, under that hook's name.
 fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
     let hooks = root.join(DIR.trim_start_matches('/'));
     let (usual, others) = bootfiles::NAMES.split_first().unwrap_or((&"1-bootfiles", &[]));
@@ -141,7 +125,7 @@ fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The mounts of the old root, outer ones first.
+/// Outer ones first.
 fn pieces(paths: &Paths) -> Vec<Piece> {
     let piece = |path: &str, what, required| Piece { path: path.into(), what, required, make: false };
     let mut pieces: Vec<Piece> = [
@@ -162,7 +146,7 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
     if let Ok(inside) = plain.strip_prefix(paths.root())
         && plain != boot
     {
-        // A release of the time before it has no such folder.
+        // A release without rollbacks lacks this folder.
         pieces.push(Piece {
             path: Path::new("/").join(inside),
             what: What::Same,
@@ -181,8 +165,8 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
     pieces
 }
 
-/// Nothing is mounted for hooks that cannot run. Looking into a folder also mounts what is mounted on demand, as the inactive
-/// slot is: it would not be seen in another namespace.
+/// Checks what the hooks need before anything is mounted. Reading a folder also triggers automounts, such as that of the inactive slot,
+/// which another namespace would not see.
 fn look(paths: &Paths, pieces: &[Piece]) -> Result<()> {
     for piece in pieces.iter().filter(|p| p.required) {
         let folder = paths.at(&piece.path);
@@ -193,14 +177,12 @@ fn look(paths: &Paths, pieces: &[Piece]) -> Result<()> {
 }
 
 fn look_at(folder: &Path) -> String {
-    format!("look into {}", folder.display())
+    format!("read {}", folder.display())
 }
 
-/// What one try came to.
 enum Tried {
-    /// The hooks were run.
     Ran,
-    /// Something of an earlier run is mounted there.
+    /// A mount of an earlier run is in the way.
     InTheWay(PathBuf),
 }
 
@@ -231,7 +213,7 @@ fn try_once(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<Tried> {
             wait_for_users(root.path());
             furnish(paths, root.path(), pieces).and_then(|()| run(root.path(), limit)).map(|()| Tried::Ran)
         };
-        // Before the namespace goes: what a hook has left running would hold it.
+        // First, since a process that a hook left running would keep the mounts.
         root.detach();
         tried
     };
@@ -245,26 +227,26 @@ fn mounts(paths: &Paths) -> Result<Vec<mount::Mount>> {
         .map_err(|e| failed("read the table of mounts", &table.display().to_string()).because(e))
 }
 
-/// Unmounts what other programs than this left of the old system, the last first.
+/// Unmounts what other programs left of the old system, the last first.
 fn clear_away(paths: &Paths, root: &Path) {
     let mounts = mounts(paths).unwrap_or_default();
     let running = mounts.iter().rev().find(|m| m.point == Path::new("/")).map(|m| m.dev);
     let left = || mounts.iter().rev().filter(|m| m.point.starts_with(root));
-    // A second view of the running root: what is unmounted below it would be unmounted in the first one, too.
+    // A bind mount of the running root: unmounting below it would also unmount in the original.
     for view in left().filter(|m| Some(m.dev) == running) {
         if let Err(e) = mount::make_private(&view.point) {
             tracing::warn!("cannot cut {} off: {e}", view.point.display());
         }
     }
     for each in left() {
-        tracing::warn!("{} is left of an earlier run; unmounting it", each.point.display());
+        tracing::warn!("{} is still mounted from an earlier run; unmounting it", each.point.display());
         if let Err(e) = mount::detach(&each.point) {
             tracing::debug!("cannot unmount {}: {e}", each.point.display());
         }
     }
 }
 
-/// Hooks of a run that was killed may still be at work: two at a time would write the same boot files.
+/// Hooks of a killed run may still work: two at a time would write the same boot files.
 fn wait_for_users(root: &Path) {
     let end = Instant::now() + TIMEOUT;
     let mut told = false;
@@ -275,18 +257,18 @@ fn wait_for_users(root: &Path) {
         }
         let users = users.join(" ");
         if Instant::now() >= end {
-            tracing::warn!("the old system is still used by {users}; its hooks are run all the same");
+            tracing::warn!("the old system is still used by {users}; running its hooks nevertheless");
             return;
         }
         if !told {
-            tracing::warn!("the old system is used by {users}; waiting for their end");
+            tracing::warn!("the old system is used by {users}; waiting for them to end");
             told = true;
         }
         thread::sleep(Duration::from_millis(200));
     }
 }
 
-/// Mounts everything that the hooks need. What is optional may be missing.
+/// Optional mounts may fail.
 fn furnish(paths: &Paths, root: &Path, pieces: &[Piece]) -> Result<()> {
     for piece in pieces {
         let path = piece.path.display();
@@ -296,7 +278,7 @@ fn furnish(paths: &Paths, root: &Path, pieces: &[Piece]) -> Result<()> {
                 let what = format!("mount {path} in the old system");
                 return Err(failed(&what, &path.to_string()).because(e));
             }
-            Err(e) => tracing::warn!("the hooks of the old system run without {path}: {e}"),
+            Err(e) => tracing::warn!("running the hooks of the old system without {path}: {e}"),
         }
     }
     Ok(())
@@ -315,7 +297,7 @@ fn add(paths: &Paths, root: &Path, piece: &Piece) -> io::Result<()> {
     }
 }
 
-/// A folder of the old root. Links on the way would lead into the running system, and are refused.
+/// Refuses links on the way: they would lead into the running system.
 fn mount_point(root: &Path, path: &Path, make: bool) -> io::Result<PathBuf> {
     let mut point = root.to_owned();
     for part in path.components() {
@@ -329,7 +311,7 @@ fn mount_point(root: &Path, path: &Path, make: bool) -> io::Result<PathBuf> {
             found => found,
         };
         if !found?.is_dir() {
-            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder there"));
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder"));
         }
     }
     Ok(point)
@@ -363,5 +345,5 @@ fn run(root: &Path, limit: Duration) -> Result<()> {
 fn failed(what: &str, object: &str) -> Error {
     Error::new(Code::HookFailed, format!("cannot run the hooks of the old system: cannot {what}"))
         .object(object)
-        .with_hint("look at the kernel log, and at the mounts of this system: the old one is left as it is")
+        .with_hint("check the kernel log and the mounts of this system: the old system is unchanged")
 }

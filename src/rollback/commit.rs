@@ -1,4 +1,4 @@
-//! The new system stays.
+//! Commits the new system.
 
 use super::history_record;
 use super::trial::Tried;
@@ -11,32 +11,27 @@ use crate::state::files::{BootfilesRecord, CommitDue};
 use crate::state::history::{Event, Why, announce};
 use crate::sys::signal;
 
-/// Why it stays.
 pub(super) enum Proof<'a> {
-    /// The health checks passed.
     Healthy(&'a Tried),
-    /// There is no going back to the system before it.
+    /// The previous system is too old for a rollback.
     NoWayBack,
-    /// Somebody said so.
+    /// The operator requested it.
     Manual,
 }
 
-/// Commits the running system. From the moment in which its selection is for good it never goes back later.
-///
-/// # Errors
-/// `BootStateUnwritable`, `StateUnwritable`: the system is still on trial.
+/// From the moment that the selection is for good, no rollback follows.
 pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &Proof<'_>) -> Result<()> {
     let paths = context.paths;
     let running = context.running();
     let transaction = context.transaction()?;
     let seen = context.observe()?;
-    // What failed here did not keep the system from starting; the record of it makes the next boot try again.
+    // A failure here did not keep the system from starting; its record makes the next boot try again.
     let own = own_boot_files(context);
     let in_place = own.is_ok();
     warn(own);
     let backend = boot_state::detect(paths)?;
     kernel_override::commit(paths, &*backend, running.slot);
-    // A state partition that takes nothing costs the commit hooks of a cut, not the verdict.
+    // Without a writable state partition, a power cut costs the commit hooks, not the verdict.
     warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));
     backend.set(running, false)?;
     announce::committed(running.slot, context.version_of(running.slot).as_deref());
@@ -45,7 +40,7 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     match proof {
         Proof::Healthy(tried) => history_record::tried(&mut record, tried),
         Proof::NoWayBack => record.why = Some(Why::TooOld),
-        Proof::Manual => record.why = Some(Why::Asked),
+        Proof::Manual => record.why = Some(Why::Requested),
     }
     let telling = context.tell(record, false);
     if in_place {
@@ -62,31 +57,27 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     Ok(())
 }
 
-/// The commit hooks, if they have not all run. One that fails has been run; one that reboots is run again.
+/// Runs the commit hooks that are due. One that fails counts as run; one that reboots runs again.
 pub(super) fn due_hooks(context: &Context<'_>) {
     let due = match CommitDue::read(context.paths) {
         Ok(None) => return,
         Ok(Some(due)) => due.slot == context.running().slot,
         Err(e) => {
-            tracing::warn!("{}; the commit hooks are run once more", e.message());
+            tracing::warn!("{}; running the commit hooks again", e.message());
             true
         }
     };
     if due && let Err(e) = (context.platform.commit_hooks)() {
         if signal::came().is_some() {
-            tracing::warn!("{}; the commit hooks are run again at the next boot", e.message());
+            tracing::warn!("{}; the next boot runs the commit hooks again", e.message());
             return;
         }
-        tracing::error!("{}; the system stays all the same", e.message());
+        tracing::error!("{}; the system remains committed", e.message());
     }
     warn(CommitDue::remove(context.paths));
 }
 
-/// Compares the boot partition with the boot files of the running release, and deploys what differs: by the release's own hooks
-/// where it has them, since they know what the board leaves out.
-///
-/// # Errors
-/// Those of the deployment, or `HookFailed`.
+/// Deploys the running release's boot files that differ: by its own hooks where it has them, since they know what the board leaves out.
 pub(super) fn own_boot_files(context: &Context<'_>) -> Result<()> {
     let paths = context.paths;
     let installed = bootfiles::NAMES.iter().map(|name| paths.at(DIR).join(name)).filter(|p| p.is_file());

@@ -1,4 +1,4 @@
-//! `copal rollback commit-hooks`: those that a cut, or a hook that rebooted, has kept from running.
+//! `copal rollback commit-hooks`: runs commit hooks that a power cut, or a hook that rebooted, has interrupted.
 
 use super::commit::due_hooks;
 use super::{BootStateGuard, Context, Platform};
@@ -7,26 +7,19 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
 use crate::state::phase::Phase;
 
-/// Runs the commit hooks of the running system if they are due. To be called once the engine is there, which some of them talk to.
-///
-/// # Errors
-/// `Busy`; `SlotUnknown` and the like.
+/// To be called once the engine runs: some hooks need it.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
     let platform = Platform::of(paths, conf);
     run_with(&Context::look(paths, &platform)?)
 }
 
-/// [`run`], wherever the ground is.
-///
-/// # Errors
-/// As for [`run`].
 pub fn run_with(context: &Context<'_>) -> Result<()> {
     let guard = BootStateGuard::wait_for(context, "copal rollback commit-hooks")?;
     let phase = context.observe()?.phase;
     if phase == Phase::Healthy {
         due_hooks(context);
     } else {
-        tracing::info!("no commit hooks are run: {}", phase.meaning());
+        tracing::info!("running no commit hooks: {}", phase.meaning());
     }
     guard.release();
     Ok(())

@@ -1,4 +1,4 @@
-//! The end of a way back, in the system that it leads to.
+//! The end of a rollback, in the system that it leads to.
 
 use super::{Context, warn};
 use crate::error::{Error, Result};
@@ -6,7 +6,6 @@ use crate::state::files::{Flag, RollbackKind, RollbackRecord};
 use crate::update::undo::{self, EndHooks, Undo, Undone};
 
 impl RollbackKind {
-    /// What the owner, and the supervisor, are told by.
     fn flag(self) -> Flag {
         match self {
             RollbackKind::Health => Flag::HealthTriggered,
@@ -15,10 +14,7 @@ impl RollbackKind {
     }
 }
 
-/// Selection, boot files, flag, traces; the record goes last. To be called again after a cut.
-///
-/// # Errors
-/// The running system could not be selected, and the record is still there; or the record could not be removed.
+/// Selection, boot files, flag, traces; the record last. A repeated call completes an interrupted one.
 pub(super) fn finish(context: &Context<'_>, record: &RollbackRecord) -> Result<()> {
     let backend = crate::boot_state::detect(context.paths)?;
     let undo = Undo {
@@ -31,7 +27,7 @@ pub(super) fn finish(context: &Context<'_>, record: &RollbackRecord) -> Result<(
     };
     let mut undone = undo.restore();
     if undone.selection.is_ok() {
-        // Behind the hooks, which lower the flags of earlier updates.
+        // After the hooks, which lower the flags of earlier updates.
         warn(record.kind.flag().raise(context.paths));
         undo.clear(&mut undone);
     }
@@ -40,11 +36,7 @@ pub(super) fn finish(context: &Context<'_>, record: &RollbackRecord) -> Result<(
     RollbackRecord::remove(context.paths)
 }
 
-/// Back to the running system from an update that came to nothing: no rollback, and no flag. With `end_hooks` where it may have been
-/// killed in this boot, which leaves its hooks running.
-///
-/// # Errors
-/// The running system could not be selected; or it is, and hooks that could not be ended may yet select the other one.
+/// Undoes a failed update: no rollback, and no flag. `end_hooks` where the update may have been killed in this boot: its hooks still run.
 pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Result<()> {
     let backend = crate::boot_state::detect(context.paths)?;
     let undo = Undo {
@@ -61,7 +53,7 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
     let Some(e) = left else { return Ok(()) };
     let slot = context.running().slot;
     let message = format!(
-        "slot {slot} is selected again, but hooks of the update may still run, and select slot {}",
+        "slot {slot} is selected again, but hooks of the update may still run and select slot {}",
         slot.other()
     );
     Err(Error::new(e.code(), message)
@@ -71,10 +63,10 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
         .after_write())
 }
 
-/// Everything that failed goes to the log; only the selection stops anything.
+/// Logs every failure; only that of the selection is an error.
 fn told(undone: Undone) -> Result<()> {
     if let Some(Err(e)) = &undone.boot_files {
-        tracing::error!("{}; they are tried again at the next boot", e.message());
+        tracing::error!("{}; the next boot tries again", e.message());
     }
     for e in &undone.others {
         tracing::warn!("{}", e.message());

@@ -1,4 +1,4 @@
-//! `rollback-health`: the trial, and what is left of one.
+//! `rollback-health`: the trial, and whatever an interrupted one has left.
 
 use super::{BootStateGuard, Context, Platform, altboot, boot_check, trial};
 use crate::config::paths::Paths;
@@ -6,24 +6,17 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
 use crate::state::phase::Phase;
 
-/// Tries a system that is on trial, to its verdict; takes minutes. In other phases it does what nobody else has done.
-///
-/// # Errors
-/// `PreviousTooOld`; those of the verdict; the device does not reboot.
+/// Takes minutes on trial. In other phases completes what no other program has done.
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
     let platform = Platform::of(paths, conf);
     run_with(&Context::look(paths, &platform)?, conf)
 }
 
-/// [`run`], wherever the ground is.
-///
-/// # Errors
-/// As for [`run`].
 pub fn run_with(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     match context.observe()?.phase {
         Phase::Trial => trial::run(context, conf),
         Phase::Altboot => stand_in(context, conf),
-        // The boot check has been here before, unless the system has none.
+        // Normally the boot check has done this.
         Phase::Leftovers | Phase::Finishing | Phase::RollingBack => boot_check::run_with(context),
         phase @ (Phase::RolledBack
         | Phase::Healthy
@@ -36,10 +29,10 @@ pub fn run_with(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     }
 }
 
-/// `rollback-altboot` is about to act. If it does not, its work is done here.
+/// Gives `rollback-altboot` time to act, then does its work.
 fn stand_in(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     tracing::info!(
-        "the bootloader gave up on the other slot; rollback-altboot follows it, for {} s",
+        "the bootloader fell back from the other slot; waiting {} s for rollback-altboot",
         conf.altboot_patience.as_secs()
     );
     (context.platform.wait)(conf.altboot_patience);

@@ -1,4 +1,4 @@
-//! What the history is told. Beside the work: no verdict waits for it, until the device reboots.
+//! Writes history records beside the work: only the reboot waits for them.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -13,19 +13,17 @@ use crate::state::files::Trial;
 use crate::state::history::{self, Event, Failure, LINES, Record, Side, Why};
 use crate::state::phase::{Observation, Phase};
 
-/// For the journal to be read, and the record to be written: each has a limit of its own, and this is more than both.
+/// Reading the journal and writing the record have limits of their own; this is more than both.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A story that is being written.
 pub(super) struct PendingRecord(Option<Receiver<()>>);
 
 impl PendingRecord {
-    /// There is nothing to tell.
     pub(super) const fn nothing() -> PendingRecord {
         PendingRecord(None)
     }
 
-    /// Waits until it is written, or for long enough.
+    /// Waits until it is written, at most [`TIMEOUT`].
     pub(super) fn finish(self) {
         if self.0.is_some_and(|waiting| waiting.recv_timeout(TIMEOUT).is_err()) {
             tracing::warn!("the history of this update may lack its last record");
@@ -34,7 +32,7 @@ impl PendingRecord {
 }
 
 impl Context<'_> {
-    /// A record about the system in `from`, which the device leaves or keeps for that in `to`.
+    /// `from`: the system that the record is about; `to`: the system that the device keeps or boots.
     pub(super) fn record(&self, event: Event, transaction: &str, from: Slot, to: Slot) -> Record {
         let mut record = Record::new(transaction, event);
         record.from = Some(self.side(from));
@@ -56,12 +54,12 @@ impl Context<'_> {
         self.side(slot).version
     }
 
-    /// Whether the history has this about an update.
+    /// Whether the history has this event of the update.
     pub(super) fn is_told(&self, event: Event, transaction: &str) -> bool {
         history::read(self.paths).iter().any(|r| r.event == event && r.transaction == transaction)
     }
 
-    /// Writes it beside the work, with the last lines of this boot's journal if they tell what failed.
+    /// `with_journal`: adds the last journal lines of this boot, which show what failed.
     pub(super) fn tell(&self, mut record: Record, with_journal: bool) -> PendingRecord {
         let (done, waiting) = mpsc::channel();
         let paths = self.paths.clone();
@@ -70,7 +68,7 @@ impl Context<'_> {
                 record.journal = history::journal_of_this_boot(&paths, LINES);
             }
             history::append(&paths, &record);
-            // Nobody waits any more, if it is late.
+            // Fails if the wait is over.
             let _late = done.send(());
         };
         if let Err(e) = thread::Builder::new().name("history".to_owned()).spawn(work) {
@@ -80,13 +78,11 @@ impl Context<'_> {
     }
 }
 
-/// What the bootloader had counted, and where the device stood.
 pub(super) fn seen(record: &mut Record, seen: &Observation) {
     record.bootcount = seen.state.bootcount;
     record.phase = Some(seen.phase.as_str().to_owned());
 }
 
-/// What the trial has shown.
 pub(super) fn tried(record: &mut Record, tried: &Tried) {
     record.why = Some(Why::Checks);
     record.attempts = tried.attempts;
@@ -94,7 +90,6 @@ pub(super) fn tried(record: &mut Record, tried: &Tried) {
     record.phase = Some(Phase::Trial.as_str().to_owned());
 }
 
-/// Why something failed.
 pub(super) fn failed(record: &mut Record, e: &Error) {
     record.error = Some(Failure::from(e));
 }

@@ -1,12 +1,11 @@
-//! The kernel that a slot was committed with: an override of its own one, which an extension brings.
+//! The kernel override of a slot: an extension's kernel instead of the slot's own.
 //!
-//! The small system of the balena bootloader starts the kernel that the variable `kernel_override_abi` of its environment names,
-//! with `balena_kernel_abi=` on its command line; without the variable, or without such a kernel, the one of the slot
-//! (meta-balena, `initrdscripts/files/kexec`). With which one a slot has proved itself is in
-//! `kernel_override_abi_committed_A` and `…_B`: a rollback goes back to that, as the small system itself does after too many
-//! attempts (`os-helpers-bootenv`, `initrdscripts/files/abroot`).
+//! The balena bootloader starts the kernel that `kernel_override_abi` of its environment names, with `balena_kernel_abi=` on the command
+//! line; without the variable, or such a kernel, the slot's own (meta-balena, `initrdscripts/files/kexec`). `kernel_override_abi_committed_A`
+//! and `…_B` have the override with which a slot was committed: a rollback restores it, as the bootloader does when it falls back
+//! (`os-helpers-bootenv`, `initrdscripts/files/abroot`).
 //!
-//! Nothing of this is worth a rollback or a commit: what fails is logged. U-Boot has no such variables.
+//! A failure here is only logged: it must not cost a rollback or a commit. U-Boot has no such variables.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,16 +17,15 @@ use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
 
-/// The override that is tried at the next boot.
+/// For the next boot.
 pub const ACTIVE: &str = "kernel_override_abi";
 
-/// Tells that an override was taken back; for whoever looks into the state partition.
+/// Records that an override was reverted.
 const TRIGGERED: &str = "override-health-triggered";
 
-/// How the kernel is told which override it is.
+/// On the kernel's command line.
 const PARAMETER: &str = "balena_kernel_abi=";
 
-/// The override with which a slot was committed.
 const fn committed(slot: Slot) -> &'static str {
     match slot {
         Slot::A => "kernel_override_abi_committed_A",
@@ -35,21 +33,21 @@ const fn committed(slot: Slot) -> &'static str {
     }
 }
 
-/// Where an override is active: back to the one with which `old` was committed, or to none. `override-health-triggered` says so,
-/// and both file systems are flushed. To be called before the hooks of the old system run.
+/// Replaces an active override by the one with which `old` was committed, or removes it; writes `override-health-triggered`, and flushes both
+/// file systems. To be called before the hooks of the old system run.
 pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
     let read = backend.variable(ACTIVE).and_then(|active| Ok((active, backend.variable(committed(old))?)));
     let (active, wanted) = match read {
-        // Taken back before, by a rollback that was cut off; or there is nothing else to go back to.
+        // Done by an interrupted rollback, or there is no other override.
         Ok((active, wanted)) if active == wanted => return,
         Ok((Some(active), wanted)) => (active, wanted),
         Ok((None, _)) => return,
-        Err(e) => return tracing::warn!("{e}; the kernel override stays as it is"),
+        Err(e) => return tracing::warn!("{e}; keeping the kernel override"),
     };
     let to = wanted.as_deref().unwrap_or("none");
-    tracing::info!("kernel override {active}: back to that of slot {old}, {to}");
+    tracing::info!("replacing the kernel override {active} by that of slot {old}, {to}");
     if let Err(e) = backend.set_variables(&[(ACTIVE, wanted.as_deref())]) {
-        tracing::warn!("{e}; going back with the kernel override {active}");
+        tracing::warn!("{e}; rolling back with the kernel override {active}");
     }
     // As `date -Iseconds` prints it in UTC.
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string().replace('Z', "+00:00");
@@ -67,12 +65,12 @@ pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
     }
 }
 
-/// Where an override is active: makes it the one with which `running` was committed, if it is the one that runs.
+/// Commits an active override for `running`, if it is the one that runs.
 pub fn commit(paths: &Paths, backend: &dyn Backend, running: Slot) {
     let active = match backend.variable(ACTIVE) {
         Ok(Some(active)) => active,
         Ok(None) => return,
-        Err(e) => return tracing::warn!("{e}; the kernel override is not committed"),
+        Err(e) => return tracing::warn!("{e}; not committing the kernel override"),
     };
     let booted = booted(paths);
     if booted.as_deref() != Some(active.as_str()) {
@@ -87,7 +85,7 @@ pub fn commit(paths: &Paths, backend: &dyn Backend, running: Slot) {
     }
 }
 
-/// The override that runs. Of several the last one counts, as for the kernel's own parameters.
+/// The override that runs. Of several the last counts, as for the kernel.
 fn booted(paths: &Paths) -> Option<String> {
     let line = match fs::read_to_string(paths.at("/proc/cmdline")) {
         Ok(line) => line,

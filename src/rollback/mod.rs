@@ -1,8 +1,8 @@
-//! The verdict on an update: the trial of the new system, and the way back to the old one.
+//! The verdict on an update: the trial of the new system, commit, and rollback.
 //!
-//! [`boot_check`] makes the state agree with the phase at every boot; [`health`] tries the new system and commits it or goes back;
-//! [`altboot`] follows a bootloader that has gone back by itself. Each derives the phase anew before it acts, does it under
-//! the lock of updates, and can be cut off at any moment: what it had begun is found in the state, and taken up again.
+//! [`boot_check`] repairs the state at every boot; [`health`] tests the new system, and commits it or rolls back; [`altboot`] follows a
+//! bootloader that has fallen back. Each derives the phase again before it acts, holds the lock of updates, and can be interrupted at
+//! any moment: the state shows what was begun, and the next run completes it.
 
 pub mod altboot;
 pub mod boot_check;
@@ -45,30 +45,19 @@ use crate::update::lock::{Lock, Work};
 /// Between two attempts to take the lock of updates.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
-/// The device, as far as a verdict needs it.
 pub struct Context<'a> {
-    /// Where everything is.
     pub paths: &'a Paths,
-    /// The root partitions.
     pub roots: Roots,
-    /// What is beyond the device's own files.
+    /// What a test replaces.
     pub platform: &'a Platform<'a>,
 }
 
 impl<'a> Context<'a> {
-    /// Tells the roots apart.
-    ///
-    /// # Errors
-    /// `SlotUnknown`, `SlotSame`, `Io`.
     pub fn look(paths: &'a Paths, platform: &'a Platform<'a>) -> Result<Context<'a>> {
         Ok(Context { paths, roots: mounted(paths)?, platform })
     }
 
-    /// The other root. Where it was not mounted at the beginning, which for the verdict on a trial is long ago, it is looked for once
-    /// more.
-    ///
-    /// # Errors
-    /// `SlotUnknown` when it is not mounted; others when nobody can tell.
+    /// Looks again if the other root was not mounted at the beginning, which for a verdict is minutes ago.
     fn other(&self) -> Result<Root> {
         match self.roots.other() {
             Ok(other) => Ok(other.clone()),
@@ -76,10 +65,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Where the device stands now.
-    ///
-    /// # Errors
-    /// Those of reading boot state and records.
     pub fn observe(&self) -> Result<Observation> {
         phase::observe(self.paths, &self.roots)
     }
@@ -88,7 +73,7 @@ impl<'a> Context<'a> {
         &self.roots.active
     }
 
-    /// The update that the running system belongs to, or is the way back from; a new number where nobody has left one.
+    /// The update that brought the running system, or is being rolled back; a new one where no record has it.
     fn transaction(&self) -> Result<String> {
         match Trial::read(self.paths) {
             Ok(Some(trial)) => Ok(trial.transaction),
@@ -100,13 +85,13 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A rollback that is worked on in this boot.
+    /// Marks this boot as the one that works on it.
     fn rollback_record(&self, target: Slot, kind: RollbackKind) -> Result<RollbackRecord> {
         let boot_id = files::boot_id(self.paths).unwrap_or_default();
         Ok(RollbackRecord { target, kind, transaction: self.transaction()?, boot_id })
     }
 
-    /// Everything on the state partition, also what others have written there without waiting for it.
+    /// Includes files that other programs have not flushed.
     fn flush_state(&self) {
         let flushed = Folder::open(&self.paths.state()).and_then(|folder| {
             folder.sync_folder()?;
@@ -115,21 +100,20 @@ impl<'a> Context<'a> {
         warn_io("flush the state partition", flushed);
     }
 
-    /// Reboots. A return is a failure: the device goes on until somebody restarts it.
+    /// Returns only on failure: the device runs on until an operator restarts it.
     fn reboot(&self) -> Error {
         (self.platform.reboot)()
     }
 }
 
-/// The roots by what is mounted.
 fn mounted(paths: &Paths) -> Result<Roots> {
-    // Looked into, an automount mounts what it stands for; this returns when that is done, or has failed, and a device that is late
-    // is waited for. Where nothing is to be mounted, that is told when it is needed.
+    // Reading the folder triggers an automount, and returns when it has succeeded or failed, also on a slow device. Code that needs a
+    // root that is not mounted reports it.
     drop(std::fs::read_dir(paths.inactive().join(".")));
     Roots::of(&Facts::gather(paths)?)
 }
 
-/// A verdict, while nobody updates, and nothing ends the program half-way. Ends with one of [`release`](Self::release) and
+/// Held during a verdict: no update runs, and no signal ends the program. Ends with [`release`](Self::release) or
 /// [`release_to_reboot`](Self::release_to_reboot), before anything that may reboot.
 struct BootStateGuard {
     lock: Option<Lock>,
@@ -138,7 +122,6 @@ struct BootStateGuard {
 }
 
 impl BootStateGuard {
-    /// Takes the lock of updates. Signals are put off.
     fn take(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
         let lock = Lock::take(context.paths, program, Work::BootState)?;
         let signal_guard = match context.platform.hold_signals.then(SignalGuard::begin) {
@@ -149,8 +132,7 @@ impl BootStateGuard {
         Ok(BootStateGuard { lock: Some(lock), inhibitor: None, signal_guard })
     }
 
-    /// Takes it once whoever has it lets it go: somebody who was refused an update, and had it for a moment, must not cost a
-    /// verdict.
+    /// Waits for the lock: a refused update, which holds it for a moment, must not cost a verdict.
     fn wait_for(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
         let mut told = false;
         loop {
@@ -167,28 +149,28 @@ impl BootStateGuard {
         }
     }
 
-    /// Asks logind not to shut down meanwhile. Not at boot, when it is not there yet, and asking for it would wait.
+    /// Inhibits a shutdown by logind. Not at boot: logind does not run yet, and the call would wait for it.
     fn hold_shutdown(&mut self, context: &Context<'_>, program: &str) {
         self.inhibitor = systemd::is_running(context.paths.root())
             .then(|| systemd::inhibit_shutdown(program, "the boot state is being changed"))
             .flatten();
     }
 
-    /// Lets the system shut down: what follows may reboot.
+    /// To be called before anything that may reboot.
     fn allow_shutdown(&mut self) {
         if let Some(inhibitor) = self.inhibitor.take() {
             inhibitor.release();
         }
     }
 
-    /// Whoever has wanted to end the program meanwhile gets his way here.
+    /// A deferred signal ends the program here.
     fn release(self) {
         drop(self);
     }
 
-    /// Nothing but the reboot is left, and nobody may get in between.
+    /// Only the reboot follows, and nothing may interrupt it.
     fn release_to_reboot(mut self) {
-        // They stay put off.
+        // Signals stay deferred.
         self.signal_guard.take();
     }
 }
@@ -205,12 +187,11 @@ impl Drop for BootStateGuard {
     }
 }
 
-/// The refusal of what only fits another phase.
+/// For a phase in which `what` is impossible.
 fn refused(what: &str, phase: Phase) -> Error {
     Error::new(Code::RollbackRefused, format!("cannot {what}: {}", phase.meaning())).object(phase.as_str())
 }
 
-/// Goes on without something.
 fn warn(result: Result<()>) {
     if let Err(e) = result {
         tracing::warn!("{}", e.message());

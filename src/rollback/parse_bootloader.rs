@@ -1,7 +1,7 @@
-//! What `rollback-parse-bootloader` defines in a shell that sources it.
+//! `rollback-parse-bootloader`: prints variables for a shell that sources it.
 //!
-//! Names and forms are those of the script it stands in for (meta-balena), so that a board's comparison of `resin_root_part` with
-//! `current_part_idx` and `current_part_name` means what it meant: an index in hex, as U-Boot has it, or a letter.
+//! Names and formats are those of the script (meta-balena), so that boards can compare `resin_root_part` with `current_part_idx` and
+//! `current_part_name`: an index in hex, as U-Boot has it, or a letter.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,11 +12,7 @@ use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::slot::Roots;
 
-/// Lines `name='value'` for a shell to evaluate.
-///
-/// # Errors
-/// `BootStateInvalid` where no file says which root boots, or it knows no trial: scripts end then, as they always did. As for
-/// [`boot_state::detect`] and [`Roots::of`].
+/// Lines `name='value'`.
 pub fn assignments(paths: &Paths) -> Result<String> {
     let backend = boot_state::detect(paths)?;
     let file = backend.file();
@@ -50,7 +46,7 @@ pub fn assignments(paths: &Paths) -> Result<String> {
     Ok(text)
 }
 
-/// As `findmnt --canonicalize` names what is mounted.
+/// As `findmnt --canonicalize` prints it.
 fn node(device: &Device) -> String {
     match device.role {
         Role::Crypt | Role::Lvm | Role::Mapped => format!("/dev/mapper/{}", device.name),
@@ -58,7 +54,7 @@ fn node(device: &Device) -> String {
     }
 }
 
-/// A word of a shell, whatever is in it.
+/// Quoted for a shell, whatever it contains.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "'\\''"))
 }

@@ -1,5 +1,4 @@
-//! What a verdict needs beyond the files of the device: time, programs, the end of the system. A test puts its own in their
-//! place, so that a trial of fifteen minutes takes no time, and no machine reboots.
+//! The machine beyond the device's files: time, programs, reboot. Tests replace it, so that a trial of fifteen minutes takes no time.
 
 use std::time::Duration;
 
@@ -12,38 +11,32 @@ use crate::hooks;
 use crate::state::history::Check;
 use crate::update::safe_reboot;
 
-/// Something to be done.
 pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 
-/// Each part by itself; all of them are those of the device in [`Platform::of`].
+/// [`Platform::of`] is that of the device.
 pub struct Platform<'a> {
-    /// Lets time pass.
     pub wait: Box<dyn Fn(Duration) + 'a>,
     /// Runs the health checks once.
     pub checks: Box<dyn Fn() -> Vec<Check> + 'a>,
-    /// Whether the previous system is one that can be gone back to.
     pub previous_is_new_enough: Box<dyn Fn() -> bool + 'a>,
     /// Runs the old system's hooks in its own root, with `DURING_UPDATE=1`.
     pub old_hooks: Act<'a>,
-    /// Deploys the boot files of the old system, without its hooks.
+    /// Deploys the old system's boot files without its hooks.
     pub old_boot_files: Act<'a>,
     /// Runs the running system's hooks, with `DURING_UPDATE=0`.
     pub current_hooks: Act<'a>,
-    /// Runs the running system's commit hooks.
     pub commit_hooks: Act<'a>,
-    /// Ends hooks that an update of this boot has left running when it was killed.
+    /// Ends hooks that a killed update of this boot has left running.
     pub end_hooks: Act<'a>,
-    /// Whether signals to end the program are put off while a verdict is carried out: not in a program that has other threads which
-    /// mind.
+    /// Whether signals are deferred during a verdict: not in a program with other threads that need them.
     pub hold_signals: bool,
-    /// Whether the old system can be mounted at all.
+    /// Whether the old system can be mounted.
     pub old_is_there: Box<dyn Fn() -> bool + 'a>,
-    /// Reboots. Returns when it fails.
+    /// Returns only on failure.
     pub reboot: Box<dyn Fn() -> Error + 'a>,
 }
 
 impl<'a> Platform<'a> {
-    /// Those of the device.
     #[must_use]
     pub fn of(paths: &'a Paths, conf: &'a RollbackConf) -> Platform<'a> {
         Platform {

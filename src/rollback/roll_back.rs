@@ -1,4 +1,4 @@
-//! The new system has failed: back to the old one.
+//! The rollback from a failed new system to the old one.
 
 use super::commit::own_boot_files;
 use super::history_record;
@@ -13,13 +13,12 @@ use crate::state::history::{Event, Why, announce};
 use crate::state::phase::Marked;
 use crate::update::undo;
 
-/// Why the device goes back.
 pub(super) enum Reason<'a> {
-    /// The health checks failed to the last.
+    /// The health checks failed at every attempt.
     Unhealthy(&'a Tried),
-    /// Somebody said so.
+    /// The operator requested it.
     Manual,
-    /// A rollback was cut off.
+    /// A power cut interrupted a rollback.
     Resumed(&'a RollbackRecord),
 }
 
@@ -27,15 +26,15 @@ impl Reason<'_> {
     fn text(&self) -> String {
         match self {
             Reason::Unhealthy(tried) => {
-                format!("health checks failed {} times, at last: {}", tried.attempts, tried.missed())
+                format!("the health checks failed {} times, in the end: {}", tried.attempts, tried.missed())
             }
-            Reason::Manual => "it was asked for".to_owned(),
+            Reason::Manual => "it was requested".to_owned(),
             Reason::Resumed(_) => "a rollback was cut off".to_owned(),
         }
     }
 }
 
-/// Goes back and reboots. A return is a failure.
+/// Reboots. Returns only on failure.
 pub(super) fn roll_back(context: &Context<'_>, guard: BootStateGuard, reason: &Reason<'_>) -> Error {
     match prepare(context, reason) {
         Ok(()) => {
@@ -46,11 +45,11 @@ pub(super) fn roll_back(context: &Context<'_>, guard: BootStateGuard, reason: &R
     }
 }
 
-/// Everything but the reboot. An error means that there is nothing to go back to: the running system stays.
+/// Everything but the reboot. An error means that no rollback is possible: the running system stays.
 fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     let paths = context.paths;
     let old = match context.other() {
-        // Whoever asks for it by hand is told, and the trial goes on; and only a root that is not mounted is one that is not there.
+        // An operator gets the error, and the trial continues. Only a root that is not mounted counts as missing.
         Err(e) if matches!(reason, Reason::Manual) || e.code() != Code::SlotUnknown => return Err(e),
         old => old,
     };
@@ -59,8 +58,8 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     if let Reason::Resumed(begun) = reason {
         record.transaction.clone_from(&begun.transaction);
     }
-    tracing::error!("slot {} is given up: {}", context.running().slot, reason.text());
-    // Without it a cut from here on leads to another trial of a system that fails it.
+    tracing::error!("rolling back from slot {}: {}", context.running().slot, reason.text());
+    // Without the record, a power cut from here on leads to another trial of a system that fails it.
     warn(record.write(paths));
     let telling = tell(context, reason, &record);
     let before = boot_state::detect(paths)?;
@@ -101,20 +100,19 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     history_record::failed(&mut story, &e);
     context.tell(story, false).finish();
     let Some(stayed) = stayed else { return Ok(()) };
-    // The record last: until everything else is in place, a cut leads here once more, and not to a system that has nothing to say of it.
+    // The record last: until everything else is in place, a power cut must lead here again.
     warn(stayed.and_then(|()| RollbackRecord::remove(paths)));
     Err(e)
 }
 
-/// Whether the device has to stay with the running system, which has failed, but runs: nothing would lead back from a reboot.
-///
-/// Otherwise the record makes the next boot try again, and the bootloader, which counts those, comes to the old system by itself.
+/// Whether to stay with the running system, which has failed, but runs, since no later boot would roll back. Otherwise the record makes the
+/// next boot try again, and the bootloader, which counts the attempts, falls back to the old system.
 fn half_way(context: &Context<'_>, old: &Root) -> bool {
     let read = || -> Result<bool> {
         let backend = boot_state::detect(context.paths)?;
         let state = backend.read()?;
         if state.root.means(old) {
-            // Its hooks came as far as their own selection, which is on trial: nobody would end that.
+            // Its hooks selected the old system on trial, and nothing would end that trial.
             backend.set(old, false)?;
             return Ok(false);
         }
@@ -127,11 +125,10 @@ fn half_way(context: &Context<'_>, old: &Root) -> bool {
     uncounted || !(context.platform.old_is_there)()
 }
 
-/// The running system for good, with its own boot files: those of the old one may be in place in part. The record of the rollback
-/// is left to the caller.
+/// Commits the running system with its own boot files: some of the old one's may be in place. The caller removes the record.
 fn stay(context: &Context<'_>) -> Result<()> {
     let (paths, slot) = (context.paths, context.running().slot);
-    tracing::error!("slot {slot} stays, although it has failed: there is nothing to go back to");
+    tracing::error!("slot {slot} stays although it has failed: no rollback is possible");
     let own = own_boot_files(context);
     let in_place = own.is_ok();
     warn(own);
@@ -145,8 +142,7 @@ fn stay(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Boot files and selection. The old system's own hooks know everything about it, also how its bootloader is told; without them,
-/// copal knows its boot files.
+/// The old system's own hooks know all of its boot files, and its backend; without them, copal deploys the boot files it knows.
 fn boot_files(context: &Context<'_>, old: &Root, before: &dyn Backend) -> Result<()> {
     let paths = context.paths;
     let ran = (context.platform.old_hooks)();
@@ -154,12 +150,12 @@ fn boot_files(context: &Context<'_>, old: &Root, before: &dyn Backend) -> Result
     let Err(e) = ran else {
         return undo::select(paths, &*boot_state::detect(paths)?, old);
     };
-    tracing::error!("{}; the boot files of slot {} are restored without them", e.message(), old.slot);
+    tracing::error!("{}; restoring the boot files of slot {} without them", e.message(), old.slot);
     (context.platform.old_boot_files)().map_err(|own| own.and_also(&e.message()))?;
     undo::select(paths, before, old)
 }
 
-/// The first record of a rollback has the whole story; to go on with it adds nothing.
+/// The first record of a rollback has all details; a resumed rollback adds none.
 fn tell(
     context: &Context<'_>,
     reason: &Reason<'_>,
@@ -172,7 +168,7 @@ fn tell(
     }
     match reason {
         Reason::Unhealthy(tried) => history_record::tried(&mut record, tried),
-        Reason::Manual => record.why = Some(Why::Asked),
+        Reason::Manual => record.why = Some(Why::Requested),
         Reason::Resumed(_) if context.is_told(Event::RolledBack, &rollback.transaction) => {
             return history_record::PendingRecord::nothing();
         }

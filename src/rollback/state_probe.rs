@@ -1,9 +1,8 @@
-//! `resin_update_state_probe`: tells udev what a partition is used for, and which root partition is the active one.
+//! `resin_update_state_probe`: prints the purpose of a partition for udev, and whether it is the active root.
 //!
-//! Called by the rule `65-resin-update-state.rules` with the device node, its label, and the name of its parent. What it prints
-//! becomes properties of the device, and from those the links in `/dev/disk/by-state` by which everything is mounted
-//! (meta-balena, `recipes-core/systemd`). The script listed all devices with `lsblk` to find the root; here the file systems
-//! themselves are asked, since udev may not have looked at them yet.
+//! The rule `65-resin-update-state.rules` calls it with device node, label and name of the parent. What it prints become properties of the
+//! device, and from those come the links in `/dev/disk/by-state` (meta-balena, `recipes-core/systemd`). The script used `lsblk` to find
+//! the root; copal reads the file systems themselves, since udev may not have probed them yet.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,13 +16,12 @@ use crate::disk::partition::label;
 use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 
-/// While it is there, the initramfs gives file systems new UUIDs, and has not written down that of the root (`fsuuidsinit`).
+/// While it exists, the initramfs gives file systems new UUIDs, and has not recorded that of the root (`fsuuidsinit`).
 const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";
-/// How often, and how long, that is waited for; as in the script.
+/// How often, and how long, the probe waits for that, as in the script.
 const LOOKS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What it is called with.
 struct Call {
     node: String,
     label: String,
@@ -35,17 +33,16 @@ impl Call {
         let mut texts = args.iter().map(|a| a.to_str().unwrap_or_default().to_owned());
         let mut next = || texts.next().unwrap_or_default();
         let call = Call { node: next(), label: next(), parent: next() };
-        // A line end in a label would be one more property.
+        // A newline in a label would be one more property.
         let clean = |text: &str| !text.is_empty() && !text.contains(char::is_control);
         if clean(&call.node) && clean(&call.label) {
             return Ok(call);
         }
-        let text =
-            "a device node and a label are wanted, and the name of the parent device where there is one";
+        let text = "give a device node and a label, and the name of the parent device where there is one";
         Err(Error::new(Code::Usage, text).with_hint("let udev call it: see 65-resin-update-state.rules"))
     }
 
-    /// Volumes and arrays have no parent that could be compared; a label of ours on one is taken for ours.
+    /// Volumes and arrays have no parent to compare; a label of balenaOS is taken for the device's own.
     fn is_virtual(&self) -> bool {
         ["/dev/dm", "/dev/md"].iter().any(|prefix| self.node.starts_with(prefix))
     }
@@ -55,10 +52,7 @@ impl Call {
     }
 }
 
-/// The properties of a device, a line each; nothing for one that is not on the disk of the root.
-///
-/// # Errors
-/// `Usage`, `Io`.
+/// One a line; none for a device that is not on the disk of the root.
 pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
     let call = Call::of(args)?;
     if call.parent.is_empty() && !call.is_virtual() {
@@ -75,7 +69,7 @@ pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
         _ if !call.is_root_partition() => usage,
         Some(root) if format!("/dev/{}", node(root)) == call.node => usage + "BALENA_UPDATE_STATE=active\n",
         Some(_) => usage + "BALENA_UPDATE_STATE=inactive\n",
-        // Neither can be said of a root partition while nobody knows which is the root.
+        // While the root is unknown, neither state is certain.
         None => String::new(),
     })
 }
@@ -85,7 +79,7 @@ fn node(device: &Device) -> String {
     device.kernel_name.replace('!', "/")
 }
 
-/// The disk that holds the root: with an encrypted one below the partition that it was decrypted from.
+/// The disk of the root, also below a decrypted volume.
 fn disk_of<'f>(facts: &'f Facts, root: &'f Device) -> Option<&'f Device> {
     let below = |device: &'f Device| device.below.iter().filter_map(|d| facts.device(*d));
     let partition = match root.role {
@@ -95,14 +89,13 @@ fn disk_of<'f>(facts: &'f Facts, root: &'f Device) -> Option<&'f Device> {
     below(partition).find(|d| d.role.is_whole_disk())
 }
 
-/// How the root is named.
 enum RootName {
     Uuid(String),
     Label(String),
 }
 
 impl RootName {
-    /// As the initramfs has written it down, else as the kernel was told.
+    /// As the initramfs has recorded it, otherwise as on the kernel's command line.
     fn of(paths: &Paths) -> Option<RootName> {
         let mux = paths.at(BEING_WRITTEN);
         let mut looks = 0..LOOKS;
@@ -110,7 +103,7 @@ impl RootName {
             looks.next()?;
             thread::sleep(PAUSE);
         }
-        // Older releases have no /run then.
+        // Older releases have no /run at that time.
         let folder = if paths.at("/run/initramfs").is_dir() { "/run/initramfs" } else { "/tmp/initramfs" };
         if let Ok(text) = fs::read_to_string(paths.at(folder).join("bootparam_root")) {
             return Some(RootName::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
@@ -137,7 +130,7 @@ impl RootName {
         }
     }
 
-    /// The device. Of a disk and its copy, the one that is mounted.
+    /// Of a disk and its copy, the mounted one.
     fn find<'f>(&self, facts: &'f Facts) -> Option<&'f Device> {
         let candidates = facts.devices().filter(|d| may_be_root(facts, d));
         let found: Vec<&Device> = candidates.filter(|d| self.is_met(&facts.node_of(d))).collect();
@@ -151,7 +144,7 @@ fn may_be_root(facts: &Facts, device: &Device) -> bool {
     kind && !is_half_of_array(facts, device)
 }
 
-/// A disk of an array shows the partitions of the array as its own; and the array may not be there yet.
+/// A disk of an array shows the partitions of the array as its own; the array may not exist yet.
 fn is_half_of_array(facts: &Facts, device: &Device) -> bool {
     let is_array = |dev: &Dev| facts.device(*dev).is_some_and(|d| d.role == Role::Array);
     let below = facts.all_below([device.dev]);

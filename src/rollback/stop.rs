@@ -1,7 +1,7 @@
-//! `rollback-stop`: ends a trial by hand.
+//! `rollback-stop`: ends a trial on the operator's request.
 //!
-//! The trial itself goes first. A cut behind that leaves breadcrumbs of a trial that is over, which the next boot cleans up; the
-//! other way round it would leave a trial that nobody follows.
+//! The selection comes first. A power cut after it leaves breadcrumbs without a trial, which the next boot removes; the other order
+//! would leave a trial that no program follows.
 
 use std::fs;
 
@@ -17,18 +17,11 @@ use crate::state::phase::{Observation, Phase, observe};
 use crate::update::lock::{Lock, Work};
 use crate::update::undo;
 
-/// Selects the running system for good, with a count of 0, and removes what makes the next boot follow a trial. Everything is on
-/// the medium when this returns.
+/// Selects the running system for good, with a boot count of 0, and removes the traces of the trial. On return all of it is on the medium.
 ///
-/// With `force`, what is selected stays selected, even if it is the other system: nothing then leads back from that.
-///
-/// # Errors
-/// `Busy` while an update, or a verdict, is being carried out. `StopRefused` while the bootloader selects the other system, a rollback to it is
-/// under way, or hooks of an update that was killed may still run; nothing was written then.
-/// `BootStateInvalid`, `BootStateUnwritable`, `SlotUnknown`, `SlotSame`, `Io`; `StateUnwritable` once the trial is over and a trace of
-/// it stays.
+/// With `force` the present selection stays, even if it is the other system: nothing leads back from that.
 pub fn run(paths: &Paths, force: bool) -> Result<()> {
-    // Looked into, an automount mounts what it stands for.
+    // Reading the folder triggers an automount.
     drop(fs::read_dir(paths.inactive().join(".")));
     // An update, or a verdict, writes the same files.
     let lock = Lock::take(paths, "rollback-stop", Work::BootState)?;
@@ -41,10 +34,10 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let mut found = observe(paths, &roots)?;
     if found.phase == Phase::Installing {
-        // Whoever was killed has left its hooks running: they would select the other system afterwards.
+        // Hooks of a killed update still run, and would select the other system later.
         match Engine::end_hooks_of_the_dead(paths) {
             Err(e) if !force => return Err(still_running(&e, &roots)),
-            Err(e) => tracing::warn!("--force: going on although {}", e.message()),
+            Err(e) => tracing::warn!("--force: continuing although {}", e.message()),
             Ok(()) => {}
         }
         found = observe(paths, &roots)?;
@@ -62,13 +55,11 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
     remove_traces(paths).map_err(Error::after_write)
 }
 
-/// With the other system selected, the running one is what the bootloader falls back to.
+/// While the other system is selected, the bootloader may fall back to the running one.
 fn check(found: &Observation, roots: &Roots) -> Result<()> {
     let running = roots.active.slot;
     let why = if !found.state.root.means(&roots.active) {
-        format!(
-            "slot {running} runs, and the bootloader selects another root: if that does not boot, nothing will"
-        )
+        format!("slot {running} runs, but another root is selected: if that does not boot, no system will")
     } else if found.phase == Phase::RollingBack {
         format!("a rollback from slot {running} to slot {} is under way", running.other())
     } else if found.phase == Phase::Finishing {
@@ -81,13 +72,12 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
 
 fn still_running(e: &Error, roots: &Roots) -> Error {
     let other = roots.active.slot.other();
-    let text = format!(
-        "cannot stop rollbacks: hooks of an update that has died may still run, and select slot {other}"
-    );
+    let text =
+        format!("cannot stop rollbacks: hooks of a killed update may still run and select slot {other}");
     Error::new(Code::StopRefused, text).object(other).because(e.message()).with_hint(undo::HOW_TO_END)
 }
 
-/// The root that is selected, which stays so.
+/// The selected root; it stays selected.
 fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
     let root = found.selected.and_then(|slot| roots.in_slot(slot));
     root.ok_or_else(|| {
@@ -97,17 +87,13 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
             Named::Other(text) => format!("{text:?}"),
         };
         let file = found.backend.file().display();
-        let text = format!("cannot stop rollbacks: {file} selects {name}, which is no root that is mounted");
+        let text = format!("cannot stop rollbacks: {file} selects {name}, which is not a mounted root");
         Error::new(Code::BootStateInvalid, text).object(file)
     })
 }
 
-/// Removes what an update has left behind for a trial; all of it is tried. The breadcrumb of the health checks goes last: while it
-/// is there, the next boot looks after the rest. The flags of rollbacks that took place stay until the next update: they say what became
-/// of the last one.
-///
-/// # Errors
-/// `StateUnwritable`, the first one.
+/// Removes all files of a trial, whichever fails. The breadcrumb of the health checks goes last: while it exists, the next boot removes
+/// the rest. The flags of earlier rollbacks stay until the next update: they tell the supervisor about the last one.
 pub(super) fn remove_traces(paths: &Paths) -> Result<()> {
     files::sweep(paths);
     let first = [

@@ -1,4 +1,4 @@
-//! The trial of the running system: is it as healthy as the one before it?
+//! The trial of the running system: is it as healthy as the previous one?
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,15 @@ use crate::state::history::{Check, CheckResult, announce};
 use crate::state::phase::Phase;
 use crate::sys::notify;
 
-/// So often, and no oftener, does a system on trial set the bootloader's count back: power cuts after userspace was reached are
-/// not taken for failed boots, and yet a system that restarts over and over ends.
+/// How often a system on trial resets the boot count: power cuts after userspace was reached are no failed boots, but a system that
+/// restarts without end must be given up.
 const MOST_RESETS: u32 = 3;
 
-/// What the health checks came to, over all attempts.
+/// Over all attempts.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
-    /// How often they were run.
     pub attempts: u32,
-    /// As the last attempt found them.
+    /// Of the last attempt.
     pub checks: Vec<Check>,
     failures: BTreeMap<String, u32>,
 }
@@ -36,7 +35,7 @@ impl Tried {
         self.checks = checks;
     }
 
-    /// The checks, with how often each has failed.
+    /// With the number of failures of each check.
     pub(super) fn told(&self) -> Vec<Check> {
         let mut told = self.checks.clone();
         for check in &mut told {
@@ -47,17 +46,14 @@ impl Tried {
         told
     }
 
-    /// The required checks that failed last.
+    /// The required checks of the last attempt that failed.
     pub(super) fn missed(&self) -> String {
         let missed = self.checks.iter().filter(|c| c.required && c.result == CheckResult::Failed);
         missed.map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Tries the running system to the end: commits it, or goes back.
-///
-/// # Errors
-/// `PreviousTooOld`, with the running system committed; the verdict could not be carried out; the device does not reboot.
+/// Ends with a commit or a rollback.
 pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     if !(context.platform.previous_is_new_enough)() {
         return unsupported(context);
@@ -81,15 +77,15 @@ pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     verdict(context, |context, guard| Err(roll_back(context, guard, &Reason::Unhealthy(&tried))))
 }
 
-/// Without rollbacks there is nothing to try for; the program fails as the script did, so that somebody looks.
+/// Without a possible rollback there is no trial; fails as the script did, so that an operator notices.
 fn unsupported(context: &Context<'_>) -> Result<()> {
     verdict(context, |context, guard| commit(context, guard, &Proof::NoWayBack))?;
-    Err(Error::new(Code::PreviousTooOld, "cannot go back to the system in the other slot: it is too old")
+    Err(Error::new(Code::PreviousTooOld, "cannot roll back to the system in the other slot: it is too old")
         .object(context.running().slot.other().letter())
         .after_success())
 }
 
-/// Whatever has happened while the checks were waited for: the verdict is on what is there now.
+/// Observes again: an operator or another program may have ended the trial during the checks.
 fn verdict<'g>(
     context: &Context<'g>,
     carry_out: impl FnOnce(&Context<'g>, BootStateGuard) -> Result<()>,
@@ -105,7 +101,7 @@ fn verdict<'g>(
     Ok(())
 }
 
-/// Userspace is up: the boot count starts anew. It fails towards the old system: without the record, the count stays.
+/// To be called when userspace is up. A failure favours the old system: without the record, the boot count stays.
 fn reset_count(context: &Context<'_>) {
     let reset = || -> Result<()> {
         let guard = BootStateGuard::wait_for(context, "rollback-health")?;
@@ -113,7 +109,7 @@ fn reset_count(context: &Context<'_>) {
         let trial = match Trial::read(context.paths) {
             Ok(Some(trial)) if trial.slot == context.running().slot => trial,
             Ok(_) => Trial { transaction: context.transaction()?, slot: context.running().slot, resets: 0 },
-            // A damaged one may have been used up.
+            // A damaged record may have been at its limit.
             Err(e) => return Err(e),
         };
         if seen.phase == Phase::Trial {
@@ -123,23 +119,23 @@ fn reset_count(context: &Context<'_>) {
         Ok(())
     };
     if let Err(e) = reset() {
-        tracing::warn!("{}; the bootloader's count of attempts goes on", e.message());
+        tracing::warn!("{}; keeping the boot count", e.message());
     }
 }
 
 fn count_anew(context: &Context<'_>, backend: &dyn Backend, bootcount: u32, mut trial: Trial) -> Result<()> {
     if trial.resets >= MOST_RESETS {
         tracing::warn!(
-            "this system has been started {} times without a verdict: the bootloader counts from now on",
+            "this system has started {} times without a verdict: from now on the boot count is kept",
             trial.resets.saturating_add(1)
         );
         return Ok(());
     }
-    // Also where the count is 0 already: each start of the system is one, or a loop of them would never end.
+    // Also where the count is 0 already: otherwise a loop of restarts would never end.
     trial.resets += 1;
     trial.write(context.paths)?;
     tracing::info!(
-        "userspace is up: the boot count, {bootcount}, is set back ({} of {MOST_RESETS})",
+        "userspace is up: boot count reset from {bootcount} to 0 ({} of {MOST_RESETS})",
         trial.resets
     );
     backend.clear_bootcount()

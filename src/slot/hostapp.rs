@@ -1,4 +1,4 @@
-//! What a root partition holds: its current hostapp, and files of that without starting or mounting it.
+//! The current hostapp of a root partition, and its files, without starting or mounting it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,13 +9,13 @@ use crate::config::os_release::OsRelease;
 use crate::config::paths::Paths;
 use crate::sys::file::read_text;
 
-/// Most bytes of a file that is read here.
+/// Limit in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// A link in a hostapp that leads on and on ends here.
+/// Most links from one to the next.
 const LONGEST_CHAIN: usize = 8;
 
-/// The container of a root's current hostapp; `None` where there is none, or not all of it.
+/// `None` where the hostapp is missing or incomplete.
 #[must_use]
 pub fn container(root: &Path) -> Option<String> {
     let link = fs::read_link(root.join("current")).ok()?;
@@ -24,13 +24,12 @@ pub fn container(root: &Path) -> Option<String> {
     in_place.then_some(id)
 }
 
-/// The number that tells which of two hostapps was installed later.
+/// The higher of two counters is the later installation.
 #[must_use]
 pub fn counter(root: &Path) -> Option<u64> {
     read_text(&root.join("counter"), LARGEST).ok()?.trim().parse().ok()
 }
 
-/// Which release a root's current hostapp is.
 #[must_use]
 pub fn os_release(root: &Path) -> Option<OsRelease> {
     let layers = layers(root, &container(root)?)?;
@@ -38,13 +37,12 @@ pub fn os_release(root: &Path) -> Option<OsRelease> {
     Some(OsRelease::parse(&read_text(&file, LARGEST).ok()?))
 }
 
-/// The version of that release.
 #[must_use]
 pub fn version(root: &Path) -> Option<String> {
     os_release(root)?.version().map(str::to_owned)
 }
 
-/// The version of the running release, which knows its own without the engine's folders.
+/// The running release needs no engine folders for it.
 #[must_use]
 pub fn running_version(paths: &Paths) -> Option<String> {
     let own = || {
@@ -53,8 +51,8 @@ pub fn running_version(paths: &Paths) -> Option<String> {
     version(&paths.active()).or_else(own)
 }
 
-/// The folders that a container's root file system consists of, the top one first, as the engine's driver `overlay2` keeps
-/// them: `mount-id` names the top one, whose file `lower` lists short links to the others (moby, `daemon/graphdriver/overlay2`).
+/// The layer folders of a container, top first, as the engine's driver `overlay2` keeps them: `mount-id` names the top one; its file
+/// `lower` lists short links to the others (moby, `daemon/graphdriver/overlay2`).
 fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
     let engine = root.join("balena");
     let id = engine.join("image/overlay2/layerdb/mounts").join(container).join("mount-id");
@@ -66,13 +64,13 @@ fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
     Some(std::iter::once(top.join("diff")).chain(lower).collect())
 }
 
-/// A file of the stacked layers, through links that stay among them.
+/// Follows links; each layer is searched from the top.
 fn find(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LONGEST_CHAIN {
         let found = layers.iter().map(|l| l.join(&path)).find(|p| p.symlink_metadata().is_ok())?;
         let kind = found.symlink_metadata().ok()?.file_type();
-        // How overlayfs marks what an upper layer has removed.
+        // A whiteout of overlayfs: an upper layer has removed the file.
         if kind.is_char_device() {
             return None;
         }
@@ -84,7 +82,7 @@ fn find(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Where a link in `folder` leads, seen from the root that holds it; never out of that.
+/// The target of a link in `folder`, below the root that holds it; never outside.
 fn inside(folder: &Path, link: &Path) -> PathBuf {
     let mut path = if link.is_absolute() { PathBuf::new() } else { folder.to_owned() };
     for part in link.components() {
@@ -108,7 +106,6 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    /// A root with one hostapp of two layers and an empty top.
     fn root() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let r = dir.path();
@@ -145,7 +142,6 @@ mod tests {
         for to in ["/etc/os-release", "../../../../../../../../etc/os-release"] {
             fs::remove_file(&link).unwrap();
             symlink(to, &link).unwrap();
-            // It is its own target then.
             assert_eq!(os_release(dir.path()), None, "{to}");
         }
     }

@@ -1,4 +1,4 @@
-//! The two root partitions, `resin-rootA` and `resin-rootB`: which one runs, what the other one is.
+//! The two root partitions, `resin-rootA` and `resin-rootB`.
 
 pub mod hostapp;
 
@@ -12,17 +12,13 @@ use crate::disk::partition;
 use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 
-/// One of the two root partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Slot {
-    /// `resin-rootA`
     A,
-    /// `resin-rootB`
     B,
 }
 
 impl Slot {
-    /// The other one.
     #[must_use]
     pub const fn other(self) -> Slot {
         match self {
@@ -31,7 +27,6 @@ impl Slot {
         }
     }
 
-    /// `A` or `B`.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -40,7 +35,6 @@ impl Slot {
         }
     }
 
-    /// Label of its file system.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -49,7 +43,7 @@ impl Slot {
         }
     }
 
-    /// The slot of a label; newer images may say `balena-` for `resin-`.
+    /// Newer images may say `balena-` for `resin-`.
     #[must_use]
     pub fn of_label(label: &str) -> Option<Slot> {
         let rest = label.strip_prefix("resin-root").or_else(|| label.strip_prefix("balena-root"))?;
@@ -67,38 +61,28 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A root partition as it is on this device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
-    /// Which of the two.
     pub slot: Slot,
-    /// Number of the partition on its disk, as the bootloader counts: from 1.
+    /// The partition's number, as the bootloader counts: from 1.
     pub index: u32,
-    /// What is mounted: the partition, or the volume decrypted from it.
+    /// The mounted device: the partition, or the volume decrypted from it.
     pub dev: Dev,
-    /// The partition itself.
     pub partition: Dev,
-    /// The disk it is on; `None` where sysfs does not tell.
+    /// `None` where sysfs does not name it.
     pub disk: Option<Dev>,
-    /// Whether a volume decrypted from the partition is mounted.
     pub encrypted: bool,
 }
 
-/// Both of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
-    /// The running one, mounted at `/mnt/sysroot/active`.
+    /// Mounted at `/mnt/sysroot/active`.
     pub active: Root,
-    /// The other, mounted at `/mnt/sysroot/inactive`; `None` where it is not mounted.
+    /// Mounted at `/mnt/sysroot/inactive`; `None` where it is not mounted.
     pub inactive: Option<Root>,
 }
 
 impl Roots {
-    /// The roots by what is mounted where.
-    ///
-    /// # Errors
-    /// `SlotUnknown` when no ext4 is mounted at the active place, when one of them is not a partition, or when it cannot be
-    /// told which is A and which is B; `SlotSame` when both places have the same device.
     pub fn of(facts: &Facts) -> Result<Roots> {
         let paths = facts.paths();
         let active = MountedRoot::at(facts, ACTIVE)?
@@ -115,27 +99,21 @@ impl Roots {
         Ok(Roots { active: active.root(slot), inactive: inactive.map(|i| i.root(slot.other())) })
     }
 
-    /// The other root.
-    ///
-    /// # Errors
-    /// `SlotUnknown` when it is not mounted.
     pub fn other(&self) -> Result<&Root> {
         self.inactive.as_ref().ok_or_else(|| unknown(INACTIVE, "no ext4 file system is mounted there"))
     }
 
-    /// The root in a slot, if it is mounted.
+    /// `None` where it is not mounted.
     #[must_use]
     pub fn in_slot(&self, slot: Slot) -> Option<&Root> {
         if self.active.slot == slot { Some(&self.active) } else { self.inactive.as_ref() }
     }
 }
 
-/// Where the running root is mounted.
 pub const ACTIVE: &str = "/mnt/sysroot/active";
-/// Where the other one is mounted.
 pub const INACTIVE: &str = "/mnt/sysroot/inactive";
 
-/// A mounted root before it is known which one it is.
+/// Its slot is not known yet.
 struct MountedRoot {
     name: String,
     node: PathBuf,
@@ -148,7 +126,7 @@ struct MountedRoot {
 
 impl MountedRoot {
     fn at(facts: &Facts, point: &str) -> Result<Option<MountedRoot>> {
-        // An automount is in the table before what it has mounted; the last one is on top.
+        // The table lists an automount before the file system mounted on it: the last entry is on top.
         let mut mounts = facts.mounts().filter(|(m, _)| m.point == Path::new(point) && m.fstype == "ext4");
         let Some((mount, _)) = mounts.next_back() else { return Ok(None) };
         let device = facts.device(mount.dev).ok_or_else(|| {
@@ -171,7 +149,7 @@ impl MountedRoot {
         }))
     }
 
-    /// By its own label, else by that of the other, else the one that comes first on the disk is A.
+    /// By its own label, else by that of the other root, else the first on the disk is A.
     fn slot(&self, other: Option<&MountedRoot>, paths: &Paths) -> Result<Slot> {
         let own = self.labelled();
         let theirs = other.and_then(MountedRoot::labelled);
@@ -183,7 +161,7 @@ impl MountedRoot {
             (None, Some(theirs)) => Ok(theirs.other()),
             (None, None) => match other {
                 Some(other) if self.disk == other.disk => {
-                    tracing::warn!("neither root partition has its label; the first one is taken for A");
+                    tracing::warn!("neither root partition has its label; taking the first one for A");
                     Ok(if self.index < other.index { Slot::A } else { Slot::B })
                 }
                 _ => {
@@ -194,7 +172,7 @@ impl MountedRoot {
         }
     }
 
-    /// From the file system itself; what udev knows may be older.
+    /// Read from the file system: udev's entry may be older.
     fn labelled(&self) -> Option<Slot> {
         let read = File::open(&self.node).ok().and_then(|file| {
             partition::label::label(&mut |offset, buf| file.read_exact_at(buf, offset)).ok().flatten()
@@ -214,7 +192,7 @@ impl MountedRoot {
     }
 }
 
-/// The partition that a mounted device is, or is decrypted from.
+/// The partition of a mounted device, also below a decrypted volume.
 fn below<'f>(facts: &'f Facts, device: &'f Device) -> Option<&'f Device> {
     if device.role == Role::Partition {
         return Some(device);
@@ -224,14 +202,15 @@ fn below<'f>(facts: &'f Facts, device: &'f Device) -> Option<&'f Device> {
     partitions.next().filter(|_| device.role == Role::Crypt && partitions.next().is_none())
 }
 
-/// The kernel prints it in decimal, whatever the partition table.
+/// The kernel prints it in decimal for every kind of partition table.
 fn index_of(paths: &Paths, partition: &Device) -> Option<u32> {
     let file = paths.at("/sys/class/block").join(&partition.kernel_name).join("partition");
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 fn unknown(point: &str, why: &str) -> Error {
-    Error::new(Code::SlotUnknown, format!("cannot tell the root partitions by {point}: {why}")).object(point)
+    Error::new(Code::SlotUnknown, format!("cannot identify the root partitions by {point}: {why}"))
+        .object(point)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the running system is like before an update, for whoever compares it with the new one.
+//! Saves the state of the running system, for a comparison with the new one.
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -6,10 +6,6 @@ use crate::state::files;
 use crate::sys::systemd;
 use crate::update::snapshot;
 
-/// Keeps it on the state partition.
-///
-/// # Errors
-/// `StateUnwritable`.
 pub(super) fn keep(paths: &Paths) -> Result<()> {
     files::keep_vpn_state(paths, snapshot::vpn_is_up(paths))?;
     let units = if systemd::is_running(paths.root()) { active_units() } else { None };
@@ -22,6 +18,6 @@ pub(super) fn keep(paths: &Paths) -> Result<()> {
 }
 
 fn active_units() -> Option<Vec<String>> {
-    // The comparison is a report, not a condition.
-    systemd::active_units().inspect_err(|e| tracing::warn!("cannot tell which units are active: {e}")).ok()
+    // Optional: the comparison is only a report.
+    systemd::active_units().inspect_err(|e| tracing::warn!("cannot list the active units: {e}")).ok()
 }

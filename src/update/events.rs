@@ -1,16 +1,16 @@
-//! What an owner finds in the journal about an update as a whole: it started, is installed, or failed.
+//! Journal events of an update, for the owner.
 
 use super::{Installed, Request};
 use crate::slot::Slot;
 use crate::sys::log::{self, events};
 use crate::update::preflight::Ready;
 
-/// Somebody wants an update: an error that ends the program from now on is a failed update, also where it is refused.
+/// From now on an error that ends the program is a failed update, also a refusal.
 pub(super) fn wanted() {
     log::failing_as(events::UPDATE_FAILED, &[]);
 }
 
-/// Everything is checked, and the slot is about to be emptied.
+/// All checks have passed; the slot is erased next.
 pub(super) fn started(request: &Request, ready: &Ready) {
     let image = request.source.to_string();
     let slot = ready.device.as_ref().map(|d| d.target.slot.letter());
@@ -26,7 +26,7 @@ pub(super) fn started(request: &Request, ready: &Ready) {
     );
 }
 
-/// It is installed: whatever fails from now on, this does not.
+/// The update has succeeded; later failures do not change that.
 pub(super) fn installed(request: &Request, installed: &Installed) {
     let image = request.source.to_string();
     let slot = installed.slot.map(Slot::letter);
@@ -40,7 +40,6 @@ pub(super) fn installed(request: &Request, installed: &Installed) {
     log::failing_plainly();
 }
 
-/// The same in one sentence.
 #[must_use]
 pub fn told(request: &Request, installed: &Installed) -> String {
     let next = if installed.selected { "boots next, on trial" } else { "was not selected" };

@@ -7,7 +7,6 @@ use crate::engine::{self, Image};
 use crate::error::Result;
 use crate::progress::{Progress, Stage};
 
-/// Loads or pulls it.
 pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
     let engine = &update.ready.engine;
     let mut bridge = Bridge { progress: update.progress, stage: None, done: 0 };
@@ -24,7 +23,7 @@ pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
     Ok(image)
 }
 
-/// The engine tells how far it is, progress is told how much further.
+/// Translates totals of the engine into increments.
 struct Bridge<'a> {
     progress: &'a dyn Progress,
     stage: Option<engine::Stage>,
@@ -34,7 +33,7 @@ struct Bridge<'a> {
 impl Bridge<'_> {
     fn show(&mut self, p: &engine::Progress) {
         if self.stage != Some(p.stage) {
-            // Layers are unpacked while others still come: the stage that begins is the one that is shown.
+            // While layers are unpacked, others may still be loading: show the later stage.
             if rank(p.stage) < self.stage.map_or(0, rank) {
                 return;
             }

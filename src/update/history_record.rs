@@ -1,4 +1,4 @@
-//! What the history has to tell of an update: what it installed where, how its hooks ended, and why it failed.
+//! Collects the history record of an update.
 
 use std::cell::RefCell;
 
@@ -10,7 +10,6 @@ use crate::state::history::{self, Event, Failure, Hook, Record, Side};
 use crate::sys::command::End;
 use crate::update::preflight::Device;
 
-/// Grows while the update runs.
 #[derive(Debug, Default)]
 pub(super) struct HistoryRecord {
     hooks: RefCell<Vec<Hook>>,
@@ -18,7 +17,6 @@ pub(super) struct HistoryRecord {
 }
 
 impl HistoryRecord {
-    /// Hooks that are run as one program have ended.
     pub(super) fn hooks_ended(&self, name: &str, end: End) {
         let status = match end {
             End::Status(status) => Some(status),
@@ -27,12 +25,11 @@ impl HistoryRecord {
         self.hooks.borrow_mut().push(Hook { name: name.to_owned(), status });
     }
 
-    /// The other slot holds the new release, and nothing of what was there before.
+    /// From now on the other slot holds the new release, and nothing of the earlier one.
     pub(super) fn slot_is_filled(&self, paths: &Paths) {
         *self.release.borrow_mut() = hostapp::version(&paths.inactive());
     }
 
-    /// The update has come to its end.
     pub(super) fn tell(
         &self,
         request: &Request,

@@ -1,4 +1,4 @@
-//! Filling the slot, and running the hooks of what is in it.
+//! Fills the slot, and runs the hooks of the new release.
 
 use std::path::PathBuf;
 
@@ -13,37 +13,35 @@ use crate::sys::command::{self, End};
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
 
-/// Which of the hooks that run in the running system.
+/// For hooks of the new release that run in the running system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// Before those that run in the new one.
+    /// Before the hooks in the new system.
     Before,
     /// After them.
     After,
 }
 
-/// What an update does with the slot. None of it selects the slot, but for the hooks.
+/// Operations on the slot. Only the hooks select it.
 pub(crate) trait Installer {
-    /// Ends hooks that an update left running when it was killed: they would deploy and select behind our back what is erased
-    /// meanwhile.
+    /// Ends hooks of a killed update: they would deploy boot files of the slot that is being erased, and select it.
     fn end_hooks(&self) -> Result<()>;
-    /// Whether those of this update may still run, because the engine has gone away from them.
+    /// Whether hooks of this update may still run, because the engine went away.
     fn has_left_hooks(&self) -> bool;
-    /// Ends those, with patience for an engine that is being restarted.
+    /// Ends those; waits for an engine that restarts.
     fn end_left_hooks(&self) -> Result<()>;
-    /// Keeps what the running system is like, for the health checks of the new one.
+    /// Saves the state of the running system for the health checks of the new one.
     fn keep(&self) -> Result<()>;
-    /// Empties the slot, and fills it.
+    /// Erases the slot first.
     fn install(&self) -> Result<(Image, Hostapp)>;
-    /// Runs the new hooks, in the running system.
+    /// In the running system.
     fn hooks_here(&self, when: When) -> Result<()>;
-    /// Runs the new hooks, in the new system.
+    /// In the new system.
     fn forward_hooks(&self, image: &Image) -> Result<()>;
-    /// Marks the slot as the one that was installed later; its number.
+    /// Marks the slot as the later installation. Returns its number.
     fn count(&self) -> Result<u64>;
 }
 
-/// With the container engine, as on a device.
 pub(super) struct ByEngine<'a> {
     pub request: &'a Request,
     pub ready: &'a Ready,
@@ -76,7 +74,7 @@ impl Installer for ByEngine<'_> {
         sysroot.flush()?;
         go_on()?;
         let image = fetch::fetch(self);
-        // A signal has ended it, unless it came too late for that.
+        // Unless the signal came too late.
         go_on()?;
         let image = image?;
         let hostapp = self.ready.engine.create_hostapp(&image)?;
@@ -123,8 +121,8 @@ impl ByEngine<'_> {
         &self.ready.sysroot
     }
 
-    /// What cannot be removed takes space: the next step fails for lack of it, or does not. A layer that cannot be removed may be
-    /// damaged; the trial of the new system finds that out.
+    /// What cannot be removed takes space; the next step fails without enough. A layer that cannot be removed may be damaged; the trial of
+    /// the new system detects that.
     fn empty(&self) {
         let engine = &self.ready.engine;
         let warn = |result: Result<()>| {
@@ -133,7 +131,7 @@ impl ByEngine<'_> {
             }
         };
         let emptied = [engine.remove_containers(), engine.remove_images()];
-        // As long as a container or an image is left, its layers must stay; lost ones are not looked for.
+        // While a container or an image is left, its layers must stay: do not look for lost ones.
         let is_empty = emptied.iter().all(Result::is_ok);
         emptied.into_iter().for_each(warn);
         if is_empty {
@@ -142,7 +140,7 @@ impl ByEngine<'_> {
         self.sysroot().remove_hostapps();
     }
 
-    /// The boot volume below the engine's data; a complete one, since the slot boots from it.
+    /// Fails for an incomplete volume, which would not boot.
     fn volume(&self, hostapp: &Hostapp) -> Result<PathBuf> {
         let error = |code: Code, why: &str| {
             Error::new(code, "cannot use the image as a host OS").object(hostapp.boot.display()).because(why)

@@ -1,4 +1,4 @@
-//! `hostapp-update` by the arguments it has always had.
+//! The arguments of `hostapp-update`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -10,7 +10,6 @@ use crate::error::{Code, Error, Result};
 
 const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
 
-/// What the arguments say.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
     file: Option<OsString>,
@@ -22,10 +21,7 @@ struct Arguments {
     no_daemon: bool,
 }
 
-/// The update that the arguments of `hostapp-update` ask for, and whether a daemon may run it.
-///
-/// # Errors
-/// `Usage` for wrong arguments.
+/// The update, and whether the daemon may run it.
 pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
     let asked = Arguments::parse(args)?;
     let request = Request {
@@ -41,8 +37,8 @@ pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
 }
 
 impl Arguments {
-    /// As `getopts f:i:rnx` of the shell does: options may stand together, a value may stand at its option, and what is no
-    /// option ends them. Long names are new.
+    /// As `getopts f:i:rnx` of the shell: options may be joined, a value may follow its option directly, and the first other argument
+    /// ends them. Long names are new.
     fn parse(args: &[OsString]) -> Result<Arguments> {
         let mut asked = Arguments::default();
         let mut args = args.iter();
@@ -55,7 +51,7 @@ impl Arguments {
             } else if let Some(short) = bytes.strip_prefix(b"-").filter(|s| !s.is_empty()) {
                 asked.short(short, &mut args)?;
             } else {
-                tracing::warn!("{} is ignored, with everything behind it", arg.to_string_lossy());
+                tracing::warn!("ignoring {} and all arguments after it", arg.to_string_lossy());
                 break;
             }
         }
@@ -106,13 +102,13 @@ impl Arguments {
         if value.is_some() { Err(usage(&format!("{shown} takes no value"))) } else { Ok(()) }
     }
 
-    /// The file counts where both are given, as ever.
+    /// If both are given, the file counts, as in the script.
     fn source(&self) -> Result<Source> {
         let given = |v: &Option<OsString>| v.clone().filter(|v| !v.is_empty());
         match (given(&self.file), given(&self.image)) {
             (Some(file), image) => {
                 if image.is_some() {
-                    tracing::warn!("-f and -i were given; the file is installed");
+                    tracing::warn!("-f and -i are both given; installing the file");
                 }
                 let path = PathBuf::from(file);
                 Ok(Source::File(std::path::absolute(&path).unwrap_or(path)))
@@ -151,10 +147,9 @@ mod tests {
         assert_eq!(parse("-rnx -i a:1").unwrap(), all);
         assert_eq!(parse("-rxni a:1").unwrap(), all);
         assert_eq!(parse("--reboot --no-hooks --no-recovery -ia:1").unwrap(), all);
-        // Behind the first that is no option nothing counts.
         assert_eq!(parse("-i a:1 x -r").unwrap(), image());
         assert_eq!(parse("-i a:1 -- -r").unwrap(), image());
-        // The value of an option may look like one.
+        // A value may look like an option.
         assert_eq!(parse("-f -r").unwrap(), Arguments { file: Some("-r".into()), ..Arguments::default() });
         assert!(parse("-i a:1 --force").unwrap().force);
         assert!(parse("-i a:1 --no-daemon").unwrap().no_daemon);

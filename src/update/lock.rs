@@ -1,4 +1,4 @@
-//! One update at a time, and no verdict meanwhile.
+//! The lock of updates and verdicts: one of them at a time.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -11,51 +11,43 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::open_regular;
 
-/// What the lock is held for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// An update.
     #[default]
     Update,
-    /// A verdict on one, or what puts the boot state in order; nobody should end that.
+    /// A verdict, or a repair of the boot state. It must not be interrupted.
     BootState,
 }
 
-/// Whoever has the lock, as its file tells it.
+/// From the lock's file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
-    /// Number of its process.
     pub pid: u32,
-    /// The name it was called by.
+    /// The name that it was called by.
     pub program: String,
-    /// Since when, in UTC.
+    /// RFC 3339, UTC.
     pub since: String,
-    /// What it does.
     #[serde(default)]
     pub work: Work,
 }
 
-/// Held, no other update begins. The kernel frees it with the process, however that ends; no child inherits it.
+/// The kernel releases it when the process ends, in whatever way; child processes do not inherit it.
 #[derive(Debug)]
 #[must_use = "the lock ends with this value"]
 pub struct Lock {
     file: File,
 }
 
-/// Whoever can open the file can hold the lock, also for reading only: nobody but root may.
+/// Only root: a process that can open the file, even read-only, can hold the lock.
 const MODE: u32 = 0o600;
 
-/// The file stays: whoever removed it could let in a third one while a second one waits.
+/// The file stays: removed while a second process waits for it, it would let in a third.
 fn place(paths: &Paths) -> PathBuf {
     paths.run_files().join("update.lock")
 }
 
 impl Lock {
-    /// Takes the lock in the name of `program`, for `work`.
-    ///
-    /// # Errors
-    /// `Busy` when somebody has it; `Io` when its file cannot be made.
     pub fn take(paths: &Paths, program: &str, work: Work) -> Result<Lock> {
         let path = place(paths);
         let failed = |e: io::Error| {
@@ -65,7 +57,7 @@ impl Lock {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(MODE);
         let mut file = options.open(&path).map_err(failed)?;
-        // An earlier copal may have made it for everybody to read.
+        // An earlier copal may have created it readable for all users.
         file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)?;
         if !take_soon(&file).map_err(failed)? {
             let holder = Holder::read(&mut file).unwrap_or_else(Holder::unknown);
@@ -81,7 +73,6 @@ impl Lock {
         Ok(Lock { file })
     }
 
-    /// Frees it, and takes the name off.
     pub fn release(self) {
         if let Err(e) = self.file.set_len(0) {
             tracing::debug!("update.lock: {e}");
@@ -90,24 +81,20 @@ impl Lock {
 }
 
 impl Holder {
-    /// Whoever has the lock right now; `None` when nobody has.
-    ///
-    /// # Errors
-    /// The lock cannot be looked at.
+    /// `None` when no process holds the lock.
     pub fn of(paths: &Paths) -> io::Result<Option<Holder>> {
         let mut file = match open_regular(&place(paths)) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        // Free: closing the file gives it back.
+        // Closing the file releases it again.
         if is_free(&file)? {
             return Ok(None);
         }
         Ok(Some(Holder::read(&mut file).unwrap_or_else(Holder::unknown)))
     }
 
-    /// What it does, in words.
     #[must_use]
     pub fn doing(&self) -> String {
         let Holder { pid, program, since, work } = self;
@@ -120,7 +107,7 @@ impl Holder {
         }
     }
 
-    /// What whoever finds it in the way can do.
+    /// What a program that finds the lock held can do.
     #[must_use]
     pub const fn advice(&self) -> &'static str {
         match self.work {
@@ -129,7 +116,7 @@ impl Holder {
         }
     }
 
-    /// Between its taking the lock and its signing it.
+    /// The holder has not written its name yet.
     fn unknown() -> Holder {
         Holder { pid: 0, program: "another program".to_owned(), since: String::new(), work: Work::default() }
     }
@@ -148,7 +135,7 @@ impl Holder {
     }
 }
 
-/// Whoever only asks ([`Holder::of`]) has it for a moment: worth a second look.
+/// Tries twice: [`Holder::of`] takes the lock for a moment.
 fn take_soon(file: &File) -> io::Result<bool> {
     for _ in 0..4 {
         match file.try_lock() {
@@ -195,7 +182,6 @@ mod tests {
         assert_eq!(Holder::of(&paths).unwrap(), None);
     }
 
-    /// To end a verdict is no advice.
     #[test]
     fn a_verdict_is_not_told_as_an_update() {
         let dir = tempfile::tempdir().unwrap();
@@ -208,7 +194,6 @@ mod tests {
         );
         assert_eq!(e.hint(), "wait until it has ended");
         lock.release();
-        // As an earlier copal signs it.
         let old: Holder = serde_json::from_str(r#"{"pid":7,"program":"p","since":"s"}"#).unwrap();
         assert_eq!(old.doing(), "p (process 7) has been updating since s");
     }
@@ -220,7 +205,6 @@ mod tests {
         let mode = || fs::metadata(place(&paths)).unwrap().permissions().mode() & 0o777;
         drop(Lock::take(&paths, "first", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);
-        // As an earlier release has made it.
         fs::set_permissions(place(&paths), Permissions::from_mode(0o644)).unwrap();
         drop(Lock::take(&paths, "second", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);

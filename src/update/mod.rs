@@ -1,7 +1,7 @@
-//! `hostapp-update`: installs a release into the slot that is not running, and selects it.
+//! `hostapp-update`: installs a release into the inactive slot, and selects it.
 //!
-//! Until the new release's hooks select it, the running system is the one that boots, whatever happens: every step before that
-//! writes to the other slot, which is not selected. After it, the new system boots on trial.
+//! Until the new release's hooks select it, the running system boots, whatever happens: every earlier step writes to the inactive slot
+//! only. After that the new system boots on trial.
 
 mod before;
 mod events;
@@ -40,12 +40,9 @@ use installer::ByEngine;
 use lock::{Lock, Work};
 use steps::Update;
 
-/// Where the release comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// An image archive.
     File(PathBuf),
-    /// An image in a registry.
     Reference(String),
 }
 
@@ -58,54 +55,46 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// An update that somebody wants.
+/// An update, as the caller requests it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Where everything is.
     pub paths: Paths,
-    /// The name it was asked by, for whoever comes second.
+    /// The name that the program was called by; shown to others while the update runs.
     pub program: String,
-    /// What to install.
     pub source: Source,
-    /// Run the hooks of the new release, the last of which selects it. Otherwise it is installed and not selected.
+    /// Run the hooks of the new release, the last of which selects it. Without them it is installed and not selected.
     pub hooks: bool,
-    /// When a hook fails, run those of the running system, so that its boot files are in place again.
+    /// After a failed hook, run the hooks of the running system, to restore its boot files.
     pub recover: bool,
-    /// Somebody is going to call [`reboot`] afterwards.
+    /// The caller will call [`reboot`].
     pub reboot: bool,
-    /// Update although the running system is on trial, or is the one that the bootloader went back to.
+    /// Update also when the running system is on trial, or the bootloader has fallen back to it.
     pub force: bool,
 }
 
-/// An update that is installed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Installed {
-    /// The image, as it was named.
+    /// As the caller named it.
     pub image: String,
-    /// Its identifier.
+    /// Its ID.
     pub image_id: String,
-    /// The container that is the host app.
+    /// ID of the hostapp's container.
     pub hostapp: String,
-    /// The slot it is in; `None` where an image is being built.
+    /// `None` where an image is being built.
     pub slot: Option<Slot>,
     /// Whether that slot boots next.
     pub selected: bool,
-    /// The slot's counter.
     pub counter: u64,
 }
 
-/// Updates. `installed` is told of the new release while signals to end are still put off: nobody may be killed between the moment in which it
-/// boots next and that in which somebody knows.
-///
-/// # Errors
-/// Refusals, with nothing changed. From the first change on the error says what boots next: the running system, unless it says
-/// otherwise in plain words.
+/// `installed` is called while signals are still deferred: no signal may end the program after the new release is selected and before
+/// the caller knows.
 pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Installed)) -> Result<()> {
     events::wanted();
     let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
     let ready = preflight::check(request)?;
     events::started(request, &ready);
-    // An update outlives the connection that it was started by; whoever wants it to end says so.
+    // An update outlives the connection that started it. Only a signal ends it.
     let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
     let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
     let inhibitor = systemd::is_running(request.paths.root())
@@ -137,33 +126,30 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
         Ok(done) => {
             events::installed(request, &done);
             installed(&done);
-            // Otherwise signals stay put off: ended by one now, the update would be taken for failed. A reboot may wait for
-            // applications for days, though, and can be called off.
+            // Otherwise signals stay deferred: a signal now would make the update look failed. A reboot, though, may wait for applications
+            // for days, and can be cancelled.
             if request.reboot {
                 signal_guard.release();
             }
             Ok(())
         }
-        // The error says more than the signal would.
+        // The error says more than the signal.
         Err(e) => Err(e.after_write()),
     }
 }
 
-/// Whether `request` is for the root file system of an image that is being made, and not for a device.
+/// Whether `request` is for the root file system of an image that is being built.
 #[must_use]
 pub fn is_build(request: &Request) -> bool {
     preflight::is_build(request)
 }
 
-/// Reboots when applications allow it.
-///
-/// # Errors
-/// The update is installed all the same.
+/// Waits for update locks.
 pub fn reboot(paths: &Paths) -> Result<()> {
     match safe_reboot::run(paths).map_err(Error::after_success)? {}
 }
 
-/// Between two steps: whether somebody wants the update to end.
+/// Between two steps: ends the update if a signal came.
 fn go_on() -> Result<()> {
     match signal::came() {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The root file system of a slot that is not running, mounted beside the running one.
+//! The root file system of the inactive slot, mounted beside the running one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::sys::command::{Command, Event, Stream, because, keep};
 use crate::sys::mount;
 
-/// For mounting a root: milliseconds on a device that works.
+/// A working device needs milliseconds.
 const MOUNTING: Duration = Duration::from_secs(120);
 
 /// For programs that still use it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A mounted root. It is unmounted by its owner, on every path.
+/// The owner of the value unmounts it, on every path.
 #[derive(Debug)]
 #[must_use = "it stays mounted"]
 pub struct MountedRoot {
@@ -21,11 +21,8 @@ pub struct MountedRoot {
 }
 
 impl MountedRoot {
-    /// Has `init`, which knows how the engine stores layers, mount the current hostapp of the slot at `sysroot`. It says on its
-    /// standard output where that is (mobynit, `cmd/mobynit/main.go`).
-    ///
-    /// # Errors
-    /// `init` cannot be run or fails, or says nothing sensible.
+    /// Has `init`, which knows the engine's storage format, mount the current hostapp of the slot at `sysroot`. It prints the mount point on
+    /// standard output (mobynit, `cmd/mobynit/main.go`).
     pub fn mount(init: &Path, sysroot: &Path) -> io::Result<MountedRoot> {
         let command = Command::new(init).arg("-sysroot").arg(sysroot).apart().limit(Some(MOUNTING));
         let mut running = command.start()?;
@@ -46,26 +43,28 @@ impl MountedRoot {
         }
         let path = PathBuf::from(printed.trim());
         if !path.is_absolute() || !path.is_dir() || path == Path::new("/") {
-            return Err(io::Error::other(format!("init says it is at {:?}", printed.trim())));
+            return Err(io::Error::other(format!(
+                "init printed {:?}, which is no mount point",
+                printed.trim()
+            )));
         }
         Ok(MountedRoot { path })
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts it, or takes it out of sight while a program still uses it.
+    /// Detaches it where a program still uses it.
     pub fn unmount(self) {
         let Err(e) = mount::unmount(&self.path, TIMEOUT) else { return };
         let users = mount::users(&self.path).join(" ");
-        tracing::warn!("cannot unmount {} yet: {e}; in use by {users}", self.path.display());
+        tracing::warn!("cannot unmount {}: {e}; in use by {users}; detaching it", self.path.display());
         self.detach();
     }
 
-    /// Takes it out of sight at once, with everything that is mounted below it.
+    /// Detaches it at once, with all mounts below it.
     pub fn detach(self) {
         if let Err(e) = mount::detach(&self.path) {
             tracing::warn!("cannot detach {}: {e}", self.path.display());

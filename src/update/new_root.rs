@@ -1,4 +1,4 @@
-//! The root file system of the new release, mounted beside the running one.
+//! The new release's root file system, mounted beside the running one.
 
 use super::history_record::HistoryRecord;
 use super::installer::When;
@@ -8,7 +8,7 @@ use crate::sys::command::{Command, Speaker};
 use crate::update::mounted_root::MountedRoot;
 use crate::update::sysroot::Sysroot;
 
-/// The runner that came with the release.
+/// Comes with the release.
 const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
 
 impl When {
@@ -20,12 +20,12 @@ impl When {
     }
 }
 
-/// The new root. It is unmounted by its owner, on every path.
+/// The caller unmounts it, on every path.
 #[must_use = "it stays mounted"]
 pub(super) struct NewRoot(MountedRoot);
 
 impl NewRoot {
-    /// Has the slot's own `init` mount it.
+    /// Mounted by the slot's own `init`.
     pub(super) fn mount(sysroot: &Sysroot) -> Result<NewRoot> {
         let init = sysroot.path().join("current/boot/init");
         MountedRoot::mount(&init, sysroot.path()).map(NewRoot).map_err(|why| {
@@ -35,11 +35,11 @@ impl NewRoot {
         })
     }
 
-    /// Runs the hooks of the new release here, if it has any.
+    /// Does nothing for a release without hooks.
     pub(super) fn run_hooks(&self, when: When, history: &HistoryRecord) -> Result<()> {
         let runner = self.0.path().join(RUNNER);
         if !runner.is_file() {
-            tracing::info!("the new release has no hooks to be run {} the others", when.word());
+            tracing::info!("the new release has no hooks to run {} the others", when.word());
             return Ok(());
         }
         let what = format!("{} hooks", when.word());
@@ -48,7 +48,7 @@ impl NewRoot {
                 .object(when.word())
                 .because(why)
         };
-        // With a slash at its end, as the runners of other releases print it into paths.
+        // With a trailing slash: runners of other releases append to it.
         let mut folder = self.0.path().join("etc/hostapp-update-hooks.d").into_os_string();
         folder.push("/");
         let command = Command::script(&runner).map_err(failed)?;
@@ -60,7 +60,6 @@ impl NewRoot {
         if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
     }
 
-    /// Unmounts it.
     pub(super) fn unmount(self) {
         self.0.unmount();
     }

@@ -19,43 +19,35 @@ use crate::state::files;
 use crate::state::phase::{self, Phase, Welcome};
 use crate::sys::mount;
 
-/// Room on the state partition for the files of an update, in bytes.
+/// Bytes that an update's files need on the state partition.
 pub(crate) const STATE: u64 = 256 << 10;
 
-/// How many times the bytes of the slot are read at most of an archive: its layers are in it twice, packed and not, and headers and
-/// padding that take no space in the slot come on top.
+/// Limit of an archive's bytes, as a multiple of the slot's size: an archive may have each layer packed and unpacked, and has headers and
+/// padding that take no space in the slot.
 const MOST_UNPACKED: u64 = 4;
 
-/// What is known once an update may begin.
 pub struct Ready {
-    /// The engine, whose data is in the slot.
+    /// Its data is in the slot.
     pub engine: Engine,
-    /// The folder that the engine calls its own, by its own name.
+    /// As the engine names it.
     pub data_root: PathBuf,
-    /// The slot.
     pub sysroot: Sysroot,
-    /// The device; `None` where an image is being built.
+    /// `None` where an image is being built.
     pub device: Option<Device>,
 }
 
-/// The device that is updated.
 pub struct Device {
-    /// The root partitions.
     pub roots: Roots,
-    /// The one that is installed to.
+    /// The root that the update installs to.
     pub target: Root,
-    /// Where the device stands.
     pub phase: Phase,
-    /// How the bootloader is told, as it was before anything was changed.
+    /// The backend before the first change.
     pub backend: Box<dyn Backend>,
-    /// Whether an earlier update has to be undone first.
+    /// Whether an earlier update must be undone first.
     pub recovery: bool,
 }
 
-/// Checks everything, cheap things first.
-///
-/// # Errors
-/// Each is a refusal: nothing has been changed, but that what an earlier update has left to unpack in is gone.
+/// Cheap checks first.
 pub fn check(request: &Request) -> Result<Ready> {
     let paths = &request.paths;
     let sysroot = Sysroot::at(paths.inactive());
@@ -69,7 +61,7 @@ pub fn check(request: &Request) -> Result<Ready> {
         is_in_the_slot(paths, &data_root, &sysroot)?;
     }
     if let Source::File(file) = &request.source {
-        // More than the slot holds needs no reading to the end: a small file may unpack to terabytes.
+        // A small file may unpack to terabytes: stop reading beyond what fits.
         let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
         let archive = archive::inspect(file, most)?;
         engine.check_loadable(&archive)?;
@@ -87,7 +79,7 @@ pub fn check(request: &Request) -> Result<Ready> {
     Ok(Ready { engine, data_root, sysroot, device })
 }
 
-/// Without it the slot would start nothing.
+/// A slot without it does not boot.
 fn is_host_os(archive: &Archive, file: &Path) -> Result<()> {
     match archive.content {
         Content::Image { init: false, .. } => {
@@ -114,27 +106,26 @@ fn can_run_here(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
     }
 }
 
-/// The image that a delta builds upon is looked for by the engine in its own store, which an update empties first, and in that of
-/// the running slot (`--delta-data-root`), by its configuration (balenaEngine, image/fs.go). A store that is elsewhere or of
-/// another form says nothing.
+/// The engine looks for the base image of a delta in its own store, which an update empties first, and in that of the running slot
+/// (`--delta-data-root`), by its configuration (balenaEngine, image/fs.go). A store in another place or format proves nothing.
 fn has_base(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
     let Content::Delta { base, .. } = archive.content else { return Ok(()) };
     let missing = |base: &str| {
         let what = format!("cannot install the delta {}: {base}", file.display());
         Err(Error::new(Code::DeltaBaseMissing, what).object(file.display()))
     };
-    let Some(base) = base else { return missing("it does not say which image it builds upon") };
+    let Some(base) = base else { return missing("it does not name its base image") };
     let stores = fs::read_dir(paths.active().join("balena/image")).into_iter().flatten().flatten();
     let stores = stores.map(|driver| driver.path().join("imagedb/content/sha256"));
     let stores: Vec<_> = stores.filter(|s| s.is_dir()).collect();
     if stores.is_empty() || stores.iter().any(|s| s.join(base.to_string()).exists()) {
         return Ok(());
     }
-    missing(&format!("the running slot does not have the image sha256:{base}, which it builds upon"))
+    missing(&format!("the running slot does not have its base image, sha256:{base}"))
 }
 
-/// Whether a release is installed into the root file system of an image that is being made: there is no running slot then, and
-/// no hooks are wanted. On a device the running slot is always mounted.
+/// Whether the root file system of an image is being built: no slot runs, and no hooks run. On a device the running slot is always
+/// mounted.
 pub(super) fn is_build(request: &Request) -> bool {
     let mounts = mount::read_mounts(&request.paths.at("/proc/self/mountinfo")).unwrap_or_default();
     !request.hooks && !mounts.iter().any(|m| m.point == Path::new(crate::slot::ACTIVE))
@@ -143,7 +134,7 @@ pub(super) fn is_build(request: &Request) -> bool {
 impl Device {
     fn check(request: &Request, sysroot: &Sysroot) -> Result<Device> {
         let paths = &request.paths;
-        // Looked into, an automount mounts what it stands for.
+        // Reading the folder triggers an automount.
         let looked = fs::read_dir(sysroot.path().join("."));
         let roots = Roots::of(&Facts::gather(paths)?)?;
         let target = roots.other()?.clone();
@@ -152,23 +143,19 @@ impl Device {
             return Err(unusable(sysroot.path()).because("it is mounted read-only"));
         }
         if request.hooks {
-            // First: a boot partition that is not mounted would look like one whose bootloader was never told anything.
+            // First: an unmounted boot partition looks like one without a selection.
             boot_is_usable(paths)?;
         }
         state_is_usable(paths)?;
         Device::of(paths, roots, target, request.force)
     }
 
-    /// Where the device stands, and whether that allows an update.
-    ///
-    /// # Errors
-    /// `UpdateRefused`; those of reading boot state and records.
     pub(crate) fn of(paths: &Paths, roots: Roots, target: Root, force: bool) -> Result<Device> {
         let seen = phase::observe(paths, &roots)?;
         allowed(seen.phase, force)?;
         let foreign = match files::BootfilesRecord::read(paths) {
             Ok(record) => record.is_some_and(|r| r.owner != roots.active.slot),
-            // It says at least that a deployment was cut off.
+            // A damaged record says at least that a deployment was cut off.
             Err(_) => true,
         };
         let recovery = seen.phase.welcome() != Welcome::Free || foreign;
@@ -176,7 +163,6 @@ impl Device {
     }
 }
 
-/// Whether the phase allows an update.
 fn allowed(phase: Phase, force: bool) -> Result<()> {
     let refused = || {
         Error::new(Code::UpdateRefused, format!("cannot update now: {}", phase.meaning()))
@@ -185,7 +171,7 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
     match phase.welcome() {
         Welcome::Free => Ok(()),
         Welcome::AfterRecovery => {
-            tracing::warn!("{}; it is undone first", phase.meaning());
+            tracing::warn!("{}; undoing it first", phase.meaning());
             Ok(())
         }
         Welcome::Forced if force => {
@@ -197,18 +183,16 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
             Ok(())
         }
         Welcome::Forced => Err(refused()),
-        Welcome::Never => {
-            Err(refused().with_hint("restart the device, and update when the rollback is done"))
-        }
+        Welcome::Never => Err(refused().with_hint("restart the device, and update after the rollback")),
     }
 }
 
-/// The engine must keep its data in the slot: whatever it holds elsewhere would be erased.
+/// Data of the engine elsewhere would be erased.
 fn is_in_the_slot(paths: &Paths, data_root: &Path, sysroot: &Sysroot) -> Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let (told, wanted) = (identity(&paths.at(data_root)), identity(&sysroot.engine()));
-    // The folder may be there, with something else mounted over it.
+    // Another file system may be mounted over the folder.
     let slot = identity(sysroot.path()).map(|(dev, _)| dev);
     if told.is_some() && told == wanted && slot == told.map(|(dev, _)| dev) {
         return Ok(());
@@ -220,7 +204,7 @@ fn is_in_the_slot(paths: &Paths, data_root: &Path, sysroot: &Sysroot) -> Result<
     );
     Err(Error::new(Code::EngineFailed, message)
         .object(data_root.display())
-        .with_hint("restart balena-host.service, and look at its --data-root"))
+        .with_hint("restart balena-host.service, and check its --data-root"))
 }
 
 fn readable(file: &Path, sysroot: &Sysroot) -> Result<()> {
@@ -235,8 +219,8 @@ fn readable(file: &Path, sysroot: &Sysroot) -> Result<()> {
     let slot = sysroot.path().canonicalize().unwrap_or_else(|_| sysroot.path().to_owned());
     if real.starts_with(slot) {
         return Err(error(Code::ImageNotRegular)
-            .because("it is in the slot that is about to be erased")
-            .with_hint("put it elsewhere, such as below /mnt/data"));
+            .because("it is in the inactive slot, which the update erases")
+            .with_hint("move it, for example below /mnt/data"));
     }
     Ok(())
 }
@@ -245,16 +229,16 @@ fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {
     enough("the other root partition", sysroot.path(), needed, holds(sysroot)?)
 }
 
-/// Bytes that the slot holds. Everything that is in it now goes, so that the whole of it counts.
+/// All of the slot: the update erases its present content.
 fn holds(sysroot: &Sysroot) -> Result<u64> {
     let space = space(sysroot.path())?;
-    // What the file system keeps for itself and for root's own use is not ours.
+    // Without the blocks that the file system reserves for itself and for root.
     let reserved = space.blocks_free().saturating_sub(space.blocks_available());
     #[allow(clippy::useless_conversion)] // their width depends on the platform
     Ok(u64::from(space.blocks().saturating_sub(reserved)).saturating_mul(space.fragment_size().into()))
 }
 
-/// An archive is unpacked as a whole before its layers are registered: on the data partition where there is one.
+/// The engine unpacks the whole archive before it registers layers: on the data partition where there is one.
 fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path, size: u64) -> Result<()> {
     let data = paths.data();
     if !data.is_dir() {
@@ -262,7 +246,7 @@ fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path, size: u64) -> R
     }
     Scratch::clear(paths, sysroot, file);
     enough("the data partition", &data, size, available(&data)?)
-        .map_err(|e| e.with_hint("make room on the data partition, or install from a registry"))
+        .map_err(|e| e.with_hint("free space on the data partition, or update from a registry"))
 }
 
 fn enough(what: &str, place: &Path, needed: u64, room: u64) -> Result<()> {
@@ -271,11 +255,11 @@ fn enough(what: &str, place: &Path, needed: u64, room: u64) -> Result<()> {
     }
     let mib = |n: u64| n.div_ceil(1 << 20);
     let message =
-        format!("cannot update: {what} has room for {} MiB, and {} MiB are needed", room >> 20, mib(needed));
+        format!("cannot update: {what} has space for {} MiB, and {} MiB are needed", room >> 20, mib(needed));
     Err(Error::new(Code::SlotFull, message).object(place.display()))
 }
 
-/// Breadcrumbs and records must find room when they are needed: with a full state partition no rollback is safe.
+/// Breadcrumbs and records need space: with a full state partition no rollback is safe.
 fn state_is_usable(paths: &Paths) -> Result<()> {
     let state = paths.state();
     let error = || {
@@ -283,7 +267,7 @@ fn state_is_usable(paths: &Paths) -> Result<()> {
             .object(state.display())
     };
     if !state.is_dir() {
-        return Err(error().because("it is not there"));
+        return Err(error().because("it does not exist"));
     }
     if is_read_only(&state)? {
         return Err(error().because("it is mounted read-only"));
@@ -300,7 +284,7 @@ fn state_is_usable(paths: &Paths) -> Result<()> {
 }
 
 fn boot_is_usable(paths: &Paths) -> Result<()> {
-    // Looked into, an automount mounts what it stands for; why it does not is told below.
+    // Reading the folder triggers an automount. The checks below report a failure.
     drop(fs::read_dir(paths.boot().join(".")));
     let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo"))
         .map_err(|e| Error::new(Code::Io, "cannot read /proc/self/mountinfo").because(e))?;
@@ -313,7 +297,7 @@ fn boot_is_usable(paths: &Paths) -> Result<()> {
             .object(boot.display())
         };
         if !boot.is_dir() {
-            return Err(error().because("it is not there"));
+            return Err(error().because("it does not exist"));
         }
         let point = Path::new("/").join(boot.strip_prefix(paths.root()).unwrap_or(&boot));
         if !mounts.iter().any(|m| m.point == point && m.fstype != "autofs") {
@@ -330,7 +314,7 @@ fn is_read_only(path: &Path) -> Result<bool> {
     Ok(space(path)?.flags().contains(FsFlags::ST_RDONLY))
 }
 
-/// Bytes that are free for us.
+/// In bytes.
 fn available(path: &Path) -> Result<u64> {
     let space = space(path)?;
     #[allow(clippy::useless_conversion)] // their width depends on the platform
@@ -339,7 +323,7 @@ fn available(path: &Path) -> Result<u64> {
 
 fn space(path: &Path) -> Result<Statvfs> {
     statvfs(path).map_err(|e| {
-        Error::new(Code::Io, format!("cannot tell the room at {}", path.display()))
+        Error::new(Code::Io, format!("cannot read the free space of {}", path.display()))
             .object(path.display())
             .because(e)
     })
@@ -348,5 +332,5 @@ fn space(path: &Path) -> Result<Statvfs> {
 fn unusable(slot: &Path) -> Error {
     Error::new(Code::UpdateRefused, format!("cannot update: the slot at {} cannot be used", slot.display()))
         .object(slot.display())
-        .with_hint("look at the kernel log for the other root partition")
+        .with_hint("check the kernel log for errors of the other root partition")
 }

@@ -1,4 +1,4 @@
-//! Room on the data partition for the engine to unpack an archive in, so that the slot is not filled twice.
+//! A folder on the data partition for the engine to unpack an archive in, so that the slot need not hold it twice.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use crate::sys::mount;
 use crate::sys::signal;
 use crate::update::sysroot::Sysroot;
 
-/// A folder of the engine's own on the data partition; nothing lasting is in it.
+/// copal's own; everything in it is temporary.
 const FOLDER: &str = "/mnt/data/resin-data/tmp";
 
-/// For the engine to let go of its last temporary.
+/// For the engine to close its last temporary file.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The folder, in the place of the engine's own. Nothing depends on it but room.
+/// Mounted over the engine's folder. It only saves space.
 pub(crate) struct Scratch {
     folder: PathBuf,
     point: PathBuf,
@@ -27,23 +27,23 @@ impl Scratch {
         Scratch { folder: paths.at(FOLDER), point: sysroot.engine().join("tmp") }
     }
 
-    /// Removes what an update has left there that was cut off: as much as a whole release, which the next one needs. To be called
-    /// with the lock of updates held. `kept` is the archive, wherever it is.
+    /// Removes leftovers of an interrupted update: up to a whole release, and the next update needs the space. To be called with the lock of
+    /// updates held. `kept`: the archive, which may be in the folder.
     pub(crate) fn clear(paths: &Paths, sysroot: &Sysroot, kept: &Path) {
         let scratch = Scratch::of(paths, sysroot);
         if scratch.folder.is_dir() {
-            tracing::info!("removing what an earlier update has left in {}", scratch.folder.display());
+            tracing::info!("removing leftovers of an earlier update in {}", scratch.folder.display());
             scratch.end(paths, kept);
         }
     }
 
-    /// Puts it in place, where there is a data partition.
+    /// Only where there is a data partition.
     pub(super) fn mount(paths: &Paths, sysroot: &Sysroot) -> Scratch {
         let scratch = Scratch::of(paths, sysroot);
         if paths.data().is_dir()
             && let Err(e) = mount::in_host_namespace(|| scratch.begin(paths))
         {
-            tracing::warn!("{} is not used to unpack in, the slot itself is: {e}", scratch.folder.display());
+            tracing::warn!("cannot unpack in {}, unpacking in the slot: {e}", scratch.folder.display());
         }
         scratch
     }
@@ -57,12 +57,12 @@ impl Scratch {
         mount::bind(&self.folder, &self.point)
     }
 
-    /// Takes it away again, whoever put it there, with everything in it but `kept`.
+    /// Unmounts it, whichever program mounted it, and removes everything except `kept`.
     pub(super) fn end(self, paths: &Paths, kept: &Path) {
         let ended = mount::in_host_namespace(|| {
             if is_mounted(paths, &self.point)? {
                 match signal::came() {
-                    // An engine that is still at work on a load that was interrupted is not waited for.
+                    // The engine may still work on an interrupted load: do not wait for it.
                     Some(_) => mount::detach(&self.point)?,
                     None => mount::unmount(&self.point, TIMEOUT)?,
                 }
@@ -87,7 +87,7 @@ impl Scratch {
     }
 }
 
-/// As the calling thread sees it, which may have gone to the mounts of another process.
+/// In the mount namespace of the calling thread.
 fn is_mounted(paths: &Paths, point: &Path) -> io::Result<bool> {
     let table = paths.at("/proc/thread-self/mountinfo");
     let table = if table.exists() { table } else { paths.at("/proc/self/mountinfo") };
@@ -115,9 +115,7 @@ mod tests {
         let other = put("/mnt/data/resin-data/database");
         Scratch::clear(&paths, &sysroot, &other);
         assert!(!left.exists() && other.exists());
-        // Again, and with nothing there.
         Scratch::clear(&paths, &sysroot, &other);
-        // Somebody may have put the archive there.
         let archive = put("/mnt/data/resin-data/tmp/os.tar");
         Scratch::clear(&paths, &sysroot, &archive);
         assert!(archive.exists());

@@ -1,5 +1,4 @@
-//! What the running system was like before an update: looked at when one begins, compared with by the health checks of the
-//! system that it installs.
+//! State of the running system before an update. The health checks of the new system compare with it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,29 +9,25 @@ use crate::config::paths::Paths;
 use crate::state::files;
 use crate::sys::file::{self, Content, Folder};
 
-/// Units that were active, one a line, sorted.
+/// Names of active units, one a line, sorted.
 const UNITS: &str = "units";
 
-/// Most bytes of that list.
+/// In bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// While the VPN is up. (The device's VPN scripts make it; `/var/run` leads to `/run`.)
+/// Exists while the VPN is up: the device's VPN scripts create it (`/var/run` is a link to `/run`).
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 
-/// Units of these kinds come and go with devices, logins and programs: they fail of nothing.
+/// These units come and go with devices, logins and programs, without a failure.
 const PASSING: [&str; 3] = [".device", ".scope", ".slice"];
 
-/// Whether the VPN is up now.
 #[must_use]
 pub fn vpn_is_up(paths: &Paths) -> bool {
     paths.at(VPN_IS_UP).exists()
 }
 
-/// Keeps those of the active `units` that are there to stay; with none, or an error, no list, since one of an earlier update must
-/// not pass for one of this. To be called after [`files::keep_vpn_state`]: see [`kept_units`].
-///
-/// # Errors
-/// The state partition cannot be changed.
+/// Saves the permanent ones of the active `units`. Without units, or after an error, there is no list: one of an earlier update must
+/// not be taken for it. To be called after [`files::keep_vpn_state`]: see [`kept_units`].
 pub fn keep_units(paths: &Paths, units: Option<&[String]>) -> io::Result<()> {
     let state = Folder::open(&paths.state())?;
     let Some(own) = paths.state_files().file_name().map(OsStr::to_owned) else { return Ok(()) };
@@ -40,7 +35,7 @@ pub fn keep_units(paths: &Paths, units: Option<&[String]>) -> io::Result<()> {
         file::make_folder(&state, &own)?;
     }
     let own = state.enter(&own)?;
-    // Also one that says the same: a list that is as it was is not written anew, and would pass for one of the update before.
+    // Removed first, since an equal list would not be rewritten, and would look older than this update.
     file::remove(&own, UNITS.as_ref())?;
     let Some(units) = units else { return Ok(()) };
     let lasting = units.iter().filter(|u| !PASSING.iter().any(|end| u.ends_with(end)));
@@ -48,13 +43,8 @@ pub fn keep_units(paths: &Paths, units: Option<&[String]>) -> io::Result<()> {
     file::replace(&own, UNITS.as_ref(), &Content::Bytes(text.as_bytes())).map(drop)
 }
 
-/// The units that were active before the update; `None` where no list was kept for it.
-///
-/// Releases that update by the shell scripts keep no list, and leave an earlier one where it is. But they do write the state of
-/// the VPN anew: a list that is older than that is not of this update.
-///
-/// # Errors
-/// There is a list, and it cannot be read.
+/// `None` where this update saved no list. Shell releases save none and leave an earlier one, but they rewrite the state of the VPN: a
+/// list older than that is not of this update.
 pub fn kept_units(paths: &Paths) -> io::Result<Option<Vec<String>>> {
     let path = paths.state_files().join(UNITS);
     let found = |e: io::Error| if e.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(e) };

@@ -1,4 +1,4 @@
-//! A slot on disk: the folders and links by which it boots a container image.
+//! A slot: the folders and links by which it boots a container image.
 //!
 //! - `balena/…`: the engine's data
 //! - `hostapps/<container>/boot` → `../../balena/volumes/<volume>/_data`
@@ -7,8 +7,8 @@
 //! - `sbin/init` → `../current/boot/init`
 //! - `counter`: the slot with the higher number was installed later
 //!
-//! All links are relative: the slot is mounted elsewhere when it runs. Each change is one rename, on the medium before the next
-//! one begins; names of temporaries are fixed, so that the next start finds what a cut left behind.
+//! All links are relative: a running slot has another mount point. Each change is one rename, on the medium before the next begins.
+//! Names of temporaries are fixed, so that the next start finds what a power cut left.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,49 +18,43 @@ use std::path::{Path, PathBuf};
 use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
-/// What the running system mounts or expects in its root before the container's own root is there.
+/// Mount points and folders that the running system needs before the container's root is mounted.
 const FOLDERS: [&str; 10] =
     ["dev", "etc", "balena", "hostapps", "mnt/state", "proc", "run", "sbin", "sys", "tmp"];
 
-/// Links of every slot, whatever is installed in it.
+/// In every slot, whatever is installed.
 const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
 
-/// A slot that is not running.
+/// The inactive slot.
 #[derive(Debug, Clone)]
 pub struct Sysroot {
     path: PathBuf,
 }
 
 impl Sysroot {
-    /// The slot mounted at `path`.
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Sysroot { path }
     }
 
-    /// Where it is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The engine's data.
     #[must_use]
     pub fn engine(&self) -> PathBuf {
         self.path.join("balena")
     }
 
-    /// Makes the folders and links that are missing, and puts wrong links right.
-    ///
-    /// # Errors
-    /// `SlotFull`, or `UpdateFailed`.
+    /// Creates missing folders and links, and corrects wrong links.
     pub fn make_skeleton(&self) -> Result<()> {
         for name in FOLDERS {
             let path = self.path.join(name);
-            fs::create_dir_all(&path).map_err(|e| failed("make the folder", &path, e))?;
+            fs::create_dir_all(&path).map_err(|e| failed("create the folder", &path, e))?;
         }
         let id = self.path.join("etc/machine-id");
-        // Empty: the first boot of this slot fills it, and an identity once given stays.
+        // Empty: the first boot of this slot fills it; an existing identity stays.
         let made = OpenOptions::new().append(true).create(true).open(&id);
         made.map_err(|e| failed("make", &id, e))?;
         for (name, target) in LINKS {
@@ -68,12 +62,12 @@ impl Sysroot {
             if fs::read_link(&path).is_ok_and(|to| to == Path::new(target)) {
                 continue;
             }
-            link(&path, Path::new(target)).map_err(|e| failed("make the link", &path, e))?;
+            link(&path, Path::new(target)).map_err(|e| failed("create the link", &path, e))?;
         }
         Ok(())
     }
 
-    /// Removes what led to the former host app. `current` dangles from then on, which harms nobody: this slot is not selected.
+    /// Removes the former hostapp. `current` then dangles, which does no harm: this slot is not selected.
     pub fn remove_hostapps(&self) {
         let folder = self.path.join("hostapps");
         let Ok(entries) = fs::read_dir(&folder) else { return };
@@ -83,16 +77,13 @@ impl Sysroot {
             let is_folder = fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir());
             let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             if let Err(e) = removed {
-                // Nothing leads there any more.
+                // No link leads there any more.
                 tracing::warn!("cannot remove {}: {e}", path.display());
             }
         }
     }
 
-    /// Makes the host app of a container; `volume` is its boot volume, below the engine's data.
-    ///
-    /// # Errors
-    /// `SlotFull`, or `UpdateFailed`: then no host app of this name is there.
+    /// `volume`: the boot volume of the container, below the engine's data.
     pub fn add(&self, id: &str, volume: &Path) -> Result<()> {
         let (new, named) = (self.path.join("hostapps/.new"), self.path.join("hostapps").join(id));
         let made = || -> io::Result<()> {
@@ -110,33 +101,26 @@ impl Sysroot {
         self.flush()
     }
 
-    /// Makes this host app the one that the slot boots.
-    ///
-    /// # Errors
-    /// `SlotFull`, or `UpdateFailed`: then the former one is still current.
+    /// The slot boots this hostapp from then on.
     pub fn make_current(&self, id: &str) -> Result<()> {
         let path = self.path.join("current");
-        link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("make the link", &path, e))?;
+        link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("create the link", &path, e))?;
         self.flush()
     }
 
-    /// How often either slot had been installed to when this one was; 0 where that is not known.
+    /// The counter of installations when this slot was installed; 0 where it is unknown.
     #[must_use]
     pub fn counter(&self) -> u64 {
         let path = self.path.join("counter");
         match file::read_text(&path, 4096) {
             Ok(text) => text.trim().parse().unwrap_or_else(|_| {
-                tracing::warn!("{} holds no number; counting begins anew", path.display());
+                tracing::warn!("{} holds no number; counting from 0", path.display());
                 0
             }),
             Err(_) => 0,
         }
     }
 
-    /// Sets the counter.
-    ///
-    /// # Errors
-    /// `SlotFull`, or `UpdateFailed`: then the former one is still there.
     pub fn set_counter(&self, number: u64) -> Result<()> {
         let (new, path) = (self.path.join("counter.new"), self.path.join("counter"));
         let written = || -> io::Result<()> {
@@ -150,16 +134,13 @@ impl Sysroot {
         self.flush()
     }
 
-    /// Everything written to the slot so far, by whomever, is on the medium afterwards.
-    ///
-    /// # Errors
-    /// `UpdateFailed`.
+    /// All data of the slot is on the medium on return, whichever program wrote it.
     pub fn flush(&self) -> Result<()> {
         file::sync_file_system(&self.path).map_err(|e| failed("flush", &self.path, e))
     }
 }
 
-/// Makes or replaces a link, by one rename.
+/// Creates or replaces a link by one rename.
 fn link(path: &Path, target: &Path) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
@@ -237,7 +218,6 @@ mod tests {
         assert!(slot.add("abc", Path::new("volumes/w/_data")).is_err(), "an existing one is never replaced");
         slot.make_current("abc").unwrap();
         assert_eq!(leads(&slot, "current"), Path::new("hostapps/abc"));
-        // As the next boot sees it.
         assert_eq!(fs::read(slot.path().join("sbin/init")).unwrap(), b"mobynit");
         assert!(!slot.path().join("current.new").is_symlink());
 

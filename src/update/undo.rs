@@ -1,7 +1,7 @@
-//! Back to the running system: when an update fails, and when one that failed earlier left its traces.
+//! Undoes an update: when it fails, and when an earlier failed one is found.
 //!
-//! The selection goes first, by copal's own hand: from then on the running system is the one that boots, whatever becomes of
-//! the rest. Each further part is tried even when the one before it has failed.
+//! copal first selects the running system itself: from then on that system boots, whatever fails later. Each further part is tried
+//! even when the one before it has failed.
 
 use std::collections::BTreeSet;
 
@@ -14,44 +14,38 @@ use crate::slot::{Root, Roots};
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::sys::file;
 
-/// Runs the hooks of the running system with `DURING_UPDATE=0`; [`hooks::current::restore`](crate::hooks::current::restore)
-/// on a device.
+/// Runs the hooks of the running system with `DURING_UPDATE=0`; on a device [`hooks::current::restore`](crate::hooks::current::restore).
 pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
 
-/// Ends hooks of the new release that may still run in their container: they would deploy and select behind our back.
+/// Ends hooks of the new release that may still run in their container: they would deploy boot files and select their slot.
 pub type EndHooks<'a> = &'a dyn Fn() -> Result<()>;
 
-/// What to do about those that could not be ended.
+/// Remedy for hooks that could not be ended.
 pub const HOW_TO_END: &str =
     "run `copal rollback back` when balena-host.service is up again, or restart the device: either ends them";
 
-/// The way back.
 pub struct Undo<'a> {
-    /// Where everything is.
     pub paths: &'a Paths,
-    /// The root partitions.
     pub roots: &'a Roots,
-    /// How the bootloader was told before the update: a new release may have moved to another way.
+    /// The backend before the update: a new release may have another one.
     pub backend: &'a dyn Backend,
-    /// The update that this belongs to.
     pub transaction: String,
-    /// The running system's hooks, which put its boot files back; `None` where nobody wants that.
+    /// The running system's hooks, which restore its boot files; `None` to leave them out.
     pub hooks: Option<Restore<'a>>,
-    /// `None` where none of the new release's can be left.
+    /// `None` where no hooks of the new release can be running.
     pub end_hooks: Option<EndHooks<'a>>,
 }
 
-/// How far the way back led.
 #[derive(Debug)]
 #[must_use = "somebody has to be told what boots next"]
 pub struct Undone {
-    /// Whether the running system is the one that boots.
+    /// Whether the running system boots next.
     pub selection: Result<()>,
     /// Why hooks of the new release may still run, and select it again; the traces stay then.
     pub left: Option<Error>,
-    /// Whether its boot files are in place; `None` where nobody looked after them.
+    /// Whether the boot files are in place; `None` where nothing restored them.
     pub boot_files: Option<Result<()>>,
-    /// What else could not be done.
+    /// Other failures.
     pub others: Vec<Error>,
 }
 
@@ -63,26 +57,26 @@ impl Undo<'_> {
         undone
     }
 
-    /// Selection and boot files. The traces stay: whoever calls this has more to do before they go.
+    /// Selection and boot files. The traces stay: the caller has more to do before they go.
     pub fn restore(&self) -> Undone {
         self.record();
         let mut undone =
             Undone { selection: self.select(), left: None, boot_files: None, others: Vec::new() };
         if let Some(end_hooks) = self.end_hooks {
-            // Behind the selection: it may have to wait for the engine. They may have selected their system up to their end.
+            // After the selection, since it may wait for the engine. Until they end, the hooks may select their system again.
             undone.left = end_hooks().err();
             self.record();
             undone.selection = self.select();
         }
         if undone.selection.is_err() {
-            // The boot files belong to what is selected.
+            // Boot files belong to the selected system.
             return undone;
         }
         if let Some(hooks) = self.hooks {
             undone.boot_files = Some(self.restore_boot_files(hooks));
             flush_boot(self.paths);
-            // They end with one that selects, too. Where they have run, the bootloader is told as they tell it, and what they have
-            // removed is not made again.
+            // The hooks end with a selection of their own. After them the present backend decides, and files of another backend that they
+            // removed are not created again.
             undone.selection = match &undone.boot_files {
                 Some(Ok(())) => boot_state::detect(self.paths)
                     .and_then(|now| select(self.paths, &*now, &self.roots.active)),
@@ -92,15 +86,15 @@ impl Undo<'_> {
         undone
     }
 
-    /// The traces, unless the selection failed, or may not last: then they must stay for whoever comes next to find.
+    /// Removes the traces, unless the selection failed or may be changed again: the next boot or update must then find them.
     pub fn clear(&self, undone: &mut Undone) {
         if undone.selection.is_err() {
             return;
         }
         bootfiles::sum_up_selection(self.paths);
         if undone.left.is_some() {
-            // The running system's hooks have removed them. With the marker they say that this is not over, and with the next boot, which
-            // ends everybody, that it is to be looked after.
+            // The running system's hooks have removed the breadcrumbs. With the marker they say that the update is not over, and after a
+            // reboot, which ends every hook, that it must be undone.
             undone.others.extend(files::drop_breadcrumbs(self.paths).err());
             return;
         }
@@ -110,7 +104,7 @@ impl Undo<'_> {
             Some(Err(_)) => Ok(()),
             None => BootfilesRecord::settle(self.paths, self.roots.active.slot),
         };
-        // The breadcrumbs behind whatever the next boot looks after only while it finds them.
+        // The breadcrumbs last: the next boot removes other traces only while it finds them.
         let traces = [
             settled,
             Trial::remove(self.paths),
@@ -120,15 +114,15 @@ impl Undo<'_> {
         undone.others.extend(traces.into_iter().filter_map(Result::err));
     }
 
-    /// While the other slot is selected, its boot files are the ones in place, and the hook that selected it has removed the record
-    /// of that. From the next step on they are not those of what boots.
+    /// While the other slot is selected, its boot files are in place, and the hook that selected it has removed their record. After the next
+    /// step they are no longer those of the selected slot.
     fn record(&self) {
         let running = &self.roots.active;
         let read = || -> Result<Option<BootfilesRecord>> {
             let state = boot_state::detect(self.paths)?.read()?;
             let selected = match &self.roots.inactive {
                 Some(other) => state.root.means(other),
-                // A root that does not boot may not be one that can be mounted.
+                // The other root may be damaged, so that it cannot be mounted.
                 None => !state.root.means(running),
             };
             let missing = selected && BootfilesRecord::read(self.paths)?.is_none();
@@ -137,7 +131,7 @@ impl Undo<'_> {
         };
         let written = read().and_then(|record| record.map_or(Ok(()), |r| r.write(self.paths)));
         if let Err(e) = written {
-            tracing::warn!("{e}; a power cut before the boot files are back would not be noticed");
+            tracing::warn!("{e}; a power cut before the boot files are restored would not be detected");
         }
     }
 
@@ -158,8 +152,8 @@ impl Undo<'_> {
     }
 }
 
-/// Everything that hooks have written to the boot partitions: those of a shell release may leave that to whoever runs them, and
-/// the selection must not reach the medium before it.
+/// Flushes the boot partitions: hooks of a shell release may leave that to their caller, and the selection must not reach the medium
+/// before their files.
 pub fn flush_boot(paths: &Paths) {
     for place in BTreeSet::from([paths.boot(), paths.plain_boot()]) {
         if let Err(e) = file::sync_file_system(&place) {
@@ -168,14 +162,11 @@ pub fn flush_boot(paths: &Paths) {
     }
 }
 
-/// Selects a complete root for good, in every way that a bootloader may be told by now: `before` is the one that was in use before hooks
-/// ran, which may have moved to another.
-///
-/// # Errors
-/// `BootStateUnwritable`, `BootStateInvalid`: something else may boot next.
+/// Selects a complete root for good, with the present backend and with `before`, the backend before the hooks ran: they may have changed
+/// it.
 pub fn select(paths: &Paths, before: &dyn Backend, root: &Root) -> Result<()> {
-    // Asked for before anything is written: the file of `before`, made anew, could be taken for the one that is read now. And written
-    // first, since its bootloader is the one that is there.
+    // Detected before the first write: a new file of `before` could be detected instead. And `before` is written first, since its
+    // bootloader is the one on the device.
     let now = boot_state::detect(paths);
     let moved = now.as_ref().ok().filter(|now| now.file() != before.file());
     let first = moved.map_or(Ok(()), |now| now.set(root, false));
@@ -187,12 +178,12 @@ pub fn select(paths: &Paths, before: &dyn Backend, root: &Root) -> Result<()> {
     let state = decisive.read()?;
     if state.root.means(root) && !state.upgrade_available && state.bootcount == 0 {
         for e in [first, second].into_iter().filter_map(Result::err) {
-            tracing::warn!("{e}; slot {} is selected all the same", root.slot);
+            tracing::warn!("{e}; slot {} is selected nevertheless", root.slot);
         }
         return Ok(());
     }
     first.and(second)?;
     Err(Error::new(Code::BootStateUnwritable, format!("cannot select slot {}", root.slot))
         .object(decisive.file().display())
-        .because("it was written, and does not read so"))
+        .because("it was written, but reading returns another selection"))
 }

@@ -71,18 +71,18 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     for name in ["", "#a", "a=b", "a\nb"] {
         refused(&device, &[(name, Some("1"))], "");
     }
-    refused(&device, &[(ABI, Some(" 1"))], "no room for");
+    refused(&device, &[(ABI, Some(" 1"))], "no space for");
 
     // The bootloader reads no such thing where it takes its selection from.
     let uboot = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=2\n")]);
-    refused(&uboot, &[(ABI, Some("1"))], "U-Boot has no variables of others");
+    refused(&uboot, &[(ABI, Some("1"))], "U-Boot has no other variables");
     assert_eq!(value(&uboot, "resin_root_part"), None);
     let legacy = Device::new(&[("grub.cfg", b"")]);
     std::fs::create_dir(legacy.at("grub")).unwrap();
     std::fs::write(legacy.at("grub/grub.cfg"), "linux /x root=LABEL=resin-rootA\n").unwrap();
     std::fs::remove_file(legacy.at("grub.cfg")).unwrap();
     let e = backend(&legacy).set_variables(&[(ABI, None)]).unwrap_err();
-    assert!(e.message().contains("GRUB without rollback has no variables of others"), "{e}");
+    assert!(e.message().contains("GRUB without rollback has no other variables"), "{e}");
 
     // A block without a selection makes GRUB take root B.
     let none = Device::new(&[]);
@@ -100,7 +100,7 @@ fn a_damaged_block_is_repaired_or_left() {
     assert_eq!(device.read("bootenv"), block(&format!("{DECIDED}own=1\n{ABI}=12\n")));
     let damaged = format!("{DECIDED}own={}\n", "x".repeat(900));
     let device = Device::new(&[("bootenv", damaged.as_bytes())]);
-    refused(&device, &[(ABI, Some(&"1".repeat(64)))], "there is no room for kernel_override_abi");
+    refused(&device, &[(ABI, Some(&"1".repeat(64)))], "the block has no space for kernel_override_abi");
 }
 
 /// However long what stands before them becomes.

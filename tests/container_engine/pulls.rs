@@ -84,12 +84,12 @@ fn errors_of_pulling() {
     fails(
         pull(|s| s.fault("pull", 0, says(&["{\"status\":\"Pulling\"}\r\n"], Then::End))).0,
         Code::EngineFailed,
-        &["does not say"],
+        &["does not report"],
     );
     fails(
         pull(|s| s.fault("pull", 0, says(&["oops\r\n"], Then::End))).0,
         Code::EngineFailed,
-        &["understood"],
+        &["cannot be parsed"],
     );
 }
 
@@ -250,7 +250,7 @@ fn a_credential_helper_is_asked() {
     fails(ask(), Code::RegistryRefused, &["docker-credential-box", "status 1"]);
     assert!(!ask().unwrap_err().to_string().contains("hush"));
     install("cat >&2; echo hush");
-    fails(ask(), Code::RegistryRefused, &["docker-credential-box", "not understood"]);
+    fails(ask(), Code::RegistryRefused, &["docker-credential-box", "cannot be parsed"]);
     std::fs::remove_file(&program).unwrap();
     fails(ask(), Code::RegistryRefused, &["docker-credential-box"]);
 }

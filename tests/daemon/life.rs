@@ -291,5 +291,5 @@ fn a_record_that_is_no_small_file_does_not_keep_it_from_its_work() {
     let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
     place.wait_for_state(&job, "succeeded");
     drop(service);
-    assert!(place.read("stderr").contains("the last job is not known"), "{}", place.read("stderr"));
+    assert!(place.read("stderr").contains("the last job is unknown"), "{}", place.read("stderr"));
 }

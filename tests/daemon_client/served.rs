@@ -87,7 +87,7 @@ fn the_job_and_its_result_are_the_updates() {
     assert_eq!(out.status.code(), Some(0), "{log}");
     let called = std::fs::read_to_string(place.at("run/called")).unwrap();
     assert_eq!(called, "hostapp-update info update --json --file=/opt/os.tar --reboot\n");
-    assert!(log.contains("the update is /io/balena/Copal1/job/1 of the daemon"), "{log}");
+    assert!(log.contains("the daemon runs the update as /io/balena/Copal1/job/1"), "{log}");
     assert!(log.contains("load: done, 100 B"), "{log}");
     assert!(log.contains("/opt/os.tar is installed; slot B boots next, on trial"), "{log}");
 }
@@ -114,7 +114,7 @@ fn a_refusal_is_the_same_in_the_daemon_and_without_it() {
     let last = |text: String| text.lines().last().unwrap().to_owned();
     assert_eq!((here.status.code(), last(stderr(&here))), (Some(1), last(stderr(&there))));
     // Not carried out here after all.
-    assert!(stderr(&there).contains("of the daemon"), "{}", stderr(&there));
+    assert!(stderr(&there).contains("the daemon runs the update"), "{}", stderr(&there));
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn without_room_only_unsafe_writes_in_place() {
     let file = at(&small.0, "kernel");
     let (old, new) = (vec![b'o'; 200 << 10], vec![b'n'; 180 << 10]);
     ok(&run_with(&["write", &file], &old), b"");
-    assert!(fails(&run_with(&["write", &file], &new), 1, "[io]").contains("make room"));
+    assert!(fails(&run_with(&["write", &file], &new), 1, "[io]").contains("free space"));
     ok(&run(&["read", &file]), &old);
     let out = run_with(&["-u", "write", &file], &new);
     assert!(out.status.success(), "{out:?}");
@@ -216,7 +216,7 @@ fn without_room_only_unsafe_writes_in_place() {
         let out = run_with(&["-u", "write", file], &vec![b'l'; 400 << 10]);
         let text = String::from_utf8(out.stderr).unwrap();
         assert!(
-            out.status.code() == Some(1) && text.lines().count() == 2 && text.contains("[io]; make room"),
+            out.status.code() == Some(1) && text.lines().count() == 2 && text.contains("[io]; free space"),
             "{text}"
         );
     }

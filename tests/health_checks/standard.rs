@@ -32,8 +32,8 @@ fn the_vpn_counts_if_it_was_up_before() {
         (true, None, Passed, "it is up"),
         (false, Some("1"), Failed, "it is down, and was up before the update"),
         (false, Some("0"), Passed, "it is down, as it was before the update"),
-        (false, None, Unknown, "it is down, and nothing says whether it was up before the update"),
-        (false, Some("maybe"), Unknown, "it is down, and nothing says whether it was up before the update"),
+        (false, None, Unknown, "it is down; it is unknown whether it was up before the update"),
+        (false, Some("maybe"), Unknown, "it is down; it is unknown whether it was up before the update"),
     ];
     for (up, before, result, reason) in rows {
         let rig = Rig::healthy();

@@ -117,7 +117,7 @@ fn what_systemd_does_not_tell_is_unknown_and_passes() {
         let (result, reason) = find(&found, "units");
         assert_eq!(result, Unknown, "{reason}");
         assert!(
-            reason.starts_with("cannot tell which units have failed: D-Bus: ") && reason.contains(why),
+            reason.starts_with("cannot list the failed units: D-Bus: ") && reason.contains(why),
             "{reason}"
         );
         assert!(passed(&found));

@@ -47,7 +47,7 @@ fn hook() -> impl Strategy<Value = Hook> {
 }
 
 fn why() -> impl Strategy<Value = Option<Why>> {
-    prop::option::of(prop::sample::select(vec![Why::Checks, Why::Asked, Why::TooOld, Why::Unknown]))
+    prop::option::of(prop::sample::select(vec![Why::Checks, Why::Requested, Why::TooOld, Why::Unknown]))
 }
 
 prop_compose! {
@@ -169,7 +169,7 @@ fn the_schema_takes_what_is_written() {
         let line: serde_json::Value = serde_json::from_str(&record.line()).unwrap();
         assert_eq!(complaints_by("history.schema.json", &line), "");
     }
-    for why in [None, Some(Why::Checks), Some(Why::Asked), Some(Why::TooOld)] {
+    for why in [None, Some(Why::Checks), Some(Why::Requested), Some(Why::TooOld)] {
         let line: serde_json::Value = serde_json::from_str(&Record { why, ..rollback(1) }.line()).unwrap();
         assert_eq!(complaints_by("history.schema.json", &line), "", "{why:?}");
     }

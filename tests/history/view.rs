@@ -224,14 +224,14 @@ fn a_verdict_is_told_by_what_it_went_by() {
     let back = "from 6.0.0 in slot B to 5.3.1 in slot A";
     for (event, why, attempts, told) in [
         (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),
-        (Event::RolledBack, Some(Why::Asked), 0, format!("{back}: that was asked for")),
+        (Event::RolledBack, Some(Why::Requested), 0, format!("{back}: that was asked for")),
         (Event::RolledBack, None, 2, format!("{back}: the health checks failed 2 times")),
         (Event::RolledBack, None, 0, format!("{back}: the reason is not known")),
         (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason is not known")),
         (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A has proved itself".into()),
         (
             Event::Committed,
-            Some(Why::Asked),
+            Some(Why::Requested),
             0,
             "5.3.1 in slot A stays, unchecked: that was asked for".into(),
         ),

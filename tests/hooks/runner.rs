@@ -247,7 +247,7 @@ fn without_a_directory_there_is_nothing_to_do_and_one_that_cannot_be_read_is_an_
     asked.dir = site.at("none");
     let (ran, log) = logged(|| run(&site.paths(), &asked));
     assert!(ran.unwrap().is_empty());
-    assert!(texts(&log)[0].starts_with("WARN there is no hook directory"), "{:?}", texts(&log));
+    assert!(texts(&log)[0].starts_with("WARN the hook directory"), "{:?}", texts(&log));
     asked.dir = site.at("file");
     std::fs::write(&asked.dir, "").unwrap();
     assert_eq!(fails(&site, &asked).code(), Code::Io);

@@ -79,7 +79,7 @@ fn a_conversion_that_fails_leaves_no_key_and_says_why() {
         (None, Some("ssh-keygen"), "dropbearconvert is not installed"),
         (Some("dropbearconvert"), None, "ssh-keygen is not installed"),
         (Some("dropbearconvert-fails"), Some("ssh-keygen"), "status 3: Error: no such key"),
-        (Some("dropbearconvert-empty"), Some("ssh-keygen"), "made no key"),
+        (Some("dropbearconvert-empty"), Some("ssh-keygen"), "created no key"),
         (Some("dropbearconvert"), Some("ssh-keygen-fails"), "status 255: invalid format"),
     ] {
         let machine = with_key();

@@ -113,7 +113,10 @@ fn what_others_left_mounted_is_undone() {
     rig.ok(&["sh", "-c", &script]);
     assert!(rig.mounts().contains(MERGED));
     let log = rig.succeeds();
-    assert!(log.contains(&format!("[WARN] {MERGED} is left of an earlier run; unmounting it")), "{log}");
+    assert!(
+        log.contains(&format!("[WARN] {MERGED} is still mounted from an earlier run; unmounting it")),
+        "{log}"
+    );
     rig.assert_tidy(&log);
     rig.assert_unused(&log);
 }

@@ -28,7 +28,7 @@ fn every_mount_point_that_hooks_need_may_be_missing() {
         assert_refused(&rig, &format!("cannot mount /{point} in the old system: No such file"));
         // A link would lead out of the old root.
         symlink("/mnt", &place).unwrap();
-        assert_refused(&rig, &format!("cannot mount /{point} in the old system: it is not a folder there"));
+        assert_refused(&rig, &format!("cannot mount /{point} in the old system: it is not a folder"));
         fs::remove_file(&place).unwrap();
         fs::rename(&aside, &place).unwrap();
     }
@@ -45,7 +45,10 @@ fn scratch_space_is_not_needed() {
     fs::remove_dir(rig.old("tmp")).unwrap();
     let log = rig.succeeds();
     for folder in ["/tmp", "/var/cache"] {
-        assert!(log.contains(&format!("[WARN] the hooks of the old system run without {folder}: ")), "{log}");
+        assert!(
+            log.contains(&format!("[WARN] running the hooks of the old system without {folder}: ")),
+            "{log}"
+        );
     }
     rig.assert_tidy(&log);
 }
@@ -58,7 +61,7 @@ fn a_place_of_this_system_may_be_missing() {
     let mut rig = Rig::new();
     rig.ok(&["sh", "-c", "umount /mnt/boot && rmdir /mnt/boot"]);
     rig.remember();
-    assert_refused(&rig, "cannot look into /mnt/boot: No such file");
+    assert_refused(&rig, "cannot read /mnt/boot: No such file");
 }
 
 #[test]
@@ -71,10 +74,10 @@ fn the_old_root_may_not_be_to_be_mounted() {
     let good = fs::read_to_string(&init).unwrap();
     for (text, why) in [
         ("#!/bin/sh\necho no hostapp >&2; exit 1\n", "it ended with status 1, after it said: no hostapp"),
-        ("#!/bin/sh\necho /\n", "init says it is at \"/\""),
-        ("#!/bin/sh\necho /nowhere\n", "init says it is at \"/nowhere\""),
-        ("#!/bin/sh\necho tmp\n", "init says it is at \"tmp\""),
-        ("#!/bin/sh\n", "init says it is at \"\""),
+        ("#!/bin/sh\necho /\n", "init printed \"/\""),
+        ("#!/bin/sh\necho /nowhere\n", "init printed \"/nowhere\""),
+        ("#!/bin/sh\necho tmp\n", "init printed \"tmp\""),
+        ("#!/bin/sh\n", "init printed \"\""),
         // It has mounted something all the same.
         ("#!/bin/sh\nmount -t tmpfs tmpfs /mnt/data\nexit 9\n", "it ended with status 9"),
         ("#!/no/shell\n", "cannot mount the old system: No such file"),

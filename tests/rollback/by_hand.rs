@@ -20,7 +20,7 @@ fn a_system_on_trial_is_kept_or_given_up() {
     mark_good_with(&Context::look(&paths, &platform).unwrap()).unwrap();
     assert_eq!(rig.noted(), ["commit hooks"], "once");
     let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
-    assert_eq!(told, [(Event::Committed, Some(Why::Asked), 0)]);
+    assert_eq!(told, [(Event::Committed, Some(Why::Requested), 0)]);
 
     let rig = on_trial(Told::Uboot);
     let (paths, platform) = (rig.paths(), rig.platform());
@@ -28,7 +28,7 @@ fn a_system_on_trial_is_kept_or_given_up() {
     assert_eq!(e.code(), Code::RebootFailed);
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack));
     let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
-    assert_eq!(told, [(Event::RolledBack, Some(Why::Asked), 0)]);
+    assert_eq!(told, [(Event::RolledBack, Some(Why::Requested), 0)]);
 }
 
 /// A machine on slot A, in whose boot an update of slot B has come to its hooks.
@@ -80,7 +80,7 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
     let (paths, platform) = (rig.paths(), rig.platform());
     let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!((e.code(), e.effect()), (Code::EngineUnreachable, Effect::Written), "{e}");
-    let text = "slot A is selected again, but hooks of the update may still run, and select slot B: the engine is gone";
+    let text = "slot A is selected again, but hooks of the update may still run and select slot B: the engine is gone";
     assert_eq!(e.message(), text);
     assert!(e.hint().contains("copal rollback back") && e.hint().contains("restart"), "{e}");
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Installing));

@@ -15,8 +15,8 @@ fn phases() -> Vec<(&'static str, Tree, bool)> {
     marker(&mut interrupted, "installing");
     let mut rolled_back = uboot("2", 1, 2);
     marker(&mut rolled_back, "rolled-back");
-    let mut going_back = uboot("2", 1, 2);
-    going_back.file("/mnt/state/copal/rollback", r#"{"target":"B","kind":"health"}"#);
+    let mut rolling_back = uboot("2", 1, 2);
+    rolling_back.file("/mnt/state/copal/rollback", r#"{"target":"B","kind":"health"}"#);
     let mut finishing = uboot("2", 1, 2);
     finishing.file("/mnt/state/copal/rollback", r#"{"target":"A","kind":"altboot"}"#);
     vec![
@@ -26,7 +26,7 @@ fn phases() -> Vec<(&'static str, Tree, bool)> {
         ("interrupted", interrupted, false),
         ("trial", uboot("2", 1, 2), true),
         ("altboot", uboot("3", 1, 2), false),
-        ("going back", going_back, false),
+        ("rolling back", rolling_back, false),
         ("finishing", finishing, false),
         ("rolled back", rolled_back, false),
     ]

@@ -190,7 +190,7 @@ fn a_lock_that_cannot_be_tried_counts_as_held() {
     assert!(waiting.goes_on());
     std::fs::remove_file(&path).unwrap();
     let log = waiting.ends();
-    let told = format!("WARN whether {} is held cannot be told: ", path.display());
+    let told = format!("WARN cannot determine whether {} is held: ", path.display());
     assert!(log.iter().any(|l| l.starts_with(&told)), "{log:?}");
 }
 

@@ -86,6 +86,6 @@ fn a_history_that_cannot_be_kept_stops_no_update() {
     let out = rig.update(&[]);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(0), "{log}");
-    assert!(log.contains("cannot add to /mnt/state/copal/history.jsonl what became of an update"), "{log}");
+    assert!(log.contains("cannot add a record to /mnt/state/copal/history.jsonl"), "{log}");
     assert_eq!(rig.selected(), ("3".into(), "1".into()));
 }

@@ -54,7 +54,7 @@ fn a_copal_release_gets_its_boot_files_back() {
     rig.ok(&["sh", "-c", "truncate -s -64K /mnt/boot/filler; sync /mnt/boot"]);
     let log = stderr(&rig.run(&run));
     assert!(log.contains("RESULT ok"), "{log}");
-    assert!(log.contains("no room for a second copy of /mnt/boot/kernel; overwriting it"), "{log}");
+    assert!(log.contains("no space for a second copy of /mnt/boot/kernel; overwriting it"), "{log}");
     assert_new_files(&rig, Board::Uboot);
     assert_eq!(selected(&rig, Board::Uboot), ("3".into(), "1".into()));
     assert_eq!(rig.ok(&["cat", "/proc/self/mountinfo"]), mounts);

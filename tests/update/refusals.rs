@@ -31,7 +31,7 @@ fn the_only_proven_system_is_not_erased() {
         return;
     }
     let rig = rig();
-    for (root, upgrade, what) in [("2", "1", "on trial"), ("3", "1", "gave up")] {
+    for (root, upgrade, what) in [("2", "1", "on trial"), ("3", "1", "fell back")] {
         rig.put(
             "mnt/boot/resinOS_uEnv.txt",
             format!("resin_root_part={root}\nupgrade_available={upgrade}\n"),

@@ -281,7 +281,7 @@ fn recoveries(backend: Backend) {
     let (all, some, mut bad) = (Stride::new(1), Stride::new(6), Vec::new());
     for (what, start) in &starts {
         let (whole, said) = bench.whole(start, &UPDATE, 0);
-        assert!(said.contains("it is undone first"), "{what}: {said}");
+        assert!(said.contains("undoing it first"), "{what}: {said}");
         // The room to unpack in comes after everything was set back and erased.
         let end = whole.iter().position(|c| c.ends_with("/balena/tmp")).unwrap() + 1;
         let stride = if *what == "installed" { &all } else { &some };

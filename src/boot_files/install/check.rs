@@ -1,4 +1,4 @@
-//! Everything that can be refused before the first byte goes to the internal boot partition.
+//! Every refusal before the first write to the internal boot partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,16 +10,11 @@ use crate::boot_files::{Budgets, Destination, Walk, failed, refused_by_fat};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{FileKind, Folder};
 
-/// Kept free for the receipt.
+/// Bytes kept free for the receipt.
 const RECEIPT: u64 = 64 << 10;
 
 impl Contents {
-    /// Checks paths, names and room on the mounted internal boot partition, which is not changed. `log` bytes are kept free for
-    /// a log file.
-    ///
-    /// # Errors
-    /// `BootPathEscapes`, `BootNameInvalid`, `BootPartitionFull`, or `BootCopyFailed` when it cannot be read. All of them come
-    /// after the image has been written.
+    /// Checks paths, names and free space. Writes nothing. `log` bytes are kept free for a log file.
     pub fn check(&self, dest: &Destination, log: u64) -> Result<()> {
         self.check_all(dest, log).map_err(Error::after_write)
     }
@@ -34,11 +29,11 @@ impl Contents {
         budgets.check()
     }
 
-    /// `config.json`, the receipt, the log: all in the top folder.
+    /// `config.json`, the receipt and the log, all in the top folder.
     fn count_own(&self, budgets: &mut Budgets<'_>, log: u64) -> Result<()> {
         let top = Path::new("");
         let config = self.config_json_name();
-        // It is laid out anew and grows while the device registers itself.
+        // It is formatted again, and grows while the device registers itself.
         let size = self.config_json_size.saturating_mul(2).saturating_add(4096);
         let root = budgets.dest().root();
         for (name, size) in [
@@ -68,16 +63,16 @@ fn wrong_kind(folder: &Folder, name: &OsStr) -> Error {
         .object(path.display())
 }
 
-/// An item against what is there.
+/// An item, compared with the partition.
 struct Walked<'a> {
     dest: &'a Destination,
     item: &'a Item,
-    /// Folders that are not there, or make way for the new one.
+    /// Folders that are missing, or will be replaced.
     new: BTreeSet<PathBuf>,
 }
 
 impl Walked<'_> {
-    /// Whether what is in the way of `path` will be removed: only inside a folder that is replaced.
+    /// Whether what is in the way of `path` will be removed: only inside a replaced folder.
     fn gives_way(&self, path: &Path) -> bool {
         self.item.action == Action::ReplaceFolder && path != self.item.destination
     }
@@ -112,14 +107,14 @@ impl Walked<'_> {
         if !there {
             self.new.insert(path.to_owned());
             budget.name(parent, path.file_name().unwrap_or_default());
-            // Its own two entries.
+            // Its entries `.` and `..`.
             budget.take(1);
             *budget.folder(path) += 2;
         }
         Ok(())
     }
 
-    /// The innermost folder on the way to `path` that is there and stays.
+    /// The innermost folder on the way to `path` that exists and stays.
     fn existing(&self, path: &Path) -> PathBuf {
         let inner = path
             .ancestors()
@@ -153,7 +148,7 @@ impl Walked<'_> {
     }
 }
 
-/// Names that FAT does not take, and names that are one to it.
+/// Refuses names that FAT cannot hold, and names that FAT takes for one.
 fn check_names(dest: &Destination, item: &Item) -> Result<()> {
     let on = dest.nearest(item.destination.parent().unwrap_or(Path::new("")))?;
     if !on.is_fat() {
@@ -173,7 +168,7 @@ fn check_names(dest: &Destination, item: &Item) -> Result<()> {
         }
         let folded: Vec<_> = path.iter().map(|part| on.fold(part)).collect();
         if let Some(other) = seen.insert(folded, path) {
-            return Err(invalid(&format!("only case tells it from {}", other.display())));
+            return Err(invalid(&format!("its name differs from {} in case only", other.display())));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What is copied, in which order: a value, made from the medium's boot partition and the board's configuration.
+//! What is copied, in which order: pure data, made from the medium's boot partition and the board's configuration.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,31 +12,25 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
-/// Deeper folders are refused: nobody means them, and a walk must end.
+/// Deeper folders are refused, so that every walk ends.
 const DEEPEST: usize = 32;
 
-/// How the disk is installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Install {
-    /// As the image has it.
     Plain,
-    /// With an encrypted disk.
     Encrypted,
 }
 
-/// What is done with one name of the medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Its files are added to those of the folder there.
+    /// Adds the files to the folder.
     MergeFolder,
-    /// The folder there has exactly its files afterwards.
+    /// Afterwards the folder has exactly these files.
     ReplaceFolder,
-    /// One file.
     CopyFile,
 }
 
-/// One file to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceFile {
     /// Below the medium's boot folder.
@@ -45,14 +39,12 @@ pub struct SourceFile {
     /// Below the internal boot partition.
     #[serde(serialize_with = "lossy")]
     pub to: PathBuf,
-    /// Bytes when it was looked at.
+    /// In bytes, when the plan was made.
     pub size: u64,
 }
 
-/// One folder or file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Item {
-    /// What is done.
     pub action: Action,
     /// Below the medium's boot folder.
     #[serde(serialize_with = "lossy")]
@@ -60,25 +52,23 @@ pub struct Item {
     /// Below the internal boot partition.
     #[serde(serialize_with = "lossy")]
     pub destination: PathBuf,
-    /// Folders that are needed below the internal boot partition, outer ones first.
+    /// Required below the internal boot partition, outer ones first.
     #[serde(skip)]
     pub(super) folders: Vec<PathBuf>,
-    /// Files, in the order in which they are written.
+    /// In the order in which they are written.
     pub files: Vec<SourceFile>,
 }
 
-/// Everything that goes to the internal boot partition, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Contents {
-    /// The medium's boot folder.
     #[serde(skip)]
     pub(super) medium: PathBuf,
-    /// Folders and files, in order; `config.json` comes after them.
+    /// In order; `config.json` comes after them.
     pub items: Vec<Item>,
-    /// The owner's `config.json`; read again right before it is copied, without its `installer` member.
+    /// The owner's file. It is read again right before it is copied, without its `installer` member.
     #[serde(serialize_with = "lossy")]
     pub config_json: PathBuf,
-    /// Bytes of `config.json` when it was looked at.
+    /// In bytes, when the plan was made.
     #[serde(skip)]
     pub(super) config_json_size: u64,
 }
@@ -88,12 +78,7 @@ fn lossy<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok
 }
 
 impl Contents {
-    /// Looks at the medium's boot folder and lists what will be copied; changes nothing. `config_json` is where the owner's
-    /// file is.
-    ///
-    /// # Errors
-    /// `ConfInvalid` when the bootloader's configuration has no destination, `BootPathEscapes` for a link that leads out of
-    /// the medium's boot folder or nowhere, `BootCopyFailed` when the medium cannot be read.
+    /// Plans the copy of the medium's boot folder and of the owner's `config_json`. Writes nothing.
     pub fn gather(
         medium: &Path,
         conf: &FlasherConf,
@@ -118,21 +103,17 @@ impl Contents {
         Ok(Contents { medium: source.root, items, config_json, config_json_size })
     }
 
-    /// Bytes of all files, `config.json` included.
+    /// With `config.json`.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(Item::bytes).sum::<u64>().saturating_add(self.config_json_size)
     }
 
-    /// The name that `config.json` gets: its own.
     pub(super) fn config_json_name(&self) -> &OsStr {
         self.config_json.file_name().unwrap_or(OsStr::new("config.json"))
     }
 
-    /// The cheap check, possible before anything is written: more bytes than the image's boot partition has cannot fit.
-    ///
-    /// # Errors
-    /// `BootPartitionFull`.
+    /// A cheap check before the first write: more bytes than the image's boot partition has cannot fit.
     pub fn check_size(&self, boot_partition: u64) -> Result<()> {
         if self.bytes() <= boot_partition {
             return Ok(());
@@ -150,19 +131,17 @@ impl Contents {
 }
 
 impl Item {
-    /// Bytes of its files.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|f| f.size).fold(0, u64::saturating_add)
     }
 }
 
-/// The medium's boot folder.
 struct Source {
     root: PathBuf,
 }
 
-/// What a name on the medium is, links followed as far as they may be.
+/// What a name on the medium is, after links.
 enum MediumEntry {
     Nothing,
     File(u64),
@@ -174,13 +153,13 @@ impl Source {
     fn open(medium: &Path) -> Result<Source> {
         let root = fs::canonicalize(medium).map_err(|e| {
             unreadable(medium, e).with_hint(
-                "mount the installation medium's boot partition there, or write the image alone with --image-only",
+                "mount the installation medium's boot partition there, or write only the image with --image-only",
             )
         })?;
         Ok(Source { root })
     }
 
-    /// A link to a file inside the medium counts as that file: the initramfs may have made some. FAT has none.
+    /// A link to a file inside the medium counts as that file: the initramfs may have created some. FAT has no links.
     fn look(&self, path: &Path) -> Result<MediumEntry> {
         let full = self.root.join(path);
         let meta = match fs::symlink_metadata(&full) {
@@ -190,17 +169,17 @@ impl Source {
             }
             Err(e) => return Err(unreadable(&full, e)),
         };
-        // A folder on the way can be a link too.
+        // A folder of the path can be a link, too.
         let real = fs::canonicalize(&full).ok().filter(|real| real.starts_with(&self.root));
         let Some(real) = real else { return Err(escapes(&full)) };
         if !meta.is_symlink() {
             return Ok(found(&meta));
         }
         match found(&fs::metadata(&real).map_err(|e| unreadable(&full, e))?) {
-            // It could lead to a folder around itself.
+            // The link could lead to a parent of itself.
             MediumEntry::Folder => Err(Error::new(
                 Code::BootPathEscapes,
-                format!("{} is a link to a folder; put the folder itself there", full.display()),
+                format!("{} is a link to a folder; replace it by the folder", full.display()),
             )
             .object(full.display())),
             other => Ok(other),
@@ -221,7 +200,7 @@ impl Source {
         }))
     }
 
-    /// The bootloader's configuration for booting internally, its signature beside it, and its second place.
+    /// The bootloader's configuration for internal boot, its signature, and its second location.
     fn bootloader_config(&self, conf: &FlasherConf, install: Install) -> Result<Vec<Item>> {
         let replacement = conf.bootloader_config_luks.as_ref().filter(|_| install == Install::Encrypted);
         let mut config = conf.bootloader_config.as_ref();
@@ -268,7 +247,7 @@ impl Source {
         names.sort();
         for name in &names {
             let path = folder.join(name);
-            // They belong to a write that was cut off, and would be removed again with the first write beside them.
+            // Leftovers of an interrupted write: the first write beside them would remove them.
             if file::is_leftover(name) || names.iter().any(|n| file::is_side_file(name, n)) {
                 tracing::warn!("{} is left over from an interrupted write and is not copied", path.display());
                 continue;
@@ -305,7 +284,7 @@ fn with_sig(path: &Path) -> PathBuf {
 fn escapes(path: &Path) -> Error {
     let file = path.display();
     let what =
-        format!("{file} is, or is reached by, a link that leads out of the medium's boot folder or nowhere");
+        format!("{file} is, or is below, a link that leads out of the medium's boot folder or nowhere");
     Error::new(Code::BootPathEscapes, what).object(file)
 }
 
@@ -322,14 +301,14 @@ impl fmt::Display for Item {
         match self.action {
             Action::MergeFolder => write!(f, "add the {files} files of {from}/ to {to}/ ({bytes} bytes)"),
             Action::ReplaceFolder => {
-                write!(f, "replace the folder {to}/ by that of the medium: {files} files, {bytes} bytes")
+                write!(f, "replace the folder {to}/ with that of the medium: {files} files, {bytes} bytes")
             }
             Action::CopyFile => write!(f, "copy {from} to {to} ({bytes} bytes)"),
         }
     }
 }
 
-/// A line for each item, for the printed plan.
+/// One line for each item.
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for item in &self.items {

@@ -1,4 +1,4 @@
-//! Putting it there. Each file is complete, old or new, at every instant; to run it again is always right.
+//! Writes the boot files. Each file is complete, old or new, at every instant; a repeated run completes an interrupted one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -15,23 +15,17 @@ use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome, Steps};
 
-/// What [`Contents::deploy`] did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Deployed {
-    /// Files written.
     pub written: u64,
-    /// Files that were there already.
     pub unchanged: u64,
-    /// Files and folders removed from folders that are replaced.
+    /// Files and folders removed from replaced folders.
     pub removed: u64,
 }
 
 impl Contents {
-    /// Copies every item, in order, and then reads everything back from the medium. `config.json` comes later, by
+    /// Copies every item, in order, then reads everything back from the medium. Without `config.json`: see
     /// [`deploy_config_json`](Self::deploy_config_json).
-    ///
-    /// # Errors
-    /// `BootCopyFailed`, `BootPartitionFull`, `BootPathEscapes`, `BootNameInvalid`.
     pub fn deploy(&self, dest: &Destination) -> Result<Deployed> {
         self.deploy_all(dest).map_err(Error::after_write)
     }
@@ -47,13 +41,9 @@ impl Contents {
         Ok(job.done)
     }
 
-    /// Reads the owner's `config.json` again, right now, and puts it there without its `installer` member.
-    ///
-    /// # Errors
-    /// `ConfigJsonMissing`, `ConfigJsonInvalid` when it is no JSON object, also not after a while; `BootCopyFailed`,
-    /// `BootPartitionFull`.
+    /// Reads the owner's `config.json` again, and copies it without its `installer` member.
     pub fn deploy_config_json(&self, dest: &Destination) -> Result<()> {
-        // A torn read is tried again in there.
+        // A torn read is repeated in there.
         let config = ConfigJson::load(&self.config_json).map_err(|e| {
             e.after_write()
                 .with_hint("put a valid config.json on the medium's boot partition and flash again")
@@ -68,12 +58,12 @@ impl Contents {
         let source = open.map_err(|e| unreadable(&path, e))?;
         match source.metadata() {
             Ok(meta) if meta.is_file() => Ok(source),
-            Ok(_) => Err(unreadable(&path, std::io::Error::other("not a file any more"))),
+            Ok(_) => Err(unreadable(&path, std::io::Error::other("no longer a file"))),
             Err(e) => Err(unreadable(&path, e)),
         }
     }
 
-    /// Compares what is on the medium with its source; where two items write one file, with the later.
+    /// Compares the medium with the source; where two items write one file, with the later item.
     fn verify(&self, dest: &Destination) -> Result<()> {
         let files = self.items.iter().flat_map(|i| &i.files);
         let last: BTreeMap<Vec<OsString>, &SourceFile> =
@@ -96,15 +86,11 @@ impl Contents {
 }
 
 fn differs(path: &Path) -> Error {
-    let what =
-        format!("{} is not what was written there: the medium returned something else", path.display());
+    let what = format!("{} differs from what was written: the medium returned other data", path.display());
     Error::new(Code::BootCopyFailed, what).object(path.display())
 }
 
-/// Puts a file into the top folder: `config.json`, the receipt, a log. It is read back from the medium.
-///
-/// # Errors
-/// `BootCopyFailed`, `BootPartitionFull`; `BootPathEscapes` when `name` is more than a name.
+/// Writes a file into the top folder (`config.json`, the receipt, a log), and reads it back from the medium.
 pub fn put(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
     put_checked(dest, name, bytes).map_err(Error::after_write)
 }
@@ -131,7 +117,7 @@ struct Deployment<'a> {
 }
 
 impl Deployment<'_> {
-    /// Removes what an earlier run left in a folder, before anything of it is replaced.
+    /// Removes temporary files of an earlier run, before anything in the folder is replaced.
     fn sweep(&mut self, path: &Path) -> Result<()> {
         if self.swept.insert(path.to_owned())
             && let Walk::There(folder) = self.dest.walk(path)?
@@ -160,7 +146,7 @@ impl Deployment<'_> {
             }
         }
         if item.action == Action::ReplaceFolder {
-            // Innermost first, so that a folder is empty when its turn comes.
+            // Innermost first, so that each folder is empty before it is removed.
             for (path, _) in obsolete(self.dest, item, OsStr::to_owned)? {
                 if let (Walk::There(folder), name) = self.dest.parent(&path)? {
                     if is_wanted(&folder, name, item, &path).map_err(|e| failed(&folder, name, e))? {
@@ -175,7 +161,7 @@ impl Deployment<'_> {
         Ok(())
     }
 
-    /// Inside a folder that is replaced, removes what has the name of something of another kind.
+    /// In a replaced folder, removes an entry of another kind that has the name.
     fn make_way(&mut self, item: &Item, path: &Path, wanted: FileKind) -> Result<()> {
         if item.action != Action::ReplaceFolder || path == item.destination {
             return Ok(());
@@ -186,8 +172,7 @@ impl Deployment<'_> {
             remove_all(&folder, name).map_err(|e| failed(&folder, name, e))?;
             self.done.removed += 1;
         }
-        // vfat does not find one by the name of the other, and yet has no room for both, where case is a matter of accents
-        // (CAFÉ, café).
+        // vfat does not find one of two names that differ in the case of accented letters (CAFÉ, café), but cannot hold both.
         let names = folder.names().map_err(|e| failed(&folder, name, e))?;
         for other in names.iter().filter(|other| *other != name && folder.same_name(other, name)) {
             if !folder.is_one_file(other, name).map_err(|e| failed(&folder, other, e))? {
@@ -199,8 +184,7 @@ impl Deployment<'_> {
     }
 }
 
-/// Whether `path` is a file of the item after all: to the file system, under another spelling of its name. Which spellings are
-/// one depends on the character set that the kernel was told.
+/// Whether `path` is a file of the item under another spelling. Which spellings are one depends on the kernel's character set.
 fn is_wanted(folder: &Folder, name: &OsStr, item: &Item, path: &Path) -> std::io::Result<bool> {
     let beside = |p: &&Path| p.parent() == path.parent();
     let wanted = item.folders.iter().map(PathBuf::as_path).chain(item.files.iter().map(|f| f.to.as_path()));
@@ -212,14 +196,14 @@ fn is_wanted(folder: &Folder, name: &OsStr, item: &Item, path: &Path) -> std::io
     Ok(false)
 }
 
-/// A name that is not a folder with something in it.
+/// Keeps a folder that is not empty.
 fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     match folder.entry(name)?.map(|e| e.kind) {
         None => Ok(()),
         Some(FileKind::Folder) => {
             match file::sweep(&folder.enter(name)?).and_then(|_| file::remove_folder(folder, name)) {
                 Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
-                    tracing::warn!("{} is not empty and stays", folder.path().join(name).display());
+                    tracing::warn!("{} is not empty; keeping it", folder.path().join(name).display());
                     Ok(())
                 }
                 other => other,
@@ -234,7 +218,7 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     }
 }
 
-/// A name with everything below it, innermost first.
+/// Innermost first.
 fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     if folder.entry(name)?.is_some_and(|e| e.kind == FileKind::Folder) {
         let inner = folder.enter(name)?;
@@ -245,8 +229,8 @@ fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     remove_any(folder, name)
 }
 
-/// What a replaced folder has and its source has not, innermost first; names are compared after `fold`. Leftovers are not among
-/// it: to remove one that shares its clusters would destroy another file.
+/// What a replaced folder has and its source lacks, innermost first; names are compared after `fold`. Leftovers are left out: the
+/// removal of one that shares its clusters would destroy another file.
 pub(super) fn obsolete(
     dest: &Destination,
     item: &Item,

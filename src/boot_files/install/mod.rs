@@ -1,6 +1,5 @@
-//! The internal boot partition: what goes there, whether it may and whether it fits, and putting it there.
-//!
-//! [`Contents::gather`] decides, [`Contents::check`] refuses, [`Contents::deploy`] does. See `docs/boot-partition.md`.
+//! The internal boot partition: [`Contents::gather`] plans, [`Contents::check`] refuses, [`Contents::deploy`] writes.
+//! See `docs/boot-partition.md`.
 
 pub use crate::boot_files::Destination;
 

@@ -1,4 +1,4 @@
-//! Mounting the internal boot partition where plug-ins and board programs look for it.
+//! Mounts the internal boot partition where plug-ins and board programs expect it.
 
 use std::fs;
 use std::io;
@@ -12,19 +12,18 @@ use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
 
-/// Where it is mounted: board programs and plug-ins have this path written in them.
+/// Board programs and plug-ins have this path hard-coded.
 pub const POINT: &str = "/tmp/internal_boot";
 
-/// The first is what every image has; the second is what an encrypted disk gets.
+/// Every image has the first; an encrypted disk gets the second.
 const FILE_SYSTEMS: &[&str] = &["vfat", "ext4"];
 
-/// A program that has just looked at the partition lets go of it soon, and a partition that udev has shown anew is back soon.
+/// For a program that has just read the partition to close it, and for udev to show the partition again.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
-/// The mounted internal boot partition. It stays mounted until [`unmount`](Self::unmount): a failed run that cannot clean up
-/// must not pretend that it did.
+/// Stays mounted until [`unmount`](Self::unmount): a failed run that cannot clean up must not look as if it did.
 #[derive(Debug)]
 pub struct BootPartition {
     node: PathBuf,
@@ -32,12 +31,8 @@ pub struct BootPartition {
 }
 
 impl BootPartition {
-    /// Mounts the partition `node` for reading and writing at `point` ([`POINT`] below the root), which is made where it is
-    /// missing, in the mount namespace of this process. A mount of the same partition that an earlier run left there is
-    /// unmounted first.
-    ///
-    /// # Errors
-    /// `BootMountFailed`: also when something else is mounted there, or `point` is a link or somebody else's folder.
+    /// Mounts the partition `node` read-write at `point` ([`POINT`] below the root), in the mount namespace of this process. Creates
+    /// the folder. First unmounts the same partition where an earlier run left it.
     pub fn mount(node: &Path, point: &Path) -> Result<BootPartition> {
         let fail = |what: &str, e: io::Error| {
             let text = format!("cannot mount {} at {}: {what}", node.display(), point.display());
@@ -48,24 +43,20 @@ impl BootPartition {
             return Err(fail("not a block device", io::ErrorKind::InvalidInput.into()));
         }
         let point = own_folder(point).map_err(|e| fail("the folder cannot be used", e))?;
-        clear(&point, major_minor(meta.rdev())).map_err(|e| fail("something is mounted there", e))?;
+        clear(&point, major_minor(meta.rdev())).map_err(|e| fail("another device is mounted there", e))?;
         let fstype = when_there(|| mount::mount_any(node, &point, FILE_SYSTEMS))
             .map_err(|e| fail("mount(2) refuses", e))?;
         tracing::info!("{} is mounted at {} as {fstype}", node.display(), point.display());
         Ok(BootPartition { node: node.to_owned(), point })
     }
 
-    /// Where it is mounted.
     #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
     }
 
-    /// Unmounts it, waiting up to ten seconds for programs that still use it, and flushes the drive: on vfat, unmounting alone
-    /// leaves what was written in the drive's cache.
-    ///
-    /// # Errors
-    /// `BootUnmountFailed`, which names the programs.
+    /// Waits up to ten seconds for programs that use the partition, then flushes the drive: unmounting vfat leaves data in the drive's
+    /// cache.
     pub fn unmount(self) -> Result<()> {
         let fail = |what: String, e: io::Error| {
             Error::new(Code::BootUnmountFailed, what).object(self.node.display()).because(e).after_write()
@@ -79,25 +70,25 @@ impl BootPartition {
     }
 }
 
-/// The folder itself, made where it is missing; its path without links, as the mount table has it.
+/// Creates the folder where it is missing. Returns its path without links, as in the mount table.
 fn own_folder(point: &Path) -> io::Result<PathBuf> {
     match fs::DirBuilder::new().mode(0o755).create(point) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
     let meta = fs::symlink_metadata(point)?;
-    // `/tmp` is everybody's: whoever owns the folder, or the link, decides what is written where.
+    // Every user can write to `/tmp`: the owner of the folder, or of the link, decides what is written where.
     if !meta.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder, or a link to one"));
     }
     if meta.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
     let name = point.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     Ok(fs::canonicalize(point.parent().unwrap_or(Path::new("/")))?.join(name))
 }
 
-/// Unmounts what an earlier run left at `point`, if it is the same device.
+/// Unmounts `dev` at `point`, where an earlier run left it.
 fn clear(point: &Path, dev: (u32, u32)) -> io::Result<()> {
     while let Some(there) =
         mount::read_mounts(Path::new(MOUNT_TABLE))?.into_iter().rfind(|m| m.point == point)
@@ -112,8 +103,7 @@ fn clear(point: &Path, dev: (u32, u32)) -> io::Result<()> {
     Ok(())
 }
 
-/// Does it again for a while where udev may be at work: it probes new partitions, and has the kernel take those of a disk away
-/// and show them again once somebody has written to it.
+/// Repeats `job` for a while. udev probes new partitions, and after a write it has the kernel remove and add the partitions of a disk.
 fn when_there<T>(job: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let passes = |e: &io::Error| {
         e.kind() == io::ErrorKind::ResourceBusy

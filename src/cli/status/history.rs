@@ -70,7 +70,7 @@ fn headline(r: &Record) -> String {
 
 fn kept(r: &Record) -> &'static str {
     match r.why {
-        Some(Why::Asked) => "stays, unchecked: that was asked for",
+        Some(Why::Requested) => "stays, unchecked: that was asked for",
         Some(Why::TooOld) => "stays, unchecked: the system before it is too old to go back to",
         _ if r.attempts > 0 => "has proved itself",
         // Earlier releases have not written down more.
@@ -80,7 +80,7 @@ fn kept(r: &Record) -> &'static str {
 
 fn given_up(r: &Record) -> String {
     match r.why {
-        Some(Why::Asked) => "that was asked for".to_owned(),
+        Some(Why::Requested) => "that was asked for".to_owned(),
         _ if r.attempts > 0 => format!("the health checks failed{}", times(r.attempts)),
         // Nor does the record know that was made when the rollback was taken up after a power cut.
         _ => "the reason is not known".to_owned(),

@@ -1,4 +1,4 @@
-//! The bus, as the client needs it: every call has a limit, and says whether the daemon may have taken it.
+//! The client's connection to the bus: every call has a limit, and a failure says whether the daemon may have taken the call.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -15,19 +15,18 @@ use zbus::{
 
 use crate::daemon::{self, ERROR_PREFIX, JOB_INTERFACE, MANAGER_INTERFACE, NAME};
 
-/// What starts jobs.
 pub(super) const MANAGER: Object<'_> = Object { path: daemon::MANAGER, interface: MANAGER_INTERFACE };
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// For a connection, and for an answer of a daemon that runs.
+/// For a connection, and for an answer of a running daemon.
 pub(super) const SOON: Duration = Duration::from_secs(10);
-/// For an answer of a daemon that is started for it: by systemd, beside the load of an update, on a slow board.
+/// For an answer of a daemon that systemd starts for it, beside the load of an update, on a slow board.
 pub(super) const STARTING: Duration = Duration::from_secs(60);
 
-/// From one look at our own signals to the next.
+/// Between two checks for a signal.
 pub(super) const GLANCE: Duration = Duration::from_millis(200);
 
-/// Answers of the bus, or of the library on the other end of it, that say that a call was not carried out.
+/// Errors of the bus, or of the daemon's D-Bus library, which mean that the call was not carried out.
 const NOT_TAKEN: [&str; 11] = [
     "ServiceUnknown",
     "NameHasNoOwner",
@@ -42,23 +41,20 @@ const NOT_TAKEN: [&str; 11] = [
     "LimitsExceeded",
 ];
 
-/// An object with the interface that is called.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object<'a> {
     pub path: &'a str,
     pub interface: &'a str,
 }
 
-/// Why a call has no result.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// Nobody has taken it.
+    /// The daemon has not taken the call.
     NotTaken(String),
-    /// There is no such object.
     NoObject(String),
-    /// The daemon says no, by the stable code that is given, and has its reasons.
+    /// The daemon's error, with its code.
     Refused(String, Message),
-    /// Somebody may have taken it.
+    /// The daemon may have taken the call.
     Unclear(String),
 }
 
@@ -71,10 +67,8 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// A connection to the system's bus.
 pub(super) struct Bus(Connection);
 
-/// Runs `work` with a connection, to its end.
 pub(super) fn session<T, F>(work: impl FnOnce(Bus) -> F) -> Result<T, Trouble>
 where
     F: Future<Output = Result<T, Trouble>>,
@@ -85,13 +79,12 @@ where
         let connection = within(SOON, Builder::system().build()).await;
         work(Bus(connection.map_err(|e| Trouble::NotTaken(e.to_string()))?)).await
     });
-    // Not waiting for whatever the connection still has to say.
+    // Without waiting for the connection to flush.
     runtime.shutdown_background();
     result
 }
 
 impl Bus {
-    /// Calls a method of the daemon.
     pub(super) async fn call<B>(
         &self,
         Object { path, interface }: Object<'_>,
@@ -106,7 +99,7 @@ impl Bus {
         within(limit, call).await
     }
 
-    /// Whether there is a daemon, started for it where none runs; until `gives_up` has had enough.
+    /// Starts the daemon where none runs; stops when `gives_up`.
     pub(super) async fn is_there(&self, gives_up: impl Fn() -> bool) -> Result<(), Trouble> {
         let object = Object { path: MANAGER.path, interface: PROPERTIES };
         let question = (MANAGER.interface, "Version");
@@ -120,14 +113,13 @@ impl Bus {
         }
     }
 
-    /// All properties of a job, at one moment.
+    /// All properties at one moment.
     pub(super) async fn job(&self, path: &str) -> Result<HashMap<String, OwnedVariant>, Trouble> {
         let object = Object { path, interface: PROPERTIES };
         let answer = self.call(object, "GetAll", &(JOB_INTERFACE,), STARTING).await?;
         answer.body().deserialize().map_err(|e: zbus::Error| Trouble::Unclear(e.to_string()))
     }
 
-    /// Subscribes to the changes of a job.
     pub(super) async fn changes(&self, path: &str) -> Result<MessageStream, Trouble> {
         let rule = MatchRule::builder()
             .msg_type(message::Type::Signal)
@@ -143,7 +135,7 @@ impl Bus {
     }
 }
 
-/// Waits for a change, `limit` at most; whether one came. All that came is taken: what they say is read afterwards, all at once.
+/// Waits at most `limit`; whether a change came. Takes all changes: the caller then reads the present state.
 pub(super) async fn changed(changes: &mut MessageStream, limit: Duration) -> Result<bool, Trouble> {
     let next = poll_fn(|context| Pin::new(&mut *changes).poll_next(context));
     match tokio::time::timeout(limit, next).await {
@@ -186,7 +178,7 @@ impl From<zbus::Error> for Trouble {
 
 fn judge(name: &str, text: String) -> Trouble {
     let short = name.rsplit('.').next().unwrap_or_default();
-    // systemd's own names are about a unit that cannot be started.
+    // Errors of systemd are about a unit that cannot start.
     let by_systemd = name.starts_with("org.freedesktop.systemd1.");
     if short == "UnknownObject" {
         Trouble::NoObject(text)
@@ -197,7 +189,7 @@ fn judge(name: &str, text: String) -> Trouble {
     }
 }
 
-/// `TargetTooSmall` as `target-too-small`.
+/// `target-too-small` for `TargetTooSmall`.
 fn kebab(camel: &str) -> String {
     let mut out = String::new();
     for c in camel.chars() {

@@ -1,4 +1,4 @@
-//! From the order to the result, over as many connections as it takes.
+//! Follows an update in the daemon from the request to the result, over as many connections as it takes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,34 +16,29 @@ use crate::progress::Progress;
 use crate::update::Installed;
 use crate::update::lock::Holder;
 
-/// From one look at the job to the next, at most: signals of the bus come sooner.
+/// Between two readings of the job; signals of the bus come sooner.
 const LOOK: Duration = Duration::from_secs(1);
-/// Pauses between two attempts to reach the daemon.
+/// Between two attempts to reach the daemon.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(3)];
-/// How long a daemon is looked for that does not come back, while nobody holds the lock of updates.
+/// How long to look for a lost daemon while no process holds the lock of updates.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a job is looked for that the daemon does not know.
+/// How long to look for a job that the daemon does not know.
 const NO_JOB: Duration = Duration::from_secs(10);
 
-/// What came of it.
 pub(super) enum Followed {
-    /// The daemon's answer.
     Ended(Result<()>),
-    /// Nobody has taken it, and why.
+    /// The daemon has not taken the update; the reason.
     NotTaken(String),
 }
 
-/// How much is known.
 enum Standing {
-    /// Nobody was asked.
     Unasked,
-    /// The daemon was asked, and did not answer.
+    /// The request was sent, without an answer.
     Unclear,
-    /// The job is here.
+    /// The path of the job.
     Taken(String),
 }
 
-/// One update on its way.
 pub(super) struct Follower<'a> {
     paths: &'a Paths,
     order: &'a Order,
@@ -52,7 +47,7 @@ pub(super) struct Follower<'a> {
     standing: Standing,
     told: bool,
     cancelled: bool,
-    /// Since when nothing was heard.
+    /// Since when there was no answer.
     lost: Option<Instant>,
     /// Since when the daemon does not know the job.
     gone: Option<Instant>,
@@ -78,7 +73,6 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// To the end.
     pub(super) fn follow(mut self) -> Followed {
         let mut pauses = PAUSES.iter();
         loop {
@@ -96,7 +90,7 @@ impl<'a> Follower<'a> {
                         tracing::info!("the daemon is gone ({trouble}); the update is installed");
                     } else {
                         tracing::warn!(
-                            "the daemon is lost ({trouble}); the update goes on without, and is looked for"
+                            "the connection to the daemon is lost ({trouble}); the update goes on, trying to reach it again"
                         );
                     }
                     pauses = PAUSES.iter();
@@ -107,10 +101,10 @@ impl<'a> Follower<'a> {
                 return Followed::Ended(result);
             }
             if self.told && is_unwanted() {
-                // The update is installed, and the bus has gone before us: it is the reboot that ends this program, too.
+                // The update is installed, and the reboot has stopped the bus. It ends this program, too.
                 return Followed::Ended(Ok(()));
             }
-            // Counted by itself: before that it may only have been away.
+            // Counted separately: before that the daemon may only have been unreachable.
             let (since, timeout) = if matches!(trouble, Trouble::NoObject(_)) {
                 (*self.gone.get_or_insert_with(Instant::now), NO_JOB)
             } else {
@@ -126,7 +120,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// On one connection, for as long as it lasts.
+    /// For the time of one connection.
     async fn attend(&mut self, bus: &Bus) -> Result<Result<()>, Trouble> {
         if let Standing::Unasked = self.standing {
             bus.is_there(is_unwanted).await?;
@@ -144,7 +138,7 @@ impl<'a> Follower<'a> {
         self.watch(bus, &path).await
     }
 
-    /// Gives the order; again, where it is not known whether it was taken: the daemon knows it by its token.
+    /// Sends the request; again where the answer was lost: the daemon recognizes its token.
     async fn ask(&mut self, bus: &Bus) -> Result<(), Trouble> {
         let first = matches!(self.standing, Standing::Unasked);
         self.standing = Standing::Unclear;
@@ -155,20 +149,23 @@ impl<'a> Follower<'a> {
         let path: zbus::wire::OwnedObjectPath = answer?
             .body()
             .deserialize()
-            .map_err(|e| Trouble::Unclear(format!("the daemon's answer is not understood: {e}")))?;
-        tracing::info!("the update is {} of the daemon; its log is that of copal.service", path.as_str());
+            .map_err(|e| Trouble::Unclear(format!("the daemon's answer cannot be parsed: {e}")))?;
+        tracing::info!(
+            "the daemon runs the update as {}; its log is in the journal of copal.service",
+            path.as_str()
+        );
         self.standing = Standing::Taken(path.as_str().to_owned());
         Ok(())
     }
 
-    /// Shows the job until it has ended. First its changes are subscribed to, then it is read: none falls between the two.
+    /// Subscribes first, then reads the job: no change is lost between the two.
     async fn watch(&mut self, bus: &Bus, path: &str) -> Result<Result<()>, Trouble> {
         let mut changes = bus.changes(path).await?;
         loop {
             let job = Job::of(&bus.job(path).await?);
             self.gone = None;
             if self.lost.take().is_some() {
-                tracing::warn!("the daemon is there again");
+                tracing::warn!("the daemon is reachable again");
             }
             self.show(&job);
             match job.state {
@@ -198,13 +195,13 @@ impl<'a> Follower<'a> {
             }
             None if job.state == JobStatus::Succeeded => {
                 self.told = true;
-                tracing::warn!("the update has succeeded, but the daemon does not say what it installed");
+                tracing::warn!("the update has succeeded, but the daemon does not report what it installed");
             }
             None => {}
         }
     }
 
-    /// Once, if somebody wants the update to end.
+    /// Once, after a signal.
     async fn cancel(&mut self, bus: &Bus, path: &str) -> Result<(), Trouble> {
         if self.cancelled || !is_unwanted() {
             return Ok(());
@@ -214,14 +211,13 @@ impl<'a> Follower<'a> {
                 "the update is asked to end; waiting until the step under way is done, and undone"
             ),
             Err(e @ Trouble::Unclear(_)) => return Err(e),
-            Err(e) => tracing::warn!("the update cannot be asked to end: {e}"),
+            Err(e) => tracing::warn!("cannot cancel the update: {e}"),
         }
         self.cancelled = true;
         Ok(())
     }
 
-    /// What the service has put down of the job, which it can do without a bus; `itself`: it cannot any more, and what the job's own process
-    /// has told is taken up here.
+    /// Reads the service's record of the job, without the bus. `itself`: also reads the output of the job's process, where no service does.
     fn on_record(&mut self, itself: bool) -> Option<Result<()>> {
         let record = Record::read(self.paths).filter(|r| r.token.as_deref() == Some(self.order.token()))?;
         let shown = match record.over.clone() {
@@ -238,21 +234,21 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Whether anybody holds the lock of updates; where that cannot be told, nobody is waited for.
+    /// `false` where the lock cannot be read: do not wait then.
     fn is_updating(&self) -> bool {
         matches!(Holder::of(self.paths), Ok(Some(_)))
     }
 
-    /// What is known in the end.
+    /// The error when all attempts have failed.
     fn lost(&self, trouble: &Trouble) -> Error {
         let message = match &self.standing {
             Standing::Taken(path) => {
-                format!("cannot tell how the update ended, which was {path} of the daemon")
+                format!("cannot determine how the update ended, which the daemon ran as {path}")
             }
-            _ => "cannot tell whether the daemon has taken the update".to_owned(),
+            _ => "cannot determine whether the daemon has taken the update".to_owned(),
         };
         let error = Error::new(Code::DaemonLost, format!("{message}: {trouble}")).after_write();
-        error.and_also("nobody is updating now")
+        error.and_also("no update is running now")
     }
 }
 
@@ -268,12 +264,10 @@ mod tests {
     const DONE: &str = r#"{"event":"result","version":1,"ok":true,"update":{"image":"a:1","image_id":"i","hostapp":"h","slot":"B","selected":true,"counter":5}}"#;
     const FAILED: &str = r#"{"event":"result","version":1,"ok":false,"code":"slot-full","message":"m","object":null,"hint":"h","effect":"written"}"#;
 
-    /// What is found when bus and service are gone, and the job's process has ended after it told `said`.
     fn found(token: &str, said: &str) -> (Option<Result<()>>, Option<u64>) {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         fs::create_dir_all(paths.run_files()).unwrap();
-        // No process of this number began then.
         let record = format!(
             r#"{{"id":3,"kind":"update","token":"{token}","reboot":false,"process":{{"pid":1,"began":1}},"cancelled":false,"over":null}}"#
         );

@@ -1,5 +1,3 @@
-//! A job, as the daemon tells it, and what came of it.
-
 use std::collections::HashMap;
 
 use zbus::Message;
@@ -10,20 +8,19 @@ use crate::error::{Code, Effect, Error};
 use crate::progress::{Progress, Stage};
 use crate::update::Installed;
 
-/// What is read of a job at one moment.
+/// At one moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Job {
     pub state: JobStatus,
     pub stage: String,
     pub done: u64,
-    /// 0 while it is unknown.
+    /// 0 while unknown.
     pub total: u64,
-    /// The update that is installed, as JSON; empty while there is none.
+    /// The installed update, as JSON; empty while there is none.
     pub result: String,
     pub error: HashMap<String, String>,
 }
 
-/// Whether it goes on.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobStatus {
     #[default]
@@ -59,7 +56,6 @@ impl Job {
         }
     }
 
-    /// What a service has recorded of it.
     pub(super) fn recorded(shown: &JobState) -> Job {
         let error = shown.error.iter().flat_map(|e| {
             let texts = [&e.code, &e.message, &e.object, &e.hint, &e.effect].map(String::clone);
@@ -75,19 +71,18 @@ impl Job {
         }
     }
 
-    /// Its stage, where it is one that progress is shown of.
+    /// `None` for a stage without progress.
     fn stage(&self) -> Option<Stage> {
         const SHOWN: [Stage; 6] =
             [Stage::Check, Stage::Write, Stage::Verify, Stage::Load, Stage::Pull, Stage::Unpack];
         SHOWN.into_iter().find(|s| s.to_string() == self.stage)
     }
 
-    /// The update that is installed.
     pub(super) fn installed(&self) -> Option<Installed> {
         serde_json::from_str(&self.result).ok()
     }
 
-    /// Why it failed: the error that the update itself would have ended with.
+    /// The error that the update itself has reported.
     pub(super) fn failure(&self) -> Error {
         let text = |key: &str| self.error.get(key).map(String::as_str).unwrap_or_default();
         let effect = Effect::named(text("effect")).unwrap_or(Effect::Written);
@@ -95,7 +90,7 @@ impl Job {
     }
 }
 
-/// The error in an answer of the daemon: code in its name, everything in its body. Nothing was changed.
+/// An error answer of the daemon: the code is in its name, everything else in its body. Nothing was changed.
 pub(super) fn refusal(code: &str, answer: &Message) -> Error {
     let text = answer.body().deserialize::<(String,)>().map(|(text,)| text).unwrap_or_default();
     let Failure { message, object, hint, .. } = Failure::parse(code, &text);
@@ -115,7 +110,7 @@ fn error(code: &str, message: &str, object: &str, hint: &str) -> Error {
     if hint.is_empty() { error } else { error.with_hint(hint) }
 }
 
-/// Shows a job's progress as that of an update in this process.
+/// Shows the job's progress as that of an update in this process.
 pub(super) struct View<'a> {
     progress: &'a dyn Progress,
     stage: Option<Stage>,
@@ -128,7 +123,6 @@ impl<'a> View<'a> {
         View { progress, stage: None, done: 0, total: 0 }
     }
 
-    /// Shows what has changed since the last time.
     pub(super) fn show(&mut self, job: &Job) {
         if job.state == JobStatus::Failed {
             return;
@@ -152,7 +146,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The job is behind the stage, which has succeeded: whatever of it was not told any more was done, too.
+    /// The job is past the stage, so the stage has succeeded: progress that was not reported was done, too.
     fn finish(&mut self) {
         if self.stage.take().is_some() {
             self.progress.advance(self.total.saturating_sub(self.done));
@@ -202,7 +196,6 @@ mod tests {
             ("load", 9, 10),
             ("unpack", 1, 0),
             ("unpack", 2, 5),
-            // Not backwards, whatever is told.
             ("unpack", 1, 5),
             ("install", 0, 0),
         ] {
@@ -237,7 +230,6 @@ mod tests {
         let failure = Job { error, ..Job::default() }.failure();
         assert_eq!(failure.to_string(), told.to_string());
         assert_eq!((failure.effect(), failure.subject()), (told.effect(), told.subject()));
-        // Of a daemon that says less.
         let bare = Job::default().failure();
         assert_eq!((bare.code(), bare.effect()), (Code::UpdateFailed, Effect::Written));
     }

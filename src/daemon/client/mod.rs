@@ -1,10 +1,9 @@
-//! Hands an update to the daemon, and follows it.
+//! Hands an update over to the daemon, and follows it.
 //!
-//! A lost connection ends whoever was started over it. The daemon's job it does not end: that goes on, and the next one who
-//! asks is told. Where there is no daemon, or it must not be asked, the update runs in this process.
+//! A lost connection ends the programs that were started over it, but not the daemon's job. Where there is no daemon, or it must not
+//! do it, the update runs in this process.
 //!
-//! From the moment in which the daemon may have taken it, an update is never begun here: the job is looked for until it is
-//! found, or known to be lost.
+//! Once the daemon may have taken the update, it never starts here: the job is looked for until it is found, or known to be lost.
 
 mod bus;
 mod follow;
@@ -22,12 +21,8 @@ use crate::update::{self, Installed, Request};
 use follow::{Followed, Follower};
 use order::Order;
 
-/// Updates, and reboots where that was asked for: in the daemon if `hand_over` and it can be reached, otherwise here. `installed` is told of
-/// the new release when it is in place, before a reboot waits for anything.
-///
-/// # Errors
-/// Those of [`update::run`] and [`update::reboot`], wherever it runs; `DaemonLost` when the daemon has taken the update, and what became of it
-/// cannot be learned.
+/// In the daemon if `hand_over` and it is reachable, otherwise here. `installed` is called when the new release is in place, before a
+/// reboot waits for anything.
 pub fn update(
     request: &Request,
     hand_over: bool,
@@ -41,10 +36,6 @@ pub fn update(
     if request.reboot { update::reboot(&request.paths) } else { Ok(()) }
 }
 
-/// `hostapp-update`.
-///
-/// # Errors
-/// `Usage` for wrong arguments, then those of [`update`].
 pub fn hostapp_update(args: &[OsString]) -> Result<()> {
     let (request, hand_over) = update::asked(args)?;
     let shown = progress::for_service();
@@ -53,7 +44,7 @@ pub fn hostapp_update(args: &[OsString]) -> Result<()> {
     result
 }
 
-/// The job's result; `None` where nobody has taken it.
+/// `None` where the daemon has not taken it.
 fn in_daemon(
     request: &Request,
     progress: &dyn Progress,
@@ -64,10 +55,10 @@ fn in_daemon(
         return Ok(None);
     }
     let Some(order) = Order::of(request)? else {
-        tracing::debug!("the update runs in this process: its source cannot be said on the bus");
+        tracing::debug!("the update runs in this process: D-Bus cannot carry the name of its source");
         return Ok(None);
     };
-    // The job outlives us; but whoever wants it to end says so to us.
+    // The job outlives this process, but a signal to this process cancels it.
     let signal_guard = match SignalGuard::begin() {
         Ok(signal_guard) => signal_guard,
         Err(e) => {
@@ -81,10 +72,10 @@ fn in_daemon(
         installed(done);
     };
     match Follower::new(&request.paths, &order, progress, &told).follow() {
-        // Not released: a signal that has come was meant for the job, and the result says what it came to.
+        // Not released: a signal was meant for the job, and the result shows its effect.
         Followed::Ended(result) => Ok(Some(result)),
         Followed::NotTaken(why) => {
-            // A signal that has come ends the program here.
+            // A deferred signal ends the program here.
             signal_guard.release();
             tracing::info!("the update runs in this process: {why}");
             Ok(None)
@@ -92,7 +83,7 @@ fn in_daemon(
     }
 }
 
-/// Whether somebody wants the update to end. A terminal that was lost, and whatever comes with that, does not.
+/// Whether a signal asks to end the update. A lost terminal, and what comes with that, does not.
 fn is_unwanted() -> bool {
     use nix::sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM};
     !hung_up() && matches!(came(), Some(SIGINT | SIGQUIT | SIGTERM))

@@ -1,4 +1,4 @@
-//! What the daemon is told: the update, and the surroundings that it was asked for in.
+//! The request for the daemon: the update, and the environment of its caller.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,10 +12,9 @@ use crate::state::files;
 use crate::sys::log;
 use crate::update::{Request, Source};
 
-/// Options of `Update`.
 type Options<'a> = HashMap<&'static str, Variant<'a>>;
 
-/// Variables that belong to this process, its terminal, or whoever started it.
+/// Variables of this process, its terminal, or its parent.
 const OWN: [&str; 13] = [
     "_",
     "COLUMNS",
@@ -31,13 +30,13 @@ const OWN: [&str; 13] = [
     "SYSTEMD_EXEC_PID",
     "TERM",
 ];
-/// Those that would make another program of it, or are about sockets that it does not have.
+/// Prefixes of variables that would change another program, or name sockets that it does not have.
 const OWN_KINDS: [&str; 5] = ["LD_", "LISTEN_", "WATCHDOG_", "DBUS_SESSION_", "DBUS_STARTER_"];
 
-/// Where the engine's client has its configuration, if not in the home folder.
+/// The configuration folder of the engine's client, if not in the home folder.
 const CONFIG: &str = "DOCKER_CONFIG";
 
-/// An update, as it is sent; the same each time that it is.
+/// The same each time that it is sent.
 pub(super) struct Order {
     source: String,
     kind: &'static str,
@@ -49,7 +48,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// What `request` comes to; `None` where it cannot be said on the bus.
+    /// `None` where D-Bus cannot carry it.
     pub(super) fn of(request: &Request) -> Result<Option<Order>> {
         let (source, kind) = match &request.source {
             Source::File(file) => match file.to_str() {
@@ -61,7 +60,7 @@ impl Order {
         if source.contains('\0') {
             return Ok(None);
         }
-        // An archive needs none. For an image they are read now: whoever asks may be gone, with their folder, when they are needed.
+        // An archive needs none. For an image they are read now: the caller's folder may be gone when they are needed.
         let credentials = if kind == "image" { credentials::configuration() } else { None };
         Ok(Some(Order {
             source,
@@ -79,12 +78,11 @@ impl Order {
         }))
     }
 
-    /// By which the daemon knows it.
     pub(super) fn token(&self) -> &str {
         &self.token
     }
 
-    /// The arguments of `Update`.
+    /// Of the method `Update`.
     pub(super) fn arguments(&self) -> (&str, Options<'_>) {
         let mut options: Options<'_> =
             self.flags.iter().map(|&(name, value)| (name, Variant::from(value))).collect();
@@ -99,7 +97,7 @@ impl Order {
     }
 }
 
-/// The variables that travel. The log of the job is as loud as ours.
+/// The variables to pass on. The job logs at the same level.
 fn environment(
     all: impl Iterator<Item = (OsString, OsString)>,
     level: &'static str,

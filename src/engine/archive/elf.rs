@@ -1,4 +1,4 @@
-//! For which processors programs are made, by the first bytes of their files.
+//! The processor that a program is made for, from the first bytes of its file.
 
 use std::fmt;
 use std::fs::File;
@@ -6,10 +6,10 @@ use std::fs::File;
 use super::read_up_to;
 use crate::config::paths::Paths;
 
-/// Bytes of an ELF file up to and with its machine.
+/// Bytes of an ELF file up to the end of the field `e_machine`.
 pub(super) const HEAD: usize = 20;
 
-/// A processor, by its number in ELF headers (`e_machine`, System V ABI, chapter 4).
+/// `e_machine` of ELF headers (System V ABI, chapter 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine(u16);
 
@@ -19,7 +19,7 @@ const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 
 impl Machine {
-    /// The machine of the program whose file begins so; `None` if it is no ELF file.
+    /// `None` if it is no ELF file.
     pub(super) fn of(head: &[u8; HEAD]) -> Option<Machine> {
         let [0x7f, b'E', b'L', b'F', _, order, .., a, b] = *head else { return None };
         match order {
@@ -29,18 +29,17 @@ impl Machine {
         }
     }
 
-    /// That of this program: the device can run it.
+    /// The machine of copal itself: the device can run it.
     pub(crate) fn of_this_program(paths: &Paths) -> Option<Machine> {
         let mut head = [0; HEAD];
         let mut file = File::open(paths.at("/proc/self/exe")).ok()?;
         (read_up_to(&mut file, &mut head).ok()? == HEAD).then(|| Machine::of(&head))?
     }
 
-    /// Whether a device that runs programs for the one may run programs for the other.
+    /// Whether a device that runs programs for `self` may run programs for `other`.
     ///
-    /// 32 and 64 bits of a family count as one, in both directions: a kernel for 64 bits runs both, and a release brings its own
-    /// kernel, so that a board with a 64-bit processor may go from a 32-bit release to a 64-bit one. Which processors of the
-    /// family a device has cannot be read from a running 32-bit kernel.
+    /// 32 and 64 bits of a family count as one, in both directions: a 64-bit kernel runs both, and a release brings its own kernel, so a board
+    /// with a 64-bit processor may change from a 32-bit release to a 64-bit one. A running 32-bit kernel does not show the exact processor.
     pub(crate) fn is_akin_to(self, other: Machine) -> bool {
         self.family() == other.family()
     }
@@ -90,7 +89,6 @@ mod tests {
     #[test]
     fn the_machine_of_a_file() {
         assert_eq!(Machine::of(&head(1, [183, 0])), Some(Machine(AARCH64)));
-        // MIPS is in both orders.
         assert_eq!(Machine::of(&head(2, [0, 8])), Some(Machine(8)));
         assert_eq!(Machine::of(&head(3, [62, 0])), None);
         assert_eq!(Machine::of(b"#!/bin/sh\nexit 0    "), None);

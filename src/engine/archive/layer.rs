@@ -1,4 +1,4 @@
-//! One layer of an image: a tar, in some archives compressed with gzip or bzip2.
+//! A layer of an image: a tar, in some archives compressed with gzip or bzip2.
 
 use std::io::{self, BufReader, Read};
 use std::path::{Component, Path};
@@ -12,37 +12,36 @@ use super::{Limit, read_up_to};
 use crate::image::digest::Digest256;
 use crate::image::{Bzip2, Format};
 
-/// Blocks of the other slot's ext4.
+/// Block size of the other slot's ext4.
 const BLOCK: u64 = 4096;
-/// What the engine remembers of a file (tar-split), and its share of the folder it is in.
+/// Bytes that the engine stores for each file (tar-split), and the file's share of its folder.
 const MEMORY: u64 = 256;
 
-/// What there is to know of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layer {
-    /// SHA-256 of the tar, not compressed: the layer's identity.
+    /// SHA-256 of the uncompressed tar: the identity of the layer.
     pub(super) digest: Digest256,
-    /// Bytes that it needs once it is unpacked.
+    /// In bytes.
     pub(super) unpacked: u64,
     pub(super) init: Init,
     pub(super) programs: Programs,
 }
 
-/// What a layer does to `/boot/init`, the first program that the kernel starts.
+/// The effect of a layer on `/boot/init`, the first program that the kernel starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Init {
-    /// Nothing: it is as the layers below have it.
+    /// As in the layers below.
     Untouched,
-    /// It is removed, or a folder is in its place.
+    /// Removed, or replaced by a folder.
     Gone,
-    /// It is a file; the machine that it is made for, if it is a program.
+    /// A file, and its machine if it is a program.
     File(Option<Machine>),
-    /// Only the engine knows: a link leads to it, or something of which not every program thinks the same.
+    /// Only the engine can tell: a link leads to it, or programs differ about it.
     Unclear,
 }
 
 impl Init {
-    /// What a member of the layer changes. `None`: nothing.
+    /// `None` where the member changes nothing.
     fn by(path: &[&str], kind: MemberKind, machine: Option<Machine>) -> Option<Init> {
         match (path, kind) {
             (["boot", "init"], MemberKind::File | MemberKind::HardLink) => Some(Init::File(machine)),
@@ -55,20 +54,19 @@ impl Init {
         }
     }
 
-    /// Whether the member hides what the layers below have there (OCI image specification, layer.md, "Whiteouts").
+    /// Whether the member hides `/boot/init` of the layers below (OCI image specification, layer.md, "Whiteouts").
     fn is_hidden_by(path: &[&str]) -> bool {
         matches!(path, [".wh.boot" | ".wh..wh..opq"] | ["boot", ".wh.init" | ".wh..wh..opq"])
     }
 }
 
-/// What the programs in the usual folders are made for.
+/// The machine of the programs in the usual folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Programs {
-    /// There are none.
     None,
-    /// For this machine, or one of its family, all of them.
+    /// All for this machine, or its family.
     For(Machine),
-    /// They do not agree.
+    /// For several machines.
     Mixed,
 }
 
@@ -83,7 +81,7 @@ impl Programs {
     }
 }
 
-/// Unpacks a layer in memory. The error says why it is none.
+/// Unpacks a layer in memory. The error says why it is invalid.
 pub(super) fn measure(content: &mut dyn Read, limit: &Limit) -> Result<Layer, String> {
     let mut head = [0; 6];
     let n = read_up_to(content, &mut head).map_err(|e| e.to_string())?;
@@ -91,16 +89,16 @@ pub(super) fn measure(content: &mut dyn Read, limit: &Limit) -> Result<Layer, St
     if head.starts_with(&[0x1f, 0x8b]) {
         return weigh(&mut limit.of(MultiGzDecoder::new(content)));
     }
-    // Hostile zstd makes its decoder double the window before it fails. That and the decoder of bzip2 take more than 24 MiB.
+    // Hostile zstd makes its decoder double the window before it fails. Together with the bzip2 decoder that exceeds 24 MiB.
     if head.starts_with(b"BZh") && limit.outside == Format::Zstd {
         return Err("it is compressed with bzip2, and the archive with zstd".to_owned());
     }
     if head.starts_with(b"BZh") {
         return weigh(&mut limit.of(Unzipped { decoder: Bzip2::default(), from: BufReader::new(content) }));
     }
-    // For xz moby runs a program that balenaOS does not have; 20.10 knows no zstd.
+    // For xz moby needs a program that balenaOS lacks; moby 20.10 cannot read zstd.
     if head.starts_with(b"\xfd7zXZ\0") || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        return Err("it is compressed with something else than gzip or bzip2".to_owned());
+        return Err("it is not compressed with gzip or bzip2".to_owned());
     }
     weigh(&mut content)
 }
@@ -140,12 +138,12 @@ fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
             init = Init::Gone;
         }
     }
-    // Padding after the end of a tar is part of what is digested.
+    // The digest covers the padding after the end of the tar.
     io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
     Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, programs })
 }
 
-/// The first names of a member's path, as many as matter. Those that are no text are nothing that is looked for.
+/// The first names of a member's path. Names that are no text match nothing.
 fn path_of(member: &Member) -> Vec<&str> {
     let names = member.name.components().filter_map(|c| match c {
         Component::Normal(name) => Some(name.to_str().unwrap_or("")),

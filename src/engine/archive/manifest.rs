@@ -1,4 +1,4 @@
-//! What an archive says it holds, and whether that is so.
+//! What an archive declares, and whether that is true.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,7 @@ use super::layer::{Init, Programs};
 use super::{Archive, Check, Content, Layout, Members};
 use crate::image::digest::Digest256;
 
-/// One image in `manifest.json` (moby, image/tarexport).
+/// In `manifest.json` (moby, image/tarexport).
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ManifestEntry {
@@ -18,7 +18,7 @@ struct ManifestEntry {
     layers: Option<Vec<String>>,
 }
 
-/// The image's configuration (OCI image specification, config.md), as far as it matters here.
+/// Of an image (OCI image specification, config.md), with the fields that matter here.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
@@ -38,13 +38,13 @@ struct Settings {
     labels: Option<Labels>,
 }
 
-/// By which balenaEngine recognises a delta (distribution/pull_v2.go, image/tarexport/load.go).
+/// Labels of a delta of balenaEngine (distribution/pull_v2.go, image/tarexport/load.go).
 #[derive(Default, Deserialize)]
 struct Labels {
-    /// The ID of the image that the delta builds upon.
+    /// The ID of the base image.
     #[serde(default, rename = "io.resin.delta.base")]
     base: Option<String>,
-    /// The configuration of the image that comes of it.
+    /// The configuration of the new image.
     #[serde(default, rename = "io.resin.delta.config")]
     target: Option<String>,
 }
@@ -67,33 +67,33 @@ struct Descriptor {
     annotations: Option<Names>,
 }
 
-/// Where builders say by which name an image is to be loaded.
+/// Where builders put the name of an image.
 #[derive(Default, Deserialize)]
 struct Names {
     #[serde(default, rename = "io.containerd.image.name")]
     full: Option<String>,
     #[serde(default, rename = "org.opencontainers.image.ref.name")]
     short: Option<String>,
-    /// It is no image, but says how one was built.
+    /// Such an entry is no image, but describes how one was built.
     #[serde(default, rename = "vnd.docker.reference.type")]
     about: Option<String>,
 }
 
-/// An image's manifest (OCI image specification, manifest.md).
+/// Of an image (OCI image specification, manifest.md).
 #[derive(Deserialize)]
 struct Manifest {
     config: Descriptor,
     layers: Vec<Descriptor>,
 }
 
-/// Most layers of an image: the engine's store (overlay2) takes no more.
+/// The engine's store (overlay2) takes no more.
 const LAYERS: usize = 128;
 
-/// Most indexes of an archive, those within indexes included.
+/// With indexes in indexes.
 const INDEXES: usize = 16;
 
 pub(super) fn understand(members: &Members) -> Check<Archive> {
-    // Where both are, engines read this one.
+    // Engines prefer it to an index.json.
     if members.items.contains_key("manifest.json") {
         let entries: Vec<ManifestEntry> = parse("manifest.json", members.document("manifest.json")?)?;
         let ManifestEntry { config, repo_tags, layers } = the_one(entries)?;
@@ -122,7 +122,7 @@ fn the_one<T>(mut images: Vec<T>) -> Check<T> {
     }
 }
 
-/// The images of an index and of those in it, two at most: more than one is one too many.
+/// The images of an index and of indexes in it, at most two: more than one is refused.
 fn collect(
     members: &Members,
     index: Index,
@@ -152,7 +152,6 @@ fn collect(
     Ok(())
 }
 
-/// Checks the one image there is.
 fn image(
     members: &Members,
     config: Config,
@@ -199,20 +198,20 @@ impl Labels {
         if let Some(text) = &self.target {
             let target: Config = parse("the configuration of what the delta makes", text.as_bytes())?;
             let made = target.rootfs.diff_ids.unwrap_or_default().len();
-            // The engine takes a layer of the delta for each one that it makes.
+            // The engine takes a layer of the delta for each one of the new image.
             if made > layers {
                 return Err(format!("it has {layers} layers, and what it makes has {made}"));
             }
         }
         let base = self.base.as_deref().and_then(sha256);
-        // An image's ID is the digest of its configuration.
+        // The ID of an image is the digest of its configuration.
         let target = self.target.map(|text| Digest256::of(text.as_bytes()));
         Ok(Content::Delta { base, target })
     }
 }
 
 impl Descriptor {
-    /// Where a layout keeps what has this digest.
+    /// Path of the blob with this digest.
     fn path(&self) -> Check<String> {
         match self.digest.split_once(':') {
             Some((algorithm, hex))
@@ -224,7 +223,7 @@ impl Descriptor {
         }
     }
 
-    /// The document that it describes, and no other one.
+    /// Checks size and digest.
     fn parse<T: DeserializeOwned>(&self, members: &Members) -> Check<T> {
         if sha256(&self.digest).is_none() {
             return Err(format!("{:?} is no SHA-256 digest", self.digest));

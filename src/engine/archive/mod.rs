@@ -1,9 +1,8 @@
-//! Image archives, checked before anything is changed: what `docker save` writes, and the layout of the Open Container
-//! Initiative (OCI) in a tar; plain, or compressed with gzip, xz, zstd or bzip2.
+//! Checks image archives before the first change: the format of `docker save`, and the layout of the Open Container Initiative (OCI) in a
+//! tar; plain, or compressed with gzip, xz, zstd or bzip2.
 //!
-//! One pass from front to back. Every layer is unpacked in memory, bit by bit, so that one that is damaged is found here and
-//! not by the engine, whose store has been emptied by then. Whatever the archive holds, the check needs 24 MiB at most: the
-//! updater runs beside applications, on devices with 256 MiB.
+//! One pass from front to back. Every layer is unpacked in memory, so that damage is found before the engine's store is emptied. The check
+//! needs at most 24 MiB for any archive: the updater runs beside applications, on devices with 256 MiB.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,83 +25,69 @@ pub use elf::Machine;
 use layer::Layer;
 use tar::{MemberKind, Tar};
 
-/// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With 16 MiB, the next larger one, the check
-/// needs more than 24 MiB.
+/// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With the next size, 16 MiB, the check would need
+/// more than 24 MiB.
 const WINDOW: u64 = 8 << 20;
 
-/// Largest JSON document that is looked at, in bytes. Those of a host OS have some kilobytes.
+/// Limit of a JSON document, in bytes. Those of a host OS have some kilobytes.
 const DOCUMENT: u64 = 256 << 10;
 
-/// Most bytes of all documents and names together.
+/// Limit of all documents and names together, in bytes.
 const KEPT: usize = 1 << 20;
 
-/// Bytes that are read at once.
+/// In bytes.
 const PIECE: usize = 128 << 10;
 
-/// Most members of an archive: four for each of at most 128 layers (overlay2), and some more.
+/// Four for each of at most 128 layers (overlay2), and some more.
 const MEMBERS: usize = 4096;
 
-/// Most characters of a reason: names and values in it are the archive's own.
+/// In characters: an archive chooses the names and values in it.
 const REASON: usize = 400;
 
-/// What an image archive holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
-    /// The names its image has: one or none.
+    /// One name or none.
     pub tags: Vec<String>,
-    /// Bytes of the archive itself once it is not compressed. The engine unpacks it as a whole.
+    /// Bytes without compression. The engine unpacks the whole archive.
     pub size: u64,
-    /// Bytes that its layers need once they are unpacked: files rounded up to whole blocks of 4 KiB, a block for each folder,
-    /// and what the engine remembers of each.
+    /// Bytes of the unpacked layers: files in whole blocks of 4 KiB, a block for each folder, and what the engine stores for each.
     pub unpacked: u64,
-    /// How many layers the image has.
     pub layers: usize,
-    /// How it is laid out.
     pub layout: Layout,
-    /// What it is to be installed as.
     pub content: Content,
 }
 
-/// How an archive says what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// By a `manifest.json`; every engine loads it.
+    /// With a `manifest.json`; every engine loads it.
     Docker,
-    /// By an `index.json` alone; only engines with containerd's image store load it.
+    /// With an `index.json` only; engines with containerd's image store load it.
     Oci,
 }
 
-/// A whole image, or a delta of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// A whole image.
     Image {
-        /// Whether it has a `/boot/init`; also where only the engine knows.
+        /// Whether it has a `/boot/init`; true also where only the engine can tell.
         init: bool,
-        /// For which machine its programs are, as far as that can be said. Not what its configuration says: `docker import`
-        /// writes there what the build host is.
+        /// The machine of its programs, where it is known. Not that of its configuration: `docker import` writes the build host's there.
         machine: Option<Machine>,
     },
-    /// What balenaEngine makes an image of, together with another image.
+    /// A delta: balenaEngine makes an image of it and another image.
     Delta {
         /// The ID of the other image; `None` if it is no digest.
         base: Option<Digest256>,
-        /// The ID of the image that is made, if the delta says it.
+        /// The ID of the new image, if the delta has it.
         target: Option<Digest256>,
     },
 }
 
-/// Reads the archive at `path` from end to end and checks it. Changes nothing. Ends early when that would need more than `most`
-/// bytes to be read, of the archive and of compressed layers, counted without their compression.
-///
-/// # Errors
-/// [`ImageArchiveInvalid`](Code::ImageArchiveInvalid): it is no archive of exactly one image with at most one name, or it is
-/// damaged; [`SlotFull`](Code::SlotFull): it has more than `most` bytes; those of opening it ([`image::Image::open`]).
+/// Reads the whole archive. Stops when more than `most` bytes would be read, of the archive and of compressed layers, counted without their
+/// compression.
 pub fn inspect(path: &Path, most: u64) -> Result<Archive> {
     inspect_open(&open(path)?, most)
 }
 
-/// The same of an archive that is open.
 pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
     let path = &image.path;
     let (source, fault) = Unpacked::open(image)?;
@@ -116,7 +101,6 @@ pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
     })
 }
 
-/// Opens an archive, for the check or for the engine.
 pub(super) fn open(path: &Path) -> Result<image::Image> {
     Ok(image::Image::open(path)?.with_window(WINDOW))
 }
@@ -126,10 +110,10 @@ fn invalid(path: &Path) -> Error {
     Error::new(Code::ImageArchiveInvalid, what).object(path.display())
 }
 
-/// Why it is not valid.
+/// The error says why it is invalid.
 type Check<T> = Result<T, String>;
 
-/// `why`, cut where names or values of the archive make it endless.
+/// Cuts a `why` that names or values of the archive make too long.
 fn in_short(mut why: String) -> String {
     if let Some((end, _)) = why.char_indices().nth(REASON) {
         why.truncate(end);
@@ -138,10 +122,9 @@ fn in_short(mut why: String) -> String {
     why
 }
 
-/// How many bytes are read at most, of the archive and of what is packed in it.
+/// Of the bytes read from the archive and from compressed layers.
 struct Limit {
     most: u64,
-    /// How the archive is compressed.
     outside: image::Format,
     left: Cell<u64>,
     is_exceeded: Cell<bool>,
@@ -152,7 +135,7 @@ impl Limit {
         Limit { most, outside, left: Cell::new(most), is_exceeded: Cell::new(false) }
     }
 
-    /// `inner`, counted.
+    /// Counts what is read from `inner`.
     fn of<R>(&self, inner: R) -> Limited<'_, R> {
         Limited { inner, limit: self, bytes: 0 }
     }
@@ -163,7 +146,6 @@ impl Limit {
     }
 }
 
-/// A reader whose bytes count.
 struct Limited<'a, R> {
     inner: R,
     limit: &'a Limit,
@@ -190,7 +172,6 @@ impl<R: Read> Read for Limited<'_, R> {
 pub(super) struct Fault(Arc<Mutex<Option<Error>>>);
 
 impl Fault {
-    /// What there is to be said of the archive `path`, if reading it failed.
     pub(super) fn as_error(&self, path: &Path) -> Option<Error> {
         let error = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(match error.code() {
@@ -200,7 +181,6 @@ impl Fault {
     }
 }
 
-/// The unpacked archive, to be read.
 pub(super) struct Unpacked {
     source: Box<dyn Source>,
     piece: Vec<u8>,
@@ -212,7 +192,6 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    /// From its start.
     pub(super) fn open(file: &image::Image) -> Result<(Unpacked, Fault)> {
         let fault = Fault::default();
         let (source, piece) = (file.source()?, vec![0; PIECE]);
@@ -247,18 +226,16 @@ impl Read for Unpacked {
     }
 }
 
-/// A member, as far as it matters.
 enum Item {
-    /// Something that looks like JSON.
+    /// Looks like JSON.
     Document(Vec<u8>),
     Layer(Layer),
-    /// A file that is neither; why it is no layer.
+    /// Neither document nor layer; why it is no layer.
     Other(String),
-    /// A link, by which older engines save a layer that is there twice; where it leads.
+    /// Older engines link a layer that occurs twice. The target.
     Link(String),
 }
 
-/// What is in an archive, by its names.
 #[derive(Default)]
 struct Members {
     items: BTreeMap<String, Item>,
@@ -297,7 +274,7 @@ impl Members {
         if count == 0 {
             return Err("it holds nothing".to_owned());
         }
-        // After the end of the tar come only zeroes; damage of the compression is found by reading them.
+        // Only zeros follow the end of the tar; reading them finds damage of the compression.
         io::copy(&mut source, &mut io::sink()).map_err(|e| e.to_string())?;
         members.size = source.bytes;
         Ok(members)
@@ -312,7 +289,7 @@ impl Members {
         Ok(())
     }
 
-    /// The member of this name, or the one that the link of this name leads to.
+    /// Follows one link.
     fn item(&self, name: &str) -> Option<&Item> {
         match self.items.get(name)? {
             Item::Link(target) => self.items.get(target),
@@ -320,14 +297,14 @@ impl Members {
         }
     }
 
-    /// The JSON document of this name. Where the name is a digest, it is that of the document.
+    /// Checks the digest, where the name is one.
     fn document(&self, name: &str) -> Check<&[u8]> {
         let text = match self.item(name) {
             Some(Item::Document(text)) => text,
             Some(Item::Layer(_) | Item::Other(_)) => {
                 return Err(format!("{name:?} is no JSON document of at most {} KiB", DOCUMENT >> 10));
             }
-            Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which it does not hold")),
+            Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which is missing")),
         };
         let found = Digest256::of(text);
         match digest_in(name) {
@@ -338,7 +315,6 @@ impl Members {
         }
     }
 
-    /// The layer of this name.
     fn layer(&self, name: &str) -> Check<Layer> {
         match self.item(name) {
             Some(Item::Layer(layer)) => Ok(*layer),
@@ -354,7 +330,6 @@ impl Members {
 }
 
 impl Item {
-    /// Reads a file of `size` bytes.
     fn read(file: &mut Tar<'_>, size: u64, limit: &Limit) -> io::Result<Item> {
         let mut head = [0; 1];
         let n = read_up_to(file, &mut head)?;
@@ -379,8 +354,8 @@ impl Item {
     }
 }
 
-/// The SHA-256 that a member's name says: that of configurations in `docker save` (`HEX.json`, or `sha256:HEX` from some build
-/// tools), and of everything that the OCI's layout keeps (`blobs/sha256/HEX`).
+/// The SHA-256 in a member's name: of configurations in `docker save` (`HEX.json`; some build tools write `sha256:HEX`), and of everything
+/// in the OCI layout (`blobs/sha256/HEX`).
 fn digest_in(name: &str) -> Option<Digest256> {
     let hex = ["blobs/sha256/", "sha256:"].iter().find_map(|p| name.strip_prefix(p));
     Digest256::from_hex(hex.or_else(|| name.strip_suffix(".json"))?)
@@ -397,12 +372,12 @@ fn read_up_to(from: &mut (impl Read + ?Sized), buf: &mut [u8]) -> io::Result<usi
     Ok(got)
 }
 
-/// A member's name without `./`; one that leads out of the archive is refused.
+/// Without `./`; refuses a name that leads out of the archive.
 fn plain(path: &Path) -> Check<String> {
     resolve(Path::new(""), path).ok_or_else(|| format!("{} leads out of it", path.display()))
 }
 
-/// Where `target` leads from `folder`, if that is inside.
+/// `target` as seen from `folder`; `None` if it leads out of the archive.
 fn resolve(folder: &Path, target: &Path) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     for part in folder.components().chain(target.components()) {

@@ -1,51 +1,49 @@
-//! A tar, member by member, with a bound on everything that is kept of it.
+//! Reads a tar member by member, with bounded memory.
 //!
-//! The crate `tar` reads GNU long names and PAX headers into memory whatever their length: 71 KB of xz become gigabytes. This
-//! reader keeps one header at a time. Where formats leave a choice it does what Go's `archive/tar` does, because that is what
-//! the engine reads the same bytes with afterwards.
+//! The crate `tar` reads GNU long names and PAX headers of any length into memory: 71 KB of xz become gigabytes. This reader keeps one header
+//! at a time. Where formats leave a choice it does what Go's `archive/tar` does, with which the engine reads the same bytes.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-/// Headers and content are in blocks.
+/// Of headers and content.
 const BLOCK: usize = 512;
 
-/// Bytes of a name: Linux opens none that is longer (`PATH_MAX`, with the zero at its end).
+/// In bytes: `PATH_MAX` of Linux without its final zero.
 const NAME: u64 = 4095;
 
-/// Bytes of a PAX header: a name, and extended attributes, of which the kernel takes 64 KiB each at most. Go reads 1 MiB.
+/// Bytes of a PAX header: a name, and extended attributes, of which the kernel takes 64 KiB each. Go reads 1 MiB.
 const PAX: u64 = 256 << 10;
 
-/// What a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemberKind {
     File,
     Folder,
     Symlink,
     HardLink,
-    /// A device, a FIFO, a sparse file, and what only some programs know.
+    /// A device, a FIFO, a sparse file, and extensions of single programs.
     Other,
 }
 
-/// A member; its content is what [`Tar`] reads next.
+/// [`Tar`] reads its content next.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: PathBuf,
     pub(super) kind: MemberKind,
-    /// Where a link leads; empty for anything else.
+    /// Of a link; otherwise empty.
     pub(super) target: PathBuf,
-    /// Bytes of its content.
+    /// Bytes of content.
     pub(super) size: u64,
 }
 
-/// The members of a tar. As a reader, the content of the member that came last.
+/// As a reader: the content of the last member.
 pub(super) struct Tar<'a> {
     inner: &'a mut dyn Read,
-    /// Bytes of the content that were not read yet.
+    /// Bytes of content not yet read.
     left: u64,
-    /// Bytes that fill the last block of the content.
+    /// Bytes that fill the last block of content.
     padding: u64,
 }
 
@@ -54,7 +52,7 @@ impl<'a> Tar<'a> {
         Tar { inner, left: 0, padding: 0 }
     }
 
-    /// The next member, or `None` at the end. Whatever is left of the one before is skipped.
+    /// `None` at the end. Skips unread content of the member before.
     pub(super) fn next(&mut self) -> io::Result<Option<Member>> {
         let (mut name, mut target, mut pax) = (None, None, None);
         loop {
@@ -70,7 +68,7 @@ impl<'a> Tar<'a> {
                 b'L' => name = Some(self.name()?),
                 b'K' => target = Some(self.name()?),
                 b'x' => pax = Some(self.records()?),
-                // What it says is about all members that follow; engines ignore it.
+                // A global header applies to all members that follow; engines ignore it.
                 b'g' => drop(self.records()?),
                 kind => return self.member(&header, kind, name, target, pax.unwrap_or_default()).map(Some),
             }
@@ -90,7 +88,7 @@ impl<'a> Tar<'a> {
         }
         let name = pax.sparse_name.or(name).or(pax.name).unwrap_or_else(|| header.name());
         let kind = match kind {
-            // Before there was a kind for folders, they were files with a slash at the end.
+            // Before the type for folders, they were files with a trailing slash.
             0 if name.ends_with(b"/") => MemberKind::Folder,
             0 | b'0' => MemberKind::File,
             b'1' => MemberKind::HardLink,
@@ -155,7 +153,7 @@ impl<'a> Tar<'a> {
         }
     }
 
-    /// Blocks that say where in a sparse file the content belongs; they stand before it, and do not count as its size.
+    /// Skips the blocks that list the parts of a sparse file; they stand before the content and do not count in its size.
     fn skip_sparse_map(&mut self, header: &Header) -> io::Result<()> {
         let mut more = header.0.get(SPARSE_GOES_ON) == Some(&1);
         while more {
@@ -165,13 +163,12 @@ impl<'a> Tar<'a> {
         Ok(())
     }
 
-    /// The content, as a name that is too long for a header.
+    /// Reads the content as a name that is too long for a header.
     fn name(&mut self) -> io::Result<Vec<u8>> {
-        // With a zero at its end.
         Ok(text(&self.whole(NAME + 1, "a name")?))
     }
 
-    /// The content, as PAX records.
+    /// Reads the content as PAX records.
     fn records(&mut self) -> io::Result<Records> {
         Records::parse(&self.whole(PAX, "a PAX header")?)
             .ok_or_else(|| damaged("a PAX header is no list of records"))
@@ -198,7 +195,7 @@ impl Read for Tar<'_> {
     }
 }
 
-// Places of a header: POSIX 1003.1, pax, "ustar Interchange Format"; for GNU, tar.h of GNU tar.
+// Header fields: POSIX 1003.1, pax, "ustar Interchange Format"; for GNU, tar.h of GNU tar.
 const TITLE: (usize, usize) = (0, 100);
 const SIZE: (usize, usize) = (124, 12);
 const SUM: (usize, usize) = (148, 8);
@@ -207,7 +204,7 @@ const TARGET: (usize, usize) = (157, 100);
 const MAGIC: (usize, usize) = (257, 6);
 const PREFIX: (usize, usize) = (345, 155);
 const SPARSE_GOES_ON: usize = 482;
-/// In the blocks that follow the header.
+/// In the blocks after the header.
 const SPARSE_GOES_ON_AGAIN: usize = 504;
 
 struct Header([u8; BLOCK]);
@@ -227,12 +224,12 @@ impl Header {
 
     fn name(&self) -> Vec<u8> {
         let name = text(self.field(TITLE));
-        // GNU tar has something else where POSIX has the folder of a long name.
+        // GNU tar has other data where POSIX has the folder of a long name.
         let folder = if self.field(MAGIC) == b"ustar\0" { text(self.field(PREFIX)) } else { Vec::new() };
         if folder.is_empty() { name } else { [folder, name].join(&b'/') }
     }
 
-    /// The checksum, and what it is for programs that take bytes for signed numbers. Its own field counts as blanks.
+    /// The checksum of unsigned bytes, and that of programs with signed ones. Its own field counts as blanks.
     fn sums(&self) -> [u64; 2] {
         let at = |i: usize, b: u8| if (SUM.0..SUM.0 + SUM.1).contains(&i) { b' ' } else { b };
         let bytes = || self.0.iter().enumerate().map(|(i, b)| at(i, *b));
@@ -242,18 +239,17 @@ impl Header {
     }
 }
 
-/// What PAX records say that matters here.
 #[derive(Default)]
 struct Records {
     name: Option<Vec<u8>>,
-    /// The name of a sparse file; by the other one it is for programs that know none.
+    /// Of a sparse file; the other name is for programs that cannot read one.
     sparse_name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
 }
 
 impl Records {
-    /// Each one is `LENGTH KEY=VALUE` and a newline; the length is that of all of it.
+    /// Each record is `LENGTH KEY=VALUE` and a newline; the length is that of the whole record.
     fn parse(mut rest: &[u8]) -> Option<Records> {
         let mut found = Records::default();
         while !rest.is_empty() {
@@ -264,7 +260,7 @@ impl Records {
             let record = record.get(blank + 1..)?.strip_suffix(b"\n")?;
             let equals = record.iter().position(|b| *b == b'=')?;
             let (key, value) = (record.get(..equals)?, record.get(equals + 1..)?);
-            // An empty value takes the record back.
+            // An empty value cancels the record.
             let value = Some(value).filter(|v| !v.is_empty());
             match key {
                 b"path" => found.name = name_of(value)?,
@@ -283,13 +279,13 @@ impl Records {
     }
 }
 
-/// `None` for a value that is no name.
+/// `None` for an invalid name.
 fn name_of(value: Option<&[u8]>) -> Option<Option<Vec<u8>>> {
     let is_name = |v: &[u8]| v.len() as u64 <= NAME && !v.contains(&0);
     value.is_none_or(is_name).then(|| value.map(<[u8]>::to_vec))
 }
 
-/// Octal digits between blanks and zeroes; or, where the first bit is set, a number in as many bytes.
+/// Octal digits between blanks and zeros; or, with the first bit set, a binary number.
 fn number(field: &[u8]) -> Option<u64> {
     if let Some((first @ 0x80..0xc0, rest)) = field.split_first() {
         let mut bytes = std::iter::once(first & 0x3f).chain(rest.iter().copied());
@@ -305,12 +301,11 @@ fn number(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// Go counts in numbers with a sign.
+/// Go uses signed numbers.
 fn in_range(size: u64) -> Option<u64> {
     i64::try_from(size).is_ok().then_some(size)
 }
 
-/// Up to the first zero.
 fn text(bytes: &[u8]) -> Vec<u8> {
     bytes.split(|b| *b == 0).next().unwrap_or_default().to_vec()
 }
@@ -352,7 +347,6 @@ mod tests {
         output.stdout
     }
 
-    /// A folder with one of each.
     fn tree(long: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -361,7 +355,7 @@ mod tests {
         fs::write(at(long).join("x"), b"x").unwrap();
         fs::hard_link(at("file"), at("hard")).unwrap();
         symlink(long, at("soft")).unwrap();
-        // So many pieces that one header cannot list them.
+        // More pieces than one header can list.
         let sparse = fs::File::create(at("sparse")).unwrap();
         (0..40).for_each(|i| sparse.write_all_at(b"data", i << 16).unwrap());
         dir
@@ -444,7 +438,6 @@ mod tests {
         assert_eq!(number(b"\0\0\0\0"), Some(0));
         assert_eq!(number(b"1x"), None);
         assert_eq!(number(b"\x80\0\0\0\0\0\0\0\0\0\x01\x02"), Some(0x102));
-        // Negative, and larger than any file.
         assert_eq!(number(&[0xff; 12]), None);
         assert_eq!(number(b"\x80\0\0\0\xff\0\0\0\0\0\0\0"), None);
     }

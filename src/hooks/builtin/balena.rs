@@ -6,11 +6,8 @@ use crate::disk::Facts;
 use crate::error::Result;
 use crate::hooks::Context;
 
-/// The selection, then the files of U-Boot and an old GRUB go. They would be found first; but until the new file is on the medium,
-/// theirs is the selection.
-///
-/// # Errors
-/// `BootStateUnwritable`, `BootStateInvalid`, `SlotUnknown`, `SlotSame`.
+/// Selects first, then removes the files of U-Boot and of an old GRUB: they are found first, and they have the selection until the
+/// new file is on the medium.
 pub(super) fn run(context: &Context) -> Result<()> {
     let facts = Facts::gather(&context.paths)?;
     let root = wanted(context, &facts)?;

@@ -1,4 +1,4 @@
-//! `85-os-blocks-extensions`: host OS extensions follow the release.
+//! `85-os-blocks-extensions`: installs and removes extensions of the host OS.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,10 @@ use crate::error::Result;
 use crate::hooks::Context;
 use crate::sys::command::Command;
 
-/// Where hooks are below the root of a release.
+/// Below the root of a release.
 const HOOKS: &str = "etc/hostapp-update-hooks.d";
 
-/// `85-fwd_commit_…`: removes the extensions that are not made for the release that has just been confirmed.
-///
-/// # Errors
-/// `HookFailed` when the program for it fails. Not installed, there are no extensions.
+/// `85-fwd_commit_…`: removes the extensions that do not match the committed release.
 pub(super) fn commit(context: &Context) -> Result<()> {
     let Some(manager) = find(&context.paths, "balena-extension-manager") else {
         tracing::debug!("balena-extension-manager is not installed");
@@ -25,19 +22,15 @@ pub(super) fn commit(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// `85-after_…`: installs the extensions for the kernel of the new release.
-///
-/// No release of the OS has had it, only branches of meta-balena (commit `cd93aa2d0`); their `update-hostapp-extensions` was
-/// told the new kernel's version in `NEW_KERNEL_VERSION`. Without that program there is nothing to do.
-///
-/// # Errors
-/// `HookFailed` when the program fails.
+/// `85-after_…`: installs the extensions for the new release's kernel. Only branches of meta-balena have this hook (commit
+/// `cd93aa2d0`): their `update-hostapp-extensions` reads the kernel version from `NEW_KERNEL_VERSION`. Without that program there is
+/// nothing to do.
 pub(super) fn after(context: &Context) -> Result<()> {
     let Some(program) = find(&context.paths, "update-hostapp-extensions").filter(|_| context.during_update)
     else {
         return Ok(());
     };
-    // Exported by every runner, shell or not, with the folder it was given.
+    // Every runner exports its hook folder.
     let hooks = std::env::var_os("HOOKS_DIR").unwrap_or_default();
     let Some(kernel) = root_of(Path::new(&hooks)).and_then(|root| kernel(&root)) else {
         tracing::warn!("{} does not lead to the new release's kernel", Path::new(&hooks).display());
@@ -49,13 +42,13 @@ pub(super) fn after(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The root of the release whose hooks are in this folder.
+/// The root of the release with the hook folder `hooks`.
 fn root_of(hooks: &Path) -> Option<PathBuf> {
     let root = hooks.ends_with(HOOKS).then(|| hooks.ancestors().nth(2)).flatten()?;
     root.is_dir().then(|| root.to_owned())
 }
 
-/// `6.1.21` of `/lib/modules/6.1.21-v8+`: what follows the dash is the board's.
+/// `6.1.21` for `/lib/modules/6.1.21-v8+`: the rest belongs to the board.
 fn kernel(root: &Path) -> Option<String> {
     let folders = fs::read_dir(root.join("lib/modules")).ok()?.flatten();
     let names = folders.filter(|e| e.path().is_dir()).filter_map(|e| e.file_name().into_string().ok());

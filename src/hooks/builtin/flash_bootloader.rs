@@ -1,6 +1,6 @@
-//! `99-flash-bootloader`: writes the bootloaders that the release's `/etc/copal/bootloaders.conf` lists, where they differ.
+//! `99-flash-bootloader`: writes the bootloaders that differ from those in the release's `/etc/copal/bootloaders.conf`.
 //!
-//! An undo does the same: it runs in the release that stays, whose own files are the older loaders.
+//! An undo does the same: it runs in the release that remains, whose own files are the older bootloaders.
 
 use crate::bootloader::{Prepared, Write, prepare};
 use crate::config::bootloaders_conf::{BootloadersConf, Loader, PATH};
@@ -9,10 +9,7 @@ use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
 use crate::sys::signal::{self, SignalGuard};
 
-/// Runs the hook. A release without the list has nothing to write.
-///
-/// # Errors
-/// Of the list, and those of [`write`].
+/// A release without the list has nothing to write.
 pub fn run(context: &Context) -> Result<()> {
     match BootloadersConf::load(&context.paths.at(PATH))? {
         Some(conf) => write(&context.paths, &conf, context.during_update),
@@ -23,19 +20,15 @@ pub fn run(context: &Context) -> Result<()> {
     }
 }
 
-/// Writes what is listed and differs, in its order. All of it is checked before the first byte is written: an update, and a set
-/// whose parts belong together, are refused as a whole. Of other bootloaders, an undo writes those that it can.
-///
-/// # Errors
-/// Of [`prepare`] with nothing written; of [`Prepared::run`]; the first one where there are several.
+/// Writes what differs, in the order of the list. Checks everything before the first write: an update, and a set whose parts belong
+/// together, are refused as a whole. Of other bootloaders, an undo writes those that it can.
 pub fn write(paths: &Paths, conf: &BootloadersConf, during_update: bool) -> Result<()> {
     let all_or_none = conf.together || during_update;
     let (ready, mut first) = ready(paths, conf, all_or_none)?;
     refuse_overlaps(&ready)?;
-    // A set is complete before anybody may end the program: half of it may not boot.
-    let signal_guard = SignalGuard::begin().map_err(|e| {
-        Error::new(Code::Io, "cannot put off signals while bootloaders are written").because(e)
-    })?;
+    // A set must be complete before a signal may end the program: half of it may not boot.
+    let signal_guard = SignalGuard::begin()
+        .map_err(|e| Error::new(Code::Io, "cannot defer signals while bootloaders are written").because(e))?;
     let result = run_all(conf, &ready, all_or_none, &mut first);
     if result.is_ok() || signal::came().is_none() {
         signal_guard.release();
@@ -62,7 +55,7 @@ fn run_all(
 
 type Ready<'a> = (&'a Loader, Prepared);
 
-/// Those that nothing speaks against, and the first error.
+/// Those that can be written, and the first error.
 fn ready<'a>(
     paths: &Paths,
     conf: &'a BootloadersConf,
@@ -84,14 +77,14 @@ fn ready<'a>(
     Ok((ready, first))
 }
 
-/// Two that lie over each other would be written again by every update, and one of them would always be damaged.
+/// Each update would write two overlapping bootloaders again, and one of them would always be damaged.
 fn refuse_overlaps(ready: &[Ready<'_>]) -> Result<()> {
     for (index, one) in ready.iter().enumerate() {
         for other in ready.iter().skip(index + 1) {
             if one.1.overlaps(&other.1) {
                 let device = one.1.device().display();
                 let text = format!(
-                    "cannot write bootloaders: [{}] and [{}] lie over each other on {device}",
+                    "cannot write bootloaders: [{}] and [{}] overlap on {device}",
                     one.0.name, other.0.name
                 );
                 return Err(Error::new(Code::ConfInvalid, text).object(PATH).and_also("nothing was written"));
@@ -101,12 +94,12 @@ fn refuse_overlaps(ready: &[Ready<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// Reads a whole set back once more, when its last part is in its place.
+/// Reads a whole set back once more, after its last part is written.
 fn proved(ready: &[Ready<'_>]) -> Result<()> {
     for (loader, prepared) in ready {
         if !prepared.compare()?.identical {
             let device = prepared.device().display();
-            let text = format!("[{}] on {device} is not what was written there", loader.name);
+            let text = format!("[{}] on {device} differs from what was written", loader.name);
             return Err(Error::new(Code::VerifyMismatch, text).object(device).after_write());
         }
     }
@@ -117,7 +110,8 @@ fn explained(e: Error, conf: &BootloadersConf, loader: &Loader) -> Error {
     if !conf.together {
         return e;
     }
-    let text = format!("[{}] and what is listed behind it may not fit what is listed before it", loader.name);
+    let text =
+        format!("[{}] and the bootloaders listed after it may not match those listed before it", loader.name);
     e.and_also(&text)
 }
 

@@ -1,4 +1,4 @@
-//! The hooks that are part of copal, each in a file of its own.
+//! The built-in hooks, one file each.
 
 mod balena;
 pub mod bootfiles;
@@ -19,15 +19,13 @@ use super::Context;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// A built-in hook.
 pub struct Builtin {
-    /// Its name, and the names under which boards install copies of it.
+    /// Its name first, then the names under which boards install copies.
     pub names: &'static [&'static str],
-    /// What it does.
     pub run: fn(&Context) -> Result<()>,
 }
 
-/// The table: every built-in hook, in the order in which they run.
+/// In the order in which they run.
 pub const BUILTINS: &[Builtin] = &[
     Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
@@ -45,20 +43,15 @@ pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["99-balena-bootloader"], run: balena::run },
 ];
 
-/// Runs the hook of this name, as the environment says.
-///
-/// # Errors
-/// Of the hook.
 pub fn run(name: &str, args: &[OsString]) -> Result<()> {
     let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).ok_or_else(|| {
         Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
             .object(name)
     })?;
-    // The scripts ran whatever they were told; nobody calls a hook so, but for somebody who asks it for help.
+    // The scripts ignored arguments. Only an operator who looks for help passes one.
     if let Some(arg) = args.first() {
-        let text =
-            format!("{name} takes no arguments, and was given {}: nothing was done", arg.to_string_lossy());
-        let hint = "call it as a runner of hooks does: with DURING_UPDATE=1 or 0 in its environment";
+        let text = format!("{name} takes no arguments, not {}: nothing was done", arg.to_string_lossy());
+        let hint = "call it as the hook runner does: with DURING_UPDATE=1 or 0 in its environment";
         return Err(Error::new(Code::Usage, text).object(name).with_hint(hint));
     }
     let during_update = std::env::var_os("DURING_UPDATE").is_some_and(|v| v == "1");

@@ -1,4 +1,4 @@
-//! `80-rollback`: what tells the next boots, and the supervisor, that an update is under way or no longer is.
+//! `80-rollback`: the files that tell the next boots and the supervisor whether an update is under way.
 
 use std::path::Path;
 
@@ -14,17 +14,14 @@ use crate::state::files::{
 };
 use crate::sys::file::{self, Folder, Steps as _};
 
-/// During an update: breadcrumbs, and no flags of an earlier one. Otherwise: nothing of either.
-///
-/// # Errors
-/// `HookFailed` when a boot partition is not mounted, `StateUnwritable`.
+/// During an update: breadcrumbs, and no flags of an earlier one. Otherwise neither.
 pub(super) fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
     for point in [paths.boot(), paths.plain_boot()] {
         if !point.is_dir() {
             let why = format!("{} does not exist", point.display());
             return Err(failed("prepare for a rollback", why, &point)
-                .with_hint("find out why the boot partition is not mounted"));
+                .with_hint("check why the boot partition is not mounted"));
         }
     }
     sweep(&paths.state());
@@ -42,21 +39,21 @@ pub(super) fn run(context: &Context) -> Result<()> {
     flush(&paths.state())
 }
 
-/// What an earlier update's verdict has left for a system that knows nothing of it, a shell release. It would be taken for this
-/// update's: the new system would go back without tests, or stay without them.
+/// Removes records of an earlier update, which a shell release does not remove. Taken for this update's, they would make the new system
+/// roll back without tests, or commit without them.
 fn remove_stale_records(paths: &Paths) -> Result<()> {
     let other = Facts::gather(paths).and_then(|facts| Ok(Roots::of(&facts)?.other()?.slot));
     match other {
         Ok(other) if RollbackRecord::is_at_work(paths, other) => return Ok(()),
         Ok(_) => {}
         Err(e) => {
-            // Whoever selects a root says why it cannot be told.
-            tracing::debug!("records of rollbacks stay: {e}");
+            // The hook that selects a root reports why the roots are unknown.
+            tracing::debug!("keeping the records of rollbacks: {e}");
             return Ok(());
         }
     }
     RollbackRecord::remove(paths)?;
-    // One of this update is there already where copal installs.
+    // Where copal installs, the record of this update exists already.
     if copal_follows(paths) { Ok(()) } else { Trial::remove(paths) }
 }
 
@@ -64,37 +61,37 @@ fn lower_flags(paths: &Paths) -> Result<()> {
     Flag::ALL.into_iter().try_for_each(|flag| flag.lower(paths))
 }
 
-/// Whether the bootloader boots the running root. While it does not, the breadcrumbs are what makes the next boot go on.
+/// Whether the bootloader boots the running root. Until then only the breadcrumbs make the next boot continue.
 fn is_settled(paths: &Paths) -> bool {
     let running = || -> Result<bool> {
         let roots = Roots::of(&Facts::gather(paths)?)?;
         Ok(detect(paths)?.read()?.root.means(&roots.active))
     };
     running().unwrap_or_else(|e| {
-        tracing::debug!("cannot tell whether the running root is selected: {e}");
+        tracing::debug!("cannot determine whether the running root is selected: {e}");
         false
     })
 }
 
-/// Whether copal called, which removes the breadcrumbs itself once the selection is the old one. After a shell release's hooks
-/// nobody does, and breadcrumbs that stay would keep the supervisor from rebooting for good.
+/// Whether copal called, which removes the breadcrumbs after it has selected the old root. After the hooks of a shell release no program
+/// does, and remaining breadcrumbs would keep the supervisor from every reboot.
 fn copal_follows(paths: &Paths) -> bool {
     Marker::read(paths)
         .unwrap_or_else(|e| {
-            tracing::warn!("{e}; taken for that of another boot");
+            tracing::warn!("{e}; taking it for that of another boot");
             None
         })
         .is_some()
 }
 
-/// What a cut left of an earlier change.
+/// Removes temporary files of an interrupted change.
 fn sweep(state: &Path) {
     if let Err(e) = Folder::open(state).and_then(|folder| file::sweep(&folder)) {
         tracing::warn!("cannot clean up {}: {e}", state.display());
     }
 }
 
-/// Also what a shell release put there without waiting for it.
+/// A shell release does not flush its files.
 fn flush(state: &Path) -> Result<()> {
     let flushed = Folder::open(state).and_then(|folder| {
         folder.sync_folder()?;

@@ -1,7 +1,7 @@
-//! `70-sshd_migrate_keys`: the host key of dropbear, which old releases had, as one of OpenSSH.
+//! `70-sshd_migrate_keys`: converts the dropbear host key of old releases for OpenSSH.
 //!
-//! The key is made in a folder of its own and gets its name last and whole: its presence says that there is nothing left to
-//! do, so a half one would lock the owner out for good.
+//! The key is created in a folder of its own and renamed when it is complete: where it exists, the hook does nothing, so half a key
+//! would lock the owner out for good.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -19,19 +19,15 @@ const DROPBEAR: &str = "/mnt/state/root-overlay/etc/dropbear/dropbear_rsa_host_k
 const OPENSSH: &str = "/mnt/state/root-overlay/etc/ssh/hostkeys/ssh_host_rsa_key";
 const PUBLIC: &str = "/mnt/state/root-overlay/etc/ssh/hostkeys/ssh_host_rsa_key.pub";
 
-/// Beside the key, so that a key that was left half made never leaves the state partition.
+/// Beside the key, so that half a key never leaves the state partition.
 const WORK: &str = "/mnt/state/root-overlay/etc/ssh/hostkeys/.migrate";
 
-/// Converts the key, once.
-///
-/// # Errors
-/// `HookFailed` when a program is missing or fails; `StateUnwritable`.
 pub(super) fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
     let (old, new) = (paths.at(DROPBEAR), paths.at(OPENSSH));
     let work = paths.at(WORK);
     if is_key(&new) {
-        // A cut behind the last step left a second copy of the key.
+        // A power cut after the last step left a second copy of the key.
         remove(&work);
         return Ok(());
     }
@@ -49,7 +45,7 @@ pub(super) fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// An empty file is what a conversion by a shell release leaves when the power fails.
+/// A shell release leaves an empty file when the power fails during a conversion.
 fn is_key(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() > 0)
 }
@@ -69,7 +65,7 @@ fn remove(work: &Path) {
     }
 }
 
-/// An empty folder that nobody else can look into.
+/// An empty folder that no other user can read.
 fn begin(work: &Path) -> io::Result<()> {
     let (parent, _) = split(work);
     make_folders(parent)?;
@@ -84,11 +80,11 @@ fn migrate(paths: &Paths, convert: &Path, keygen: &Path, made: &Path) -> Result<
     let command = Command::new(convert).args(["dropbear", "openssh"]).arg(paths.at(DROPBEAR)).arg(made);
     run_program(command, convert, "convert the host key of dropbear")?;
     if !is_key(made) {
-        return Err(failed("convert the host key of dropbear", "dropbearconvert made no key", made));
+        return Err(failed("convert the host key of dropbear", "dropbearconvert created no key", made));
     }
-    // ssh-keygen refuses a private key that others can read, and sshd does later.
+    // ssh-keygen, and later sshd, refuse a private key that other users can read.
     fs::set_permissions(made, Permissions::from_mode(0o600)).map_err(|e| unwritable(made, e))?;
-    let what = "tell the public part of the host key";
+    let what = "print the public part of the host key";
     let lines = run_program(Command::new(keygen).arg("-f").arg(made).arg("-y"), keygen, what)?;
     let public = lines.iter().find(|l| !l.trim().is_empty());
     let public = public.ok_or_else(|| failed(what, "ssh-keygen printed none", made))?;

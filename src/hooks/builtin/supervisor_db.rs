@@ -1,8 +1,8 @@
-//! `75-supervisor-db` and `76-supervisor-db`: the supervisor's database follows it to the folder where a newer one looks.
+//! `75-supervisor-db` and `76-supervisor-db`: copy the supervisor's database to the folder where a newer supervisor reads it.
 //!
 //! It moved twice: some releases before v2.64.1 had it in `/mnt/data/resin-supervisor`, those before v2.80.10 in
-//! `resin-data/resin-supervisor`. It is copied when a release is installed, and the old folder goes when that release has been
-//! confirmed: a system that is gone back to still finds its own.
+//! `resin-data/resin-supervisor`. An update copies it; the commit of the release removes the old folder, so that after a rollback the
+//! old supervisor finds its own.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -18,17 +18,17 @@ use crate::sys::file::{self, Content, Folder, Steps as _};
 
 const DATABASE: &str = "database.sqlite";
 
-/// What `SQLite` keeps beside a database: changes that are not in it yet, or must be taken back. Without them a copy may lack
-/// what was confirmed last; and old ones beside a new copy would be worked into it.
+/// Files of `SQLite` with changes that are not in the database yet, or must be reverted. A copy without them may lack the last commits;
+/// old ones beside a new copy would be applied to it.
 const BESIDE: [&str; 2] = ["database.sqlite-wal", "database.sqlite-journal"];
 
-/// An index into the first of them, in shared memory. Made anew by whoever opens the database.
+/// An index of the first, in shared memory. Each process that opens the database rebuilds it.
 const INDEX: &str = "database.sqlite-shm";
 
-/// As often a database that changes while it is copied is copied.
+/// For a database that changes while it is copied.
 const ATTEMPTS: u32 = 3;
 
-/// A move, below the data partition.
+/// Paths below the data partition.
 struct Move {
     from: &'static str,
     to: &'static str,
@@ -37,34 +37,18 @@ struct Move {
 const FIRST: Move = Move { from: "resin-supervisor", to: "resin-data/resin-supervisor" };
 const SECOND: Move = Move { from: "resin-data/resin-supervisor", to: "resin-data/balena-supervisor" };
 
-/// `75-forward_…`.
-///
-/// # Errors
-/// `DataUnwritable`.
 pub(super) fn forward_first(context: &Context) -> Result<()> {
     FIRST.forward(&context.paths)
 }
 
-/// `75-fwd_commit_…`.
-///
-/// # Errors
-/// `DataUnwritable`.
 pub(super) fn commit_first(context: &Context) -> Result<()> {
     FIRST.commit(&context.paths)
 }
 
-/// `76-forward_…`.
-///
-/// # Errors
-/// `DataUnwritable`.
 pub(super) fn forward_second(context: &Context) -> Result<()> {
     SECOND.forward(&context.paths)
 }
 
-/// `76-fwd_commit_…`.
-///
-/// # Errors
-/// `DataUnwritable`.
 pub(super) fn commit_second(context: &Context) -> Result<()> {
     SECOND.commit(&context.paths)
 }
@@ -82,7 +66,7 @@ impl Move {
                 return Ok(());
             }
             if is_newer(&copy, &source) {
-                tracing::warn!("{} is newer than {}, and stays", to.display(), from.display());
+                tracing::warn!("{} is newer than {}; keeping it", to.display(), from.display());
                 return Ok(());
             }
         }
@@ -101,7 +85,7 @@ impl Move {
             return Ok(());
         }
         if !is_newer(&copy, &source) {
-            tracing::warn!("{} is not newer than {}, which stays", to.display(), from.display());
+            tracing::warn!("{} is not newer than {}; keeping both", to.display(), from.display());
             return Ok(());
         }
         remove_all(&from).map_err(|e| {
@@ -109,7 +93,7 @@ impl Move {
                 .object(from.display())
                 .because(e)
         })?;
-        tracing::info!("removed {}, which nothing uses any more", from.display());
+        tracing::info!("removed {}, which is no longer used", from.display());
         Ok(())
     }
 }
@@ -118,12 +102,12 @@ fn database(folder: &Path) -> Option<Metadata> {
     fs::metadata(folder.join(DATABASE)).ok().filter(Metadata::is_file)
 }
 
-/// Strictly: of two that changed at the same instant nobody knows which is the older.
+/// Strictly: of two files with the same time the older one is unknown.
 fn is_newer(copy: &Metadata, source: &Metadata) -> bool {
     (copy.mtime(), copy.mtime_nsec()) > (source.mtime(), source.mtime_nsec())
 }
 
-/// Copies until nothing has changed meanwhile: the supervisor may be running.
+/// Repeats while files change: the supervisor may be running.
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     make_folders(to)?;
     let mut attempt = 1;
@@ -133,7 +117,7 @@ fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
         if stamps(from) == before || attempt == ATTEMPTS {
             return done;
         }
-        tracing::warn!("the database in {} changed while it was copied; once more", from.display());
+        tracing::warn!("the database in {} changed while it was copied; copying it again", from.display());
         attempt += 1;
     }
 }
@@ -145,7 +129,7 @@ fn stamps(folder: &Path) -> Vec<Option<(i64, i64, u64)>> {
         .collect()
 }
 
-/// The database last: its time says that the copy is complete.
+/// Copies the database last: its time says that the copy is complete.
 fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (Folder::open(from)?, Folder::open(to)?);
     file::sweep(&to)?;
@@ -161,8 +145,8 @@ fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
     make_newer(&to, &source)
 }
 
-/// Gives the copy a later time than its source, also where it was the same before, or the clock is wrong: devices without a
-/// battery start in the past. By a second, which shell releases compare by.
+/// Sets the time of the copy later than that of its source, even if the content is the same or the clock is wrong: devices without a
+/// battery start in the past. By a second, since shell releases compare seconds.
 fn make_newer(to: &Folder, source: &File) -> io::Result<()> {
     let (copy, source) = (to.open_file(DATABASE.as_ref())?, source.metadata()?);
     if is_newer(&copy.metadata()?, &source) {
@@ -172,7 +156,7 @@ fn make_newer(to: &Folder, source: &File) -> io::Result<()> {
     copy.sync_all()
 }
 
-/// Removes a folder, its database last: after a cut, the next commit goes on.
+/// Removes the database last: after a power cut, the next commit continues.
 fn remove_all(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

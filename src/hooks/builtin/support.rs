@@ -1,5 +1,3 @@
-//! What several built-in hooks need.
-
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io;
@@ -11,23 +9,19 @@ use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Said, Stream};
 use crate::sys::file::{self, Folder};
 
-/// No tool that is called here takes minutes; one that hangs shall not hold an update for ever.
+/// A tool that hangs must not block an update for ever; none needs minutes.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Where programs are looked for first, whatever `PATH` a container or a change of root has left.
+/// Searched before `PATH`, which a container or a chroot may have changed.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// An installed program.
 pub(super) fn find(paths: &Paths, name: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let folders = FOLDERS.into_iter().map(PathBuf::from).chain(std::env::split_paths(&search));
     folders.map(|folder| paths.at(folder).join(name)).find(|path| path.is_file())
 }
 
-/// Runs a program to its end, and returns the lines of its standard output. What it says on standard error is logged.
-///
-/// # Errors
-/// `HookFailed`: `cannot {what}: …`.
+/// Returns the lines of standard output; standard error is logged.
 pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<String>> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (mut lines, mut last) = (Vec::new(), None);
@@ -37,7 +31,7 @@ pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<St
             tracing::info!("{name}: {line}");
             last = Some(line.to_owned());
         }
-        Said::Nothing(time) => tracing::warn!("{name} has said nothing for {} s", time.as_secs()),
+        Said::Nothing(time) => tracing::warn!("{name} has printed nothing for {} s", time.as_secs()),
     });
     match end {
         Ok(end) if end.is_success() => Ok(lines),
@@ -49,12 +43,11 @@ pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<St
     }
 }
 
-/// `cannot {what}: {why}`.
 pub(super) fn failed(what: &str, why: impl Display, object: &Path) -> Error {
     Error::new(Code::HookFailed, format!("cannot {what}: {why}")).object(object.display())
 }
 
-/// Makes a folder with all that is missing above it. Each has its name only once it is on the medium.
+/// Creates missing parents, too. Each folder gets its name when it is on the medium.
 pub(super) fn make_folders(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -64,7 +57,6 @@ pub(super) fn make_folders(path: &Path) -> io::Result<()> {
     file::make_folder(&Folder::open(parent)?, name)
 }
 
-/// The folder and the name of a file.
 pub(super) fn split(path: &Path) -> (&Path, &OsStr) {
     (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
 }

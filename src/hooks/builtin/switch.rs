@@ -1,4 +1,4 @@
-//! What the three hooks of bootloaders have in common: which root, and the switch itself.
+//! Common to the hooks that select a root.
 
 use crate::boot_state::Backend;
 use crate::disk::Facts;
@@ -7,24 +7,18 @@ use crate::hooks::Context;
 use crate::slot::{Root, Roots};
 use crate::state::files::BootfilesRecord;
 
-/// The root to select: the other one while a release is being installed into it, the running one otherwise.
-///
-/// # Errors
-/// `SlotUnknown`, `SlotSame`, `Io`.
+/// During an update the inactive root, otherwise the running one.
 pub(super) fn wanted(context: &Context, facts: &Facts) -> Result<Root> {
     let roots = Roots::of(facts)?;
     if context.during_update { roots.other().cloned() } else { Ok(roots.active) }
 }
 
-/// Selects a root, on trial while a release is being installed, and reads it back. After it, the release of that root owns the
-/// boot files.
-///
-/// # Errors
-/// `BootStateUnwritable`, `BootStateInvalid`.
+/// Selects a root, on trial during an update, and reads the selection back. From then on the boot files belong to the release of that
+/// root.
 pub(super) fn select(context: &Context, backend: &dyn Backend, root: &Root) -> Result<()> {
     tracing::info!("selecting root {}, partition {}, in {}", root.slot, root.index, backend.file().display());
     if context.during_update && !backend.counts() {
-        tracing::warn!("{} does not count boots: it never goes back by itself", backend.name());
+        tracing::warn!("{} does not count boot attempts: it never falls back", backend.name());
     }
     backend.set(root, context.during_update)?;
     let found = backend.read()?;
@@ -35,7 +29,7 @@ pub(super) fn select(context: &Context, backend: &dyn Backend, root: &Root) -> R
         return Err(Error::new(Code::BootStateUnwritable, text).object(file));
     }
     if let Err(e) = BootfilesRecord::settle(&context.paths, root.slot) {
-        // The next boot finds that it is about the running system, and has nothing to do.
+        // The next boot sees that the record names the running system, and does nothing.
         tracing::warn!("{e}");
     }
     tracing::info!("root {} is used from the next boot on", root.slot);

@@ -6,10 +6,7 @@ use crate::disk::Facts;
 use crate::error::Result;
 use crate::hooks::Context;
 
-/// The selection, then the file of the balena bootloader goes, which a release with U-Boot does not read.
-///
-/// # Errors
-/// `BootStateUnwritable`, `BootStateInvalid`, `SlotUnknown`, `SlotSame`.
+/// Selects first, then removes the file of the balena bootloader, which a release with U-Boot does not read.
 pub(super) fn run(context: &Context) -> Result<()> {
     let facts = Facts::gather(&context.paths)?;
     let root = wanted(context, &facts)?;

@@ -1,8 +1,6 @@
-//! What the board's maker checks.
-//!
-//! The operating system comes with a program that checks nothing, for boards to replace. So where there is none, this root file system
-//! is not what was built, or the board's check was lost in the build: the script `rollback-tests` failed then, and so does
-//! this. A trial that goes back costs an update; a check that silently is none may cost the device.
+//! The check of the board's maker. The OS has a program that checks nothing, for boards to replace. Without any, this root file system is
+//! not the one that was built, or the build lost the board's check: that is a failure, as in the script `rollback-tests`. An
+//! unnecessary rollback costs an update; a missing check may cost the device.
 
 use super::{Finding, Trial, program};
 

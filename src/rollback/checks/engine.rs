@@ -1,4 +1,4 @@
-//! The container engine works: it has a check of its own, which its watchdog uses as well.
+//! The container engine works: runs the engine's own check, which its watchdog also uses.
 
 use super::{Finding, Trial, program};
 

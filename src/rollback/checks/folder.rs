@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use super::{Finding, RunningCheck, Trial, program};
 
-/// The folder of those that the verdict depends on.
+/// The verdict depends on these.
 pub(super) const REQUIRED: &str = "health.d";
-/// The folder of those that are only reported.
+/// These are only reported.
 pub(super) const WANTED: &str = "health.wanted.d";
 
-/// Where the folders are.
 const ABOVE: &str = "/etc/copal";
 
-/// What editors and package managers leave beside a file.
+/// Suffixes of backup files of editors and package managers.
 const LEFT: [&str; 10] =
     ["~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".dpkg-old", ".dpkg-new", ".rpmsave", ".rpmnew"];
 
@@ -29,13 +28,13 @@ pub(super) fn wanted(trial: &Trial) -> Vec<RunningCheck> {
     jobs(trial, WANTED)
 }
 
-/// A job for each check in the folder, by name.
+/// Sorted by name.
 fn jobs(trial: &Trial, folder: &'static str) -> Vec<RunningCheck> {
     let path = trial.paths.at(ABOVE).join(folder);
     let names = match names(&path) {
         Ok(names) => names,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
-        // What cannot be seen may be a check.
+        // An unreadable entry may be a check.
         Err(e) => {
             let why = format!("cannot read {}: {e}", path.display());
             return vec![RunningCheck::new(folder, move || Finding::failed(why))];
@@ -51,19 +50,19 @@ fn jobs(trial: &Trial, folder: &'static str) -> Vec<RunningCheck> {
 
 fn check(path: &Path, name: &str, limit: Duration) -> Finding {
     let idle = |why: &str| {
-        tracing::warn!("{} is not run: {why}", path.display());
+        tracing::warn!("not running {}: {why}", path.display());
         Finding::unknown(format!("it is not run: {why}"))
     };
     match fs::metadata(path) {
-        // Not what anybody put there.
-        Err(e) => Finding::failed(format!("cannot look at {}: {e}", path.display())),
+        // The owner did not put that there.
+        Err(e) => Finding::failed(format!("cannot read {}: {e}", path.display())),
         Ok(file) if !file.is_file() => idle("it is not a file"),
         Ok(file) if file.permissions().mode() & 0o111 == 0 => idle("it is not executable (chmod +x)"),
         Ok(_) => program::check(path, name, limit),
     }
 }
 
-/// The names of what may be a check, sorted.
+/// Candidates, sorted.
 fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
     let mut names = names.collect::<io::Result<Vec<OsString>>>()?;

@@ -1,4 +1,4 @@
-//! A limit for work of our own: a look at a file system or at a bus that hangs.
+//! A limit for copal's own work: a file system or a bus may hang.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -6,23 +6,19 @@ use std::time::Duration;
 
 use tracing::dispatcher;
 
-/// What `work` comes to, if that takes no longer than `limit`. Work that hangs in the kernel cannot be ended: its thread is left
-/// behind.
-///
-/// # Errors
-/// It takes longer, or ends without a result; in words.
+/// The result of `work` within `limit`. Work that hangs in the kernel cannot be ended: its thread is left alone.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let log = dispatcher::get_default(Clone::clone);
-    // Nobody takes the result of work that is too late.
+    // The receiver is gone if the work is too late.
     let run = move || drop(sender.send(dispatcher::with_default(&log, work)));
     let thread = thread::Builder::new().name("health check".to_owned()).spawn(run);
     thread.map_err(|e| format!("it cannot be started: {e}"))?;
     receiver.recv_timeout(limit).map_err(|e| match e {
-        RecvTimeoutError::Timeout => format!("it hangs, and was left behind after {} s", limit.as_secs_f64()),
+        RecvTimeoutError::Timeout => format!("no result after {} s", limit.as_secs_f64()),
         RecvTimeoutError::Disconnected => "it ended without a result".to_owned(),
     })
 }

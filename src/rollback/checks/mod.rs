@@ -1,7 +1,7 @@
 //! The health checks of a system on trial.
 //!
-//! [`TABLE`] has a row for each of them. All are made, even after one has failed, so that the report is complete; one after the
-//! other, since the device is just starting up. None of them can keep the verdict waiting: whatever hangs is a failure when its
+//! [`TABLE`] has a row for each. All of them run, even after a failure, so that the report is complete; one after the other, since the
+//! device is just starting. None can delay the verdict: a check that hangs has failed at its limit.
 //! time is over.
 
 use std::time::{Duration, Instant};
@@ -20,14 +20,13 @@ mod program;
 mod units;
 mod vpn;
 
-/// For a check to end by itself what has taken too long.
+/// For a check to kill its own program.
 const TO_END: Duration = Duration::from_secs(30);
 
-/// A row of the table.
 pub struct Row {
-    /// Its name in the report. What it finds in a folder is called `NAME/FILE`.
+    /// In the report. Checks in a folder are called `NAME/FILE`.
     pub name: &'static str,
-    /// Whether the verdict depends on it, rather than that it is only reported.
+    /// Whether the verdict depends on it.
     pub required: fn(&RollbackConf) -> bool,
     kind: CheckKind,
 }
@@ -35,14 +34,13 @@ pub struct Row {
 const ALWAYS: fn(&RollbackConf) -> bool = |_| true;
 const NEVER: fn(&RollbackConf) -> bool = |_| false;
 
-/// How a check is made.
 enum CheckKind {
     One(fn(&Trial) -> Finding),
     /// Finds the checks first.
     Several(fn(&Trial) -> Vec<RunningCheck>),
 }
 
-/// Every health check, in the order in which they are made.
+/// In the order in which they run.
 pub const TABLE: &[Row] = &[
     Row { name: "vpn", required: ALWAYS, kind: CheckKind::One(vpn::check) },
     Row { name: "engine", required: ALWAYS, kind: CheckKind::One(engine::check) },
@@ -52,34 +50,31 @@ pub const TABLE: &[Row] = &[
     Row { name: "units", required: |conf| conf.units_required, kind: CheckKind::One(units::check) },
 ];
 
-/// What the checks have to work with.
 #[derive(Clone)]
 struct Trial {
     paths: Paths,
-    /// For each of them.
+    /// For each check.
     limit: Duration,
     bus: Bus,
 }
 
-/// One check to be made.
 struct RunningCheck {
     name: String,
     look: Box<dyn FnOnce() -> Finding + Send>,
 }
 
-/// What a check has found.
 struct Finding {
     result: CheckResult,
     reason: String,
 }
 
-/// Makes every health check. Takes at most the limit of `conf`, and half a minute, for each of them.
+/// Takes at most the limit of `conf` plus half a minute for each check.
 #[must_use]
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
     run_with(paths, conf, &Bus::system())
 }
 
-/// [`run`] with systemd on another bus.
+/// With systemd on another bus.
 #[must_use]
 pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
     let trial = Trial { paths: paths.clone(), limit: conf.check_limit, bus: bus.clone() };
@@ -93,16 +88,12 @@ pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
     checks
 }
 
-/// Whether nothing that is required has failed.
+/// Whether no required check has failed.
 #[must_use]
 pub fn passed(checks: &[Check]) -> bool {
     !checks.iter().any(counts_against)
 }
 
-/// The verdict of one run as a result.
-///
-/// # Errors
-/// [`Code::HealthCheckFailed`] names the required checks that failed.
 pub fn judge(checks: &[Check]) -> Result<()> {
     let failed: Vec<&Check> = checks.iter().filter(|c| counts_against(c)).collect();
     let Some(first) = failed.first() else { return Ok(()) };
@@ -122,7 +113,7 @@ impl Row {
             CheckKind::One(check) => vec![RunningCheck::new(self.name, move || check(&trial))],
             CheckKind::Several(find) => guard::within(TO_END, move || find(&trial)).unwrap_or_else(|why| {
                 vec![RunningCheck::new(self.name, move || {
-                    Finding::failed(format!("cannot look for checks: {why}"))
+                    Finding::failed(format!("cannot list the checks: {why}"))
                 })]
             }),
         }
@@ -169,7 +160,7 @@ fn tell(check: &Check) {
     let seconds = format!("{:.3}", check.seconds);
     let only = if check.required { "" } else { " (only reported)" };
     let text = format!("health check {name}{only}: {word} after {seconds} s: {reason}");
-    // Of a required one that has failed, the verdict warns.
+    // The verdict logs a failed required check.
     if check.result == CheckResult::Failed && !check.required {
         tracing::warn!(COPAL_CHECK = name, COPAL_RESULT = word, COPAL_DURATION = seconds, "{text}");
     } else {

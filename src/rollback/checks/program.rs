@@ -1,4 +1,4 @@
-//! A check that somebody else wrote: a program whose exit status 0 says that all is well.
+//! A check by a program of a board or an owner: exit status 0 means healthy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::Finding;
 use crate::sys::command::{Command, Speaker};
 
-/// Longest reason, in characters.
+/// In characters.
 const MOST: usize = 200;
 
-/// Runs the program at `path`, which its lines in the log call `name`. The last thing it says is the reason.
+/// `name`: in log lines. The last output line is the reason.
 pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {
     let full = path.display().to_string();
     let speaker = Speaker { name, full: &full, hook: None, levels: true };

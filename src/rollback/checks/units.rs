@@ -1,7 +1,5 @@
-//! No unit that was active before the update has failed.
-//!
-//! Releases differ in their units, and one that has failed may matter to nobody. So this is a report, unless the owner says
-//! otherwise.
+//! No unit that was active before the update has failed. Only a report unless the owner requires it: releases differ in their units, and
+//! a failed one may not matter.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +7,7 @@ use super::{Finding, Trial};
 use crate::sys::systemd;
 use crate::update::snapshot;
 
-/// Units that a reason names at most.
+/// Units that a reason names.
 const MOST: usize = 8;
 
 pub(super) fn check(trial: &Trial) -> Finding {
@@ -23,7 +21,7 @@ pub(super) fn check(trial: &Trial) -> Finding {
     }
     let failed = match trial.bus.failed_units() {
         Ok(failed) => failed,
-        Err(e) => return Finding::unknown(format!("cannot tell which units have failed: {e}")),
+        Err(e) => return Finding::unknown(format!("cannot list the failed units: {e}")),
     };
     let before: BTreeSet<&str> = before.iter().map(String::as_str).collect();
     let lost: Vec<&str> = failed.iter().map(String::as_str).filter(|u| before.contains(u)).collect();

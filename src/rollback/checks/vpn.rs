@@ -11,6 +11,6 @@ pub(super) fn check(trial: &Trial) -> Finding {
     match files::kept_vpn_state(&trial.paths) {
         Some(true) => Finding::failed("it is down, and was up before the update"),
         Some(false) => Finding::passed("it is down, as it was before the update"),
-        None => Finding::unknown("it is down, and nothing says whether it was up before the update"),
+        None => Finding::unknown("it is down; it is unknown whether it was up before the update"),
     }
 }

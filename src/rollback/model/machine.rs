@@ -1,4 +1,4 @@
-//! A device of files: what lasts on it, what its bootloader does with that, and what its programs see.
+//! A device made of files: what lasts on it, what its bootloader does, and what its programs see.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +11,6 @@ use crate::slot::Slot;
 use crate::sys::file;
 use crate::tree::{GIB, MIB, Tree};
 
-/// How the bootloader is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loader {
     Uboot,
@@ -20,8 +19,8 @@ pub(super) enum Loader {
 }
 
 impl Loader {
-    /// The highest count at which the bootloader still takes the selected root (boot-state: 3 for U-Boot; a count of 2 is one too
-    /// many for GRUB, 3 for the balena bootloader).
+    /// The highest count at which the bootloader still boots the selected root (3 for U-Boot; a count of 2 is one too many for GRUB, 3 for
+    /// the balena bootloader).
     fn limit(self) -> u32 {
         match self {
             Loader::Uboot => 3,
@@ -47,20 +46,19 @@ impl Loader {
     }
 }
 
-/// What lasts, by path: everything on the boot and state partitions, and what is in the two slots.
+/// What lasts, by path: boot partition, state partition, and the content of the two slots.
 pub(super) type Lasting = BTreeMap<String, Vec<u8>>;
 
-/// Where a slot's content stands; read by nobody but the model.
+/// The content of a slot. Only the model reads it.
 pub(super) fn slot_file(slot: Slot) -> String {
     format!("mnt/slots/{slot}")
 }
 
-/// What is in a slot: `empty`, `partial`, or a release.
 pub(super) fn content(state: &Lasting, slot: Slot) -> &str {
     std::str::from_utf8(&state[&slot_file(slot)]).unwrap()
 }
 
-/// The boot selection by eyes other than copal's: root, on trial, count.
+/// The boot selection, read without copal's code: root, on trial, count.
 pub(super) fn selection(told: Loader, state: &Lasting) -> (Slot, bool, u32) {
     let value = |file: &str, key: &str| -> Option<String> {
         let text = String::from_utf8_lossy(state.get(file)?).into_owned();
@@ -80,7 +78,6 @@ pub(super) fn selection(told: Loader, state: &Lasting) -> (Slot, bool, u32) {
     (root, trial, count.and_then(|c| u32::from_str_radix(&c, 16).ok()).unwrap_or(0))
 }
 
-/// The bootloader counts an attempt.
 fn count(told: Loader, state: &mut Lasting, count: u32) {
     match told {
         Loader::Uboot => {
@@ -98,7 +95,7 @@ fn count(told: Loader, state: &mut Lasting, count: u32) {
     }
 }
 
-/// From power-on to userspace: the slot that is reached, or what became of the device. `lives` says which slots reach userspace.
+/// From power-on to userspace: the slot that boots, or why none does. `lives`: which slots reach userspace.
 pub(super) fn boot(
     told: Loader,
     state: &mut Lasting,
@@ -124,7 +121,6 @@ pub(super) fn boot(
     Err("boots no system at all")
 }
 
-/// A machine.
 pub(super) struct Machine {
     tree: Tree,
     pub told: Loader,
@@ -132,14 +128,13 @@ pub(super) struct Machine {
     seen: Rc<RefCell<Seen>>,
 }
 
-/// What there is to see while the machine runs.
 #[derive(Default)]
 struct Seen {
-    /// What lasted before each change: what a cut there leaves.
+    /// What lasted before each change, and so after a power cut.
     cuts: Vec<Lasting>,
-    /// What lasts by now, but for the change that was announced last.
+    /// What lasts now, without the change announced last.
     now: Lasting,
-    /// The path of that.
+    /// The path of that change.
     changing: Option<PathBuf>,
 }
 
@@ -155,9 +150,9 @@ impl Seen {
 }
 
 impl Machine {
-    /// One whose root file system is in a slot. Powered off.
+    /// Powered off.
     pub(super) fn new(told: Loader, running: Slot) -> Machine {
-        // In memory: there is no drive to be flushed, and nothing is to outlast this test.
+        // In memory: there is no drive to flush.
         let mut tree = Tree::in_folder(Path::new("/dev/shm"));
         tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data");
         tree.folder("/mnt/state").folder("/mnt/slots").folder("/mnt/boot");
@@ -178,7 +173,7 @@ impl Machine {
         Machine { tree, told, running, seen: Rc::default() }
     }
 
-    /// Power on: what lasts is there, and nothing else. From now on each change is a place for a cut.
+    /// Power on: only what lasts is there. From now on each change is a place for a cut.
     pub(super) fn start(&self, state: &Lasting) {
         let root = self.paths().root().to_owned();
         for folder in PARTITIONS.iter().chain(&["run/copal", "releases"]) {
@@ -208,7 +203,6 @@ impl Machine {
         });
     }
 
-    /// The other root cannot be mounted.
     pub(super) fn lose_other(&self) {
         let table = self.paths().at("/proc/self/mountinfo");
         let text = fs::read_to_string(&table).unwrap();
@@ -220,7 +214,7 @@ impl Machine {
         self.tree.paths()
     }
 
-    /// The boot files of what is in a slot: two, so that they can be mixed.
+    /// Two boot files, so that they can be mixed.
     pub(super) fn release(&self, slot: Slot) -> PathBuf {
         self.paths().at(format!("/releases/{slot}/resin-boot"))
     }
@@ -234,7 +228,7 @@ impl Machine {
         }
     }
 
-    /// What every cut has left, and what there is in the end.
+    /// What every cut has left, and what the device has at the end.
     pub(super) fn stop(&self) -> (Vec<Lasting>, Lasting) {
         file::seen::no_more();
         let end = self.now();
@@ -248,7 +242,7 @@ impl Machine {
         lasting(self.paths().root())
     }
 
-    /// A durable step of the model's own: what is in a slot changes.
+    /// Changes the content of a slot, durably.
     pub(super) fn fill(&self, slot: Slot, content: &str) {
         file::seen::change(&self.paths().at(slot_file(slot)));
         fs::write(self.paths().at(slot_file(slot)), content).unwrap();
@@ -256,26 +250,23 @@ impl Machine {
     }
 }
 
-/// Below the boot partition.
 pub(super) const BOOT_FILES: [&str; 2] = ["board.dtb", "overlays/wifi.dtbo"];
 
-/// Whose boot files are in place; `None` for a mix.
+/// The slot of the boot files; `None` for a mix.
 pub(super) fn boot_files(state: &Lasting) -> Option<&str> {
     let all = BOOT_FILES
         .map(|name| state.get(&format!("mnt/boot/{name}")).map(|b| std::str::from_utf8(b).unwrap()));
     all.iter().all(|f| *f == all[0]).then_some(all[0]).flatten()
 }
 
-/// What lasts, by folder.
 const PARTITIONS: [&str; 3] = ["mnt/boot", "mnt/state", "mnt/slots"];
 
-/// The name of a path among what lasts. What is left of a change that a cut came into is not among it, since it is swept away; nor
-/// is the history, which nobody decides by.
+/// The name of a path among what lasts. Leftovers of a write are not part of it, since they are swept; nor is the history, on which no
+/// decision depends.
 fn name_of(root: &Path, path: &Path) -> Option<String> {
     let name = path.file_name()?;
     let lasts = PARTITIONS.iter().any(|p| path.starts_with(root.join(p)));
     let counts = lasts && !file::is_leftover(name) && !name.to_string_lossy().starts_with("history");
-    // A folder by itself says nothing.
     (counts && !path.is_dir()).then(|| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())
 }
 
@@ -296,7 +287,7 @@ fn lasting(root: &Path) -> Lasting {
     all
 }
 
-/// A record without the number of its update: nothing depends on which update it was.
+/// Without the number of the update, on which nothing depends.
 fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     if !name.starts_with("mnt/state/copal/") {
         return bytes;
@@ -308,7 +299,7 @@ fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     serde_json::to_vec(&record).unwrap()
 }
 
-/// A device as it left the factory: root A with its boot files, selected for good.
+/// Root A with its boot files, selected for good.
 pub(super) fn factory(told: Loader) -> Lasting {
     let mut state = Lasting::new();
     state.insert(slot_file(Slot::A), b"v1".into());

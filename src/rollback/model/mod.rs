@@ -1,9 +1,9 @@
-//! The whole machine, with a power cut before every durable change that the programs make: from each state that a cut or a run leaves,
-//! everything that can happen next, until no new state comes up.
+//! A model of the whole machine, with a power cut before every durable change: from each state that a cut or a run leaves, everything that
+//! can happen next, until no new state appears.
 //!
-//! The programs are the real ones, on the files of a made-up device. What stands in for others: the container engine, the health checks,
-//! the reboot, and a bootloader that reads its files for itself. A change is one rename, removal or sector; what a cut leaves within
-//! one of these is tried elsewhere (`tests/bootloader/cuts.rs`, `tests/guest/hooks.rs`).
+//! The programs are the real ones, on the files of a made-up device. The container engine, the health checks, the reboot and the bootloader
+//! are replaced. A change is one rename, removal or sector; cuts within one of these are tested elsewhere (`tests/bootloader/cuts.rs`,
+//! `tests/guest/hooks.rs`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod machine;
@@ -32,22 +32,17 @@ use crate::update::preflight::Device;
 use crate::update::steps::Update;
 use crate::update::{self, Source};
 
-/// What the new release is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
-    /// Its checks pass.
     Good,
-    /// They fail.
     Unhealthy,
-    /// They fail, and the old system's hooks do not run.
+    /// The checks fail, and the old system's hooks do not run.
     UnhealthyWithoutOldHooks,
-    /// They fail, and the old system's root is lost when it starts: it can neither be mounted nor be booted any more.
+    /// The checks fail, and the old system's root is lost at its start: it can neither be mounted nor booted.
     UnhealthyWithoutOldRoot,
-    /// It never reaches userspace.
     Dead,
 }
 
-/// Where an update fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fails {
     Nowhere,
@@ -56,7 +51,7 @@ enum Fails {
     BehindSelection,
 }
 
-/// What happens once userspace is up and the programs of the boot have run.
+/// After userspace is up and the programs of the boot have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Update(Fails),
@@ -74,7 +69,6 @@ const DAYS: &[&[Action]] = &[
     &[Action::Update(Fails::Nowhere), Action::Update(Fails::BehindBootFiles)],
 ];
 
-/// Calls built-in hooks as the programs of a release are called, on the machine.
 fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<()> {
     let paths = m.paths();
     let roots = Roots::of(&Facts::gather(&paths)?)?;
@@ -92,12 +86,11 @@ fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<(
     Ok(())
 }
 
-/// A failure that the day has in it.
+/// A failure that the model causes.
 fn wanted() -> Error {
     Error::new(Code::HookFailed, "fails as it should")
 }
 
-/// An update's container engine.
 struct Engine<'a> {
     machine: &'a Machine,
     target: Slot,
@@ -146,7 +139,7 @@ impl Installer for Engine<'_> {
     }
 }
 
-/// `hostapp-update`; a refusal is one of the things that may happen.
+/// A refusal is one of the possible results.
 fn update(m: &Machine, fails: Fails) {
     let paths = m.paths();
     let request = update::Request {
@@ -187,7 +180,7 @@ fn phase_of(m: &Machine) -> Phase {
     observe(&paths, &roots).unwrap().phase
 }
 
-/// From the start of userspace on; whether the device reboots by itself.
+/// Returns whether the device reboots.
 fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     let paths = m.paths();
     let conf = RollbackConf::default();
@@ -235,7 +228,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         || crumb("copal/commit-due") && ended(commit_hooks::run_with(&context))
 }
 
-/// A state, with the slot that has proved itself.
+/// With the slot that was committed.
 type State = (Lasting, Slot);
 
 struct Model {
@@ -246,7 +239,7 @@ struct Model {
     todo: VecDeque<usize>,
     states: Vec<State>,
     why: Vec<(usize, String)>,
-    /// Devices at rest of which every day has been seen.
+    /// States at rest from which every action was tried.
     rested: HashSet<(Lasting, Slot, Slot)>,
     runs: usize,
     cuts: usize,
@@ -290,7 +283,6 @@ impl Model {
         self.todo.push_back(number);
     }
 
-    /// How a state came about.
     fn story(&self, mut number: usize) -> String {
         let mut steps = Vec::new();
         while number != 0 {
@@ -317,14 +309,14 @@ impl Model {
             match boot(told, &mut state, lives) {
                 Ok(Slot::B) if health == Health::UnhealthyWithoutOldRoot => self.alone(number, state),
                 Ok(running) => self.boot(number, &state, good, running),
-                // So many cuts come into no trial that the bootloader is not right to give it up.
+                // After so many cuts without a trial the bootloader falls back rightly.
                 Err(_) if health == Health::UnhealthyWithoutOldRoot && selection(told, &state).1 => {}
                 Err(what) => self.complain(what, number, "boot"),
             }
         }
     }
 
-    /// The programs of a boot; then whatever may happen in a device that has come to rest as this one has, once for all those.
+    /// The programs of a boot, then each action, once for each state at rest.
     fn boot(&mut self, number: usize, state: &Lasting, good: Slot, running: Slot) {
         let healthy = self.health == Health::Good || running == good;
         let old_hooks = self.health != Health::UnhealthyWithoutOldHooks;
@@ -360,7 +352,7 @@ impl Model {
         }
     }
 
-    /// A boot of the new system, when the old one is lost: there is no update, and it proves nothing, but nothing else is left.
+    /// A boot of the new system after the old one is lost: no update, no proof, but nothing else is left.
     fn alone(&mut self, number: usize, mut state: Lasting) {
         let (running, how) = (Slot::B, "B boots alone");
         state.insert(machine::slot_file(Slot::A), b"lost".into());
@@ -378,8 +370,7 @@ impl Model {
         }
     }
 
-    /// Takes up what every cut of a run has left, and what there is at its end, which it returns with the slot that has proved itself
-    /// by then.
+    /// Adds the states that every cut of a run has left, and its end. Returns that, with the slot committed by then.
     fn keep(&mut self, number: usize, how: &str, m: &Machine, mut good: Slot) -> (Lasting, Slot) {
         self.runs += 1;
         let (cuts, end) = m.stop();
@@ -400,7 +391,7 @@ impl Model {
         if stays { running } else { good }
     }
 
-    /// What must hold once all is quiet.
+    /// What must hold at rest.
     fn look(&mut self, number: usize, how: &str, running: Slot, state: &Lasting, good: Slot, idle: bool) {
         let m = self.machines[&running].clone();
         let phase = phase_of(&m);
@@ -427,7 +418,6 @@ impl Model {
     }
 }
 
-/// Files that belong to an update, or to a way back.
 const LEFT: [&str; 6] =
     ["breadcrumb", "copal/bootfiles", "copal/rollback", "copal/commit-due", "copal/trial", "-variables"];
 
@@ -435,7 +425,7 @@ fn run(told: Loader, health: Health) {
     let mut model = Model::new(told, health);
     model.explore();
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
-    // Past the test's capture: how far this reaches is worth a line of every log.
+    // Not captured by the test: every log shows how far this reaches.
     writeln!(std::io::stdout(), "{told:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
     let complaints: Vec<String> = model
         .complaints
@@ -447,7 +437,7 @@ fn run(told: Loader, health: Health) {
     assert!(model.states.len() > 20, "only {} states", model.states.len());
 }
 
-/// A test for each pair, so that they run side by side.
+/// A test for each pair: they run in parallel.
 macro_rules! explore {
     ($($name:ident: $told:ident $health:ident;)*) => {
         $(#[test]

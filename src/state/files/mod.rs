@@ -1,7 +1,7 @@
-//! The small files that an update leaves behind for whoever comes after it: a supervisor, the next boot, a rollback.
+//! State files: read by the supervisor, by the next boot and by a rollback.
 //!
-//! Names and meanings of those directly on the state partition are the contract with shell releases of the OS and with the
-//! supervisor; the others are copal's own. Every change is on the medium when its function returns.
+//! Names and meanings of the files directly on the state partition are those of shell releases and of the supervisor; the others are
+//! copal's own. Every function returns after its change is on the medium.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,29 +20,21 @@ mod records;
 
 pub use records::{BootfilesRecord, CommitDue, Marker, RollbackKind, RollbackRecord, Trial};
 
-/// While it is there, the supervisor does not reboot, and `rollback-health` runs at boot.
+/// While it exists, the supervisor does not reboot, and `rollback-health` runs at boot.
 const HEALTH_BREADCRUMB: &str = "rollback-health-breadcrumb";
-/// While it is there, `rollback-altboot` runs at boot.
+/// While it exists, `rollback-altboot` runs at boot.
 const ALTBOOT_BREADCRUMB: &str = "rollback-altboot-breadcrumb";
-/// What the running system was like before the update.
+/// The state of the running system before the update.
 const VARIABLES: &str = "rollback-health-variables";
 
-/// Most bytes of a file that is read here. What copal writes has some hundred.
+/// Limit in bytes; copal writes some hundred.
 const LARGEST: u64 = 64 << 10;
 
-/// Whether there is a breadcrumb, of either kind.
-///
-/// # Errors
-/// The state partition cannot be looked at.
 pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
     Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
         || is_there(&paths.state().join(ALTBOOT_BREADCRUMB))?)
 }
 
-/// Creates both breadcrumbs. One that is there stays as it is.
-///
-/// # Errors
-/// `StateUnwritable`.
 pub fn drop_breadcrumbs(paths: &Paths) -> Result<()> {
     for name in [HEALTH_BREADCRUMB, ALTBOOT_BREADCRUMB] {
         if !is_there(&paths.state().join(name))? {
@@ -52,31 +44,25 @@ pub fn drop_breadcrumbs(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Removes both breadcrumbs, that of the health checks last: while one of the two is left, a cut is noticed at the next boot.
-///
-/// # Errors
-/// `StateUnwritable`.
+/// Removes that of the health checks last: while one is left, the next boot notices a cut.
 pub fn remove_breadcrumbs(paths: &Paths) -> Result<()> {
     remove(&paths.state(), ALTBOOT_BREADCRUMB)?;
     remove(&paths.state(), HEALTH_BREADCRUMB)
 }
 
-/// What became of an earlier update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
-    /// The new system ran, was given up, and the device went back.
+    /// The new system ran and failed; the device was rolled back.
     HealthTriggered,
-    /// The bootloader gave up, and the device went back.
+    /// The bootloader fell back, and the device was rolled back.
     AltbootTriggered,
-    /// The device could not go back: nobody could mount the other root, or restore its boot files.
+    /// The rollback failed: the other root could not be mounted, or its boot files could not be restored.
     HealthFailed,
 }
 
 impl Flag {
-    /// Every flag.
     pub const ALL: [Flag; 3] = [Flag::HealthTriggered, Flag::AltbootTriggered, Flag::HealthFailed];
 
-    /// Name of its file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,41 +72,25 @@ impl Flag {
         }
     }
 
-    /// Whether it is raised.
-    ///
-    /// # Errors
-    /// The state partition cannot be looked at.
     pub fn is_up(self, paths: &Paths) -> Result<bool> {
         is_there(&paths.state().join(self.name()))
     }
 
-    /// Raises it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
     pub fn raise(self, paths: &Paths) -> Result<()> {
         write(&paths.state(), self.name(), b"")
     }
 
-    /// Lowers it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
     pub fn lower(self, paths: &Paths) -> Result<()> {
         remove(&paths.state(), self.name())
     }
 }
 
-/// Keeps whether the VPN was up before the update, for the health checks after it.
-///
-/// # Errors
-/// `StateUnwritable`.
 pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
     let text = format!("BALENAOS_ROLLBACK_VPNONLINE={}\n", u8::from(up));
     write(&paths.state(), VARIABLES, text.as_bytes())
 }
 
-/// Whether the VPN was up before the update; `None` where nothing, or nothing that can be understood, was kept.
+/// `None` where nothing, or nothing valid, was kept.
 #[must_use]
 pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
     let text = file::read_text(&paths.state().join(VARIABLES), LARGEST).ok()?;
@@ -132,22 +102,18 @@ pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
     }
 }
 
-/// When that was kept, in seconds and nanoseconds of the clock at that time.
+/// Modification time: seconds and nanoseconds of the device's clock.
 #[must_use]
 pub fn vpn_state_kept_at(paths: &Paths) -> Option<(i64, i64)> {
     let file = fs::metadata(paths.state().join(VARIABLES)).ok()?;
     Some((file.mtime(), file.mtime_nsec()))
 }
 
-/// Removes what was kept of the system before the update.
-///
-/// # Errors
-/// `StateUnwritable`.
 pub fn remove_variables(paths: &Paths) -> Result<()> {
     remove(&paths.state(), VARIABLES)
 }
 
-/// Removes what a cut or a kill has left of files that were just being written here. What cannot be removed does no harm.
+/// Removes temporary files of interrupted writes. One that cannot be removed does no harm.
 pub fn sweep(paths: &Paths) {
     for folder in [paths.state(), paths.state_files(), paths.run_files()] {
         let swept = match Folder::open(&folder) {
@@ -161,8 +127,8 @@ pub fn sweep(paths: &Paths) {
     }
 }
 
-/// Removes records that cannot be understood, of which none is needed for a device to boot: without the record of a rollback the
-/// bootloader's selection decides, and a system that had failed is tried, and fails, again. To be called at boot only.
+/// Removes damaged records. No boot needs one: without the record of a rollback the bootloader's selection decides, and a system
+/// that failed is tried, and fails, again. Called at boot only.
 pub fn remove_damaged(paths: &Paths) {
     let damaged = |e: &Error| e.code() == Code::StateInvalid;
     let removed = [
@@ -171,27 +137,20 @@ pub fn remove_damaged(paths: &Paths) {
     ];
     for (e, result) in removed.into_iter().flatten() {
         match result {
-            Ok(()) => tracing::warn!("{}; it is removed", e.message()),
+            Ok(()) => tracing::warn!("{}; removing it", e.message()),
             Err(also) => tracing::error!("{}; {}", e.message(), also.message()),
         }
     }
 }
 
-/// A number for one update, from its beginning to its verdict.
-///
-/// # Errors
-/// `Io` when the kernel gives none.
+/// Identifies an update, from its beginning to its verdict.
 pub fn new_transaction() -> Result<String> {
-    // Not below the root of the tests: it is no fact about a device.
+    // The kernel's, also in tests with another root: it is no fact about a device.
     let file = Path::new("/proc/sys/kernel/random/uuid");
     let text = fs::read_to_string(file).map_err(|e| cannot_read(file, e))?;
     Ok(text.trim().to_owned())
 }
 
-/// Identifies this boot.
-///
-/// # Errors
-/// `Io` when the kernel does not tell.
 pub fn boot_id(paths: &Paths) -> Result<String> {
     let file = paths.at("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(&file).map_err(|e| cannot_read(&file, e))?;
@@ -209,7 +168,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         Err(e) => return Err(cannot_read(path, e)),
     };
     serde_json::from_slice(&text).map(Some).map_err(|e| {
-        Error::new(Code::StateInvalid, format!("cannot understand {}", path.display()))
+        Error::new(Code::StateInvalid, format!("cannot parse {}", path.display()))
             .object(path.display())
             .because(e)
     })
@@ -224,7 +183,7 @@ fn put(folder: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     write(folder, name, &text)
 }
 
-/// Only the last part is made: a parent that is missing is a partition that is not mounted.
+/// Creates only the last part: a missing parent is a partition that is not mounted.
 fn make_folder(folder: &Path) -> Result<()> {
     let made = || -> io::Result<()> {
         if folder.try_exists()? {
@@ -232,7 +191,7 @@ fn make_folder(folder: &Path) -> Result<()> {
         }
         let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
         match file::make_folder(&Folder::open(parent)?, name) {
-            // Another thread or program has made it meanwhile.
+            // Another thread or process has created it meanwhile.
             Err(_) if folder.is_dir() => Ok(()),
             made => made,
         }
@@ -243,7 +202,7 @@ fn make_folder(folder: &Path) -> Result<()> {
 fn write(folder: &Path, name: &str, text: &[u8]) -> Result<()> {
     let written = || {
         let folder = Folder::open(folder)?;
-        // What a kill in an earlier change has left would pile up on a small partition.
+        // Temporary files of killed changes would fill a small partition.
         file::sweep(&folder)?;
         file::replace(&folder, OsStr::new(name), &Content::Bytes(text))
     };

@@ -1,4 +1,4 @@
-//! Records: small JSON files with which copal tells itself, across reboots and power cuts, what it was doing.
+//! Records: small JSON files that outlive reboots and power cuts. They say what copal was doing.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,74 +8,46 @@ use crate::error::Result;
 use crate::slot::Slot;
 use crate::state::phase::Marked;
 
-/// "Since the last boot, an update has begun, or a rollback has ended." In memory: gone with the next boot.
+/// An update has begun, or a rollback has ended, in this boot. The file is in memory: a reboot removes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
-    /// What has happened.
     pub kind: Marked,
-    /// In which boot; one of another boot, on a `/run` that outlived it, counts for nothing.
+    /// A record of another boot, on a `/run` that outlived it, is ignored.
     pub boot_id: String,
-    /// Where it leads.
     pub target: Slot,
-    /// Of which update.
     pub transaction: String,
 }
 
 impl Marker {
     const NAME: &'static str = "marker";
 
-    /// The marker of this boot.
-    ///
-    /// # Errors
-    /// It cannot be read, or is damaged.
     pub fn read(paths: &Paths) -> Result<Option<Marker>> {
         let Some(marker) = read::<Marker>(&paths.run_files().join(Self::NAME))? else { return Ok(None) };
         Ok(Some(marker).filter(|m| boot_id(paths).map_or(true, |id| id == m.boot_id)))
     }
 
-    /// Sets it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
     pub fn set(&self, paths: &Paths) -> Result<()> {
         put(&paths.run_files(), Self::NAME, self)
     }
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
     pub fn remove(paths: &Paths) -> Result<()> {
         remove(&paths.run_files(), Self::NAME)
     }
 }
 
-/// Reading, writing and removing a record on the state partition.
 macro_rules! kept_as {
     ($record:ident, $name:literal) => {
         impl $record {
             const NAME: &'static str = $name;
 
-            /// The record, if there is one.
-            ///
-            /// # Errors
-            /// It cannot be read, or is damaged.
             pub fn read(paths: &Paths) -> Result<Option<$record>> {
                 read(&paths.state_files().join(Self::NAME))
             }
 
-            /// Writes it, over any that is there.
-            ///
-            /// # Errors
-            /// `StateUnwritable`.
             pub fn write(&self, paths: &Paths) -> Result<()> {
                 put(&paths.state_files(), Self::NAME, self)
             }
 
-            /// Removes it.
-            ///
-            /// # Errors
-            /// `StateUnwritable`.
             pub fn remove(paths: &Paths) -> Result<()> {
                 remove(&paths.state_files(), Self::NAME)
             }
@@ -83,57 +55,47 @@ macro_rules! kept_as {
     };
 }
 
-/// "The boot files of one slot are being deployed." Written before the first of them, removed once the bootloader durably
-/// selects that slot: in between, the boot partition may hold files of two releases.
+/// The boot files of slot `owner` are being deployed. Written before the first file, removed once the bootloader durably selects
+/// that slot: in between, the boot partition may hold files of two releases.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootfilesRecord {
-    /// Of which update.
     pub transaction: String,
-    /// Whose boot files they are.
     pub owner: Slot,
 }
 
 kept_as!(BootfilesRecord, "bootfiles");
 
 impl BootfilesRecord {
-    /// Removes it if it is that of the slot which the bootloader selects by now.
-    ///
-    /// # Errors
-    /// `StateUnwritable`.
+    /// Removes the record if the bootloader now selects its slot.
     pub fn settle(paths: &Paths, selected: Slot) -> Result<()> {
         match Self::read(paths) {
             Ok(Some(record)) if record.owner == selected => Self::remove(paths),
             Ok(_) => Ok(()),
             Err(e) => {
-                // A damaged one says at most "a deployment was cut off"; whoever selects a slot has deployed its files.
-                tracing::warn!("{e}; it is removed");
+                // A damaged record says at most that a deployment was cut off. The program that selected a slot has deployed its files.
+                tracing::warn!("{e}; removing it");
                 Self::remove(paths)
             }
         }
     }
 }
 
-/// Why a device goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RollbackKind {
-    /// The health checks failed.
     Health,
-    /// The bootloader gave up.
     Altboot,
 }
 
-/// "A rollback is in progress."
+/// A rollback is in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackRecord {
-    /// The slot it leads to.
     pub target: Slot,
-    /// Why.
     pub kind: RollbackKind,
-    /// Of which update; empty where that is not known.
+    /// The update's; empty where it is not known.
     #[serde(default)]
     pub transaction: String,
-    /// The boot in which it was last worked on; empty where that is not known.
+    /// The boot that last worked on it; empty where it is not known.
     #[serde(default)]
     pub boot_id: String,
 }
@@ -141,8 +103,7 @@ pub struct RollbackRecord {
 kept_as!(RollbackRecord, "rollback");
 
 impl RollbackRecord {
-    /// Whether a rollback to `slot` is being worked on in this boot. A record of another boot may be one that nobody has completed: a
-    /// shell release knows nothing of it.
+    /// Whether this boot works on a rollback to `slot`. A record of another boot may be complete: a shell release does not remove it.
     #[must_use]
     pub fn is_at_work(paths: &Paths, slot: Slot) -> bool {
         let record = RollbackRecord::read(paths).ok().flatten();
@@ -150,27 +111,23 @@ impl RollbackRecord {
     }
 }
 
-/// "This slot is to prove itself." Written before an update selects it, removed with the verdict. An update by a shell release
-/// leaves none.
+/// `slot` is on trial. Written before an update selects it, removed with the verdict. An update by a shell release writes none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Of which update.
     pub transaction: String,
-    /// The slot on trial.
     pub slot: Slot,
-    /// How often the system on trial has set the bootloader's count back.
+    /// How often the system on trial has set the boot count to 0.
     #[serde(default)]
     pub resets: u32,
 }
 
 kept_as!(Trial, "trial");
 
-/// "The system in this slot has proved itself, and its commit hooks have not all run."
+/// `slot` is committed, and its commit hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitDue {
-    /// Of which update; empty where that is not known.
+    /// Empty where it is not known.
     pub transaction: String,
-    /// The slot that was committed.
     pub slot: Slot,
 }
 

@@ -2,7 +2,6 @@ use super::*;
 use crate::slot::Slot;
 use crate::state::phase::Marked;
 
-/// A device with an empty state partition.
 fn device() -> (tempfile::TempDir, Paths) {
     let dir = tempfile::tempdir().unwrap();
     for folder in ["mnt/state", "run", "proc/sys/kernel/random"] {
@@ -125,6 +124,5 @@ fn a_state_partition_that_is_not_there_is_an_error() {
     assert_eq!(drop_breadcrumbs(&paths).unwrap_err().code(), Code::StateUnwritable);
     let record = BootfilesRecord { transaction: "t".into(), owner: Slot::B };
     assert_eq!(record.write(&paths).unwrap_err().code(), Code::StateUnwritable);
-    // Nothing to remove is nothing to fail at.
     remove_breadcrumbs(&paths).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The last lines of this boot's journal. They are taken in the boot itself: on most devices the journal is in memory.
+//! The last journal lines of this boot. They are read in that boot: on most devices the journal is in memory.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -8,20 +8,19 @@ use super::record::harmless;
 use crate::config::paths::Paths;
 use crate::sys::command::{Command, End, Said, Stream};
 
-/// Lines that a record of a rollback has.
+/// Lines in the record of a rollback.
 pub const LINES: usize = 200;
 
-/// Longest line that is kept, in bytes.
+/// Bytes of a line; the rest is cut.
 pub(super) const LONGEST: usize = 400;
 
-/// For `journalctl` to answer; it is ended then.
+/// `journalctl` is killed then.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a system has it; the older one without `/usr` merged.
+/// The second is for systems without a merged `/usr`.
 const PLACES: [&str; 2] = ["/usr/bin/journalctl", "/bin/journalctl"];
 
-/// The last `lines` lines of this boot's journal, oldest first, each cut to a few hundred bytes, control characters escaped. Where
-/// they cannot be had, one line that says why.
+/// Oldest first, each line cut to a few hundred bytes, control characters escaped. Without a journal: one line that says why.
 #[must_use]
 pub fn journal_of_this_boot(paths: &Paths, lines: usize) -> Vec<String> {
     let Some(program) = PLACES.iter().map(|p| paths.at(p)).find(|p| p.exists()) else {
@@ -54,7 +53,7 @@ fn ask(program: &Path, lines: usize) -> Result<Vec<String>, String> {
         End::Status(0) if !kept.is_empty() => Ok(kept.into()),
         End::Status(0) if complaint.is_empty() => Err("it has no lines of this boot".to_owned()),
         End::Status(0) => Err(complaint),
-        // What came before is worth more than nothing.
+        // The lines read so far are worth more than none.
         end if !kept.is_empty() => {
             kept.push_back(format!("-- the journal may have more: {end} --"));
             Ok(kept.into())

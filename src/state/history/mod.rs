@@ -1,7 +1,7 @@
-//! What became of each update, and why: `/mnt/state/copal/history.jsonl`, one record a line.
+//! History of updates and rollbacks: `/mnt/state/copal/history.jsonl`, one record a line.
 //!
-//! The history is a witness, never a party: nothing here returns an error, waits for longer than was agreed, or is needed by any
-//! verdict. What the state partition does not take goes to the journal.
+//! No verdict depends on the history: nothing here returns an error or waits longer than a fixed time. A record that cannot be
+//! written goes to the journal.
 
 pub mod announce;
 mod journal;
@@ -20,52 +20,50 @@ pub use journal::{LINES, journal_of_this_boot};
 pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION, Why};
 pub use store::{FILE_LIMIT, LINE_LIMIT, RECORDS};
 
-/// For the state partition to take what it is given. One that takes longer hangs, or is worn out.
+/// A state partition that takes longer hangs, or is worn out.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes room for the records of one update: drops the oldest, and allocates what the next will need, so that a full state
-/// partition does not cost the story of a rollback. Where that fails, the update goes on.
+/// Makes space for the records of one update: drops the oldest, and allocates what the next will need, so that a full state partition
+/// does not cost the record of a rollback. Where that fails, the update goes on.
 pub fn prepare(paths: &Paths) {
     let own = paths.clone();
     if let Err(e) = within(TIMEOUT, move || store::prepare(&own)) {
         tracing::warn!(
-            "cannot make room in {} for what becomes of the update: {e}",
+            "cannot allocate space in {} for the records of this update: {e}",
             store::path(paths).display()
         );
     }
 }
 
-/// Adds a record, on the medium when this returns. One attempt of bounded time; what fails is told to the journal, with the
-/// record.
+/// Adds a record; it is on the medium on return. One attempt of bounded time; where it fails, the journal gets the record.
 pub fn append(paths: &Paths, record: &Record) {
     let (own, line) = (paths.clone(), record.line());
     if let Err(e) = within(TIMEOUT, move || store::append(&own, &line)) {
-        // The lines of the journal are there already.
         let record = Record { journal: Vec::new(), ..record.clone() };
         tracing::warn!(
             MESSAGE_ID = events::HISTORY_UNWRITTEN,
             COPAL_HISTORY = record.line().trim_end(),
             COPAL_FILE = store::path(paths).display().to_string(),
-            "cannot add to {} what became of an update, which the journal has instead: {e}",
+            "cannot add a record to {}, so the journal has it: {e}",
             store::path(paths).display()
         );
     }
 }
 
-/// The records, newest last. What is damaged is passed over; nothing where the file cannot be read.
+/// Newest last. Damaged records are skipped; empty where the file cannot be read.
 #[must_use]
 pub fn read(paths: &Paths) -> Vec<Record> {
     store::lines(paths).unwrap_or_default().iter().filter_map(|line| Record::of_line(line)).collect()
 }
 
-/// Does `work` beside this thread. After `timeout` it is left behind: it ends with the process, or when the kernel lets it.
+/// Runs `work` in another thread. After `timeout` that thread is left alone: it ends with the process, or when the kernel lets it.
 fn within(timeout: Duration, work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
     let (done, waiting) = mpsc::channel();
     thread::Builder::new().name("history".to_owned()).spawn(move || drop(done.send(work())))?;
     waiting.recv_timeout(timeout).unwrap_or_else(|e| {
         let why = match e {
             mpsc::RecvTimeoutError::Timeout => format!("it takes longer than {} s", timeout.as_secs()),
-            mpsc::RecvTimeoutError::Disconnected => "it was given up".to_owned(),
+            mpsc::RecvTimeoutError::Disconnected => "the thread has died".to_owned(),
         };
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     })

@@ -1,4 +1,4 @@
-//! One record, and its line.
+//! A history record and its line.
 
 use std::time::SystemTime;
 
@@ -9,42 +9,37 @@ use crate::error::Error;
 use crate::slot::Slot;
 use crate::sys::log::printable;
 
-/// Version of the form. A reader takes every version, and of it what it knows: the record of a trial is written by the new release
-/// and read by the old one.
+/// Schema version. A reader accepts every version and ignores unknown keys: the new release writes the record of a trial, and the old
+/// one reads it.
 pub const VERSION: u32 = 1;
 
-/// Most checks, and most hooks, in a record; those that passed are left out first.
+/// Limit of checks and of hooks in a record; those that passed are left out first.
 const MANY: usize = 40;
-/// Longest name of anything, in bytes.
+/// In bytes.
 const NAME: usize = 120;
-/// Longest reason of a check, in bytes.
+/// In bytes.
 const REASON: usize = 240;
-/// Longest message of an error, in bytes.
+/// In bytes.
 const MESSAGE: usize = 2048;
 
-/// What became of an update, or of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// A release was installed; unless it was not selected, it is tried at the next boot.
+    /// A release was installed. It is tried at the next boot if it was selected.
     Installed,
-    /// An update came to nothing.
     UpdateFailed,
-    /// The new system stays.
     Committed,
-    /// The device goes back from the new system, which has run.
+    /// The new system ran and failed.
     RolledBack,
-    /// The bootloader gave up on the new system, and the device goes back.
+    /// The bootloader fell back to the previous system.
     Altboot,
-    /// The device could not go back.
     RollbackFailed,
-    /// One of a later release of copal.
+    /// Written by a later release of copal.
     #[serde(other)]
     Unknown,
 }
 
 impl Event {
-    /// Its name in records and in words.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -58,84 +53,67 @@ impl Event {
         }
     }
 
-    /// Whether it tells of a way back, rather than of an update on its way.
     #[must_use]
     pub const fn is_rollback(self) -> bool {
         matches!(self, Event::RolledBack | Event::Altboot | Event::RollbackFailed)
     }
 }
 
-/// What a system on trial was kept, or given up, for.
+/// The reason of a verdict on a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// The health checks.
     Checks,
-    /// Somebody asked for it.
-    Asked,
-    /// The system before it is too old to go back to.
+    Requested,
+    /// The previous system is too old for a rollback.
     TooOld,
-    /// One of a later release of copal.
+    /// Written by a later release of copal.
     #[serde(other)]
     Unknown,
 }
 
-/// A root partition, and the release on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
-    /// Which one.
     pub slot: Slot,
-    /// The release, from its os-release.
     #[serde(default)]
     pub version: Option<String>,
 }
 
-/// What a check has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckResult {
-    /// All is well.
     Passed,
-    /// It is not.
     Failed,
-    /// It cannot be told.
     #[serde(other)]
     Unknown,
 }
 
-/// A health check at the last attempt.
+/// Of a health check, at the last attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// Its name.
     pub name: String,
-    /// Whether the verdict depends on it.
     pub required: bool,
-    /// What it came to.
     pub result: CheckResult,
-    /// Why; empty where there is nothing to say.
+    /// Empty where there is nothing to say.
     #[serde(default)]
     pub reason: String,
-    /// How long it took.
     #[serde(default)]
     pub seconds: f64,
 }
 
-/// A hook, or a group of them that runs as one program.
+/// A hook, or a group of hooks that runs as one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
-    /// Its name: the path below the hook directory, or `before`, `forward`, `after`, …
+    /// The path below the hook directory, or `before`, `forward`, `after`, …
     pub name: String,
-    /// Its exit status; `None` where it had none: it could not be started, or was ended by a signal.
+    /// `None` where the hook could not be started, or a signal ended it.
     #[serde(default)]
     pub status: Option<i32>,
 }
 
-/// Why something failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Stable code of the error.
     pub code: String,
-    /// What could not be done, and why.
     pub message: String,
 }
 
@@ -145,58 +123,53 @@ impl From<&Error> for Failure {
     }
 }
 
-/// What became of an update, or of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`VERSION`] of whoever wrote it.
+    /// [`VERSION`] of the writer.
     #[serde(default)]
     pub version: u32,
-    /// The update that it belongs to: one number from the update's beginning to its verdict.
+    /// Identifies the update, from its beginning to its verdict.
     pub transaction: String,
-    /// When: RFC 3339, UTC, by the clock of the device.
+    /// RFC 3339, UTC, by the clock of the device.
     pub time: String,
-    /// What happened.
     pub event: Event,
-    /// Of a verdict on a trial, what it goes by; not in records of earlier releases.
+    /// Of a verdict on a trial; records of earlier releases lack it.
     #[serde(default)]
     pub why: Option<Why>,
-    /// The image, as it was named to the update.
+    /// The image's name, as the caller gave it.
     #[serde(default)]
     pub image: Option<String>,
-    /// Where the device came from: of an update the system that ran, of a rollback the one that failed.
+    /// Of an update the system that ran, of a rollback the one that failed.
     #[serde(default)]
     pub from: Option<Side>,
-    /// Where it goes.
     #[serde(default)]
     pub to: Option<Side>,
-    /// The phase that the device was in when this began.
+    /// The phase when the update or rollback began.
     #[serde(default)]
     pub phase: Option<String>,
-    /// Boots that the bootloader has counted.
+    /// Boot attempts.
     #[serde(default)]
     pub bootcount: u32,
-    /// How often that count was reset during the trial, because userspace was reached.
+    /// How often the boot count was reset during the trial, because userspace was reached.
     #[serde(default)]
     pub resets: u32,
-    /// How often the health checks were run.
+    /// Runs of the health checks.
     #[serde(default)]
     pub attempts: u32,
-    /// The health checks, as the last attempt found them.
+    /// Of the last attempt.
     #[serde(default)]
     pub checks: Vec<Check>,
-    /// Hooks that ran.
     #[serde(default)]
     pub hooks: Vec<Hook>,
-    /// Why it failed.
     #[serde(default)]
     pub error: Option<Failure>,
-    /// The last lines of the journal of the boot that this is about, oldest first.
+    /// Of the boot that the record is about, oldest first.
     #[serde(default)]
     pub journal: Vec<String>,
 }
 
 impl Record {
-    /// A record of now, with nothing else known.
+    /// Has the time, and nothing else.
     #[must_use]
     pub fn new(transaction: impl Into<String>, event: Event) -> Record {
         Record {
@@ -219,7 +192,7 @@ impl Record {
         }
     }
 
-    /// Its line, with the line's end, at most [`LINE_LIMIT`] bytes: texts are cut, and of the journal the oldest lines left out.
+    /// With a newline, at most [`LINE_LIMIT`] bytes: texts are cut, and the oldest journal lines left out.
     #[must_use]
     pub fn line(&self) -> String {
         let mut record = Record { journal: Vec::new(), ..self.clone() };
@@ -229,7 +202,7 @@ impl Record {
         text(&record)
     }
 
-    /// Reads a line; `None` where it is damaged.
+    /// `None` where it is damaged.
     #[must_use]
     pub fn of_line(line: &[u8]) -> Option<Record> {
         serde_json::from_slice(line).ok()
@@ -258,19 +231,19 @@ impl Record {
     }
 }
 
-/// JSON has no other numbers than finite ones.
+/// JSON has finite numbers only.
 fn milliseconds(seconds: f64) -> f64 {
     if seconds.is_finite() { (seconds * 1e3).round() / 1e3 } else { 0.0 }
 }
 
 fn text(record: &Record) -> String {
-    // It has nothing that JSON cannot say.
+    // A record has nothing that JSON cannot express.
     let mut line = serde_json::to_string(record).unwrap_or_default();
     line.push('\n');
     line
 }
 
-/// At most [`MANY`], those that went well being left out first, the oldest of the others then.
+/// Keeps at most [`MANY`]: removes those that went well first, then the oldest.
 fn leave_out<T>(all: &mut Vec<T>, is_well: impl Fn(&T) -> bool) {
     let mut excess = all.len().saturating_sub(MANY);
     all.retain(|one| {
@@ -299,7 +272,7 @@ fn clip(text: &mut String, most: usize) {
     *text = harmless(text, most);
 }
 
-/// `text` without control characters, in at most `most` bytes.
+/// Without control characters, at most `most` bytes.
 pub(super) fn harmless(text: &str, most: usize) -> String {
     const CUT: &str = "…";
     let text = printable(text);

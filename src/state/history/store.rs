@@ -1,7 +1,7 @@
-//! The file: lines of JSON, appended in place, so that a record needs no room but its own, which is allocated beforehand.
+//! The history file: JSON lines, appended in place into space that was allocated before.
 //!
-//! A cut leaves a torn last line at worst. Readers pass it over; the next record begins on a line of its own; and the next time the
-//! oldest records are dropped, by replacing the file, it goes as well.
+//! A power cut leaves at worst a torn last line. Readers skip it; the next record begins on a line of its own; the next replacement of
+//! the file, which drops the oldest records, removes it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,23 +13,18 @@ use crate::sys::file::{self, Content, Folder};
 
 const NAME: &str = "history.jsonl";
 
-/// Most records in the file.
 pub const RECORDS: usize = 64;
-/// Most bytes of the file.
 pub const FILE_LIMIT: usize = 256 << 10;
-/// Most bytes of a record.
 pub const LINE_LIMIT: usize = 48 << 10;
 
-/// What the file has when an update starts: with room for what may become of it, two records of full size and some small ones.
+/// Limit when an update starts. The rest is for what that update may add: two records of full size and some small ones.
 const KEPT_BYTES: usize = FILE_LIMIT - 128 * 1024;
 const KEPT_RECORDS: usize = RECORDS - 8;
 
-/// The file.
 pub(super) fn path(paths: &Paths) -> PathBuf {
     paths.state_files().join(NAME)
 }
 
-/// Drops the oldest records, and allocates room for the next.
 pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
     let folder = folder(paths)?;
     let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
@@ -42,14 +37,13 @@ pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
     let space = folder.space()?;
     let limit = u64::try_from(FILE_LIMIT).unwrap_or(u64::MAX);
     if space.free.saturating_mul(space.unit) < limit.saturating_mul(2) {
-        // The next update asks for as much for its own files, and must not be refused for what is kept of the last.
-        tracing::debug!("no room is kept for the history: {} has too little", folder.path().display());
+        // The next update needs as much free space for its own files, and must not be refused because of the last one's history.
+        tracing::debug!("no space is allocated for the history: {} has too little", folder.path().display());
         return Ok(());
     }
     file::reserve(&folder, OsStr::new(NAME), FILE_LIMIT)
 }
 
-/// Adds a line.
 pub(super) fn append(paths: &Paths, line: &str) -> io::Result<()> {
     let folder = folder(paths)?;
     let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
@@ -59,30 +53,30 @@ pub(super) fn append(paths: &Paths, line: &str) -> io::Result<()> {
     {
         return file::append(&folder, OsStr::new(NAME), line.as_bytes());
     }
-    // Nobody has made room: the update was not by copal, or the device was never updated.
+    // No space is allocated: the update was not by copal, or the device was never updated.
     let kept = old.unwrap_or_default();
     let mut kept = compact(&kept, KEPT_RECORDS, KEPT_BYTES);
     kept.extend(line.as_bytes());
     file::replace(&folder, OsStr::new(NAME), &content(&kept)).map(drop)
 }
 
-/// The lines of the file that hold something, oldest first.
+/// Without empty lines, oldest first.
 pub(super) fn lines(paths: &Paths) -> io::Result<Vec<Vec<u8>>> {
     let folder = Folder::open(&paths.state_files())?;
     let all = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?.unwrap_or_default();
     Ok(split(&all).map(<[u8]>::to_vec).collect())
 }
 
-/// A file that somebody else has made larger is not read whole.
+/// Another program may have made the file larger.
 const READ_LIMIT: usize = 2 * FILE_LIMIT;
 
-/// Not for everybody: the journal of a system may hold what its owner would not tell.
+/// Not readable for every user: a journal may hold secrets of the owner.
 const fn content(bytes: &[u8]) -> Content<'_> {
     Content::BytesAs(bytes, 0o600)
 }
 
 fn folder(paths: &Paths) -> io::Result<Folder> {
-    // Only the last part is made: a parent that is missing is a partition that is not mounted.
+    // Creates only the last part: a missing parent is a partition that is not mounted.
     let state = Folder::open(&paths.state())?;
     let name = paths.state_files();
     let name = name.file_name().unwrap_or(OsStr::new("copal"));
@@ -96,8 +90,8 @@ fn split(all: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     all.split(|&b| b == b'\n').filter(|line| !line.is_empty())
 }
 
-/// The newest records within the limits, byte by byte as they are: what a later release has added stays. Where they are too long,
-/// the older ones lose their journal before any goes itself.
+/// The newest records within the limits, unchanged byte by byte: keys of a later release stay. Where they are too long, the older ones
+/// lose their journal before any record goes.
 fn compact(all: &[u8], records: usize, bytes: usize) -> Vec<u8> {
     let sound = split(all).rev().filter(|line| Record::of_line(line).is_some());
     let (mut room, mut kept) = (bytes, Vec::new());
@@ -107,7 +101,7 @@ fn compact(all: &[u8], records: usize, bytes: usize) -> Vec<u8> {
         room = left;
         kept.push((whole, short));
     }
-    // What is left is for the journals of the newest.
+    // The rest of the space is for the journals of the newest.
     let mut lines: Vec<Vec<u8>> = Vec::new();
     for (whole, short) in kept {
         match room.checked_sub(whole.len().saturating_sub(short.len())) {

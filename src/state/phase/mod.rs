@@ -1,7 +1,6 @@
-//! Where a device stands in an update: derived from what lasts, never remembered.
+//! Where a device stands in an update: derived from boot state and state files at each call, never stored.
 //!
-//! [`of`] is a pure function with a row for every combination; [`observe`] reads what it needs. The names are those of the
-//! documentation, and of `copal status`.
+//! [`of`] is a pure function with a row for every combination; [`observe`] reads its facts.
 
 mod observe;
 
@@ -9,33 +8,30 @@ use std::fmt;
 
 pub use observe::{Observation, observe};
 
-/// Where a device stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Rolled back: only a reboot is left.
+    /// The rollback is complete but for the reboot.
     RolledBack,
-    /// A rollback to the running system is nearly done.
+    /// The previous system runs again; its rollback is not complete.
     Finishing,
-    /// A rollback to the other system was cut off.
+    /// A rollback to the other slot was cut off.
     RollingBack,
-    /// Nothing is under way.
     Healthy,
-    /// An update runs, or died since the last boot.
+    /// An update runs, or died in this boot.
     Installing,
-    /// An update died before the last boot, with nothing selected.
+    /// An update died before this boot, with nothing selected.
     Leftovers,
-    /// The running system has to prove itself.
     Trial,
-    /// Installed and selected; a reboot is left.
+    /// Installed and selected; the reboot has not happened.
     Pending,
-    /// Something other than the running system is selected, and not on trial: half a switch.
+    /// A slot that does not run is selected, but not on trial: the selection was cut off.
     Interrupted,
-    /// The bootloader has gone back by itself to the running system.
+    /// The bootloader has fallen back to the running system.
     Altboot,
 }
 
 impl Phase {
-    /// Every phase, in the order in which they are decided.
+    /// In the order in which they are decided.
     pub const ALL: &[Phase] = &[
         Phase::RolledBack,
         Phase::Finishing,
@@ -49,13 +45,12 @@ impl Phase {
         Phase::Altboot,
     ];
 
-    /// The name of the phase, in words.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Phase::RolledBack => "rolled back",
             Phase::Finishing => "finishing",
-            Phase::RollingBack => "going back",
+            Phase::RollingBack => "rolling back",
             Phase::Healthy => "healthy",
             Phase::Installing => "installing",
             Phase::Leftovers => "leftovers",
@@ -66,7 +61,6 @@ impl Phase {
         }
     }
 
-    /// What it means, and what comes next.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -81,13 +75,12 @@ impl Phase {
             Phase::Trial => "the running system is on trial until its health checks have passed",
             Phase::Pending => "an update is installed, and is tried at the next boot",
             Phase::Interrupted => {
-                "an update died while it selected the new system; the next one puts it right"
+                "an update died while it selected the new system; the next update repairs that"
             }
-            Phase::Altboot => "the bootloader gave up on the new system; a rollback follows",
+            Phase::Altboot => "the bootloader fell back from the new system; a rollback follows",
         }
     }
 
-    /// What an update finds.
     #[must_use]
     pub const fn welcome(self) -> Welcome {
         match self {
@@ -107,54 +100,43 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Whether an update may start.
+/// Whether an update may start, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Welcome {
-    /// Yes.
     Free,
-    /// Once the selection has been set back, and the running system has its boot files again.
+    /// After the running system is selected again and has its boot files again.
     AfterRecovery,
-    /// Only if the owner insists: the other root is the only system that has proved itself.
+    /// With `force` only: the other slot is the only system that was committed.
     Forced,
-    /// No: a rollback is under way.
+    /// A rollback is under way.
     Never,
 }
 
-/// What a marker says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Marked {
-    /// An update was begun since the last boot.
     Installing,
-    /// A rollback was completed since the last boot.
     RolledBack,
 }
 
-/// To which root a rollback leads.
+/// The slot that a rollback leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// The running one.
     Running,
-    /// The other one.
     Other,
 }
 
-/// All that the phase depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Facts {
-    /// Whether the bootloader's selection is the running root.
     pub selected_is_running: bool,
-    /// Whether the selection is on trial.
     pub upgrade_available: bool,
-    /// Whether there is a breadcrumb, of either kind.
+    /// Of either kind.
     pub breadcrumb: bool,
-    /// The marker of this boot.
     pub marker: Option<Marked>,
-    /// The record of a rollback.
     pub rollback: Option<Target>,
 }
 
-/// The phase. Rows in the order of the documentation; the first one that fits decides.
+/// The rows stand in the order of docs/phases.md; the first one that fits decides.
 #[must_use]
 pub fn of(facts: Facts) -> Phase {
     let installing = facts.marker == Some(Marked::Installing);
@@ -199,7 +181,7 @@ mod tests {
         all
     }
 
-    /// The table of the specification, condition by condition, in its own order and words.
+    /// The table of docs/phases.md, in its order and words.
     fn by_the_table(f: Facts) -> Phase {
         let running = f.selected_is_running;
         let installing = f.marker == Some(Marked::Installing);

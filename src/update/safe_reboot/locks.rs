@@ -1,7 +1,5 @@
-//! The locks by which services keep a device from being restarted under them.
-//!
-//! A service holds one as long as somebody has an exclusive lock (`flock(2)`) on its `updates.lock`; the file alone means nothing. The
-//! supervisor makes the folders, and notes whether the owner overrides locks.
+//! Update locks: a service holds one while a process has an exclusive lock (`flock(2)`) on its `updates.lock`; the file alone means
+//! nothing. The supervisor creates the folders, and records whether the owner overrides locks.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -16,38 +14,34 @@ use crate::sys::watch::Watch;
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
 const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
-/// Most bytes of that file: it has the configuration variables of the device.
+/// Limit in bytes of that record, which has the configuration variables of the device.
 const LONGEST: u64 = 1 << 20;
 const LOCK: &str = "updates.lock";
-/// The first one that is set counts, the second name being the older one.
+/// The first that is set counts; the second name is older.
 const OVERRIDES: [&str; 2] = ["SUPERVISOR_OVERRIDE_LOCK", "RESIN_OVERRIDE_LOCK"];
 
-/// What the supervisor keeps about services.
 pub(super) struct Services {
     folder: PathBuf,
     config: PathBuf,
 }
 
-/// What a look at the locks has shown.
 pub(super) enum Look {
-    /// Nobody holds one.
     Free,
-    /// Somebody holds this one, and perhaps others.
+    /// The first lock found; there may be others.
     HeldLock(HeldLock),
 }
 
-/// A lock that somebody holds.
 pub(super) struct HeldLock {
     pub(super) path: PathBuf,
-    /// Why it cannot be told. Then it counts as held.
+    /// Why the state is unknown. Such a lock counts as held.
     pub(super) unknown: Option<io::Error>,
     file: Option<File>,
 }
 
 impl HeldLock {
-    /// Whether it is free by now. To ask makes no event, unlike a look.
+    /// Unlike a look at all locks, this causes no event.
     pub(super) fn is_free_now(&self) -> bool {
-        // The kernel lets go of it when the file is closed, but that is an event; so at once.
+        // Unlocking causes no event; closing the file, which would unlock it too, does.
         self.file.as_ref().is_some_and(|f| f.try_lock().is_ok() && f.unlock().is_ok())
     }
 }
@@ -57,7 +51,7 @@ impl Services {
         Services { folder: paths.at(SERVICES), config: paths.at(CONFIG) }
     }
 
-    /// Whether the owner overrides locks; `watch` will tell when that may have changed.
+    /// `watch` reports when that may have changed.
     pub(super) fn overridden(&self, watch: Option<&Watch>) -> bool {
         if let (Some(watch), Some(folder)) = (watch, self.config.parent()) {
             watched(watch.folder(folder), folder);
@@ -71,12 +65,12 @@ impl Services {
         }
     }
 
-    /// Looks at every lock; `watch` will tell when one of them may have been let go.
+    /// `watch` reports when a lock may have been released.
     pub(super) fn look(&self, watch: Option<&Watch>) -> Look {
         let mut locks = Vec::new();
         let mut folders = vec![self.folder.clone()];
         while let Some(folder) = folders.pop() {
-            // Watched first, read then: nothing can come in between.
+            // Watch first, then read: no change is missed.
             if let Some(watch) = watch {
                 watched(watch.folder(&folder), &folder);
             }
@@ -88,7 +82,7 @@ impl Services {
                 }
             };
             for entry in entries.flatten() {
-                // Of the entry itself: a link to a folder is not followed, and could lead round in circles.
+                // The type of the entry itself: a followed link could lead in circles.
                 if entry.file_type().is_ok_and(|t| t.is_dir()) {
                     folders.push(entry.path());
                 }
@@ -102,16 +96,16 @@ impl Services {
     }
 }
 
-/// Tries a lock; `None` when nobody holds it, or it has gone meanwhile.
+/// `None` when no process holds the lock, or the file is gone.
 fn test(path: PathBuf, watch: Option<&Watch>) -> Option<HeldLock> {
     if let Some(watch) = watch {
         watched(watch.closing(&path), &path);
     }
-    // A pipe of this name must not make us wait.
+    // Opening a pipe of this name must not block.
     let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path)
     {
         Ok(file) => file,
-        // Nobody else can open it either.
+        // No other process can open it either.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
             return None;
         }
@@ -130,7 +124,7 @@ fn watched(result: io::Result<()>, path: &Path) {
     }
 }
 
-/// The first key that is set, neither `null` nor `false`, must be `true` or `"true"`.
+/// The first key that is set, and is neither `null` nor `false`, must be `true` or `"true"`.
 fn is_override(text: &[u8]) -> bool {
     let config: serde_json::Value = match serde_json::from_slice(text) {
         Ok(config) => config,

@@ -1,4 +1,4 @@
-//! A reboot that waits until no service holds its update lock, and that takes place.
+//! Reboots when no service holds its update lock, and makes sure that the device does reboot.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -22,27 +22,25 @@ use crate::sys::shutdown::{self, ShutdownMethod, ShutdownRefusal, apart};
 use crate::sys::systemd::{self, SystemdError};
 use crate::sys::{signal, watch::Watch};
 
-/// At 100 %, while a lock is held. Dashboards and people know these two texts from the script of this name.
+/// At 100 %, while a lock is held. Dashboards know these two texts of the script.
 pub const WAITING: &str = "Reboot waiting on application lock";
-/// At 100 %, from then on.
+/// At 100 %, after that.
 pub const REBOOTING: &str = "Reboot in progress";
 
-/// For the last report; the reboot does not wait for a server.
+/// The reboot does not wait longer for a server.
 const LAST_REPORT: Duration = Duration::from_secs(15);
-/// Everything was flushed before, by whoever wrote it; this is for what others have written.
+/// For data of other programs; copal has flushed its own.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
-/// For `systemctl`, where there is no D-Bus.
+/// Where D-Bus does not answer.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long things take.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// From one look at the locks to the next, at most: a lock can be let go without any event.
+    /// Longest time between two looks at the locks: a release may cause no event.
     pub look: Duration,
-    /// From one look to the next, at least: services may make events without end.
+    /// Shortest time between two looks: services may cause events without end.
     pub pause: Duration,
-    /// From one way to reboot to the next, once it has accepted, in the order of [`Ways`]. The script's were 120, 300 and 600 s
-    /// from the beginning.
+    /// Time for each way to reboot, once it was accepted, in the order of [`Ways`]. The script had 120, 300 and 600 s from the beginning.
     pub timeouts: [Duration; 4],
 }
 
@@ -59,22 +57,20 @@ impl Default for Times {
 
 /// The ways to reboot, gentlest first.
 pub struct Ways<'a> {
-    /// systemd stops every service, and then restarts; [`ShutdownRefusal::NotHere`] where it does not run.
+    /// systemd stops every service; [`ShutdownRefusal::NotHere`] where it does not run.
     pub systemd: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
-    /// systemd kills every process instead.
+    /// systemd kills every process.
     pub forced: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
-    /// `reboot(2)`. Does not return, unless it fails.
+    /// `reboot(2)`. Returns only on failure.
     pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-    /// `/proc/sysrq-trigger`.
     pub sysrq: Box<dyn FnMut() -> io::Result<()> + 'a>,
 }
 
 impl<'a> Ways<'a> {
-    /// Those of the system below `paths`.
     #[must_use]
     pub fn of(paths: &'a Paths) -> Self {
         let root = paths.root();
-        // A folder tree of a test stands for no machine, and must not end the one it is on.
+        // A test's root folder is no machine: the machine of the test must not reboot.
         let machine = root == Path::new("/");
         let managed = machine && systemd::is_running(root);
         let by_systemd = move |ask: fn() -> Result<(), SystemdError>, args: &[&str]| {
@@ -85,17 +81,14 @@ impl<'a> Ways<'a> {
             forced: Box::new(move || by_systemd(systemd::reboot_by_force, &["reboot", "--force"])),
             kernel: Box::new(move || match machine {
                 true => match power::kernel(Shutdown::Reboot)? {},
-                false => Err(io::Error::other("this is no machine")),
+                false => Err(io::Error::other("this root folder is not that of a machine")),
             }),
             sysrq: Box::new(move || power::sysrq(Shutdown::Reboot, root)),
         }
     }
 }
 
-/// `safe_reboot`: [`run`]. Takes no arguments.
-///
-/// # Errors
-/// [`Code::Usage`] for arguments, then those of [`run`]. It does not return otherwise.
+/// Takes no arguments.
 pub fn safe_reboot(args: &[OsString]) -> Result<()> {
     if let Some(arg) = args.first() {
         let message =
@@ -105,10 +98,7 @@ pub fn safe_reboot(args: &[OsString]) -> Result<()> {
     match run(&Paths::default())? {}
 }
 
-/// Waits for the services' locks, and reboots. The system ends while this waits for that.
-///
-/// # Errors
-/// [`Code::RebootFailed`] when every way to reboot has failed.
+/// The shutdown ends this process.
 pub fn run(paths: &Paths) -> Result<Infallible> {
     let times = Times::default();
     let dashboard = Dashboard::if_installed(paths);
@@ -116,7 +106,7 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
     tracing::info!("{REBOOTING}");
     dashboard.report(100, REBOOTING);
     dashboard.finish(LAST_REPORT);
-    // systemd stops this very program on its way down. That is no failure of it.
+    // systemd stops this process, too, during the shutdown. That is no failure.
     if systemd::is_running(paths.root())
         && let Err(e) = signal::term_is_success()
     {
@@ -125,20 +115,17 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
     Err(reboot(Ways::of(paths), &times, flush, thread::sleep))
 }
 
-/// Reboots without asking any service: for a device that must not stay as it is. A return is a failure.
+/// Does not wait for update locks: for a device that must not continue to run. Returns only on failure.
 #[must_use]
 pub fn at_once(paths: &Paths) -> Error {
     tracing::info!("{REBOOTING}");
     if let Some(signal) = signal::came()
         && systemd::is_running(paths.root())
     {
-        // The system goes down already, and waits for this program; or somebody has stopped it, and the system is to go down.
+        // Either the system is shutting down and waits for this process, or an operator has stopped it. It must reboot in both cases.
         let asked = systemd::reboot().map_or_else(|e| e.to_string(), |()| "systemd was asked".to_owned());
-        return Error::new(
-            Code::RebootFailed,
-            format!("the reboot is not waited for after {signal}: {asked}"),
-        )
-        .after_success();
+        return Error::new(Code::RebootFailed, format!("not waiting for the reboot after {signal}: {asked}"))
+            .after_success();
     }
     if systemd::is_running(paths.root())
         && let Err(e) = signal::term_is_success()
@@ -148,7 +135,7 @@ pub fn at_once(paths: &Paths) -> Error {
     reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
 }
 
-/// Waits until no service holds its lock, or the owner overrides them; for as long as it takes.
+/// Without a time limit.
 pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
     tracing::info!("safe reboot: looking for the locks of services");
     let services = Services::new(paths);
@@ -167,18 +154,18 @@ pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
             Look::HeldLock(held) => held,
         };
         let path = held.path.display();
-        // Anew each time: whoever waits looks at the last lines of the log, for these words.
+        // Logged each time: operators look for these words in the last lines of the log.
         tracing::warn!(
             MESSAGE_ID = events::LOCK_WAIT,
             COPAL_LOCK = %path,
             "{path} exists, busy waiting on unlocking for reboot."
         );
         if let Some(e) = &held.unknown {
-            tracing::warn!("whether {path} is held cannot be told: {e}");
+            tracing::warn!("cannot determine whether {path} is held: {e}");
         }
         dashboard.report(100, WAITING);
         if let Some(watch) = &watch {
-            // Our own closing of files is among it. The lock may have been let go meanwhile, too.
+            // Drops events of our own closing of files. The lock may have been released meanwhile, too.
             watch.forget();
             if !held.is_free_now()
                 && let Err(e) = watch.wait(began + times.look)
@@ -191,8 +178,7 @@ pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
     }
 }
 
-/// Reboots: flushes, calls a method and waits, for each method in order. `flush` must come back, even where a disk hangs. A return is a
-/// failure.
+/// Flushes, then tries each way and waits. `flush` must return even where a disk hangs. Returns only on failure.
 #[must_use]
 pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
     let Ways { systemd, forced, kernel, mut sysrq } = ways;
@@ -201,7 +187,7 @@ pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnM
     let methods = vec![
         ShutdownMethod { name: "systemd", timeout: gently, act: systemd },
         ShutdownMethod { name: "systemd by force", timeout: by_force, act: forced },
-        // It waits by itself.
+        // It waits itself.
         ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
         ShutdownMethod::new("sysrq", at_last, move || Ok(sysrq()?)),
     ];
@@ -213,12 +199,11 @@ pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnM
 
 fn flush() {
     if !power::sync_within(FLUSH_LIMIT) {
-        tracing::warn!("not everything could be flushed in {} s", FLUSH_LIMIT.as_secs());
+        tracing::warn!("not all data was flushed within {} s", FLUSH_LIMIT.as_secs());
     }
 }
 
-/// Asks systemd over D-Bus, or by `systemctl`, which has a way of its own to it. Without an answer it may be on its way, and has
-/// its time.
+/// Over D-Bus, or by `systemctl`, which can reach systemd without the bus. Without an answer systemd may be rebooting: it gets its time.
 fn by_systemd(
     paths: &Paths,
     ask: impl Fn() -> Result<(), SystemdError>,

@@ -1,4 +1,4 @@
-//! The steps of an update, in their order.
+//! The steps of an update, in order.
 
 use super::installer::{Installer, When};
 use super::{Installed, Request, go_on};
@@ -11,17 +11,15 @@ use crate::state::phase::Marked;
 use crate::update::preflight::Device;
 use crate::update::undo::{self, EndHooks, Restore, Undo, Undone};
 
-/// An update under way.
 pub(crate) struct Update<'a> {
-    /// What is wanted.
     pub request: &'a Request,
-    /// The device; `None` where an image is being built.
+    /// `None` where an image is being built.
     pub device: Option<&'a Device>,
-    /// Who fills the slot, and runs the hooks of what is in it.
+    /// Fills the slot, and runs the hooks of the new release.
     pub installer: &'a dyn Installer,
-    /// The hooks of the running system.
+    /// Runs the hooks of the running system.
     pub restore: Restore<'a>,
-    /// Which update this is, for the records.
+    /// Identifies the update in records.
     pub transaction: String,
 }
 
@@ -50,19 +48,19 @@ impl Update<'_> {
         })
     }
 
-    /// Sets back what an earlier update has selected or deployed, before the slot that it belongs to is erased.
+    /// Undoes what an earlier update has selected or deployed, before its slot is erased.
     fn undo_earlier(&self, device: &Device) -> Result<()> {
         if !device.recovery {
             return Ok(());
         }
-        // An update that was killed leaves its hooks running in their container. They would deploy and select behind our back what
-        // is erased meanwhile.
+        // The hooks of a killed update still run in their container. They would deploy boot files of the slot that is being erased, and
+        // select it.
         self.installer.end_hooks()?;
         let undone = self.way_back(device, true, None).run();
         undone.selection?;
         match undone.boot_files {
             Some(Err(e)) if self.request.force => {
-                tracing::warn!("--force: going on although {e}");
+                tracing::warn!("--force: continuing although {e}");
             }
             Some(Err(e)) => {
                 return Err(e.and_also(
@@ -74,7 +72,7 @@ impl Update<'_> {
         undone.others.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Runs the hooks of the new release, the last of which selects it.
+    /// The last hook of the new release selects it.
     fn select(&self, device: &Device, image: &Image) -> Result<()> {
         let paths = &self.request.paths;
         let marker = Marker {
@@ -85,7 +83,7 @@ impl Update<'_> {
         };
         marker.set(paths)?;
         files::drop_breadcrumbs(paths)?;
-        // Before anything may select the slot: a trial that is not this one's would bring its count of resets along.
+        // Before any hook can select the slot: the record of an earlier trial has another count of resets.
         Trial { transaction: self.transaction.clone(), slot: device.target.slot, resets: 0 }.write(paths)?;
         self.installer.hooks_here(When::Before)?;
         go_on()?;
@@ -98,7 +96,7 @@ impl Update<'_> {
         BootfilesRecord::settle(paths, device.target.slot)
     }
 
-    /// What the hooks say is one thing, what the bootloader will read another.
+    /// The hooks report success; the bootloader reads the selection.
     fn is_selected(&self, device: &Device) -> Result<()> {
         let target = &device.target;
         let backend = boot_state::detect(&self.request.paths)?;
@@ -115,7 +113,7 @@ impl Update<'_> {
         }
         if backend.counts() && !state.upgrade_available {
             tracing::warn!(
-                "slot {} is selected, but not on trial: the bootloader will not come back by itself",
+                "slot {} is selected, but not on trial: the bootloader will not fall back",
                 target.slot
             );
         }
@@ -133,9 +131,9 @@ impl Update<'_> {
         }
     }
 
-    /// Goes back, and tells in the error how far that led.
+    /// Adds to the error what boots next.
     fn undo(&self, device: &Device, why: Error) -> Error {
-        tracing::error!("{}; going back to the running system", why.message());
+        tracing::error!("{}; selecting the running system again", why.message());
         let end_hooks = || self.installer.end_left_hooks();
         let left = self.installer.has_left_hooks();
         let undone = self.way_back(device, self.request.recover, left.then_some(&end_hooks)).run();

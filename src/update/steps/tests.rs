@@ -13,7 +13,7 @@ use crate::state::phase::{Phase, observe};
 use crate::tree::{GIB, MIB, Tree};
 use crate::update::Source;
 
-/// A device of files that runs slot A, told by U-Boot's file.
+/// Runs slot A; the bootloader is U-Boot.
 fn device() -> Tree {
     let mut tree = Tree::new();
     tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data").folder("/mnt/state");
@@ -37,7 +37,6 @@ fn phase(paths: &Paths) -> Phase {
     observe(paths, &roots(paths)).unwrap().phase
 }
 
-/// Those hooks of a release that matter here.
 fn hooks(paths: &Paths, during_update: bool) -> Result<()> {
     for name in ["80-rollback", "99-resin-uboot"] {
         let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).unwrap();
@@ -46,12 +45,12 @@ fn hooks(paths: &Paths, during_update: bool) -> Result<()> {
     Ok(())
 }
 
-/// An engine that goes away from the hooks, which go on.
+/// An engine that dies while hooks run.
 struct Lost<'a> {
     paths: &'a Paths,
     left: bool,
     comes_back: bool,
-    /// Where the device stood when they were to be ended.
+    /// The phase each time that they were ended.
     ended: RefCell<Vec<Phase>>,
 }
 
@@ -66,7 +65,7 @@ impl Installer for Lost<'_> {
 
     fn end_left_hooks(&self) -> Result<()> {
         self.ended.borrow_mut().push(phase(self.paths));
-        // They come to their end before they are ended.
+        // They complete before they are ended.
         hooks(self.paths, true)?;
         if self.comes_back { Ok(()) } else { Err(Error::new(Code::EngineUnreachable, "there is no engine")) }
     }
@@ -93,7 +92,7 @@ impl Installer for Lost<'_> {
     }
 }
 
-/// An update that loses its engine: its error, and the phases in which hooks were ended.
+/// The error of an update that loses its engine, and the phases in which hooks were ended.
 fn lost(tree: &Tree, left: bool, comes_back: bool, recover: bool) -> (Error, Vec<Phase>) {
     let paths = tree.paths();
     let request = Request {
@@ -137,7 +136,7 @@ fn hooks_that_the_engine_has_left_are_ended_before_the_update_is_undone() {
     for recover in [true, false] {
         let tree = device();
         let (e, ended) = lost(&tree, true, true, recover);
-        // The running system was selected before anything that may take its time.
+        // The running system was selected before anything that may take long.
         assert_eq!(ended, [Phase::Installing]);
         assert_eq!(e.message(), "the engine is gone; slot A, the running system, boots next");
         assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Healthy, false));
@@ -160,7 +159,7 @@ fn hooks_that_cannot_be_ended_are_told_and_looked_after_at_the_next_boot() {
     );
     assert!(e.hint().contains("copal rollback back"), "{e}");
     assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Installing, true));
-    // Should they select it, that is a trial like any other.
+    // If they select it, that is a normal trial.
     hooks(&tree.paths(), true).unwrap();
     assert_eq!(phase(&tree.paths()), Phase::Pending);
     assert!(Trial::read(&tree.paths()).unwrap().is_some());

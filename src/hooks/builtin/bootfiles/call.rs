@@ -1,5 +1,4 @@
-//! What the shell file `hooks/1-bootfiles` hands on: it holds what a recipe fills in, and it alone can ask the functions of a
-//! board.
+//! What the shell file `hooks/1-bootfiles` passes on: a recipe fills it in, and only a shell file can call the functions of a board.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,41 +9,33 @@ use std::path::{Component, Path, PathBuf};
 use super::rules::{Board, FINGERPRINT};
 use crate::error::{Code, Error, Result};
 
-/// The base name under which the shell file is installed.
 const NAME: &str = "COPAL_BOOTFILES_NAME";
-/// The root file system whose boot files are meant, where it is not this one.
+/// The root file system with the boot files, where it is not this one.
 const ROOT: &str = "COPAL_BOOTFILES_ROOT";
-/// The name of the fingerprint file.
 const FINGERPRINT_NAME: &str = "COPAL_BOOTFILES_FINGERPRINT";
-/// Paths below the boot partition that are never deployed, with blanks between them.
+/// Paths below the boot partition that are never deployed, separated by blanks.
 const BLACKLIST: &str = "COPAL_BOOTFILES_BLACKLIST";
-/// Whether the files that the board passes over come on standard input, a path each line.
+/// Whether standard input has the files that the board skips, one path a line.
 const PASSED_OVER: &str = "COPAL_BOOTFILES_PASSED_OVER";
 
-/// The environment variables that are read, in the order of `docs/hooks-bootfiles.md`.
+/// In the order of `docs/hooks-bootfiles.md`.
 pub const VARIABLES: &[&str] = &[NAME, ROOT, FINGERPRINT_NAME, BLACKLIST, PASSED_OVER];
 
-/// More than every boot partition has files.
+/// In bytes. No boot partition has so many files.
 const MOST_INPUT: u64 = 4 << 20;
 
-/// How the hook was called.
 #[derive(Debug)]
 pub struct Call {
-    /// By which name.
     pub name: String,
-    /// The root file system that holds the release, where it is not the caller's own.
+    /// The root file system with the release, where it is not the caller's own.
     pub root: Option<PathBuf>,
-    /// What the board decides.
     pub board: Board,
 }
 
 impl Call {
-    /// Reads it from the environment and, where that says so, from `input`.
-    ///
-    /// # Errors
-    /// `Usage` when something of it cannot be understood: files must not be deployed against the will of a board.
+    /// Reads the environment and, where that says so, `input`.
     pub fn of(called: &str, variable: impl Fn(&str) -> Option<OsString>, input: impl Read) -> Result<Call> {
-        // An unreplaced placeholder of the recipe begins so.
+        // An unreplaced placeholder of the recipe begins with `@`.
         let set = |name: &str| variable(name).filter(|v| !v.is_empty() && !v.as_bytes().starts_with(b"@"));
         let name = set(NAME).map_or_else(|| called.to_owned(), |n| n.to_string_lossy().into_owned());
         let fingerprint = set(FINGERPRINT_NAME).unwrap_or_else(|| FINGERPRINT.into());
@@ -64,7 +55,7 @@ impl Call {
     }
 }
 
-/// A path below the boot partition, however many slashes it was written with.
+/// Repeated slashes count as one.
 fn below(path: &[u8]) -> PathBuf {
     let parts = Path::new(OsStr::from_bytes(path)).components();
     parts.filter(|c| matches!(c, Component::Normal(_))).collect()
@@ -73,9 +64,9 @@ fn below(path: &[u8]) -> PathBuf {
 fn lines(input: impl Read) -> Result<BTreeSet<PathBuf>> {
     let mut text = Vec::new();
     let read = input.take(MOST_INPUT + 1).read_to_end(&mut text);
-    read.map_err(|e| wrong(PASSED_OVER, "says that paths follow, and they cannot be read").because(e))?;
+    read.map_err(|e| wrong(PASSED_OVER, "announces paths that cannot be read").because(e))?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > MOST_INPUT {
-        return Err(wrong(PASSED_OVER, "says that paths follow, and they do not end"));
+        return Err(wrong(PASSED_OVER, "announces paths without end"));
     }
     let lines = text.split(|&b| b == b'\n').filter(|l| !l.is_empty());
     Ok(lines.map(|l| below(&OsString::from_vec(l.to_vec()).into_vec())).collect())

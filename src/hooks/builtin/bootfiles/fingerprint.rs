@@ -1,6 +1,5 @@
-//! The fingerprint: digests of what is on a boot partition, by which anybody can tell later whether it is still so.
-//!
-//! `md5sum --quiet -c` reads it in the top folder (`generate_bootpart_fingerprint` of meta-balena's `os-helpers-fs`).
+//! The fingerprint: digests of the files on a boot partition. `md5sum --quiet -c` checks it in the top folder
+//! (`generate_bootpart_fingerprint` of meta-balena's `os-helpers-fs`).
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -15,13 +14,13 @@ use md5::{Digest as _, Md5};
 use super::release::is_passing;
 use crate::sys::file::{FileKind, Folder};
 
-/// Its owner changes it, in whichever folder it is.
+/// The owner changes it, in any folder.
 const LEFT_OUT: &str = "config.json";
 
 const STEP: usize = 64 << 10;
 const DEEPEST: usize = 32;
 
-/// The digest of a file, as `md5sum` prints it.
+/// As `md5sum` prints it.
 pub(super) fn of_file(file: &File) -> io::Result<String> {
     let mut digest = Md5::new();
     let mut buf = vec![0; STEP];
@@ -36,7 +35,6 @@ pub(super) fn of_file(file: &File) -> io::Result<String> {
     }
     let mut text = String::with_capacity(32);
     for byte in digest.finalize() {
-        // Writing to a string cannot fail.
         if write!(text, "{byte:02x}").is_err() {
             break;
         }
@@ -44,8 +42,8 @@ pub(super) fn of_file(file: &File) -> io::Result<String> {
     Ok(text)
 }
 
-/// The fingerprint of what is below `root` and on its file system: every regular file but the fingerprint `name` itself,
-/// `config.json`, and what is there for a moment only.
+/// The fingerprint of every regular file below `root` on its file system, except the fingerprint `name`, `config.json`, and temporary
+/// files.
 pub(super) fn text(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
     let mut found = Vec::new();
     walk(root, Path::new(""), name, 0, &mut found)?;
@@ -92,7 +90,7 @@ fn is_left_out(folder: &Folder, name: &OsStr, own: &OsStr) -> bool {
     folder.same_name(name, own) || folder.same_name(name, OsStr::new(LEFT_OUT))
 }
 
-/// As `md5sum` writes it: a backslash at the beginning says that some are in the name, for what would end it.
+/// As `md5sum` writes it: a leading backslash says that the name has escapes, for a backslash or newline.
 fn line(text: &mut Vec<u8>, path: &[u8], digest: &str) {
     if path.iter().any(|b| matches!(b, b'\\' | b'\n' | b'\r')) {
         text.push(b'\\');
@@ -110,11 +108,11 @@ fn line(text: &mut Vec<u8>, path: &[u8], digest: &str) {
     text.push(b'\n');
 }
 
-/// Files of the selection, which a hook behind `1-bootfiles` changes, makes or removes.
+/// A hook after `1-bootfiles` changes, creates or removes them.
 const SELECTION: [&str; 5] = ["EFI/BOOT/grubenv", "bootenv", "grub/grubenv", "grubenv", "resinOS_uEnv.txt"];
 
-/// The fingerprint there, brought up to date with the selection: its files have their digests, and what later hooks have removed has
-/// no line any more. Every other line stays as it is: it may tell of a file that somebody has changed. `None`: it is up to date.
+/// The fingerprint with the selection's present files; files that later hooks have removed lose their line. Every other line remains: it
+/// may show that a file was changed. `None` where nothing changes.
 pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     let mut old = Vec::new();
     root.open_file(name)?.read_to_end(&mut old)?;
@@ -125,7 +123,7 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
         let path = path.strip_prefix(b"./").unwrap_or(path);
         let escaped = text.first() == Some(&b'\\');
         if escaped || path.is_empty() {
-            // Nothing of ours has such a name.
+            // copal writes no such name.
             lines.push((path.to_vec(), text.to_vec()));
         } else if top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok()
             && !SELECTION.iter().any(|s| s.as_bytes() == path)
@@ -135,7 +133,7 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
     }
     for path in SELECTION {
         match File::open(top.join(path)) {
-            // Through the link of an encrypted device: it is on the other partition.
+            // Through the link of an encrypted device: the file is on the other partition.
             Ok(file) if file.metadata()?.dev() != root.dev() => {}
             Ok(file) => {
                 let mut text = Vec::new();
@@ -151,14 +149,14 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
     Ok((new != old).then_some(new))
 }
 
-/// The digest that a path has in the fingerprint there; `None` where it is not listed, or there is none.
+/// `None` where the path is not listed, or there is no fingerprint.
 pub(super) fn recorded(root: &Folder, name: &OsStr, path: &str) -> Option<String> {
     const MOST: u64 = 4 << 20;
     let mut text = Vec::new();
     root.open_file(name).ok()?.take(MOST).read_to_end(&mut text).ok()?;
     String::from_utf8_lossy(&text).lines().find_map(|line| {
         let (digest, listed) = line.split_once(char::is_whitespace)?;
-        // ` *` instead of two blanks says that it was read as binary, which makes no difference.
+        // ` *` instead of two blanks means that `md5sum` read the file as binary, which makes no difference.
         let listed = listed.trim_start().trim_start_matches('*').trim_start_matches("./");
         (listed == path).then(|| digest.to_owned())
     })
@@ -194,7 +192,6 @@ mod tests {
             format!("{}  resinOS_uEnv.txt\n", sum("resinOS_uEnv.txt")),
         ];
         assert_eq!(text, wanted.concat());
-        // Again, there is nothing to change.
         put("f", &text);
         assert_eq!(after_selection(&folder, OsStr::new("f")).unwrap(), None);
     }

@@ -1,4 +1,4 @@
-//! What is done to the boot partition, over a small trait, so that a test can stop it anywhere.
+//! The writes to the boot partition, behind a trait, so that a test can interrupt each of them.
 
 use std::ffi::OsStr;
 use std::fs::FileTimes;
@@ -7,44 +7,41 @@ use std::time::SystemTime;
 
 use crate::sys::file::{self, Content, Folder, Outcome};
 
-/// The changes that a deployment makes. Each is durable when it returns.
-#[allow(clippy::missing_errors_doc)] // as the operating system says, all of them
+/// Each write is durable on return.
+#[allow(clippy::missing_errors_doc)]
 pub trait Hands {
-    /// Makes a file hold something.
     fn replace(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
         file::replace(folder, name, content)
     }
 
-    /// Makes a file that is there hold something without a second copy of it. The last resort: a cut leaves a mix.
+    /// Overwrites an existing file without a second copy. The last resort: a power cut leaves a mix of both.
     fn overwrite(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
         file::overwrite(folder, name, content)
     }
 
-    /// Removes a file; whether there was one.
+    /// Whether there was a file.
     fn remove(&self, folder: &Folder, name: &OsStr) -> io::Result<bool> {
         file::remove(folder, name)
     }
 
-    /// Makes a folder.
     fn make_folder(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
         file::make_folder(folder, name)
     }
 
-    /// Removes a folder with nothing in it but what an interrupted write has left.
+    /// Removes a folder that holds at most temporary files of interrupted writes.
     fn remove_folder(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
         file::sweep(&folder.enter(name)?)?;
         file::remove_folder(folder, name)
     }
 
-    /// Gives a file the present time. On FAT that is one sector of its folder, written as it was save for the time; it need not
-    /// last through a cut.
+    /// Sets the time of a file to now. On FAT this rewrites one sector of its folder, with only the time changed; it need not outlast a
+    /// power cut.
     fn touch(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
         let now = SystemTime::now();
         folder.open_file(name)?.set_times(FileTimes::new().set_accessed(now).set_modified(now))
     }
 }
 
-/// Those of a device.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnHands;
 

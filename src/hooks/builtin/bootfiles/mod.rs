@@ -1,9 +1,8 @@
-//! `1-bootfiles`: puts the boot files of a release on the boot partition.
+//! `1-bootfiles`: deploys the boot files of a release, `/resin-boot`, to the boot partition. See `docs/hooks-bootfiles.md`.
 //!
-//! A release has them in `/resin-boot`. [`release`] lists them, [`rules`] say which are deployed and under which name, [`plan`]
-//! compares them with what is there, [`space`] refuses what does not fit, [`run`] writes, [`fingerprint`] sums up. Boards install
-//! copies of the hook under other names; those deploy to the boot partition that is not encrypted. See
-//! `docs/hooks-bootfiles.md`.
+//! [`release`] lists the files, [`rules`] choose files and names, [`plan`] compares them with the partition, [`space`] refuses what
+//! does not fit, [`run`] writes, [`fingerprint`] sums up. Boards install copies of the hook under other names: those deploy to the
+//! non-encrypted boot partition.
 
 mod call;
 mod fingerprint;
@@ -34,46 +33,37 @@ use crate::state::files::{BootfilesRecord, Marker, RollbackRecord, new_transacti
 use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
 
-/// The names it is known by. The first one means the boot partition, all others the one that is not encrypted.
+/// The first name deploys to the boot partition, the others to the non-encrypted one.
 pub const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
-/// What boot files are deployed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// A release is being installed. What does not fit is refused, and what was new is taken away again after a failure.
+    /// A release is being installed. What does not fit is refused; after a failure new files are removed again.
     Update,
-    /// The files of the running or returning release are put back. It goes as far as it can, and for space it overwrites.
+    /// The files of a running or previous release are restored, as far as possible; without free space files are overwritten in place.
     Undo,
 }
 
-/// One deployment.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The device.
     pub paths: Paths,
-    /// The folder with the release's boot files: `/resin-boot` of its root file system.
+    /// `/resin-boot` of the release's root file system.
     pub source: PathBuf,
-    /// Where the boot partition is mounted.
+    /// The mounted boot partition.
     pub target: PathBuf,
-    /// What for.
     pub purpose: Purpose,
-    /// The slot whose release this is.
+    /// The slot of the release.
     pub owner: Slot,
-    /// Whether that slot is encrypted: of two loaders, the one for secure boot is deployed.
+    /// Whether that slot is encrypted: it needs the loader for secure boot.
     pub encrypted: bool,
-    /// The update this belongs to.
     pub transaction: String,
-    /// What the board decides.
     pub board: Board,
-    /// Number of the root partition that boots now, where it is known: an environment of GRUB that is missing gets it.
+    /// Number of the root partition that boots now, where it is known: a new environment of GRUB selects it.
     pub boots_now: Option<u32>,
 }
 
 impl Request {
-    /// The boot files in `/resin-boot`, for the boot partition, as boards without rules of their own have it.
-    ///
-    /// # Errors
-    /// `Io` when the kernel gives no number for a transaction.
+    /// For the boot partition of a board without rules of its own.
     pub fn new(paths: &Paths, root: &Root, purpose: Purpose) -> Result<Request> {
         Ok(Request {
             paths: paths.clone(),
@@ -89,9 +79,9 @@ impl Request {
     }
 }
 
-/// That of the update that runs; without one, that of an earlier attempt of the same deployment.
+/// Of the running update, otherwise of an earlier attempt of the same deployment.
 fn transaction(paths: &Paths, owner: Slot) -> Result<String> {
-    // Both are copal's own, and a damaged one says nothing about boot files.
+    // Both are copal's own records. A damaged one says nothing about boot files.
     if let Ok(Some(marker)) = Marker::read(paths) {
         return Ok(marker.transaction);
     }
@@ -101,10 +91,6 @@ fn transaction(paths: &Paths, owner: Slot) -> Result<String> {
     }
 }
 
-/// The hook.
-///
-/// # Errors
-/// As for [`deploy`], and those of telling the slots apart.
 pub fn run(context: &Context) -> Result<()> {
     let call = Call::of(&context.called, |name| std::env::var_os(name), io::stdin())?;
     let paths = &context.paths;
@@ -130,32 +116,23 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A rollback, too, runs the hooks of the other slot as for an update, but its release must get its boot files back: refused for
-/// want of room beside those of the one that failed, they would leave nothing that boots.
+/// A rollback runs the hooks of the other slot as for an update, too. Its boot files must not be refused because there is no space
+/// beside those of the failed release: nothing would boot.
 fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
     if RollbackRecord::is_at_work(paths, other) { Purpose::Undo } else { Purpose::Update }
 }
 
-/// Deploys boot files. May be cut off at any moment and be run again, for the same release or for another.
-///
-/// # Errors
-/// During an update, before anything is changed: `BootFilesInvalid`, `BootPartitionFull`, `StateUnwritable`,
-/// `BootMountFailed`, `BootPathEscapes`, `BootNameInvalid`; later `BootCopyFailed`, with new files removed again. An undo goes on
-/// with the other files, and its first error comes at the end.
+/// A repeated run completes an interrupted one, for the same release or for another.
 pub fn deploy(request: &Request) -> Result<Deployed> {
     deploy_by(request, &OwnHands)
 }
 
-/// [`deploy`] by other means.
-///
-/// # Errors
-/// As for [`deploy`].
 pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     mounted(request)?;
     let release = release::list(&request.source)?;
     let choice = rules::choose(release, &request.board, request.encrypted);
     let dest = Destination::open_beside(&request.target, &request.paths.plain_boot())
-        .map_err(|e| e.with_hint("look at the kernel log for the boot partition"))?;
+        .map_err(|e| e.with_hint("check the kernel log for errors of the boot partition"))?;
     run::sweep(&dest, &choice)?;
     let mut plan = plan::Plan::make(request, &dest, choice);
     if request.purpose == Purpose::Update {
@@ -168,9 +145,8 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     run::Deployment::new(request, &dest, plan, hands).run()
 }
 
-/// Brings the fingerprints up to date with the selection, which changes behind `1-bootfiles`: by the hooks of an update, by a
-/// verdict, and by the bootloader that counts. So `md5sum -c` accepts them once the device is at rest. Nothing that boots depends on
-/// it: what goes wrong is a warning.
+/// Updates the fingerprints after the selection has changed: hooks of an update, a verdict and a bootloader that counts change it after
+/// `1-bootfiles`. `md5sum -c` then accepts them. No boot depends on that: a failure is a warning.
 pub fn sum_up_selection(paths: &Paths) {
     if let Err(e) = try_sum_up_selection(paths) {
         tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
@@ -185,7 +161,7 @@ fn try_sum_up_selection(paths: &Paths) -> Result<()> {
             if folder.entry(name)?.is_none() {
                 return Ok(());
             }
-            // A shell release's own hook has not looked for what a cut left.
+            // The hook of a shell release does not remove temporary files.
             file::sweep(&folder)?;
             match fingerprint::after_selection(&folder, name)? {
                 Some(text) => file::replace(&folder, name, &Content::Bytes(&text)).map(drop),
@@ -202,7 +178,7 @@ fn try_sum_up_selection(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Without this, files would go into the folder below a boot partition that could not be mounted.
+/// Without this check, files would go into the folder below an unmounted boot partition.
 fn mounted(request: &Request) -> Result<()> {
     let inside = request.target.strip_prefix(request.paths.root()).unwrap_or(&request.target);
     let point = Path::new("/").join(inside);
@@ -218,21 +194,21 @@ fn mounted(request: &Request) -> Result<()> {
         format!("cannot deploy boot files to {place}: nothing is mounted there"),
     )
     .object(place)
-    .with_hint("look at the kernel log and at the mount units for the boot partition"))
+    .with_hint("check the mount units of the boot partition and the kernel log"))
 }
 
-/// With nothing to change, the boot files of this slot are in place all the same.
+/// Nothing to change: the boot files are already those of this slot.
 fn is_recorded_for_another(request: &Request) -> bool {
     matches!(BootfilesRecord::read(&request.paths), Ok(Some(record)) if record.owner != request.owner)
 }
 
-/// Before the first write to the boot partition.
+/// To be called before the first write to the boot partition.
 fn record(request: &Request) -> Result<()> {
     let record = BootfilesRecord { transaction: request.transaction.clone(), owner: request.owner };
     match record.write(&request.paths) {
-        // What is put back must be put back: a device without a state partition is in need of its boot files all the more.
+        // An undo must go on: a device without a state partition needs its boot files all the more.
         Err(e) if request.purpose == Purpose::Undo => {
-            tracing::warn!("{}; a power cut now would not be noticed at the next boot", e.message());
+            tracing::warn!("{}; the next boot would not detect a power cut now", e.message());
             Ok(())
         }
         result => result,

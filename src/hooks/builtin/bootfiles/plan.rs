@@ -1,4 +1,4 @@
-//! What has to be written: the wanted files against those that are there. Nothing is changed.
+//! What has to be written: the chosen files, compared with the boot partition. Nothing is changed.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -15,51 +15,48 @@ use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
 use crate::sys::file::{Content, FileKind, Folder, FolderEntry, Steps as _, is_side_file};
 
-/// The logo's name before 2018, under which owners have put their own.
+/// The logo's name before 2018. Owners have replaced that file.
 const OLD_LOGO: &str = "splash/resin-logo.png";
 const CONFIG_JSON: &str = "config.json";
-/// Keys by which GRUB and U-Boot find their root and count attempts; images of the time before rollbacks lack them.
+/// GRUB and U-Boot find their root and count attempts by these keys; images without rollbacks lack them.
 const SELECTION: [&str; 2] = ["resin_root_part=", "upgrade_available="];
 
-/// Where the content of a file comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A file of the release, by its full path.
+    /// By its full path.
     Release(PathBuf),
-    /// A file of the boot partition.
+    /// On the boot partition.
     Target(PathBuf),
-    /// GRUB's environment of the release, made to select the root that boots now.
+    /// The release's environment of GRUB, changed to select the root that boots now.
     Selection(Vec<u8>),
-    /// The owner's `config.json` with `developmentMode`, as it is at the moment of writing.
+    /// The owner's `config.json` with `developmentMode`, read at the moment of writing.
     DevelopmentMode,
 }
 
-/// One file.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) origin: Origin,
     /// Below the boot partition.
     pub(super) to: PathBuf,
-    /// Bytes.
+    /// In bytes.
     pub(super) size: u64,
-    /// Bytes of the file that is there.
+    /// In bytes, of the file on the partition.
     pub(super) old: Option<u64>,
-    /// Whether that holds the content already.
+    /// Whether that file has the content already.
     pub(super) same: bool,
-    /// Whether it says which root boots. What was written meanwhile may go by it, so it stays after a failure.
+    /// Whether the file selects a root. Other files may have been written to match it, so it remains after a failure.
     pub(super) selects: bool,
 }
 
-/// The whole deployment.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Missing ones, outer ones first.
+    /// Missing folders, outer ones first.
     pub(super) folders: Vec<PathBuf>,
     /// In the order in which they are written.
     pub(super) steps: Vec<Step>,
-    /// Removed once everything has been written.
+    /// Removed after everything is written.
     pub(super) obsolete: Vec<PathBuf>,
-    /// What stands in the way of an update, and what an undo leaves out.
+    /// They refuse an update; an undo leaves these files out.
     pub(super) problems: Vec<Error>,
 }
 
@@ -74,13 +71,10 @@ impl Plan {
         maker.plan
     }
 
-    /// Whether any boot file is changed.
     pub(super) fn changes(&self) -> bool {
         !self.obsolete.is_empty() || self.steps.iter().any(|s| !s.same)
     }
 
-    /// # Errors
-    /// The first of the problems.
     pub(super) fn refuse_problems(&mut self) -> Result<()> {
         match self.problems.drain(..).next() {
             Some(problem) => Err(problem),
@@ -96,7 +90,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// What is left of a path where its file system does not care for case.
+    /// The path as its file system compares it, which may ignore case.
     fn fold(&self, path: &Path) -> OsString {
         match self.dest.nearest(path.parent().unwrap_or(Path::new(""))) {
             Ok(folder) if folder.is_fat() => rules::lower(path).into(),
@@ -114,7 +108,7 @@ impl Maker<'_> {
             When::ConfigJson => return self.add_development_mode(there.as_ref()),
         };
         if !deploy {
-            tracing::debug!("/{} is there and stays as it is", wanted.to.display());
+            tracing::debug!("/{} exists; keeping it", wanted.to.display());
             return Ok(());
         }
         self.names_fit(&wanted.to)?;
@@ -127,7 +121,7 @@ impl Maker<'_> {
             step.selects = wanted.when == When::NoSelection;
         }
         if wanted.from != wanted.to && self.look(&wanted.from)?.is_some() {
-            // Left by a shell release, which deployed both; whoever finds it takes it for the newer one.
+            // A shell release deployed both; what reads the older name takes it for the newer one.
             self.plan.obsolete.push(wanted.from.clone());
         }
         Ok(())
@@ -137,7 +131,7 @@ impl Maker<'_> {
         Origin::Release(self.request.source.join(&wanted.from))
     }
 
-    /// The release's environment selects root A. Until the hook of the bootloader has run, what boots now is to boot.
+    /// The release's environment selects root A. Until the bootloader hook has run, the root that boots now must stay selected.
     fn selection(&self, wanted: &Candidate) -> Option<Origin> {
         let (index, mut text) = (self.request.boots_now?, Vec::new());
         release::open(&self.request.source.join(&wanted.from)).ok()?.read_to_end(&mut text).ok()?;
@@ -176,7 +170,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The file at a path of the boot partition; anything else is in the way.
+    /// Anything but a file at this path is a problem.
     fn look(&self, path: &Path) -> Result<Option<There>> {
         let (Walk::There(folder), name) = self.dest.parent(path)? else { return Ok(None) };
         let name = name.to_owned();
@@ -187,7 +181,7 @@ impl Maker<'_> {
             Some(_) => {
                 let full = folder.path().join(&name);
                 let what =
-                    format!("cannot deploy a boot file: {} is in the way, it is not a file", full.display());
+                    format!("cannot deploy a boot file: {} is in the way: it is not a file", full.display());
                 Err(Error::new(Code::BootNameInvalid, what).object(full.display()).with_hint("remove it"))
             }
         }
@@ -202,11 +196,11 @@ impl Maker<'_> {
             .with_hint("rename the file in the release"))
     }
 
-    /// Whether a file says which root boots. One of an image that could not roll back yet does not: there, it is a label in
-    /// `grub.cfg` that does, and the new `grub.cfg` needs the release's environment.
+    /// Whether a file selects a root. In an image without rollbacks a label in `grub.cfg` does, and the new `grub.cfg` needs the release's
+    /// environment.
     fn selects(&self, there: &There, wanted: &Candidate) -> bool {
         if self.request.purpose == Purpose::Undo {
-            // The selection has been set back by now.
+            // The running root is selected again by now.
             return true;
         }
         let own = there.text().unwrap_or_default();
@@ -219,7 +213,7 @@ impl Maker<'_> {
         SELECTION.iter().all(|key| own.contains(key) || !text.contains(key))
     }
 
-    /// A logo under the older name becomes one under the new name: the release's, unless the owner has changed it.
+    /// A logo under the older name moves to the new name: the release's logo, unless the owner has changed it.
     fn add_logo(&mut self, wanted: &Candidate) -> Result<()> {
         let Some(old) = self.look(Path::new(OLD_LOGO))? else { return Ok(()) };
         let own = fingerprint::of_file(&old.open()?).map_err(|e| failed(&old.folder, &old.name, e))?;
@@ -235,7 +229,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Development images were built apart once; what they were is in `config.json` since.
+    /// Development images were built separately once; since then `config.json` says so.
     fn add_development_mode(&mut self, there: Option<&There>) -> Result<()> {
         let Some(there) = there.filter(|_| self.request.purpose == Purpose::Update) else { return Ok(()) };
         let Some(text) = development_mode(there)? else { return Ok(()) };
@@ -247,7 +241,7 @@ impl Maker<'_> {
     }
 }
 
-/// A file of the boot partition.
+/// On the boot partition.
 pub(super) struct There {
     folder: Folder,
     name: OsString,
@@ -259,7 +253,7 @@ impl There {
         self.folder.open_file(&self.name).map_err(|e| failed(&self.folder, &self.name, e))
     }
 
-    /// With a side file beside it, it holds something else as far as its next reader is concerned.
+    /// A side file beside it changes the content that the next reader sees.
     fn holds(&self, content: &Content<'_>) -> Result<bool> {
         let read = |e| failed(&self.folder, &self.name, e);
         Ok(!self.has_side_file()? && self.folder.holds(&self.name, content).map_err(read)?)
@@ -278,23 +272,23 @@ impl There {
     }
 }
 
-/// The text of `config.json` with `developmentMode`, where its owner has not said anything about that.
+/// `config.json` with `developmentMode`; `None` where the owner has set it.
 fn development_mode(there: &There) -> Result<Option<Vec<u8>>> {
     if there.has_side_file()? {
-        tracing::warn!("config.json is being changed by another program; developmentMode is left alone");
+        tracing::warn!("another program is changing config.json; developmentMode is not set");
         return Ok(None);
     }
     match ConfigJson::load(&there.folder.path().join(&there.name)) {
         Ok(config) if config.lacks_development_mode() => Ok(Some(config.with_development_mode())),
         Ok(_) => Ok(None),
         Err(e) => {
-            tracing::warn!("{}; developmentMode is left alone", e.message());
+            tracing::warn!("{}; developmentMode is not set", e.message());
             Ok(None)
         }
     }
 }
 
-/// The text that `config.json` gets, read again; `None` where it needs none any more.
+/// Reads `config.json` again; `None` where nothing is to be written any more.
 pub(super) fn new_config_json(dest: &Destination) -> Result<Option<Vec<u8>>> {
     let (root, name) = (dest.root(), OsString::from(CONFIG_JSON));
     let folder = root.enter(OsStr::new(".")).map_err(|e| failed(root, &name, e))?;

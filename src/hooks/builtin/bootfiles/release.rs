@@ -1,4 +1,4 @@
-//! The boot files that a release has.
+//! The boot files of a release.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -11,21 +11,18 @@ use nix::fcntl::OFlag;
 use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
-/// Deeper folders are refused: nobody means them, and a walk must end.
+/// Deeper folders are refused, so that every walk ends.
 const DEEPEST: usize = 32;
 
-/// One boot file of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     /// Below the release's folder.
     pub(super) path: PathBuf,
-    /// Bytes.
     pub(super) size: u64,
 }
 
-/// Every regular file, sorted by path. Links and special files are no boot files (the shell version took `find -type f`).
-///
-/// A folder that is missing or cannot be read is an error: without its boot files, no release can start.
+/// Every regular file, sorted by path: the shell version took `find -type f`. A missing or unreadable folder is an error: no release
+/// starts without boot files.
 pub(super) fn list(source: &Path) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     walk(source, Path::new(""), 0, &mut found)?;
@@ -57,12 +54,12 @@ fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> R
     Ok(())
 }
 
-/// What an interrupted write leaves behind, and what a tool keeps for a moment, beside files of these names.
+/// Temporary files of interrupted writes, and side files, beside the names `beside`.
 pub(super) fn is_passing<'a>(name: &OsStr, mut beside: impl Iterator<Item = &'a OsStr>) -> bool {
     file::is_leftover(name) || beside.any(|other| file::is_side_file(name, other)) || is_orphan(name)
 }
 
-/// A side file of `fatrw` whose file is not there: `.NAME.RANDOM.MD5.md5sum`.
+/// A side file of `fatrw` without its file: `.NAME.RANDOM.MD5.md5sum`.
 fn is_orphan(name: &OsStr) -> bool {
     let Some(text) = name.to_str() else { return false };
     let Some(own) = text.rsplitn(4, '.').nth(3).and_then(|n| n.strip_prefix('.')) else { return false };
@@ -71,14 +68,13 @@ fn is_orphan(name: &OsStr) -> bool {
     hex(parts.next()) && hex(parts.next()) && file::is_side_file(name, OsStr::new(own))
 }
 
-/// Opens a file of a release for reading.
 pub(super) fn open(path: &Path) -> Result<File> {
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
     let file =
         OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| unreadable(path, e))?;
     match file.metadata() {
         Ok(meta) if meta.is_file() => Ok(file),
-        Ok(_) => Err(unreadable(path, io::Error::other("not a file any more"))),
+        Ok(_) => Err(unreadable(path, io::Error::other("no longer a file"))),
         Err(e) => Err(unreadable(path, e)),
     }
 }

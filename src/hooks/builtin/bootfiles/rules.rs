@@ -1,4 +1,4 @@
-//! Which of a release's files are deployed, under which name, on which condition. Pure: nothing is looked at.
+//! Which files of a release are deployed, under which name and on which condition. Pure data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use super::release::Listed;
 use crate::error::{Code, Error};
 
-/// What the recipes of meta-balena call the fingerprint (`BALENA_FINGERPRINT_FILENAME`, `BALENA_FINGERPRINT_EXT`).
+/// As in the recipes of meta-balena (`BALENA_FINGERPRINT_FILENAME`, `BALENA_FINGERPRINT_EXT`).
 pub const FINGERPRINT: &str = "balenaos.fingerprint";
 
-/// The owner's files, and those that belong to one device (meta-balena, `BALENA_BOOTFILES_BLACKLIST`). Lower case: FAT does not
-/// tell cases apart.
+/// Files of the owner or of one device (meta-balena, `BALENA_BOOTFILES_BLACKLIST`). In lower case: FAT ignores case.
 const SKIPPED: &[&str] = &[
     "config.json",
     "config.txt",
@@ -24,26 +23,24 @@ const SKIPPED: &[&str] = &[
     "bootenv",
 ];
 
-/// Those of them that a device needs to have, with whatever content.
+/// Skipped files that must exist, with any content.
 const NEEDED: &[&str] = &["extra_uenv.txt", "efi/boot/grub_extraenv", "grub/grub_extraenv"];
 
 const LOGO: &str = "splash/balena-logo.png";
 
-/// GRUB's configuration, and the one for encrypted disks that takes its place there.
+/// GRUB's configuration; on encrypted disks another file takes this name.
 const GRUB: &str = "grub.cfg";
 const GRUB_LUKS: &str = "grub-luks.cfg";
 const SIGNATURE: &str = ".sig";
-/// What the name of a loader for secure boot has behind that of the plain one.
+/// Suffix of a loader for secure boot.
 const SECURE: &str = ".secureboot";
 
-/// What a board decides about its boot files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
-    /// Name of the fingerprint file.
     pub fingerprint: OsString,
-    /// Paths that are never deployed, besides those built in.
+    /// Never deployed, besides the built-in list.
     pub skip: Vec<PathBuf>,
-    /// Files of the release that its own function `do_skip` passes over.
+    /// Files of the release that the board's function `do_skip` skips.
     pub passed_over: BTreeSet<PathBuf>,
 }
 
@@ -53,34 +50,30 @@ impl Default for Board {
     }
 }
 
-/// When a file is deployed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// In any case.
     Always,
-    /// Only if there is none.
     Missing,
-    /// Only if there is none that says which root boots: that is not for boot files to change.
+    /// Only if no file selects a root: boot files must not change the selection.
     NoSelection,
-    /// In place of the logo's older name.
+    /// Instead of the logo's older name.
     Logo,
-    /// Never itself; but it may have to say that this is a development device.
+    /// Not deployed; may get `developmentMode`.
     ConfigJson,
 }
 
-/// A file of the release that may be deployed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     /// Below the release's folder.
     pub(super) from: PathBuf,
     /// Below the boot partition.
     pub(super) to: PathBuf,
-    /// Bytes.
+    /// In bytes.
     pub(super) size: u64,
     pub(super) when: When,
 }
 
-/// What is to be deployed, in order.
+/// In the order of deployment.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) wanted: Vec<Candidate>,
@@ -88,7 +81,7 @@ pub(super) struct Choice {
     pub(super) problems: Vec<Error>,
 }
 
-/// Applies the rules. `encrypted`: of two variants of a file, that for secure boot gets the name.
+/// `encrypted`: of two variants of a file, the one for secure boot gets the name.
 pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Choice {
     let release: Vec<Listed> = release.into_iter().filter(|f| !board.passed_over.contains(&f.path)).collect();
     let variants = Variants::of(&release, encrypted);
@@ -100,7 +93,7 @@ pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Ch
             choice.wanted.push(Candidate { from: file.path, to, size: file.size, when });
         }
     }
-    // A `grub.cfg` that goes by the selection takes root B where there is none: the selection is there before it.
+    // A `grub.cfg` that reads the selection chooses root B where there is none: write the selection first.
     choice.wanted.sort_by_key(|w| w.when != When::NoSelection);
     choice
 }
@@ -113,19 +106,19 @@ fn when(path: &Path, board: &Board, skip: &BTreeSet<String>) -> Option<When> {
         "config.json" => Some(When::ConfigJson),
         n if NEEDED.contains(&n) => Some(When::Missing),
         n if SKIPPED.contains(&n) || skip.contains(n) => None,
-        // GRUB's environment, in whichever folder, and U-Boot's. An image ships the first with root A in it.
+        // GRUB's environment, in any folder, and U-Boot's. The environment of an image selects root A.
         "resinos_uenv.txt" => Some(When::NoSelection),
         n if n.rsplit('/').next() == Some("grubenv") => Some(When::NoSelection),
         _ => Some(When::Always),
     }
 }
 
-/// As FAT compares names, as far as names of releases go.
+/// As FAT compares names, for the names that releases use.
 pub(super) fn lower(path: &Path) -> String {
     path.to_string_lossy().to_lowercase()
 }
 
-/// Files that there are two of, a plain one and one for encrypted disks: exactly one of them gets the name.
+/// Files with a plain variant and one for encrypted disks: exactly one of them gets the name.
 struct Variants {
     encrypted: bool,
     names: BTreeSet<String>,
@@ -136,7 +129,7 @@ impl Variants {
         Variants { encrypted, names: release.iter().map(|f| lower(&f.path)).collect() }
     }
 
-    /// Under which name a file is deployed; `None` where the other variant is.
+    /// `None` where the other variant gets the name.
     fn name_of(&self, path: &Path, problems: &mut Vec<Error>) -> Option<PathBuf> {
         let Some(secure) = plain_name(path) else {
             return self.is_good(path, problems).then(|| path.to_owned());
@@ -144,7 +137,7 @@ impl Variants {
         if self.encrypted {
             return Some(secure);
         }
-        // Without a plain one, nobody knows what it is for.
+        // Without a plain variant the purpose of the file is unknown.
         (!self.has(&secure)).then(|| path.to_owned())
     }
 
@@ -157,7 +150,7 @@ impl Variants {
         if self.has(&secure) {
             return false;
         }
-        // A plain loader would not start, or not open the disk. Elsewhere than in this folder nobody calls one.
+        // A plain loader would not start, or not open the disk. Loaders in other folders are never started.
         let name = lower(path);
         let loader = name.starts_with("efi/boot/") && name.ends_with(".efi");
         let signature = name.ends_with(SIGNATURE) && self.has(&path.with_file_name(GRUB_LUKS));
@@ -172,7 +165,7 @@ impl Variants {
     }
 }
 
-/// The name that a variant for secure boot takes: `x.efi.secureboot` is `x.efi`.
+/// `x.efi` for `x.efi.secureboot`.
 pub(super) fn plain_name(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folded = name.to_lowercase();
@@ -209,7 +202,7 @@ fn incomplete(path: &Path, missing: &Path) -> Error {
     Error::new(Code::BootFilesInvalid, what).object(missing.display())
 }
 
-/// Of files that only case tells apart the last one: on FAT each would overwrite the one before it.
+/// Of files whose names differ in case only, keeps the last: on FAT each would overwrite the one before.
 pub(super) fn one_each(wanted: Vec<Candidate>, fold: impl Fn(&Path) -> OsString) -> Vec<Candidate> {
     let last: BTreeMap<OsString, usize> = wanted.iter().enumerate().map(|(i, w)| (fold(&w.to), i)).collect();
     let mut kept = Vec::new();
@@ -217,7 +210,10 @@ pub(super) fn one_each(wanted: Vec<Candidate>, fold: impl Fn(&Path) -> OsString)
         if last.get(&fold(&one.to)) == Some(&i) {
             kept.push(one);
         } else {
-            tracing::warn!("/{} is there twice to a FAT file system; the later one counts", one.to.display());
+            tracing::warn!(
+                "/{} exists twice for a FAT file system; deploying the later one",
+                one.to.display()
+            );
         }
     }
     kept
@@ -298,7 +294,6 @@ mod tests {
             "vmlinuz",
         ];
         assert_eq!(names(&EFI, true), secure);
-        // A system with the one but not the other.
         assert_eq!(
             names(&["x.efi.secureboot", "grub/grub.cfg"], false),
             ["x.efi.secureboot", "grub/grub.cfg"]

@@ -1,4 +1,4 @@
-//! Doing it: folder by folder, file by file, each complete at every instant.
+//! Writes the boot files, folder by folder; each file is complete, old or new, at every instant.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,14 +16,11 @@ use crate::boot_files::{Destination, Walk, failed};
 use crate::error::Result;
 use crate::sys::file::{self, Content, Folder, Outcome, Steps as _};
 
-/// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deployed {
-    /// Files written, the fingerprint not among them.
+    /// Without the fingerprint.
     pub written: u64,
-    /// Files that were as they should be.
     pub unchanged: u64,
-    /// Files removed.
     pub removed: u64,
 }
 
@@ -33,13 +30,13 @@ impl fmt::Display for Deployed {
     }
 }
 
-/// Removes what an interrupted write left in the folders that are dealt with, before anything in them is touched, and before
-/// room is counted.
+/// Removes temporary files of interrupted writes from all folders of the deployment, before any other change and before space is
+/// counted.
 pub(super) fn sweep(dest: &Destination, choice: &Choice) -> Result<()> {
     let parents = choice.wanted.iter().filter_map(|w| w.to.parent());
     let folders: BTreeSet<&Path> = parents.chain([Path::new("")]).collect();
     for path in folders {
-        // What stands in the way of a folder is for the plan to say.
+        // If something is in the way of a folder, the plan reports it.
         if let Ok(Walk::There(folder)) = dest.walk(path) {
             file::sweep(&folder).map_err(|e| failed(&folder, OsStr::new("."), e))?;
         }
@@ -47,13 +44,12 @@ pub(super) fn sweep(dest: &Destination, choice: &Choice) -> Result<()> {
     Ok(())
 }
 
-/// What did not exist before.
+/// Created by this run.
 enum Made {
     File(PathBuf),
     Folder(PathBuf),
 }
 
-/// A deployment under way.
 pub(super) struct Deployment<'a, H> {
     request: &'a Request,
     dest: &'a Destination,
@@ -83,7 +79,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
     }
 
     fn all_or_nothing_new(&mut self, plan: &Plan) -> Result<()> {
-        // A file of the owner's that cannot be read would fail the update in the end: better now, with nothing written.
+        // A file of the owner that cannot be read would fail the update at its end: fail now, before the first write.
         self.fingerprint()?;
         for step in &plan.steps {
             self.step(step)?;
@@ -96,7 +92,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
         let problems = std::mem::take(&mut plan.problems);
         let mut todo: Vec<&Step> = plan.steps.iter().collect();
         let mut errors = Vec::new();
-        // What found no room at first may find it where smaller files have been put back.
+        // A file that did not fit may fit after smaller files are restored.
         while !todo.is_empty() {
             let before = todo.len();
             errors.clear();
@@ -160,13 +156,13 @@ impl<'a, H: Hands> Deployment<'a, H> {
         Ok(())
     }
 
-    /// The folder at a path, made with those above it where they are missing.
+    /// Creates missing folders.
     fn folder(&mut self, path: &Path) -> Result<Folder> {
         let mut outer: Vec<&Path> = path.ancestors().filter(|p| !p.as_os_str().is_empty()).collect();
         outer.reverse();
         for each in outer {
             if let Walk::Missing = self.dest.walk(each)? {
-                // Beforehand: it may be there even though making it fails.
+                // First, since the folder may exist although its creation fails.
                 self.made.push(Made::Folder(each.to_owned()));
                 self.dest.make_by(each, |folder, name| self.hands.make_folder(folder, name))?;
             }
@@ -177,12 +173,12 @@ impl<'a, H: Hands> Deployment<'a, H> {
         }
     }
 
-    /// Replaces a file; where a second copy finds no room, an undo overwrites the one that is there.
+    /// Without space for a second copy, an undo overwrites the file in place.
     fn put(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
         match self.hands.replace(folder, name, content) {
             Err(e) if e.kind() == io::ErrorKind::StorageFull && self.may_overwrite(folder, name) => {
                 tracing::warn!(
-                    "no room for a second copy of {}; overwriting it",
+                    "no space for a second copy of {}; overwriting it in place",
                     folder.path().join(name).display()
                 );
                 self.hands.overwrite(folder, name, content)
@@ -206,22 +202,22 @@ impl<'a, H: Hands> Deployment<'a, H> {
         Ok(())
     }
 
-    /// Times, fingerprint, and whatever is still on its way to the medium.
+    /// Refreshes times, writes the fingerprint, and flushes.
     fn finish(&self, plan: &Plan) -> Result<()> {
         let mut folders = BTreeSet::new();
         for step in &plan.steps {
             let (Walk::There(folder), name) = self.dest.parent(&step.to)? else { continue };
-            // A repetition that changes nothing does not write for this alone.
+            // A repeated run that changes nothing must not write for this alone.
             if plan.changes()
                 && let Err(e) = self.hands.touch(&folder, name)
             {
-                tracing::warn!("cannot refresh the time of {}: {e}", folder.path().join(name).display());
+                tracing::warn!("cannot set the time of {}: {e}", folder.path().join(name).display());
             }
             folders.insert(step.to.parent().unwrap_or(Path::new("")));
         }
         for path in folders {
             if let Walk::There(folder) = self.dest.walk(path)? {
-                // Files that were right already may have been written by somebody who did not wait for the medium.
+                // Unchanged files may have been written by a program that did not flush them.
                 folder
                     .sync_folder()
                     .and_then(|()| folder.flush())
@@ -233,9 +229,9 @@ impl<'a, H: Hands> Deployment<'a, H> {
             self.put(root, name, &Content::Bytes(&text)).map(drop).map_err(|e| failed(root, name, e))
         });
         match written {
-            // It tells which files somebody has changed; the running system boots without it.
+            // The fingerprint shows which files were changed; the running system boots without it.
             Err(e) if self.request.purpose == Purpose::Undo => {
-                tracing::warn!("{e}; the fingerprint of the boot files is not that of the files");
+                tracing::warn!("{e}; the fingerprint does not match the boot files");
                 Ok(())
             }
             other => other,
@@ -247,7 +243,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
         fingerprint::text(root, name).map_err(|e| failed(root, name, e))
     }
 
-    /// Removes what was not there before, the last first. What was replaced stays: whoever undoes the update has the old files.
+    /// Removes what this run created, the last first. Replaced files remain: the program that undoes the update has the old ones.
     fn take_back(&self) {
         for made in self.made.iter().rev() {
             let (Made::File(path) | Made::Folder(path)) = made;

@@ -1,4 +1,4 @@
-//! Whether everything fits, before anything is changed.
+//! Refuses what does not fit, before the first change.
 
 use std::path::Path;
 
@@ -6,16 +6,13 @@ use super::plan::Plan;
 use crate::boot_files::{Budgets, Destination};
 use crate::error::{Code, Result};
 
-/// Bytes that stay free on each file system, as the shell version keeps them.
+/// Bytes that stay free on each file system, as in the shell version.
 const RESERVE: u64 = 512 << 10;
 
-/// A line of the fingerprint: a digest, two blanks, a path, an end.
+/// In bytes, without the path: a digest, two blanks, a newline.
 const DIGEST_LINE: u64 = 32 + 2 + 1;
 
-/// Goes through the plan in the order of its execution: a new file has to fit before the one it replaces is given back.
-///
-/// # Errors
-/// `BootPartitionFull`.
+/// Follows the order of the writes: a new file must fit before the file that it replaces is freed.
 pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Result<()> {
     if !plan.changes() {
         return Ok(());
@@ -25,7 +22,7 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         let (parent, name) = parts(folder);
         let budget = budgets.at(parent)?;
         budget.name(parent, name);
-        // Its own two entries.
+        // Its entries `.` and `..`.
         budget.take(1);
         *budget.folder(folder) += 2;
     }
@@ -38,7 +35,7 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         budget.folder(parent);
         budget.replace(step.old.unwrap_or(0), step.size);
     }
-    // It grows by the files that are new, and is replaced last.
+    // New files make it longer; it is replaced last.
     let old = dest.root().entry(fingerprint.as_os_str()).ok().flatten().map_or(0, |e| e.size);
     let line = |path: &Path| DIGEST_LINE + u64::try_from(path.as_os_str().len()).unwrap_or(u64::MAX);
     let new: u64 = plan.steps.iter().filter(|s| s.old.is_none() || old == 0).map(|s| line(&s.to)).sum();
@@ -47,7 +44,7 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         budget.name(Path::new(""), fingerprint.as_os_str());
     }
     budget.replace(old, old + new);
-    // An undo must find room, too: it does not know which files only the new release has.
+    // An undo must fit, too: it does not know which files only the new release has.
     budgets.way_back();
     budgets.check().map_err(|e| match e.code() {
         Code::BootPartitionFull => e.with_hint(

@@ -1,9 +1,9 @@
-//! GRUB for a BIOS: `boot.img` in the master boot record, `core.img` from the sector after it on.
+//! GRUB for a BIOS: `boot.img` in the master boot record, `core.img` from sector 1 on.
 //!
-//! `boot.img` has the number of the sector that it loads, and that one (`diskboot.img`, the first of `core.img`) a list of those
-//! behind it. So a new `core.img` goes first, as a copy that is told where it is, to the middle of the room before the first
-//! partition; one write of one sector makes the BIOS start that copy; then the place from sector 1 on is written, and a second
-//! write of one sector returns to it. GRUB starts whatever instant the power fails at.
+//! `boot.img` names the sector that it loads; that sector (`diskboot.img`, the first of `core.img`) lists those after it. So a second
+//! copy of the new `core.img`, changed for its place, goes to the middle of the space before the first partition; one sector write
+//! makes the BIOS start that copy; then sector 1 and those after it are written; a second sector write returns to them. GRUB starts
+//! after a power cut at any instant.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -16,27 +16,21 @@ use crate::disk::partition::{self, TableKind};
 use crate::error::{Code, Error, Result};
 use crate::slot::Roots;
 
-/// GRUB of the release this hook is part of.
 const FOLDER: &str = "/resin-boot/grub";
 
 const SECTOR: usize = 512;
-/// As much of the master boot record is code; the partition table follows.
+/// Bytes of code in the master boot record; the partition table follows.
 const CODE: usize = 446;
 
-/// Where `boot.img` has the number of the sector it loads, 64 bits (`GRUB_BOOT_MACHINE_KERNEL_SECTOR` in
-/// `include/grub/i386/pc/boot.h`).
+/// Offset in `boot.img` of the sector that it loads, 64 bits (`GRUB_BOOT_MACHINE_KERNEL_SECTOR` in `include/grub/i386/pc/boot.h`).
 const LOADS: usize = 0x5c;
-/// Where `diskboot.img` has its first list of sectors: 64 bits where it begins, 16 how many (`GRUB_BOOT_MACHINE_LIST_SIZE` before
-/// the end of the sector, there). The next one, of no length where there is none, is before it.
+/// Offset in `diskboot.img` of its first list of sectors: start, 64 bits, and count, 16 bits (`GRUB_BOOT_MACHINE_LIST_SIZE` before the
+/// end of the sector, there). The next list is before it; the last has the count 0.
 const LIST: usize = 500;
 const LIST_COUNT: usize = 508;
 const NEXT_COUNT: usize = 496;
 
-/// Writes what differs of GRUB to the disk of the running root.
-///
-/// # Errors
-/// Those of [`prepare_bytes`] and [`Prepared::run`]; `SpanOverTable` on a disk with a GPT, `SpanOverFileSystem` when `core.img`
-/// does not fit before the first partition.
+/// To the disk of the running root; only what differs.
 pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     let active = Roots::of(facts)?.active;
     let disk = active.disk.and_then(|dev| facts.device(dev)).ok_or_else(|| {
@@ -55,14 +49,14 @@ pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     if !new_core.compare()?.identical {
         aside = Aside::plan(&node, &gap, &code, &core_image)?;
         match &aside {
-            // After a cut in here, perhaps of another release: what is written now is not what is started.
+            // After a power cut in here, perhaps of another release: the BIOS starts another copy than the one written now.
             _ if gap.copy_is_started(&node)? => {}
             Some(aside) => {
                 place.prepare(&core, aside.core.clone(), aside.at)?.run()?;
                 place.prepare(&boot, aside.code.clone(), 0)?.run()?;
             }
             None => tracing::warn!(
-                "no room for a second core.img: should the power fail now, GRUB has to be installed anew"
+                "no space for a second core.img: after a power cut now, GRUB must be installed again"
             ),
         }
         new_core.run()?;
@@ -76,7 +70,7 @@ pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// The code of `boot.img`, without what it has where the partition table is.
+/// Without the bytes in the place of the partition table.
 fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
     let mut image = read_image(path)?;
     if image.len() < CODE || image.len() > SECTOR {
@@ -88,7 +82,7 @@ fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
     Ok(image)
 }
 
-/// The copy has done its part. It is no harm, but the next update wants to find the room free.
+/// The copy is no longer used. It does no harm, but the next update needs the space to be zero.
 fn clear(place: &GapWriter<'_>, core: &Path, aside: &Aside) {
     let zeroes = vec![0; aside.core.len()];
     if let Err(e) = place.prepare(core, zeroes, aside.at).and_then(|p| p.run()) {
@@ -109,17 +103,14 @@ impl GapWriter<'_> {
     }
 }
 
-/// The room between the master boot record and the first partition.
+/// The space between the master boot record and the first partition.
 struct Gap {
-    /// First byte of that partition.
     end: usize,
-    /// Where a copy goes.
+    /// Byte offset of a copy.
     middle: usize,
 }
 
 impl Gap {
-    /// # Errors
-    /// `core.img` must not go there.
     fn of(node: &Path, size: u64, core: usize) -> Result<Gap> {
         let name = node.display();
         let refuse = |code, why: String| {
@@ -136,13 +127,13 @@ impl Gap {
         let first = table.partitions.iter().map(|p| p.start).min().unwrap_or(size);
         let end = usize::try_from(first).unwrap_or(usize::MAX);
         if SECTOR.saturating_add(core) > end {
-            let why = format!("it has {core} bytes, and the first partition begins at byte {end}");
+            let why = format!("it has {core} bytes, but the first partition begins at byte {end}");
             return Err(refuse(Code::SpanOverFileSystem, why));
         }
         Ok(Gap { end, middle: end / 2 / SECTOR * SECTOR })
     }
 
-    /// Whether the copy is what the BIOS starts.
+    /// Whether the BIOS starts the copy.
     fn copy_is_started(&self, node: &Path) -> Result<bool> {
         let loads = number(&read(node, 0, SECTOR)?, LOADS);
         let copy = read(node, self.middle, SECTOR)?;
@@ -158,10 +149,10 @@ struct Aside {
 }
 
 impl Aside {
-    /// `None` where there is no room that is certainly free, or where GRUB is not built as it is known here.
+    /// `None` without certainly free space, or where GRUB has another layout than the known one.
     fn plan(node: &Path, gap: &Gap, code: &[u8], core: &[u8]) -> Result<Option<Aside>> {
         let at = gap.middle;
-        // Neither over the `core.img` that is started until now, nor over the new one.
+        // Neither over the `core.img` in use nor over the new one.
         let now = read(node, SECTOR, SECTOR)?;
         let longest = sectors(&now).unwrap_or(0).saturating_mul(SECTOR).max(core.len());
         if SECTOR.saturating_add(longest) > at || at.saturating_add(core.len()) > gap.end {
@@ -175,7 +166,7 @@ impl Aside {
         Ok(free.then_some(aside))
     }
 
-    /// Copies that are told where they are.
+    /// Changes the copies for their place.
     fn told(at: usize, code: &[u8], core: &[u8]) -> Option<Aside> {
         let (mut code, mut core) = (code.to_vec(), core.to_vec());
         let known = number(&code, LOADS)? == 1
@@ -188,7 +179,7 @@ impl Aside {
     }
 }
 
-/// Whether this is a `core.img` that was told that it is at byte `at`.
+/// Whether this is a `core.img` changed for byte `at`.
 fn is_told(core: &[u8], at: usize) -> bool {
     number(core, LIST) == Some(sector(at) + 1)
 }
@@ -197,7 +188,7 @@ fn sector(at: usize) -> u64 {
     u64::try_from(at / SECTOR).unwrap_or(u64::MAX - 1)
 }
 
-/// Sectors of a `core.img` that lies in one piece, by its own list.
+/// Sectors of a contiguous `core.img`, by its own list.
 fn sectors(core: &[u8]) -> Option<usize> {
     let count = |at: usize| {
         let bytes = core.get(at..at + 2)?.try_into().ok()?;

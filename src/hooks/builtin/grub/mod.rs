@@ -1,4 +1,4 @@
-//! `99-resin-grub`: selects a root for GRUB, and puts GRUB itself in order: it is one for both roots.
+//! `99-resin-grub`: selects a root for GRUB, and updates GRUB itself, which both roots share.
 
 mod bios;
 mod secure;
@@ -16,15 +16,10 @@ use crate::hooks::Context;
 use crate::slot::Root;
 use crate::sys::file::{self, FileKind, Folder, Steps as _};
 
-/// GRUB's folders on the boot partition: for a BIOS, and for UEFI.
 const FOR_BIOS: &str = "/mnt/boot/grub";
 const FOR_UEFI: &str = "/mnt/boot/EFI/BOOT";
 
-/// To a new release: everything else first, the selection last; what cannot be done is found while the old one is selected.
-/// Back: the selection first.
-///
-/// # Errors
-/// `BootStateUnwritable`, `BootStateInvalid`, `SlotUnknown`, `SlotSame`; those of the parts of GRUB.
+/// For a new release the selection comes last: a failure of the rest leaves the old one selected. For an undo it comes first.
 pub(super) fn run(context: &Context) -> Result<()> {
     let facts = Facts::gather(&context.paths)?;
     let root = wanted(context, &facts)?;
@@ -33,10 +28,10 @@ pub(super) fn run(context: &Context) -> Result<()> {
         return switch(context, &root);
     }
     if let Err(e) = switch(context, &root) {
-        tracing::warn!("{e}; tried again later");
+        tracing::warn!("{e}; trying again later");
     }
     let ordered = put_in_order(context, &facts, &root);
-    // Once more: another `grubenv` counts if the folder with the first one has gone. Mostly nothing is left to write.
+    // Again: if the folder of the first `grubenv` is gone, another one counts. Mostly nothing is left to write.
     switch(context, &root)?;
     ordered
 }
@@ -63,17 +58,15 @@ fn put_in_order(context: &Context, facts: &Facts, root: &Root) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folder of the firmware that this device does not have. Every release brings both.
-///
-/// It is no use, and no harm either: a failure is only told.
+/// Removes the folder for the other firmware: every release has both. It does no harm, so a failure is only logged.
 fn remove_other(paths: &Paths, kept: &str, name: &str) {
     let boot = paths.boot();
     if !boot.join(name).is_symlink() && !boot.join(name).exists() {
         return;
     }
-    // A firmware that does not show itself (`noefi`, a hidden sysfs) must not cost the only configuration there is.
+    // Firmware that is not visible (`noefi`, a hidden sysfs) must not cost the only configuration.
     if !place(paths, kept).is_some_and(|p| p.join("grub.cfg").is_file() || p.join("grubenv").is_file()) {
-        tracing::warn!("{kept} has no configuration of GRUB, so {} stays", boot.join(name).display());
+        tracing::warn!("{kept} has no configuration of GRUB; keeping {}", boot.join(name).display());
         return;
     }
     let removed = Folder::open(&boot).and_then(|folder| {
@@ -86,7 +79,7 @@ fn remove_other(paths: &Paths, kept: &str, name: &str) {
     }
 }
 
-/// A name with everything below it, innermost first; a link is removed, not followed.
+/// Innermost first; a link is removed, not followed.
 fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
     match folder.entry(name)?.map(|e| e.kind) {
         None => Ok(()),
@@ -100,7 +93,7 @@ fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
             let inner = folder.enter(name)?;
             file::sweep(&inner)?;
             for (below, _) in inner.list()? {
-                // What a cut left half made cannot be told from what it shares its clusters with.
+                // Its clusters may belong to another file, too.
                 if !file::is_leftover(&below) {
                     remove_all(&inner, &below)?;
                 }
@@ -110,7 +103,7 @@ fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// A folder of the boot partition, through links: on an encrypted disk `EFI` leads to the other boot partition.
+/// Through links: on an encrypted disk `EFI` leads to the other boot partition.
 fn place(paths: &Paths, folder: &str) -> Option<PathBuf> {
     resolve(paths, Path::new(folder)).ok().map(|p| paths.at(p)).filter(|p| p.is_dir())
 }

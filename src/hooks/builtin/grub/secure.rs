@@ -1,8 +1,8 @@
 //! Loader and configuration for encrypted disks.
 //!
-//! A release brings each twice: `X.efi` and `X.efi.secureboot`, `grub.cfg` and `grub-luks.cfg` with its signature. On an encrypted
-//! disk the firmware starts nothing but the second ones, under the names of the first. `1-bootfiles` puts them there; that of a
-//! shell release leaves it to this hook.
+//! A release has both in two variants: `X.efi` and `X.efi.secureboot`, `grub.cfg` and `grub-luks.cfg` with its signature. On an
+//! encrypted disk the firmware starts only the second, under the names of the first. `1-bootfiles` deploys them so; that of a shell
+//! release leaves it to this hook.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -22,10 +22,9 @@ const LUKS_SIGNATURE: &str = "grub-luks.cfg.sig";
 const CONFIG: &str = "grub.cfg";
 const SIGNATURE: &str = "grub.cfg.sig";
 
-/// The boot files of the release this hook is part of.
 const SHIPPED: &str = "/resin-boot";
 
-/// A folder of GRUB on the boot partition, and the release's own.
+/// A folder of GRUB on the boot partition, and the same folder of the release.
 struct Pair {
     there: Folder,
     shipped: Option<Folder>,
@@ -45,7 +44,7 @@ impl Pair {
         Ok(Some(Pair { there, shipped }))
     }
 
-    /// The file for encrypted disks: the release's, which lies on a file system with a journal, else what is on the boot partition.
+    /// The file for encrypted disks: the release's, on a file system with a journal, otherwise that of the boot partition.
     fn source(&self, name: &OsStr) -> Option<File> {
         let shipped = self.shipped.as_ref().and_then(|folder| folder.open_file(name).ok());
         shipped.or_else(|| self.there.open_file(name).ok())
@@ -63,14 +62,14 @@ impl Pair {
         }
     }
 
-    /// What only takes up room.
+    /// Files that only use space.
     fn remove(&self, name: &OsStr) {
         if let Err(e) = file::remove(&self.there, name) {
             tracing::warn!("cannot remove {}: {e}", self.there.path().join(name).display());
         }
     }
 
-    /// Names of loaders, of which there is one variant or both.
+    /// Loaders with one variant or both.
     fn loaders(&self) -> io::Result<BTreeSet<OsString>> {
         let files =
             self.there.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == FileKind::File));
@@ -91,12 +90,12 @@ impl Pair {
 
     fn config_in_place(&self) -> Result<()> {
         for name in [LUKS, LUKS_SIGNATURE] {
-            // Shell releases write these through `fatrw`, which may have been cut off.
+            // Shell releases write these with `fatrw`, which may have been interrupted.
             let settled = file::commit_side_files(&self.there, OsStr::new(name));
             settled.map_err(|e| cannot("complete", &self.there.path().join(name), e))?;
         }
         let Some(config) = self.source(OsStr::new(LUKS)) else {
-            // A signature alone is what a cut left below.
+            // A power cut below leaves the signature alone.
             self.remove(OsStr::new(LUKS_SIGNATURE));
             return Ok(());
         };
@@ -110,10 +109,6 @@ impl Pair {
     }
 }
 
-/// Makes loader and configuration those for encrypted disks.
-///
-/// # Errors
-/// `SecureLoaderMissing`; `BootCopyFailed`.
 pub(super) fn put_in_place(paths: &Paths, uefi: bool) -> Result<()> {
     if let Some(pair) = Pair::open(paths, FOR_UEFI)? {
         if uefi {
@@ -127,7 +122,7 @@ pub(super) fn put_in_place(paths: &Paths, uefi: bool) -> Result<()> {
     Ok(())
 }
 
-/// Removes from a disk that is not encrypted what is only for those that are.
+/// Removes the files for encrypted disks from one that is not encrypted.
 pub(super) fn remove(paths: &Paths) {
     for name in [FOR_UEFI, FOR_BIOS] {
         let pair = match Pair::open(paths, name) {
@@ -146,7 +141,7 @@ pub(super) fn remove(paths: &Paths) {
     }
 }
 
-/// `X.efi` of `X.efi` and of `X.efi.secureboot`.
+/// `X.efi` for `X.efi` and `X.efi.secureboot`.
 fn loader(name: &OsStr) -> Option<OsString> {
     let bytes = name.as_bytes();
     let end = |with: &str| {
