@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::sys::{log, output::Patient, terminal};
+use crate::sys::{log, output::BoundedOutput, terminal};
 
 pub mod bar;
 pub mod cloud;
@@ -94,7 +94,7 @@ pub fn for_stderr(prefix: &str) -> Shown {
 /// Progress as JSON lines on stdout.
 #[must_use]
 pub fn for_programs() -> Shown {
-    shown(json::Json::new(Patient::new(std::io::stdout())))
+    shown(json::Json::new(BoundedOutput::new(std::io::stdout())))
 }
 
 /// Progress for a service: a bar where somebody started it by hand on a terminal, log events otherwise.
