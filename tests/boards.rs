@@ -340,7 +340,7 @@ fn overrides_never_stand_in_for_the_plain_key() {
             (Code::ConfSyntax, Some("/etc/resin-init-flasher.conf:2:1")),
             "{e}"
         );
-        assert!(e.hint().contains("belong into the recipe"), "{e}");
+        assert!(e.hint().contains("belong in the recipe"), "{e}");
     }
 }
 

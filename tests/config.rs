@@ -176,9 +176,9 @@ fn messages_say_what_to_do() {
     assert_eq!(
         text("INTERNAL_DEVICE_KERNEL_asus-tinker-board-s=mmcblk1"),
         "/etc/f.conf:1:1: `INTERNAL_DEVICE_KERNEL_asus-tinker-board-s` is not a variable name [conf-syntax]; overrides such \
-         as KEY:machine or KEY_my-board belong into the recipe that writes this file"
+         as KEY:machine or KEY_my-board belong in the recipe that writes this file"
     );
-    assert!(text("K ?= a").contains("operators such as `?=` belong into the recipe"), "{}", text("K ?= a"));
+    assert!(text("K ?= a").contains("operators such as `?=` belong in the recipe"), "{}", text("K ?= a"));
     assert!(text("K=a b").contains("a second word after the value"));
     assert!(text(&"x".repeat(100_000)).len() < 300, "a long line is not repeated in full");
 }

@@ -46,7 +46,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 fn effects(code: Code) -> &'static [copal::error::Effect] {
     use copal::error::Effect::{Completed, Refused, Written};
     match code {
-        Code::EndingFailed | Code::RebootFailed => &[Completed],
+        Code::ShutdownFailed | Code::RebootFailed => &[Completed],
         // `copal bootloader protect`, `copal bootloader write`.
         Code::LeftWritable => &[Refused, Completed],
         _ => &[Refused, Written],
@@ -124,7 +124,7 @@ fn errors_that_always_come_after_success_are_made_so() {
     for file in files.iter().filter(|f| !f.starts_with(top.join("rollback/model"))) {
         let text = std::fs::read_to_string(file).unwrap();
         let flat: String = text.split_whitespace().collect();
-        for code in ["Code::EndingFailed,", "Code::RebootFailed,"] {
+        for code in ["Code::ShutdownFailed,", "Code::RebootFailed,"] {
             for made_there in flat.split(&format!("Error::new({code}")).skip(1) {
                 let rest: String = made_there.chars().take(150).collect();
                 assert!(rest.contains(".after_success()"), "{}: {code} {rest}", file.display());

@@ -1,5 +1,3 @@
-//! An open block device as a place.
-
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,16 +8,11 @@ use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::{Access, Device, Medium};
 
-/// Bytes of the body at once.
 const STRIDE: u64 = 256 << 10;
 
-/// How long another program's lock is waited for: udev takes one to look at a disk that was just written.
+/// How long to wait for another program's lock: udev locks a disk that was just written, to probe it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens the node of a block device.
-///
-/// # Errors
-/// [`Code::FlashDeviceMissing`], [`Code::NotRoot`], [`Code::Busy`], [`Code::TargetReadOnly`], [`Code::Io`].
 pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device> {
     let end = Instant::now() + TIMEOUT;
     let opened = loop {
@@ -31,7 +24,7 @@ pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device>
         }
     };
     let device = opened.map_err(|e| cannot_open(node, e))?;
-    // A plain file in /dev is what a careless `dd` leaves where a node is missing.
+    // `dd` leaves a plain file in /dev if the node is missing.
     if device.dev().is_none() && paths.root() == Path::new("/") {
         return Err(cannot_open(
             node,
@@ -41,7 +34,6 @@ pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device>
     Ok(device)
 }
 
-/// The error for a node that could not be opened.
 pub(super) fn cannot_open(node: &Path, cause: io::Error) -> Error {
     let code = match cause.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Code::FlashDeviceMissing,
@@ -54,14 +46,13 @@ pub(super) fn cannot_open(node: &Path, cause: io::Error) -> Error {
     Error::new(code, format!("cannot open {name} for a bootloader")).object(name).because(cause)
 }
 
-/// The error for a device that takes no writes.
 pub(super) fn read_only(name: &Path) -> Error {
     let name = name.display();
     Error::new(Code::TargetReadOnly, format!("cannot write a bootloader to {name}: it is write-protected"))
         .object(name)
 }
 
-/// An open block device as a place: sectors, or whole erase blocks where one of raw flash is behind it.
+/// An open block device: sectors, or whole erase blocks if raw flash is behind it.
 pub(super) struct Disk<'a> {
     pub(super) device: Device,
     pub(super) name: &'a Path,
@@ -81,7 +72,7 @@ impl Storage for Disk<'_> {
     }
 
     fn unit(&self) -> u64 {
-        // A plain file, which stands for a disk in a test, takes anything.
+        // A plain file, which stands for a disk in a test, has no alignment.
         self.erase_block.unwrap_or(self.device.block_size().max(512) as u64)
     }
 

@@ -1,7 +1,7 @@
 //! The hardware boot partitions of an eMMC, `mmcblkNboot0` and `mmcblkNboot1`.
 //!
-//! The kernel protects them: writes fail until `0` is written to `force_ro` in sysfs. Which of the two the chip starts
-//! from is a setting of the chip (`PARTITION_CONFIG`), and never touched here.
+//! The kernel protects them: writes fail until `0` is written to `force_ro` in sysfs. A setting of the chip
+//! (`PARTITION_CONFIG`) selects which of the two it starts from; this program never changes it.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,13 @@ use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::Access;
 
-/// One hardware boot partition.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct BootPartition {
-    /// The kernel's name: `mmcblk0boot0`.
     pub name: String,
-    /// Bytes, where the kernel tells.
     pub size: Option<u64>,
-    /// Whether the kernel refuses writes; they are allowed for the time of a bootloader write.
+    /// Whether the kernel refuses writes. They are allowed during the write of a bootloader.
     pub force_ro: Option<bool>,
-    /// Whether the chip starts from it, where that can be read (debugfs).
+    /// Whether the chip starts from it, where debugfs shows that.
     pub active: Option<bool>,
 }
 
@@ -37,7 +34,6 @@ fn parts(name: &str) -> Option<(&str, u8)> {
     is_number.then_some((disk, number.parse().ok()?))
 }
 
-/// All of this device, by name.
 #[must_use]
 pub fn list(paths: &Paths) -> Vec<BootPartition> {
     let entries = fs::read_dir(paths.at("/sys/block")).into_iter().flatten().flatten();
@@ -48,7 +44,7 @@ pub fn list(paths: &Paths) -> Vec<BootPartition> {
             let sectors = fs::read_to_string(entry.path().join("size")).ok();
             let active = active(paths, disk).map(|selected| selected == number + 1);
             Some(BootPartition {
-                // sysfs counts in 512 bytes, whatever the device's sectors are.
+                // sysfs counts in units of 512 bytes, whatever the sector size.
                 size: sectors.and_then(|s| s.trim().parse::<u64>().ok()).map(|s| s * 512),
                 force_ro: ForceRo::of(paths, &name).read().ok(),
                 active,
@@ -60,8 +56,8 @@ pub fn list(paths: &Paths) -> Vec<BootPartition> {
     found
 }
 
-/// The boot partition that the chip starts from: 1 or 2, 7 for the user area, 0 for none. From the extended CSD that the
-/// kernel shows in debugfs as 1024 hex digits; byte 179, bits 3 to 5 (JESD84-B51, 7.4.69).
+/// The boot partition that the chip starts from: 1 or 2, 7 for the user area, 0 for none. The kernel shows the extended CSD
+/// in debugfs as 1024 hex digits; this is byte 179, bits 3 to 5 (JESD84-B51, 7.4.69).
 fn active(paths: &Paths, disk: &str) -> Option<u8> {
     let card = fs::read_link(paths.at(format!("/sys/block/{disk}/device"))).ok()?;
     let card = card.file_name()?.to_str()?.to_owned();
@@ -71,10 +67,7 @@ fn active(paths: &Paths, disk: &str) -> Option<u8> {
     Some(byte >> 3 & 7)
 }
 
-/// Makes every boot partition refuse writes again: for what runs after a program that was killed.
-///
-/// # Errors
-/// [`Code::LeftWritable`] names the first that stays writable; the others are protected all the same.
+/// Protects every boot partition again, in case a killed program has left one writable.
 pub fn protect(paths: &Paths) -> Result<Vec<String>> {
     let mut done = Vec::new();
     let mut failed = None;
@@ -104,7 +97,7 @@ impl ForceRo {
 
     fn set(&self, on: bool) -> io::Result<()> {
         use std::io::Write as _;
-        // Never made where it is missing: a plain file would protect nothing.
+        // Never creates the file: a plain file would protect nothing.
         let mut file = fs::OpenOptions::new().write(true).truncate(true).open(&self.0)?;
         file.write_all(if on { b"1\n" } else { b"0\n" })?;
         if self.read()? == on {
@@ -118,12 +111,12 @@ struct MmcBoot {
     paths: Paths,
     node: PathBuf,
     force_ro: ForceRo,
-    /// What the chip says of a protection of its own, where it has such a thing.
+    /// The sysfs file about the chip's own protection, if it has one.
     lock: PathBuf,
     size: u64,
 }
 
-/// Takes `mmcblkNbootM` by its name and by having `force_ro`: the kernel gives that to boot partitions alone.
+/// Accepts `mmcblkNbootM` by its name and by its `force_ro`, which the kernel gives only to boot partitions.
 pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let Some(name) = node.file_name().and_then(|n| n.to_str()).filter(|n| parts(n).is_some()) else {
@@ -172,18 +165,17 @@ impl Target for MmcBoot {
         inside(&self.node, span, self.size)
     }
 
-    /// The kernel's own flag says nothing of this protection: writes would fail, once something else may have been written.
+    /// The chip's own protection, which `force_ro` does not show: writes would fail after other data may have been written.
     fn writable(&self) -> Result<()> {
         // Linux, Documentation/driver-api/mmc/mmc-dev-parts.rst, and power_ro_lock_show() in drivers/mmc/core/block.c.
         let (how, hint) = match fs::read_to_string(&self.lock).unwrap_or_default().trim() {
             "1" => (
                 "the chip protects it until it is switched off",
-                "switch the device off and on; a loader that protects the chip at each start has to leave that to others",
+                "switch the device off and on; a bootloader that protects the chip at each start must stop doing so",
             ),
-            "2" => (
-                "the chip protects it for ever",
-                "leave the bootloader that is there, or use another device for it",
-            ),
+            "2" => {
+                ("the chip protects it for ever", "keep the present bootloader, or use another device for it")
+            }
             _ => return Ok(()),
         };
         let name = self.node.display();
@@ -206,15 +198,15 @@ impl Target for MmcBoot {
             Ok(()) => self.run(job),
             Err(e) => Err(refused(e)),
         };
-        // On every path from here back, whatever came of the write. Signals are put off until then.
+        // On every path, whatever the result of the write. Signals are blocked until then.
         match (self.force_ro.set(was_on), result) {
             (Ok(()), result) => result,
             (Err(e), Ok(())) => {
-                let text = format!("the bootloader is on {name}, but its write protection is not back");
+                let text = format!("the bootloader is on {name}, but its write protection was not restored");
                 Err(Error::new(Code::LeftWritable, text).object(name).because(e).after_success())
             }
             (Err(e), Err(error)) => {
-                tracing::warn!("the write protection of {name} is not back: {e}");
+                tracing::warn!("the write protection of {name} was not restored: {e}");
                 Err(error)
             }
         }

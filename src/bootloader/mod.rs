@@ -1,7 +1,7 @@
-//! Writing a loader (SPL, MLO, U-Boot, …) to where it lies outside of file systems.
+//! Writes a bootloader (SPL, MLO, U-Boot, …) to its place outside of file systems.
 //!
-//! What can be refused is refused by [`prepare`], with nothing written. [`Prepared::run`] goes through the one
-//! [sequence](sequence) that all kinds of places share. A further kind is a file of its own and a line in [`KINDS`].
+//! [`prepare`] makes all refusals, and writes nothing. [`Prepared::run`] executes the one [sequence](sequence) that all kinds
+//! of storage share. A new kind is one file and one line in [`KINDS`].
 
 mod disk;
 pub mod mmcboot;
@@ -23,86 +23,73 @@ use crate::sys::log::events;
 use crate::sys::signal::{self, SignalGuard};
 use sequence::{Difference, Done, Sequence};
 
-/// Bootloaders are held in memory, so that they do not change between comparison, writing and proof. The largest in the
-/// field have some 16 MiB.
+/// Memory holds the whole bootloader, so that it does not change between comparison, write and read-back. The largest known
+/// ones have 16 MiB.
 const MOST: u64 = 64 << 20;
 
-/// What is to be written where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// Name below `/dev` (`mmcblk0`, `mmcblk0boot0`, `mtd0`, `mtdblock0`), a path, or `mtd:name`.
     pub device: String,
-    /// The bootloader's file.
     pub image: PathBuf,
-    /// Where it begins on the device, in bytes.
+    /// Start on the device, in bytes.
     pub offset: u64,
 }
 
-/// A disk whose content will be another one by the time of the write: what is on it now does not count.
+/// A disk that gets new content before this write: its present content does not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Coming<'a> {
-    /// Major and minor number.
     pub dev: (u32, u32),
-    /// The kernel's name of it, of which those of its partitions are made.
+    /// The kernel's name; the names of its partitions derive from it.
     pub kernel_name: &'a OsStr,
-    /// The partition table it will have; `None` for none.
+    /// Its future partition table; `None` for none.
     pub table: Option<&'a Table>,
 }
 
-/// Kind of place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StorageKind {
-    /// A region of a disk or partition.
     Region,
-    /// A hardware boot partition of an eMMC.
     MmcBoot,
-    /// Raw flash.
     Mtd,
 }
 
-/// What is done with an open place.
 type Job<'a> = &'a mut dyn FnMut(&mut dyn Storage) -> Result<()>;
 
-/// A device of one kind.
 trait Target {
     fn kind(&self) -> StorageKind;
 
-    /// What errors and reports call it.
+    /// The name in errors and reports.
     fn name(&self) -> &Path;
 
-    /// Bytes.
     fn size(&self) -> u64;
 
-    /// Refuses bytes `span`.
     fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()>;
 
-    /// Refuses where the device takes no writes at all, which is no fault as long as none is needed.
+    /// Refuses a device that accepts no writes at all. That matters only if a write is needed.
     fn writable(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Does a job that only reads.
     fn read(&self, job: Job<'_>) -> Result<()>;
 
-    /// Does a job that writes, with whatever has to be switched before and back after it.
+    /// Runs a job that writes; lifts the device's protection before it, and restores it afterwards.
     fn write(&self, job: Job<'_>) -> Result<()>;
 }
 
-/// Tells whether a device is of a kind, and opens it to look at it.
+/// Returns the device if it is of this kind.
 type Claim = fn(&NamedDevice<'_>) -> Result<Option<Box<dyn Target>>>;
 
-/// The kinds, the more special ones first.
+/// More special kinds come first.
 const KINDS: &[Claim] = &[mtd::claim, mmcboot::claim, region::claim];
 
-/// A device by name, below a root folder.
 struct NamedDevice<'a> {
     name: &'a str,
     paths: &'a Paths,
 }
 
 impl NamedDevice<'_> {
-    /// The node behind the name, through links; `None` for a name that is none of a node.
+    /// The node that the name leads to, through links; `None` if it leads to none.
     fn node(&self) -> Option<PathBuf> {
         if self.name.starts_with(mtd::BY_NAME) {
             return None;
@@ -112,7 +99,6 @@ impl NamedDevice<'_> {
     }
 }
 
-/// A write that nothing speaks against.
 pub struct Prepared {
     target: Box<dyn Target>,
     write: Write,
@@ -120,50 +106,37 @@ pub struct Prepared {
     sha256: String,
 }
 
-/// A comparison of an image with what is on the device.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Compared {
-    /// Kind of place.
     pub kind: StorageKind,
-    /// The device.
     pub device: PathBuf,
-    /// First byte of the image on it.
+    /// First byte of the image on the device.
     pub offset: u64,
-    /// Bytes of the image.
     pub length: u64,
-    /// SHA-256 of the image.
     pub sha256: String,
-    /// SHA-256 of the same bytes of the device.
     pub device_sha256: String,
-    /// Whether they are the same.
     pub identical: bool,
-    /// Bytes that a write would write again: the pieces that differ, and the first unit.
+    /// Bytes that a write would rewrite: the pieces that differ, and the first unit.
     pub would_write: u64,
 }
 
-/// What a write did.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
-    /// Kind of place.
     pub kind: StorageKind,
-    /// The device.
     pub device: PathBuf,
-    /// First byte of the image on it.
+    /// First byte of the image on the device.
     pub offset: u64,
-    /// Bytes of the image.
     pub length: u64,
-    /// SHA-256 of the image, and of what was read back.
     pub sha256: String,
-    /// Whether anything had to be written.
     pub changed: bool,
-    /// Erase blocks erased; 0 where nothing is erased before it is written.
+    /// 0 where the device needs no erasing.
     pub blocks_erased: u64,
-    /// Bytes written, around the image too.
+    /// Includes bytes around the image.
     pub bytes_written: u64,
 }
 
 impl Written {
-    fn tell(&self) {
+    fn log(&self) {
         let (device, offset) = (self.device.display(), self.offset);
         if self.changed {
             tracing::info!(
@@ -183,13 +156,9 @@ impl Written {
     }
 }
 
-/// Finds the device and reads the bootloader, and refuses whatever can be refused. Nothing is written.
+/// Finds the device, reads the bootloader, and makes all refusals. Writes nothing.
 ///
-/// `coming`: a disk that will be written before; it is judged by the table it will have.
-///
-/// # Errors
-/// No such device or image; of a kind that cannot be written; the image does not fit, or would lie over a partition table
-/// or file system; the device is in use, bad there, or write-protected.
+/// `coming`: a disk that will be written before; its future table counts.
 pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
     let coming_partition =
         coming.map(|c| region::claim_coming(&asked(&write.device, paths), c)).transpose()?;
@@ -197,10 +166,6 @@ pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Res
     judge(target, write, read_image(&write.image)?, coming)
 }
 
-/// [`prepare`] with a bootloader that is in memory: what [`read_image`] gave, or was made of it.
-///
-/// # Errors
-/// As for [`prepare`], save those of the image's file.
 pub fn prepare_bytes(write: &Write, image: Vec<u8>, paths: &Paths) -> Result<Prepared> {
     judge(find(&write.device, paths)?, write, image, None)
 }
@@ -231,11 +196,6 @@ fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
     Err(Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name))
 }
 
-/// Reads a bootloader's file.
-///
-/// # Errors
-/// [`Code::ImageMissing`], [`Code::ImageNotRegular`], [`Code::ImageEmpty`], [`Code::LoaderTooLarge`], [`Code::ImageChanged`],
-/// [`Code::Io`].
 pub fn read_image(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let wrong = |code, why: &str| {
@@ -250,7 +210,7 @@ pub fn read_image(path: &Path) -> Result<Vec<u8>> {
     match meta.len() {
         _ if !meta.is_file() => Err(wrong(Code::ImageNotRegular, "it is not a regular file")),
         0 => Err(wrong(Code::ImageEmpty, "it is empty")),
-        n if n > MOST => Err(wrong(Code::LoaderTooLarge, &format!("it has {n} bytes"))),
+        n if n > MOST => Err(wrong(Code::BootloaderTooLarge, &format!("it has {n} bytes"))),
         n => match std::fs::read(path).map_err(&unreadable)? {
             image if image.len() as u64 == n => Ok(image),
             _ => Err(wrong(Code::ImageChanged, "it changed while it was read")),
@@ -259,35 +219,29 @@ pub fn read_image(path: &Path) -> Result<Vec<u8>> {
 }
 
 impl Prepared {
-    /// Kind of place.
     #[must_use]
     pub fn kind(&self) -> StorageKind {
         self.target.kind()
     }
 
-    /// The device.
     #[must_use]
     pub fn device(&self) -> &Path {
         self.target.name()
     }
 
-    /// Bytes of the bootloader.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.image.len() as u64
     }
 
-    /// Whether both want bytes of the same device.
+    /// Whether both use bytes of the same device.
     #[must_use]
     pub fn overlaps(&self, other: &Prepared) -> bool {
         let end = |of: &Prepared| of.write.offset.saturating_add(of.length());
         self.device() == other.device() && self.write.offset < end(other) && other.write.offset < end(self)
     }
 
-    /// Whether the device takes what would have to be written: for whoever writes something else first.
-    ///
-    /// # Errors
-    /// [`Code::TargetReadOnly`], unless the bootloader is there already.
+    /// Refuses a device that does not accept the necessary writes, for a caller that writes something else first.
     pub fn ensure_writable(&self) -> Result<()> {
         match self.target.writable() {
             Err(e) if !self.compare()?.identical => Err(e),
@@ -295,10 +249,6 @@ impl Prepared {
         }
     }
 
-    /// Reads what is there now. Writes nothing.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn compare(&self) -> Result<Compared> {
         let mut found: Option<(Difference, u64, String)> = None;
         self.target.read(&mut |place| {
@@ -321,13 +271,8 @@ impl Prepared {
         })
     }
 
-    /// Writes what differs, reads it back, and says what was done. A signal to end the program is obeyed only then: an
-    /// interrupted write would leave no loader, and takes longer to mend than to finish.
-    ///
-    /// # Errors
-    /// [`Code::Busy`], [`Code::TargetReadOnly`] and others with nothing written; input and output errors and
-    /// [`Code::VerifyMismatch`] after writing began, with the loader incomplete; [`Code::LeftWritable`] with the loader
-    /// complete.
+    /// Writes what differs and reads it back. Handles a signal only after that: an interrupted write leaves no bootloader, and
+    /// takes longer to repair than to finish.
     pub fn run(&self) -> Result<Written> {
         match self.attempt()? {
             (_, Some(left)) => Err(left),
@@ -335,11 +280,8 @@ impl Prepared {
         }
     }
 
-    /// [`run`](Self::run) for a system that is about to go down: a protection that is not back is a warning, since the kernel sets it
-    /// anew at each start. The loader is there, and to give up what was written besides would help nobody.
-    ///
-    /// # Errors
-    /// Those of `run` but [`Code::LeftWritable`].
+    /// [`run`](Self::run) for a system that shuts down next. A protection that was not restored is only a warning, because the
+    /// kernel sets it at each start, and the bootloader is complete.
     pub fn run_before_power_off(&self) -> Result<Written> {
         let (written, left) = self.attempt()?;
         if let Some(left) = left {
@@ -348,17 +290,17 @@ impl Prepared {
         Ok(written)
     }
 
-    /// What was done, and why the device is still writable although the loader is complete.
+    /// The result, and why the device is still writable although the bootloader is complete.
     fn attempt(&self) -> Result<(Written, Option<Error>)> {
-        // Looked at first with nothing lifted, locked or opened for writing, for most often nothing is to be done.
+        // The first comparison lifts, locks and opens nothing for writing: most often no write is needed.
         if self.compare()?.identical {
             let written = self.report(Done::default());
-            written.tell();
+            written.log();
             return Ok((written, None));
         }
         self.target.writable()?;
         let off = SignalGuard::begin().map_err(|e| {
-            let text = format!("cannot put off signals while {} is written", self.device().display());
+            let text = format!("cannot block signals while {} is written", self.device().display());
             Error::new(Code::Io, text).object(self.device().display()).because(e)
         })?;
         let mut done = Done::default();
@@ -367,7 +309,10 @@ impl Prepared {
             Ok(())
         });
         if let Some(signal) = signal::came() {
-            tracing::warn!("{signal} came while {} was written; obeyed now", self.device().display());
+            tracing::warn!(
+                "{signal} came while {} was written; the program ends now",
+                self.device().display()
+            );
         }
         off.release();
         let left = match result {
@@ -376,7 +321,7 @@ impl Prepared {
             Err(e) => return Err(e),
         };
         let written = self.report(done);
-        written.tell();
+        written.log();
         Ok((written, left))
     }
 
@@ -402,7 +347,7 @@ impl Prepared {
 mod tests {
     use super::*;
 
-    /// An eMMC boot partition that takes no protection any more once it was written.
+    /// An eMMC boot partition that accepts no protection after it was written.
     struct Unprotectable {
         boot: Box<dyn Target>,
         force_ro: PathBuf,

@@ -1,8 +1,8 @@
 //! A region of a block device outside its file systems.
 //!
-//! The device may be in use: a host OS update writes the loader of the disk it runs from. So the disk is not opened
-//! exclusively, which fails as soon as a partition of it is mounted; instead nothing is written where a partition with a
-//! file system, or one that is in use, or the table lies.
+//! The device may be in use: a host OS update writes the bootloader of the disk that it runs from. An exclusive open would
+//! fail as soon as a partition is mounted. Instead the write must not touch the table, a partition with a file system, or a
+//! partition in use.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,12 +20,9 @@ use crate::error::{Code, Error, Result};
 use crate::sys::block::{Access, Device};
 use crate::sys::buffer::Buffer;
 
-/// Refuses bytes `span` of a device called `name`, of `size` bytes, that is or will be divided by `table`.
+/// Refuses bytes `span` of a device `name` of `size` bytes whose present or future table is `table`.
 ///
-/// Pure, so that a disk can be judged by the table of an image that is not written yet. Returns what is worth a warning.
-///
-/// # Errors
-/// [`Code::SpanOutsideDevice`], [`Code::SpanOverTable`], [`Code::SpanOverFileSystem`].
+/// Pure: the table may be that of an image that is not written yet. Returns warnings.
 pub fn check(name: &Path, span: &Range<u64>, size: u64, table: Option<&Table>) -> Result<Vec<String>> {
     inside(name, span, size)?;
     let mut warnings = Vec::new();
@@ -56,7 +53,6 @@ pub fn check(name: &Path, span: &Range<u64>, size: u64, table: Option<&Table>) -
     Ok(warnings)
 }
 
-/// Refuses a span that leaves a device of `size` bytes.
 pub(super) fn inside(name: &Path, span: &Range<u64>, size: u64) -> Result<()> {
     if span.start <= span.end && span.end <= size {
         return Ok(());
@@ -74,14 +70,13 @@ fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// A disk or a partition.
 pub(super) struct Region {
     paths: Paths,
     node: PathBuf,
     size: u64,
 }
 
-/// Takes any block device.
+/// Accepts any block device.
 pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let device = open(asked.paths, &node, Access::Read)?;
@@ -95,7 +90,6 @@ impl Region {
         Ok(Disk { device, name: &self.node, erase_block: None })
     }
 
-    /// The table that is on the device now; `None` where there is none.
     fn table(&self, device: &Device) -> Result<Option<Table>> {
         let io = Io::new(device, &self.node);
         let mut buffer = Buffer::zeroed(0);
@@ -108,7 +102,7 @@ impl Region {
             Ok(())
         };
         let name = self.node.display();
-        // A partition has no table, though the boot sector of its file system may look like one.
+        // A partition has no table, but the boot sector of its file system may look like one.
         let whole = sysfs(&self.paths, device).is_none_or(|folder| !folder.join("partition").exists());
         let found = if whole {
             partition::of_disk(&mut read_at, self.size)
@@ -135,15 +129,15 @@ impl Region {
                     }
                     Flaw::Pending => (Code::PartitionTableInvalid, "it ends too early".into()),
                 };
-                let text = format!("cannot tell what a bootloader would overwrite on {name}: {why}");
+                let text = format!("cannot determine what a bootloader would overwrite on {name}: {why}");
                 let hint = "repair the partition table of the device first";
                 Err(Error::new(code, text).object(name).with_hint(hint))
             }
         }
     }
 
-    /// Refuses what somebody uses without a signature known here: the device itself below an array or a volume, all of it
-    /// where no table divides it, or a partition below `span`.
+    /// Refuses use without a known signature: of the device itself below an array or a volume, of the whole device where no
+    /// table divides it, or of a partition in `span`.
     fn refuse_used(&self, device: &Device, span: &Range<u64>, table: Option<&Table>) -> Result<()> {
         let Some(folder) = sysfs(&self.paths, device) else { return Ok(()) };
         let used = |what: &str| Err(refuse(Code::SpanOverFileSystem, &self.node, span, what));
@@ -165,12 +159,10 @@ impl Region {
     }
 }
 
-/// The folder of a block device in sysfs.
 fn sysfs(paths: &Paths, device: &Device) -> Option<PathBuf> {
     device.dev().map(|(major, minor)| paths.at(format!("/sys/dev/block/{major}:{minor}")))
 }
 
-/// The node of the partition with this number, of the disk whose folder in sysfs this is.
 fn partition_node(paths: &Paths, disk: &Path, index: u32) -> Option<PathBuf> {
     fs::read_dir(disk).ok()?.flatten().find_map(|entry| {
         let number = fs::read_to_string(entry.path().join("partition")).ok()?;
@@ -178,16 +170,13 @@ fn partition_node(paths: &Paths, disk: &Path, index: u32) -> Option<PathBuf> {
     })
 }
 
-/// A partition that the image is about to bring. What the disk has by that name now, if anything, goes before.
+/// A partition of the new image. The present partition of that name vanishes before.
 struct ComingPartition {
     node: PathBuf,
     partition: Partition,
 }
 
-/// Takes a partition of the disk that will be written before, by its name.
-///
-/// # Errors
-/// [`Code::FlashDeviceMissing`]: the disk will have no such partition.
+/// Accepts, by its name, a partition of the disk that is written before.
 pub(super) fn claim_coming(asked: &NamedDevice<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(node) = asked.node() else { return Ok(None) };
     let Some(index) = node.file_name().and_then(|name| index_on(coming.kernel_name, name)) else {
@@ -202,7 +191,7 @@ pub(super) fn claim_coming(asked: &NamedDevice<'_>, coming: &Coming<'_>) -> Resu
     Ok(Some(Box::new(ComingPartition { node, partition })))
 }
 
-/// The number of a partition by the kernel's rule: `sda` has `sda1`, and `mmcblk0`, which ends with a digit, `mmcblk0p1`.
+/// The kernel's rule: `sda` has `sda1`; `mmcblk0`, which ends with a digit, has `mmcblk0p1`.
 fn index_on(disk: &OsStr, name: &OsStr) -> Option<u32> {
     let (disk, name) = (disk.to_str()?, name.to_str()?);
     let rest = name.strip_prefix(disk)?;
@@ -246,7 +235,8 @@ impl Target for ComingPartition {
 impl ComingPartition {
     fn not_yet(&self) -> Error {
         let name = self.node.display();
-        Error::new(Code::FlashDeviceMissing, format!("{name} is there only when the image is")).object(name)
+        Error::new(Code::FlashDeviceMissing, format!("{name} exists only after the image was written"))
+            .object(name)
     }
 }
 
@@ -265,7 +255,7 @@ impl Target for Region {
 
     fn check(&self, span: &Range<u64>, coming: Option<&Coming<'_>>) -> Result<()> {
         let Disk { device, .. } = self.open(Access::Read)?;
-        // Before the table is read: where the span leaves the device is the simpler message.
+        // Before the table is read: a span outside of the device gives the simpler message.
         inside(&self.node, span, self.size)?;
         if device.is_read_only().unwrap_or(false) {
             return Err(read_only(&self.node));

@@ -1,8 +1,8 @@
-//! The one order in which every kind of place is written.
+//! The one order of writes for every kind of storage.
 //!
-//! Power may fail between any two calls. The *head*, the unit with the image's first bytes that mean something, is made
-//! invalid before the body is touched and written last, after the body was read back: at no instant does a valid header
-//! stand before a body that is not its own. What is there already is not written again.
+//! Power may fail between any two calls. The *head* is the unit with the image's first bytes that are not filling. It is made
+//! invalid before the body is changed, and written last, after the body was read back: a valid header never stands before
+//! another image's body. What is already correct is not written again.
 
 use std::ops::Range;
 
@@ -12,27 +12,23 @@ use super::storage::{Storage, floor, grains, len, overlap, slice, slice_mut};
 use crate::error::{Code, Error, Result};
 use crate::sys::buffer::Buffer;
 
-/// As many bytes of the head are written last of all: boot ROMs look for their header in the first sector of a loader.
+/// Bytes of the head that are written last: boot ROMs look for their header in the first sector of a bootloader.
 const KEY: u64 = 512;
 
-/// What every error says once something was written.
-const LEFT: &str = "the loader at this place is incomplete: write it again before the device is switched off";
+const LEFT: &str =
+    "the bootloader at this place is incomplete: write it again before the device is switched off";
 
-/// Where image and device differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The head differs.
     head: bool,
-    /// The key of the head holds nothing: it is invalid already, perhaps by an earlier run that was interrupted.
+    /// The key of the head is blank: the head is already invalid, perhaps by an interrupted run.
     invalid: bool,
-    /// Where the image has filling in front of its head, there is something else: perhaps an older loader's header.
+    /// The device has other bytes than the image's filling before the head: perhaps an older bootloader's header.
     older: bool,
-    /// Pieces of the body that differ.
     body: Vec<Range<u64>>,
 }
 
 impl Difference {
-    /// Whether the image is there already.
     #[must_use]
     pub fn is_none(&self) -> bool {
         !self.head && self.body.is_empty()
@@ -44,38 +40,30 @@ impl Difference {
     }
 }
 
-/// What a run did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Whether the image was not there before.
     pub changed: bool,
-    /// Erase blocks erased, each time counted.
+    /// Each erase counts.
     pub blocks_erased: u64,
-    /// Bytes written, what had to be put back around the image included.
+    /// Includes bytes around the image that were restored.
     pub bytes_written: u64,
 }
 
-/// One image on its way to one place.
 pub struct Sequence<'a> {
     place: &'a mut dyn Storage,
-    /// The image's bytes on the device.
     image: Range<u64>,
-    /// The units that hold them.
+    /// The units that hold `image`.
     outer: Range<u64>,
-    /// What these units are to hold: the image, and around it what is there now.
+    /// The future content of these units: the image, and the present bytes around it.
     goal: Buffer,
     scratch: Buffer,
     head: Range<u64>,
-    /// The bytes of the head that are written last.
     key: Range<u64>,
     done: Done,
 }
 
 impl<'a> Sequence<'a> {
-    /// `image` for `offset` of a place of `size` bytes, which it fits in. Reads what is around it.
-    ///
-    /// # Errors
-    /// The device cannot be read, or the image does not fit.
+    /// The image must fit at `offset` of a storage of `size` bytes. Reads the bytes around it.
     pub fn new(place: &'a mut dyn Storage, image: &[u8], offset: u64, size: u64) -> Result<Self> {
         let unit = place.unit().max(1);
         let end = offset.saturating_add(image.len() as u64);
@@ -84,7 +72,7 @@ impl<'a> Sequence<'a> {
             return Err(Error::new(Code::SpanOutsideDevice, message).object(place.name()));
         }
         let outer = floor(offset, unit)..end.next_multiple_of(unit).min(size);
-        // Of all formats in the field the header stands at the beginning, or behind a filling that means nothing.
+        // All known formats have their header at the start, or after filling.
         let filling = image.iter().take_while(|b| matches!(b, 0 | 0xff)).count();
         let first = if filling == image.len() { offset } else { offset + filling as u64 };
         let head = floor(first, unit)..(floor(first, unit) + unit).min(outer.end);
@@ -103,10 +91,6 @@ impl<'a> Sequence<'a> {
         Ok(this)
     }
 
-    /// Compares without writing.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn compare(&mut self) -> Result<Difference> {
         let mut found = Difference { head: false, invalid: false, older: false, body: Vec::new() };
         let first = self.first();
@@ -125,17 +109,13 @@ impl<'a> Sequence<'a> {
         Ok(found)
     }
 
-    /// What a run would write at most, in bytes.
+    /// The most bytes that a run would write.
     #[must_use]
     pub fn cost(&self, difference: &Difference) -> u64 {
         difference.bytes(&self.head)
     }
 
-    /// Writes what differs, and proves that the whole image is there.
-    ///
-    /// # Errors
-    /// Those of the place; [`Code::VerifyMismatch`] where it does not keep what it is given. After the first change the
-    /// error says that the loader is incomplete.
+    /// Writes what differs, and reads the whole image back.
     pub fn run(&mut self) -> Result<Done> {
         let difference = self.compare()?;
         if difference.is_none() {
@@ -190,7 +170,7 @@ impl<'a> Sequence<'a> {
         self.verify()
     }
 
-    /// Makes the head invalid; what is around the image stays, or is put back at once.
+    /// Makes the head invalid; bytes around the image stay, or are restored at once.
     fn clear_head(&mut self, invalid: bool) -> Result<()> {
         let (head, blank) = (self.head.clone(), self.place.blank());
         let Some(grain) = self.place.grain() else {
@@ -206,10 +186,10 @@ impl<'a> Sequence<'a> {
         self.put_back(&head, grain)
     }
 
-    /// Overwrites a header before its block is erased, where that can be done.
+    /// Overwrites a header before its block is erased, where possible.
     ///
-    /// An interrupted erase may leave the beginning of a block as it was: some chips first fill it with zeroes, from its
-    /// end (UBI works around the same, `nor_erase_prepare` in drivers/mtd/ubi/io.c). Zeroes can be written without erasing.
+    /// An interrupted erase may leave the start of a block intact: some chips first fill it with zeroes, from its end (UBI does
+    /// the same, `nor_erase_prepare` in drivers/mtd/ubi/io.c). Zeroes can be written without an erase.
     fn spoil(&mut self, header: &Range<u64>) -> Result<()> {
         if self.place.grain() != Some(1) {
             return Ok(());
@@ -226,7 +206,6 @@ impl<'a> Sequence<'a> {
         Err(self.differs(self.key.start))
     }
 
-    /// The head onto whatever is there.
     fn renew_head(&mut self, invalid: bool) -> Result<()> {
         if self.place.grain().is_some() {
             self.clear_head(invalid)?;
@@ -234,7 +213,6 @@ impl<'a> Sequence<'a> {
         self.write_head()
     }
 
-    /// The head onto an erased block, or in place.
     fn write_head(&mut self) -> Result<()> {
         let Some(grain) = self.place.grain() else { return self.write_goal(&self.head.clone()) };
         let inside = grains(&overlap(&self.head, &self.image), grain);
@@ -245,7 +223,6 @@ impl<'a> Sequence<'a> {
         Ok(())
     }
 
-    /// A piece of the body.
     fn rewrite(&mut self, piece: &Range<u64>) -> Result<()> {
         let Some(grain) = self.place.grain() else { return self.write_goal(piece) };
         self.erase(piece)?;
@@ -253,14 +230,14 @@ impl<'a> Sequence<'a> {
         self.write_goal(&grains(&overlap(piece, &self.image), grain))
     }
 
-    /// Of an erased unit what is not the image's: first, because it exists nowhere else.
+    /// Writes the bytes of an erased unit that are not the image's. They come first, because only memory has them.
     fn put_back(&mut self, unit: &Range<u64>, grain: u64) -> Result<()> {
         let inside = grains(&overlap(unit, &self.image), grain);
         self.write_goal(&(unit.start..inside.start))?;
         self.write_goal(&(inside.end..unit.end))
     }
 
-    /// Reads a piece back; one that differs is written once more.
+    /// Reads a piece back; writes one that differs once more.
     fn settle(&mut self, piece: &Range<u64>, again: fn(&mut Self, &Range<u64>) -> Result<()>) -> Result<()> {
         let Some(at) = self.first_difference(piece)? else { return Ok(()) };
         tracing::warn!("{} differs at byte {at} after it was written; writing it again", self.place.name());
@@ -279,8 +256,7 @@ impl<'a> Sequence<'a> {
         Ok(at.map(|at| piece.start + at as u64))
     }
 
-    /// The whole image once more, by its digest: also what was not written is there because it was read, not because it
-    /// was there before.
+    /// Reads the whole image again and compares its digest, including the parts that were not written.
     fn verify(&mut self) -> Result<()> {
         if self.digest()? == sha256(slice(&self.goal, &self.image, self.outer.start)) {
             return Ok(());
@@ -288,10 +264,6 @@ impl<'a> Sequence<'a> {
         Err(self.differs(self.image.start))
     }
 
-    /// SHA-256 of what the device has where the image is to be.
-    ///
-    /// # Errors
-    /// The device cannot be read.
     pub fn digest(&mut self) -> Result<String> {
         let mut found = Sha256::new();
         for piece in self.pieces() {
@@ -336,7 +308,7 @@ impl<'a> Sequence<'a> {
         self.outer.start..(self.outer.start + self.place.unit().max(1)).min(self.outer.end)
     }
 
-    /// The outer range in strides, with the first unit and the head as pieces of their own.
+    /// The outer range in strides; the first unit and the head are pieces of their own.
     fn pieces(&self) -> Vec<Range<u64>> {
         let stride = self.scratch.len() as u64;
         let mut all = Vec::new();
@@ -356,7 +328,6 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// SHA-256 as hexadecimal digits.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -372,7 +343,7 @@ fn fill<'b>(place: &mut dyn Storage, scratch: &'b mut Buffer, piece: &Range<u64>
     Ok(buf)
 }
 
-/// Neither erased flash nor zeroes is a header to any boot ROM.
+/// No boot ROM takes erased flash or zeroes for a header.
 fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)
 }

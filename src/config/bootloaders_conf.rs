@@ -1,7 +1,7 @@
-//! `/etc/copal/bootloaders.conf`: which bootloaders a release writes outside of file systems, and where. A board's own file.
+//! `/etc/copal/bootloaders.conf`, a file of the board: the bootloaders that a release writes outside of file systems.
 //!
-//! Sections of `key = value`, in the order in which they are written. Strict: whoever writes `seak = 66` must not find a loader at
-//! byte 0. `docs/bootloader-writes.md` has the format.
+//! Sections of `key = value`, in the order of the writes. Strict, because with `seak = 66` a bootloader must not be written
+//! to byte 0. `docs/bootloader-writes.md` describes the format.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -10,38 +10,32 @@ use super::flasher_conf::number;
 use super::read::{self, shown};
 use crate::error::{Code, Error, Result};
 
-/// Where it is, on a device.
 pub const PATH: &str = "/etc/copal/bootloaders.conf";
 
-/// Largest file accepted, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// The file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootloadersConf {
-    /// Whether the bootloaders are one set: all of them are written, or none.
+    /// The bootloaders are one set: all of them are written, or none.
     pub together: bool,
-    /// In the order in which they are written; at least one.
+    /// In the order of the writes; at least one.
     pub writes: Vec<Loader>,
 }
 
-/// One bootloader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loader {
-    /// Name of its section, for messages.
     pub name: String,
-    /// A device as `copal bootloader write --device` takes it.
     pub device: String,
-    /// Absolute path of its file in the release it belongs to.
+    /// Absolute path in the release that the file is part of.
     pub image: PathBuf,
-    /// Bytes of a block of `seek`; at least 1.
+    /// Unit of `seek` in bytes; at least 1.
     pub block_size: u64,
-    /// Blocks of the device left as they are before it.
+    /// Blocks of the device before the bootloader.
     pub seek: u64,
 }
 
 impl Loader {
-    /// Where it begins on the device, in bytes; `None` beyond what the kernel can address.
+    /// Start on the device, in bytes; `None` past what the kernel can address.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.block_size.checked_mul(self.seek).filter(|o| i64::try_from(*o).is_ok())
@@ -49,10 +43,6 @@ impl Loader {
 }
 
 impl BootloadersConf {
-    /// Reads a file; `None` where there is none.
-    ///
-    /// # Errors
-    /// [`Code::Io`], [`Code::ConfSyntax`], [`Code::ConfInvalid`], the last two with its line.
     pub fn load(path: &Path) -> Result<Option<Self>> {
         let file = path.display();
         let wrong = |code, what: &str| Error::new(code, format!("{file} {what}")).object(path.display());
@@ -70,10 +60,6 @@ impl BootloadersConf {
         Self::parse(text, path).map(Some)
     }
 
-    /// Understands a text; `file` is for messages.
-    ///
-    /// # Errors
-    /// [`Code::ConfSyntax`], [`Code::ConfInvalid`], with the line.
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
         let mut parser = Parser { file, together: None, sections: Vec::new() };
         for (number, line) in (1..).zip(text.lines()) {
@@ -83,7 +69,6 @@ impl BootloadersConf {
     }
 }
 
-/// A text that parses to the same.
 impl fmt::Display for BootloadersConf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "together = {}", self.together)?;
@@ -95,7 +80,6 @@ impl fmt::Display for BootloadersConf {
     }
 }
 
-/// A section under way.
 #[derive(Default)]
 struct Section {
     name: String,
@@ -180,7 +164,7 @@ impl Parser<'_> {
         let loader = Loader { name: s.name.clone(), device, image, block_size, seek };
         match loader.offset() {
             Some(_) => Ok(loader),
-            None => Err(wrong("leads beyond the end of any device")),
+            None => Err(wrong("leads past the end of any device")),
         }
     }
 

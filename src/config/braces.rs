@@ -1,30 +1,26 @@
 //! Brace expansion as bash does it, bounded.
 //!
-//! `a{b,c}` → `ab ac`; nested and empty alternatives; sequences `{1..3}`, `{01..10..3}`, `{a..e}`. Braces that bash takes
-//! for plain text stay as they are: `{a}`, `{}`, and those without a partner. Checked against bash 5.2 in the tests.
+//! `a{b,c}` → `ab ac`; nested and empty alternatives; sequences `{1..3}`, `{01..10..3}`, `{a..e}`. Braces that are plain text
+//! to bash are not changed: `{a}`, `{}`, and those without a partner. The tests compare with bash 5.2.
 
-/// Most words that one expansion may give. Field values give a handful; `{a,b}` forty times in a row would not end.
+/// Limit of one expansion: `{a,b}` forty times in a row would not end. Real values give a few words.
 pub(super) const MAX_WORDS: usize = 1024;
 
-/// Deepest nesting of braces, so that the recursion is bounded.
 const MAX_DEPTH: usize = 32;
 
-/// Why a word cannot be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// More than [`MAX_WORDS`] results.
     Words,
-    /// Nested too deeply.
     Depth,
 }
 
-/// Every word that `word` stands for, in bash's order, empty ones included.
+/// In bash's order, empty words included.
 pub(super) fn expand(word: &str) -> Result<Vec<String>, Excess> {
     let chars: Vec<char> = word.chars().collect();
     expand_chars(&chars, MAX_DEPTH)
 }
 
-/// Works from left to right: literal text, one brace expression, then the same again with what follows it.
+/// From left to right: literal text, one brace expression, then the rest in the same way.
 fn expand_chars(mut text: &[char], depth: usize) -> Result<Vec<String>, Excess> {
     let depth = depth.checked_sub(1).ok_or(Excess::Depth)?;
     let mut done = vec![String::new()];
@@ -64,7 +60,7 @@ fn split(text: &[char], open: usize, close: usize) -> (&[char], &[char], &[char]
     )
 }
 
-/// The first `{` that has a partner. `{}` at the very start is text to bash, whatever follows.
+/// The first `{` with a partner. bash takes `{}` at the very start for text.
 fn first_expression(text: &[char]) -> Option<(usize, usize)> {
     text.iter()
         .enumerate()
@@ -72,8 +68,7 @@ fn first_expression(text: &[char]) -> Option<(usize, usize)> {
         .find_map(|(open, _)| Some((open, closing(text, open)?)))
 }
 
-/// The `}` of an expression: the first one on its own level with a `,` or `..` on that level before it. One that comes
-/// too early is text.
+/// The `}` of an expression: the first one on its level that follows a `,` or `..` of that level. An earlier one is text.
 fn closing(text: &[char], open: usize) -> Option<usize> {
     let mut level = 0_usize;
     let mut separated = false;
@@ -91,7 +86,6 @@ fn closing(text: &[char], open: usize) -> Option<usize> {
     None
 }
 
-/// Splits at the commas of this level and expands each part.
 fn alternatives(inner: &[char], depth: usize) -> Result<Vec<String>, Excess> {
     let mut level = 0_usize;
     let at_comma = |&c: &char| {
@@ -112,7 +106,7 @@ fn alternatives(inner: &[char], depth: usize) -> Result<Vec<String>, Excess> {
     Ok(words)
 }
 
-/// `from..to` or `from..to..step`, numbers or single letters. `None`: text.
+/// `from..to` or `from..to..step`, numbers or single letters. `None`: it is text.
 fn sequence(inner: &str) -> Result<Option<Vec<String>>, Excess> {
     let mut parts = inner.splitn(3, "..");
     let (Some(from), Some(to), step) = (parts.next(), parts.next(), parts.next()) else { return Ok(None) };
@@ -122,7 +116,7 @@ fn sequence(inner: &str) -> Result<Option<Vec<String>>, Excess> {
         return Ok(Some(words.map(|b| char::from(b).to_string()).collect()));
     }
     let (Ok(a), Ok(b)) = (from.parse::<i64>(), to.parse::<i64>()) else { return Ok(None) };
-    // A number with a leading zero asks for as many digits as the wider of the two has.
+    // A number with a leading zero is padded to the width of the wider of the two.
     let padded = |s: &str| s.len() > 1 && s.trim_start_matches('-').starts_with('0') && s != "-0";
     let width = if padded(from) || padded(to) { from.len().max(to.len()) } else { 0 };
     Ok(Some(range(a, b, step)?.into_iter().map(|n| format!("{n:0width$}")).collect()))
@@ -154,7 +148,7 @@ mod tests {
     use std::fmt::Write as _;
     use std::process::Command;
 
-    /// What bash makes of each word, placed behind `prefix`; empty words are dropped by bash.
+    /// bash's result for each word, after `prefix`; bash drops empty words.
     fn bash(prefix: &str, words: &[String]) -> Vec<Vec<String>> {
         let mut script = String::from("set -f\nshow() { printf '<%s>' \"$@\"; printf '\\n'; }\n");
         for word in words {
@@ -194,7 +188,7 @@ mod tests {
         same_as_bash("/dev/", &words);
     }
 
-    /// Without numbers of four digits: copal refuses a word that would become more than [`MAX_WORDS`], and bash does not.
+    /// Without numbers of four digits: copal refuses a word with more than [`MAX_WORDS`] results, and bash does not.
     fn sequence_like() -> impl Strategy<Value = String> {
         "[a{}{},.b013-]{1,12}".prop_filter("many words", |word| {
             !word.as_bytes().windows(4).any(|four| four.iter().all(u8::is_ascii_digit))

@@ -1,10 +1,10 @@
 //! The owner's `config.json`.
 //!
-//! The device registers itself while the flasher works, and other programs rewrite the file meanwhile: it is loaded at the
-//! start, to find out whether it is any good, and again right before it is copied. What is not understood here is not
-//! touched: [`ConfigJson::for_internal_disk`] hands on every other member as it stands in the text.
+//! The device registers itself while the flasher works, and other programs rewrite the file meanwhile. So it is loaded at the
+//! start, to check it, and again right before it is copied. [`ConfigJson::for_internal_disk`] copies every unknown member
+//! unchanged.
 //!
-//! A key that is there twice counts with its last value, as for `jq` and JavaScript; both are handed on.
+//! Of a repeated key the last value counts, as for `jq` and JavaScript; all of them are copied.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,19 @@ use super::paths::Paths;
 use super::read;
 use crate::error::{Code, Error, Result};
 
-/// Largest file accepted, in bytes. A rich one, with certificates, SSH keys and network settings, stays below 100 kB; it
-/// is held in memory, twice, on devices with 256 MiB, and has to fit the boot partition.
+/// A large one, with certificates, SSH keys and network settings, has less than 100 kB. Memory holds it twice, on devices
+/// with 256 MiB, and it must fit the boot partition.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// A file that is being rewritten is whole again after some milliseconds.
+/// A file that is being rewritten is complete again after some milliseconds.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(50);
 
 const INSTALLER: &str = "installer";
 const DEVELOPMENT_MODE: &str = "developmentMode";
 
-/// Where `config.json` is: `CONFIG_PATH` of the environment (an empty one counts as none), the copy in memory when a flasher
-/// medium is mounted, or the boot partition. All below the root of `paths`.
+/// `CONFIG_PATH` of the environment, unless empty; else the copy in memory when a flasher medium is mounted; else the boot
+/// partition. All below the root of `paths`.
 #[must_use]
 pub fn locate(config_path: Option<&Path>, paths: &Paths) -> PathBuf {
     match config_path {
@@ -41,7 +41,6 @@ pub fn locate(config_path: Option<&Path>, paths: &Paths) -> PathBuf {
     }
 }
 
-/// A JSON object, with what concerns an installation.
 #[derive(Debug, Clone)]
 pub struct ConfigJson {
     path: PathBuf,
@@ -49,13 +48,12 @@ pub struct ConfigJson {
     members: Members,
 }
 
-/// The members of an object in their order, repeated keys included, values as they stand in the text.
+/// Members in their order, repeated keys included; values as they are in the text.
 #[derive(Debug, Clone)]
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl ConfigJson {
-    /// Reads and parses a file. One that is missing, damaged or being written to is read again for a quarter of a second.
-    /// `ConfigJsonMissing`, `ConfigJsonInvalid` with line and column, or `Io`.
+    /// A missing, damaged or changing file is read again for a quarter of a second.
     pub fn load(path: &Path) -> Result<Self> {
         let mut attempt = 1;
         loop {
@@ -78,9 +76,8 @@ impl ConfigJson {
         }
     }
 
-    /// Parses text; `path` is for messages only. `ConfigJsonInvalid` with line and column.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
-        // A byte order mark, as editors on Windows leave it on the FAT partition; jq skips it too.
+        // Editors on Windows put a byte order mark into files on the FAT partition; jq skips it too.
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let wrong = |offset, what: &str| Err(invalid(path, read::position(bytes, offset), what));
         if let Some(nul) = bytes.iter().position(|&b| b == 0) {
@@ -90,7 +87,7 @@ impl ConfigJson {
             Ok(text) => text,
             Err(e) => return wrong(e.valid_up_to(), "this is not UTF-8 text"),
         };
-        // Refuses what is nested more than 128 levels deep, which would take the stack.
+        // Refuses more than 128 levels of nesting, which would exhaust the stack.
         let value = serde_json::from_str(text).map_err(|e| syntax(path, bytes, &e))?;
         let Value::Object(object) = value else {
             return wrong(bytes.len() - text.trim_start().len(), "this is not a JSON object");
@@ -99,14 +96,12 @@ impl ConfigJson {
         Ok(ConfigJson { path: path.to_owned(), object, members })
     }
 
-    /// Where it was read from.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Device patterns that replace the board's. `ConfigJsonInvalid` when there is something else than a text with at least
-    /// one word.
+    /// Device patterns that replace the board's: a text with at least one word.
     pub fn installer_target_devices(&self) -> Result<Option<&str>> {
         match self.installer("target_devices")? {
             None => Ok(None),
@@ -115,26 +110,23 @@ impl ConfigJson {
         }
     }
 
-    /// Whether the owner asked for secure boot. `ConfigJsonInvalid` when it is neither true nor false: the scripts were not
-    /// of one mind whether 1, or a text, means yes, and the answer can lock a device for good.
+    /// Whether the owner asks for secure boot. Only true and false are valid: the scripts disagreed whether 1 or a text means
+    /// yes, and the answer can lock a device permanently.
     pub fn installer_secureboot(&self) -> Result<bool> {
         self.installer_flag("secureboot")
     }
 
-    /// Whether PCR 2 is to be left out of what the disk's key is bound to. Errors as for
-    /// [`installer_secureboot`](Self::installer_secureboot).
     pub fn installer_whitelist_pcr2(&self) -> Result<bool> {
         self.installer_flag("whitelist_pcr2")
     }
 
-    /// Address of the API, where the device belongs to a fleet; never empty.
+    /// Address of the API, if the device belongs to a fleet; never empty.
     #[must_use]
     pub fn api_endpoint(&self) -> Option<&str> {
         self.object.get("apiEndpoint").and_then(Value::as_str).filter(|s| !s.is_empty())
     }
 
-    /// Whether the hooks of updates are to show what they do: 1, as a number or as a text, as the scripts compared what
-    /// `jq` printed.
+    /// Whether update hooks show what they do: 1 as a number or as a text, as the scripts compared the output of `jq`.
     #[must_use]
     pub fn is_debug(&self) -> bool {
         match self.object.get("debug") {
@@ -144,19 +136,17 @@ impl ConfigJson {
         }
     }
 
-    /// Whether the device belongs to a fleet, so that somebody wants to hear of its progress.
+    /// Whether the device belongs to a fleet, whose dashboard gets progress reports.
     #[must_use]
     pub fn is_provisioned(&self) -> bool {
         self.api_endpoint().is_some()
     }
 
-    /// The text for the internal disk: all members but `installer`, each value byte by byte as it was.
     #[must_use]
     pub fn for_internal_disk(&self) -> Vec<u8> {
         laid_out(&self.lines_without(INSTALLER))
     }
 
-    /// Whether nobody has said yet if this is a development device: neither true nor false.
     #[must_use]
     pub fn lacks_development_mode(&self) -> bool {
         match self.object.get(DEVELOPMENT_MODE) {
@@ -166,7 +156,7 @@ impl ConfigJson {
         }
     }
 
-    /// The text with `developmentMode` true; each other value byte by byte as it was.
+    /// The text with `developmentMode` true; all other values unchanged.
     #[must_use]
     pub fn with_development_mode(&self) -> Vec<u8> {
         let mut lines = self.lines_without(DEVELOPMENT_MODE);
@@ -195,8 +185,8 @@ impl ConfigJson {
         }
     }
 
-    fn wrong(&self, key: &str, wanted: &str) -> Error {
-        Error::new(Code::ConfigJsonInvalid, format!("{}: {key} has to be {wanted}", self.path.display()))
+    fn wrong(&self, key: &str, expected: &str) -> Error {
+        Error::new(Code::ConfigJsonInvalid, format!("{}: {key} must be {expected}", self.path.display()))
             .object(key)
             .with_hint("correct it in config.json")
     }
@@ -228,7 +218,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// The parser's complaint without its own place, which counts bytes.
+/// The parser's message without its position, which counts bytes.
 fn syntax(path: &Path, bytes: &[u8], e: &serde_json::Error) -> Error {
     let line_start = bytes
         .split_inclusive(|&b| b == b'\n')
@@ -256,6 +246,6 @@ fn unreadable(path: &Path, fault: read::Fault) -> Error {
             error(Code::ConfigJsonInvalid, format!("{file} has more than {limit} bytes"))
         }
         read::Fault::Changed => error(Code::Busy, format!("{file} is being written to"))
-            .with_hint("run again once the other program is done"),
+            .with_hint("run again when the other program has finished"),
     }
 }

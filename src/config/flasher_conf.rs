@@ -1,10 +1,9 @@
 //! The board's flasher configuration, `resin-init-flasher.conf`, as typed values.
 //!
-//! The text is a [shell fragment](super::shell_conf). An empty value counts as none, since the recipe writes every key.
-//! A key that is repeated has its last value; unknown keys are kept for [`FlasherConf::raw`] and mean nothing here.
+//! The text is a [shell fragment](super::shell_conf). An empty value counts as unset, because the recipe writes every key. Of
+//! a repeated key the last value counts. Unknown keys are kept for [`FlasherConf::raw`] and have no effect.
 //!
-//! Paths are handed out without a leading `/`: all of them lie below a mount point, and joining an absolute path would
-//! replace it.
+//! Paths have no leading `/`: all of them are below a mount point, and joining an absolute path would replace it.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +25,6 @@ const PROXY: &str = "BALENA_PROXY_CONFIG";
 const REBOOT: &str = "POSTINSTALL_REBOOT";
 const LUKS: &str = "USE_LUKS";
 
-/// The keys of one bootloader write.
 struct WriteKeys {
     device: &'static str,
     image: &'static str,
@@ -34,7 +32,7 @@ struct WriteKeys {
     skip_blocks: &'static str,
 }
 
-/// In the order in which they are written: first-stage loader, then what it loads.
+/// In the order of the writes: the first-stage bootloader, then what it loads.
 const WRITES: [WriteKeys; 2] = [
     WriteKeys {
         device: "BOOTLOADER_FLASH_DEVICE",
@@ -66,44 +64,32 @@ const OTHER_KEYS: [&str; 13] = [
     LUKS,
 ];
 
-/// What the board configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FlasherConf {
     raw: RawConf,
     /// Device patterns, see [`super::pattern::expand`]. Not checked here, because `config.json` may replace them.
     pub internal_device: Option<String>,
-    /// Bootloader configuration on the medium, to be used when the device boots from its internal disk.
+    /// The medium's bootloader configuration for the internal disk.
     pub bootloader_config: Option<PathBuf>,
-    /// Where it goes on the internal boot partition.
     pub bootloader_config_path: Option<PathBuf>,
-    /// A second place where it goes.
     pub bootloader_legacy_config_path: Option<PathBuf>,
-    /// What replaces `bootloader_config` on encrypted installs, if that file exists.
+    /// Replaces `bootloader_config` on encrypted installations, if the file exists.
     pub bootloader_config_luks: Option<PathBuf>,
-    /// File name of the image.
     pub balena_image: Option<String>,
-    /// Raw bootloader writes, in the order in which they are to be done; at most two.
+    /// Raw writes of bootloaders, in their order; at most two.
     pub bootloader_writes: Vec<BootloaderWrite>,
-    /// Names on both boot partitions.
     pub names: BootNames,
-    /// Reboot rather than power off at the end.
     pub postinstall_reboot: bool,
-    /// LUKS rather than another disk encryption; secure boot only.
+    /// LUKS and not another disk encryption; secure boot only.
     pub use_luks: Option<bool>,
 }
 
-/// Names that files and folders have on the medium's and on the internal boot partition alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootNames {
-    /// Folder of splash images.
     pub splash: String,
-    /// The device's U-Boot environment file.
     pub bootloader_config: String,
-    /// Folder of NetworkManager connections.
     pub nm_config: String,
-    /// Folder of NetworkManager dispatcher scripts.
     pub nm_dispatcher: String,
-    /// Folder of proxy configuration.
     pub proxy_config: String,
 }
 
@@ -119,21 +105,17 @@ impl Default for BootNames {
     }
 }
 
-/// One image that goes to a device outside any partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootloaderWrite {
-    /// Name below `/dev`, or `mtd:name`.
     pub device: String,
-    /// File, relative to the medium's boot partition.
+    /// Relative to the medium's boot partition.
     pub image: PathBuf,
-    /// Bytes; at least 1.
     pub block_size: u64,
-    /// Blocks of the device left as they are before the image.
     pub skip_blocks: u64,
 }
 
 impl BootloaderWrite {
-    /// Where the image begins on the device, in bytes; `None` beyond what the kernel can address (2^63 - 1).
+    /// Start on the device, in bytes; `None` past what the kernel can address (2^63 - 1).
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.block_size.checked_mul(self.skip_blocks).filter(|&o| i64::try_from(o).is_ok())
@@ -141,12 +123,10 @@ impl BootloaderWrite {
 }
 
 impl FlasherConf {
-    /// Reads a file. `ConfMissing`, `Io`, `ConfSyntax`, `ConfExpansion` or `ConfInvalid`.
     pub fn load(path: &Path) -> Result<Self> {
         Self::from_raw(RawConf::load(path)?)
     }
 
-    /// Checks and converts. `ConfInvalid` names the key and its line.
     pub fn from_raw(raw: RawConf) -> Result<Self> {
         report_unknown(&raw);
         let keys = Keys(&raw);
@@ -176,15 +156,13 @@ impl FlasherConf {
         })
     }
 
-    /// The assignments as they stand in the file.
     #[must_use]
     pub fn raw(&self) -> &RawConf {
         &self.raw
     }
 
-    /// What can be checked only against the medium's boot partition, mounted at `boot`: a bootloader configuration that is
-    /// there needs a destination (`ConfInvalid`). One that is not there is ignored, and so is a destination without a
-    /// configuration: many boards inherit the destination from a common recipe.
+    /// A bootloader configuration on the medium (`boot`) needs a destination. Without the file, the destination is ignored: many
+    /// boards inherit it from a common recipe.
     pub fn check_medium(&self, boot: &Path) -> Result<()> {
         let Some(config) = &self.bootloader_config else { return Ok(()) };
         if self.bootloader_config_path.is_some() {
@@ -204,7 +182,7 @@ impl FlasherConf {
     }
 }
 
-/// Unknown keys mean nothing here; one that looks like an override that the recipe did not resolve is worth a warning.
+/// Unknown keys have no effect. One that looks like an unresolved override of a recipe gives a warning.
 fn report_unknown(raw: &RawConf) {
     let known = || {
         let writes = WRITES.iter().flat_map(|w| [w.device, w.image, w.block_size, w.skip_blocks]);
@@ -215,17 +193,16 @@ fn report_unknown(raw: &RawConf) {
             continue;
         }
         let file = raw.file.display();
-        // `BOOTLOADER_IMAGE_1_mymachine` is meant for the longer of two.
+        // `BOOTLOADER_IMAGE_1_mymachine` belongs to the longer of two keys.
         let begins = |k: &&str| key.strip_prefix(k).is_some_and(|rest| rest.starts_with('_'));
         if let Some(k) = known().filter(begins).max_by_key(|k| k.len()) {
-            tracing::warn!("{file}:{line}: {key} is ignored; an override of {k} belongs into the recipe");
+            tracing::warn!("{file}:{line}: {key} is ignored; an override of {k} belongs in the recipe");
         } else {
             tracing::debug!("{file}:{line}: unknown key {key} is ignored");
         }
     }
 }
 
-/// Values by key, checked.
 struct Keys<'a>(&'a RawConf);
 
 impl Keys<'_> {
@@ -243,7 +220,6 @@ impl Keys<'_> {
         Error::new(Code::ConfInvalid, format!("{}: {key}: {what}", self.place(key))).object(key)
     }
 
-    /// A file below some mount point.
     fn below(&self, key: &str) -> Result<Option<PathBuf>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let refuse = |what| Err(self.invalid(key, format!("`{}` {what}", shown(value))));
@@ -260,7 +236,7 @@ impl Keys<'_> {
         Ok(Some(path))
     }
 
-    /// One name without `/`: these are looked for by name, or removed with everything below them.
+    /// One name without `/`: copal looks for it by name, or removes it with its content.
     fn file_name(&self, key: &str) -> Result<Option<String>> {
         match self.get(key) {
             None => Ok(None),
@@ -272,7 +248,7 @@ impl Keys<'_> {
 
     fn bootloader_write(&self, keys: &WriteKeys) -> Result<Option<BootloaderWrite>> {
         let Some(device) = self.get(keys.device) else {
-            // Boards inherit these from a common recipe and leave the device empty to switch the write off.
+            // Boards inherit these from a common recipe, and leave the device empty to disable the write.
             if let Some(key) = [keys.image, keys.block_size].into_iter().find(|k| self.get(k).is_some()) {
                 tracing::warn!("{}: {key} is ignored, since {} is not set", self.place(key), keys.device);
             }
@@ -293,10 +269,7 @@ impl Keys<'_> {
             Some(_) => Ok(Some(write)),
             None => Err(self.invalid(
                 keys.skip_blocks,
-                format!(
-                    "{} blocks of {block_size} bytes lie beyond the end of any device",
-                    write.skip_blocks
-                ),
+                format!("{} blocks of {block_size} bytes lie past the end of any device", write.skip_blocks),
             )),
         }
     }
@@ -320,7 +293,7 @@ impl Keys<'_> {
         }
     }
 
-    /// As the shell compared it: `1` and nothing else.
+    /// As the shell compared it: exactly `1`.
     fn reboot(&self) -> bool {
         let value = self.get(REBOOT);
         if let Some(odd) = value.filter(|v| !matches!(*v, "0" | "1")) {
@@ -333,7 +306,7 @@ impl Keys<'_> {
         value == Some("1")
     }
 
-    /// Not as the shell compared it: whoever writes `yes` would get a disk without LUKS and not know it.
+    /// Stricter than the shell: with `yes` a disk would silently be without LUKS.
     fn luks(&self) -> Result<Option<bool>> {
         match self.get(LUKS) {
             None => Ok(None),
@@ -348,11 +321,8 @@ fn is_here(part: Component<'_>) -> bool {
     matches!(part, Component::RootDir | Component::CurDir)
 }
 
-/// A number as `dd` reads it for `bs=` and `seek=`, since that is where these values went: decimal, with one of its
-/// multiplicative suffixes (GNU coreutils manual, "dd invocation").
-///
-/// # Errors
-/// What is wrong with it, as the end of a sentence.
+/// A number as `dd` reads it for `bs=` and `seek=`, which got these values: decimal, with one of dd's multiplicative suffixes
+/// (GNU coreutils manual, "dd invocation").
 pub fn number(text: &str) -> Result<u64, &'static str> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (digits, suffix) = text.split_at_checked(digits).unwrap_or((text, ""));

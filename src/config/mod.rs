@@ -1,5 +1,3 @@
-//! What boards and owners configure, as values.
-
 pub mod bootloaders_conf;
 mod braces;
 pub mod config_json;

@@ -1,37 +1,34 @@
-//! `os-release`: which release of the OS something is (`os-release(5)`).
+//! `os-release`: the release of an OS (`os-release(5)`).
 //!
-//! Lines of `KEY=value` with the quotes of a shell. Whatever is not such a line is passed over: the file describes, it
-//! decides nothing.
+//! Lines of `KEY=value` with shell quotes. Other lines are skipped: the file describes, and decides nothing.
 
 use std::collections::BTreeMap;
 
-/// What the file says, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OsRelease {
     entries: BTreeMap<String, String>,
 }
 
 impl OsRelease {
-    /// Reads the text of a file. Of a key that is there twice, the last one counts, as in a shell.
+    /// Of a repeated key the last value counts, as in a shell.
     #[must_use]
     pub fn parse(text: &str) -> OsRelease {
         let entries = text.lines().filter_map(entry).collect();
         OsRelease { entries }
     }
 
-    /// A value; `None` where the key is missing or empty.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.entries.get(key).map(String::as_str).filter(|v| !v.is_empty())
     }
 
-    /// The version of the OS (meta-balena's, where the product counts its own).
+    /// The version of the OS (meta-balena's, where the product has its own).
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.get("META_BALENA_VERSION").or_else(|| self.get("VERSION"))
     }
 
-    /// Whether it is a development image of the time when production and development images were built apart.
+    /// Whether it is a development image, from when production and development images were built separately.
     #[must_use]
     pub fn is_development(&self) -> bool {
         self.get("VARIANT") == Some("Development")

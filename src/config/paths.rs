@@ -1,83 +1,74 @@
-//! The well-known paths, all below one root folder, so that the whole program runs against a folder tree in a test.
+//! The well-known paths. All are below one root folder, so that tests run the whole program in a folder tree.
 
 use std::path::{Path, PathBuf};
 
 use crate::sys::mount;
 
-/// Well-known paths below a root (`/` on a device).
 #[derive(Debug, Clone)]
 pub struct Paths {
     root: PathBuf,
 }
 
 impl Paths {
-    /// Paths below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Paths { root: root.into() }
     }
 
-    /// The root itself.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// An absolute path of the device, below the root.
     #[must_use]
     pub fn at(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let p = absolute.as_ref();
         self.root.join(p.strip_prefix("/").unwrap_or(p))
     }
 
-    /// The board's flasher configuration.
     #[must_use]
     pub fn flasher_conf(&self) -> PathBuf {
         self.at("/etc/resin-init-flasher.conf")
     }
 
-    /// The mounted boot partition of the medium.
     #[must_use]
     pub fn boot(&self) -> PathBuf {
         self.at("/mnt/boot")
     }
 
-    /// The file whose presence says that `boot` belongs to a flasher medium.
+    /// Exists if `boot` belongs to a flasher medium.
     #[must_use]
     pub fn flasher_flag(&self) -> PathBuf {
         self.at("/mnt/boot/balena-image-flasher")
     }
 
-    /// `config.json` of a running system.
     #[must_use]
     pub fn config_json(&self) -> PathBuf {
         self.at("/mnt/boot/config.json")
     }
 
-    /// `config.json` while a flasher medium runs: a copy in memory, since the medium itself is not written to.
+    /// While a flasher medium runs: a copy in memory, because the medium is not written to.
     #[must_use]
     pub fn flasher_config_json(&self) -> PathBuf {
         self.at("/mnt/boottmp/config.json")
     }
 
-    /// The state partition: small files that outlive an update.
+    /// The state partition: small files that survive an update.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.at("/mnt/state")
     }
 
-    /// The data partition.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.at("/mnt/data")
     }
 
-    /// The root file system that is not running, where an update goes.
+    /// The root file system of the inactive slot.
     #[must_use]
     pub fn inactive(&self) -> PathBuf {
         self.at("/mnt/sysroot/inactive")
     }
 
-    /// The running root file system.
     #[must_use]
     pub fn active(&self) -> PathBuf {
         self.at("/mnt/sysroot/active")
@@ -89,13 +80,13 @@ impl Paths {
         self.at("/mnt/state/copal")
     }
 
-    /// copal's own files that last until the next boot.
+    /// copal's own files until the next boot.
     #[must_use]
     pub fn run_files(&self) -> PathBuf {
         self.at("/run/copal")
     }
 
-    /// The mounted boot partition that is not encrypted: what the bootloader can read. The same as [`boot`](Self::boot) unless
+    /// The mounted boot partition that is not encrypted, which the bootloader can read. The same as [`boot`](Self::boot) unless
     /// the disk is encrypted and the boot partition was split.
     #[must_use]
     pub fn plain_boot(&self) -> PathBuf {
@@ -109,11 +100,11 @@ impl Paths {
     }
 }
 
-/// The shell parts of the system know the mount point by this name (`balena-config-defaults`).
+/// The system's shell parts have the mount point in this variable (`balena-config-defaults`).
 pub const PLAIN_BOOT_VARIABLE: &str = "BALENA_NONENC_BOOT_MOUNTPOINT";
 
-/// Where boards with encryption mount their boot partition that is not encrypted: `/mnt/` and its label without `balena-`
-/// (meta-balena, `BALENA_NONENC_BOOT_MOUNT`). Nothing else is ever mounted there.
+/// Where boards with encryption mount their unencrypted boot partition: `/mnt/` and its label without `balena-` (meta-balena,
+/// `BALENA_NONENC_BOOT_MOUNT`). Nothing else is ever mounted there.
 const PLAIN_BOOT_POINTS: [&str; 3] = ["/mnt/efi", "/mnt/rpi", "/mnt/imx"];
 
 impl Default for Paths {

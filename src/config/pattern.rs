@@ -1,8 +1,8 @@
 //! Device patterns: `md/balena{,_*} nvme?n? sd? mmcblk?`.
 //!
-//! A list of words below `/dev`. Each word goes through brace expansion, then wildcards, as bash does both. All matches of
-//! one word, of every brace alternative, form one list in byte order, because that is the order in which the shell flasher
-//! saw them (it listed them with `ls`): a word names a set of disks, and the order of words says which set is preferred.
+//! A list of words below `/dev`. Each word goes through brace expansion, then wildcards, as in bash. All matches of one word,
+//! with all its brace alternatives, form one list in byte order, the order in which the shell flasher listed them with `ls`.
+//! A word names a set of disks; the order of words gives the preference.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,23 +16,20 @@ use glob::MatchOptions;
 use super::{braces, read};
 use crate::error::{Code, Error, Result};
 
-/// Longest list accepted, in bytes. The longest known has 40.
+/// The longest known list has 40 bytes.
 const MAX_LIST: usize = 4096;
 
-/// Most folder entries looked at for one pattern. `/dev` of a large server has a few thousand.
 const MAX_ENTRIES: usize = 1 << 16;
 
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
-/// One word of a list: a set of names below a device folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
     alternatives: Vec<Alternative>,
 }
 
-/// One result of brace expansion, split at `/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Alternative {
     text: String,
@@ -45,7 +42,7 @@ enum Part {
     Wild(glob::Pattern),
 }
 
-/// The patterns of a list, in order; none for a list of white space. `TargetPattern` names the word that is wrong.
+/// In order; empty for a list of white space. `TargetPattern` names the wrong word.
 pub fn expand(list: &str) -> Result<Vec<Pattern>> {
     if list.len() > MAX_LIST {
         return Err(Error::new(
@@ -67,14 +64,13 @@ pub fn expand(list: &str) -> Result<Vec<Pattern>> {
 }
 
 impl Pattern {
-    /// One word. `TargetPattern` says what is wrong with it.
     pub fn new(word: &str) -> Result<Self> {
         if let Some(c) = word.chars().find(|&c| refused_character(c)) {
             let c = c.escape_debug();
-            return Err(refused(word, format!("the character `{c}` has no place in a device name")));
+            return Err(refused(word, format!("the character `{c}` cannot be part of a device name")));
         }
         let relative = word.strip_prefix("/dev/").unwrap_or(word);
-        // Expanded with its folder in front, as the shell did: a brace at the start of a word means something else there.
+        // Expanded with its folder as prefix, as in the shell: a brace at the start of a word has another meaning.
         let words = braces::expand(&format!("/dev/{relative}")).map_err(|e| refused(word, excess(e)))?;
         let mut alternatives = Vec::new();
         for name in words {
@@ -90,25 +86,22 @@ impl Pattern {
         Ok(Pattern { text: relative.to_owned(), alternatives })
     }
 
-    /// The word as configured, without `/dev/`.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The words after brace expansion, wildcards untouched.
     pub fn alternatives(&self) -> impl Iterator<Item = &str> {
         self.alternatives.iter().map(|a| a.text.as_str())
     }
 
-    /// Whether the word asks for MD arrays by name, so that disks of an array are meant.
+    /// Whether the word names MD arrays, so that disks of an array are possible targets.
     #[must_use]
     pub fn is_md(&self) -> bool {
         self.text.starts_with("md/")
     }
 
-    /// What exists below `dev_dir`, in byte order, each once. Nothing there is an empty list; the error is that of a
-    /// folder that cannot be read, or of more entries than any device folder has.
+    /// In byte order, each once. Fails for a folder that cannot be read, or with more entries than any device folder has.
     pub fn matches(&self, dev_dir: &Path) -> io::Result<Vec<PathBuf>> {
         let mut budget = MAX_ENTRIES;
         let mut found = BTreeSet::new(); // `OsString` compares bytes, `PathBuf` would compare part by part
@@ -150,7 +143,7 @@ impl Alternative {
             }
             level = next;
         }
-        // As in a shell, a link that leads nowhere still is a match; the caller finds out that it is no disk.
+        // As in a shell, a dangling link is a match; the caller finds that it is no disk.
         found.extend(level.into_iter().filter(|p| p.symlink_metadata().is_ok()).map(PathBuf::into_os_string));
         Ok(())
     }
@@ -167,7 +160,7 @@ impl Part {
                     .into(),
             );
         }
-        // The two spellings of bash that the matcher takes for something else.
+        // Two spellings of bash that the matcher reads differently.
         let mut glob = text.replace("[^", "[!");
         while glob.contains("**") {
             glob = glob.replace("**", "*");
@@ -190,9 +183,9 @@ fn wild_matches(
     for entry in entries {
         let name = entry?.file_name();
         *budget = budget.checked_sub(1).ok_or_else(|| {
-            io::Error::other(format!("more than {MAX_ENTRIES} entries to look at for `{glob}`"))
+            io::Error::other(format!("more than {MAX_ENTRIES} entries to check for `{glob}`"))
         })?;
-        // The kernel and udev name devices in ASCII; a name that is not UTF-8 is none of theirs.
+        // The kernel and udev name devices in ASCII; a name that is not UTF-8 is not theirs.
         if std::str::from_utf8(name.as_bytes()).is_ok_and(|n| glob.matches_with(n, OPTIONS)) {
             to.push(folder.join(name));
         }
@@ -200,7 +193,7 @@ fn wild_matches(
     Ok(())
 }
 
-/// What a shell would act on, or no device name holds.
+/// Shell operators, and characters that no device name has.
 fn refused_character(c: char) -> bool {
     c.is_control() || c.is_whitespace() || "\\'\"`$;&|<>()".contains(c)
 }

@@ -1,4 +1,4 @@
-//! Reading a small text file that somebody else wrote: never a hang, never more memory than the limit.
+//! Reads a small text file of another program: never hangs, and never takes more memory than the limit.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -8,22 +8,16 @@ use std::path::Path;
 use crate::error::Code;
 use crate::sys::file::open_regular;
 
-/// Why a file could not be read.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// There is no such file.
     Missing(io::Error),
-    /// A folder, FIFO, socket or device.
     NotRegular,
-    /// Larger than the limit, in bytes.
     TooLarge(u64),
-    /// Somebody wrote to it while it was read.
     Changed,
-    /// Any other refusal of the kernel.
     Io(io::Error),
 }
 
-/// The code for a file that the kernel does not let this user read, or cannot read.
+/// For a file that the kernel does not let this user read, or cannot read.
 pub(super) fn io_code(e: &io::Error) -> Code {
     if e.kind() == io::ErrorKind::PermissionDenied { Code::NotRoot } else { Code::Io }
 }
@@ -37,7 +31,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The whole file, if it is a regular one of at most `limit` bytes that did not change meanwhile.
+/// The whole file, if it is regular, has at most `limit` bytes, and did not change meanwhile.
 pub(super) fn bounded(path: &Path, limit: u64) -> Result<Vec<u8>, Fault> {
     let mut file = open_regular(path).map_err(|e| match e.kind() {
         io::ErrorKind::InvalidInput => Fault::NotRegular,
@@ -65,7 +59,7 @@ fn stamp(meta: &Metadata) -> (u64, i64, i64) {
     (meta.size(), meta.mtime(), meta.mtime_nsec())
 }
 
-/// Line and column, both from 1, columns in characters; a byte that is not UTF-8 counts as one.
+/// Line and column from 1. Columns count characters; a byte that is not UTF-8 counts as one.
 pub(super) fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
     let before = bytes.get(..offset).unwrap_or(bytes);
     let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
@@ -74,7 +68,7 @@ pub(super) fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// Text from outside for a message: without control characters, and not longer than a reader needs.
+/// Shortens text from outside for a message, and removes control characters.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 60;
     let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();

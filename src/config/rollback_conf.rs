@@ -1,7 +1,7 @@
 //! The owner's rules for the trial of a new system: `/etc/copal/rollback.conf`.
 //!
-//! A [shell fragment](super::shell_conf). It is part of the release that is on trial, so a mistake in it must not decide that
-//! trial: [`RollbackConf::on_trial`] puts up with every one. [`RollbackConf::read`] is for whoever wants to be told.
+//! A [shell fragment](super::shell_conf). It is part of the release on trial, so a mistake in it must not decide the trial:
+//! [`RollbackConf::on_trial`] tolerates every mistake. [`RollbackConf::read`] reports them.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -12,51 +12,37 @@ use super::read::shown;
 use super::shell_conf::RawConf;
 use crate::error::{Code, Error, Result};
 
-/// The file.
 pub const FILE: &str = "/etc/copal/rollback.conf";
 
-/// A key whose value is a whole number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Number {
-    /// The key.
     pub key: &'static str,
-    /// The value where the key is not set.
     pub default: u32,
-    /// Values that are accepted.
     pub range: RangeInclusive<u32>,
-    /// What is counted.
     pub unit: &'static str,
 }
 
-/// From one run of the checks to the next. The default is that of the script `rollback-health`. An hour at most: until the
-/// verdict, the supervisor does not restart the device.
+/// From one run of the checks to the next. Default of the script `rollback-health`. At most an hour: until the verdict, the
+/// supervisor does not restart the device.
 pub const TIMEOUT: Number = Number { key: "TIMEOUT", default: 60, range: 1..=3600, unit: "seconds" };
-/// Runs of the checks before the device goes back. The default is that of the script `rollback-health`.
+/// Runs of the checks before the rollback. Default of the script `rollback-health`.
 pub const COUNT: Number = Number { key: "COUNT", default: 15, range: 1..=240, unit: "runs" };
-/// How long `rollback-altboot` is waited for; `REBOOT_TIMEOUT` in the script `rollback-health`.
+/// How long to wait for `rollback-altboot`; `REBOOT_TIMEOUT` in the script `rollback-health`.
 pub const ALTBOOT_TIMEOUT: Number =
     Number { key: "ALTBOOT_TIMEOUT", default: 900, range: 1..=86_400, unit: "seconds" };
-/// How long one check may take. The script set no limit, and a check that hung was never decided. Five minutes are more than a
-/// check needs on a board under full load; with the other defaults a system on which every run hangs has lost after 90 minutes.
+/// How long one check may take. The script had no limit, so a check that hung was never decided. A check needs less than five
+/// minutes on a board under full load; with the other defaults, a system on which every run hangs fails after 90 minutes.
 pub const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1..=3600, unit: "seconds" };
-/// Every key with a number.
 pub const NUMBERS: [&Number; 4] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT];
-/// `1` where a unit that has failed since the update counts against the new system; `0`, the default, where it is only
-/// reported.
+/// `1`: a unit that has failed since the update counts against the new system. `0`, the default: it is only reported.
 pub const REQUIRE_UNITS: &str = "REQUIRE_UNITS";
 
-/// How a new system is tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RollbackConf {
-    /// Before the first run of the checks, and from each run to the next: [`TIMEOUT`].
     pub timeout: Duration,
-    /// How many runs: [`COUNT`].
     pub count: u32,
-    /// [`ALTBOOT_TIMEOUT`].
-    pub altboot_patience: Duration,
-    /// [`CHECK_LIMIT`].
+    pub altboot_timeout: Duration,
     pub check_limit: Duration,
-    /// [`REQUIRE_UNITS`].
     pub units_required: bool,
 }
 
@@ -65,7 +51,7 @@ impl Default for RollbackConf {
         RollbackConf {
             timeout: seconds(TIMEOUT.default),
             count: COUNT.default,
-            altboot_patience: seconds(ALTBOOT_TIMEOUT.default),
+            altboot_timeout: seconds(ALTBOOT_TIMEOUT.default),
             check_limit: seconds(CHECK_LIMIT.default),
             units_required: false,
         }
@@ -73,27 +59,21 @@ impl Default for RollbackConf {
 }
 
 impl RollbackConf {
-    /// Reads the file; without one, the defaults.
-    ///
-    /// # Errors
-    /// [`Code::ConfInvalid`] names the key; or what [`RawConf::load`] says.
+    /// Without the file, the defaults.
     pub fn read(paths: &Paths) -> Result<Self> {
         let (conf, wrong) = Self::parse(load(paths)?.as_ref());
         wrong.into_iter().next().map_or(Ok(conf), Err)
     }
 
-    /// With the arguments of the shell file `rollback-health`, `TIMEOUT COUNT`, either of which may be left out or empty. They
-    /// win over the file: people and tests edit that one.
-    ///
-    /// # Errors
-    /// [`Code::Usage`].
+    /// Adds the arguments of the shell file `rollback-health`, `TIMEOUT COUNT`; either may be missing or empty. They override the
+    /// file, because people and tests edit the shell file.
     pub fn with_positionals(self, args: &[OsString]) -> Result<Self> {
         let (conf, wrong) = self.take_positionals(args);
         wrong.into_iter().next().map_or(Ok(conf), Err)
     }
 
-    /// The file and the arguments, as far as they can be understood, for the programs that decide a trial. What cannot be
-    /// is logged, and counts as not there: a file as a whole, or the value of one key.
+    /// The file and the arguments for the programs that decide a trial. Invalid parts are logged and ignored: a file as a whole,
+    /// or the value of one key.
     #[must_use]
     pub fn on_trial(paths: &Paths, args: &[OsString]) -> Self {
         let raw = load(paths).unwrap_or_else(|e| {
@@ -111,7 +91,6 @@ impl RollbackConf {
         conf
     }
 
-    /// The values that can be used, and what is wrong with the others.
     fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
         let Some(raw) = raw else { return (Self::default(), Vec::new()) };
         report_unknown(raw);
@@ -127,7 +106,7 @@ impl RollbackConf {
         let mut conf = RollbackConf {
             timeout: seconds(number(&TIMEOUT)),
             count: number(&COUNT),
-            altboot_patience: seconds(number(&ALTBOOT_TIMEOUT)),
+            altboot_timeout: seconds(number(&ALTBOOT_TIMEOUT)),
             check_limit: seconds(number(&CHECK_LIMIT)),
             ..Self::default()
         };
@@ -166,7 +145,6 @@ impl RollbackConf {
 }
 
 impl Number {
-    /// The number in `text`; none where it is empty.
     fn parse(&self, text: &str) -> Result<Option<u32>, String> {
         if text.is_empty() {
             return Ok(None);
@@ -178,7 +156,6 @@ impl Number {
         }
     }
 
-    /// What is right.
     fn rule(&self) -> String {
         format!("write a whole number of {} from {}", self.unit, self.span())
     }
@@ -192,7 +169,7 @@ fn load(paths: &Paths) -> Result<Option<RawConf>> {
     let path = paths.at(FILE);
     match RawConf::load(&path) {
         Ok(raw) => Ok(Some(raw)),
-        // Whatever else is missing there, such as the target of a link, was meant to be there.
+        // An existing path that cannot be read, such as a dangling link, is an error.
         Err(e) if e.code() == Code::ConfMissing && path.symlink_metadata().is_err() => Ok(None),
         Err(e) => Err(e),
     }
@@ -204,7 +181,7 @@ fn invalid(raw: &RawConf, key: &str, what: &str, rule: &str) -> Error {
     Error::new(Code::ConfInvalid, message).object(key).with_hint(rule)
 }
 
-/// Most likely misspelt.
+/// Most likely a typing mistake.
 fn report_unknown(raw: &RawConf) {
     for entry in &raw.entries {
         if entry.key != REQUIRE_UNITS && NUMBERS.iter().all(|n| n.key != entry.key) {

@@ -1,21 +1,20 @@
 //! A shell fragment of `KEY=value` lines as a value: parse → value → print.
 //!
-//! Boards source such files in their own programs too, so a file that is accepted here means exactly what a shell makes of
-//! it, and a file whose meaning would take a shell is refused with its line and column. Nothing is ever executed.
+//! Boards source such files in their own programs too. So an accepted file means exactly what it means to a shell, and a file
+//! that only a shell can evaluate is refused with line and column. Nothing is ever executed.
 //!
-//! Understood: comments, blank lines, `'…'`, `"…"`, backslashes and their concatenation, values that go on in the next
+//! Accepted: comments, blank lines, `'…'`, `"…"`, backslashes and their concatenation, values that continue in the next
 //! line, comments after white space, `export KEY=value`. Braces and wildcards are plain text, as in any assignment.
 //!
-//! Refused as expansion: `$name`, `${…}`, `$(…)`, `$'…'`, back quotes, and `~` where a shell would put a home folder (at
-//! the start of a value and after `:`). A `$` that a shell leaves alone is left alone.
+//! Refused as expansion: `$name`, `${…}`, `$(…)`, `$'…'`, back quotes, and `~` where a shell inserts a home folder (at the
+//! start of a value and after `:`). A `$` that a shell does not change is accepted.
 //!
-//! Refused as syntax: everything that would be a command. That includes `KEY=a b` (runs `b`), `KEY += a`, `KEY ?= a`, and
-//! override names that are no variable names (`KEY:machine=a`, `KEY_my-board=a`). A shell answers the last ones with
-//! "command not found", and the shell flasher ran with `set -e`, so it ended there and then: no device in the field
-//! depends on such a line, and guessing which of the two values was meant might choose the wrong disk. An override that
-//! is a variable name (`KEY_machine=a`) is one more unknown key.
+//! Refused as syntax: everything that would be a command, such as `KEY=a b` (runs `b`), `KEY += a`, `KEY ?= a`, and override
+//! names that are no variable names (`KEY:machine=a`, `KEY_my-board=a`). A shell answers the last ones with "command not
+//! found", and the shell flasher ended there, because it ran with `set -e`. So no device in the field depends on such a line,
+//! and a guess might choose the wrong disk. An override that is a variable name (`KEY_machine=a`) is an unknown key.
 //!
-//! More lenient than a shell in one respect: CRLF line ends and a byte order mark, which editors add unasked, are dropped.
+//! More lenient than a shell in one respect: CRLF line ends and a byte order mark, which editors add, are dropped.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,37 +23,28 @@ use std::str::Chars;
 use super::read;
 use crate::error::{Code, Error, Result};
 
-/// Largest file accepted, in bytes. Real ones have about one kilobyte.
+/// Real files have about one kilobyte.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// One assignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assignment {
-    /// A shell variable name.
     pub key: String,
-    /// The value after quotes and backslashes were taken away.
     pub value: String,
-    /// Line of the key, from 1.
     pub line: usize,
 }
 
-/// All assignments of a file, in order, repeated keys included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RawConf {
-    /// Where the text came from, for messages.
     pub file: PathBuf,
-    /// The assignments.
     pub entries: Vec<Assignment>,
 }
 
 impl RawConf {
-    /// Reads and parses a file. `ConfMissing`, `Io`, or what [`RawConf::from_bytes`] says.
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = read::bounded(path, MAX_BYTES).map_err(|fault| unreadable(path, fault))?;
         Self::from_bytes(&bytes, path)
     }
 
-    /// Parses the bytes of a file. `ConfSyntax` or `ConfExpansion` with `file:line:column`.
     pub fn from_bytes(bytes: &[u8], file: &Path) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let (line, column) = read::position(bytes, e.valid_up_to());
@@ -64,7 +54,6 @@ impl RawConf {
         Self::parse(text, file)
     }
 
-    /// Parses text; `file` is for messages only. `ConfSyntax` or `ConfExpansion` with `file:line:column`.
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
         if let Some(nul) = text.find('\0') {
             let (line, column) = read::position(text.as_bytes(), nul);
@@ -87,20 +76,19 @@ impl RawConf {
         }
     }
 
-    /// The value of a key: the last one wins, as in a shell.
+    /// Of a repeated key the last value counts, as in a shell.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.entry(key).map(|e| e.value.as_str())
     }
 
-    /// The assignment that counts for a key.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Assignment> {
         self.entries.iter().rev().find(|e| e.key == key)
     }
 }
 
-/// Prints a fragment that parses, and that any shell reads, to the same keys and values.
+/// Prints a fragment that a shell and [`RawConf::parse`] read as the same keys and values.
 impl fmt::Display for RawConf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Assignment { key, value, .. } in &self.entries {
@@ -115,7 +103,7 @@ impl fmt::Display for RawConf {
     }
 }
 
-/// Whether a shell takes `name` for a variable name (POSIX.1-2017, Base Definitions, 3.235 "Name").
+/// Whether `name` is a shell variable name (POSIX.1-2017, Base Definitions, 3.235 "Name").
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic())
@@ -134,7 +122,7 @@ fn unreadable(path: &Path, fault: read::Fault) -> Error {
         read::Fault::TooLarge(limit) => error(Code::ConfSyntax, &format!(": it has more than {limit} bytes"))
             .with_hint("name the right file, or write it again"),
         read::Fault::Changed => error(Code::Busy, ": another program writes to it")
-            .with_hint("run again once that program is done"),
+            .with_hint("run again when that program has finished"),
     }
 }
 
@@ -180,7 +168,6 @@ impl Cursor<'_> {
         at(Code::ConfSyntax, self.file, self.at, what)
     }
 
-    /// LF, CRLF, or a CR that ends the file.
     fn at_line_end(&self) -> bool {
         match self.peek() {
             Some('\n') => true,
@@ -189,7 +176,6 @@ impl Cursor<'_> {
         }
     }
 
-    /// Takes a backslash together with the line end after it, if that is what comes next.
     fn continuation(&mut self) -> bool {
         let mut ahead = self.rest.clone();
         if ahead.next() != Some('\\') {
@@ -239,7 +225,7 @@ impl Cursor<'_> {
         Ok(Assignment { key, value, line: start.line })
     }
 
-    /// What stands before `=`, a blank, or anything that is no part of a name in any dialect.
+    /// The text before `=`, a blank, or any character that no shell allows in a name.
     fn word(&mut self) -> Result<String> {
         let mut word = String::new();
         while let Some(c) = self.peek() {
@@ -260,7 +246,7 @@ impl Cursor<'_> {
         let next = self.rest.clone().skip_while(|c| BLANKS.contains(c)).find(|c| !"?:+.".contains(*c));
         if next == Some('=') && self.peek() != Some('=') {
             return error(format!("the assignment to `{shown}` has a blank before `=`")).with_hint(
-                "write KEY=value; operators such as `?=` belong into the recipe that writes this file",
+                "write KEY=value; operators such as `?=` belong in the recipe that writes this file",
             );
         }
         match (self.peek() == Some('='), word.strip_suffix('+')) {
@@ -268,7 +254,7 @@ impl Cursor<'_> {
                 .with_hint("write the whole value in one line KEY=value"),
             (true, _) if word.is_empty() => error("there is no key before `=`".to_owned()),
             (true, _) => error(format!("`{shown}` is not a variable name")).with_hint(
-                "overrides such as KEY:machine or KEY_my-board belong into the recipe that writes this file",
+                "overrides such as KEY:machine or KEY_my-board belong in the recipe that writes this file",
             ),
             (false, _) => error(format!("`{shown}` is a command, not KEY=value")),
         }
@@ -362,7 +348,6 @@ impl Cursor<'_> {
             .with_hint("write the literal value, in single quotes where it has such characters")
     }
 
-    /// Refuses what a shell would replace at this place.
     fn refuse_expansion(&self, quoted: bool) -> Result<()> {
         match (self.peek(), self.second()) {
             (Some('`'), _) => Err(self.expansion("a back quote would run a command")),

@@ -1,4 +1,4 @@
-//! Reading sysfs, procfs and the udev database, once.
+//! Reads sysfs, procfs and the udev database, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,10 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::{loopdev, mount};
 
 impl Facts {
-    /// Reads everything once. Opens only the loop devices that are in use, to ask for their files.
-    ///
-    /// # Errors
-    /// `/sys/block`, the mount table or the table of swap areas cannot be read.
+    /// Opens only loop devices that are in use, to ask for their files.
     pub fn gather(paths: &Paths) -> Result<Facts> {
         let failed = |what: &'static str| {
             move |e: std::io::Error| {
@@ -45,7 +42,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Every mounted btrfs (Linux 3.14 and newer list them) with its identifier and members.
+    /// Every mounted btrfs (listed since Linux 3.14) with its identifier and members.
     fn btrfs_groups(&self) -> Vec<(String, Group)> {
         let folders = names(&self.paths.at("/sys/fs/btrfs")).into_iter();
         let groups = folders.map(|uuid| {
@@ -83,10 +80,10 @@ impl Facts {
         let mut path = fs::read(file).ok()?;
         path.truncate(path.trim_ascii_end().len());
         let path = PathBuf::from(OsString::from_vec(path));
-        // The driver knows the file even where the path leads elsewhere by now (a changed root, a mount on top).
-        let told = loopdev::backing(&self.node_of(device)).ok();
-        let block = told.and_then(|t| t.device).or_else(|| self.device_at(&path).map(|d| d.dev));
-        Some(Backing { path, file: told.map(|t| (t.file_system, t.inode)), device: block })
+        // The driver knows the file even where its path now leads elsewhere (a changed root, a mount on top).
+        let reported = loopdev::backing(&self.node_of(device)).ok();
+        let block = reported.and_then(|t| t.device).or_else(|| self.device_at(&path).map(|d| d.dev));
+        Some(Backing { path, file: reported.map(|t| (t.file_system, t.inode)), device: block })
     }
 
     fn below_loop(&self, backing: &Backing) -> BTreeSet<Dev> {
@@ -96,7 +93,7 @@ impl Facts {
         if let Some((dev, _)) = backing.file
             && self.devices.contains_key(&dev)
         {
-            // All devices of that file system: it may keep its log on another.
+            // All devices of that file system: its log may be on another one.
             let same = self.mounts().find(|(m, _)| m.dev == dev).map(|(_, devs)| devs.clone());
             return same.unwrap_or_else(|| BTreeSet::from([dev]));
         }
@@ -105,7 +102,7 @@ impl Facts {
         index.and_then(|i| self.origins.get(i)).cloned().unwrap_or_default()
     }
 
-    /// Uses that neither the mount table nor sysfs holders show.
+    /// Notes uses that neither the mount table nor sysfs holders show.
     fn note_uses(&mut self, groups: &[(String, Group)]) {
         for (uuid, members) in groups {
             for dev in members {
@@ -114,8 +111,8 @@ impl Facts {
                 }
             }
         }
-        // A journal inside its file system is listed with the inode number behind the name (`sda1-8`), an external
-        // one by the name of its device alone (Linux `jbd2_journal_init_dev`).
+        // jbd2 lists a journal inside its file system with the inode number after the name (`sda1-8`), an external journal by
+        // the name of its device alone (Linux `jbd2_journal_init_dev`).
         let journals = names(&self.paths.at("/proc/fs/jbd2"));
         for d in self.devices.values_mut().filter(|d| journals.contains(&d.kernel_name)) {
             d.uses.push("it holds the journal of a mounted ext4 file system".into());
@@ -123,7 +120,6 @@ impl Facts {
     }
 }
 
-/// Every device of `/sys/class/block`, with its links.
 fn devices(paths: &Paths, tree: &BlockDevices) -> BTreeMap<Dev, Device> {
     let mut devices = BTreeMap::new();
     for name in names(&paths.at("/sys/class/block")) {
@@ -152,7 +148,7 @@ fn link(devices: &mut BTreeMap<Dev, Device>, lower: Dev, upper: Dev) {
     }
 }
 
-/// What sysfs says of one device. The tree leaves out ram disks and loop devices without a file; they are here too.
+/// One device as sysfs describes it. The tree leaves out ram disks and loop devices without a file; this does not.
 fn device(paths: &Paths, kernel_name: &str) -> Option<Device> {
     let dir = sysfs(paths, kernel_name);
     let dev = mount::parse_dev(&attribute(&dir, "dev")?)?;
@@ -163,7 +159,7 @@ fn device(paths: &Paths, kernel_name: &str) -> Option<Device> {
         name: kernel_name.replace('!', "/"),
         dev,
         role: role(&dir, kernel_name),
-        size: sectors.saturating_mul(512), // sysfs counts in 512 bytes whatever the block size
+        size: sectors.saturating_mul(512), // sysfs counts in units of 512 bytes
         read_only: attribute(&dir, "ro").is_some_and(|ro| ro == "1"),
         block_size: block_size.unwrap_or(512),
         // An MMC has its name where other disks have their model.
@@ -198,7 +194,7 @@ fn role(dir: &Path, kernel_name: &str) -> Role {
     if dir.join("partition").exists() {
         Role::Partition
     } else if kernel_name.starts_with("dm-") {
-        // Several paths to one disk, or a RAID of the firmware: a disk to everybody above.
+        // Several paths to one disk, or a firmware RAID: both act as a disk.
         let uuid = attribute(dir, "dm/uuid").unwrap_or_default();
         let is_disk = uuid.starts_with("mpath-") || uuid.starts_with("DMRAID-");
         if is_disk { Role::Disk } else { Role::Mapped }
@@ -221,7 +217,6 @@ fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// `mmcblk<N>` followed by the name of a hardware partition, as `drivers/mmc/core/mmc.c` gives them.
 fn is_hardware_partition(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("mmcblk") else { return false };
     let part = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -241,7 +236,7 @@ fn attribute(dir: &Path, name: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&text).trim().to_owned()).filter(|t| !t.is_empty())
 }
 
-/// Names in a folder in byte order; none where it cannot be read.
+/// In byte order; empty where the folder cannot be read.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();

@@ -1,5 +1,5 @@
-//! Whole reads and writes on a medium: short transfers are continued, `EINTR` is repeated, an `EIO` gets one more try,
-//! and what remains becomes an error that names the operation, the offset and the errno.
+//! Complete reads and writes on a medium: short transfers are continued, `EINTR` is repeated, an `EIO` gets one more try.
+//! A final error names the operation, the offset and the errno.
 
 use std::io;
 use std::ops::Range;
@@ -12,13 +12,12 @@ use crate::error::{Code, Error, Result};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
-/// Interruptions in a row after which even `EINTR` is an error: nothing may spin for ever.
+/// After so many interruptions in a row even `EINTR` is an error: no loop may run for ever.
 const MAX_INTERRUPTIONS: u32 = 1000;
 
-/// Transfers in a row that may end within the block they began in.
+/// Transfers in a row that may end within the block in which they began.
 const MAX_STALLS: u8 = 8;
 
-/// A medium with the name that errors call it by.
 pub struct Io<'a> {
     medium: &'a dyn Medium,
     name: &'a Path,
@@ -26,60 +25,45 @@ pub struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// Input and output on `medium`, called `name`.
     #[must_use]
     pub fn new(medium: &'a dyn Medium, name: &'a Path) -> Self {
         Io { medium, name, retries: AtomicU64::new(0) }
     }
 
-    /// What transfers have to be multiples of, at least 1.
+    /// Transfers are multiples of this; at least 1.
     #[must_use]
     pub fn block(&self) -> usize {
         self.medium.block_size().max(1)
     }
 
-    /// What errors call it.
     #[must_use]
     pub fn name(&self) -> &'a Path {
         self.name
     }
 
-    /// The medium itself.
     #[must_use]
     pub fn medium(&self) -> &'a dyn Medium {
         self.medium
     }
 
-    /// Operations repeated after an input/output error so far.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the medium.
-    ///
-    /// # Errors
-    /// [`Code::TargetReadFailed`] or [`Code::TargetVanished`].
     pub fn size(&self) -> Result<u64> {
         match self.medium.size() {
-            // A disk without a medium, or one that was pulled. A file may well be empty.
+            // A disk has no medium, or was pulled. A plain file may be empty.
             Ok(0) if self.medium.block_size() > 1 => Err(self.ended("use", None)),
             other => other.map_err(|e| self.failure(Code::TargetReadFailed, "read the size of", None, e)),
         }
     }
 
-    /// Makes a plain file at least `len` bytes long.
-    ///
-    /// # Errors
-    /// [`Code::TargetWriteFailed`].
     pub fn extend(&self, len: u64) -> Result<()> {
         self.medium.extend(len).map_err(|e| self.failure(Code::TargetWriteFailed, "extend", None, e))
     }
 
-    /// Fills `buf`, whose length and offset are multiples of the block size.
-    ///
-    /// # Errors
-    /// [`Code::TargetReadFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
+    /// The length of `buf` and `offset` are multiples of the block size.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len();
         self.transfer(Code::TargetReadFailed, "read", len, offset, |done, at| {
@@ -87,20 +71,13 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// Writes `buf`, whose length and offset are multiples of the block size.
-    ///
-    /// # Errors
-    /// [`Code::TargetWriteFailed`], or [`Code::TargetVanished`] where the medium has gone or shrunk.
     pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.transfer(Code::TargetWriteFailed, "write", buf.len(), offset, |done, at| {
             self.medium.write_at(buf.get(done..).unwrap_or_default(), at)
         })
     }
 
-    /// Reads `len` bytes at any offset into `buffer`, which grows to hold the blocks around them.
-    ///
-    /// # Errors
-    /// As [`Io::read`].
+    /// Reads at any offset. `buffer` grows to hold all blocks concerned.
     pub fn read_any<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
         let outer = outward(&(offset..offset + len), self.block() as u64);
         let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
@@ -112,17 +89,13 @@ impl<'a> Io<'a> {
         Ok(buffer.get(skip..skip + usize::try_from(len).unwrap_or(0)).unwrap_or_default())
     }
 
-    /// Writes `bytes` at any offset: the blocks that are only partly covered are read, merged and written.
-    ///
-    /// # Errors
-    /// As [`Io::read`] and [`Io::write`].
+    /// Writes at any offset: blocks that are only partly covered are read, merged and written.
     pub fn write_any(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let block = self.block();
         let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
         let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
         let skip = usize::try_from(offset - outer.start).unwrap_or(0);
         let last = buf.len().saturating_sub(block);
-        // Only the first and the last block can be partly covered.
         let partial_last = skip + bytes.len() < buf.len();
         if skip > 0 || (partial_last && last == 0) {
             self.read(buf.get_mut(..block).unwrap_or_default(), outer.start)?;
@@ -136,24 +109,16 @@ impl<'a> Io<'a> {
         self.write(&buf, outer.start)
     }
 
-    /// Flushes to the medium.
-    ///
-    /// # Errors
-    /// [`Code::TargetFlushFailed`]: what was written since the last flush may be lost.
     pub fn flush(&self) -> Result<()> {
         // No second try: after a failed flush the kernel forgets which pages were not written.
         self.medium.flush().map_err(|e| self.failure(Code::TargetFlushFailed, "flush", None, e))
     }
 
-    /// The next reads come from the medium.
-    ///
-    /// # Errors
-    /// [`Code::Io`].
     pub fn drop_cache(&self) -> Result<()> {
         self.medium.drop_cache().map_err(|e| self.failure(Code::Io, "drop the cache of", None, e))
     }
 
-    /// Runs `op` until it succeeds, with one repetition after an `EIO` and any reasonable number after `EINTR`.
+    /// Repeats `op` once after an `EIO`, and up to [`MAX_INTERRUPTIONS`] times after `EINTR`.
     fn retrying<T>(&self, mut op: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let (mut interruptions, mut eio) = (0, false);
         loop {
@@ -171,7 +136,6 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Repeats `op(done, offset)` until `len` bytes are done.
     fn transfer(
         &self,
         code: Code,
@@ -198,7 +162,6 @@ impl<'a> Io<'a> {
         Ok(())
     }
 
-    /// Where a transfer of `n` more bytes goes on: direct I/O continues at a block boundary.
     fn continue_at(&self, done: usize, n: usize, len: usize) -> usize {
         let now = done.saturating_add(n).min(len);
         if now == len { now } else { now - now % self.block() }
@@ -218,12 +181,12 @@ impl<'a> Io<'a> {
         let code_of_os = cause.raw_os_error();
         let is_disk = self.medium.block_size() > 1;
         let left = self.medium.size().unwrap_or(u64::MAX);
-        // A disk is full where it ends (a thin volume elsewhere, too).
+        // A disk is full at its end (a thin volume also elsewhere).
         if is_disk && code_of_os == Some(libc::ENOSPC) && left <= at.unwrap_or(0) {
             return self.ended(what, at);
         }
         let gone = matches!(code_of_os, Some(libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM))
-            // A pulled stick or card answers EIO, and has no size any more.
+            // A pulled stick or card returns EIO, and has no size any more.
             || (is_disk && code_of_os == Some(libc::EIO) && left == 0);
         let full = !is_disk && matches!(code_of_os, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
         let (code, end) = if gone { (Code::TargetVanished, ": it has gone") } else { (code, "") };
@@ -231,7 +194,7 @@ impl<'a> Io<'a> {
         let e = Error::new(code, message).object(name).because(cause);
         if full {
             e.with_hint(
-                "make room on the file system of the target, or use one that takes a file of this size",
+                "free space on the file system of the target, or use one that takes a file of this size",
             )
         } else {
             e
@@ -243,13 +206,12 @@ fn place(at: Option<u64>) -> String {
     at.map(|at| format!(" at byte {at}")).unwrap_or_default()
 }
 
-/// Errors with which Linux reports a medium or its connection (`blk_errors` in block/blk-core.c).
+/// Errors by which Linux reports a medium or its connection (`blk_errors` in block/blk-core.c).
 fn is_media_error(e: &io::Error) -> bool {
     let again = [libc::EIO, libc::ENODATA, libc::ETIMEDOUT, libc::ENOLINK, libc::EREMOTEIO, libc::EILSEQ];
     e.raw_os_error().is_some_and(|code| again.contains(&code))
 }
 
-/// `range` out to the next multiples of `block`.
 #[must_use]
 pub fn outward(range: &Range<u64>, block: u64) -> Range<u64> {
     let block = block.max(1);

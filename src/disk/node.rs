@@ -1,5 +1,3 @@
-//! From a path to a device number, inside a root folder.
-
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -12,14 +10,10 @@ use super::Dev;
 use crate::config::paths::Paths;
 use crate::sys::block::major_minor;
 
-/// As many symbolic links as the kernel follows in one path (`path_resolution(7)`).
+/// The kernel's own limit of symbolic links in one path (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
-/// Follows all symbolic links of an absolute path, with `/` meaning the root of `paths`. The result is absolute in the
-/// same sense. Its last component need not exist.
-///
-/// # Errors
-/// A missing folder on the way (`NotFound`), too many links (`ELOOP`), no permission.
+/// Follows all symbolic links of an absolute path; `/` means the root of `paths`. The last component need not exist.
 pub fn resolve(paths: &Paths, path: &Path) -> io::Result<PathBuf> {
     let mut todo: VecDeque<OsString> = components(path);
     let mut done = PathBuf::from("/");
@@ -61,10 +55,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
         .collect()
 }
 
-/// The device number a path leads to.
-///
-/// Of a block node it is the node's. Below another root than `/` nodes cannot be made without rights; there a regular
-/// file in `/dev` stands for the device of the same name in sysfs.
+/// Below another root than `/` a regular file in `/dev` stands for the device of that name in sysfs: nodes need root's rights.
 pub(super) fn dev_at(paths: &Paths, path: &Path, named: impl Fn(&str) -> Option<Dev>) -> Option<Dev> {
     let path = resolve(paths, path).ok()?;
     let meta = fs::symlink_metadata(paths.at(&path)).ok()?;
@@ -78,17 +69,16 @@ pub(super) fn dev_at(paths: &Paths, path: &Path, named: impl Fn(&str) -> Option<
     named(&name)
 }
 
-/// Whether the kernel or another program holds a block device for itself, in this mount namespace or any other. Says
-/// `false` where it cannot be told: no node, no rights, or a placeholder.
+/// Whether the kernel or another program holds a block device exclusively, in any mount namespace. `false` where unknown.
 #[must_use]
 pub fn claimed(node: &Path) -> bool {
     let is_block = fs::metadata(node).is_ok_and(|m| m.file_type().is_block_device());
-    // Read-only, because udev takes the end of a writable open as a sign to probe the disk again.
+    // Read-only: when a writable file is closed, udev probes the disk again.
     let busy = || {
         let open = OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(node);
         open.is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY))
     };
-    // Three looks: whoever only probes the disk is gone by then.
+    // Three attempts: a program that only probes the disk has finished by then.
     is_block
         && (0..3).all(|look| {
             std::thread::sleep(Duration::from_millis(50 * look));

@@ -8,16 +8,15 @@ use super::Dev;
 use crate::config::paths::Paths;
 use crate::sys::mount::{Mount, overlay_layers};
 
-/// File systems without a device, whose source is free text.
+/// File systems without a device; their source is free text.
 const IN_MEMORY: &[&str] = &["tmpfs", "ramfs", "rootfs", "devtmpfs", "proc", "sysfs", "overlay", "autofs"];
 
-/// Mount options that name a further device: log and realtime device of XFS, journal of reiserfs and ext4.
+/// Mount options that name another device: log and realtime device of XFS, journal of reiserfs and ext4.
 const DEVICE_OPTIONS: &[&str] = &["logdev", "rtdev", "jdev", "journal_path"];
 
-/// Devices of one btrfs, as `/sys/fs/btrfs/<uuid>/devices` lists them: the mount table names only one.
+/// Devices of one btrfs, from `/sys/fs/btrfs/<uuid>/devices`: the mount table names only one.
 pub(super) type Group = BTreeSet<Dev>;
 
-/// What is needed to trace a mount to its devices.
 pub(super) struct Tracer<'a> {
     pub(super) paths: &'a Paths,
     pub(super) mounts: &'a [Mount],
@@ -26,19 +25,17 @@ pub(super) struct Tracer<'a> {
     pub(super) dev_at: &'a dyn Fn(&Path) -> Option<Dev>,
 }
 
-/// The mount a path is on: the one with the longest mount point, the topmost of several there.
+/// The mount that a path is on: the longest mount point, and of several mounts there the topmost.
 pub(super) fn mount_of(mounts: &[Mount], path: &Path, except: Option<usize>) -> Option<usize> {
     let holding = || mounts.iter().enumerate().filter(|(i, m)| Some(*i) != except && m.contains(path));
     let deepest = holding().map(|(_, m)| m.point.components().count()).max()?;
     let at_point = || holding().filter(|(_, m)| m.point.components().count() == deepest);
-    // Of mounts on the same point each later one has an earlier one as its parent; the order of lines changes with
-    // kernel versions.
+    // Of mounts on the same point, each later one has an earlier one as its parent. The order of lines varies between kernels.
     let mut top = at_point().filter(|(_, m)| !at_point().any(|(_, other)| other.parent == m.id));
     top.next_back().or_else(|| at_point().next_back()).map(|(i, _)| i)
 }
 
 impl Tracer<'_> {
-    /// The devices of every mount, in their order.
     pub(super) fn trace_all(&self) -> Vec<BTreeSet<Dev>> {
         let mut all: Vec<BTreeSet<Dev>> = self.mounts.iter().map(|m| self.trace(m)).collect();
         self.unexplained_btrfs(&mut all);
@@ -53,7 +50,6 @@ impl Tracer<'_> {
         all
     }
 
-    /// The devices of a mount that is not an overlay.
     fn trace(&self, mount: &Mount) -> BTreeSet<Dev> {
         let mut devs = BTreeSet::new();
         if (self.known)(mount.dev) {
@@ -70,7 +66,7 @@ impl Tracer<'_> {
         devs
     }
 
-    /// The source of a file system with an anonymous device number: a path, or several with `:` between them (bcachefs).
+    /// The source of a file system with an anonymous device number: one path, or several with `:` between them (bcachefs).
     fn sources(&self, mount: &Mount) -> Vec<Dev> {
         let parts: Vec<&[u8]> = mount.source.as_bytes().split(|&b| b == b':').collect();
         if let Some(dev) = (self.dev_at)(Path::new(&mount.source)) {
@@ -82,8 +78,8 @@ impl Tracer<'_> {
         parts.iter().filter_map(|p| (self.dev_at)(Path::new(std::ffi::OsStr::from_bytes(p)))).collect()
     }
 
-    /// A btrfs whose source leads nowhere (`/dev/root`, a name that has changed) is one of those that no other mount
-    /// explains. Where there are several, all of them count: too many excluded disks are better than one too few.
+    /// A btrfs whose source leads nowhere (`/dev/root`, a name that has changed) is one of those that no other mount accounts
+    /// for. Where there are several, all of them count: too many excluded disks are better than one too few.
     fn unexplained_btrfs(&self, all: &mut [BTreeSet<Dev>]) {
         let explained: BTreeSet<Dev> = all.iter().flatten().copied().collect();
         let rest: BTreeSet<Dev> =
@@ -95,7 +91,6 @@ impl Tracer<'_> {
         }
     }
 
-    /// The mounts that an overlay's layers are on, through further overlays.
     fn layers_reach(&self, index: usize) -> BTreeSet<usize> {
         let mut reached = BTreeSet::new();
         let mut todo = vec![index];
@@ -118,8 +113,8 @@ impl Tracer<'_> {
         layers.iter().flat_map(|l| self.layer_mount(index, overlay, l)).collect()
     }
 
-    /// The mount a layer is on. Where only `/` would contain it and the overlay itself is `/`, the path is from before
-    /// the root was changed: then it is whatever mount has that folder below its mount point now.
+    /// The mount that a layer is on. If only `/` contains the layer and the overlay itself is `/`, the path is from before the
+    /// root was changed. Then the mounts count that have this folder below their mount point now.
     fn layer_mount(&self, index: usize, overlay: &Mount, layer: &Path) -> Vec<usize> {
         let by_path = mount_of(self.mounts, layer, Some(index));
         let own = by_path.and_then(|i| self.mounts.get(i)).is_some_and(|m| m.point != Path::new("/"));

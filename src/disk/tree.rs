@@ -1,5 +1,3 @@
-//! The tree of block devices, from the crate `blockdev`.
-
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -10,10 +8,10 @@ use tempfile::TempDir;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// All block devices, with what is stacked on them. Who asks has the mounts from elsewhere.
+/// All block devices, with what is stacked on them; without mounts.
 ///
-/// The crate reads the mount table as text, which it need not be: a mount point is bytes, such as the label of a stick. It gets an empty
-/// table then, for a verdict must not depend on what somebody has mounted.
+/// The crate reads the mount table as UTF-8, but a mount point is bytes, such as the label of a stick. In that case it gets
+/// an empty table: the choice of a target must not depend on the names of mount points.
 pub(super) fn read(paths: &Paths) -> Result<BlockDevices> {
     let failed = |e: BlockDevError| Error::new(Code::Io, "cannot list block devices").because(e);
     let e = match blockdev::get_devices_at(paths.root()) {
@@ -23,7 +21,7 @@ pub(super) fn read(paths: &Paths) -> Result<BlockDevices> {
     let root = without_mounts(paths).map_err(|own| {
         failed(e)
             .and_also(&format!("no other table could be made for it: {own}"))
-            .with_hint("unmount what has a mount point that is not UTF-8")
+            .with_hint("unmount the file system whose mount point is not UTF-8")
     })?;
     blockdev::get_devices_at(root.path()).map_err(failed)
 }
@@ -32,9 +30,8 @@ fn is_no_text(e: &BlockDevError) -> bool {
     matches!(e, BlockDevError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData)
 }
 
-/// Another root for the crate: the same devices, and no mounts.
 fn without_mounts(paths: &Paths) -> io::Result<TempDir> {
-    // While the system starts and ends, there is nothing but /run to write to; only root may.
+    // During start and shutdown only /run is writable, for root.
     let dir = tempfile::tempdir_in(paths.at("/run")).or_else(|_| tempfile::tempdir())?;
     let root = paths.root().canonicalize()?;
     for shared in ["sys", "run"] {

@@ -1,8 +1,7 @@
 //! Errors with stable codes.
 //!
-//! Every failure a user can see is an [`Error`]: one sentence that says what could not be done and to which object, the
-//! cause, and what to do about it. The code is part of the interface: scripts branch on it, and `docs/errors.md`, which is
-//! made of the table in `code.rs`, explains it.
+//! Every failure that a user can see is an [`Error`]: one sentence that names the failed action and its object, the cause, and
+//! the remedy. The code is part of the interface: scripts branch on it, and `docs/errors.md` explains it.
 
 mod code;
 
@@ -10,24 +9,22 @@ use std::fmt;
 
 pub use code::Code;
 
-/// Result of anything that can fail towards the user.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What had happened to the target by the time of the failure. Decides the exit code of `copal …` verbs.
+/// The state of the target at the time of the failure. It decides the exit code of `copal …` verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// Refused: nothing was written (exit code 3).
+    /// Nothing was written (exit code 3).
     Refused,
-    /// Writing had begun; the target holds no partition table, or the message says that one may be left (exit code 4).
+    /// Writing had begun; the target has no partition table, or the message says that one may be left (exit code 4).
     Written,
-    /// The job itself succeeded; what failed came after it (exit code 1).
+    /// The job itself succeeded; a later step failed (exit code 1).
     Completed,
 }
 
 impl Effect {
     const ALL: [Effect; 3] = [Effect::Refused, Effect::Written, Effect::Completed];
 
-    /// The word for programs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,14 +34,13 @@ impl Effect {
         }
     }
 
-    /// The effect that is called so.
     #[must_use]
     pub fn named(word: &str) -> Option<Effect> {
         Effect::ALL.into_iter().find(|e| e.as_str() == word)
     }
 }
 
-/// One failure, ready to be shown once.
+/// One failure, to be shown once.
 #[derive(Debug)]
 pub struct Error {
     code: Code,
@@ -57,7 +53,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// A failure with nothing written yet. `message` says what could not be done, to which object.
+    /// A failure before any write. `message` names the failed action and its object.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Error {
             code,
@@ -70,28 +66,27 @@ impl Error {
         }
     }
 
-    /// The object (path, device, key) the failure is about, for machines.
+    /// Path, device or key, for machines.
     #[must_use]
     pub fn object(mut self, object: impl fmt::Display) -> Self {
         self.object = Some(object.to_string());
         self
     }
 
-    /// What to do, where the remedy of the code is not exact enough.
+    /// Replaces the remedy of the code where that is not exact enough.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The cause, shown after the message.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Adds to the message what else must be known, behind what was added before.
+    /// Adds a clause to the message, after earlier ones.
     #[must_use]
     pub fn and_also(mut self, text: &str) -> Self {
         self.note = Some(match self.note {
@@ -101,46 +96,41 @@ impl Error {
         self
     }
 
-    /// Marks that writing to the target had begun.
+    /// Writing to the target had begun.
     #[must_use]
     pub fn after_write(mut self) -> Self {
         self.effect = Effect::Written;
         self
     }
 
-    /// Marks that the job itself had succeeded.
+    /// The job itself had succeeded.
     #[must_use]
     pub fn after_success(mut self) -> Self {
         self.effect = Effect::Completed;
         self
     }
 
-    /// Sets whether anything had been written.
     #[must_use]
     pub fn with_effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
     }
 
-    /// The stable code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Whether anything had been written.
     #[must_use]
     pub fn effect(&self) -> Effect {
         self.effect
     }
 
-    /// The object this is about, where there is one.
     #[must_use]
     pub fn subject(&self) -> Option<&str> {
         self.object.as_deref()
     }
 
-    /// What the owner can do.
     #[must_use]
     pub fn hint(&self) -> &str {
         self.hint.as_deref().unwrap_or(self.code.remedy())

@@ -1,5 +1,3 @@
-//! Comparing a target with an image without writing: `copal verify`.
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::write::Open;
@@ -10,21 +8,14 @@ use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
 use crate::progress::{Progress, Stage};
 use crate::sys::buffer::Buffer;
 
-/// What a comparison found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
-    /// Bytes of the image.
     pub size: u64,
-    /// First byte that differs.
     pub first_difference: Option<u64>,
-    /// Chunks of 1 MiB in which something differs.
     pub differing_chunks: u64,
 }
 
-/// Compares all of the image with the medium, past the page cache where it can be bypassed.
-///
-/// # Errors
-/// The image or the medium could not be read. [`Code::TargetDiffers`]: the medium is shorter than the image.
+/// Compares the whole image with the medium, past the page cache where it can be bypassed.
 pub fn compare(
     open: Open<'_>,
     size: Option<u64>,
@@ -34,12 +25,12 @@ pub fn compare(
     let first = AtomicU64::new(u64::MAX);
     let differing = AtomicU64::new(0);
     progress.begin(Stage::Verify, size);
-    // What others have written and not flushed yet is in the cache only; what is clean there need not be on the medium.
+    // Writes of other programs may be in the cache only; clean pages may differ from the medium.
     if let Err(e) = io.flush().and_then(|()| io.drop_cache()) {
         tracing::debug!("{e}");
     }
 
-    let room = io.size()?;
+    let capacity = io.size()?;
     let check = |seen: &mut Buffer, offset: u64, len: u64, want: Option<&[u8]>| -> Result<()> {
         let seen = io.read_any(seen, offset, len)?;
         let bad = match want {
@@ -58,7 +49,7 @@ pub fn compare(
     let size = pass(
         &mut *open()?,
         workers(),
-        &mut |extent| if extent.end() <= room { Ok(()) } else { Err(too_short(io, room)) },
+        &mut |extent| if extent.end() <= capacity { Ok(()) } else { Err(too_short(io, capacity)) },
         &|| Buffer::zeroed(CHUNK_LEN),
         &|seen, extent| match extent {
             Extent::Data { offset, bytes } => check(seen, *offset, bytes.len() as u64, Some(bytes)),
@@ -80,7 +71,7 @@ pub fn compare(
     Ok(Comparison { size, first_difference, differing_chunks: differing.into_inner() })
 }
 
-fn too_short(io: &Io<'_>, room: u64) -> Error {
+fn too_short(io: &Io<'_>, size: u64) -> Error {
     let name = io.name().display();
-    Error::new(Code::TargetDiffers, format!("{name} has {room} bytes, and the image has more")).object(name)
+    Error::new(Code::TargetDiffers, format!("{name} has {size} bytes, and the image has more")).object(name)
 }

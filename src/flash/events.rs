@@ -1,21 +1,21 @@
-//! What an owner finds in the journal about a flash as a whole: it started, finished, or failed.
+//! Events of a flash in the journal: it started, finished, or failed.
 
 use super::plan::Plan;
 use super::receipt::Receipt;
 use crate::sys::log::{self, events};
 
-/// Somebody wants a flash: an error that ends the program from now on is a failed flash, also where it is refused.
-pub fn wanted() {
+/// From now on every error that ends the program is a failed flash, a refusal included.
+pub fn requested() {
     log::failing_as(events::FLASH_FAILED, &[]);
 }
 
-/// It is known which disk is meant: a failure names it from now on.
+/// The target is known: a failure names it from now on.
 pub fn planned(plan: &Plan) {
     let device = plan.target.name.display().to_string();
     log::failing_as(events::FLASH_FAILED, &[("COPAL_DEVICE", &device)]);
 }
 
-/// `plan` is about to be carried out, and nothing can refuse it any more.
+/// Nothing refuses any more; the first write follows.
 pub fn started(plan: &Plan) {
     planned(plan);
     let device = plan.target.name.display().to_string();
@@ -28,7 +28,7 @@ pub fn started(plan: &Plan) {
     );
 }
 
-/// The flash is complete: whatever fails from now on, this does not.
+/// A later failure is not one of the flash.
 pub fn finished(receipt: &Receipt) {
     let device = receipt.target.name.display();
     let (image, size) = (&receipt.image.name, receipt.image.size);

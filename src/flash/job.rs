@@ -1,4 +1,4 @@
-//! From what was asked to a plan, and from a plan to a receipt.
+//! From a request to a plan, and from a plan to a receipt.
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileTypeExt;
@@ -23,41 +23,31 @@ use crate::image::{self, Checks, Image};
 use crate::progress::Progress;
 use crate::sys::block::{Access, Device, Medium, sync_name};
 
-/// What was asked for.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// Where well-known paths are.
     pub paths: Paths,
-    /// The board's configuration, where it is not in its usual place.
     pub conf: Option<PathBuf>,
-    /// `CONFIG_PATH` of the environment.
     pub config_json: Option<PathBuf>,
-    /// The image, instead of the configured one.
     pub image: Option<PathBuf>,
-    /// The target, instead of the configured patterns.
     pub target: Option<PathBuf>,
-    /// What is checked before.
     pub checks: Checks,
-    /// Only the image is wanted, whatever else the configuration asks for.
+    /// Write the image alone, whatever the configuration asks for.
     pub image_only: bool,
 }
 
-/// A plan with the image it is about.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Everything that will be written.
     pub plan: Plan,
     image: Image,
 }
 
-/// How long something else, most of all udev, may keep the disk busy before it is opened and after it was written.
+/// How long another program, mostly udev, may keep the disk busy, before it is opened and after it was written.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the target comes from.
 #[derive(Debug)]
 enum TargetSource {
     Named(PathBuf),
-    /// And the disks whose rejection has been logged: a run looks again while it waits, and before it writes.
+    /// With the rejections that were logged: a run repeats the choice while it waits, and before it writes.
     Patterns(String, RefCell<Vec<Rejection>>),
 }
 
@@ -65,32 +55,31 @@ impl TargetSource {
     fn choose(&self, paths: &Paths, facts: &Facts, image: &Path, size: Option<ImageSize>) -> Result<Target> {
         match self {
             TargetSource::Named(path) => select::named(path, facts, Some(image), size),
-            TargetSource::Patterns(list, told) => {
+            TargetSource::Patterns(list, logged) => {
                 let patterns = pattern::expand(list)?;
                 let dev = paths.at("/dev");
                 let candidates =
                     select::candidates(&patterns, paths, |p| p.matches(&dev), pattern::Pattern::is_md)?;
-                Ok(select::choose_again(&candidates, facts, size, &mut told.borrow_mut())?.target)
+                Ok(select::choose_again(&candidates, facts, size, &mut logged.borrow_mut())?.target)
             }
         }
     }
 }
 
 impl Request {
-    /// What the environment asks for, with everything in its usual place.
+    /// From the environment, with everything in its usual place.
     #[must_use]
     pub fn of_environment(paths: Paths) -> Self {
         let config_json = std::env::var_os("CONFIG_PATH").filter(|p| !p.is_empty()).map(Into::into);
         Request { paths, config_json, ..Request::default() }
     }
 
-    /// Where the board's configuration is.
     #[must_use]
     pub fn flasher_conf(&self) -> PathBuf {
         self.conf.clone().unwrap_or_else(|| self.paths.flasher_conf())
     }
 
-    /// Whether a whole installation is asked for, not the image alone: that takes a configuration, and a disk.
+    /// A whole installation needs a configuration and a disk.
     #[must_use]
     pub fn is_installation(&self) -> bool {
         let named = self.image.is_some() && self.target.is_some() && self.conf.is_none();
@@ -103,22 +92,17 @@ fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
 }
 
-/// Everything that a run starts from, read and found valid.
 #[derive(Debug)]
 pub struct Inputs {
-    /// The board's configuration; `None` where image and target were both named.
+    /// `None` where image and target were both named.
     pub conf: Option<FlasherConf>,
-    /// The owner's configuration, where there is one.
+    /// `None` where there is no `config.json`.
     pub config: Option<ConfigJson>,
-    wanted: TargetSource,
+    source: TargetSource,
     image: Image,
 }
 
 impl Inputs {
-    /// Reads and checks configuration and image.
-    ///
-    /// # Errors
-    /// Whatever makes the flash impossible; nothing has been written.
     pub fn read(request: &Request) -> Result<Inputs> {
         let conf = match (&request.conf, &request.image, &request.target) {
             (None, Some(_), Some(_)) => None,
@@ -128,7 +112,7 @@ impl Inputs {
             conf.check_medium(&request.paths.boot())?;
         }
         let config = if conf.is_some() { config_json(request)? } else { None };
-        let wanted = match &request.target {
+        let source = match &request.target {
             Some(path) => TargetSource::Named(path.clone()),
             None => TargetSource::Patterns(
                 configured_patterns(conf.as_ref(), config.as_ref())?,
@@ -146,27 +130,20 @@ impl Inputs {
                 .with_hint(image::CORRECT_NAME));
             }
         };
-        Ok(Inputs { conf, config, wanted, image })
+        Ok(Inputs { conf, config, source, image })
     }
 
-    /// The target as far as it can be told without the image's size.
-    ///
-    /// # Errors
-    /// Those of [`select::choose`] and [`select::named`].
     pub fn target(&self, paths: &Paths) -> Result<Target> {
-        self.wanted.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
+        self.source.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
     }
 
-    /// Looks at image and target, and decides what will be written. Writes nothing.
-    ///
-    /// # Errors
-    /// Whatever makes the flash impossible; nothing has been written.
+    /// Checks image and target, and makes the plan. Writes nothing.
     pub fn prepare(self, request: &Request, progress: &dyn Progress) -> Result<Prepared> {
-        let Inputs { conf, wanted, image, .. } = self;
+        let Inputs { conf, source, image, .. } = self;
         let paths = &request.paths;
-        // Cheap refusals first: decoding a large image takes minutes. Then once more, with its size, on fresh facts.
+        // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
         let facts = Facts::gather(paths)?;
-        let first = wanted.choose(paths, &facts, &image.path, None)?;
+        let first = source.choose(paths, &facts, &image.path, None)?;
         if conf.is_some() {
             refuse_foreign_boot(request, &facts)?;
         }
@@ -174,13 +151,13 @@ impl Inputs {
         checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
         let seen = image::inspect(&image, &checks, progress)?;
         let facts = Facts::gather(paths)?;
-        let mut target = wanted.choose(paths, &facts, &image.path, Some(seen.size))?;
+        let mut target = source.choose(paths, &facts, &image.path, Some(seen.size))?;
         same_target(&first, &target)?;
         if let Some(table) = &seen.table {
             match target.kind {
                 TargetKind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
                     Err(e) if request.checks.force_raw => {
-                        tracing::warn!("{}; written all the same", e.message());
+                        tracing::warn!("{}; it is written because the caller forces it", e.message());
                     }
                     other => other?,
                 },
@@ -197,19 +174,11 @@ impl Inputs {
     }
 }
 
-/// Reads and checks everything and decides what will be written. Writes nothing.
-///
-/// # Errors
-/// Whatever makes the flash impossible; nothing has been written.
 pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     Inputs::read(request)?.prepare(request, progress)
 }
 
 impl Prepared {
-    /// Executes the plan.
-    ///
-    /// # Errors
-    /// Refusals, with nothing written; then those of [`write::execute`].
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
         let Prepared { plan, image } = self;
         let started = SystemTime::now();
@@ -217,7 +186,6 @@ impl Prepared {
         let device = open_exclusively(&plan.target)?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
-            // A refusal leaves nothing behind.
             if made && e.effect() == Effect::Refused {
                 drop(std::fs::remove_file(&plan.target.node));
             }
@@ -225,7 +193,7 @@ impl Prepared {
         let reread = match plan.target.kind {
             TargetKind::Block => Some(reread(&plan.target, &device)),
             TargetKind::File => {
-                // A file that was made is as durable as its name. Not every file system can flush a folder.
+                // A new file is only as durable as its name. Not every file system can flush a folder.
                 if let Err(e) = sync_name(&plan.target.node) {
                     tracing::warn!("the folder of {} cannot be flushed: {e}", plan.target.name.display());
                 }
@@ -237,7 +205,7 @@ impl Prepared {
     }
 }
 
-/// Another program may have replaced the file meanwhile: then the image is in a file that has no name any more, or another one.
+/// If another program replaced the file meanwhile, the image is in a file without a name, or with another one.
 fn check_name(target: &Target, device: &Device) -> Result<()> {
     let name = target.name.display();
     let error = |message: String| {
@@ -257,26 +225,22 @@ fn check_name(target: &Target, device: &Device) -> Result<()> {
     }
 }
 
-/// Makes the kernel take the new partition table. The image is there and right, whatever comes of it.
+/// Makes the kernel read the new partition table. A failure does not affect the image.
 fn reread(target: &Target, device: &Device) -> bool {
     let name = target.name.display();
     match device.reread_partitions(TIMEOUT) {
         Ok(()) => return true,
-        // A loop device, or another disk that has no partitions.
+        // A loop device, or another disk without partitions.
         Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
-            tracing::info!("{name} has no partitions for the kernel: {e}");
+            tracing::info!("{name} cannot have partitions: {e}");
         }
         Err(e) => tracing::warn!(
-            "the kernel goes on with the old partition table of {name}: {e}; do not mount its partitions before a restart"
+            "the kernel keeps the old partition table of {name}: {e}; do not mount its partitions before a restart"
         ),
     }
     false
 }
 
-/// Compares the target with the image without writing.
-///
-/// # Errors
-/// [`Code::TargetDiffers`] with the first place; or image or target cannot be read.
 pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<super::compare::Comparison> {
     let image = Image::open(image)?;
     // The table only names partitions in the message.
@@ -294,12 +258,11 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
     .object(target))
 }
 
-/// The device's `config.json`, valid; `None` where there is none. One that `CONFIG_PATH` names, that a flasher
-/// medium makes, or that an installation copies, must be there.
+/// It must exist where `CONFIG_PATH` names it, or where an installation copies it.
 fn config_json(request: &Request) -> Result<Option<ConfigJson>> {
     let path = config_json::locate(request.config_json.as_deref(), &request.paths);
     match ConfigJson::load(&path) {
-        // Its `target_devices` has the last word: only where none was promised may there be none.
+        // Its `target_devices` overrides the configuration, so it may be missing only where nothing requires it.
         Err(e) if e.code() == Code::ConfigJsonMissing && path == request.paths.config_json() => {
             if request.config_json.is_some() || request.is_installation() { Err(e) } else { Ok(None) }
         }
@@ -316,7 +279,7 @@ fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) 
     })
 }
 
-/// Bootloader files and `config.json` of another flasher, which sits on the internal disk, are not to be used.
+/// Refuses bootloader files and `config.json` of another flasher on the internal disk.
 fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
     match select::medium_boot_partition(facts) {
         Some(elsewhere) if request.config_json.is_none() || request.is_installation() => {
@@ -329,7 +292,7 @@ fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
     }
 }
 
-/// The target may not have changed while the image was checked, which can take minutes.
+/// The target must not change while the image is checked, which can take minutes.
 fn same_target(first: &Target, now: &Target) -> Result<()> {
     let same = match (first.identity(), now.identity()) {
         (Some(first), Some(now)) => first.is_still(&now),
@@ -350,7 +313,7 @@ fn open(target: &Target, access: Access) -> Result<Device> {
     Device::open(&target.node, access).map_err(|e| cannot_open(&target.name, e))
 }
 
-/// Opens for writing. udev holds the lock while it probes a disk that has just appeared or was just closed.
+/// udev locks a disk while it probes it, after it appears and after it is closed.
 fn open_exclusively(target: &Target) -> Result<Device> {
     let access = match target.kind {
         TargetKind::Block => Access::ExclusiveDisk,
@@ -362,7 +325,7 @@ fn open_exclusively(target: &Target) -> Result<Device> {
             Err(e) if is_busy(&e) && Instant::now() < end => std::thread::sleep(Duration::from_millis(100)),
             Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
                 let name = target.name.display();
-                let message = format!("cannot open {name}: it has gone since it was checked");
+                let message = format!("cannot open {name}: it was removed after the check");
                 return Err(Error::new(Code::TargetVanished, message).object(name).because(e));
             }
             other => return other.map_err(|e| cannot_open(&target.name, e)),
@@ -370,7 +333,7 @@ fn open_exclusively(target: &Target) -> Result<Device> {
     }
 }
 
-/// Opens a disk of which something may still be in use, for clearing what it boots from.
+/// Opens a disk to clear its boot data. Parts of the disk may still be in use.
 pub(crate) fn open_to_undo(target: &Target) -> Result<Device> {
     match open_exclusively(target) {
         Err(e) if e.code() == Code::Busy => open(target, Access::Undo),
@@ -400,7 +363,7 @@ fn cannot_open(target: &Path, cause: std::io::Error) -> Error {
     Error::new(code, format!("cannot open {name}")).object(name).because(cause)
 }
 
-/// The disk that was checked must be the one that is open now: names move when hardware comes and goes.
+/// The open disk must be the checked one: names change when hardware comes and goes.
 fn check_identity(target: &Target, device: &Device, paths: &Paths) -> Result<()> {
     let Some(dev) = device.dev() else { return Ok(()) };
     let size = device.size().map_err(|e| cannot_open(&target.name, e))?;

@@ -1,4 +1,4 @@
-//! The plan: every write to come, as a value. It is printed by `--plan`, and it is what the run executes.
+//! The plan: every future write, as a value. `--plan` prints it, and the run executes it.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,63 +16,50 @@ use crate::image::{Format, Image, Inspection};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
-/// Version of the plan's JSON form.
 pub const VERSION: u32 = 1;
 
-/// Why a range is cleared before anything else is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cleared {
-    /// Boot code, partition table, loaders in the gap: the disk must not boot until it is complete.
+    /// Boot code, partition table, bootloaders in the gap: the disk must not boot until it is complete.
     FirstMebibyte,
-    /// An old backup GPT at the end of the disk, from which firmware would bring the old table back.
+    /// An old backup GPT at the end of the disk, from which firmware would restore the old table.
     StaleBackupGpt,
-    /// Where the image's own backup GPT goes, last.
+    /// Where the image's own backup GPT is written last.
     ImageBackupGpt,
 }
 
-/// One step. Each is flushed to the medium before the next begins.
+/// Each step is flushed to the medium before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// Write zeroes.
     Clear {
-        /// Why.
         what: Cleared,
-        /// Bytes of the target.
         range: Range<u64>,
     },
-    /// Write the image, except for its first MiB and its backup GPT.
+    /// Writes the image without its first MiB and its backup GPT.
     WriteBody {
-        /// Bytes of the target; the end is not known before the image has been decoded where it is `None`.
         start: u64,
-        /// End of the image.
+        /// `None`: known only after the image has been decoded.
         end: Option<u64>,
-        /// The image's backup GPT, left out.
         except: Option<Range<u64>>,
     },
-    /// Read the body back from the medium and compare it with the image's digests.
+    /// Reads the body back from the medium and compares it with the image's digests.
     VerifyBody,
-    /// Write the image's backup GPT and read it back.
+    /// Writes the image's backup GPT and reads it back.
     WriteBackupGpt {
-        /// Bytes of the target.
         range: Range<u64>,
     },
-    /// Write the image's first MiB, its first sectors last of all, and read it back.
+    /// Writes the image's first MiB, its first sectors last of all, and reads it back.
     WriteHead {
-        /// Bytes of the target.
         range: Range<u64>,
     },
 }
 
-/// The image's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stored {
-    /// File.
     pub path: PathBuf,
-    /// How it is stored.
     pub format: Format,
-    /// Bytes as stored.
     pub stored_size: u64,
 }
 
@@ -82,44 +69,30 @@ impl From<&Image> for Stored {
     }
 }
 
-/// The image as the plan sees it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedImage {
-    /// Its file.
     #[serde(flatten)]
     pub stored: Stored,
-    /// Bytes on the target.
     pub size: ImageSize,
-    /// Its partition table, unless raw data was forced.
+    /// `None` where the caller forced raw data.
     pub table: Option<Table>,
-    /// Digests of its chunks, where it was read completely.
     #[serde(skip)]
     pub chunks: Option<Vec<Digest256>>,
-    /// Chunk digest, where it was read completely.
+    /// Present if it was read completely.
     pub chunk_digest: Option<Digest256>,
-    /// SHA-256 of the whole uncompressed image, where it was asked for.
     pub sha256: Option<Digest256>,
 }
 
-/// Everything that will be written where, in order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// [`VERSION`].
     pub version: u32,
-    /// What is written.
     pub image: PlannedImage,
-    /// Where.
     pub target: Target,
-    /// In order.
     pub steps: Vec<Step>,
 }
 
 impl Plan {
-    /// Makes the plan from what is known of image and target. `old` is the target as it is now, `None` where a plain
-    /// file will be made.
-    ///
-    /// # Errors
-    /// The target's end could not be read.
+    /// `old` is the target as it is now; `None` where a plain file will be created.
     pub fn new(stored: Stored, seen: Inspection, target: Target, old: Option<&dyn Medium>) -> Result<Plan> {
         let end = match seen.size {
             ImageSize::Exact(n) => Some(n),
@@ -134,7 +107,7 @@ impl Plan {
         clear(Cleared::FirstMebibyte, head.clone());
         if let Some(stale) = old.map(|disk| stale_backup(&Io::new(disk, &target.name))).transpose()?.flatten()
         {
-            // On a disk of hardly more than a MiB it can begin in front.
+            // On a disk of little more than a MiB it can begin before the end of the head.
             clear(Cleared::StaleBackupGpt, stale.start.max(head.end).min(stale.end)..stale.end);
         }
         if let Some(range) = &backup {
@@ -158,7 +131,7 @@ impl Plan {
         Ok(Plan { version: VERSION, image, target, steps })
     }
 
-    /// The part of the image that holds its backup GPT, where it is written apart.
+    /// The part of the image with its backup GPT, if that is written separately.
     #[must_use]
     pub fn backup(&self) -> Option<Range<u64>> {
         self.steps.iter().find_map(|s| match s {
@@ -167,7 +140,6 @@ impl Plan {
         })
     }
 
-    /// The first bytes, written last.
     #[must_use]
     pub fn head(&self) -> Range<u64> {
         let head = self.steps.iter().find_map(|s| match s {
@@ -178,12 +150,12 @@ impl Plan {
     }
 }
 
-/// Largest backup entry array that is believed: 4096 entries of 128 bytes. Usual is 16 KiB.
+/// Limit of a plausible backup entry array: 4096 entries of 128 bytes. Usual is 16 KiB.
 const MAX_ENTRIES: u64 = 512 << 10;
 
-/// The backup GPT at the end of a disk: its header in the last sector and the entry array that it names.
+/// The backup GPT at the end of a disk: its header in the last sector, and the entry array that it points to.
 ///
-/// Both sector sizes are tried: a disk can have been partitioned behind an adapter that showed the other one.
+/// Tries both sector sizes: an adapter that showed the other size may have been used to partition the disk.
 pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
     let size = disk.size()?;
     let mut buffer = Buffer::zeroed(0);
@@ -191,7 +163,7 @@ pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
         let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
         let header = match disk.read_any(&mut buffer, at, 92) {
             Ok(header) => header,
-            // What cannot be read cannot be said to be no table; writing it heals a sector that is only weak.
+            // An unreadable sector may hold a table; a write repairs a weak sector.
             Err(e) if e.code() == Code::TargetReadFailed => {
                 tracing::warn!("{}; it will be cleared", e.message());
                 return Ok(Some(at - at % disk.block() as u64..size));
@@ -206,7 +178,7 @@ pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
         };
         let entries = field(72, 8).saturating_mul(sector);
         let length = field(80, 4).saturating_mul(field(84, 4));
-        // A header with nonsense in it still is a header: then it alone is cleared.
+        // A header with invalid fields is still a header: then only the header is cleared.
         let believable = entries < at && length <= MAX_ENTRIES && at - entries <= MAX_ENTRIES + sector;
         return Ok(Some(if believable { entries } else { at }..size));
     }

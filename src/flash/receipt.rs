@@ -1,5 +1,3 @@
-//! What a successful flash did: the receipt of an image that was written. Schema: `docs/receipt.md`. No secrets.
-
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -10,46 +8,36 @@ use crate::disk::select::Target;
 use crate::image::Format;
 use crate::image::digest::Digest256;
 
-/// Version of the receipt's JSON form: raised when a field changes its meaning or goes.
+/// Raised when a field changes its meaning or is removed.
 pub const VERSION: u32 = 1;
 
-/// What was written.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImageRecord {
-    /// File name, without its folder.
+    /// Without its folder.
     pub name: String,
-    /// How it was stored.
     pub format: Format,
-    /// Bytes as stored.
     pub stored_size: u64,
-    /// Bytes on the target.
     pub size: u64,
     /// SHA-256 over the list of SHA-256 digests of its chunks of 1 MiB.
     pub chunk_digest: Digest256,
-    /// SHA-256 of the whole, where it was asked for.
     pub sha256: Option<Digest256>,
 }
 
-/// Bytes, by what happened to them. `written`, `zeroed` and `skipped` add up to the image's size, unless chunks had to
-/// be rewritten.
+/// `written`, `zeroed` and `skipped` add up to the image's size, unless chunks were rewritten.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// Data written.
     pub written: u64,
-    /// Zeroed, by the device itself or by writing.
+    /// By the device itself, or by writing zeroes.
     pub zeroed: u64,
-    /// Left alone because they were there already.
+    /// Not written, because the target already had them.
     pub skipped: u64,
-    /// Read back from the medium and found right.
+    /// Read back from the medium, and correct.
     pub verified: u64,
 }
 
-/// One part of the run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Timing {
-    /// Seconds.
     pub seconds: f64,
-    /// Bytes of the image per second.
     pub bytes_per_second: u64,
 }
 
@@ -64,46 +52,35 @@ impl Timing {
     }
 }
 
-/// Things that had to be done twice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Retries {
-    /// Chunks that differed when they were read back and were written again.
+    /// Chunks that differed on read-back and were written again.
     pub rewritten_chunks: u64,
-    /// Operations repeated after an input/output error.
     pub io: u64,
 }
 
-/// Record of one successful flash.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Receipt {
-    /// [`VERSION`].
     pub version: u32,
-    /// Version of copal.
     pub copal: String,
-    /// Start, RFC 3339, UTC, by the device's clock.
+    /// RFC 3339, UTC, by the device's clock.
     pub started: String,
-    /// End.
     pub finished: String,
-    /// The image.
     pub image: ImageRecord,
-    /// The target.
     pub target: Target,
-    /// Bytes by what happened to them.
     pub bytes: Bytes,
-    /// Clearing, writing, zeroing, flushing.
+    /// Time to clear, write, zero and flush.
     pub write: Timing,
-    /// Reading back, and the last steps.
+    /// Time to read back, and for the last steps.
     pub verify: Timing,
-    /// The page cache was bypassed.
     pub direct_io: bool,
-    /// Repetitions.
     pub retries: Retries,
-    /// The kernel has taken the new partition table; null for files, which have none for it.
+    /// Whether the kernel has read the new partition table; null for files.
     pub partition_table_reread: Option<bool>,
 }
 
 impl Receipt {
-    /// The receipt of a run of `plan` that began at `started`; `reread`: whether the kernel knows the new table.
+    /// `started`: the start of the run; `reread`: whether the kernel has read the new table.
     #[must_use]
     pub fn new(plan: &Plan, outcome: &Outcome, started: SystemTime, reread: Option<bool>) -> Self {
         let time = |t| humantime::format_rfc3339_seconds(t).to_string();

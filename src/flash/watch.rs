@@ -1,5 +1,4 @@
-//! Everyone who watches an installation: whoever started it, the owner's dashboard, systemd's status line, an LED, and
-//! the journal.
+//! Everything that follows an installation: the caller, the owner's dashboard, systemd's status line, an LED, the journal.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -17,13 +16,12 @@ use crate::progress::status::Status;
 use crate::progress::{Progress, Shown};
 use crate::sys::{notify, systemd};
 
-/// For the last report to the dashboard: one call that is under way, and one more.
+/// For the current call to the dashboard, and one more.
 const LAST_REPORT: Duration = Duration::from_secs(25);
 
-/// How long a failure blinks before the program ends with it.
+/// How long the LED shows a failure before the program ends.
 const BLINK: Duration = Duration::from_secs(5);
 
-/// The watchers.
 pub struct Watch<'a> {
     shown: &'a Shown,
     led: Led,
@@ -34,22 +32,20 @@ impl<'a> Watch<'a> {
     /// Adds systemd's status line and an LED, `led` or the configured one, to `shown`.
     #[must_use]
     pub fn new(shown: &'a Shown, paths: &Paths, led: Option<&Path>) -> Self {
-        events::wanted();
+        events::requested();
         let led = led.map_or_else(|| Led::configured(paths), Led::at);
         shown.also(Box::new(Status::new(notify::status)));
         shown.also(led.sink());
         Watch { shown, led, cloud: Mutex::new(None) }
     }
 
-    /// Where the job reports how far it is.
     #[must_use]
     pub fn progress(&self) -> &dyn Progress {
         self.shown
     }
 
-    /// From now on the dashboard hears of it, if the device belongs to a fleet. Without systemd there is nobody who would
-    /// carry it there.
-    pub fn tell_owner(&self, paths: &Paths, config: Option<&ConfigJson>) {
+    /// Reports to the dashboard from now on, if the device belongs to a fleet. Without systemd no service would forward it.
+    pub fn report_to_owner(&self, paths: &Paths, config: Option<&ConfigJson>) {
         if !systemd::is_running(paths.root()) {
             return;
         }
@@ -60,29 +56,27 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The LED is the board's own from now on.
+    /// From now on the board drives the LED.
     pub fn hands_off(&self) {
         self.led.show(Pattern::HandsOff);
     }
 
-    /// The plan stands: from now on a failure is one of its disk.
     pub fn planned(&self, plan: &Plan) {
         events::planned(plan);
     }
 
-    /// Nothing can refuse any more: the first write follows.
     pub fn started(&self, plan: &Plan) {
         events::started(plan);
     }
 
-    /// All is done; returns when the last report is out.
+    /// Returns when the last report was sent.
     pub fn succeeded(&self, receipt: &Receipt) {
         events::finished(receipt);
         self.led.show(Pattern::Solid);
         self.report(cloud::POST_PROVISIONING);
     }
 
-    /// It failed; the error itself is told by the caller.
+    /// The caller prints the error itself.
     pub fn failed(&self, e: &Error) {
         match e.code() {
             Code::NoTarget => self.report(cloud::NO_DEVICE),

@@ -9,63 +9,49 @@ use roxmltree::{Document, Node, ParsingOptions};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-// Reading a map takes 16 MiB and a moment at most, whatever is in it. A range takes some 112 bytes with its checksum, and three
-// nodes: its element, the text in it and the blanks before the next one.
+// A map of the largest size takes 16 MiB of memory at most. A range takes 112 bytes with its checksum, and three nodes:
+// its element, the text in it, and the blanks before the next one.
 
-/// Largest map that is read. There is room for 9,300 ranges with checksums.
+/// The largest map that is read. It has space for 9,300 ranges with checksums.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Elements and texts. A map of the largest size without checksums has 87,000.
+/// A map of the largest size without checksums has 87,000.
 const MAX_NODES: u32 = 100_000;
 /// In the whole map. A range has one.
 const MAX_ATTRIBUTES: usize = 20_000;
-/// Of one element: the reader compares each with all others.
+/// The reader compares each attribute of an element with all others.
 const MAX_ATTRIBUTES_OF_ONE: usize = 100;
 
-/// A block map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bmap {
-    /// Major and minor version of the format.
     pub version: (u32, u32),
-    /// Bytes of the image.
     pub image_size: u64,
-    /// Bytes per block.
     pub block_size: u64,
-    /// Checksum of the ranges and of the map itself; `None` in versions below 1.3.
+    /// Of the ranges and of the map itself; `None` in versions below 1.3.
     pub checksum: Option<Checksum>,
-    /// Blocks with data, ascending, without overlap. All others are zero.
+    /// Ascending, without overlap. All other blocks are zero.
     pub ranges: Vec<Range>,
 }
 
-/// Kind of checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksum {
-    /// SHA-1.
     Sha1,
-    /// SHA-256.
     Sha256,
 }
 
-/// Blocks with data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// First block.
     pub first: u64,
-    /// Last block, included.
     pub last: u64,
-    /// Checksum of their bytes (of the image's last block only what it has), in lower-case hex.
+    /// Lower-case hex. Of the image's last block only the bytes that it has count.
     pub checksum: Option<String>,
 }
 
-/// A running checksum.
 pub enum Hasher {
-    /// SHA-1.
     Sha1(Sha1),
-    /// SHA-256.
     Sha256(Sha256),
 }
 
 impl Checksum {
-    /// Starts a checksum.
     #[must_use]
     pub fn hasher(self) -> Hasher {
         match self {
@@ -80,7 +66,6 @@ impl Checksum {
         hasher.hex()
     }
 
-    /// Hex digits of one.
     fn digits(self) -> usize {
         match self {
             Checksum::Sha1 => 40,
@@ -90,7 +75,6 @@ impl Checksum {
 }
 
 impl Hasher {
-    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Sha1(h) => h.update(bytes),
@@ -98,7 +82,6 @@ impl Hasher {
         }
     }
 
-    /// The checksum in lower-case hex.
     #[must_use]
     pub fn hex(self) -> String {
         let bytes = match self {
@@ -106,7 +89,6 @@ impl Hasher {
             Hasher::Sha256(h) => h.finalize().to_vec(),
         };
         bytes.iter().fold(String::new(), |mut text, byte| {
-            // Writing into a string does not fail.
             write!(text, "{byte:02x}").unwrap_or_default();
             text
         })
@@ -114,10 +96,6 @@ impl Hasher {
 }
 
 impl Bmap {
-    /// Reads a block map and checks it in itself: its own checksum, counts, order of ranges.
-    ///
-    /// # Errors
-    /// One sentence that says what is wrong.
     pub fn parse(bytes: &[u8]) -> Result<Bmap, String> {
         if bytes.len() > MAX_BYTES {
             return Err(format!("it has more than {} MiB", MAX_BYTES >> 20));
@@ -127,7 +105,7 @@ impl Bmap {
         let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options).map_err(|e| match e {
             roxmltree::Error::NodesLimitReached => format!("it has more than {MAX_NODES} elements and texts"),
-            // It quotes names of any length.
+            // The error quotes names of any length.
             e => format!("it is not well-formed XML: {:.200}", e.to_string()),
         })?;
         let root = document.root_element();
@@ -150,13 +128,11 @@ impl Bmap {
         Ok(bmap)
     }
 
-    /// Blocks of the image, the last one perhaps not whole.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.image_size.div_ceil(self.block_size.max(1))
     }
 
-    /// Blocks with data.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.ranges.iter().map(|r| r.last - r.first + 1).sum()
@@ -173,7 +149,7 @@ impl Bmap {
         for range in &self.ranges {
             let (first, last) = (range.first, range.last);
             if first > last || last >= blocks || first < next {
-                return Err(format!("block range {first}-{last} is out of order or behind the image's end"));
+                return Err(format!("block range {first}-{last} is out of order or past the image's end"));
             }
             next = last + 1;
         }
@@ -183,7 +159,6 @@ impl Bmap {
         Ok(())
     }
 
-    /// The map as a file, with its own checksum.
     #[must_use]
     pub fn print(&self) -> String {
         let (type_line, element, attribute) = match self.checksum {
@@ -231,9 +206,8 @@ impl Bmap {
     }
 }
 
-/// Refuses what the XML reader takes long for, or much memory, before it is given the map.
 fn check_cost(text: &str) -> Result<(), String> {
-    // From one `<` to the next are all attributes of one element at most: none has a `<` in its value.
+    // All attributes of one element lie between one `<` and the next: no value has a `<` in it.
     let counts = text.split('<').map(|part| part.bytes().filter(|b| *b == b'=').count());
     let (all, most) = counts.fold((0, 0), |(all, most), n| (all + n, most.max(n)));
     if most > MAX_ATTRIBUTES_OF_ONE || all > MAX_ATTRIBUTES {
@@ -241,7 +215,7 @@ fn check_cost(text: &str) -> Result<(), String> {
             "it has more than {MAX_ATTRIBUTES_OF_ONE} attributes in one element, or {MAX_ATTRIBUTES} in all"
         ));
     }
-    // Each element that declares one gets a copy of the list of all elements around it.
+    // Each element that declares a namespace gets a copy of the list of all elements around it.
     if text.contains("xmlns") {
         return Err("it declares XML namespaces, which no block map has".into());
     }
@@ -258,7 +232,6 @@ fn version(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
-/// The checksum in use, and the names of the attribute and the element that hold it.
 fn checksum_names(
     version: (u32, u32),
     root: Node<'_, '_>,
@@ -279,14 +252,14 @@ fn checksum_names(
     }
 }
 
-/// The map's own checksum is that of the file with zeroes in its place.
+/// The map's own checksum is that of the file with zeroes in place of the checksum.
 fn verify_own(text_of_file: &str, root: Node<'_, '_>, kind: Checksum, element: &str) -> Result<(), String> {
     let node = child(root, element)?;
     let stated = text(node);
-    // Its first place in the file, as bmaptool has it: no range before it could have the same digits.
+    // The first occurrence, as in bmaptool: no range before it can have the same digits.
     let cut = text_of_file.split_once(stated);
     let Some((before, after)) = cut.filter(|_| is_sum(stated, kind)) else {
-        return Err(format!("its {element} is no checksum"));
+        return Err(format!("its {element} is not a checksum"));
     };
     let mut hasher = kind.hasher();
     hasher.update(before.as_bytes());
@@ -308,12 +281,12 @@ fn ranges(map: Node<'_, '_>, kind: Option<Checksum>, attribute: &str) -> Result<
     for node in map.children().filter(|n| n.has_tag_name("Range")) {
         let blocks = text(node);
         let (first, last) = blocks.split_once('-').unwrap_or((blocks, blocks));
-        let bad = || format!("`{blocks:.40}` is no range of blocks");
+        let bad = || format!("`{blocks:.40}` is not a range of blocks");
         let first = decimal(first.trim()).ok_or_else(bad)?;
         let last = decimal(last.trim()).ok_or_else(bad)?;
         let checksum = match kind.and_then(|kind| Some((kind, node.attribute(attribute)?))) {
             Some((kind, sum)) if !is_sum(sum.trim(), kind) => {
-                return Err(format!("range {blocks:.40} has the checksum `{sum:.100}`, which is none"));
+                return Err(format!("range {blocks:.40} has the checksum `{sum:.100}`, which is not valid"));
             }
             Some((_, sum)) => Some(sum.trim().to_ascii_lowercase()),
             None => None,
@@ -333,10 +306,10 @@ fn text<'a>(node: Node<'a, '_>) -> &'a str {
 
 fn number(root: Node<'_, '_>, name: &str) -> Result<u64, String> {
     let text = text(child(root, name)?);
-    decimal(text).ok_or_else(|| format!("its {name} `{text:.40}` is no number"))
+    decimal(text).ok_or_else(|| format!("its {name} `{text:.40}` is not a number"))
 }
 
-/// Digits only: `parse` would take a sign.
+/// Digits only: `parse` accepts a sign.
 fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }

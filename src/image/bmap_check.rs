@@ -8,12 +8,10 @@ use crate::error::{Code, Error, Result};
 use crate::image::chunks::Extent;
 use crate::image::digest::is_zero;
 
-/// The comparison, in the order of the image.
 pub(super) struct BmapCheck<'a> {
     bmap: &'a Bmap,
     map: &'a Path,
     image: &'a Path,
-    /// Index of the range at or behind the position.
     range: usize,
     hasher: Option<Hasher>,
 }
@@ -23,7 +21,6 @@ impl<'a> BmapCheck<'a> {
         BmapCheck { bmap, map, image, range: 0, hasher: None }
     }
 
-    /// The next piece of the image.
     pub(super) fn see(&mut self, extent: &Extent<'_>) -> Result<()> {
         let (mut at, end) = match extent {
             Extent::Data { offset, bytes } => (*offset, offset + bytes.len() as u64),
@@ -54,7 +51,6 @@ impl<'a> BmapCheck<'a> {
         Ok(())
     }
 
-    /// The image has ended.
     pub(super) fn finish(self, size: u64) -> Result<()> {
         if size == self.bmap.image_size {
             return Ok(());
@@ -63,7 +59,6 @@ impl<'a> BmapCheck<'a> {
         Err(self.mismatch(&format!("the map is for an image of {mapped} bytes, this one has {size}")))
     }
 
-    /// Whether the byte at `at` is mapped, and where that changes.
     fn segment(&self, at: u64) -> (bool, u64) {
         let block = self.bmap.block_size;
         match self.bmap.ranges.get(self.range) {
@@ -75,7 +70,7 @@ impl<'a> BmapCheck<'a> {
         }
     }
 
-    /// End of the current range in bytes; the last block may not be whole.
+    /// In bytes; the last block may not be whole.
     fn range_end(&self) -> u64 {
         let last = self.bmap.ranges.get(self.range).map_or(0, |r| r.last);
         (last + 1).saturating_mul(self.bmap.block_size).min(self.bmap.image_size)
@@ -91,7 +86,6 @@ impl<'a> BmapCheck<'a> {
         }
     }
 
-    /// Compares the checksum where the current range ends at `at`.
     fn close(&mut self, at: u64) -> Result<()> {
         if at < self.range_end() {
             return Ok(());

@@ -1,36 +1,33 @@
 //! bzip2 streams, as bzip2 1.0.8 writes and reads them.
 //!
-//! The decoder is copal's own: the one in Rust that is maintained (libbz2-rs-sys) is under a licence of its own, is mostly `unsafe`, and
-//! adds 30 KB to the program, four times as much as this one. It needs 3.7 MB at most: a block has 900 KB, with four bytes for each byte.
+//! The decoder is copal's own: the maintained one in Rust (libbz2-rs-sys) has a licence of its own, is mostly `unsafe`,
+//! and adds 30 KB to the program, four times as much as this one. It needs 3.7 MB at most: a block has 900 KB, with four
+//! bytes for each byte.
 
 use std::io::{self, BufRead};
 
-/// Numbers that begin a block and the end of a stream: the digits of pi, and of its square root.
+/// Magic numbers of a block and of the end of a stream: the digits of pi, and of its square root.
 const BLOCK: u64 = 0x3141_5926_5359;
 const END: u64 = 0x1772_4538_5090;
 
-/// Most bits of a symbol's code.
 const MAX_BITS: u32 = 20;
 
-/// Symbols after which the next code is used.
+/// Symbols until the next code is used.
 const GROUP: u32 = 50;
 
-/// Most groups of a block. Some programs write more numbers of codes than that, which are never used.
+/// Some programs write more code numbers than that, which are never used.
 const MAX_GROUPS: usize = 18_002;
 
-/// Decodes stream after stream.
 #[derive(Default)]
 pub(crate) struct Bzip2 {
     bits: Bits,
-    /// Most bytes of a block of the stream under way; 0 between streams.
     most: usize,
-    /// Checksums of the blocks of the stream so far, in one.
     stream_sum: u32,
     block: Block,
 }
 
 impl Bzip2 {
-    /// Puts at least one byte into the (not empty) buffer; 0 at the end of `from`, where everything was found good.
+    /// Puts at least one byte into `buf`, which is not empty. Returns 0 at the end of `from`, when every checksum matched.
     pub(crate) fn read(&mut self, from: &mut dyn BufRead, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             let n = self.block.read(buf)?;
@@ -49,7 +46,7 @@ impl Bzip2 {
                 return Ok(false);
             }
             let [b'B', b'Z', b'h', level @ b'1'..=b'9'] = self.bits.take(from, 32)?.to_be_bytes() else {
-                return Err(damaged("something that is no bzip2 stream follows"));
+                return Err(damaged("bytes that are not a bzip2 stream follow"));
             };
             self.most = usize::from(level - b'0') * 100_000;
             self.stream_sum = 0;
@@ -67,22 +64,20 @@ impl Bzip2 {
                 self.bits.align();
             }
             END => return Err(damaged("the checksum of a bzip2 stream does not match")),
-            _ => return Err(damaged("a bzip2 block has no beginning")),
+            _ => return Err(damaged("a bzip2 block has no header")),
         }
         Ok(true)
     }
 }
 
-/// Bits of the input, the highest of each byte first.
+/// Reads the input bit by bit, the highest bit of each byte first.
 #[derive(Default)]
 struct Bits {
-    /// Those that were taken from the input and not used, at the lower end.
     bits: u64,
     count: u32,
 }
 
 impl Bits {
-    /// Has at least `n` bits (32 at most) at hand, if the input has so many.
     fn refill(&mut self, from: &mut dyn BufRead, n: u32) -> io::Result<()> {
         while self.count < n {
             let bytes = from.fill_buf()?;
@@ -103,7 +98,6 @@ impl Bits {
         Ok(())
     }
 
-    /// The next `n` bits, 32 at most.
     fn take(&mut self, from: &mut dyn BufRead, n: u32) -> io::Result<u32> {
         self.refill(from, n)?;
         let value = self.peek(n);
@@ -111,7 +105,6 @@ impl Bits {
         Ok(value)
     }
 
-    /// The next `n` bits; after the end of the input come zeroes.
     fn peek(&self, n: u32) -> u32 {
         let bits = if self.count < n { self.bits << (n - self.count) } else { self.bits >> (self.count - n) };
         u32::try_from(bits & ((1 << n) - 1)).unwrap_or(u32::MAX)
@@ -126,7 +119,6 @@ impl Bits {
         Ok(self.take(from, 1)? == 1)
     }
 
-    /// Drops what is left of a byte.
     fn align(&mut self) {
         self.count -= self.count % 8;
     }
@@ -137,21 +129,18 @@ impl Bits {
     }
 }
 
-/// A block, decoded; read as it was before it was sorted.
+/// A decoded block, in the order before it was sorted.
 #[derive(Default)]
 struct Block {
-    /// For each byte of the sorted text: the byte, and above it the place of the one that follows it in the text.
+    /// For each byte of the sorted text: the byte, and above it the place of the byte that follows it in the text.
     text: Vec<u32>,
-    /// The place of the next byte.
     at: u32,
-    /// Bytes that were not read yet.
     left: usize,
-    /// The last byte, and how often it has come in a row.
+    /// The last byte, and how often it came in a row.
     last: u8,
     same: u8,
-    /// How often it comes once more: after four in a row the text has a number.
+    /// How often the last byte is repeated: after four in a row the text has a count.
     repeat: u8,
-    /// The checksum that it should have, until it was compared with that of what was read.
     sum: Option<u32>,
     found: u32,
 }
@@ -159,7 +148,7 @@ struct Block {
 impl Block {
     fn fill(&mut self, bits: &mut Bits, from: &mut dyn BufRead, most: usize) -> io::Result<()> {
         if bits.flag(from)? {
-            return Err(damaged("a bzip2 block is randomised, as before version 0.9.5"));
+            return Err(damaged("a bzip2 block is randomised, as bzip2 wrote it before version 0.9.5"));
         }
         let start = bits.take(from, 24)?;
         let mut order = used_bytes(bits, from)?;
@@ -230,7 +219,7 @@ impl Block {
                 *place += 1;
             }
         }
-        let first = self.entry(start).ok_or_else(|| damaged("a bzip2 block has no such beginning"))?;
+        let first = self.entry(start).ok_or_else(|| damaged("a bzip2 block starts outside of its data"))?;
         (self.at, self.left) = (first >> 8, self.text.len());
         (self.last, self.same, self.repeat, self.found) = (0, 0, 0, u32::MAX);
         Ok(())
@@ -284,7 +273,7 @@ impl Block {
     }
 }
 
-/// The bytes that a block has, in their order. A bit for each sixteen of them says whether there are any.
+/// In ascending order. The block has one bit for each sixteen byte values, and then one for each of them.
 fn used_bytes(bits: &mut Bits, from: &mut dyn BufRead) -> io::Result<Vec<u8>> {
     let sixteens = bits.take(from, 16)?;
     let mut used = Vec::with_capacity(256);
@@ -295,7 +284,6 @@ fn used_bytes(bits: &mut Bits, from: &mut dyn BufRead) -> io::Result<Vec<u8>> {
     if used.is_empty() { Err(damaged("a bzip2 block is empty")) } else { Ok(used) }
 }
 
-/// Which of `codes` codes each group of symbols has.
 fn groups(bits: &mut Bits, from: &mut dyn BufRead, codes: u32) -> io::Result<Vec<u8>> {
     let mut order: Vec<u8> = (0..6).take(codes as usize).collect();
     let count = bits.take(from, 15)?;
@@ -308,7 +296,7 @@ fn groups(bits: &mut Bits, from: &mut dyn BufRead, codes: u32) -> io::Result<Vec
         while bits.flag(from)? {
             place += 1;
             if place == order.len() {
-                return Err(damaged("a bzip2 block uses a code that it does not have"));
+                return Err(damaged("a bzip2 block uses a code that it does not define"));
             }
         }
         to_front(&mut order, place);
@@ -319,7 +307,6 @@ fn groups(bits: &mut Bits, from: &mut dyn BufRead, codes: u32) -> io::Result<Vec
     Ok(groups)
 }
 
-/// Moves what is at `place` to the front.
 fn to_front(order: &mut [u8], place: usize) {
     if let Some(&byte) = order.get(place) {
         order.copy_within(..place, 1);
@@ -327,30 +314,29 @@ fn to_front(order: &mut [u8], place: usize) {
     }
 }
 
-/// A code of symbols: the shorter ones first, and among those of one length the smaller ones.
+/// Shorter codes come first; within one length, smaller symbols come first.
 struct Code {
     lengths: Vec<Length>,
     symbols: Vec<u16>,
 }
 
-/// The symbols' codes of one length.
 struct Length {
     bits: u32,
-    /// All codes below it are of this length or shorter; with [`MAX_BITS`] bits.
+    /// All codes below it are of this length or shorter; in [`MAX_BITS`] bits.
     end: u32,
-    /// The first code less the place of its symbol.
+    /// The first code minus the place of its symbol.
     offset: u32,
 }
 
 impl Code {
-    /// For each symbol the length of its code, as steps up and down from that of the one before.
+    /// Each code length is stored as steps up and down from the one before.
     fn read(bits: &mut Bits, from: &mut dyn BufRead, symbols: usize) -> io::Result<Code> {
         let mut len = bits.take(from, 5)?;
         let mut lens = Vec::with_capacity(symbols);
         for _ in 0..symbols {
             loop {
                 if !(1..=MAX_BITS).contains(&len) {
-                    return Err(damaged("a bzip2 code has no such length"));
+                    return Err(damaged("a bzip2 code has an invalid length"));
                 }
                 if !bits.flag(from)? {
                     break;
@@ -396,7 +382,7 @@ fn low_byte(entry: u32) -> u8 {
     low
 }
 
-/// CRC-32 as bzip2 has it: the polynomial of gzip, the highest bit first.
+/// The polynomial of gzip, the highest bit first.
 const SUMS: [u32; 256] = {
     let mut sums = [0; 256];
     let mut rest: &mut [u32] = &mut sums;

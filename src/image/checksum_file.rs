@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::image::digest::Digest256;
 
-/// The digest that the file gives for `name`. With a single line its file name does not matter: images are renamed.
+/// Where there is only one line, its file name does not matter: images are renamed.
 pub(super) fn find(bytes: &[u8], name: &OsStr) -> Result<Digest256, String> {
     let mut lines = Vec::new();
     for (raw, number) in bytes.split(|b| *b == b'\n').zip(1usize..) {
@@ -14,7 +14,7 @@ pub(super) fn find(bytes: &[u8], name: &OsStr) -> Result<Digest256, String> {
         if line.iter().all(u8::is_ascii_whitespace) || line.starts_with(b"#") {
             continue;
         }
-        lines.push(parse(line).ok_or_else(|| format!("line {number} is no SHA-256 checksum line"))?);
+        lines.push(parse(line).ok_or_else(|| format!("line {number} is not a SHA-256 checksum line"))?);
     }
     match lines.as_slice() {
         [] => Err("it has no checksum".into()),
@@ -35,9 +35,8 @@ fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }
 
-/// One line: digest and file name, which is empty where there is none.
 fn parse(line: &[u8]) -> Option<(Digest256, Cow<'_, [u8]>)> {
-    // A backslash in front says that the name has escapes.
+    // A backslash at the start says that the name has escapes.
     let (line, escaped) = line.strip_prefix(b"\\").map_or((line, false), |rest| (rest, true));
     let name = |raw| if escaped { Cow::Owned(unescape(raw)) } else { Cow::Borrowed(raw) };
     if let Some(rest) = line.strip_prefix(b"SHA256 (") {

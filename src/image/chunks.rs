@@ -1,8 +1,8 @@
 //! One pass over an image with several threads: read and decode in order, work on the chunks side by side.
 //!
-//! The threads share one source behind a lock. A thread takes the next piece into its own buffer under the lock, and
-//! works on it (digest, compare, write) outside. So reading and decoding go on while other threads digest and write,
-//! memory is one buffer a thread whatever the image's size, and there is no queue to bound.
+//! The threads share one source, protected by a lock. A thread takes the next piece into its own buffer under the lock,
+//! and works on it (digest, compare, write) after it has released the lock. So one thread reads and decodes while others
+//! digest and write. Memory is one buffer for each thread, and no queue has to be bounded.
 
 use std::sync::{
     Mutex,
@@ -13,48 +13,34 @@ use super::digest::CHUNK_LEN;
 use crate::error::Result;
 use crate::sys::buffer::Buffer;
 
-/// What a source delivers next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// This many bytes were put into the buffer: all of it, except at the end of the image.
+    /// The buffer has this many bytes: all of it, except at the end of the image.
     Data(usize),
-    /// This many zero bytes follow, known without reading them. A multiple of [`CHUNK`](super::digest::CHUNK) unless
-    /// the image ends with them.
+    /// Zero bytes that were not read. A multiple of [`CHUNK`](super::digest::CHUNK), except at the end of the image.
     Zero(u64),
-    /// The image has ended.
     End,
 }
 
-/// Delivers an uncompressed image from front to back.
 pub trait Source: Send {
-    /// The next piece. `buf` is not empty; a caller that counts in chunks passes [`CHUNK_LEN`] bytes.
-    ///
-    /// # Errors
-    /// Reading or decoding failed; the source must not be used again.
+    /// `buf` is not empty. A caller that counts in chunks passes [`CHUNK_LEN`] bytes.
     fn next(&mut self, buf: &mut [u8]) -> Result<Piece>;
 }
 
-/// A piece with its place in the image.
 #[derive(Debug)]
 pub enum Extent<'a> {
-    /// Bytes of one chunk; `offset` is a multiple of the chunk size.
     Data {
-        /// Bytes from the start of the image.
         offset: u64,
-        /// At most one chunk, less only at the end of the image.
         bytes: &'a [u8],
     },
-    /// Zeroes that were not read; whole chunks except at the end of the image.
+    /// Whole chunks of zeroes that were not read; less only at the end of the image.
     Zero {
-        /// Bytes from the start of the image.
         offset: u64,
-        /// Length in bytes.
         len: u64,
     },
 }
 
 impl Extent<'_> {
-    /// The first byte behind it.
     #[must_use]
     pub fn end(&self) -> u64 {
         match self {
@@ -64,8 +50,8 @@ impl Extent<'_> {
     }
 }
 
-/// Number of threads for a pass: one may block in a write, one digests, one decodes, and more where there are more
-/// processors. Each costs one or two chunks of memory.
+/// Threads of a pass: one may block in a write, one digests, one decodes; more where there are more processors. Each
+/// takes one or two chunks of memory.
 #[must_use]
 pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4) + 1
@@ -73,11 +59,8 @@ pub fn workers() -> usize {
 
 /// Runs one pass from the start of `source` and returns the image's size in bytes.
 ///
-/// `in_order` sees every piece in the order of the image, one at a time (whole-image digests, headers). `each` sees
-/// every piece too, on any thread, in any order, with that thread's own state from `state`.
-///
-/// # Errors
-/// The first error of the source, of `in_order` or of `each`; the pass ends as soon as the pieces in work are done.
+/// `in_order` sees every piece in the order of the image, one at a time. `each` sees every piece on any thread, in any
+/// order, with that thread's own state from `state`.
 pub fn pass<S>(
     source: &mut dyn Source,
     workers: usize,
@@ -103,8 +86,8 @@ pub fn pass<S>(
                 return Ok(());
             }
             let offset = s.position;
-            // Whatever fails under the lock ends the pass before the lock is free again: nobody may take the next piece
-            // with a position that is not its own.
+            // A failure under the lock ends the pass before the lock is released: no other thread may take the next piece with a
+            // wrong position.
             let piece = match s.source.next(&mut buffer) {
                 Ok(piece) => piece,
                 Err(e) => {

@@ -1,4 +1,4 @@
-//! Files that lie beside an image: `.bmap`, `.sha256`, `.sig`.
+//! Files beside an image: `.bmap`, `.sha256`, `.sig`.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -10,22 +10,15 @@ use super::{Image, Surroundings, checksum_file};
 use crate::error::{Code, Error, Result};
 use crate::image::digest::Digest256;
 
-/// Largest `.sha256` that is read: one line a file is what they have.
 const MAX_CHECKSUM_FILE: u64 = 1 << 20;
 
-/// What lies beside an image and was found well-formed.
 pub(super) struct Companions {
-    /// Block map and its file.
     pub(super) bmap: Option<(PathBuf, Bmap)>,
-    /// SHA-256 that the stored file must have, and the file that says so.
+    /// The expected SHA-256 of the stored file, and the file that it is from.
     pub(super) sha256: Option<(PathBuf, Digest256)>,
 }
 
 impl Companions {
-    /// Looks beside `image`.
-    ///
-    /// # Errors
-    /// `bmap-invalid`, `checksum-file-invalid`, or `image-untrusted` where the image was found below `/tmp`.
     pub(super) fn of(image: &Image) -> Result<Companions> {
         let mut bmap = None;
         for path in bmap_paths(&image.path) {
@@ -64,7 +57,6 @@ fn appended(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(text)
 }
 
-/// The path without its compression suffix.
 fn uncompressed_name(path: &Path) -> PathBuf {
     match path.extension().and_then(|e| e.to_str()) {
         Some("gz" | "xz" | "zst") => path.with_extension(""),
@@ -73,7 +65,7 @@ fn uncompressed_name(path: &Path) -> PathBuf {
 }
 
 /// Where the block map of `disk.img.xz` may be, first match taken: `disk.img.xz.bmap`, `disk.img.bmap`, `disk.bmap`.
-/// bmaptool looks there too (it goes on until no dot is left, which would take another version's map).
+/// bmaptool removes more suffixes, which can lead to the map of another version.
 fn bmap_paths(image: &Path) -> Vec<PathBuf> {
     let plain = uncompressed_name(image);
     let mut paths = vec![appended(image, ".bmap"), appended(&plain, ".bmap")];
@@ -84,7 +76,6 @@ fn bmap_paths(image: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The content of a companion; `None` where there is none.
 fn read(path: &Path, surroundings: Surroundings, limit: u64, code: Code) -> Result<Option<Vec<u8>>> {
     if !path.exists() && !path.is_symlink() {
         return Ok(None);

@@ -1,5 +1,3 @@
-//! Compressed images: gzip, xz, zstd and bzip2, each read to the very end of the file.
-
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,17 +12,13 @@ use super::zstd::Zstd;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Piece, Source};
 
-/// Largest window (dictionary) of a decoder in bytes: 64 MiB. That is what `xz -9` and `zstd --long=26` use; more would
-/// not fit beside the rest on a device with 256 MiB.
+/// Largest window (dictionary) of a decoder: 64 MiB, as `xz -9` and `zstd --long=26` use it. More does not fit into a
+/// device with 256 MiB of memory.
 pub(super) const MAX_WINDOW: u64 = 64 << 20;
 
-/// Why a compressed file cannot be decoded.
 pub(super) enum Fault {
-    /// Truncated, damaged, or something else behind its end.
     Damaged(String),
-    /// Needs a window larger than what is granted.
     Window,
-    /// Something the format allows and this program does not have.
     Unsupported(String),
 }
 
@@ -37,7 +31,7 @@ impl Fault {
 impl From<io::Error> for Fault {
     fn from(e: io::Error) -> Self {
         match e.kind() {
-            // lzma-rust2's answer to a dictionary above its limit.
+            // lzma-rust2 reports a dictionary above its limit like this.
             io::ErrorKind::OutOfMemory => Fault::Window,
             io::ErrorKind::Unsupported => Fault::Unsupported(e.to_string()),
             io::ErrorKind::UnexpectedEof => Fault::Damaged("the file ends too early".into()),
@@ -46,14 +40,12 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A decoder over a [`Stored`] file.
 pub(super) trait Unpack: Send {
-    /// Puts at least one byte into the (not empty) buffer; 0 once the whole file was consumed and found good. Never
-    /// called again after that or after a fault.
+    /// Puts at least one byte into `buf`, which is not empty. Returns 0 when the whole file was read and every check passed.
+    /// Not called again after that or after a fault.
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault>;
 }
 
-/// Delivers a compressed image file.
 pub(super) struct Decoded {
     unpack: Box<dyn Unpack>,
     watch: Arc<Watch>,
@@ -63,8 +55,8 @@ pub(super) struct Decoded {
 }
 
 impl Decoded {
-    /// `None` for a format that is not compressed. `window` is the largest one that is granted, in bytes; gzip and
-    /// bzip2 have small ones.
+    /// `None` for a format that is not compressed. `window` is the largest one that is allowed, in bytes; gzip and bzip2 have
+    /// small ones.
     pub(super) fn new(stored: Stored, format: Format, path: PathBuf, window: u64) -> Option<Self> {
         let watch = stored.watch();
         let unpack: Box<dyn Unpack> = match format {
@@ -77,7 +69,6 @@ impl Decoded {
         Some(Decoded { unpack, watch, path, window, over: false })
     }
 
-    /// Bytes of the stored file that were consumed.
     pub(super) fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
@@ -123,8 +114,8 @@ impl Source for Decoded {
     }
 }
 
-/// gzip members, one after the other. The member loop is ours because flate2's own takes no padding and does not tell
-/// bytes behind the end from a damaged member.
+/// gzip members, one after the other. flate2's own member loop accepts no padding, and does not distinguish bytes after
+/// the end from a damaged member.
 struct Gzip(Option<GzDecoder<Stored>>);
 
 impl Unpack for Gzip {
@@ -145,7 +136,7 @@ impl Unpack for Gzip {
     }
 }
 
-/// Zeroes behind the last gzip member are padding to a block size, which gzip itself takes without a word.
+/// Zeroes after the last gzip member pad the file to a block size. gzip accepts them silently.
 fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
     loop {
         let bytes = stored.fill_buf()?;
@@ -161,12 +152,11 @@ fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
     }
 }
 
-/// xz streams with padding between them.
 struct Xz(XzReader<Stored>);
 
 impl Xz {
     fn new(stored: Stored, window: u64) -> Self {
-        // The decoder counts 104 KiB of its own besides the dictionary.
+        // The decoder uses 104 KiB besides the dictionary.
         let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
         Xz(XzReader::new_mem_limit(stored, true, limit))
     }

@@ -1,31 +1,27 @@
-//! Chunk digests: what receipts, `copal digest` and the verification pass speak about.
+//! Chunk digests, as receipts, `copal digest` and the verification use them.
 //!
 //! An image is cut into chunks of [`CHUNK`] bytes, the last one shorter. The *chunk digest* of an image is the SHA-256
-//! over the concatenated SHA-256 digests of its chunks. It can be computed by any number of threads, and a chunk that
-//! differs is found without reading the rest.
+//! over the concatenated SHA-256 digests of its chunks. Several threads can compute it, and a chunk that differs is found
+//! without reading the rest.
 
 use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-/// Bytes per chunk: 1 MiB. Part of the definition of the chunk digest.
+/// Bytes of a chunk. Part of the definition of the chunk digest.
 pub const CHUNK: u64 = 1 << 20;
 
-/// [`CHUNK`] as a buffer length.
 pub const CHUNK_LEN: usize = 1 << 20;
 
-/// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest256(pub [u8; 32]);
 
 impl Digest256 {
-    /// SHA-256 of `data`.
     #[must_use]
     pub fn of(data: &[u8]) -> Self {
         Digest256(Sha256::digest(data).into())
     }
 
-    /// Reads 64 hex digits of either case; `None` for anything else.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
@@ -60,30 +56,26 @@ impl serde::Serialize for Digest256 {
     }
 }
 
-/// Whether every byte is zero.
 #[must_use]
 pub fn is_zero(data: &[u8]) -> bool {
-    // A slice equal to itself shifted by one has all bytes alike; `memcmp` does that at memory speed on every target.
+    // All bytes of a slice are equal if it equals itself shifted by one; `memcmp` compares at memory speed on every target.
     match data {
         [] => true,
         [first, rest @ ..] => *first == 0 && data.get(..rest.len()) == Some(rest),
     }
 }
 
-/// Digest of one chunk, a constant for a whole chunk of zeroes.
 #[must_use]
 pub fn chunk_digest(data: &[u8]) -> Digest256 {
     if data.len() == CHUNK_LEN && is_zero(data) { zero_chunk() } else { Digest256::of(data) }
 }
 
-/// Digest of a whole chunk of zeroes.
 #[must_use]
 pub fn zero_chunk() -> Digest256 {
     static ZERO: OnceLock<Digest256> = OnceLock::new();
     *ZERO.get_or_init(|| Digest256::of(&vec![0; CHUNK_LEN]))
 }
 
-/// The chunk digest of an image: SHA-256 over the list of its chunks' digests.
 #[must_use]
 pub fn root(chunks: &[Digest256]) -> Digest256 {
     let mut hash = Sha256::new();
@@ -99,13 +91,11 @@ mod tests {
 
     #[test]
     fn known_digests() {
-        // FIPS 180-2, appendix B.1.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(Digest256::of(b"abc").to_string(), abc);
         assert_eq!(Digest256::from_hex(abc), Some(Digest256::of(b"abc")));
         assert_eq!(Digest256::from_hex("zz"), None);
         assert_eq!(Digest256::from_hex(&format!("+{}", &abc[1..])), None);
-        // sha256sum of 1 MiB of zeroes.
         assert_eq!(
             zero_chunk().to_string(),
             "30e14955ebf1352266dc2ff8067e68104607e750abb9d3b36582b8af909fcb58"

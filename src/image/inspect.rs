@@ -1,5 +1,3 @@
-//! Everything that is checked of an image before a byte is written.
-
 use std::path::Path;
 
 use super::bmap_check::BmapCheck;
@@ -15,22 +13,18 @@ use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256};
 use crate::progress::{Progress, Stage};
 use crate::sys::buffer::Buffer;
 
-/// With `single_pass`, how much of the image is decoded in search of the boot partition's label: it is the first
-/// partition of most balenaOS images; boards with many loader partitions (Jetson) have up to 448 MiB in front of it.
+/// With `single_pass`, how much of the image is decoded to find the boot partition's label. It is the first partition of
+/// most balenaOS images; boards with many bootloader partitions (Jetson) have up to 448 MiB before it.
 const BEGINNING: u64 = 512 << 20;
 
-/// Headers that lie in front of what led to them cost another pass over a compressed image, at most this many.
+/// Headers that lie before what refers to them cost another pass over a compressed image.
 const MORE_PASSES: u32 = 4;
 
-/// Checks an image before it is written: integrity, companions, partition table, boot partition.
+/// Checks integrity, companion files, partition table and boot partition.
 ///
-/// A raw image without companions and without a wish for a digest is not read as a whole. A compressed one is, unless
-/// [`Checks::single_pass`]: then only its beginning is decoded, a block map's ranges are not compared (only that file
-/// itself is checked), and the size is that of the table. [`Checks::expect_sha256`] takes a whole pass in any case.
-///
-/// # Errors
-/// The codes `image-…`, `bmap-…`, `checksum-file-invalid`, `window-too-large`, `unsupported-compression`,
-/// `no-partition-table`, `partition-table-invalid` and `no-boot-partition`.
+/// A raw image is read as a whole only where it has companions or the caller asks for a digest. A compressed one always
+/// is, except with [`Checks::single_pass`]: then only its beginning is decoded, a block map's ranges are not compared, and
+/// the size is that of the table. [`Checks::expect_sha256`] always takes a whole pass.
 pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Result<Inspection> {
     let companions = Companions::of(image)?;
     let digest = checks.sha256 || checks.expect_sha256.is_some();
@@ -67,8 +61,8 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
     Ok(inspection)
 }
 
-/// Size and partition table of a raw image as far as a look at its headers tells; nothing is judged. Of a compressed
-/// image neither can be known without decoding it.
+/// Size and partition table of a raw image from its headers, without checks. A compressed image shows neither before it is
+/// decoded.
 #[must_use]
 pub fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
     if image.format != Format::Raw {
@@ -78,7 +72,6 @@ pub fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
     (Some(image.stored_size), found.ok().map(|f| f.table))
 }
 
-/// Decodes a compressed image once and looks at everything.
 fn compressed(
     image: &Image,
     checks: &Checks,
@@ -95,7 +88,7 @@ fn compressed(
             break;
         }
         tracing::debug!("another pass over {} for its headers", image.path.display());
-        let last = headers.sparse.last_wanted().unwrap_or(0);
+        let last = headers.sparse.last_requested().unwrap_or(0);
         headers.walk(image, |headers, position| headers.settled || position > last)?;
     }
     let found = if headers.settled { headers.result } else { Err(Flaw::Pending) };
@@ -103,7 +96,6 @@ fn compressed(
     Ok(inspection)
 }
 
-/// One pass over the whole image with all digests, the block map and the headers that show on the way.
 fn full_pass(
     image: &Image,
     checks: &Checks,
@@ -149,7 +141,6 @@ fn refuse_empty(image: &Image, size: Option<u64>) -> Result<()> {
     Err(Error::new(Code::ImageEmpty, format!("image {path} has no content")).object(path))
 }
 
-/// Ends the pass over an image that does not fit, whatever else it would decode to.
 fn refuse_too_large(image: &Image, checks: &Checks, extent: &Extent<'_>) -> Result<()> {
     match checks.at_most {
         Some(most) if extent.end() > most => {
@@ -161,7 +152,6 @@ fn refuse_too_large(image: &Image, checks: &Checks, extent: &Extent<'_>) -> Resu
     }
 }
 
-/// Decodes only as much as shows the table and the boot partition's label.
 fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<Inspection> {
     let mut headers = Headers::new();
     headers.walk(image, |headers, position| {
@@ -169,16 +159,16 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
             Ok(found) => found.labelled || has_boot(&found.table),
             Err(_) => headers.settled,
         };
-        // An image of less than a chunk ends before that, and then has a size.
+        // An image of less than one chunk ends before that; then its size is known.
         (enough && position >= CHUNK) || position >= BEGINNING
     })?;
     let path = image.path.display();
-    tracing::warn!("only the beginning of {path} was checked: damage behind it shows while it is written");
+    tracing::warn!("only the beginning of {path} was checked: later damage is found only during the write");
     if let Some((map, _)) = &companions.bmap {
         tracing::warn!("{} was not compared with the image", map.display());
     }
     if headers.result.as_ref().is_ok_and(|found| !has_boot(&found.table)) {
-        tracing::warn!("no partition labelled {BOOT_LABEL} was seen there");
+        tracing::warn!("no partition labelled {BOOT_LABEL} was found there");
     }
     refuse_empty(image, headers.sparse.size())?;
     let least = headers.result.as_ref().map_or(0, |found| found.span);
@@ -186,11 +176,9 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
     Ok(Inspection { size, table: judge(image, headers.result, checks)?, digests: None, sha256: None })
 }
 
-/// The analysis of headers over a stream.
 struct Headers {
     sparse: Sparse,
     result: Result<Analysis, Flaw>,
-    /// Nothing more will change the result.
     settled: bool,
 }
 
@@ -210,7 +198,6 @@ impl Headers {
         };
     }
 
-    /// Takes what is needed from a piece of the image; whether that led on.
     fn see(&mut self, extent: &Extent<'_>) -> bool {
         let mut news = false;
         while !self.settled && self.sparse.take(extent) {
@@ -220,13 +207,11 @@ impl Headers {
         news
     }
 
-    /// The image has this size.
     fn ended(&mut self, size: u64) {
         self.sparse.ended(size);
         self.run();
     }
 
-    /// Ends the pass as soon as it is clear that the image will be refused.
     fn refuse_early(&mut self, image: &Image, checks: &Checks) -> Result<()> {
         if checks.force_raw {
             return Ok(());
@@ -242,7 +227,6 @@ impl Headers {
         }
     }
 
-    /// A pass of its own, up to where `enough` says so.
     fn walk(&mut self, image: &Image, enough: impl Fn(&Headers, u64) -> bool) -> Result<()> {
         let mut source = image.source()?;
         let mut buffer = Buffer::zeroed(CHUNK_LEN);
@@ -266,7 +250,6 @@ impl Headers {
     }
 }
 
-/// What the headers mean for the flash.
 fn judge(image: &Image, found: Result<Analysis, Flaw>, checks: &Checks) -> Result<Option<Table>> {
     match found {
         Err(Flaw::Read(e)) => Err(flawed(Flaw::Read(e), &image.path)),
@@ -275,14 +258,16 @@ fn judge(image: &Image, found: Result<Analysis, Flaw>, checks: &Checks) -> Resul
             if !checks.force_raw {
                 return Err(error);
             }
-            tracing::warn!("{}; written all the same", error.message());
+            tracing::warn!("{}; it is written because the caller forces it", error.message());
             Ok(None)
         }
-        // Labels that are not known yet: the beginning did not show them, which the caller has said.
+        // The labels are unknown: the beginning did not contain them. The caller was warned of that.
         Ok(found) if !found.labelled && !has_boot(&found.table) => Ok(Some(found.table)),
         Ok(found) => {
             match boot_partition(image, &found.table) {
-                Err(error) if checks.force_raw => tracing::warn!("{}; written all the same", error.message()),
+                Err(error) if checks.force_raw => {
+                    tracing::warn!("{}; it is written because the caller forces it", error.message());
+                }
                 other => other?,
             }
             Ok(Some(found.table))
@@ -294,7 +279,6 @@ fn has_boot(table: &Table) -> bool {
     table.partitions.iter().any(|p| p.label.as_deref() == Some(BOOT_LABEL))
 }
 
-/// Exactly one partition has the label that the device boots from.
 fn boot_partition(image: &Image, table: &Table) -> Result<()> {
     let count = table.partitions.iter().filter(|p| p.label.as_deref() == Some(BOOT_LABEL)).count();
     if count == 1 {
@@ -327,11 +311,8 @@ fn compare(image: &Image, found: Digest256, expected: Digest256, by: Option<&Pat
     Err(Error::new(Code::ImageDigestMismatch, text).object(path))
 }
 
-/// Whether the table counts in the sectors of the disk at `target`, whose logical blocks have `block_size` bytes. (A
-/// plain file has no blocks of its own: not to be asked for one.)
-///
-/// # Errors
-/// `sector-size-mismatch`: neither firmware nor kernel would find the partitions.
+/// Compares the table's sector size with the logical block size of the disk at `target`. Not for a plain file, which has no
+/// blocks of its own.
 pub fn check_sector_size(table: &Table, block_size: u32, target: &Path) -> Result<()> {
     if table.sector_size == block_size {
         return Ok(());
@@ -343,13 +324,14 @@ pub fn check_sector_size(table: &Table, block_size: u32, target: &Path) -> Resul
     Err(Error::new(Code::SectorSizeMismatch, text).object(target))
 }
 
-/// The error for the owner of the image at `path`.
 fn flawed(flaw: Flaw, path: &Path) -> Error {
     let path = path.display();
     let (code, text) = match flaw {
         Flaw::Pending => (
             Code::PartitionTableInvalid,
-            format!("the headers of image {path} are strewn so that a few passes do not find them"),
+            format!(
+                "the headers of image {path} are spread so widely that {MORE_PASSES} more passes do not find them"
+            ),
         ),
         Flaw::Read(e) => {
             return Error::new(Code::Io, format!("cannot read image {path}")).object(path).because(e);

@@ -1,5 +1,3 @@
-//! Finding the image by its name.
-
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,43 +8,35 @@ use super::Image;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// Appended to the name where no file has it as it is.
 const SUFFIXES: [&str; 3] = [".zst", ".xz", ".gz"];
 
-/// What to do where the configuration's name leads to no file.
 pub(crate) const CORRECT_NAME: &str = "correct BALENA_IMAGE, or name the file with --image";
 
-/// Finds the image `name` and opens it. Below `/tmp` every user may put files: there it has to be root's alone.
-///
-/// # Errors
-/// Those of [`locate`] and [`Image::open`]; `image-untrusted`.
+/// Finds the image `name` and opens it. Below `/tmp`, where every user may put files, only root may own it.
 pub fn find(paths: &Paths, name: &str) -> Result<Image> {
     let path = locate(paths, name)?;
     let tmp = paths.at("/tmp");
     if path.starts_with(&tmp) { Image::open_below(&tmp, path) } else { Image::open(path) }
 }
 
-/// Finds the image `name`: one match below `/tmp` (where a migration puts it), otherwise exactly one below `/`; where
-/// there is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be one in all.
+/// Finds the image `name`: one match below `/tmp` (where a migration puts it), otherwise exactly one below `/`. Where there
+/// is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be one in all.
 ///
-/// Neither search leaves its file system or follows links to folders. Folders that cannot be read or vanish are passed
-/// over. Several names of one file (hard links, links to it) count once.
-///
-/// # Errors
-/// `image-ambiguous`, with all that were found; `image-missing`, also for a name that is empty or has a `/`.
+/// Neither search leaves its file system or follows links to folders. Folders that cannot be read or vanish are skipped.
+/// Several names of one file (hard links, links to it) count once.
 pub fn locate(paths: &Paths, name: &str) -> Result<PathBuf> {
     if name.is_empty() || name.contains('/') {
         let text = format!("`{name}` cannot be the file name of an image");
         return Err(missing(text, name));
     }
-    let wanted: Vec<OsString> =
+    let names: Vec<OsString> =
         std::iter::once("").chain(SUFFIXES).map(|suffix| OsString::from(format!("{name}{suffix}"))).collect();
-    let (exact, compressed) = wanted.split_at(1);
-    let tmp = search(&paths.at("/tmp"), &wanted);
+    let (exact, compressed) = names.split_at(1);
+    let tmp = search(&paths.at("/tmp"), &names);
     if let Some(found) = only(name, &tmp, exact)? {
         return Ok(found);
     }
-    let all = search(paths.root(), &wanted);
+    let all = search(paths.root(), &names);
     for (found, names) in [(&all, exact), (&tmp, compressed), (&all, compressed)] {
         if let Some(found) = only(name, found, names)? {
             return Ok(found);
@@ -64,10 +54,8 @@ fn missing(text: String, name: &str) -> Error {
     Error::new(Code::ImageMissing, text).object(name).with_hint(CORRECT_NAME)
 }
 
-/// What was found, by the identity of the file.
 type Matches = BTreeMap<(u64, u64), PathBuf>;
 
-/// The one of `found` that has one of `names`.
 fn only(name: &str, found: &Matches, names: &[OsString]) -> Result<Option<PathBuf>> {
     let mut matches: Vec<&PathBuf> =
         found.values().filter(|p| p.file_name().is_some_and(|n| names.iter().any(|w| w == n))).collect();
@@ -83,11 +71,10 @@ fn only(name: &str, found: &Matches, names: &[OsString]) -> Result<Option<PathBu
     }
 }
 
-/// Everything below `top`, on its file system, that has one of the names.
 fn search(top: &Path, names: &[OsString]) -> Matches {
     let mut found = Matches::new();
     let Ok(start) = fs::metadata(top) else { return found };
-    // A folder can show up twice through bind mounts of the same file system.
+    // Bind mounts of the same file system can show a folder twice.
     let mut seen = HashSet::from([start.ino()]);
     let mut folders = vec![top.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -116,15 +103,14 @@ fn search(top: &Path, names: &[OsString]) -> Matches {
     found
 }
 
-/// Notes a match, whatever it is: that it is a folder is for the owner to hear, not to be passed over. A dangling link
-/// is nothing.
+/// Notes a match of any type: a later check refuses a folder with a message. A dangling link is skipped.
 fn note(found: &mut Matches, path: PathBuf, name: &OsStr) {
     let Ok(meta) = fs::metadata(&path) else {
         tracing::debug!("{} leads nowhere", path.display());
         return;
     };
     let id = (meta.dev(), meta.ino());
-    // Of several names of one file, the exact one before one with a suffix, then the first in order.
+    // Of several names of one file: the exact name, before one with a suffix, then the first in order.
     let rank = |p: &Path| (p.file_name().map_or(0, OsStr::len), p.is_symlink(), p.to_path_buf());
     let better = found.get(&id).is_none_or(|old| (name.len(), path.is_symlink(), path.clone()) < rank(old));
     if better {

@@ -1,5 +1,3 @@
-//! The image: where it is, how it is stored, what is in it.
-
 pub mod bmap;
 mod bmap_check;
 mod bzip2;
@@ -32,75 +30,57 @@ use super::image::digest::Digest256;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
 
-/// The file-system label of the partition that a balenaOS device boots from.
 pub const BOOT_LABEL: &str = "resin-boot";
 
-/// How an image is stored. Taken from its first bytes, never from its name.
+/// How an image is stored, by its first bytes, never by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// As it will be on the disk.
     Raw,
-    /// One or several gzip members.
     Gzip,
-    /// One or several xz streams.
     Xz,
-    /// One or several zstd frames.
     Zstd,
-    /// One or several bzip2 streams.
     Bzip2,
 }
 
-/// An image file that exists, is regular and not empty.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// The file.
     pub path: PathBuf,
-    /// How it is stored.
     pub format: Format,
-    /// Bytes as stored.
     pub stored_size: u64,
-    /// What lies beside it is opened alike.
+    /// Companion files are opened with the same checks.
     surroundings: Surroundings,
-    /// Largest window (dictionary) of a decoder, in bytes.
     window: u64,
-    /// Kept open, so that every pass reads the file that was checked, whatever happens to its name.
+    /// Kept open, so that every pass reads the file that was checked, even when its name leads elsewhere later.
     file: Arc<File>,
 }
 
-/// Where a file was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surroundings {
-    /// Where the operator, or the maker of the medium, has put it.
+    /// The operator, or the maker of the medium, has put it there.
     Any,
-    /// Below a folder where every user may put files: it has to be root's alone.
+    /// Below a folder where every user may put files: only root may own it.
     Shared,
 }
 
-/// What is known about an image before it is written.
 #[derive(Debug, Clone)]
 pub struct Inspection {
-    /// Uncompressed size.
     pub size: ImageSize,
-    /// The partition table; `None` only where the caller did not insist on one.
+    /// `None` only where the caller did not require one.
     pub table: Option<Table>,
-    /// One digest per chunk, where the whole image was read.
+    /// Present where the whole image was read.
     pub digests: Option<Vec<Digest256>>,
-    /// SHA-256 of the whole uncompressed image, where it was asked for.
     pub sha256: Option<Digest256>,
 }
 
-/// What to look at before writing.
 #[derive(Debug, Clone, Default)]
 pub struct Checks {
     /// Accept an image without a valid partition table or without `resin-boot`.
     pub force_raw: bool,
-    /// Do not decode a compressed image ahead of the write: only its beginning is checked.
+    /// Check only the beginning of a compressed image before the write.
     pub single_pass: bool,
-    /// Compute the SHA-256 of the whole uncompressed image.
     pub sha256: bool,
-    /// Bytes that the target has: a compressed image that turns out to be larger is refused at once.
+    /// Size of the target: a compressed image that is larger is refused at once.
     pub at_most: Option<u64>,
-    /// Fail unless the whole uncompressed image has this SHA-256.
     pub expect_sha256: Option<Digest256>,
 }

@@ -1,5 +1,3 @@
-//! Opening an image file, and what its first bytes say.
-
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -13,14 +11,13 @@ use super::{Format, Image, Surroundings, owner};
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::Source;
 
-/// First bytes that tell a stored format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1. bzip2 is below.
+/// First bytes of each format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1. bzip2 is below.
 const SUPPORTED: &[(&[u8], Format)] = &[
     (&[0x1f, 0x8b], Format::Gzip),
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], Format::Xz),
     (&[0x28, 0xb5, 0x2f, 0xfd], Format::Zstd),
 ];
 
-/// First bytes of what is compressed, but not in a way this program reads.
 const UNSUPPORTED: &[(&[u8], &str)] = &[
     (b"PK\x03\x04", "zip"),
     (b"PK\x05\x06", "zip"),
@@ -30,26 +27,18 @@ const UNSUPPORTED: &[(&[u8], &str)] = &[
     (b"7z\xbc\xaf\x27\x1c", "7z"),
 ];
 
-/// Block magic numbers of bzip2 behind `BZh` and a digit: a block, and the end of an empty file.
+/// Block magic numbers of bzip2 after `BZh` and a digit: a block, and the end of an empty file.
 const BZIP2: [[u8; 6]; 2] = [*b"\x31\x41\x59\x26\x53\x59", *b"\x17\x72\x45\x38\x50\x90"];
 
-/// A source, and for compressed images how far the stored file was read.
+/// A source; for compressed images also how far the stored file was read.
 pub(super) type Watched = (Box<dyn Source>, Option<Arc<Watch>>);
 
 impl Image {
-    /// Opens an image file and looks at its first bytes.
-    ///
-    /// # Errors
-    /// `image-missing`, `image-not-regular` (folder, FIFO, socket, device; none of them is waited for or touched),
-    /// `image-empty`, `unsupported-compression`, or `io` where it cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Image> {
         Self::open_in(path.into(), Surroundings::Any)
     }
 
-    /// The same for a file that was found below `top`, a folder where every user may put files. Links are not followed.
-    ///
-    /// # Errors
-    /// Those of [`Image::open`]; `image-untrusted` where another user than root may have a hand in it.
+    /// Opens a file that was found below `top`, a folder where every user may put files. Follows no links.
     pub(super) fn open_below(top: &Path, path: PathBuf) -> Result<Image> {
         owner::check_folders(top, &path)?;
         Self::open_in(path, Surroundings::Shared)
@@ -71,28 +60,21 @@ impl Image {
         Ok(Image { path, format, stored_size, surroundings, window: MAX_WINDOW, file })
     }
 
-    /// Grants its decoder a window of `bytes`, and no more.
     #[must_use]
     pub fn with_window(mut self, bytes: u64) -> Image {
         self.window = bytes;
         self
     }
 
-    /// The uncompressed image from its start.
-    ///
-    /// # Errors
-    /// `image-changed` where the file has another size than when it was opened. The source itself fails with
-    /// `image-damaged`, `window-too-large`, `unsupported-compression`, `image-changed` or `io`.
     pub fn source(&self) -> Result<Box<dyn Source>> {
         Ok(self.watched_source()?.0)
     }
 
-    /// The same with its watch.
     pub(super) fn watched_source(&self) -> Result<Watched> {
         let now = self.file.metadata().map_err(|e| unreadable(&self.path, e))?.len();
         if now != self.stored_size {
             let (path, before) = (self.path.display(), self.stored_size);
-            let text = format!("image {path} changed from {before} to {now} bytes while it was looked at");
+            let text = format!("image {path} changed from {before} to {now} bytes while it was checked");
             return Err(Error::new(Code::ImageChanged, text).object(path));
         }
         let stored = Stored::new(Arc::clone(&self.file), self.stored_size);
@@ -104,24 +86,21 @@ impl Image {
         Ok((Box::new(raw), None))
     }
 
-    /// Reads exactly `buf` at `offset` of the stored file.
     pub(super) fn read_stored(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
     }
 
-    /// The stored file from front to back.
     pub(crate) fn stored(&self) -> Stored {
         Stored::new(Arc::clone(&self.file), self.stored_size)
     }
 }
 
-/// Opens a regular file for reading and returns its size. Never blocks.
 pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<(File, u64)> {
     let (before, links) = match surroundings {
         Surroundings::Any => (std::fs::metadata(path), 0),
         Surroundings::Shared => (std::fs::symlink_metadata(path), nix::libc::O_NOFOLLOW),
     };
-    // Looked at before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
+    // Checked before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
     regular(path, before.map_err(|e| unreadable(path, e))?.file_type())?;
     let file = OpenOptions::new()
         .read(true)
@@ -176,12 +155,12 @@ fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
     Ok(n)
 }
 
-/// The format by the first 16 bytes of a file, or the name of a compression that is not supported.
+/// By the first 16 bytes of a file. The error is the name of an unsupported compression.
 fn format_of(head: &[u8]) -> Result<Format, &'static str> {
     if let Some((_, format)) = SUPPORTED.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Ok(*format);
     }
-    // zstd's skippable frames (RFC 8878, 3.1.2): sixteen magic numbers.
+    // zstd's skippable frames (RFC 8878, 3.1.2) have sixteen magic numbers.
     if let [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] = head {
         return Ok(Format::Zstd);
     }
@@ -196,8 +175,8 @@ fn format_of(head: &[u8]) -> Result<Format, &'static str> {
     if is_lzma_alone(head) { Err("lzma (the format before xz)") } else { Ok(Format::Raw) }
 }
 
-/// The old format has no magic number. What xz itself writes: properties 5d, a dictionary of 2^n bytes, the size unknown
-/// or below 256 GiB, and a range coder that always starts with a zero byte (xz, doc/lzma-file-format.txt).
+/// The old format has no magic number. xz writes: properties 5d, a dictionary of 2^n bytes, the size unknown or below
+/// 256 GiB, and a range coder that always starts with a zero byte (xz, doc/lzma-file-format.txt).
 fn is_lzma_alone(head: &[u8]) -> bool {
     let [0x5d, d0, d1, d2, d3, size @ .., _, _] = head else { return false };
     let [s0, s1, s2, s3, s4, s5, s6, s7, 0] = *size else { return false };

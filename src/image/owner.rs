@@ -1,8 +1,8 @@
 //! Whether a file below `/tmp` is root's alone.
 //!
-//! Every user may put files into `/tmp`, and copal looks for the image there by its name: without these checks any user of the
-//! device could choose what is flashed. The file is checked once it is open, so that no other can take its place. The folders on the
-//! way are checked before that, from `/tmp` on: in a folder that passes, only root can rename what belongs to root.
+//! Every user may put files into `/tmp`, and copal finds the image there by its name: without these checks any user could
+//! choose what is flashed. The file is checked after it is opened, so that no other file can take its place. The folders on
+//! its path are checked first, from `/tmp` on: in a folder that passes, only root can rename what belongs to root.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,18 +10,18 @@ use std::path::Path;
 
 use crate::error::{Code, Error, Result};
 
-/// `S_ISVTX`: only its owner renames or removes a file of this folder.
+/// `S_ISVTX`: only the owner of a file renames or removes it in this folder.
 const STICKY: u32 = 0o1000;
 
-/// Each folder from `top` to `path`. `top` may be a link, the others may not.
+/// `top` may be a link, the folders below it may not.
 pub(super) fn check_folders(top: &Path, path: &Path) -> Result<()> {
     let mut folders: Vec<&Path> = path.ancestors().skip(1).take_while(|f| f.starts_with(top)).collect();
     folders.reverse();
     for folder in folders {
         let found = if folder == top { folder.metadata() } else { folder.symlink_metadata() };
-        let meta = found.map_err(|e| untrusted(folder, "it cannot be looked at").because(e))?;
+        let meta = found.map_err(|e| untrusted(folder, "it cannot be read").because(e))?;
         if !meta.is_dir() {
-            return Err(untrusted(folder, "it is not a folder any more"));
+            return Err(untrusted(folder, "it is no longer a folder"));
         }
         check_owner(folder, &meta)?;
         if meta.mode() & STICKY == 0 {
@@ -31,7 +31,6 @@ pub(super) fn check_folders(top: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file that was opened at `path`.
 pub(super) fn check_file(path: &Path, meta: &Metadata) -> Result<()> {
     check_owner(path, meta)?;
     check_mode(path, meta)?;
@@ -41,7 +40,7 @@ pub(super) fn check_file(path: &Path, meta: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Without root's rights, the caller's own files are as good.
+/// A caller without root's rights may use its own files.
 fn check_owner(path: &Path, meta: &Metadata) -> Result<()> {
     if meta.uid() == 0 || meta.uid() == nix::unistd::geteuid().as_raw() {
         return Ok(());
@@ -49,12 +48,15 @@ fn check_owner(path: &Path, meta: &Metadata) -> Result<()> {
     Err(untrusted(path, &format!("it belongs to user {}, not to root", meta.uid())))
 }
 
-/// The bits of the group stand for access control lists, too.
+/// The group's bits stand for access control lists, too.
 fn check_mode(path: &Path, meta: &Metadata) -> Result<()> {
     if meta.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(untrusted(path, &format!("others than its owner may write to it (mode {:o})", meta.mode() & 0o7777)))
+    Err(untrusted(
+        path,
+        &format!("users other than its owner may write to it (mode {:o})", meta.mode() & 0o7777),
+    ))
 }
 
 fn untrusted(path: &Path, why: &str) -> Error {

@@ -1,5 +1,3 @@
-//! One pass over the whole image.
-
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,20 +12,14 @@ use crate::image::chunks::{Extent, pass, workers};
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root, zero_chunk};
 use crate::progress::{Progress, Stage};
 
-/// Zeroes to feed a hash with.
 pub(super) static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What a pass over the whole image found.
 pub(super) struct Whole {
-    /// Bytes of the uncompressed image.
     pub(super) size: u64,
-    /// One digest per chunk.
     pub(super) digests: Vec<Digest256>,
-    /// SHA-256 of the uncompressed image, where it was asked for.
     pub(super) sha256: Option<Digest256>,
 }
 
-/// Reports progress in bytes of the stored file.
 struct Meter<'a> {
     progress: &'a dyn Progress,
     watch: Option<Arc<Watch>>,
@@ -45,7 +37,7 @@ impl Meter<'_> {
     }
 }
 
-/// Reads the whole image, with its chunks digested side by side. `observe` sees every piece in order.
+/// Reads the whole image and digests its chunks on several threads. `observe` sees every piece in order.
 pub(super) fn whole(
     image: &Image,
     sha256: bool,
@@ -80,7 +72,6 @@ pub(super) fn whole(
     Ok(Whole { size, digests, sha256: hash.map(|h| Digest256(h.finalize().into())) })
 }
 
-/// Hands out `len` zero bytes in pieces.
 pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
     while len > 0 {
         let n = usize::try_from(len).unwrap_or(usize::MAX).min(ZEROES.len());
@@ -89,9 +80,8 @@ pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
     }
 }
 
-/// Puts the digests of an extent in their places.
 fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
-    // The digest of the extent's last chunk; chunks before that are whole and zero.
+    // The digest of the extent's last chunk; the chunks before it are whole and zero.
     let (end, last) = match extent {
         Extent::Data { offset, bytes } => (offset + bytes.len() as u64, chunk_digest(bytes)),
         Extent::Zero { offset, len } => {
@@ -105,7 +95,7 @@ fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
     };
     let mut all = digests.lock().unwrap_or_else(PoisonError::into_inner);
     if all.len() <= index {
-        // Places in between belong to zeroes, or will be filled by the threads that have their data.
+        // Gaps are zeroes, or other threads fill them in.
         all.resize(index + 1, zero_chunk());
     }
     if let Some(place) = all.get_mut(index) {
@@ -113,7 +103,6 @@ fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
     }
 }
 
-/// SHA-256 of the file as stored.
 pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Digest256> {
     let mut stored = image.stored();
     let mut hash = Sha256::new();
@@ -129,19 +118,13 @@ pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Di
     }
 }
 
-/// What `copal digest` prints of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct FileDigest {
-    /// Bytes of the uncompressed image.
     pub size: u64,
-    /// Chunk digest of the uncompressed image, as in receipts.
     pub chunks: Digest256,
 }
 
-/// Size and chunk digest of the uncompressed image in a file. Its content does not matter; companions are not looked at.
-///
-/// # Errors
-/// Those of [`Image::open`] and [`Image::source`].
+/// Reads the uncompressed image. Neither its content nor companion files are checked.
 pub fn digest_file(path: impl Into<PathBuf>, progress: &dyn Progress) -> Result<FileDigest> {
     let image = Image::open(path)?;
     progress.begin(Stage::Check, Some(image.stored_size));

@@ -1,4 +1,4 @@
-//! Raw images: holes are known to be zero without reading them.
+//! Raw images. Holes are known to be zero without reading them.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,16 @@ use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Piece, Source};
 use crate::image::digest::CHUNK;
 
-/// Bytes that are asked of the medium before they are wanted. The kernel's own read-ahead is 128 KiB on most devices: while a
-/// chunk is worked on, nothing more would come.
+/// Bytes that are requested from the medium ahead of time. The kernel's own read-ahead is 128 KiB on most devices: the
+/// medium would stand still while a chunk is processed.
 const AHEAD: u64 = 4 << 20;
 
-/// Delivers a raw image file.
 pub(super) struct Raw {
     file: Arc<File>,
     path: PathBuf,
     size: u64,
     position: u64,
-    /// Up to here the file is known to hold data without a hole.
     data_until: u64,
-    /// Up to here it is asked for.
     asked_until: u64,
     behind: DropBehind,
 }
@@ -38,7 +35,7 @@ impl Raw {
         Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, behind }
     }
 
-    /// Length of the hole at the position: whole chunks, or all up to the end; 0 where data comes first.
+    /// Length of the hole at the position in whole chunks, or to the end; 0 where data comes first.
     fn hole(&mut self) -> Result<u64> {
         if self.position < self.data_until {
             return Ok(0);
@@ -51,26 +48,26 @@ impl Raw {
         };
         if len == 0 {
             let hole = self.seek(data, Whence::SeekHole)?;
-            // The chunk in which data ends is read anyway.
+            // The chunk in which data ends is read in any case.
             self.data_until = hole.max(self.position.saturating_add(1));
         }
         Ok(len)
     }
 
-    /// Start of the next data or hole at or behind `from`, at most the image's size.
+    /// Start of the next data or hole from `from` on, at most the image's size.
     fn seek(&self, from: u64, whence: Whence) -> Result<u64> {
         let is_data = matches!(whence, Whence::SeekData);
         let at = i64::try_from(from).unwrap_or(i64::MAX);
         match lseek64(&self.file, at, whence) {
             Ok(found) => Ok(u64::try_from(found).unwrap_or(from).clamp(from, self.size)),
             Err(Errno::ENXIO) => Ok(self.size),
-            // A file system that does not know its holes: everything is data.
+            // A file system that does not report holes: everything is data.
             Err(Errno::EINVAL | Errno::ENOTSUP | Errno::ENOSYS) => Ok(if is_data { from } else { self.size }),
             Err(e) => Err(self.failed(from, e)),
         }
     }
 
-    /// Has the medium work while what was read is worked on. Holes are left alone: they are not read.
+    /// Keeps the medium busy while a chunk is processed. Holes are not read.
     fn ask_ahead(&mut self) {
         let from = self.asked_until.max(self.position);
         let until = self.position.saturating_add(AHEAD).min(self.data_until).min(self.size);
@@ -78,7 +75,7 @@ impl Raw {
         if is_far_enough || from >= until {
             return;
         }
-        // Only advice: a kernel that does not take it changes nothing but speed.
+        // A failure costs only speed.
         if let (Ok(start), Ok(len)) = (from.try_into(), (until - from).try_into())
             && let Err(e) = posix_fadvise(&self.file, start, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED)
         {

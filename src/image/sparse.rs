@@ -1,4 +1,4 @@
-//! The few blocks of a stream that the analysis asks for.
+//! The few blocks of a stream that the analysis needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,24 +6,23 @@ use std::io;
 use crate::image::chunks::Extent;
 use crate::image::digest::CHUNK;
 
-/// Bytes per block. Divides a chunk, so no block spans two.
+/// Divides a chunk, so no block spans two.
 const BLOCK: u64 = 4096;
 
-/// At most this many blocks are kept (4 MiB). Tables and folders take a few dozen; only a hostile image asks for more.
+/// 4 MiB. Tables and folders take a few dozen blocks; only a hostile image needs more.
 const MAX_BLOCKS: usize = 1024;
 
 const _: () = assert!(CHUNK.is_multiple_of(BLOCK));
 
-/// Blocks of an image that passes by once, kept by what was asked for.
 #[derive(Default)]
 pub(super) struct Sparse {
     have: BTreeMap<u64, Vec<u8>>,
-    wanted: BTreeSet<u64>,
+    requested: BTreeSet<u64>,
     size: Option<u64>,
 }
 
 impl Sparse {
-    /// Reads from what is kept. What is not is noted, and the answer is `WouldBlock`.
+    /// Reads from the kept blocks. A missing block is requested, and the answer is `WouldBlock`.
     pub(super) fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let end = offset.saturating_add(buf.len() as u64);
         if self.size.is_some_and(|size| end > size) {
@@ -32,10 +31,10 @@ impl Sparse {
         let mut complete = true;
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
             let Some(data) = self.have.get(&block) else {
-                if self.have.len() + self.wanted.len() >= MAX_BLOCKS {
-                    return Err(io::Error::other("its headers are spread over too many places"));
+                if self.have.len() + self.requested.len() >= MAX_BLOCKS {
+                    return Err(io::Error::other("its headers are spread over too many blocks"));
                 }
-                self.wanted.insert(block);
+                self.requested.insert(block);
                 complete = false;
                 continue;
             };
@@ -55,14 +54,14 @@ impl Sparse {
         if complete { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Takes what was asked for out of `extent`; whether there was anything.
+    /// Keeps the requested blocks of `extent`. Returns whether there were any.
     pub(super) fn take(&mut self, extent: &Extent<'_>) -> bool {
         let (start, len) = match extent {
             Extent::Data { offset, bytes } => (*offset, bytes.len() as u64),
             Extent::Zero { offset, len } => (*offset, *len),
         };
         let blocks: Vec<u64> =
-            self.wanted.range(start / BLOCK..(start + len).div_ceil(BLOCK)).copied().collect();
+            self.requested.range(start / BLOCK..(start + len).div_ceil(BLOCK)).copied().collect();
         for block in &blocks {
             let from = block * BLOCK - start;
             let until = (from + BLOCK).min(len);
@@ -71,25 +70,22 @@ impl Sparse {
                 Extent::Zero { .. } => vec![0; usize::try_from(until - from).unwrap_or(0)],
             };
             self.have.insert(*block, data);
-            self.wanted.remove(block);
+            self.requested.remove(block);
         }
         !blocks.is_empty()
     }
 
-    /// The image has ended: what lies behind `size` does not exist.
     pub(super) fn ended(&mut self, size: u64) {
         self.size = Some(size);
-        self.wanted.retain(|block| block * BLOCK < size);
+        self.requested.retain(|block| block * BLOCK < size);
     }
 
-    /// The image's size, once it has ended.
     pub(super) fn size(&self) -> Option<u64> {
         self.size
     }
 
-    /// The last byte offset that is asked for.
-    pub(super) fn last_wanted(&self) -> Option<u64> {
-        self.wanted.last().map(|block| block * BLOCK)
+    pub(super) fn last_requested(&self) -> Option<u64> {
+        self.requested.last().map(|block| block * BLOCK)
     }
 }
 

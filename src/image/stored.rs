@@ -1,4 +1,4 @@
-//! The image file as stored: read from front to back without keeping it in memory.
+//! The image file as stored, read from start to end without keeping it in memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read};
@@ -8,18 +8,16 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-/// Bytes read at once.
 const READ: usize = 256 << 10;
 
-/// Pages are given back in steps of this many bytes, one step behind the reader: often enough to stay small, rarely
+/// The page cache is released in steps of this many bytes, one step after the reader: often enough to stay small, rarely
 /// enough to cost nothing.
 const STEP: u64 = 4 << 20;
 
-/// Gives the page cache back what the reader has passed.
+/// Releases the page cache of what was read.
 ///
-/// A device with 256 MiB of memory would otherwise push its running programs out in favour of an image that is read
-/// once. A file that fits in a quarter of the memory stays: a compressed image is read twice, and the second time then
-/// costs no reading from a slow stick.
+/// Otherwise a device with 256 MiB of memory would evict its running programs for an image that is read once. A file that
+/// fits in a quarter of the memory stays: a compressed image is read twice, and the second time then needs no slow stick.
 pub(super) struct DropBehind {
     file: Arc<File>,
     given_back: u64,
@@ -28,7 +26,7 @@ pub(super) struct DropBehind {
 
 impl DropBehind {
     pub(super) fn new(file: Arc<File>, size: u64) -> Self {
-        // Only advice: a kernel that does not take it changes nothing but speed.
+        // A failure costs only speed.
         if let Err(e) = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL) {
             tracing::debug!("no sequential read-ahead: {e}");
         }
@@ -36,7 +34,6 @@ impl DropBehind {
         DropBehind { file, given_back: 0, active: size > memory / 4 }
     }
 
-    /// The reader has come to `position`.
     pub(super) fn passed(&mut self, position: u64) {
         let until = position.saturating_sub(STEP);
         if !self.active || until < self.given_back.saturating_add(STEP) {
@@ -51,7 +48,6 @@ impl DropBehind {
     }
 }
 
-/// What others may know about a [`Stored`] that a decoder has swallowed.
 #[derive(Default)]
 pub(super) struct Watch {
     position: AtomicU64,
@@ -59,7 +55,6 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Bytes of the stored file that were consumed.
     pub(super) fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
@@ -73,21 +68,19 @@ impl Watch {
     }
 }
 
-/// Buffered reader of the stored file that knows its position and looks ahead.
 pub(crate) struct Stored {
     file: Arc<File>,
     size: u64,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// File offset behind the buffer's end.
     offset: u64,
     behind: DropBehind,
     watch: Arc<Watch>,
 }
 
 impl Stored {
-    /// Reads `file` up to `size` bytes: what is appended later is not looked at.
+    /// Reads `size` bytes of `file`: bytes that are appended later are ignored.
     pub(super) fn new(file: Arc<File>, size: u64) -> Self {
         Stored {
             behind: DropBehind::new(Arc::clone(&file), size),
@@ -101,12 +94,11 @@ impl Stored {
         }
     }
 
-    /// For the one who sees position and errors from outside.
     pub(super) fn watch(&self) -> Arc<Watch> {
         Arc::clone(&self.watch)
     }
 
-    /// At least `n` bytes (at most [`READ`]) without consuming them; fewer only at the end of the file.
+    /// Makes at least `n` bytes (at most [`READ`]) available without consuming them; fewer only at the end of the file.
     pub(super) fn peek(&mut self, n: usize) -> io::Result<&[u8]> {
         if self.end - self.start < n {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -117,7 +109,6 @@ impl Stored {
         Ok(self.buffer.get(self.start..self.end).unwrap_or_default())
     }
 
-    /// Reads behind the bytes at hand; 0 at the end.
     fn refill(&mut self) -> io::Result<usize> {
         let left = usize::try_from(self.size - self.offset).unwrap_or(usize::MAX);
         let space = self.buffer.get_mut(self.end..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! zstd frames. ruzstd decodes one frame; which frames there are and whether each was what it claims is decided here.
+//! zstd frames. ruzstd decodes one frame; this file finds the frames and checks each one's size and checksum.
 
 use std::io::{BufRead, Read};
 
@@ -7,19 +7,19 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use super::decode::{Fault, Unpack};
 use super::stored::Stored;
 
-/// First four bytes of a frame, little-endian (RFC 8878, 3.1.1).
+/// Little-endian (RFC 8878, 3.1.1).
 const MAGIC: u32 = 0xfd2f_b528;
 
-/// Longest frame header with its magic number (RFC 8878, 3.1.1.1).
+/// With the magic number (RFC 8878, 3.1.1.1).
 const MAX_HEADER: usize = 18;
 
-/// Most bytes that a block decodes to (RFC 8878, 3.1.1.2.4).
+/// Decoded size of a block (RFC 8878, 3.1.1.2.4).
 const MAX_BLOCK: u32 = 128 << 10;
 
-/// What a frame header says (RFC 8878, 3.1.1.1).
+/// RFC 8878, 3.1.1.1.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
-    /// Its length with the magic number.
+    /// With the magic number.
     len: usize,
     window: u64,
     content_size: Option<u64>,
@@ -28,7 +28,6 @@ struct Header {
 }
 
 impl Header {
-    /// `None` where `bytes` end before the header does.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let descriptor = *bytes.get(4)?;
         let single_segment = descriptor & 0x20 != 0;
@@ -60,13 +59,11 @@ impl Header {
     }
 }
 
-/// The frame that is being decoded.
 struct Frame {
     content_size: Option<u64>,
     delivered: u64,
 }
 
-/// zstd frames, skippable frames among them.
 pub(super) struct Zstd {
     stored: Stored,
     decoder: FrameDecoder,
@@ -81,7 +78,6 @@ impl Zstd {
         Zstd { stored, decoder, window, frame: None }
     }
 
-    /// Starts the next frame; `None` at the end of the file.
     fn begin(&mut self) -> Result<Option<Frame>, Fault> {
         loop {
             let bytes = self.stored.peek(MAX_HEADER)?;
@@ -102,7 +98,6 @@ impl Zstd {
         }
     }
 
-    /// Skips a skippable frame: magic number, length, that many bytes.
     fn skip(&mut self) -> Result<(), Fault> {
         let mut head = [0; 8];
         self.stored.read_exact(&mut head)?;
@@ -131,8 +126,8 @@ impl Zstd {
             return Err(Fault::Unsupported("a reserved bit is set in a zstd frame header".into()));
         }
         let bytes = self.stored.peek(header.len)?.get(..header.len).unwrap_or_default();
-        // The first `init` of a decoder lets its buffer grow by doubling, which needs half as much memory again while it
-        // is copied; the second reserves the window at once.
+        // The first `init` of a decoder grows its buffer by doubling, and copying needs half as much memory again; the second
+        // reserves the window at once.
         for _ in 0..2 {
             self.decoder.init(bytes).map_err(Fault::damaged)?;
         }
@@ -140,11 +135,11 @@ impl Zstd {
         Ok(Frame { content_size: header.content_size, delivered: 0 })
     }
 
-    /// Refuses a block whose literals alone are too long. ruzstd checks that only after its buffer has grown for them, to twice the
-    /// window and more.
+    /// Refuses a block whose literals alone are too long. ruzstd checks that only after its buffer has grown for them, to more
+    /// than twice the window.
     fn check_block(&mut self) -> Result<(), Fault> {
-        // The block's header is three bytes long. That of its literals begins with their type and the format of their size. Only
-        // the fourth format has sizes that large (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
+        // The block header has three bytes. The literals' header starts with their type and the format of their size. Only the
+        // fourth format has sizes that large (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
         let &[block, _, _, a, b, c, ..] = self.stored.peek(6)? else { return Ok(()) };
         let is_compressed = block >> 1 & 3 == 2;
         let bits = if a & 3 < 2 { 20 } else { 18 };
@@ -155,10 +150,10 @@ impl Zstd {
         Ok(())
     }
 
-    /// Whether the frame that ended was what it claimed to be. ruzstd computes the checksum but compares nothing.
+    /// Checks the size and the checksum of a finished frame. ruzstd computes the checksum but compares nothing.
     fn check(&self, frame: &Frame) -> Result<(), Fault> {
         if frame.content_size.is_some_and(|declared| declared != frame.delivered) {
-            return Err(Fault::damaged("a zstd frame has not the size it declares"));
+            return Err(Fault::damaged("a zstd frame does not have the size that it declares"));
         }
         match self.decoder.get_checksum_from_data() {
             Some(stored) if self.decoder.get_calculated_checksum() != Some(stored) => {
@@ -190,7 +185,7 @@ impl Unpack for Zstd {
                 }
                 continue;
             }
-            // One block, 128 KiB at most, so that no more than the window and a block is in memory.
+            // One block, 128 KiB at most, so that only the window and one block are in memory.
             self.check_block()?;
             self.decoder
                 .decode_blocks(&mut self.stored, BlockDecodingStrategy::UptoBlocks(1))

@@ -1,7 +1,7 @@
-//! The board's own programs: what to do before anything else, and what to do on the freshly written disk.
+//! The board's own programs: one before anything else, one on the freshly written disk.
 //!
-//! They are other people's, and older than this program: any interpreter or none, whatever output, any duration. The
-//! contract is in `docs/board-programs.md`.
+//! They are older than this program, in any language, with any output and duration. The contract is in
+//! `docs/board-programs.md`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,14 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{self, Command, End, Speaker};
 
-/// Run before anything is read or written.
+/// Runs before anything is read or written.
 const INIT: &str = "/usr/bin/resin-init-board";
-/// Run when the internal boot partition has been filled.
+/// Runs when the internal boot partition is complete.
 pub const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
 
-/// Seconds that a board program may take; without it there is no limit.
+/// Seconds that a board program may take; no limit by default.
 pub const LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
 
-/// What the programs and plug-ins of the board find in their environment.
 #[derive(Debug, Clone)]
 pub struct Environment {
     paths: Paths,
@@ -29,13 +28,13 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// With the device's `config.json`, before a target was chosen.
+    /// Before a target was chosen.
     #[must_use]
     pub fn new(paths: &Paths, config_json: &Path) -> Self {
         Environment { paths: paths.clone(), config_json: config_json.to_owned(), target: None }
     }
 
-    /// With the target, by the name that matched: a link stays one.
+    /// `name` is the one that matched: a link stays a link.
     #[must_use]
     pub fn with_target(mut self, name: &Path) -> Self {
         self.target = Some(name.to_owned());
@@ -46,7 +45,6 @@ impl Environment {
         &self.paths
     }
 
-    /// The variables.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let boot = OsString::from(self.paths.boot());
@@ -61,7 +59,6 @@ impl Environment {
     }
 }
 
-/// The board's programs.
 #[derive(Debug, Clone)]
 pub struct Board {
     environment: Environment,
@@ -70,23 +67,20 @@ pub struct Board {
 }
 
 impl Board {
-    /// Those below the root of `environment`. No program is ended before `limit`; see [`limit`].
+    /// The programs below the root of `environment`. A program is killed only after `limit`; see [`limit`].
     #[must_use]
     pub fn new(environment: Environment, limit: Option<Duration>) -> Self {
         Board { environment, limit, silence: command::SILENCE }
     }
 
-    /// Warns after this much silence, rather than after five minutes.
+    /// Warns after this much silence; the default is five minutes.
     #[must_use]
     pub fn warn_after(mut self, silence: Duration) -> Self {
         self.silence = silence;
         self
     }
 
-    /// Finds out whether those that are installed can be run at all: after the disk was written it would be late.
-    ///
-    /// # Errors
-    /// [`Code::BoardProgramFailed`]; nothing was written.
+    /// Checks whether the installed programs can run at all; after the write it would be too late.
     pub fn check(&self) -> Result<()> {
         for name in [INIT, FLASHER] {
             if let Some(program) = self.installed(name) {
@@ -96,32 +90,25 @@ impl Board {
         Ok(())
     }
 
-    /// Runs `resin-init-board`, where installed.
-    ///
-    /// # Errors
-    /// [`Code::BoardProgramFailed`]; nothing was written.
     pub fn init_board(&self) -> Result<()> {
         self.run(INIT)
     }
 
-    /// Whether the board has a program for the freshly written disk. It may drive the LED, too.
+    /// This program may drive the LED, too.
     #[must_use]
     pub fn has_flasher_program(&self) -> bool {
         self.installed(FLASHER).is_some()
     }
 
-    /// Runs `resin-init-flasher-board`, where installed. To be called with the internal boot partition mounted at
-    /// [`POINT`] and the disk open nowhere.
-    ///
-    /// # Errors
-    /// [`Code::BoardProgramFailed`], after the disk was written.
+    /// Runs `resin-init-flasher-board`, where it is installed. The caller has mounted the internal boot partition at [`POINT`]
+    /// and holds the disk open nowhere.
     pub fn flasher_board(&self) -> Result<()> {
         self.run(FLASHER).map_err(Error::after_write)
     }
 
     fn installed(&self, name: &str) -> Option<PathBuf> {
         let path = self.environment.paths.at(name);
-        // A link to nothing is a program that cannot be run, not one that is not there.
+        // A dangling link is a program that cannot run, not a missing one.
         path.symlink_metadata().is_ok().then_some(path)
     }
 
@@ -145,7 +132,7 @@ impl Board {
             end => {
                 let e = failed(name, "the board's program failed:", ended.because());
                 Err(if matches!(end, End::TooLong(_)) {
-                    e.with_hint(format!("mend the program, or give it more time by {LIMIT_VARIABLE}"))
+                    e.with_hint(format!("fix the program, or give it more time with {LIMIT_VARIABLE}"))
                 } else {
                     e
                 })
@@ -154,10 +141,6 @@ impl Board {
     }
 }
 
-/// The limit that [`LIMIT_VARIABLE`] sets, in seconds.
-///
-/// # Errors
-/// [`Code::Usage`]: it is not a number above zero.
 pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
     command::seconds(variable).map_err(|found| {
         Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))

@@ -1,5 +1,3 @@
-//! The steps from the write on.
-
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -19,13 +17,11 @@ use crate::progress::{Progress, Stage};
 use crate::sys::signal::{self, SignalGuard};
 use crate::sys::systemd::{self, Inhibitor};
 
-/// Where the receipt goes on the internal boot partition.
 const RECEIPT: &str = "flash-receipt.json";
 
-/// Names the log of an initramfs, which is lost with it.
+/// The variable with the log file of an initramfs, which is lost with it.
 const LOG_VARIABLE: &str = "INITRAMFS_LOGFILE";
 
-/// Everything that these steps work with.
 pub(super) struct FinalSteps<'a> {
     pub(super) paths: &'a Paths,
     pub(super) ready: &'a Ready,
@@ -37,7 +33,7 @@ impl FinalSteps<'_> {
         &self.ready.prepared.plan
     }
 
-    /// Writes the image and reads it back. Before the disk becomes bootable signals are put off, for [`FinalSteps::finish`].
+    /// Writes the image and reads it back. Blocks signals before the disk becomes bootable, for [`FinalSteps::finish`].
     pub(super) fn write_image(&self) -> Result<(Receipt, Option<SignalGuard>)> {
         let _held = hold_off_shutdown();
         let guarded = Guarded { progress: self.watch.progress(), signal_guard: Mutex::new(None) };
@@ -45,8 +41,8 @@ impl FinalSteps<'_> {
         Ok((receipt, guarded.signal_guard.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Everything behind the write. When it fails, or a signal asks the program to end, the disk is made unbootable again.
-    /// `signal_guard` is held since before the end of the write.
+    /// All steps after the write. On a failure or a signal, the disk is made unbootable again. `signal_guard` was taken before
+    /// the end of the write.
     pub(super) fn finish(
         &self,
         (receipt, signal_guard): (Receipt, Option<SignalGuard>),
@@ -54,13 +50,13 @@ impl FinalSteps<'_> {
         time: Timeline,
     ) -> Result<Receipt> {
         let signal_guard = signal_guard.map_or_else(SignalGuard::begin, Ok).map_err(|e| {
-            Error::new(Code::Io, "cannot put off signals while the installation is finished").because(e)
+            Error::new(Code::Io, "cannot block signals while the installation is finished").because(e)
         });
         let mut mounted = None;
         let done = signal_guard.and_then(|signal_guard| {
             self.steps(receipt, plugin, &mut mounted, time).inspect(|_| signal_guard.release())
         });
-        // After a failure they stay put off: the program ends now anyway, and its last words are to be heard.
+        // After a failure signals stay blocked: the program ends anyway, and must still report its error.
         done.map_err(|e| undo::make_unbootable(self.plan(), mounted, e))
     }
 
@@ -79,8 +75,8 @@ impl FinalSteps<'_> {
         step.run("partitions", || look().map(drop))?;
         receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
         step.run("boot partition", || {
-            // Again: when a disk that was open for writing is closed, udev has the kernel read its table anew, and all of its
-            // partitions go and come back (systemd's udevd watches whole disks). A loader on this disk was such a write.
+            // Again: after a disk was open for writing, udev makes the kernel read its table again, and all of its partitions vanish
+            // and return (systemd's udevd watches whole disks). A bootloader on this disk was such a write.
             let node = look()?;
             let boot = mounted.insert(BootPartition::mount(&node, &self.paths.at(install::POINT))?);
             receipt.boot_partition = Some(self.populate(boot, &node, plugin)?);
@@ -101,11 +97,10 @@ impl FinalSteps<'_> {
     fn write_bootloaders(&self) -> Result<Vec<Written>> {
         let _held = hold_off_shutdown();
         let planned = self.ready.installation.bootloaders.iter();
-        // Judged again: the disk may now have other partitions than before.
+        // Prepared again: the disk may now have other partitions.
         planned.map(|b| bootloader::prepare(&b.write(), self.paths, None)?.run_before_power_off()).collect()
     }
 
-    /// Fills the mounted boot partition.
     fn populate(
         &self,
         boot: &BootPartition,
@@ -114,19 +109,19 @@ impl FinalSteps<'_> {
     ) -> Result<BootPartitionRecord> {
         let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
         let contents = &self.ready.installation.boot_partition;
-        // A log that does not fit is left behind: see `leave_records`.
+        // A log that does not fit is not copied: see `leave_records`.
         contents.check(&dest, log_file().map_or(0, |log| log.1)).or_else(|_| contents.check(&dest, 0))?;
         let held = hold_off_shutdown();
         let deployed = contents.deploy(&dest)?;
         drop(held);
-        // It may start a reboot, so nothing is held.
+        // The plug-in may start a reboot, so nothing is held open.
         plugin.bootloader_setup()?;
         let _held = hold_off_shutdown();
         contents.deploy_config_json(&dest)?;
         Ok(BootPartitionRecord { device: node.to_owned(), deployed })
     }
 
-    /// Receipt and log, the last that goes to the disk.
+    /// Receipt and log: the last writes to the disk.
     fn leave_records(&self, receipt: &Receipt, mounted: &mut Option<BootPartition>) -> Result<()> {
         let _held = hold_off_shutdown();
         let Some(boot) = mounted.as_ref() else { return Ok(()) };
@@ -138,8 +133,8 @@ impl FinalSteps<'_> {
                 Ok(bytes) => install::put(&dest, OsStr::new(&name), &bytes).map_err(|e| e.message()),
                 Err(e) => Err(e.to_string()),
             };
-            // Of interest to whoever looks for a fault, and no reason to throw away a good installation: in an
-            // initramfs there may be no medium any more to start another one from.
+            // The log only helps to find a fault, so a failure does not undo a good installation: in an initramfs there may be no
+            // medium any more to start another one from.
             if let Err(why) = kept {
                 tracing::warn!("cannot keep {}, which {LOG_VARIABLE} names: {why}", log.display());
             }
@@ -149,7 +144,7 @@ impl FinalSteps<'_> {
     }
 }
 
-/// Steps between which signals are looked at.
+/// Steps with a check for signals between them.
 struct Steps<'a> {
     time: &'a mut Timeline,
 }
@@ -168,7 +163,7 @@ fn refuse_after_signal(step: &str) -> Result<()> {
     Err(Error::new(Code::Interrupted, message).object(step))
 }
 
-/// Puts signals off before the disk becomes bootable. Until then one may end the program, and the disk has no table.
+/// Blocks signals before the disk becomes bootable. Until then one may end the program, because the disk has no table.
 struct Guarded<'a> {
     progress: &'a dyn Progress,
     signal_guard: Mutex<Option<SignalGuard>>,
@@ -186,9 +181,9 @@ impl Progress for Guarded<'_> {
     fn last_writes(&self) {
         let mut signal_guard = self.signal_guard.lock().unwrap_or_else(PoisonError::into_inner);
         if signal_guard.is_none() {
-            // Where it fails, it is tried again behind the write, and that is an error then.
+            // After the write this is tried again, and is then an error.
             *signal_guard =
-                SignalGuard::begin().inspect_err(|e| tracing::warn!("cannot put off signals: {e}")).ok();
+                SignalGuard::begin().inspect_err(|e| tracing::warn!("cannot block signals: {e}")).ok();
         }
     }
 
@@ -201,19 +196,18 @@ impl Progress for Guarded<'_> {
     }
 }
 
-/// As long as it lives, nobody shuts the system down by accident. There may be nobody to ask, which is no failure.
+/// Inhibits an accidental shutdown. Without systemd-logind there is no inhibitor, which is no failure.
 fn hold_off_shutdown() -> Option<Inhibitor> {
     systemd::inhibit_shutdown("copal", "the internal disk is being written")
 }
 
-/// The log of an initramfs and its bytes, where there is one.
 fn log_file() -> Option<(PathBuf, u64)> {
     let path = PathBuf::from(std::env::var_os(LOG_VARIABLE).filter(|v| !v.is_empty())?);
     let meta = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
     Some((path, meta.len()))
 }
 
-/// The present minute, UTC, as `YYYYmmddTHHMM`.
+/// UTC, as `YYYYmmddTHHMM`.
 fn minute() -> String {
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     now.chars().filter(|c| !matches!(c, '-' | ':')).take(13).collect()

@@ -1,4 +1,4 @@
-//! The medium's own boot partition.
+//! The installation medium's own boot partition.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,19 +10,15 @@ use crate::disk::select::{self, BootElsewhere};
 use crate::error::{Code, Error, Result};
 use crate::sys::mount;
 
-/// Label of a flasher medium's boot partition.
 const LABEL: &str = "flash-boot";
 
-/// Whoever has just looked at the mounted folder lets go of it soon.
+/// A program that has just read the mounted folder releases it soon.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Puts the boot partition of the disk that holds `/` at `/mnt/boot`, where that of another disk is mounted: an older
-/// flasher on the internal disk has the same label, and the mount unit goes by the label. Whether it had to.
+/// Mounts the boot partition of the disk that holds `/` at `/mnt/boot` if one of another disk is mounted there: an older
+/// flasher on the internal disk has the same label, and the mount unit goes by the label. Returns whether it did.
 ///
-/// Nothing is written: one mount goes, another, read-only, takes its place.
-///
-/// # Errors
-/// [`Code::MediumBootElsewhere`]: the right partition is not to be found, or cannot be mounted there.
+/// Writes nothing: it replaces a mount by a read-only one.
 pub(super) fn take_own_boot_partition(paths: &Paths) -> Result<bool> {
     let facts = Facts::gather(paths)?;
     let Some(elsewhere) = select::medium_boot_partition(&facts) else { return Ok(false) };

@@ -1,8 +1,7 @@
 //! A whole installation: from a flasher medium that has booted to a board that boots from its internal disk.
 //!
-//! Until the image is written, whatever goes wrong is a refusal and nothing has been touched. From then on the disk holds a
-//! complete partition table, and a failure takes it off again: the device starts its flasher once more, not half a
-//! system.
+//! Before the image is written, every failure is a refusal and nothing was changed. Afterwards the disk has a complete
+//! partition table, and a failure removes it again: the device starts its flasher again, and not half a system.
 
 pub mod board;
 mod finish;
@@ -36,21 +35,15 @@ use receipt::Receipt;
 pub use timeline::StepTime;
 use timeline::Timeline;
 
-/// An installation that succeeded. The device is still on.
+/// A successful installation. The device is still on.
 #[derive(Debug)]
 pub struct Installed {
-    /// What was done; a copy is in the internal boot partition.
     pub receipt: Receipt,
-    /// What the configuration wants to happen now.
     pub ending: Shutdown,
-    /// What the board's way to that may use.
     pub environment: Environment,
 }
 
-/// `resin-init-flasher`: installs, and ends the running system. Takes no arguments.
-///
-/// # Errors
-/// [`Code::Usage`] for arguments, then those of [`run`] and [`shutdown::now`]. On success it does not return.
+/// `resin-init-flasher`: installs, then ends the running system. Takes no arguments.
 pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     if let Some(arg) = args.first() {
         let message =
@@ -65,7 +58,6 @@ pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
 }
 
-/// Everything that is known before the first write.
 struct Ready {
     prepared: Prepared,
     installation: Installation,
@@ -75,21 +67,14 @@ struct Ready {
     environment: Environment,
 }
 
-/// Makes the plan of an installation as [`run`] does, without any program of the board and without waiting. Writes nothing.
-///
-/// # Errors
-/// Whatever makes the installation impossible.
+/// Makes the plan of an installation as [`run`] does, without running board programs and without waiting. Writes nothing.
 pub fn plan(request: &Request, progress: &dyn Progress) -> Result<Plan> {
     let inputs = Inputs::read(request)?;
     let Ready { prepared, installation, .. } = ready(request, inputs, progress)?;
     Ok(Plan { flash: prepared.plan, installation: Some(installation) })
 }
 
-/// Installs. `agree` sees the plan before anything is written, and may refuse it.
-///
-/// # Errors
-/// Refusals, with nothing written; those of the write; and those of the steps behind it, after which the disk is
-/// unbootable again.
+/// Installs. `agree` gets the plan before the first write, and may refuse it.
 pub fn run(
     request: &Request,
     watch: &Watch,
@@ -115,7 +100,7 @@ fn install(
     refuse_without_root()?;
     time.step("board set-up", || set_up_board(&request))?;
     time.step("medium", || own_medium(&mut request))?;
-    watch.tell_owner(&paths, owner(&request).as_ref());
+    watch.report_to_owner(&paths, owner(&request).as_ref());
     let inputs = time.step("inputs", || Inputs::read(&request))?;
     time.step("network", || {
         wait::wait_for_services(&paths, inputs.config.as_ref());
@@ -130,16 +115,16 @@ fn install(
     watch.planned(&ready.prepared.plan);
     let mut plugin = time.step("secure boot", || decide_on_encryption(&request, &ready))?;
 
-    // The plug-in was the last that could refuse: whoever reads this event takes the old system for lost.
+    // The plug-in was the last that could refuse: this event means that the old system is lost.
     watch.started(&ready.prepared.plan);
-    let site = FinalSteps { paths: &paths, ready: &ready, watch };
-    let receipt = time.step("write", || site.write_image())?;
-    let receipt = site.finish(receipt, &mut plugin, time)?;
+    let steps = FinalSteps { paths: &paths, ready: &ready, watch };
+    let receipt = time.step("write", || steps.write_image())?;
+    let receipt = steps.finish(receipt, &mut plugin, time)?;
     let ending = if ready.conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff };
     Ok(Installed { receipt, ending, environment: ready.environment })
 }
 
-/// Who is to hear of the progress. Whether the file is any good is found out later.
+/// The configuration for progress reports. A later step checks the file.
 fn owner(request: &Request) -> Option<ConfigJson> {
     ConfigJson::load(&config_json::locate(request.config_json.as_deref(), &request.paths)).ok()
 }
@@ -149,10 +134,9 @@ fn refuse_without_root() -> Result<()> {
         return Ok(());
     }
     let hint = "run as root, or write the image alone with --image-only to something that this user may open";
-    Err(Error::new(Code::NotRoot, "cannot install: this takes root's rights").with_hint(hint))
+    Err(Error::new(Code::NotRoot, "cannot install without root's rights").with_hint(hint))
 }
 
-/// The board's programs, with what is known before anything was read.
 fn board_of(environment: &Environment) -> Result<Board> {
     Ok(Board::new(environment.clone(), board::limit(std::env::var_os(board::LIMIT_VARIABLE))?))
 }
@@ -167,7 +151,7 @@ fn set_up_board(request: &Request) -> Result<()> {
 /// Boot files and `config.json` come from the medium that the system runs from.
 fn own_medium(request: &mut Request) -> Result<()> {
     if medium::take_own_boot_partition(&request.paths)? && request.config_json.is_none() {
-        // The copy in memory was made from the other disk.
+        // The copy in memory is from the other disk.
         request.config_json = Some("/mnt/boot/config.json".into());
     }
     Ok(())
@@ -177,7 +161,7 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
     let (Some(conf), Some(config)) = (inputs.conf.clone(), inputs.config.clone()) else {
         return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
     };
-    // Asked for later; a plan is to tell, too, that they cannot be understood.
+    // Needed later, but a plan reports invalid values too.
     let opted_in = config.installer_secureboot()?;
     config.installer_whitelist_pcr2()?;
     let prepared = inputs.prepare(request, progress)?;
@@ -188,7 +172,7 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
     Ok(Ready { prepared, installation, conf, config, board, environment })
 }
 
-/// Asks the board's plug-ins. This build encrypts nothing: it refuses where that is wanted.
+/// Asks the board's plug-ins. This build refuses encryption.
 fn decide_on_encryption(request: &Request, ready: &Ready) -> Result<Plugin> {
     let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()))?;
     plugin.secureboot_setup(ready.config.installer_secureboot()?)?;

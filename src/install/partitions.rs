@@ -13,23 +13,18 @@ use crate::image::BOOT_LABEL;
 use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
-/// How long the kernel may take to show the partitions, and udev to have dealt with them.
+/// How long the kernel may take to show the partitions, and udev to process them.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long to sleep between looks where the kernel's events cannot be had.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Waits until the kernel shows the partitions of `table` on `target`, and until udev has dealt with them: scripts look at
-/// `/dev/disk/by-*`. Gives the one with the boot partition's label.
+/// Waits until the kernel shows the partitions of `table` on `target` and udev has processed them, because scripts use
+/// `/dev/disk/by-*`. Returns the one with the boot partition's label.
 ///
-/// Only partitions of this very disk count, whatever other disks are labelled; the label is read from the file system
-/// itself, whatever udev knows.
-///
-/// # Errors
-/// [`Code::BootPartitionNotFound`] with all partitions and their labels.
+/// Only partitions of this disk count. The label is read from the file system itself, not from udev.
 pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<PathBuf> {
     let deadline = Instant::now() + TIMEOUT;
-    // Before the first look, so that nothing is missed between a look and the wait.
+    // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut found = look(paths, target)?;
     while !is_complete(&found, table) && Instant::now() < deadline {
@@ -40,11 +35,11 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
         tracing::warn!("the kernel does not show all partitions of {}", target.name.display());
     }
     if !uevent::udev_settled(paths.root(), deadline.max(Instant::now() + Duration::from_secs(5))) {
-        tracing::warn!("udev is still busy; going on");
+        tracing::warn!("udev is still busy; the installation continues");
     }
-    // It may have taken its time to make or to rename nodes.
+    // udev may have created or renamed nodes meanwhile.
     let mut found = look(paths, target)?;
-    // What the kernel still knows of an older table leads to other bytes of the disk.
+    // Partitions that the kernel knows from an older table lead to other bytes of the disk.
     found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
     let labelled: Vec<(Part, Option<String>)> =
         found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
@@ -55,11 +50,9 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
     }
 }
 
-/// A partition as the kernel shows it.
 #[derive(Debug, Clone)]
 struct Part {
     node: PathBuf,
-    /// Bytes from the disk's beginning.
     start: u64,
     size: u64,
 }
@@ -72,7 +65,7 @@ fn look(paths: &Paths, target: &Target) -> Result<Vec<Part>> {
     let start = |d: &Device| {
         let path = paths.at(format!("/sys/class/block/{}/start", d.kernel_name));
         let sectors: u64 = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
-        // Of 512 bytes, whatever the disk's sectors have.
+        // Units of 512 bytes, whatever the disk's sector size.
         sectors.checked_mul(512)
     };
     Ok(parts.filter_map(|d| Some(Part { node: facts.node_of(d), start: start(d)?, size: d.size })).collect())
@@ -84,15 +77,14 @@ impl Part {
     }
 }
 
-/// Every partition of the table is there, in its place, with its node.
+/// Every partition of the table exists, at its place, with its node.
 fn is_complete(found: &[Part], table: Option<&Table>) -> bool {
     let Some(table) = table else { return !found.is_empty() };
     table.partitions.iter().all(|q| found.iter().any(|p| p.is_at(q) && p.node.exists()))
 }
 
-/// Waits for something to happen to block devices.
 pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
-    // Not all nodes come with an event that this one hears of: looked at again every few seconds whatever happens.
+    // Some nodes appear without an event that is received here, so the check is repeated every few seconds.
     let until = deadline.min(Instant::now() + Duration::from_secs(2));
     match events.map(|e| e.wait(until)) {
         Some(Ok(_)) => {}
@@ -100,7 +92,6 @@ pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
     }
 }
 
-/// The label of the file system in a partition, read from it.
 pub(super) fn label_of(node: &Path) -> Option<String> {
     let device = block::Device::open(node, Access::Read)
         .inspect_err(|e| tracing::debug!("cannot open {}: {e}", node.display()))

@@ -1,4 +1,4 @@
-//! The plan of an installation: the writes of the image and all that follows them, as a value that is made before anything is written.
+//! The plan of an installation: the writes of the image and all later steps, as a value made before the first write.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,56 +16,41 @@ use crate::image::BOOT_LABEL;
 use crate::install::board::{self, Board};
 use crate::sys::power::Shutdown;
 
-/// Everything that `--plan` prints.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
-    /// The writes of the image.
     #[serde(flatten)]
     pub flash: flash::plan::Plan,
-    /// What follows them; `None` where the image is written alone.
+    /// Later steps; `None` where the image is written alone.
     pub installation: Option<Installation>,
 }
 
 impl From<flash::plan::Plan> for Plan {
-    /// Of the image alone.
     fn from(flash: flash::plan::Plan) -> Self {
         Plan { flash, installation: None }
     }
 }
 
-/// One bootloader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedBootloader {
-    /// StorageKind of place.
     pub kind: StorageKind,
-    /// The device as the configuration names it.
+    /// As the configuration names it.
     pub device: String,
-    /// The file on the medium.
     pub image: PathBuf,
-    /// Where it begins on the device, in bytes.
+    /// Its start on the device, in bytes.
     pub offset: u64,
-    /// Its bytes.
     pub length: u64,
 }
 
-/// What follows the image, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Installation {
-    /// Loaders outside the partitions.
     pub bootloaders: Vec<PlannedBootloader>,
-    /// Files of the internal boot partition.
     pub boot_partition: Contents,
-    /// The board's own program, where it has one.
     pub board_program: Option<PathBuf>,
-    /// The last step.
     pub ending: Shutdown,
 }
 
 impl Installation {
-    /// Finds out what is to be done behind the writes of `plan`, and whether it can be. Writes nothing.
-    ///
-    /// # Errors
-    /// Whatever would make a later step fail and can be told now.
+    /// Plans the steps after the writes of `plan`, and checks whether they are possible. Writes nothing.
     pub(super) fn new(
         paths: &Paths,
         conf: &FlasherConf,
@@ -91,7 +76,6 @@ impl Installation {
     }
 }
 
-/// Judges all of them.
 fn bootloaders(
     paths: &Paths,
     conf: &FlasherConf,
@@ -100,11 +84,10 @@ fn bootloaders(
     let mut planned: Vec<(PlannedBootloader, Prepared)> = Vec::new();
     for write in &conf.bootloader_writes {
         let (next, prepared) = PlannedBootloader::new(paths, write, plan)?;
-        // Each would be read back and found right, the first of them before the second had spoilt it.
+        // Each would pass its own read-back, the first one before the second overwrites it.
         if let Some((first, _)) = planned.iter().find(|(_, other)| other.overlaps(&prepared)) {
             let (a, b) = (first.image.display(), next.image.display());
-            let message =
-                format!("cannot write bootloaders: {a} and {b} lie over each other on {}", next.device);
+            let message = format!("cannot write bootloaders: {a} and {b} overlap on {}", next.device);
             let hint = "correct the block sizes and the blocks to skip in the board's recipe";
             return Err(Error::new(Code::ConfInvalid, message).object(&next.device).with_hint(hint));
         }
@@ -114,10 +97,11 @@ fn bootloaders(
 }
 
 impl PlannedBootloader {
-    /// Judges a write: the target disk by the table that the image brings, any other device as it is.
+    /// The target disk is judged by the image's table, any other device as it is now.
     fn new(paths: &Paths, write: &BootloaderWrite, plan: &flash::plan::Plan) -> Result<(Self, Prepared)> {
         let offset = write.offset().ok_or_else(|| {
-            let message = format!("{}: block size times skipped blocks is beyond any device", write.device);
+            let message =
+                format!("{}: block size times skipped blocks is past the end of any device", write.device);
             Error::new(Code::ConfInvalid, message).object(&write.device)
         })?;
         let write = bootloader::Write {
@@ -131,7 +115,7 @@ impl PlannedBootloader {
             table: plan.image.table.as_ref(),
         });
         let prepared = bootloader::prepare(&write, paths, coming.as_ref()).map_err(|e| match e.code() {
-            Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::LoaderTooLarge => e.with_hint(
+            Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::BootloaderTooLarge => e.with_hint(
                 "put the bootloader on the medium's boot partition, or correct its name in the board's recipe",
             ),
             _ => e,
@@ -147,7 +131,6 @@ impl PlannedBootloader {
         Ok((planned, prepared))
     }
 
-    /// For whoever writes it.
     #[must_use]
     pub fn write(&self) -> bootloader::Write {
         bootloader::Write { device: self.device.clone(), image: self.image.clone(), offset: self.offset }

@@ -1,8 +1,8 @@
-//! Secure-boot plug-ins: shell files of the board that have a say in every installation.
+//! Secure-boot plug-ins: shell files of the board that take part in every installation.
 //!
-//! One that defines `secureboot_setup` is always asked, and decides whether the installation is to be encrypted. This
-//! build installs unencrypted only: asked for more, it refuses while nothing is written. Whatever goes wrong in a plug-in
-//! refuses too, since it may be the part that was to lock the device.
+//! A plug-in that defines `secureboot_setup` is always called, and decides whether the installation is encrypted. This build
+//! installs unencrypted only: it refuses a request for encryption before the first write. Any failure of a plug-in refuses
+//! too, because the failed part may be the one that locks the device.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use super::shell::{Answer, Shell, present};
 use crate::error::{Code, Error, Result};
 use crate::sys::command;
 
-/// What the plug-ins rely on, then the plug-ins; behind them the board's configuration and this one. The order in which
-/// the script sourced them.
+/// In the order of the script: helpers first, then plug-ins, then the board's configuration and this configuration.
 const HELPERS: [&str; 3] =
     ["/usr/libexec/os-helpers-fs", "/usr/libexec/os-helpers-logging", "/usr/libexec/os-helpers-power"];
 const PLUGINS: [&str; 2] =
@@ -24,30 +23,22 @@ const SETUP: &str = "secureboot_setup";
 const BOOTLOADER_SETUP: &str = "secureboot_bootloader_setup";
 const BOOTLOADER_POSTSETUP: &str = "secureboot_bootloader_postsetup";
 
-/// The name of the firmware's boot entry.
 const BOOT_ENTRY_LABEL: &str = "balenaOS";
 
 const NAME: &str = "secure-boot plug-in";
 
-/// The board's plug-ins, in a bash of their own; or none, for boards without.
+/// The board's plug-ins, in a bash of their own; empty for boards without.
 pub struct Plugin {
     shell: Option<Shell>,
 }
 
 impl Plugin {
-    /// Starts the plug-ins that are installed below the root of `environment`, which must have the target; `conf` is the
-    /// board's configuration. Where none is installed, no bash is started, and everything else does nothing.
-    ///
-    /// # Errors
-    /// [`Code::PluginFailed`]: bash is missing, or one of the files ended it. Nothing was written.
+    /// Starts the plug-ins below the root of `environment`, which must have the target; `conf` is the board's configuration.
+    /// Without plug-ins there is no bash, and all other functions do nothing.
     pub fn start(environment: &Environment, conf: Option<&Path>) -> Result<Self> {
         Self::start_with(environment, conf, command::SILENCE)
     }
 
-    /// [`Plugin::start`], warning after this much silence.
-    ///
-    /// # Errors
-    /// As there.
     pub fn start_with(environment: &Environment, conf: Option<&Path>, silence: Duration) -> Result<Self> {
         let plugins = present(environment, &PLUGINS);
         let Some(first) = plugins.first() else { return Ok(Plugin { shell: None }) };
@@ -74,25 +65,15 @@ impl Plugin {
         Ok(Plugin { shell: Some(shell) })
     }
 
-    /// Refuses what can be refused without asking anybody: `opted_in`, the owner's wish for secure boot, on a board that has
-    /// no plug-in at all.
-    ///
-    /// # Errors
-    /// [`Code::EncryptionNotInThisBuild`]; nothing was written.
+    /// Refuses early: `opted_in`, the owner's request for secure boot, on a board without a plug-in.
     pub fn check(environment: &Environment, opted_in: bool) -> Result<()> {
-        if opted_in && present(environment, &PLUGINS).is_empty() { Err(nobody_grants()) } else { Ok(()) }
+        if opted_in && present(environment, &PLUGINS).is_empty() { Err(nothing_encrypts()) } else { Ok(()) }
     }
 
-    /// Lets a plug-in that defines `secureboot_setup` decide. `opted_in`: the owner asked for secure boot in
-    /// `config.json`.
-    ///
-    /// # Errors
-    /// [`Code::EncryptionNotInThisBuild`]: the plug-in decides for an encrypted installation, or the owner wants one and there
-    /// is no plug-in to be asked;
-    /// [`Code::PluginFailed`]: the plug-in gave up. Nothing was written to the disk.
+    /// Lets a plug-in that defines `secureboot_setup` decide. `opted_in`: `config.json` asks for secure boot.
     pub fn secureboot_setup(&mut self, opted_in: bool) -> Result<()> {
         match self.call(SETUP)? {
-            None if opted_in => Err(nobody_grants()),
+            None if opted_in => Err(nothing_encrypts()),
             None => Ok(()),
             Some(0) => {
                 let message = format!(
@@ -104,26 +85,18 @@ impl Plugin {
                 if opted_in {
                     tracing::warn!("config.json asks for secure boot, and the {NAME} does not provide it");
                 }
-                tracing::info!(
-                    "the {NAME} decided for an installation without encryption ({SETUP}: {status})"
-                );
+                tracing::info!("the {NAME} chose an installation without encryption ({SETUP}: {status})");
                 Ok(())
             }
         }
     }
 
-    /// `secureboot_bootloader_setup`, where defined; after the boot files, before `config.json`.
-    ///
-    /// # Errors
-    /// [`Code::PluginFailed`], after the disk was written: it failed, which was an error of the script, too.
+    /// `secureboot_bootloader_setup`, where defined: after the boot files, before `config.json`.
     pub fn bootloader_setup(&mut self) -> Result<()> {
         self.must_succeed(BOOTLOADER_SETUP)
     }
 
-    /// `secureboot_bootloader_postsetup`, where defined; after the internal boot partition was unmounted.
-    ///
-    /// # Errors
-    /// As [`Plugin::bootloader_setup`].
+    /// `secureboot_bootloader_postsetup`, where defined: after the internal boot partition was unmounted.
     pub fn bootloader_postsetup(&mut self) -> Result<()> {
         self.must_succeed(BOOTLOADER_POSTSETUP)
     }
@@ -138,7 +111,6 @@ impl Plugin {
         }
     }
 
-    /// The status of a function; `None` where no plug-in defines it.
     fn call(&mut self, function: &str) -> Result<Option<i32>> {
         let Some(shell) = &mut self.shell else { return Ok(None) };
         let failed = |cause: std::io::Error| {
@@ -157,13 +129,13 @@ impl Plugin {
         match answer {
             Answer::Status(status) => Ok(Some(status)),
             Answer::Gone(end, last) => Err(failed(command::because(end, &last))
-                .and_also("if it has started a reboot, that goes on; nothing else is done until then")),
+                .and_also("if it has started a reboot, the reboot continues; the installation stops here")),
         }
     }
 }
 
-/// To install all the same would be worse than not to.
-fn nobody_grants() -> Error {
+/// An installation without the requested protection is worse than none.
+fn nothing_encrypts() -> Error {
     let message = "cannot install with secure boot, as config.json asks (installer.secureboot): no plug-in of this board \
                    provides it, and this build does not encrypt";
     let hint = "remove installer.secureboot from config.json, or use the script that this program replaces";

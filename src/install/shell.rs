@@ -1,4 +1,4 @@
-//! One bash that keeps running, for shell functions of the board that share variables.
+//! A bash that keeps running, for shell functions of the board that share variables.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,28 @@ use crate::sys::command::{self, Command, End, Event, Running, Stream};
 
 const DRIVER: &str = include_str!("shell.sh");
 
-/// As whom the files see themselves (`$0`): the program that used to source them.
+/// `$0` of the shell files: the program that used to source them.
 const NAME: &str = "resin-init-flasher";
 
-/// For traps on EXIT, which may unmount or wipe.
+/// For EXIT traps, which may unmount or wipe.
 const TO_LEAVE: Duration = Duration::from_secs(30);
 
-/// What a request came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The status of the command.
     Status(i32),
-    /// The shell ended instead; how, and its last words.
+    /// The shell ended: how, and its last lines.
     Gone(End, String),
 }
 
-/// A bash. Dropped, it is given time to leave in good order.
+/// A bash. On drop it gets time to exit.
 pub(super) struct Shell {
     running: Running,
-    /// In front of its lines in the log.
     name: &'static str,
     last: String,
 }
 
 impl Shell {
-    /// Starts a bash that has read nothing yet; `None` without bash.
+    /// Starts a bash that has read no file; `None` without bash.
     pub(super) fn start(
         name: &'static str,
         environment: &Environment,
@@ -56,16 +53,15 @@ impl Shell {
         Ok(Some(Shell { running: command.start()?, name, last: String::new() }))
     }
 
-    /// Reads a shell file, as `.` does.
+    /// As `.` does.
     pub(super) fn source(&mut self, file: &Path) -> io::Result<Answer> {
-        // A line is a request.
+        // One line is one request.
         match file.to_str().filter(|f| !f.contains('\n')) {
             Some(file) => self.ask(&format!("source {file}")),
             None => Err(io::Error::new(io::ErrorKind::InvalidInput, "its name is not one line of text")),
         }
     }
 
-    /// Whether a function of this name is defined; the status is 0 if so.
     pub(super) fn has(&mut self, function: &str) -> io::Result<Answer> {
         self.ask(&format!("has {function}"))
     }
@@ -75,7 +71,6 @@ impl Shell {
         self.ask(&format!("call {function}"))
     }
 
-    /// Ends the shell after this time, whatever it does then.
     pub(super) fn limit(&mut self, limit: Duration) {
         self.running.limit(Some(limit));
     }
@@ -84,7 +79,6 @@ impl Shell {
         self.running.listen();
         self.last.clear();
         if let Err(e) = self.running.say(request) {
-            // It has ended, and says how below.
             tracing::debug!("{}: {request}: {e}", self.name);
         }
         loop {
@@ -104,7 +98,7 @@ impl Shell {
         }
     }
 
-    /// What it said before its answer belongs before it in the log.
+    /// Output from before the answer is logged before it.
     fn drain(&mut self) -> io::Result<()> {
         while let Event::Line(_, line) = self.running.next(Some(Instant::now()))? {
             self.heard(&line);
@@ -113,7 +107,7 @@ impl Shell {
     }
 
     fn heard(&mut self, line: &str) {
-        let (level, text) = command::told(line);
+        let (level, text) = command::level_and_text(line);
         let name = self.name;
         match level {
             Level::ERROR => tracing::error!("{name}: {text}"),
@@ -138,7 +132,7 @@ impl Drop for Shell {
     }
 }
 
-/// Those of `files` that are there, below the root of `environment`, in this order.
+/// The `files` that exist below the root of `environment`, in this order.
 pub(super) fn present(environment: &Environment, files: &[&str]) -> Vec<PathBuf> {
     files.iter().map(|f| environment.paths().at(f)).filter(|f| f.is_file()).collect()
 }

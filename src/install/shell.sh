@@ -8,7 +8,7 @@ BASH_XTRACEFD=197
 # Known to plug-ins, but not exported.
 # shellcheck disable=SC2034
 CRYPT=0
-# What the script that used to source these files had for them to tell how far they are.
+# The function by which the script that used to source these files let them report their progress.
 report_progress() { printf 'Percentage %s, status %s\n' "$1" "$2"; }
 # As in that script: a top-level command that fails ends it all.
 set -e

@@ -1,4 +1,4 @@
-//! The end of an installation: the device goes off, or reboots from its internal disk.
+//! The end of an installation: the device powers off, or reboots from its internal disk.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,28 +14,27 @@ use crate::sys::shutdown::{self, apart};
 pub use crate::sys::shutdown::{ShutdownMethod, ShutdownRefusal};
 use crate::sys::{command, signal, systemd};
 
-/// The board's own way, with what it may use.
+/// The board's own method, with the files that it uses.
 const HELPER: &str = "/usr/libexec/os-helpers-power";
 const USED_BY_HELPER: [&str; 2] = ["/usr/libexec/os-helpers-fs", "/usr/libexec/os-helpers-logging"];
 
-/// For the board's function, and the files it is read from; what hangs is ended.
+/// For the board's function and the files that define it; what hangs is killed.
 const HELPER_LIMIT: Duration = Duration::from_secs(60);
-/// From a function's return until the power must be gone.
+/// From a function's return until the power must be off.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
-/// systemd stops every service, ours among the first: whoever is still there after this time was forgotten.
+/// systemd stops every service, this one among the first. If this process still runs after that time, systemd has failed.
 const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(120);
-/// The kernel shuts down every device, and does not come back from it.
+/// The kernel shuts down every device, and does not return.
 const KERNEL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Some boards cut the power a moment after they were told.
+/// Some boards cut the power a moment after the request.
 const SYSRQ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Everything was flushed before, by whoever wrote it; this is for what others have written.
+/// All own writes are flushed already; this is for those of other programs.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 const ADBD_VARIABLE: &str = "ADBD_PID";
 const ADBD_PAUSE: Duration = Duration::from_secs(1);
 
-/// The function of the board's helper.
 fn function(ending: Shutdown) -> &'static str {
     match ending {
         Shutdown::PowerOff => "os_helpers_shutdown",
@@ -43,15 +42,15 @@ fn function(ending: Shutdown) -> &'static str {
     }
 }
 
-/// Ends the system as `ending` says, once nobody is connected to a recovery system any more. `conf` is the board's
-/// configuration, which its own way may use. On success this does not return; without systemd it never does, because its
-/// caller is PID 1's script, which would take a return for a failure.
+/// Ends the system once no client is connected to a recovery system any more. `conf` is the board's configuration, for its
+/// own method. Does not return on success. Without systemd it never does: its caller is PID 1's script, which would take a
+/// return for a failure.
 #[must_use]
 pub fn now(ending: Shutdown, environment: &Environment, conf: Option<PathBuf>) -> Error {
     let root = environment.paths().root();
     let managed = systemd::is_running(root);
     await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), thread::sleep);
-    // systemd stops this very service on its way down. That is no failure of it.
+    // systemd stops this service, too, which is no failure of it.
     if managed && let Err(e) = signal::term_is_success() {
         tracing::debug!("SIGTERM will look like a failure: {e}");
     }
@@ -82,17 +81,15 @@ pub fn now(ending: Shutdown, environment: &Environment, conf: Option<PathBuf>) -
     error
 }
 
-/// The ways of the system, below the board's own.
 pub struct Ways<'a> {
-    /// Asks systemd; [`ShutdownRefusal::NotHere`] where it does not run.
+    /// [`ShutdownRefusal::NotHere`] where systemd does not run.
     pub systemd: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
-    /// `reboot(2)`. Does not return, unless it fails.
+    /// `reboot(2)`. Returns only on failure.
     pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-    /// `/proc/sysrq-trigger`.
     pub sysrq: Box<dyn FnMut() -> io::Result<()> + 'a>,
 }
 
-/// All methods in order. `conf` is the board's configuration, which its own way may use.
+/// All methods in order. `conf` is the board's configuration, for its own method.
 #[must_use]
 pub fn shutdown_methods<'a>(
     ending: Shutdown,
@@ -107,15 +104,15 @@ pub fn shutdown_methods<'a>(
             helper(ending, environment, conf.as_ref(), HELPER_LIMIT)
         }),
         ShutdownMethod { name: "systemd", timeout: SYSTEMD_TIMEOUT, act: systemd },
-        // It has waited by itself.
+        // This function waits by itself.
         ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, KERNEL_TIMEOUT)),
         ShutdownMethod::new("sysrq", SYSRQ_TIMEOUT, move || Ok(sysrq()?)),
     ]
 }
 
-/// Flushes, calls a method and waits, for each method in order. `flush` must come back, even where a disk hangs. On success the
-/// system ends while this waits. So a return is a failure, with the effect that the installation itself has succeeded;
-/// without an init system that goes on, the caller must not return either.
+/// For each method in order: flushes, calls it, and waits. `flush` must return, even where a disk hangs. On success the
+/// system ends meanwhile, so a return is a failure, after an installation that succeeded. Without an init system that
+/// continues, the caller must not return either.
 #[must_use]
 pub fn end(
     ending: Shutdown,
@@ -125,13 +122,10 @@ pub fn end(
 ) -> Error {
     let reasons = shutdown::shut_down(ending, methods, flush, wait);
     let message = format!("the installation is complete, but the device does not {}", ending.verb());
-    Error::new(Code::EndingFailed, message).because(io::Error::other(reasons.join("; "))).after_success()
+    Error::new(Code::ShutdownFailed, message).because(io::Error::other(reasons.join("; "))).after_success()
 }
 
-/// The board's own way: a function of its power helper, if it has one. Ended after `limit`.
-///
-/// # Errors
-/// There is no such helper or function, or it failed.
+/// The board's own method: a function of its power helper, if it has one. Killed after `limit`.
 pub fn helper(
     ending: Shutdown,
     environment: &Environment,
@@ -171,9 +165,8 @@ pub fn helper(
     }
 }
 
-/// Waits until the debugging daemon of a recovery system is gone, as the value of `ADBD_PID` asks: somebody may be
-/// fetching files through it. It is no child of ours: our caller started it, who waits for us, and reaps it later. For as long as
-/// it takes.
+/// Waits without limit until the debugging daemon of a recovery system has ended; `ADBD_PID` has its number. An operator may
+/// be copying files through it. It is no child of this process: the caller started it, and reaps it later.
 pub fn await_adbd(value: Option<&OsStr>, mut wait: impl FnMut(Duration)) {
     let Some(value) = value.filter(|v| !v.is_empty()) else { return };
     let Some(pid) = value.to_str().and_then(|v| v.trim().parse().ok()).filter(|pid| *pid > 1) else {

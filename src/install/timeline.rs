@@ -1,23 +1,16 @@
-//! When which step began and how long it took: for the log, and for the receipt.
-
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::error::Result;
 
-/// One step that is over.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepTime {
-    /// What was done.
     pub step: &'static str,
-    /// When it began, in seconds after the start of the run.
     pub at: f64,
-    /// How long it took, in seconds.
     pub seconds: f64,
 }
 
-/// The clock of a run.
 #[derive(Debug)]
 pub(super) struct Timeline {
     began: Instant,
@@ -29,7 +22,6 @@ impl Timeline {
         Timeline { began: Instant::now(), steps: Vec::new() }
     }
 
-    /// Does a step, and logs how long it took.
     pub(super) fn step<T>(&mut self, step: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let at = self.began.elapsed();
         tracing::debug!("{step}: begins");
@@ -46,7 +38,6 @@ impl Timeline {
     }
 }
 
-/// To the millisecond.
 fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1000.0).round() / 1000.0
 }

@@ -1,5 +1,4 @@
-//! After a failure behind the write: a device that was not installed to the end must start its flasher again, not half a
-//! system.
+//! After a failure that follows the write: the device must start its flasher again, not half a system.
 
 use std::time::Duration;
 
@@ -9,11 +8,10 @@ use crate::flash::job;
 use crate::flash::plan::Plan;
 use crate::flash::write;
 
-/// How long whoever uses the disk has to let it go, udev for one.
+/// How long other programs, such as udev, have to release the disk.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes boot sector and partition table off the disk of `plan` once nothing of it is mounted, and gives `e` with what
-/// became of it.
+/// Clears boot sector and partition table of the disk of `plan` once none of it is mounted. Adds the outcome to `e`.
 pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Error) -> Error {
     let name = plan.target.name.display();
     if let Some(boot) = mounted
@@ -24,7 +22,7 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
     let cleared = match job::open_to_undo(&plan.target) {
         Ok(device) => {
             let cleared = write::disarm(plan, &device);
-            // So that nobody mounts what is no longer there.
+            // So that no partition is mounted that no longer exists.
             if let Err(why) = device.reread_partitions(TIMEOUT) {
                 tracing::debug!("the kernel keeps the partition table of {name}: {why}");
             }
@@ -40,6 +38,6 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
         tracing::warn!("{name} was made unbootable again: its boot sector and partition table are cleared");
         e
     } else {
-        e.and_also("its partition table could not be taken off again: it may boot half installed")
+        e.and_also("its partition table could not be cleared again: it may boot half installed")
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for the world: the network services, and a disk that is slow to appear. Bounded, and driven by events.
+//! Waits for network services, and for a disk that appears late. Bounded, and driven by events.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use crate::flash::job::Inputs;
 use crate::sys::systemd::{self, Waited};
 use crate::sys::uevent::Uevents;
 
-/// What registers the device, or lets its owner see it; either will do.
+/// They register the device, or show it to its owner; one is enough.
 const SERVICES: [&str; 2] = ["openvpn.service", "resin-device-register.service"];
 
-/// The scripts waited as long.
+/// The same time as in the scripts.
 const FOR_SERVICES: Duration = Duration::from_secs(15);
 
-/// Slow `NVMe`, eMMC behind a late module, a USB bridge, an array that is still being assembled.
+/// For slow `NVMe`, eMMC with a late module, a USB bridge, an array that is still being assembled.
 const FOR_DISK: Duration = Duration::from_secs(30);
 
-/// Gives the device a chance to register before its owner loses sight of it. A device that belongs to nobody, a system
-/// without these services or without systemd: no wait.
+/// Lets the device register before it goes offline. No wait for a device without a fleet, without these services, or
+/// without systemd.
 pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
     let provisioned = config.is_some_and(ConfigJson::is_provisioned);
     if !provisioned {
@@ -48,22 +48,22 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
             );
         }
         Waited::TimedOut => tracing::warn!(
-            "neither {} nor {} became active within {} s: no network? Flashing without",
+            "neither {} nor {} became active within {} s: no network? Flashing without it",
             SERVICES[0],
             SERVICES[1],
             FOR_SERVICES.as_secs()
         ),
         Waited::NoBus(why) => {
-            tracing::warn!("cannot ask systemd for network services ({why}); flashing without");
+            tracing::warn!("cannot ask systemd for network services ({why}); flashing without them");
         }
     }
 }
 
-/// Waits until there is a disk to choose. Whatever the outcome, the choice itself is made later, and tells more.
+/// Waits until there is a disk to choose. The later choice reports an error in detail.
 pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
     let began = Instant::now();
     let deadline = began + FOR_DISK;
-    // Before the first look, so that nothing is missed between a look and the wait.
+    // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut waiting = false;
     while let Err(e) = inputs.target(paths) {

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::sys::{log, output::Patient, terminal};
+use crate::sys::{log, output::BoundedOutput, terminal};
 
 pub mod bar;
 pub mod cloud;
@@ -82,7 +82,7 @@ pub fn for_stderr(prefix: &str) -> Shown {
 
 #[must_use]
 pub fn for_programs() -> Shown {
-    shown(json::Json::new(Patient::new(std::io::stdout())))
+    shown(json::Json::new(BoundedOutput::new(std::io::stdout())))
 }
 
 /// A bar where an operator started the service on a terminal, log events otherwise.

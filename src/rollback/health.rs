@@ -33,9 +33,9 @@ pub fn run_with(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
 fn stand_in(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     tracing::info!(
         "the bootloader fell back from the other slot; waiting {} s for rollback-altboot",
-        conf.altboot_patience.as_secs()
+        conf.altboot_timeout.as_secs()
     );
-    (context.platform.wait)(conf.altboot_patience);
+    (context.platform.wait)(conf.altboot_timeout);
     let guard = BootStateGuard::wait_for(context, "rollback-health")?;
     let seen = context.observe()?;
     if seen.phase != Phase::Altboot {

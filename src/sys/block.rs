@@ -1,4 +1,4 @@
-//! Reading, writing, zeroing and flushing a disk or a plain file past the page cache.
+//! Reads, writes, zeroes and flushes a disk or a plain file past the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,56 +13,33 @@ use nix::fcntl::{FallocateFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
 
 use super::buffer::ALIGN;
 
-/// What the write engine needs of a disk. One implementation for the real thing, others in tests that fail on purpose.
+/// The write engine's interface to a disk; tests implement it to inject failures.
 ///
-/// Calls come from several threads. They follow `pread(2)`/`pwrite(2)`: they may do less than asked.
+/// Several threads call it. As with `pread(2)` and `pwrite(2)`, a call may transfer less than requested.
 pub trait Medium: Sync {
-    /// Bytes. 0 once a device has gone.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// In bytes; 0 after the device was removed.
     fn size(&self) -> io::Result<u64>;
 
-    /// Offsets and lengths of reads and writes must be multiples of this; 1 where anything goes.
+    /// Offsets and lengths of reads and writes must be multiples of this; 1 means no restriction.
     fn block_size(&self) -> usize;
 
     /// Extends a plain file to `len` bytes of zeroes; a longer file and a disk keep their size.
-    ///
-    /// # Errors
-    /// As the operating system says.
     fn extend(&self, len: u64) -> io::Result<()>;
 
-    /// Reads at `offset`; returns 0 only at the end.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Returns 0 only at the end.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes at `offset`.
-    ///
-    /// # Errors
-    /// As the operating system says.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes a range, aligned to [`ALIGN`], read as zeroes, guaranteed, without writing them.
-    ///
-    /// # Errors
-    /// Any error means that this medium cannot; nothing may be assumed about the range then.
+    /// Makes a range, aligned to [`ALIGN`], read as zeroes without a write. The result is guaranteed.
     fn zero_range(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Returns when everything written is on the medium: the device's own cache is flushed too.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Returns when all writes are on the medium: the device's own cache is flushed too.
     fn flush(&self) -> io::Result<()>;
 
     /// After [`Medium::flush`]: the next reads come from the medium, not from the page cache.
-    ///
-    /// # Errors
-    /// As the operating system says.
     fn drop_cache(&self) -> io::Result<()>;
 
-    /// Whether reads and writes bypass the page cache.
     fn is_direct(&self) -> bool;
 }
 
@@ -70,7 +47,7 @@ pub trait Medium: Sync {
 mod ioctl {
     //! Numbers from `include/uapi/linux/fs.h`.
 
-    // It stores 64 bits everywhere, but its number is made with the size of a `size_t`.
+    // It always stores 64 bits, but its number contains the size of a `size_t`.
     nix::ioctl_read_bad!(blkgetsize64, nix::request_code_read!(0x12, 114, size_of::<usize>()), u64);
     nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
     nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
@@ -78,19 +55,17 @@ mod ioctl {
     nix::ioctl_read_bad!(blkroget, nix::request_code_none!(0x12, 94), nix::libc::c_int);
 }
 
-/// How a [`Device`] is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading only, shared.
     Read,
-    /// A block device that is there, for reading and writing, nobody else: `O_EXCL` and `flock`.
+    /// An existing block device for reading and writing, exclusively: `O_EXCL` and `flock`.
     ExclusiveDisk,
-    /// What is there, for reading and writing beside others who hold parts of it: `flock` only. `O_EXCL` on a disk fails
-    /// as soon as one of its partitions is mounted, and the running system's own disk always has one.
+    /// An existing device for reading and writing while other programs use parts of it: `flock` only. `O_EXCL` on a disk fails if
+    /// one of its partitions is mounted, as on the running system's own disk.
     Shared,
-    /// As [`Shared`](Self::Shared), but in spite of a lock: half a system that boots is worse than a write beside somebody else's.
+    /// As [`Shared`](Self::Shared), but ignores a lock: a half system that boots is worse than a concurrent write.
     Undo,
-    /// A plain file, made where it is missing, for reading and writing, nobody else: `flock`.
+    /// A plain file, created if missing, for reading and writing, exclusively: `flock`.
     ExclusiveFile,
 }
 
@@ -100,12 +75,10 @@ impl Access {
     }
 }
 
-/// An open block device or plain file.
 #[derive(Debug)]
 pub struct Device {
-    /// Direct where the medium takes it.
     file: File,
-    /// A second, buffered description of a plain file, for its unaligned tail.
+    /// A second, buffered description of a plain file, for its unaligned end.
     buffered: Option<File>,
     is_block: bool,
     block_size: usize,
@@ -115,12 +88,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens `path`, a block device or a regular file. Nothing but [`Access::ExclusiveFile`] ever makes a file: the node
-    /// of a disk that has just gone must not become one.
-    ///
-    /// # Errors
-    /// Of `open(2)`; `EBUSY` when the device is mounted or claimed; `EWOULDBLOCK` when somebody holds the lock;
-    /// `InvalidInput` when it is not what `access` asks for.
+    /// Opens a block device or a regular file. Only [`Access::ExclusiveFile`] creates a file: the node of a disk that was just
+    /// removed must not become one.
     pub fn open(path: &Path, access: Access) -> io::Result<Device> {
         let is_block = match std::fs::metadata(path) {
             Ok(m) if m.file_type().is_block_device() => true,
@@ -137,7 +106,7 @@ impl Device {
             Access::ExclusiveFile => false,
         };
         if is_block != expected {
-            let what = if expected { "not a block device any more" } else { "not a plain file any more" };
+            let what = if expected { "no longer a block device" } else { "no longer a plain file" };
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let (file, direct) = open_direct(path, access)?;
@@ -146,8 +115,8 @@ impl Device {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "changed while it was opened"));
         }
         if access.writes() {
-            // The lock keeps udev from probing (and holding) a device that is being written.
-            #[allow(deprecated)] // the owning type of nix takes the file away from us
+            // udev does not probe (and hold) a locked device.
+            #[allow(deprecated)] // nix's replacement takes ownership of the file
             let locked = nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock);
             match locked {
                 Err(e) if access == Access::Undo => tracing::warn!("{} is locked: {e}", path.display()),
@@ -167,22 +136,17 @@ impl Device {
         let block_size = if is_block { logical_block_size(&file)? } else { 1 };
         let rdev = meta.rdev();
         let dev = is_block.then(|| major_minor(rdev));
-        // Before 4.12 punching a hole into a block device could end in a discard, which guarantees nothing.
+        // Before 4.12, punching a hole into a block device could end in a discard, which guarantees nothing.
         let can_zero = access.writes() && (!is_block || kernel_at_least(4, 12));
         Ok(Device { file, buffered, is_block, block_size, direct: AtomicBool::new(direct), can_zero, dev })
     }
 
-    /// `(major, minor)` of a block device.
     #[must_use]
     pub fn dev(&self) -> Option<(u32, u32)> {
         self.dev
     }
 
-    /// Whether `path` still leads to what is open here. Not after a rename over it, its removal, or a link in its place that
-    /// leads elsewhere.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Whether `path` still leads to the open file. `false` after a rename over it, its removal, or a link to another file.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(path) {
@@ -192,10 +156,7 @@ impl Device {
         }
     }
 
-    /// Whether the device refuses writes; a plain file that could be opened does not.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Whether the device refuses writes; an open plain file never does.
     #[allow(unsafe_code)]
     pub fn is_read_only(&self) -> io::Result<bool> {
         if !self.is_block {
@@ -207,10 +168,7 @@ impl Device {
         Ok(ro != 0)
     }
 
-    /// Makes the kernel read the partition table again, trying for `timeout` while something keeps the disk busy.
-    ///
-    /// # Errors
-    /// `EBUSY` after `timeout`; `EINVAL` for a device without partitions.
+    /// Makes the kernel read the partition table again; retries for `timeout` while the disk is busy.
     #[allow(unsafe_code)]
     pub fn reread_partitions(&self, timeout: Duration) -> io::Result<()> {
         let end = std::time::Instant::now() + timeout;
@@ -226,18 +184,17 @@ impl Device {
         }
     }
 
-    /// Direct I/O turned out not to work: go on through the page cache.
     fn leave_direct(&self) -> io::Result<()> {
-        // First the description, then the flag: whoever sees the flag down may rely on it.
+        // The flag changes last: a thread that sees it cleared may rely on the description.
         let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(&self.file, FcntlArg::F_GETFL)?);
         nix::fcntl::fcntl(&self.file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
         if self.direct.swap(false, Ordering::AcqRel) {
-            tracing::warn!("direct I/O is refused here; going through the page cache");
+            tracing::warn!("direct I/O is refused here; using the page cache");
         }
         Ok(())
     }
 
-    /// Splits a request: how many of its first bytes can go direct, and the description for them.
+    /// How many of the first bytes can use direct I/O, and the description for them.
     fn route(&self, ptr: *const u8, len: usize, offset: u64) -> (usize, &File) {
         let (true, Some(buffered)) = (self.is_direct(), &self.buffered) else { return (len, &self.file) };
         let aligned = offset.is_multiple_of(ALIGN as u64) && (ptr as usize).is_multiple_of(ALIGN);
@@ -245,9 +202,9 @@ impl Device {
         if aligned && whole > 0 { (whole, &self.file) } else { (len, buffered) }
     }
 
-    /// Runs `io`; once more through the cache when the medium refuses direct I/O of an aligned request after all.
+    /// Runs `io`; repeats it through the cache if the medium refuses an aligned direct request.
     fn falling_back(&self, io: impl Fn() -> io::Result<usize>) -> io::Result<usize> {
-        // Asked before: by the time the request fails, another thread may have left direct I/O already.
+        // Read first: when the request fails, another thread may already have left direct I/O.
         let was_direct = self.is_direct();
         match io() {
             Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) && was_direct => {
@@ -306,8 +263,7 @@ impl Medium for Device {
         let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // On a block device this is the zeroing that the driver guarantees, or EOPNOTSUPP; never a plain discard
-        // (`blkdev_fallocate`, kernels from 4.12).
+        // The driver guarantees this zeroing or returns EOPNOTSUPP; it is never a plain discard (`blkdev_fallocate`, since 4.12).
         let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         Ok(nix::fcntl::fallocate(&self.file, how, offset, len)?)
     }
@@ -348,7 +304,7 @@ fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
     match open(flags | OFlag::O_DIRECT) {
         Ok(file) => Ok((file, true)),
         Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
-            tracing::warn!("no direct I/O on {}; going through the page cache", path.display());
+            tracing::warn!("no direct I/O on {}; using the page cache", path.display());
             Ok((open(flags)?, false))
         }
         Err(e) => Err(e),
@@ -356,9 +312,6 @@ fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
 }
 
 /// Makes the name of a file durable: flushes its folder.
-///
-/// # Errors
-/// As the operating system says.
 pub fn sync_name(path: &Path) -> io::Result<()> {
     let parent = std::path::absolute(path)?.parent().map(Path::to_owned);
     parent.map_or(Ok(()), |folder| File::open(folder)?.sync_all())
@@ -375,7 +328,6 @@ fn logical_block_size(file: &File) -> io::Result<usize> {
         .ok_or_else(|| io::Error::other(format!("impossible logical block size {size}")))
 }
 
-/// `(major, minor)` of a device number.
 #[must_use]
 pub fn major_minor(rdev: u64) -> (u32, u32) {
     let narrow = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);

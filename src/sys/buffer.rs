@@ -1,22 +1,19 @@
-//! Buffers that direct I/O accepts.
-
 use std::ops::{Deref, DerefMut};
 
-/// Alignment of the memory of direct I/O in bytes: a page, more than any block layer asks for.
+/// Memory alignment for direct I/O, in bytes: a page, more than any block layer requires.
 pub const ALIGN: usize = 4096;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGN]);
 
-/// A zeroed byte buffer that starts on a page boundary.
+/// Zeroed bytes that start on a page boundary.
 pub struct Buffer {
     pages: Vec<Page>,
     len: usize,
 }
 
 impl Buffer {
-    /// A buffer of `len` zero bytes.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Buffer { pages: vec![Page([0; ALIGN]); len.div_ceil(ALIGN)], len }

@@ -1,5 +1,3 @@
-//! What the loop driver says about its devices.
-
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,15 +8,13 @@ use super::block::major_minor;
 /// The file behind a loop device, as the driver holds it, wherever that file is visible now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backing {
-    /// Device number of the file system that holds the file.
     pub file_system: (u32, u32),
-    /// Inode number of the file.
     pub inode: u64,
-    /// The block device behind the loop device, where it is not a file.
+    /// Set where a block device is behind the loop device, and not a file.
     pub device: Option<(u32, u32)>,
 }
 
-/// `struct loop_info64` of `linux/loop.h`; the two strings and the key are of no interest here.
+/// `struct loop_info64` of `linux/loop.h`, without names for the strings and the key.
 #[repr(C)]
 struct LoopInfo64 {
     device: u64,
@@ -27,7 +23,7 @@ struct LoopInfo64 {
     rest: [u8; 208],
 }
 
-/// `linux/loop.h`: `LOOP_GET_STATUS64`, older than the numbering of ioctls by size and direction.
+/// `linux/loop.h`: `LOOP_GET_STATUS64` is older than the numbering of ioctls by size and direction.
 const LOOP_GET_STATUS64: u64 = 0x4c05;
 
 mod ioctl {
@@ -36,10 +32,6 @@ mod ioctl {
     nix::ioctl_read_bad!(loop_get_status64, LOOP_GET_STATUS64, LoopInfo64);
 }
 
-/// Asks the loop device at `node` what is behind it.
-///
-/// # Errors
-/// `ENXIO` where nothing is attached; whatever opening the node gives.
 #[allow(unsafe_code)]
 pub fn backing(node: &Path) -> io::Result<Backing> {
     let file = File::open(node)?;

@@ -1,4 +1,4 @@
-//! The operating system, and nothing of ours: the only place with `unsafe`.
+//! The operating system, without anything of copal: the only place with `unsafe`.
 
 pub mod block;
 pub mod buffer;

@@ -11,13 +11,11 @@ use nix::fcntl::FlockArg;
 
 use super::block::Medium;
 
-/// Major number of `/dev/mtdN` (`Documentation/admin-guide/devices.txt`).
 pub const CHAR_MAJOR: u32 = 90;
 
-/// Major number of `/dev/mtdblockN`.
 pub const BLOCK_MAJOR: u32 = 31;
 
-/// Flag of a device that takes writes: not a ROM, and not declared read-only.
+/// The device accepts writes: not a ROM, and not declared read-only.
 pub const WRITEABLE: u32 = 0x400;
 
 /// `struct mtd_info_user`.
@@ -53,22 +51,20 @@ mod ioctl {
     nix::ioctl_read!(memislocked, b'M', 23, RawRange);
 }
 
-/// Geometry, as the driver tells it.
+/// Geometry, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     /// `MTD_*` type: 3 NOR, 4 NAND, 8 NAND with several bits a cell, …
     pub kind: u8,
-    /// `MTD_*` flags, such as [`WRITEABLE`].
     pub flags: u32,
-    /// Bytes, modulo 2^32: larger devices are told by sysfs only.
+    /// In bytes, modulo 2^32: only sysfs has larger sizes.
     pub size: u32,
-    /// Bytes that are erased at once.
     pub erase_size: u32,
     /// Bytes that are written at once; 1 for most NOR.
     pub write_size: u32,
 }
 
-/// An open MTD character device. Reads come from the chip: nothing is cached on this way.
+/// Reads come from the chip: this device has no cache.
 #[derive(Debug)]
 pub struct Mtd {
     file: File,
@@ -76,34 +72,26 @@ pub struct Mtd {
 }
 
 impl Mtd {
-    /// Opens `path`. For writing, with a lock against others who write by the same rules.
-    ///
-    /// # Errors
-    /// Of `open(2)`; `EACCES` for writing to a device that takes none; `EWOULDBLOCK` when somebody holds the lock;
-    /// `InvalidInput` when it is no character device.
+    /// For writing, it takes a lock against other writers that use it.
     pub fn open(path: &Path, write: bool) -> io::Result<Mtd> {
         let file = OpenOptions::new().read(true).write(write).open(path)?;
         if !file.metadata()?.file_type().is_char_device() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a character device"));
         }
         if write {
-            #[allow(deprecated)] // the owning type of nix takes the file away from us
+            #[allow(deprecated)] // nix's replacement takes ownership of the file
             nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?;
         }
         let info = read_info(&file)?;
         Ok(Mtd { file, info })
     }
 
-    /// Geometry.
     #[must_use]
     pub fn info(&self) -> Info {
         self.info
     }
 
-    /// Erases whole erase blocks. Bits become 1; nothing is guaranteed about the range after an error.
-    ///
-    /// # Errors
-    /// As the driver says; `InvalidInput` beyond 4 GiB, which no NOR chip has.
+    /// Erases whole erase blocks: bits become 1. After an error the range may have any content.
     #[allow(unsafe_code)]
     pub fn erase(&self, start: u64, length: u64) -> io::Result<()> {
         let range = range(start, length)?;
@@ -112,10 +100,7 @@ impl Mtd {
         Ok(())
     }
 
-    /// Whether a range is locked against writing; `None` where the chip or its driver cannot tell.
-    ///
-    /// # Errors
-    /// As the driver says.
+    /// Whether a range is locked against writes; `None` where the chip or its driver does not report it.
     #[allow(unsafe_code)]
     pub fn is_locked(&self, start: u64, length: u64) -> io::Result<Option<bool>> {
         let mut range = range(start, length)?;
@@ -127,10 +112,7 @@ impl Mtd {
         }
     }
 
-    /// Lifts the lock of a range; whether the chip has locks at all.
-    ///
-    /// # Errors
-    /// As the driver says, such as `EINVAL` where the range cannot be unlocked by itself.
+    /// Unlocks a range; returns whether the chip has locks at all.
     #[allow(unsafe_code)]
     pub fn unlock(&self, start: u64, length: u64) -> io::Result<bool> {
         let range = range(start, length)?;
@@ -138,10 +120,7 @@ impl Mtd {
         supported(unsafe { ioctl::memunlock(self.file.as_raw_fd(), &raw const range) })
     }
 
-    /// Locks a range again; whether the chip has locks at all.
-    ///
-    /// # Errors
-    /// As the driver says.
+    /// Locks a range again; returns whether the chip has locks at all.
     #[allow(unsafe_code)]
     pub fn lock(&self, start: u64, length: u64) -> io::Result<bool> {
         let range = range(start, length)?;
@@ -149,10 +128,6 @@ impl Mtd {
         supported(unsafe { ioctl::memlock(self.file.as_raw_fd(), &raw const range) })
     }
 
-    /// Whether the erase block at `offset` is marked bad.
-    ///
-    /// # Errors
-    /// As the driver says.
     #[allow(unsafe_code)]
     pub fn is_bad(&self, offset: u64) -> io::Result<bool> {
         let offset = nix::libc::loff_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -192,7 +167,7 @@ impl Medium for Mtd {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // Writes return when the chip is done (`mtdchar_write` waits); there is no fsync on these files.
+        // Writes return when the chip has finished (`mtdchar_write` waits); these files have no fsync.
         Ok(())
     }
 

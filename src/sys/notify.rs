@@ -1,6 +1,6 @@
-//! What `systemctl status` shows about the service this program runs as: `sd_notify(3)`.
+//! Status text of the service for `systemctl status`: `sd_notify(3)`.
 //!
-//! Our own, because the libraries for it block when systemd does not read, and know no abstract sockets, which
+//! copal's own code, because the libraries for it block when systemd does not read, and do not support abstract sockets, which
 //! containers and older releases use.
 
 use std::ffi::OsStr;
@@ -10,31 +10,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Where systemd says whether and where it wants to hear from a service.
+/// systemd sets it to its socket if it accepts notifications.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// As much of a text as is sent; systemd takes 4096 bytes for a whole message.
+/// Longer texts are cut; systemd accepts 4096 bytes for a whole message.
 const LONGEST: usize = 512;
 
-/// Tells systemd, if it started this program and wants to know, what is being done. Never waits.
+/// Reports the current activity to systemd, if it started this program. Never waits.
 pub fn status(text: &str) {
-    // One too many for a busy systemd is not missed: the next one tells more.
-    tell(|socket| status_to(socket, text));
+    // A lost report does not matter: the next one replaces it.
+    notify(|socket| status_to(socket, text));
 }
 
-/// Tells systemd how a service of `Type=notify` stands.
 pub fn state(state: ServiceState) {
-    tell(|socket| send(socket, state.assignment()));
+    notify(|socket| send(socket, state.assignment()));
 }
 
-/// How a service stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceState {
-    /// It has started.
     Ready,
-    /// It is about to end by itself: whoever wants it from now on gets a new one, once this one has ended.
+    /// It is about to end by itself: a request from now on starts a new service after this one has ended.
     Stopping,
-    /// It is alive; due within the interval of [`watchdog`].
+    /// Due within the interval of [`watchdog`].
     Alive,
 }
 
@@ -48,7 +45,7 @@ impl ServiceState {
     }
 }
 
-/// Within which time systemd wants [`ServiceState::Alive`]; `None` where it does not: `sd_watchdog_enabled(3)`.
+/// The interval in which systemd expects [`ServiceState::Alive`], if any: `sd_watchdog_enabled(3)`.
 #[must_use]
 pub fn watchdog() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -56,19 +53,16 @@ pub fn watchdog() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|&us| ours && us > 0).map(Duration::from_micros)
 }
 
-fn tell(send: impl Fn(&OsStr) -> io::Result<()>) {
+fn notify(send: impl Fn(&OsStr) -> io::Result<()>) {
     let Some(socket) = std::env::var_os(VARIABLE).filter(|s| !s.is_empty()) else { return };
     if let Err(e) = send(&socket) {
         tracing::debug!("{VARIABLE}={}: {e}", socket.to_string_lossy());
     }
 }
 
-/// [`status`] to a given socket: a path, or `@` and the name of an abstract one.
-///
-/// # Errors
-/// There is no such socket; `WouldBlock` when nobody reads it.
+/// `socket`: a path, or `@` and the name of an abstract socket.
 pub fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
-    // A line break would begin another assignment, such as READY=1.
+    // A line break would start another assignment, such as READY=1.
     let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
     send(socket, &format!("STATUS={line}\n"))
 }
@@ -110,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_reads_costs_no_time() {
+    fn no_reader_costs_no_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         assert!(status_to(path.as_os_str(), "x").is_err());

@@ -1,4 +1,4 @@
-//! Output that nobody has to read: progress and log must not stop a job whose disk is half written.
+//! Output that may have no reader: progress and log must not stop a job whose disk is half written.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,50 +6,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How long a reader may leave a pipe or terminal full before it is taken for gone.
-const PATIENCE_MS: u16 = 1000;
+/// A reader that leaves a pipe or terminal full for this long counts as gone.
+const TIMEOUT_MS: u16 = 1000;
 
-/// The same before the program's last line, which is worth more.
-const LAST_PATIENCE_MS: u16 = 10_000;
+/// For the program's last line, which matters more.
+const LAST_TIMEOUT_MS: u16 = 10_000;
 
-/// Bytes that a pipe takes at once when it is writable at all (`PIPE_BUF` of Linux).
+/// Bytes that a writable pipe accepts at once (`PIPE_BUF` of Linux).
 const AT_ONCE: usize = 4096;
 
-/// A description that is written only when it takes the bytes. After a reader has let it wait once, it no longer waits
-/// for that reader, until it reads again.
-pub struct Patient<F> {
+/// Writes only when the descriptor accepts the bytes. After one timeout, it does not wait for the reader again until that
+/// reads.
+pub struct BoundedOutput<F> {
     out: F,
-    deaf: AtomicBool,
+    timed_out: AtomicBool,
 }
 
-impl<F: AsFd> Patient<F> {
-    /// Writes to `out`.
+impl<F: AsFd> BoundedOutput<F> {
     pub const fn new(out: F) -> Self {
-        Patient { out, deaf: AtomicBool::new(false) }
+        BoundedOutput { out, timed_out: AtomicBool::new(false) }
     }
 
-    /// Whether somebody takes a line now. Waits for a reader who was not late before.
+    /// Whether the reader accepts a line now. Waits only for a reader that was not late before.
     pub fn is_open(&self) -> bool {
-        let wait = if self.deaf.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
+        let wait = if self.timed_out.load(Ordering::Relaxed) { 0 } else { TIMEOUT_MS };
         let open = is_writable(self.out.as_fd(), wait).unwrap_or(false);
-        self.deaf.store(!open, Ordering::Relaxed);
+        self.timed_out.store(!open, Ordering::Relaxed);
         open
     }
 
-    /// Writes a line as a whole, or not at all, as long as it has at most [`AT_ONCE`] bytes.
-    ///
-    /// # Errors
-    /// `WouldBlock` when nobody reads; else those of `write(2)`.
+    /// Writes a line of at most [`AT_ONCE`] bytes as a whole, or not at all.
     pub fn line(&self, text: &[u8]) -> io::Result<()> {
-        self.parts(text, Patient::is_open)
+        self.parts(text, BoundedOutput::is_open)
     }
 
-    /// [`Patient::line`] for the last word of the program: waits ten seconds, whoever was late before.
-    ///
-    /// # Errors
-    /// As [`Patient::line`].
+    /// [`BoundedOutput::line`] for the program's last line: always waits up to ten seconds.
     pub fn last_line(&self, text: &[u8]) -> io::Result<()> {
-        self.parts(text, |this| is_writable(this.out.as_fd(), LAST_PATIENCE_MS).unwrap_or(false))
+        self.parts(text, |this| is_writable(this.out.as_fd(), LAST_TIMEOUT_MS).unwrap_or(false))
     }
 
     fn parts(&self, text: &[u8], is_open: impl Fn(&Self) -> bool) -> io::Result<()> {
@@ -68,7 +61,7 @@ impl<F: AsFd> Patient<F> {
     }
 }
 
-impl<F: AsFd> Write for Patient<F> {
+impl<F: AsFd> Write for BoundedOutput<F> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         self.line(text)?;
         Ok(text.len())
@@ -97,13 +90,13 @@ mod tests {
     #[test]
     fn a_reader_who_sleeps_costs_a_second_once() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let out = Patient::new(writer);
+        let out = BoundedOutput::new(writer);
         let line = [b'x'; 1000];
         let began = Instant::now();
         let written = (0..1000).filter(|_| out.line(&line).is_ok()).count();
         assert!(began.elapsed() < Duration::from_secs(10), "it waits for every line");
         assert!((16..1000).contains(&written), "{written}");
-        // Whole lines only; and once there is room again, they come again.
+        // Whole lines only; they continue when there is space again.
         let mut got = vec![0; written * 1000];
         reader.read_exact(&mut got).unwrap();
         out.line(&line).unwrap();

@@ -1,4 +1,4 @@
-//! Ending the system without systemd: the kernel's own ways, gentlest first.
+//! Ends the system without systemd: the kernel's own methods, gentlest first.
 
 use std::convert::Infallible;
 use std::fs::OpenOptions;
@@ -9,18 +9,14 @@ use std::time::Duration;
 
 use nix::sys::reboot::{RebootMode, reboot};
 
-/// How to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shutdown {
-    /// Power off.
     PowerOff,
-    /// Restart.
     Reboot,
 }
 
 impl Shutdown {
-    /// In words.
     #[must_use]
     pub const fn verb(self) -> &'static str {
         match self {
@@ -30,29 +26,25 @@ impl Shutdown {
     }
 }
 
-/// How long `sync(2)` may take before the system is ended without it: it never returns while a disk hangs, and whatever
-/// had to be on a disk was flushed before, by whoever wrote it.
+/// `sync(2)` never returns while a disk hangs, so the system ends without it after this time. All own writes were flushed before.
 const SYNC_LIMIT: Duration = Duration::from_secs(30);
 
-/// Between the letters of sysrq: the kernel syncs and remounts in the background, and tells nobody when it has.
+/// Between the letters of sysrq: the kernel syncs and remounts in the background, and does not report the end.
 const SYSRQ_PAUSE: Duration = Duration::from_secs(2);
 
-/// Writes dirty pages back, waiting at most `limit`; whether it was done by then.
+/// Writes dirty pages back; returns whether that finished within `limit`.
 #[must_use]
 pub fn sync_within(limit: Duration) -> bool {
     let (done, waiting) = mpsc::channel();
     let thread = std::thread::Builder::new().name("sync".into()).spawn(move || {
         nix::unistd::sync();
-        // Nobody waits any more, if it is late.
+        // A late result has no receiver.
         let _late = done.send(());
     });
     thread.is_ok() && waiting.recv_timeout(limit).is_ok()
 }
 
-/// `reboot(2)`, after `sync(2)`: no service is stopped and no file system unmounted. Returns only when it fails.
-///
-/// # Errors
-/// `EPERM` without `CAP_SYS_BOOT`.
+/// `reboot(2)`, after `sync(2)`: stops no service and unmounts no file system. Returns only on failure.
 pub fn kernel(ending: Shutdown) -> io::Result<Infallible> {
     if !sync_within(SYNC_LIMIT) {
         tracing::warn!("not everything was written back in {} s", SYNC_LIMIT.as_secs());
@@ -64,11 +56,8 @@ pub fn kernel(ending: Shutdown) -> io::Result<Infallible> {
     Ok(reboot(mode)?)
 }
 
-/// The last resort, by `/proc/sysrq-trigger` below `root`: sync, remount read-only, end. Takes some seconds. A return
-/// means that the kernel was asked; it may take a moment, or have no way to power this board off.
-///
-/// # Errors
-/// There is no such file (a kernel without sysrq, no `/proc`), or it may not be written to.
+/// The last resort, by `/proc/sysrq-trigger` below `root`: sync, remount read-only, end. Takes some seconds. After a return the
+/// kernel may still need a moment, or may be unable to power this board off.
 pub fn sysrq(ending: Shutdown, root: &Path) -> io::Result<()> {
     sysrq_with(ending, root, SYSRQ_PAUSE)
 }
@@ -78,7 +67,7 @@ fn sysrq_with(ending: Shutdown, root: &Path, pause: Duration) -> io::Result<()> 
         Shutdown::PowerOff => b"o",
         Shutdown::Reboot => b"b",
     };
-    // One open for all: after the remount, or on a dying system, another one may fail. And never made where it is not.
+    // One open for all letters: after the remount another one may fail. Never creates the file.
     let mut trigger = OpenOptions::new().append(true).open(root.join("proc/sysrq-trigger"))?;
     for letter in [b"s", b"u"] {
         trigger.write_all(letter)?;
@@ -87,8 +76,7 @@ fn sysrq_with(ending: Shutdown, root: &Path, pause: Duration) -> io::Result<()> 
     trigger.write_all(last)
 }
 
-/// Waits for the end that was asked for. Never returns: where this program stands in for PID 1's script, its return
-/// would be taken for a failure.
+/// Never returns: where this program replaces PID 1's script, a return would count as a failure.
 pub fn stay() -> ! {
     loop {
         std::thread::park();

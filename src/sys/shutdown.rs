@@ -1,7 +1,7 @@
 //! Shuts the system down by several methods, one after the other.
 //!
 //! Each method has failed on some device: a power-off returned and did nothing, a kernel hung in a driver. The gentlest method
-//! comes first. A method that accepts has time to act before the next one is tried; one that refuses has not.
+//! comes first. A method that accepts gets time to act before the next one is tried.
 
 use std::io;
 use std::sync::mpsc;
@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use super::power::Shutdown;
 
-/// Why a method was not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShutdownRefusal {
-    /// This system has none.
+    /// This system does not have it.
     NotHere,
-    /// It refused.
     Failed(String),
 }
 
@@ -25,18 +23,15 @@ impl From<io::Error> for ShutdownRefusal {
     }
 }
 
-/// One method.
 pub struct ShutdownMethod<'a> {
-    /// For the log.
     pub name: &'static str,
-    /// How long it may take to act once it has accepted.
+    /// How long it may take to act after it has accepted.
     pub timeout: Duration,
-    /// Asks it; `Ok` means that it has accepted.
+    /// `Ok`: the method has accepted.
     pub act: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
 }
 
 impl<'a> ShutdownMethod<'a> {
-    /// A method.
     pub fn new(
         name: &'static str,
         timeout: Duration,
@@ -46,8 +41,8 @@ impl<'a> ShutdownMethod<'a> {
     }
 }
 
-/// Flushes, calls a method and waits, for each method in order. `flush` must return, even where a disk hangs. On success the
-/// system ends during a wait. A return is a failure: the texts say what came of each method that this system has.
+/// For each method in order: flushes, calls it, and waits. `flush` must return, even where a disk hangs. On success the system
+/// ends during a wait, so a return is a failure; the texts are the results of the methods that this system has.
 #[must_use]
 pub fn shut_down(
     ending: Shutdown,
@@ -77,10 +72,7 @@ pub fn shut_down(
     reasons
 }
 
-/// Calls what may never come back, and waits for `timeout` whether it does.
-///
-/// # Errors
-/// Those of `job`, if it comes back in time.
+/// Calls a function that may never return, and waits for it up to `timeout`.
 pub fn apart(
     job: &std::sync::Arc<dyn Fn() -> io::Result<()> + Send + Sync>,
     timeout: Duration,
@@ -88,7 +80,7 @@ pub fn apart(
     let (done, waiting) = mpsc::channel();
     let job = job.clone();
     thread::Builder::new().name("ending".to_owned()).spawn(move || {
-        // Nobody waits any more, if it is late.
+        // A late result has no receiver.
         drop(done.send(job()));
     })?;
     match waiting.recv_timeout(timeout) {

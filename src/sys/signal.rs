@@ -1,4 +1,4 @@
-//! Signals that ask the program to end, put off while it must not.
+//! Blocks the signals that ask the program to end while it must not end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -6,13 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
-/// What a user, a service manager or a lost terminal sends. All of them end the program where nobody catches them.
+/// Sent by users, service managers and lost terminals. By default all of them end the program.
 const ENDING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// The last one that came; 0 for none.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
-/// Whether one of them was SIGHUP.
 static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note(signal: nix::libc::c_int) {
@@ -22,11 +20,7 @@ extern "C" fn note(signal: nix::libc::c_int) {
     }
 }
 
-/// From now on SIGTERM ends the program at once, as a success: for when all is done but waiting for the power to go, and
-/// the service manager ends everybody on the way there.
-///
-/// # Errors
-/// As the operating system says; then everything is as before.
+/// SIGTERM then ends the program at once, as a success: while the power goes off, the service manager stops all services.
 #[allow(unsafe_code)]
 pub fn term_is_success() -> io::Result<()> {
     extern "C" fn end(_signal: nix::libc::c_int) {
@@ -39,10 +33,7 @@ pub fn term_is_success() -> io::Result<()> {
     Ok(())
 }
 
-/// From now on a lost terminal ends neither this program nor what it starts.
-///
-/// # Errors
-/// As the operating system says.
+/// From now on a lost terminal ends neither this program nor its children.
 #[allow(unsafe_code)]
 pub fn ignore_hangup() -> io::Result<()> {
     let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
@@ -51,20 +42,15 @@ pub fn ignore_hangup() -> io::Result<()> {
     Ok(())
 }
 
-/// How many hold them off, and what the signals did before the first.
+/// How many guards exist, and the signal actions before the first.
 static HELD: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
-/// As long as one is held, SIGTERM, SIGINT, SIGHUP and SIGQUIT are only noted, in whichever thread they arrive.
-/// One that was ignored before still is.
+/// While one exists, SIGTERM, SIGINT, SIGHUP and SIGQUIT are only recorded, in all threads. An ignored signal stays ignored.
 #[derive(Debug)]
-#[must_use = "signals stay put off until `release`"]
+#[must_use = "signals stay blocked until `release`"]
 pub struct SignalGuard(());
 
 impl SignalGuard {
-    /// Begins.
-    ///
-    /// # Errors
-    /// As the operating system says; then everything is as before.
     #[allow(unsafe_code)]
     pub fn begin() -> io::Result<SignalGuard> {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,12 +58,12 @@ impl SignalGuard {
         if *count == 0 {
             CAME.store(0, Ordering::Relaxed);
             HUNG_UP.store(false, Ordering::Relaxed);
-            // Interrupted system calls go on by themselves.
+            // Interrupted system calls continue.
             let action = SigAction::new(SigHandler::Handler(note), SaFlags::SA_RESTART, SigSet::empty());
             for signal in ENDING {
                 // SAFETY: the handler does nothing but store to an atomic, which is async-signal-safe.
                 match unsafe { sigaction(signal, &action) } {
-                    // Ignored it stays: under `nohup` a lost terminal asks for nothing.
+                    // It stays ignored: under `nohup` a lost terminal requests nothing.
                     Ok(before) if matches!(before.handler(), SigHandler::SigIgn) => {
                         restore(&mut vec![(signal, before)]);
                         forget(signal);
@@ -94,8 +80,8 @@ impl SignalGuard {
         Ok(SignalGuard(()))
     }
 
-    /// Ends: signals mean what they meant before, and one that came in the meantime is sent again, which by default ends
-    /// the program here. Where the caller ignores or handles it, this returns.
+    /// Restores the signal actions, and sends a signal that came meanwhile again, which by default ends the program here. Returns if
+    /// the caller ignores or handles it.
     pub fn release(self) {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, former) = &mut *held;
@@ -113,29 +99,29 @@ impl SignalGuard {
     }
 }
 
-/// It came in the moment in which it was not ignored.
+/// Drops a signal that came just before it was ignored again.
 fn forget(signal: Signal) {
-    // Another one may have come since, which counts.
+    // Another one, which counts, may have come since.
     let _other = CAME.compare_exchange(signal as i32, 0, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 #[allow(unsafe_code)]
 fn restore(former: &mut Vec<(Signal, SigAction)>) {
     for (signal, before) in former.drain(..) {
-        // SAFETY: the handler is the one that was there before, with its own flags and mask.
+        // SAFETY: the handler is the earlier one, with its own flags and mask.
         if let Err(e) = unsafe { sigaction(signal, &before) } {
-            tracing::warn!("cannot restore what {signal} does: {e}");
+            tracing::warn!("cannot restore the action of {signal}: {e}");
         }
     }
 }
 
-/// Whether a lost terminal was among the signals that are put off: then the others may be nobody's wish, but the end of its session.
+/// Whether SIGHUP came: then the other signals may come from the end of its session.
 #[must_use]
 pub fn hung_up() -> bool {
     HUNG_UP.load(Ordering::Relaxed)
 }
 
-/// The signal that is put off, if one has come.
+/// The signal that came, if any.
 #[must_use]
 pub fn came() -> Option<Signal> {
     Signal::try_from(CAME.load(Ordering::Relaxed)).ok()
@@ -162,7 +148,7 @@ mod tests {
         off.release();
         assert_eq!(SEEN.load(Ordering::Relaxed), Signal::SIGHUP as i32);
 
-        // One test for both: they share what the process does with signals.
+        // One test for both: they share the signal actions of the process.
         let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         // SAFETY: nothing is run.
         unsafe { sigaction(Signal::SIGHUP, &ignored) }.unwrap();

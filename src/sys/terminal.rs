@@ -1,5 +1,3 @@
-//! What stderr is connected to.
-
 use std::io::IsTerminal;
 use std::os::fd::AsRawFd;
 
@@ -7,19 +5,18 @@ mod raw {
     nix::ioctl_read_bad!(window_size, nix::libc::TIOCGWINSZ, nix::libc::winsize);
 }
 
-/// Whether stderr is a terminal.
 #[must_use]
 pub fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Columns of the terminal on stderr; `None` where there is none or where it does not know (serial consoles).
+/// `None` where there is no terminal, or where it does not know its width (serial consoles).
 #[must_use]
 #[allow(unsafe_code)]
 pub fn stderr_width() -> Option<u16> {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ fills the structure it is given, which lives until the call returns; a descriptor that is no
-    // terminal gives ENOTTY.
+    // SAFETY: TIOCGWINSZ fills the structure that it is given, which lives until the call returns; other descriptors than a terminal
+    // give ENOTTY.
     unsafe { raw::window_size(std::io::stderr().as_raw_fd(), &raw mut size) }.ok()?;
     (size.ws_col > 0).then_some(size.ws_col)
 }

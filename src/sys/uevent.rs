@@ -1,4 +1,4 @@
-//! What the kernel tells about devices that come and go, and whether udev has dealt with it.
+//! Kernel events of devices that appear and disappear, and whether udev has processed them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,23 +12,20 @@ use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recvfrom, socket,
 };
 
-/// The multicast group the kernel itself sends to; udev sends to another one.
+/// The kernel's own multicast group; udev sends to another one.
 const KERNEL_GROUP: u32 = 1;
 
-/// Longer than any event: the kernel's environment of one has 2048 bytes at most.
+/// Longer than any event: the kernel limits its environment to 2048 bytes.
 const LONGEST: usize = 8192;
 
-/// Events of block devices, straight from the kernel: with udev and without.
+/// Events of block devices from the kernel; they do not need udev.
 #[derive(Debug)]
 pub struct Uevents {
     socket: OwnedFd,
 }
 
 impl Uevents {
-    /// Listens from now on. Open it first, then look at what is there, then wait: so that nothing is missed.
-    ///
-    /// # Errors
-    /// Those of `socket(2)` and `bind(2)`: a kernel without netlink, a sandbox.
+    /// Receives from now on. Open it first, then check what exists, then wait: so no event is missed.
     pub fn open() -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
@@ -37,11 +34,7 @@ impl Uevents {
         Ok(Uevents { socket })
     }
 
-    /// Waits until something has happened to a block device: `true`; or until `deadline`: `false`. All that is told up
-    /// to now is taken: look at everything again.
-    ///
-    /// # Errors
-    /// Those of `poll(2)` and `recvfrom(2)`.
+    /// Waits for an event of a block device (`true`) or for `deadline` (`false`). Consumes all events so far: check everything again.
     pub fn wait(&self, deadline: Instant) -> io::Result<bool> {
         loop {
             if self.drain()? {
@@ -53,7 +46,6 @@ impl Uevents {
         }
     }
 
-    /// Reads what is there; whether a block device is in it.
     fn drain(&self) -> io::Result<bool> {
         let mut buffer = [0; LONGEST];
         let mut found = false;
@@ -66,7 +58,7 @@ impl Uevents {
                 }
                 Err(Errno::EAGAIN) => return Ok(found),
                 Err(Errno::EINTR) => {}
-                // More than the socket holds: any of those that are lost may have been the one.
+                // The socket's buffer overflowed: a lost event may have been of a block device.
                 Err(Errno::ENOBUFS) => found = true,
                 Err(e) => return Err(e.into()),
             }
@@ -79,7 +71,6 @@ fn is_about_a_disk(event: &[u8]) -> bool {
     event.split(|b| *b == 0).any(|field| field == b"SUBSYSTEM=block")
 }
 
-/// Whether there is something to read before `deadline`.
 pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -95,12 +86,11 @@ pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool
     }
 }
 
-/// How long udev must have been idle. The kernel's event is on its way before udev shows that it is busy; its own
-/// `udevadm settle` asks the daemon, by a protocol that changes between its releases.
+/// How long udev must be idle. A kernel event comes before udev shows that it is busy; `udevadm settle` asks the daemon, by a
+/// protocol that changes between releases.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Waits until udev below `root` has had nothing to do for a moment, and so the links in `/dev/disk` are there; `false`
-/// if that is not so by `deadline`. Without udev: `true`, at once.
+/// Waits until udev was idle for a moment, so that the links in `/dev/disk` exist; `false` after `deadline`. Without udev `true`.
 #[must_use]
 pub fn udev_settled(root: &Path, deadline: Instant) -> bool {
     let folder = root.join("run/udev");
@@ -121,7 +111,7 @@ fn settled(folder: &Path, deadline: Instant) -> io::Result<bool> {
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_DELETE_SELF;
     watch.add_watch(folder, changes)?;
-    // The file is there while there are events in the queue. Watched first, looked at then.
+    // The file exists while the queue has events. It is watched first and checked then.
     let queue = folder.join("queue");
     let mut idle_since = Instant::now();
     loop {
@@ -136,7 +126,7 @@ fn settled(folder: &Path, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Takes what was told; whether it was about the queue.
+/// Consumes the events; returns whether one was of the queue.
 fn take(watch: &Inotify) -> io::Result<bool> {
     match watch.read_events() {
         Ok(events) => Ok(events.iter().any(|e| e.name.as_ref().is_none_or(|n| n == "queue"))),
@@ -154,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_apart() {
+    fn events_are_distinguished() {
         assert!(is_about_a_disk(
             b"add@/devices/x\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=block\0SEQNUM=1\0"
         ));
@@ -189,7 +179,7 @@ mod tests {
         std::fs::write(&queue, "").unwrap();
         assert!(!udev_settled(root.path(), soon(400)));
 
-        // Gone, there again at once, and gone: as it is while udev works through the events of many partitions.
+        // Removed, created and removed again: as when udev processes the events of many partitions.
         let began = Instant::now();
         let worker = std::thread::spawn(move || {
             for _ in 0..3 {

@@ -275,7 +275,7 @@ fn a_write_protected_disk_and_what_is_no_device_are_refused() {
         (disk.dir.path(), Code::ImageNotRegular),
         (Path::new("/dev/null"), Code::ImageNotRegular),
         (&empty, Code::ImageEmpty),
-        (&large, Code::LoaderTooLarge),
+        (&large, Code::BootloaderTooLarge),
     ] {
         let e = error(disk.disk.name(), image);
         assert_eq!(e.code(), code);

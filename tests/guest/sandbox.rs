@@ -273,7 +273,7 @@ fn hooks_and_health_checks_do_all_they_need_below_each_unit() {
     }
     assert_eq!(outcome.file("uboot"), "Result=success\n");
     let cleared = said(&outcome.journal(), "rollback-clear-bootcount");
-    for repaired in ["shared their clusters after a power cut", "making it writable again"] {
+    for repaired in ["shared their clusters after a power cut", "makes it writable again"] {
         assert!(cleared.contains(repaired), "{repaired}: {cleared}");
     }
     for backend in ["balena", "grub"] {

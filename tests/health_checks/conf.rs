@@ -29,7 +29,7 @@ fn without_a_file_the_scripts_values_hold() {
     let expected = RollbackConf {
         timeout: Duration::from_secs(60),
         count: 15,
-        altboot_patience: Duration::from_secs(900),
+        altboot_timeout: Duration::from_secs(900),
         check_limit: Duration::from_secs(300),
         units_required: false,
     };
@@ -47,7 +47,7 @@ fn every_key_has_its_value() {
     let expected = RollbackConf {
         timeout: Duration::from_secs(120),
         count: 30,
-        altboot_patience: Duration::from_secs(1800),
+        altboot_timeout: Duration::from_secs(1800),
         check_limit: Duration::from_secs(300),
         units_required: true,
     };

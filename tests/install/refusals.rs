@@ -85,7 +85,7 @@ fn bootloaders_that_lie_over_each_other() {
         ]);
     };
     second_at("132");
-    refused(&rig, "conf-invalid", "MLO and /mnt/boot/u-boot.img lie over each other");
+    refused(&rig, "conf-invalid", "MLO and /mnt/boot/u-boot.img overlap on");
     second_at("133");
     let out = rig.run(&["/copal", "flash", "--plan"]);
     assert!(out.status.success(), "one behind the other: {}", stderr(&out));

@@ -140,7 +140,7 @@ fn silence_is_warned_about_and_forgiven() {
     let (result, log) = logged(|| board(&root).warn_after(Duration::from_millis(300)).flasher_board());
     result.unwrap();
     let warnings = log.iter().filter(|l| {
-        *l == "WARN /usr/bin/resin-init-flasher-board has been silent for 0 min; it is still waited for"
+        *l == "WARN /usr/bin/resin-init-flasher-board has been silent for 0 min; copal still waits for it"
     });
     assert!(warnings.count() >= 2, "{log:?}");
 }

@@ -50,7 +50,7 @@ fn way_down(
         || story.borrow_mut().push("flush".to_owned()),
         |time| story.borrow_mut().push(format!("{} s", time.as_secs())),
     );
-    assert_eq!((e.code(), e.effect()), (Code::EndingFailed, Effect::Completed));
+    assert_eq!((e.code(), e.effect()), (Code::ShutdownFailed, Effect::Completed));
     (e.message(), story.into_inner())
 }
 

@@ -117,7 +117,7 @@ fn a_plugin_that_gives_up_refuses() {
         assert!(e.message().contains(why), "{body}: {e}");
         assert!(
             e.message()
-                .ends_with("if it has started a reboot, that goes on; nothing else is done until then"),
+                .ends_with("if it has started a reboot, the reboot continues; the installation stops here"),
             "{e}"
         );
     }

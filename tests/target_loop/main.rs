@@ -238,7 +238,7 @@ fn an_external_journal() {
     let device = format!("device={}", journal.name());
     run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "4096", "-J", &device, disk.name()]).unwrap();
     let _mounted = mount(&disk.node, &[]);
-    refused(&journal.node, Code::TargetHeld, &[journal.name(), "journal"]);
+    refused(&journal.node, Code::TargetInUse, &[journal.name(), "journal"]);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn a_loop_device_over_a_loop_device() {
     let disk = Loop::new(64 * MIB);
     let upper = Loop::over(&disk.node, &[]);
     let name = upper.node.file_name().unwrap().to_str().unwrap();
-    refused(&disk.node, Code::TargetHeld, &[name, "a loop device"]);
+    refused(&disk.node, Code::TargetInUse, &[name, "a loop device"]);
     named(&upper.node).unwrap();
     ext4(&upper.node);
     let mounted = mount(&upper.node, &[]);

@@ -28,7 +28,7 @@ fn a_file_system_on_a_volume_on_a_partition_is_a_mount_of_the_disk() {
     let mut t = machine();
     t.part("nvme0n1", "nvme0n1p2", "259:2", GIB).mapped("dm-0", "252:0", GIB, "vg-data", "LVM-x");
     t.stack("nvme0n1p2", "dm-0");
-    refused(&t, &["nvme0n1"], Code::TargetHeld, &["/dev/nvme0n1p2", "vg-data", "LVM"]);
+    refused(&t, &["nvme0n1"], Code::TargetInUse, &["/dev/nvme0n1p2", "vg-data", "LVM"]);
     t.mount("252:0", "/data", "ext4", "/dev/mapper/vg-data", "rw");
     refused(&t, &["nvme0n1"], Code::TargetMounted, &["vg-data", "/data"]);
 }
@@ -46,7 +46,7 @@ fn each_holder_is_named_with_what_it_is() {
             None => t.disk(holder, dev, GIB),
         };
         t.stack("nvme0n1", holder);
-        refused(&t, &["nvme0n1"], Code::TargetHeld, &words);
+        refused(&t, &["nvme0n1"], Code::TargetInUse, &words);
     }
 }
 
@@ -54,7 +54,7 @@ fn each_holder_is_named_with_what_it_is() {
 fn a_loop_device_over_the_disk_itself_holds_it() {
     let mut t = machine();
     t.loopback("loop3", "7:3", GIB, "/dev/nvme0n1");
-    refused(&t, &["nvme0n1"], Code::TargetHeld, &["loop3", "a loop device"]);
+    refused(&t, &["nvme0n1"], Code::TargetInUse, &["loop3", "a loop device"]);
     t.mount("7:3", "/x", "ext4", "/dev/loop3", "rw");
     refused(&t, &["nvme0n1"], Code::TargetMounted, &["loop3", "/x"]);
 }
@@ -79,7 +79,7 @@ fn a_member_of_a_mounted_btrfs_is_in_use_though_no_mount_names_it() {
 
     let mut elsewhere = machine(); // mounted where this process cannot see it
     elsewhere.folder("/sys/fs/btrfs/u/devices/nvme0n1");
-    refused(&elsewhere, &["nvme0n1"], Code::TargetHeld, &["btrfs"]);
+    refused(&elsewhere, &["nvme0n1"], Code::TargetInUse, &["btrfs"]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn external_logs_and_journals_are_uses() {
 
     let mut t = machine();
     t.folder("/proc/fs/jbd2/nvme0n1");
-    refused(&t, &["nvme0n1"], Code::TargetHeld, &["journal"]);
+    refused(&t, &["nvme0n1"], Code::TargetInUse, &["journal"]);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn what_is_in_use_is_said_first() {
     t.disk("sdb", "8:16", MIB).attr("sdb", "ro", "1");
     refused(&t, &["sdb"], Code::TargetReadOnly, &["read-only"]);
     t.mapped("dm-0", "252:0", GIB, "v", "LVM-x").stack("sdb", "dm-0");
-    refused(&t, &["sdb"], Code::TargetHeld, &[]);
+    refused(&t, &["sdb"], Code::TargetInUse, &[]);
     t.swap("/dev/sdb", "partition");
     refused(&t, &["sdb"], Code::TargetSwap, &[]);
     t.mount("8:16", "/x", "ext4", "/dev/sdb", "rw");

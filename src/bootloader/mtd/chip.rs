@@ -1,5 +1,3 @@
-//! Which MTD devices there are, and which one a name means.
-
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -9,31 +7,25 @@ use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
 use crate::sys::mtd::{BLOCK_MAJOR, CHAR_MAJOR, WRITEABLE};
 
-/// Prefix of the name of an MTD device that is asked for by what it is called, as on the kernel's command line.
+/// Prefix for the label of an MTD device, as on the kernel's command line.
 pub(in crate::bootloader) const BY_NAME: &str = "mtd:";
 
-/// One MTD device, as sysfs describes it (`Documentation/ABI/testing/sysfs-class-mtd`).
+/// As sysfs describes it (`Documentation/ABI/testing/sysfs-class-mtd`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Chip {
-    /// Number N of `/dev/mtdN`.
+    /// N of `/dev/mtdN`.
     pub index: u32,
-    /// What it is called: chip or partition.
     pub name: String,
     /// `nor`, `nand`, `ram`, …
     #[serde(rename = "type")]
     pub kind: String,
-    /// Bytes.
     pub size: u64,
-    /// Bytes erased at once.
     pub erase_size: u64,
-    /// Bytes written at once.
     pub write_size: u64,
-    /// Whether it takes writes at all.
     pub writeable: bool,
 }
 
 impl Chip {
-    /// The one with this number.
     pub(super) fn read(paths: &Paths, index: u32) -> Option<Chip> {
         let folder = paths.at(format!("/sys/class/mtd/mtd{index}"));
         let text = |name: &str| fs::read_to_string(folder.join(name)).ok().map(|t| t.trim().to_owned());
@@ -51,12 +43,11 @@ impl Chip {
     }
 }
 
-/// All of this device, by number.
 #[must_use]
 pub fn list(paths: &Paths) -> Vec<Chip> {
     let entries = fs::read_dir(paths.at("/sys/class/mtd")).into_iter().flatten().flatten();
     let indices = entries.filter_map(|e| index_of(e.file_name().to_str()?));
-    // `mtd0ro` is `mtd0` once more.
+    // `mtd0ro` is the same device as `mtd0`.
     let indices: std::collections::BTreeSet<u32> = indices.collect();
     indices.into_iter().filter_map(|index| Chip::read(paths, index)).collect()
 }
@@ -68,7 +59,6 @@ fn index_of(name: &str) -> Option<u32> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Which MTD device is asked for, if any.
 pub(super) fn index(asked: &NamedDevice<'_>) -> Result<Option<u32>> {
     if let Some(label) = asked.name.strip_prefix(BY_NAME) {
         return by_label(label, asked.paths).map(Some);
@@ -77,7 +67,7 @@ pub(super) fn index(asked: &NamedDevice<'_>) -> Result<Option<u32>> {
     if let Ok(meta) = fs::metadata(&node) {
         match (meta.file_type(), major_minor(meta.rdev())) {
             (t, (BLOCK_MAJOR, minor)) if t.is_block_device() => return Ok(Some(minor)),
-            // Two nodes a device, the second one read-only.
+            // Each device has two nodes, the second one read-only.
             (t, (CHAR_MAJOR, minor)) if t.is_char_device() => return Ok(Some(minor / 2)),
             _ => {}
         }
@@ -89,7 +79,7 @@ fn by_label(label: &str, paths: &Paths) -> Result<u32> {
     let all = list(paths);
     let found: Vec<u32> = all.iter().filter(|c| c.name == label).map(|c| c.index).collect();
     let missing = |why: String| {
-        Error::new(Code::FlashDeviceMissing, format!("cannot tell which device {BY_NAME}{label} is: {why}"))
+        Error::new(Code::FlashDeviceMissing, format!("cannot find device {BY_NAME}{label}: {why}"))
             .object(format!("{BY_NAME}{label}"))
     };
     match found.as_slice() {

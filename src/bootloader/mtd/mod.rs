@@ -1,7 +1,7 @@
-//! Raw flash: NOR chips and their partitions, by the kernel's MTD layer.
+//! Raw flash: NOR chips and their partitions, through the kernel's MTD layer.
 //!
-//! `/dev/mtdblockN` is taken as `/dev/mtdN`: the block device hides erasing, and erases what has not changed. Only where
-//! a kernel has no character devices it is written, whole erase blocks at a time.
+//! `/dev/mtdblockN` means `/dev/mtdN`: the block device hides erasing, and erases unchanged blocks. It is written, in whole
+//! erase blocks, only where the kernel has no character devices.
 
 mod chip;
 
@@ -24,14 +24,11 @@ use crate::sys::mtd::{BLOCK_MAJOR, Mtd};
 pub(super) use chip::BY_NAME;
 pub use chip::{Chip, list};
 
-/// The types that take a loader as it is: NOR, memory that is kept (or mapped, in tests), and Atmel's DataFlash.
+/// Types without bad blocks: NOR, battery-backed memory (or mapped memory in tests), and Atmel's DataFlash.
 const WRITTEN_HERE: [&str; 3] = ["nor", "ram", "dataflash"];
 
-/// The way to a chip.
 enum Way {
-    /// `/dev/mtdN`.
     Char(PathBuf),
-    /// `/dev/mtdblockN`.
     Block(PathBuf),
 }
 
@@ -41,11 +38,10 @@ struct Flash {
     way: Way,
 }
 
-/// Takes MTD devices under all their names.
+/// Accepts MTD devices under all their names.
 pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
     let Some(index) = chip::index(asked)? else { return Ok(None) };
     let missing = |why: &str| {
-        // By the name it was asked for.
         Error::new(Code::FlashDeviceMissing, format!("cannot write a bootloader to {}: {why}", asked.name))
             .object(asked.name)
     };
@@ -66,10 +62,10 @@ pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> 
 
 impl Flash {
     fn open(&self, node: &Path, write: bool) -> Result<CharDevice<'_>> {
-        // Nobody takes a lock on it but another copal: no patience needed.
+        // Only another copal locks it, so this does not wait.
         let mtd = Mtd::open(node, write).map_err(|e| cannot_open(node, e))?;
         let info = mtd.info();
-        // What the driver says now; sysfs alone has sizes beyond 4 GiB.
+        // The driver's sizes; only sysfs has sizes beyond 4 GiB.
         let unit = u64::from(info.erase_size).max(1);
         let grain = u64::from(info.write_size).max(1);
         Ok(CharDevice { mtd, name: self.name(), size: self.chip.size, unit, grain, lifted: Vec::new() })
@@ -86,14 +82,14 @@ impl Flash {
             return Ok(());
         }
         if kind.ends_with("nand") {
-            let why = "it is NAND, where bad blocks and the boot ROM's own layout decide where a loader goes";
+            let why = "it is NAND, where bad blocks and the boot ROM's own layout decide where a bootloader is placed";
             let hint = "let the board's own program write it, with nandwrite or kobs-ng";
             return Err(self.refuse(Code::FlashDeviceUnsupported, why).with_hint(hint));
         }
         Err(self.refuse(Code::FlashDeviceUnsupported, &format!("it is of type {kind}")))
     }
 
-    /// UBI and JFFS2 hold a whole device.
+    /// UBI and JFFS2 use a whole device.
     fn refuse_used(&self) -> Result<()> {
         let ubi = fs::read_dir(self.paths.at("/sys/class/ubi")).into_iter().flatten().flatten();
         let attached = ubi
@@ -131,7 +127,6 @@ impl Flash {
     }
 }
 
-/// The erase blocks that `span` touches.
 fn units(span: &Range<u64>, unit: u64) -> impl Iterator<Item = u64> {
     let unit = unit.max(1);
     let count = span.end.div_ceil(unit).saturating_sub(span.start / unit);
@@ -139,8 +134,8 @@ fn units(span: &Range<u64>, unit: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| (first + i) * unit)
 }
 
-/// The erase blocks of `range` that are locked, as `is_locked` says. Neighbours are joined: SPI NOR locks from one end of the
-/// chip, so that blocks in between can be locked again only together.
+/// The locked erase blocks of `range`, by `is_locked`. Adjacent ones are joined: SPI NOR locks from one end of the chip, so
+/// blocks in between can be locked again only together.
 fn locked(range: &Range<u64>, unit: u64, is_locked: impl Fn(u64) -> Option<bool>) -> Option<Vec<Range<u64>>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for start in units(range, unit) {
@@ -206,14 +201,13 @@ impl Target for Flash {
     }
 }
 
-/// An open character device as a place.
 struct CharDevice<'a> {
     mtd: Mtd,
     name: &'a Path,
     size: u64,
     unit: u64,
     grain: u64,
-    /// What was locked before.
+    /// Ranges that were locked before.
     lifted: Vec<Range<u64>>,
 }
 
@@ -222,9 +216,9 @@ impl CharDevice<'_> {
         Io::new(&self.mtd, self.name)
     }
 
-    /// Blocks of `range` that are locked, neighbours as one; `None` where the chip cannot tell.
+    /// The locked blocks of `range`, adjacent ones joined; `None` where the chip does not report locks.
     fn locked(&self, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
-        // Whatever error a driver has for "no such thing".
+        // Drivers differ in the error for "not supported".
         locked(range, self.unit, |unit| self.mtd.is_locked(unit, self.unit).ok().flatten())
     }
 }
@@ -268,7 +262,7 @@ impl Storage for CharDevice<'_> {
 
     fn unlock(&mut self, range: Range<u64>) -> Result<()> {
         let Some(locked) = self.locked(&range) else {
-            // Some drivers can unlock, but not tell. Where it was needed and did not help, erasing fails.
+            // Some drivers unlock, but do not report locks. If a failed unlock was necessary, erasing fails.
             if let Err(e) = self.mtd.unlock(range.start, range.end - range.start) {
                 tracing::debug!("{} cannot be unlocked: {e}", self.name.display());
             }
@@ -283,7 +277,7 @@ impl Storage for CharDevice<'_> {
             self.lifted = locked;
             return Ok(());
         };
-        // SPI NOR locks from one end of the chip: a part in the middle cannot be unlocked by itself.
+        // SPI NOR locks from one end of the chip: a part in the middle cannot be unlocked alone.
         let all = 0..self.size;
         if self.locked(&all).is_none_or(|l| l != [all.clone()]) {
             return Err(refused(e));

@@ -1,22 +1,15 @@
-//! Which file system, or other content that must not be overwritten, a partition carries, by its signature.
-//!
-//! The places are those of the kernel's own headers (`include/uapi/linux/magic.h`, `fs/*/`, `drivers/md/`, `mm/swapfile.c`)
-//! or of the format's specification, named beside each.
+//! Content of a partition by its signature. The offsets are from the kernel's headers (`include/uapi/linux/magic.h`, `fs/*/`,
+//! `drivers/md/`, `mm/swapfile.c`) or from the format's specification, named at each.
 
 use std::io;
 
 use super::label::{ReadAt, is_fat};
 
-/// Page sizes of the architectures balenaOS runs on: the signature of a swap area ends with its first page.
+/// Page sizes of balenaOS architectures: the signature of a swap area ends with its first page.
 const PAGES: [u64; 3] = [4096, 16 << 10, 64 << 10];
 
-/// Names what the partition that starts at offset 0 of `read_at` carries; `None` where nothing known is there. A
-/// partition that only holds a loader has none of these signatures.
-///
-/// The places are read in ascending order, and none behind the first that answers: a stream is read once.
-///
-/// # Errors
-/// Those of `read_at`, save `UnexpectedEof`, which only means that the partition is too small for that signature.
+/// `None` where the content is unknown, such as a bootloader. Reads in ascending order, and stops at the first match: a stream is
+/// read once.
 pub fn file_system(
     read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
 ) -> io::Result<Option<&'static str>> {
@@ -35,17 +28,16 @@ pub fn file_system(
         {
             return Ok(Some("swap"));
         }
-        // Version 1.2 of the superblock, the default of mdadm (`drivers/md/md.c`).
+        // Superblock version 1.2, the default of mdadm (`drivers/md/md.c`).
         if page == 4096 && piece(read_at, page, 4)?.is_some_and(|m| is_md(&m)) {
             return Ok(Some("a RAID member"));
         }
     }
-    // `struct btrfs_super_block` at 64 KiB, its magic 64 bytes into it.
+    // `struct btrfs_super_block` at 64 KiB; its magic is 64 bytes into it.
     let btrfs = piece(read_at, (64 << 10) + 64, 8)?;
     Ok(btrfs.filter(|m| m == b"_BHRfS_M").map(|_| "btrfs"))
 }
 
-/// Boot sectors and superblocks at byte 0.
 fn in_first_sector(sector: &[u8]) -> Option<&'static str> {
     let at = |place: usize, magic: &[u8]| sector.get(place..place + magic.len()) == Some(magic);
     // The OEM names are part of the formats (exFAT specification 3.1.2; `fs/ntfs3/ntfs.h`).
@@ -64,15 +56,14 @@ fn in_first_sector(sector: &[u8]) -> Option<&'static str> {
     } else if at(0, b"LABELONE") && at(24, b"LVM2 001") {
         Some("LVM")
     } else if is_md(sector) {
-        // Version 1.1 of the superblock.
         Some("a RAID member")
     } else {
         None
     }
 }
 
-/// Superblocks at byte 1024, and LVM's label, which may be in any of the first four sectors (`lib/label/label.h` of
-/// LVM2). `sectors` are the second to the fourth.
+/// Superblocks at byte 1024, and LVM's label, which may be in any of the first four sectors (`lib/label/label.h` of LVM2).
+/// `sectors` are the second to the fourth.
 fn in_superblock(sectors: &[u8]) -> Option<&'static str> {
     let at = |place: usize, magic: &[u8]| sectors.get(place..place + magic.len()) == Some(magic);
     let superblock = 1024 - 512;
@@ -80,8 +71,8 @@ fn in_superblock(sectors: &[u8]) -> Option<&'static str> {
         let bytes = sectors.get(superblock + place..superblock + place + 4);
         bytes.and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
-    // Two bytes of magic alone would be met by chance in a loader: the inode count (0x00) and the logarithm of the block
-    // size (0x18, at most 64 KiB) have to make sense too.
+    // A bootloader can contain two bytes of magic by chance: the inode count (0x00) and the logarithm of the block size (0x18,
+    // at most 64 KiB) must make sense too.
     if at(superblock + 0x38, &[0x53, 0xef]) && le32(0) > 0 && le32(0x18) <= 6 {
         return Some("ext");
     }
@@ -112,7 +103,6 @@ fn piece(read_at: &mut ReadAt<'_>, at: u64, len: usize) -> io::Result<Option<Vec
 mod tests {
     use super::*;
 
-    /// Bytes at an offset.
     type Mark = (usize, &'static [u8]);
 
     fn found(marks: &[Mark], len: usize) -> Option<&'static str> {
@@ -165,7 +155,6 @@ mod tests {
         for len in [0, 511, 512, 2048, 4096, 65607] {
             assert_eq!(found(&[], len), None, "{len}");
         }
-        // The magic of ext by chance.
         assert_eq!(found(&[(1024 + 0x38, &[0x53, 0xef])], 4096), None);
         let odd: &[Mark] = &[(1024, &[1]), (1024 + 0x18, &[9]), (1024 + 0x38, &[0x53, 0xef])];
         assert_eq!(found(odd, 4096), None);

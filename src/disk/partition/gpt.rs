@@ -5,16 +5,15 @@ use std::ops::Range;
 use super::label::ReadAt;
 use super::{Flaw, Partition, get};
 
-/// Largest entry array that is read: 1024 entries of 512 bytes; 128 of 128 bytes are usual.
+/// 1024 entries of 512 bytes; 128 of 128 bytes are usual.
 const MAX_ARRAY: u64 = 512 << 10;
 
-/// Most bytes from the backup's entries to its end: they are kept in memory until the rest of the image is verified.
+/// From the backup's entries to its end: memory holds them until the rest of the image is verified.
 const MAX_BACKUP: u64 = 1 << 20;
 
-/// Length of the header's defined part.
 const HEADER: usize = 92;
 
-/// Header fields that matter here. Positions in LBAs.
+/// Positions are in LBAs.
 #[derive(Clone, PartialEq, Eq)]
 struct Header {
     own: u64,
@@ -28,7 +27,6 @@ struct Header {
     array_crc: u32,
 }
 
-/// A valid primary table.
 pub(super) struct Primary {
     sector: u64,
     header: Header,
@@ -42,14 +40,13 @@ impl Primary {
         u32::try_from(self.sector).unwrap_or(512)
     }
 
-    /// Header and entry array.
     pub(super) fn areas(&self) -> [Range<u64>; 2] {
         let array = self.header.array.saturating_mul(self.sector);
         let len = self.header.array_len().next_multiple_of(self.sector);
         [self.sector..2 * self.sector, array..array.saturating_add(len)]
     }
 
-    /// Where the backup is, if its entry array lies right before its header, as every tool has it.
+    /// Where the backup is if its entry array ends right before its header, as every tool writes it.
     pub(super) fn assumed_backup(&self) -> Range<u64> {
         let array = self.header.array_len().next_multiple_of(self.sector);
         self.span.saturating_sub(array + self.sector)..self.span
@@ -57,7 +54,6 @@ impl Primary {
 }
 
 impl Header {
-    /// Reads and checks the header in `sector` bytes that are the sector `own`.
     fn parse(sector: &[u8], own: u64, name: &str) -> Result<Header, Flaw> {
         let le32 = |at: usize| -> u32 {
             sector.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
@@ -107,7 +103,6 @@ impl Header {
         u64::from(self.count) * u64::from(self.entry_len)
     }
 
-    /// Reads the entry array and checks its checksum.
     fn entries(&self, read_at: &mut ReadAt<'_>, sector: u64, name: &str) -> Result<Vec<u8>, Flaw> {
         let len = usize::try_from(self.array_len()).unwrap_or(0);
         let what = format!("the {name} GPT's entries");
@@ -119,14 +114,14 @@ impl Header {
     }
 }
 
-/// Byte offset of a sector; refused beyond what a file can have.
+/// Byte offset of a sector. Refuses one that is larger than a file can be.
 fn bytes(lba: u64, sector: u64) -> Result<u64, Flaw> {
     lba.checked_mul(sector)
         .filter(|b| *b < 1 << 62)
         .ok_or_else(|| Flaw::Invalid(format!("sector {lba} cannot exist")))
 }
 
-/// Reads the primary table: sectors of 512 bytes, else of 4096.
+/// Tries sectors of 512 bytes, then of 4096.
 pub(super) fn primary(read_at: &mut ReadAt<'_>) -> Result<Primary, Flaw> {
     let at = |sector: u64| usize::try_from(sector).map(|len| (sector, len)).unwrap_or((512, 512));
     let mut first_flaw = None;
@@ -136,7 +131,7 @@ pub(super) fn primary(read_at: &mut ReadAt<'_>) -> Result<Primary, Flaw> {
         match header {
             Ok((header, _)) => return with_entries(read_at, sector, header),
             Err(Flaw::Pending) => return Err(Flaw::Pending),
-            // What the usual size says is the better message, unless nothing is there at all.
+            // The message for 512 bytes is the better one, unless that size finds nothing at all.
             Err(flaw) => drop(first_flaw.get_or_insert(flaw)),
         }
     }
@@ -170,7 +165,6 @@ fn with_entries(read_at: &mut ReadAt<'_>, sector: u64, header: Header) -> Result
     Ok(Primary { sector, header, partitions, span })
 }
 
-/// One entry; `None` for an unused one.
 fn partition(entry: &[u8], index: u32, sector: u64, header: &Header) -> Result<Option<Partition>, Flaw> {
     let le64 = |at: usize| -> u64 {
         entry.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
@@ -197,7 +191,6 @@ fn partition(entry: &[u8], index: u32, sector: u64, header: &Header) -> Result<O
     Ok(Some(Partition { index, start, size: end - start, name, label: None, file_system: None }))
 }
 
-/// Checks the backup against the primary and returns its bytes: entry array and header.
 pub(super) fn backup(read_at: &mut ReadAt<'_>, primary: &Primary) -> Result<Range<u64>, Flaw> {
     let (sector, first) = (primary.sector, &primary.header);
     let assumed = primary.assumed_backup();
@@ -218,7 +211,7 @@ pub(super) fn backup(read_at: &mut ReadAt<'_>, primary: &Primary) -> Result<Rang
     if space > MAX_BACKUP {
         return Err(Flaw::Invalid("the entries of its backup GPT lie far from their header".into()));
     }
-    // Same checksum as the primary's, as just compared: same entries.
+    // The checksum equals the primary's, as just compared, so the entries are the same.
     header.entries(read_at, sector, "backup")?;
     Ok(bytes(header.array, sector)?..primary.span)
 }

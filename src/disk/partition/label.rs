@@ -1,25 +1,20 @@
-//! File-system labels, read from the file system itself: of FAT (Microsoft's FAT specification 1.03) and ext2/3/4
+//! Labels from the file system itself: FAT (Microsoft's FAT specification 1.03) and ext2/3/4
 //! (`Documentation/filesystems/ext4/super.rst` of the kernel).
 
 use std::io;
 
-/// Reads exactly the buffer at a byte offset. `UnexpectedEof`: the device or image ends before.
+/// Fills the buffer from a byte offset. `UnexpectedEof`: the device or image ends before.
 pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
-/// Bytes of a folder entry.
 const ENTRY: usize = 32;
 
-/// A FAT folder has at most this many entries; bounds the search in a damaged one.
+/// The format's limit; it bounds the search in a damaged folder.
 const MAX_ENTRIES: u64 = 65536;
 
-/// Folder bytes read at once.
 const STEP: u64 = 4096;
 
-/// The label of the file system that starts at offset 0 of `read_at`; `None` where there is no label or no file system
-/// known here. For FAT that is the root folder's volume entry, else the boot sector's field; `NO NAME` is none.
-///
-/// # Errors
-/// Those of `read_at`, save `UnexpectedEof`, which only means that this cannot be such a file system.
+/// The label of the file system that starts at offset 0 of `read_at`; `None` for no label or an unknown file system. For
+/// FAT: the volume entry of the root folder, else the field of the boot sector. `NO NAME` means no label.
 pub fn label(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<String>> {
     match find(read_at) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -30,7 +25,7 @@ pub fn label(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::R
 fn find(read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
     let mut boot = [0; 512];
     read_at(0, &mut boot)?;
-    // FAT first: making an ext file system clears the boot sector, making a FAT leaves an old ext superblock.
+    // FAT first: mkfs.ext4 clears the boot sector, but mkfs.vfat leaves an old ext superblock.
     if let Some(fat) = Fat::parse(&boot) {
         return match fat.root_label(read_at)? {
             Some(name) => Ok(Some(name).filter(|n| !n.is_empty())),
@@ -48,18 +43,13 @@ fn find(read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&name).into_owned()).filter(|n| !n.is_empty()))
 }
 
-/// The UUID of the ext2/3/4 file system that starts at offset 0 of `read_at`, in lower case with its dashes; `None` where there is
-/// another one, or none.
-///
-/// # Errors
-/// As for [`label`].
+/// The UUID of the ext2/3/4 file system that starts at offset 0 of `read_at`, in lower case with dashes; `None` for any other.
 pub fn ext_uuid(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<String>> {
     let mut superblock = [0; 136];
     match read_at(1024, &mut superblock) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    // s_magic at 0x38, s_uuid at 0x68.
     let uuid = superblock.get(0x68..0x78).filter(|_| le16(&superblock, 0x38) == 0xef53);
     let dashes = [4, 6, 8, 10];
     let hex = |(at, byte): (usize, &u8)| {
@@ -80,22 +70,18 @@ fn le32(bytes: &[u8], at: usize) -> u64 {
     le16(bytes, at) | le16(bytes, at + 2) << 16
 }
 
-/// Eleven bytes of a FAT name, blanks at the end cut off; `NO NAME` and blanks come out empty.
+/// Eleven bytes of a FAT name without blanks at the end; `NO NAME` becomes empty.
 fn fat_name(raw: &[u8]) -> String {
     let name = String::from_utf8_lossy(raw);
     let name = name.trim_end_matches([' ', '\0']);
     if name == "NO NAME" { String::new() } else { name.to_owned() }
 }
 
-/// Where the root folder is.
 enum Root {
-    /// FAT12 and FAT16: an area of its own.
     Area { start: u64, len: u64 },
-    /// FAT32: a chain of clusters from this one.
     Chain(u64),
 }
 
-/// Whether a partition's first sector is the boot sector of a FAT file system.
 pub(super) fn is_fat(boot: &[u8]) -> bool {
     Fat::parse(boot).is_some()
 }
@@ -109,7 +95,6 @@ struct Fat {
 }
 
 impl Fat {
-    /// Looks at a boot sector; `None` where it is not one of FAT.
     fn parse(boot: &[u8]) -> Option<Fat> {
         let byte = |at: usize| boot.get(at).copied().unwrap_or(0);
         let (sector, per_cluster) = (le16(boot, 11), u64::from(byte(13)));
@@ -125,7 +110,7 @@ impl Fat {
             return None;
         }
         let root_len = le16(boot, 17) * ENTRY as u64;
-        // FAT32 is told by the missing 16-bit size, as in Linux (fs/fat/inode.c), not by the number of clusters.
+        // As in Linux (fs/fat/inode.c): FAT32 has no 16-bit size. The number of clusters does not count.
         let is_32 = le16(boot, 22) == 0;
         let fat_sectors = if is_32 { le32(boot, 36) } else { le16(boot, 22) };
         let fat_start = reserved * sector;
@@ -147,7 +132,6 @@ impl Fat {
         })
     }
 
-    /// The root folder's volume entry: `Some` and perhaps empty where there is one.
     fn root_label(&self, read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
         let mut cluster = match self.root {
             Root::Area { start, len } => return Ok(scan(read_at, start, len)?.flatten()),
@@ -155,7 +139,7 @@ impl Fat {
         };
         let mut entries = 0;
         while (2..0x0fff_fff7).contains(&cluster) && entries < MAX_ENTRIES {
-            // The link is read before the cluster it belongs to, so that a stream sees it in order.
+            // The link is read before its cluster, so that a stream is read in order.
             let mut link = [0; 4];
             read_at(self.fat_start + cluster * 4, &mut link)?;
             let start = self.data_start + (cluster - 2) * self.cluster_len;
@@ -169,7 +153,7 @@ impl Fat {
     }
 }
 
-/// Looks for the volume entry in a piece of a folder. `None`: go on behind it; `Some(None)`: the folder ends without one.
+/// Looks for the volume entry in a part of a folder. `None`: continue after it; `Some(None)`: the folder ends without one.
 fn scan(read_at: &mut ReadAt<'_>, start: u64, len: u64) -> io::Result<Option<Option<String>>> {
     let mut at = 0;
     while at < len {
@@ -179,11 +163,10 @@ fn scan(read_at: &mut ReadAt<'_>, start: u64, len: u64) -> io::Result<Option<Opt
             let (Some(first), Some(attributes)) = (entry.first(), entry.get(11)) else { break };
             match (*first, *attributes) {
                 (0, _) => return Ok(Some(None)),
-                // Deleted.
                 (0xe5, _) => {}
-                // A piece of a long name has all four low bits set.
+                // A part of a long name has all four low bits set.
                 (_, a) if a & 0x3f == 0x0f => {}
-                // Volume, and not a folder.
+                // A volume entry, not a folder.
                 (_, a) if a & 0x18 == 0x08 => {
                     return Ok(Some(Some(fat_name(entry.get(..11).unwrap_or_default()))));
                 }

@@ -1,4 +1,4 @@
-//! Master boot records, with the chain of extended ones. Numbers as Linux gives them (`block/partitions/msdos.c`).
+//! Master boot records with their chain of extended ones. Numbered as Linux does (`block/partitions/msdos.c`).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -6,34 +6,29 @@ use std::ops::Range;
 use super::label::ReadAt;
 use super::{Flaw, Partition, get};
 
-/// Bytes per sector. The table does not say; disks with other sectors use GPT.
+/// The table does not state the sector size; disks with other sectors use GPT.
 const SECTOR: u64 = 512;
 
-/// More logical partitions than this are refused.
 const MAX_LOGICAL: usize = 128;
 
-/// Type of the entry that covers the disk in front of a GPT.
 const PROTECTIVE: u8 = 0xee;
 
-/// What was found in the table.
 pub(super) struct MbrPartitions {
     /// Without the extended partition, which holds no data of its own.
     pub(super) partitions: Vec<Partition>,
-    /// The chain of extended records was followed to its end.
     pub(super) complete: bool,
     /// End of the last partition in bytes, the extended one included.
     pub(super) span: u64,
-    /// Bytes of the table itself: entries of the first sector, and the extended records.
+    /// Bytes of the table: entries of the first sector, and the extended records.
     pub(super) areas: Vec<Range<u64>>,
 }
 
-/// Entries and `55 aa` of the first sector. What is before them is code of the BIOS, or of a board (one has 442 bytes).
+/// Entries and `55 aa` of the first sector. The bytes before them are code of the BIOS or of a board (one has 442 bytes).
 pub(super) const TABLE: Range<u64> = 446..SECTOR;
 
-/// The disk signature, which an MBR's partitions have in their PARTUUIDs.
+/// The disk signature, which is part of the PARTUUIDs of an MBR.
 pub const SIGNATURE: Range<u64> = 440..444;
 
-/// An entry that is in use, in sectors.
 #[derive(Clone, Copy)]
 struct PartitionEntry {
     boot: u8,
@@ -57,7 +52,6 @@ fn signed(sector: &[u8]) -> bool {
     sector.get(510..512) == Some(&[0x55, 0xaa])
 }
 
-/// The four entries; unused ones are `None`.
 fn entries(sector: &[u8]) -> Vec<Option<PartitionEntry>> {
     let table = sector.get(446..510).unwrap_or_default();
     let parse = |raw: &[u8]| {
@@ -69,18 +63,17 @@ fn entries(sector: &[u8]) -> Vec<Option<PartitionEntry>> {
     table.chunks_exact(16).map(parse).collect()
 }
 
-/// Whether a GPT is announced, alone or beside other entries (hybrid, as for the Raspberry Pi).
+/// Whether it announces a GPT, alone or beside other entries (hybrid, as for the Raspberry Pi).
 pub(super) fn is_protective(sector: &[u8]) -> bool {
     signed(sector) && entries(sector).iter().flatten().any(|e| e.kind == PROTECTIVE)
 }
 
-/// Reads the table in `first`, the image's first sector.
 pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<MbrPartitions, Flaw> {
     if !signed(first) {
         return Err(Flaw::Missing("the first sector does not end with 55 aa".into()));
     }
     let slots = entries(first);
-    // The boot sector of a lone file system has 55 aa too, and code or text where the table would be.
+    // The boot sector of a file system without a table also ends with 55 aa, and has code or text where the table would be.
     if slots.iter().flatten().any(|e| e.boot & 0x7f != 0) {
         return Err(Flaw::Missing("the first sector is a boot sector, not a partition table".into()));
     }
@@ -113,7 +106,6 @@ pub(super) fn read(read_at: &mut ReadAt<'_>, first: &[u8]) -> Result<MbrPartitio
     Ok(found)
 }
 
-/// Follows the extended records and appends them and the logical partitions.
 fn chain(read_at: &mut ReadAt<'_>, container: PartitionEntry, out: &mut MbrPartitions) -> Result<(), Flaw> {
     let mut seen = HashSet::new();
     let mut at = container.start;

@@ -1,9 +1,7 @@
-//! Partition tables, and what the headers of file systems say. Pure functions over a `read_at`: an image's stream, an
-//! image file, or a disk.
+//! Partition tables and file-system headers. Pure functions over a `read_at`: an image's stream, an image file, or a disk.
 //!
-//! The crates for partition tables are not used here: they look for the backup GPT at the end of the device instead of
-//! where the primary says, fall back to it silently, size buffers by what the header claims, and turn a "not yet" of a
-//! stream into a damaged table. For images every one of those matters.
+//! Crates for partition tables do not fit: they look for the backup GPT at the end of the device instead of where the primary
+//! points, fall back to it silently, size buffers by the header, and report a stream's "not yet" as a damaged table.
 
 mod file_system;
 mod gpt;
@@ -17,65 +15,49 @@ pub use file_system::file_system;
 use label::{ReadAt, label};
 pub use mbr::SIGNATURE;
 
-/// Kind of a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableKind {
-    /// GUID partition table.
     Gpt,
-    /// Master boot record, with extended partitions followed.
     Mbr,
 }
 
-/// One partition.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Partition {
-    /// Number as Linux counts (logical partitions from 5).
+    /// As Linux counts (logical partitions from 5).
     pub index: u32,
-    /// First byte.
     pub start: u64,
-    /// Bytes.
     pub size: u64,
-    /// GPT partition name.
     pub name: Option<String>,
-    /// File-system label (FAT, ext2/3/4).
     pub label: Option<String>,
-    /// What it carries, by its signature; none where it carries nothing known, such as a loader.
+    /// Content by its signature; `None` where unknown, such as a bootloader.
     pub file_system: Option<&'static str>,
 }
 
-/// A partition table.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Table {
-    /// Kind.
     pub kind: TableKind,
-    /// Bytes per sector that the table counts in.
+    /// In bytes, as the table counts.
     pub sector_size: u32,
-    /// In the order of their numbers.
     pub partitions: Vec<Partition>,
-    /// Bytes of the backup GPT: entry array and header.
+    /// Entry array and header of the backup GPT, in bytes.
     pub backup: Option<Range<u64>>,
-    /// Bytes that hold the table itself, the backup included.
+    /// Bytes of the table itself, the backup included.
     #[serde(skip)]
     pub areas: Vec<Range<u64>>,
 }
 
-/// Why there is no answer.
 #[derive(Debug)]
 pub enum Flaw {
-    /// Bytes are needed that the stream has not delivered yet (`WouldBlock` from `read_at`).
+    /// The stream has not yet delivered the bytes (`WouldBlock` from `read_at`).
     Pending,
-    /// Reading failed.
     Read(io::Error),
-    /// There is no partition table.
     Missing(String),
-    /// There is one, and it is wrong.
     Invalid(String),
-    /// The table speaks of more than the image has.
+    /// The table refers to more bytes than the image has.
     Cut(String),
 }
 
-/// Reads `len` bytes of `what`.
 fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str) -> Result<Vec<u8>, Flaw> {
     let mut bytes = vec![0; len];
     match read_at(offset, &mut bytes) {
@@ -88,34 +70,28 @@ fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str) -> Result<
     }
 }
 
-/// What is known of an image.
 pub struct Analysis {
-    /// The table, with as many labels as could be read.
     pub table: Table,
-    /// Bytes that the table spans at least.
     pub span: u64,
-    /// All partitions and their labels are known.
     pub labelled: bool,
-    /// Nothing is missing.
     pub complete: bool,
 }
 
-/// What is asked of the backup GPT.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backup {
-    /// It belongs to the primary.
+    /// It must belong to the primary.
     Sound,
-    /// Nothing: the kernel and firmware start from the primary, whatever became of the backup.
+    /// Any content: kernel and firmware start from the primary.
     Any,
 }
 
-/// Reads table, labels and signatures of an image as far as `read_at` has the bytes. `size`: the image's, once it is known.
+/// Reads table, labels and signatures of an image, as far as `read_at` has the bytes. `size`: the image's, where known.
 pub fn analyse(read_at: &mut ReadAt<'_>, size: Option<u64>) -> Result<Analysis, Flaw> {
     analyse_with(read_at, size, Backup::Sound)
 }
 
-/// The table of a disk of `size` bytes that is in use. A backup GPT that is damaged or belongs to another table is
-/// tolerated: nothing that is done to the disk depends on it.
+/// The table of a disk of `size` bytes that is in use. Accepts a backup GPT that is damaged or belongs to another table: no
+/// operation on the disk depends on it.
 pub fn of_disk(read_at: &mut ReadAt<'_>, size: u64) -> Result<Table, Flaw> {
     analyse_with(read_at, Some(size), Backup::Any).map(|found| found.table)
 }
@@ -213,7 +189,6 @@ fn overlaps(partitions: &[Partition]) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Signature and label.
 fn read_content(
     read_at: &mut ReadAt<'_>,
     partition: &Partition,

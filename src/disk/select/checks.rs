@@ -1,4 +1,4 @@
-//! The checks of a disk: what passes it over, and what refuses the flash.
+//! The checks of a disk: some reject a device, others refuse the flash.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::disk::select::ImageSize;
 use crate::disk::{Dev, Device, Facts, Role, claimed};
 use crate::error::{Code, Error, Result};
 
-/// Passes a device over that cannot be meant, or returns it.
+/// Rejects a device that cannot be the target, or returns it.
 pub(super) fn skip<'a>(
     candidate: &Candidate,
     device: Option<&'a Device>,
@@ -37,7 +37,7 @@ pub(super) fn skip<'a>(
     if medium.contains(&device.dev) {
         return Err(reject(Code::TargetIsMedium, "it holds the running system".into()));
     }
-    // Only for an array: a link below /dev/md that leads to a bare disk earns the disk no exception.
+    // Only for an array: a link below /dev/md to a plain disk gives the disk no exception.
     let as_array = candidate.md && device.role == Role::Array;
     if !as_array && let Some(what) = raid::member(facts, device) {
         return Err(reject(Code::TargetRaidMember, format!("it is a RAID member: {what}")));
@@ -45,7 +45,7 @@ pub(super) fn skip<'a>(
     Ok(device)
 }
 
-/// Refuses a disk that may be meant but must not be written now. What is in use comes first: there data would be lost.
+/// Refuses a disk that must not be written now. Use is checked first, because it means a loss of data.
 pub(super) fn refuse(name: &Path, device: &Device, facts: &Facts, image: Option<ImageSize>) -> Result<()> {
     let refused = |code, why: String| {
         Err(Error::new(code, format!("cannot flash {}: {why}", name.display())).object(name.display()))
@@ -62,7 +62,6 @@ pub(super) fn refuse(name: &Path, device: &Device, facts: &Facts, image: Option<
     Ok(())
 }
 
-/// Says both sizes where the image does not fit.
 fn too_small(size: u64, image: Option<ImageSize>) -> Option<String> {
     let (least, at_least) = match image? {
         ImageSize::Exact(n) => (n, ""),
@@ -71,14 +70,14 @@ fn too_small(size: u64, image: Option<ImageSize>) -> Option<String> {
     (size < least).then(|| format!("the image needs {at_least}{}, and it has {}", human(least), human(size)))
 }
 
-/// The first use of a device or of anything stacked on it: mounted, swapped on, held.
+/// The first use of a device or of anything stacked on it: mounted, used for swap, held.
 pub(super) fn in_use(device: &Device, facts: &Facts) -> Option<(Code, String)> {
     let stack = facts.all_above([device.dev]);
     mounted(&stack, facts)
         .map(|why| (Code::TargetMounted, why))
         .or_else(|| swapped(&stack, facts).map(|why| (Code::TargetSwap, why)))
-        .or_else(|| held(device, &stack, facts).map(|why| (Code::TargetHeld, why)))
-        .or_else(|| claimed_by_somebody(device, facts).map(|why| (Code::Busy, why)))
+        .or_else(|| held(device, &stack, facts).map(|why| (Code::TargetInUse, why)))
+        .or_else(|| claimed_elsewhere(device, facts).map(|why| (Code::Busy, why)))
 }
 
 fn mounted(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
@@ -98,17 +97,16 @@ fn mounted(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
 fn swapped(stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
     facts.swaps().iter().find_map(|swap| {
         let on: BTreeSet<Dev> = if swap.is_device {
-            // Where a chroot has a mount namespace of its own, the path begins outside of it; the name is the device's all the same.
+            // In a chroot with a mount namespace of its own, the path starts outside of it; the device name is the same.
             let by_name = || facts.device_at(&Path::new("/dev").join(swap.path.file_name()?));
             facts.device_at(&swap.path).or_else(by_name).map(|d| d.dev).into_iter().collect()
         } else {
             facts.mount_of(&swap.path)?.1.clone()
         };
-        (!on.is_disjoint(stack)).then(|| format!("the system swaps to {}", swap.path.display()))
+        (!on.is_disjoint(stack)).then(|| format!("the system uses {} for swap", swap.path.display()))
     })
 }
 
-/// Holders by name, then uses without one.
 fn held(device: &Device, stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String> {
     let members = || stack.iter().filter_map(|d| facts.device(*d));
     let holder = members().find(|d| d.dev != device.dev && d.role != Role::Partition);
@@ -123,9 +121,9 @@ fn held(device: &Device, stack: &BTreeSet<Dev>, facts: &Facts) -> Option<String>
     None
 }
 
-/// Uses that only the kernel knows of: another flash, a mount in another namespace.
-fn claimed_by_somebody(device: &Device, facts: &Facts) -> Option<String> {
+fn claimed_elsewhere(device: &Device, facts: &Facts) -> Option<String> {
     claimed(&facts.node_of(device)).then(|| {
-        "another program or the kernel has it for itself; it may be mounted in another mount namespace".into()
+        "another program or the kernel uses it exclusively; it may be mounted in another mount namespace"
+            .into()
     })
 }

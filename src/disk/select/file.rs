@@ -1,5 +1,3 @@
-//! The checks of a plain file as target.
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +9,7 @@ use crate::disk::{Dev, Facts};
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
 
-/// File systems of the kernel, where a file is a switch or a mistyped device and never a place for an image.
+/// File systems of the kernel. A file there is a switch or a mistyped device, never an image.
 const NOT_FOR_FILES: &[&str] = &[
     "devtmpfs",
     "proc",
@@ -28,7 +26,6 @@ const NOT_FOR_FILES: &[&str] = &[
     "mqueue",
 ];
 
-/// Checks a file that is there or can be made.
 pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&Path>) -> Result<Target> {
     let place = resolved(path, absolute, facts)?;
     let real = facts.paths().at(&place);
@@ -36,7 +33,6 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
     match &meta {
         Some(m) if m.is_dir() => return Err(missing(path, "it is a folder")),
         Some(m) if !m.is_file() => return Err(missing(path, "it is neither a disk nor a plain file")),
-        // A trailing slash asks for a folder.
         None if absolute.as_os_str().as_encoded_bytes().ends_with(b"/") => {
             return Err(missing(path, "there is no such folder"));
         }
@@ -72,12 +68,11 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
     })
 }
 
-/// A file that the system swaps to, or that is behind a loop device in use.
 fn in_use(real: &Path, facts: &Facts) -> Option<(Code, String)> {
     let id = inode(real)?;
     let swap = facts.swaps().iter().find(|s| !s.is_device && inode(&facts.paths().at(&s.path)) == Some(id));
     if swap.is_some() {
-        return Some((Code::TargetSwap, "the system swaps to it".into()));
+        return Some((Code::TargetSwap, "the system uses it for swap".into()));
     }
     let mut loops = facts.devices().filter(|d| {
         let backing = d.backing.as_ref();
@@ -92,11 +87,11 @@ fn in_use(real: &Path, facts: &Facts) -> Option<(Code, String)> {
     })
 }
 
-/// Whether a file is the one at another path, through any links; `known` is what the loop driver says of the other.
+/// Whether two paths lead to the same file; `known` is what the loop driver reports of the other one.
 pub(super) fn is_same(file: &Path, other: &Path, known: Option<(Dev, u64)>) -> bool {
     let Some((dev, ino)) = inode(file) else { return false };
     match known {
-        // Not for btrfs, which gives a file another device number than the driver sees; there the path decides too.
+        // btrfs gives a file another device number than the driver reports, so there the path also counts.
         Some(known) if (major_minor(dev), ino) == known => true,
         _ => inode(other) == Some((dev, ino)),
     }

@@ -1,4 +1,4 @@
-//! Which disk was checked, so that it is the one that is written.
+//! The identity of a disk: the disk that was checked must be the one that is written.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,17 @@ use super::{Target, TargetKind};
 use crate::disk::{Dev, Device, Facts};
 use crate::error::{Code, Error, Result};
 
-/// What tells one disk from another. The write engine compares it with what it has opened: a disk can be pulled and
-/// another take its name between the check and the write.
+/// The write engine compares this with the disk that it has opened: between check and write a disk can be pulled, and
+/// another can take its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Device number.
     pub dev: Dev,
-    /// Bytes.
     pub size: u64,
-    /// Serial number, where the disk has one.
     pub serial: Option<String>,
 }
 
 impl Identity {
-    /// Whether `later` is the same disk. Its serial number may have appeared meanwhile: udev asks a disk for it some time after the kernel
-    /// has shown the disk.
+    /// The serial number may have appeared since: udev reads it some time after the kernel has added the disk.
     #[must_use]
     pub fn is_still(&self, later: &Identity) -> bool {
         (self.dev, self.size) == (later.dev, later.size)
@@ -29,17 +25,13 @@ impl Identity {
 }
 
 impl Target {
-    /// The identity of a disk; files have none.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         let dev = self.dev.filter(|_| self.kind == TargetKind::Block)?;
         Some(Identity { dev, size: self.size, serial: self.serial.clone() })
     }
 
-    /// Compares the disk that was opened with the one that was checked. Nothing to compare for files.
-    ///
-    /// # Errors
-    /// [`Code::TargetChanged`], naming what differs.
+    /// Compares the opened disk with the one that was checked. Files have no identity.
     pub fn reverify(&self, opened: &Identity) -> Result<()> {
         let Some(checked) = self.identity() else { return Ok(()) };
         if checked.is_still(opened) {
@@ -60,7 +52,7 @@ impl Target {
     }
 }
 
-/// The link in `/dev/disk/by-id` that says most: not a bare number of the interface where there is another.
+/// The most specific link in `/dev/disk/by-id`: not an interface number where there is another link.
 pub(super) fn by_id(facts: &Facts, device: &Device) -> Option<PathBuf> {
     let folder = PathBuf::from("/dev/disk/by-id");
     let entries = std::fs::read_dir(facts.paths().at(&folder)).into_iter().flatten().flatten();
@@ -103,7 +95,7 @@ mod tests {
             assert_eq!(e.code(), Code::TargetChanged);
             assert!(e.message().contains(word), "{e}");
         }
-        // udev was not done with it when it was checked.
+        // udev had not finished at the time of the check.
         let early = Target { serial: None, ..target.clone() };
         early.reverify(&same).unwrap();
         early.reverify(&Identity { dev: (8, 16), ..same.clone() }).unwrap_err();

@@ -1,8 +1,8 @@
-//! What will be written, and why nothing else.
+//! Chooses the target, and rejects everything else.
 //!
-//! Some devices are passed over, each with its reason: they cannot be meant ([`skip`](checks)). The first that remains
-//! is the target or refuses the flash; the search never goes on behind it, because moving on would wipe a disk nobody
-//! meant, and board programs that look for the disk again would find the first one.
+//! A device that cannot be the target is rejected with a reason ([`skip`](checks)). The first other one is the target, or
+//! refuses the flash. The search never continues after it: that could wipe a wrong disk, and board programs that look for
+//! the disk again would find the first one.
 
 mod checks;
 mod file;
@@ -22,86 +22,62 @@ use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::sys::log::events;
 
-/// Kind of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
-    /// A whole disk.
     Block,
-    /// A plain file, present or to be created.
     File,
 }
 
-/// Size of the uncompressed image that a target has to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageSize {
-    /// Known.
     Exact(u64),
-    /// Not known without a full pass; at least this much (what the partition table spans).
+    /// At least this much, the span of the partition table; only a full pass gives the exact size.
     AtLeast(u64),
 }
 
-/// A target that passed every check.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Target {
-    /// The name as matched or as given: what board programs see.
+    /// As matched or as given. Board programs get this name.
     pub name: PathBuf,
     /// The device node after all symbolic links; for files the same as `name`.
     pub node: PathBuf,
-    /// Disk or file.
     pub kind: TargetKind,
-    /// `(major, minor)` of a block device.
     pub dev: Option<(u32, u32)>,
-    /// Bytes; of a file its present size, 0 where it is not there yet.
+    /// In bytes; of a file its present size, 0 where it does not exist.
     pub size: u64,
-    /// Logical block size in bytes; 512 for files unless the image says otherwise.
+    /// Logical, in bytes; 512 for files unless the image has another.
     pub block_size: u32,
-    /// `/dev/disk/by-id/…` link, where udev made one.
     pub by_id: Option<PathBuf>,
-    /// Model, as the kernel or udev names it.
     pub model: Option<String>,
-    /// Serial number.
     pub serial: Option<String>,
 }
 
-/// A name that a pattern matched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// `/dev/…` as matched.
     pub name: PathBuf,
-    /// Whether the pattern asks for an array (`md/…`): only then may it be one whose content looks like a member.
+    /// The pattern names an array (`md/…`). Only then may the content look like a RAID member.
     pub md: bool,
 }
 
-/// A device that was passed over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The name as matched.
     pub name: PathBuf,
-    /// Bytes, where it is a block device.
     pub size: Option<u64>,
-    /// Model, where known.
     pub model: Option<String>,
-    /// Why, in words.
     pub reason: String,
-    /// The error this would be, had the device been named by its owner.
+    /// The error code if the owner had named this device.
     pub code: Code,
 }
 
-/// The outcome of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What to write.
     pub target: Target,
-    /// What was passed over before it.
     pub rejected: Vec<Rejection>,
 }
 
-/// All names that patterns match, in the order of the patterns. `matches` returns paths below the root's `/dev`.
-///
-/// # Errors
-/// [`Code::NoTargetPattern`] where there is no pattern; [`Code::Io`] where a pattern's folder cannot be read.
+/// All names that the patterns match, in the order of the patterns. `matches` returns paths below the root's `/dev`.
 pub fn candidates<P>(
     patterns: &[P],
     paths: &Paths,
@@ -124,25 +100,16 @@ pub fn candidates<P>(
     Ok(list)
 }
 
-/// Chooses the target among `candidates`, in their order.
-///
-/// # Errors
-/// [`Code::NoTarget`] where none remains, with every device seen. Otherwise what is wrong with the first that remains:
-/// [`Code::TargetMounted`], [`Code::TargetSwap`], [`Code::TargetHeld`], [`Code::TargetReadOnly`],
-/// [`Code::TargetTooSmall`], in this order: what is in use would be lost, and the later ones are no danger to it.
 pub fn choose(candidates: &[Candidate], facts: &Facts, image: Option<ImageSize>) -> Result<Choice> {
     choose_again(candidates, facts, image, &mut Vec::new())
 }
 
-/// [`choose`] for whoever chooses several times: what `told` has is not logged once more.
-///
-/// # Errors
-/// As there.
+/// For repeated choices: rejections in `logged` are not logged again.
 pub fn choose_again(
     candidates: &[Candidate],
     facts: &Facts,
     image: Option<ImageSize>,
-    told: &mut Vec<Rejection>,
+    logged: &mut Vec<Rejection>,
 ) -> Result<Choice> {
     warn_of_hidden_root(facts);
     let medium = facts.medium();
@@ -163,9 +130,9 @@ pub fn choose_again(
                 return Ok(Choice { target: block(&candidate.name, device, facts), rejected });
             }
             Err(rejection) => {
-                if !told.contains(&rejection) {
-                    tell(&rejection);
-                    told.push(rejection.clone());
+                if !logged.contains(&rejection) {
+                    log_rejection(&rejection);
+                    logged.push(rejection.clone());
                 }
                 rejected.push(rejection);
             }
@@ -174,7 +141,7 @@ pub fn choose_again(
     Err(none_left(facts, &rejected))
 }
 
-fn tell(rejection: &Rejection) {
+fn log_rejection(rejection: &Rejection) {
     let device = rejection.name.display();
     tracing::info!(
         MESSAGE_ID = events::TARGET_REJECTED,
@@ -184,7 +151,6 @@ fn tell(rejection: &Rejection) {
     );
 }
 
-/// A chosen disk with all that is known about it.
 fn block(name: &Path, device: &Device, facts: &Facts) -> Target {
     Target {
         name: name.to_owned(),
@@ -199,7 +165,7 @@ fn block(name: &Path, device: &Device, facts: &Facts) -> Target {
     }
 }
 
-/// An overlay whose layers lie out of sight excludes no disk; the disk below is still refused as in use.
+/// An overlay whose layers are not visible excludes no disk; the disk below it is still refused as in use.
 fn warn_of_hidden_root(facts: &Facts) {
     if let Some((mount, devs)) = facts.mount_of(Path::new("/"))
         && devs.is_empty()
@@ -212,7 +178,6 @@ fn warn_of_hidden_root(facts: &Facts) {
     }
 }
 
-/// As many devices as an error lists; a disk array has hundreds.
 const MAX_LISTED: usize = 32;
 
 fn none_left(facts: &Facts, rejected: &[Rejection]) -> Error {
@@ -235,7 +200,7 @@ fn none_left(facts: &Facts, rejected: &[Rejection]) -> Error {
     Error::new(Code::NoTarget, format!("found no disk to flash: {seen}")).object("/dev")
 }
 
-/// Devices that are always there and never disks: loop devices without a file, disks in memory.
+/// Devices that always exist and are never disks: loop devices without a file, disks in memory.
 fn is_idle(device: &Device) -> bool {
     device.role == Role::Memory || (device.role == Role::Loop && device.size == 0)
 }
@@ -245,7 +210,6 @@ fn line(name: &Path, size: Option<u64>, model: Option<&str>, reason: &str) -> St
     format!("{} ({size}, {}): {reason}", name.display(), model.unwrap_or("model unknown"))
 }
 
-/// A size as owners read it, followed by the exact number.
 fn human(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
@@ -254,19 +218,16 @@ fn human(bytes: u64) -> String {
     format!("{}.{} {unit}, {bytes} bytes", tenths / 10, tenths % 10)
 }
 
-/// The medium's boot partition is not what is mounted at `/mnt/boot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootElsewhere {
-    /// The device that is mounted there.
     pub mounted: PathBuf,
-    /// The partition labelled `flash-boot` on the disk that holds `/`, where udev has read exactly one such label.
+    /// The partition labelled `flash-boot` on the disk that holds `/`, if udev found exactly one.
     pub partition: Option<PathBuf>,
-    /// All partitions of that disk, for whoever reads labels himself.
     pub partitions: Vec<PathBuf>,
 }
 
-/// Looks whether `/mnt/boot` comes from another disk than `/`, as it does where an older flasher on the internal disk
-/// has the same label; warns. `None`: it does not, or one of the two is not on a disk.
+/// Warns where `/mnt/boot` is on another disk than `/`: an older flasher on the internal disk has the same label. `None`:
+/// it is on the same disk, or one of the two is not on a disk.
 #[must_use]
 pub fn medium_boot_partition(facts: &Facts) -> Option<BootElsewhere> {
     let (mount, devs) = facts.mount_of(Path::new("/mnt/boot"))?;

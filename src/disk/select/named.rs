@@ -1,4 +1,4 @@
-//! A target that the owner names: a disk or a plain file. Nothing is passed over; every doubt refuses.
+//! A target that the owner names: a disk or a plain file. Every doubt refuses it.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -9,13 +9,6 @@ use crate::disk::select::ImageSize;
 use crate::disk::{Device, Facts};
 use crate::error::{Code, Error, Result};
 
-/// Checks the target at `path` for the image file `image`, whose uncompressed size is `size`.
-///
-/// # Errors
-/// For a block device the code of whatever passes it over or refuses it. For anything else but a plain file (present,
-/// or to be made in an existing folder): [`Code::TargetMissing`]. [`Code::TargetIsImage`] where writing it would
-/// destroy the image. A file in use as swap area or behind a loop device in use: [`Code::TargetSwap`],
-/// [`Code::TargetMounted`] or [`Code::TargetHeld`].
 pub fn named(path: &Path, facts: &Facts, image: Option<&Path>, size: Option<ImageSize>) -> Result<Target> {
     warn_of_hidden_root(facts);
     let absolute = std::path::absolute(path).map_err(|e| missing(path, "cannot be resolved").because(e))?;
@@ -46,7 +39,6 @@ fn disk(
     Ok(block(path, device, facts))
 }
 
-/// Whether the disk is, at any depth, a loop device over the image file.
 fn lies_on_image(device: &Device, facts: &Facts, image: Option<&Path>) -> bool {
     let below = facts.all_below([device.dev]);
     let loops = below.iter().filter_map(|d| facts.device(*d)).filter_map(|d| d.backing.as_ref());
@@ -59,7 +51,7 @@ pub(super) fn missing(path: &Path, why: &str) -> Error {
     Error::new(Code::TargetMissing, format!("cannot use {name} as target: {why}")).object(name)
 }
 
-/// The folder and name a path has after all links, where the folder exists.
+/// Follows all links of the path's folder, which must exist.
 pub(super) fn resolved(path: &Path, absolute: &Path, facts: &Facts) -> Result<PathBuf> {
     let failed = |e: io::Error| match e.kind() {
         io::ErrorKind::NotFound => missing(path, "its folder does not exist"),
@@ -68,7 +60,6 @@ pub(super) fn resolved(path: &Path, absolute: &Path, facts: &Facts) -> Result<Pa
     crate::disk::resolve(facts.paths(), absolute).map_err(failed)
 }
 
-/// Device and inode number of a file, links followed.
 pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

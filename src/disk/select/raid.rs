@@ -1,5 +1,3 @@
-//! Members of RAID arrays, assembled or not.
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,10 +10,10 @@ use crate::sys::command::{Command, End, Said, Stream};
 /// `MD_SB_MAGIC` of `linux/raid/md_p.h`.
 const MAGIC: u32 = 0xa92b_4efc;
 
-/// Time for `mdadm` to look at one disk, which is a few reads.
+/// `mdadm` needs a few reads for one disk.
 const MDADM_TIME: Duration = Duration::from_secs(10);
 
-/// Says how a disk is known to be a member of an array: itself or one of its partitions.
+/// Says why a disk counts as a member of an array: itself or one of its partitions.
 pub(super) fn member(facts: &Facts, disk: &Device) -> Option<String> {
     let above = disk.above.iter().filter_map(|d| facts.device(*d));
     let parts = above.filter(|d| d.role == Role::Partition);
@@ -38,8 +36,8 @@ pub(super) fn member(facts: &Facts, disk: &Device) -> Option<String> {
     })
 }
 
-/// Looks for an MD superblock at the places of all versions. Unreadable places have none: a disk that cannot be read
-/// fails later, before anything is lost.
+/// Looks for an MD superblock where each version has it. Unreadable places count as empty: a disk that cannot be read fails
+/// later, before any data is lost.
 fn superblock(node: &Path, size: u64) -> Option<&'static str> {
     let file = match File::open(node) {
         Ok(file) => file,
@@ -60,13 +58,13 @@ fn superblock(node: &Path, size: u64) -> Option<&'static str> {
     })
 }
 
-/// Magic and major version are the first two words. Version 1 is little-endian; 0.90 has the order of its machine.
+/// The first two words are magic and major version: little-endian in version 1, the machine's order in 0.90.
 fn is_superblock(head: u64, major: u32) -> bool {
     let is = |words: u64| words == (u64::from(major) << 32 | u64::from(MAGIC));
     is(head) || (major == 0 && is(head.swap_bytes().rotate_left(32)))
 }
 
-/// Asks `mdadm`, which also knows the formats of firmware RAIDs. Without it, or where it takes too long: no.
+/// `mdadm` also knows the formats of firmware RAIDs. `false` without `mdadm`, or after its timeout.
 fn mdadm_finds(node: &Path) -> bool {
     match lists_an_array(
         Command::new("mdadm").args(["--examine", "--brief"]).arg(node).limit(Some(MDADM_TIME)),
@@ -80,7 +78,7 @@ fn mdadm_finds(node: &Path) -> bool {
     }
 }
 
-/// Its exit status says nothing: it is 0 for a disk with nothing but a partition table.
+/// Its exit status does not help: it is 0 for a disk that has only a partition table.
 fn lists_an_array(mdadm: Command) -> io::Result<bool> {
     let mut listed = false;
     let end = mdadm.apart().run(|said| {

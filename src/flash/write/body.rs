@@ -1,4 +1,4 @@
-//! Writing the body of the image: data is written, zeroes are zeroed, and what is there already is left alone.
+//! Writes the body of the image: writes data, zeroes zeroes, and skips what the target already has.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -12,17 +12,16 @@ use crate::image::chunks::{Extent, pass, workers};
 use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, root, zero_chunk};
 use crate::sys::buffer::Buffer;
 
-/// Zeroes within a chunk of data are zeroed by the medium in blocks of this size; in smaller ones a request each would
-/// cost more than the bytes.
+/// Within a chunk of data, the medium zeroes blocks of this size; for smaller ones a request costs more than the bytes.
 const ZERO_BLOCK: usize = 128 << 10;
 
-/// What differs is written in blocks of this size: small enough to spare a flash chip, large enough to be quick.
+/// Unit of writing where data differs: small enough to spare a flash chip, large enough to be quick.
 const DIFF_BLOCK: usize = 64 << 10;
 
-/// Decides, chunk by chunk, whether the target is read before it is written. The target is sampled: its first chunks of
-/// data and then every 32nd. One that already holds the image's data switches to comparing, several in a row that do
-/// not switch back. So a repeated flash writes nothing twice, an interrupted one continues at read speed up to where it
-/// came, and a disk with anything else on it loses a few reads.
+/// Decides, chunk by chunk, whether the target is read before it is written. Samples the target: the first chunks of data,
+/// then every 32nd. A chunk that already matches turns comparing on; several mismatches in a row turn it off. So a repeated
+/// flash writes nothing twice, an interrupted one continues at read speed to where it stopped, and any other disk costs a
+/// few reads.
 #[derive(Debug)]
 struct Comparing {
     on: AtomicBool,
@@ -57,7 +56,6 @@ impl Comparing {
     }
 }
 
-/// What the threads of the write share.
 struct Body {
     comparing: Comparing,
     zeroes: ZeroMap,
@@ -66,7 +64,7 @@ struct Body {
 }
 
 impl Engine<'_> {
-    /// Writes everything but first MiB and backup GPT, zeroes what must be zero, and flushes.
+    /// Writes everything except first MiB and backup GPT, zeroes the rest, and flushes.
     pub(super) fn write_body(&mut self) -> Result<()> {
         let known = self.plan.image.chunks.is_some();
         let body = Body {
@@ -74,14 +72,13 @@ impl Engine<'_> {
             zeroes: ZeroMap::default(),
             digests: (!known).then(|| Mutex::new(Vec::new())),
         };
-        let room = self.io.size()?;
-        // A plain file grows.
+        let capacity = self.io.size()?;
         let limited = self.io.block() > 1;
         let mut edges = std::mem::take(&mut self.edges);
         let this = &*self;
         let mut in_order = |extent: &Extent<'_>| {
-            if limited && extent.end() > room {
-                return Err(this.does_not_fit(room));
+            if limited && extent.end() > capacity {
+                return Err(this.does_not_fit(capacity));
             }
             this.keep_edges(extent, &mut edges);
             Ok(())
@@ -116,7 +113,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes over the digests of the pass, or checks the pass against those known before.
+    /// Takes over the digests of the pass, or compares them with those known before.
     fn take_digests(&mut self, digests: Option<Mutex<Vec<Digest256>>>) -> Result<()> {
         if let ImageSize::Exact(n) = self.plan.image.size
             && n != self.size
@@ -126,7 +123,7 @@ impl Engine<'_> {
         if let Some(digests) = digests {
             self.chunks = digests.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         }
-        // The edges go from this memory to the disk: they must be what was checked.
+        // The edges are written from this memory, so they must be what was checked.
         let wrong = self.edges.iter().find(|(offset, bytes)| {
             let known = usize::try_from(*offset / CHUNK).ok().and_then(|i| self.chunks.get(i));
             known != Some(&chunk_digest(bytes))
@@ -169,7 +166,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes what first MiB and backup GPT leave of a chunk.
+    /// Writes a chunk without its part of first MiB and backup GPT.
     fn write_around_edges(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut at = 0;
         for edge in self.edge_ranges(offset, bytes.len()) {
@@ -182,7 +179,7 @@ impl Engine<'_> {
         self.write_data(body, scratch, offset + at as u64, rest, is_zero(rest))
     }
 
-    /// Notes a range for zeroing, or zeroes it at once where too many are noted.
+    /// Notes a range for zeroing, or zeroes it at once if too many are noted.
     fn add_zeroes(&self, body: &Body, range: Range<u64>) -> Result<()> {
         if range.is_empty() || body.zeroes.add(range.clone()) {
             return Ok(());
@@ -215,7 +212,7 @@ impl Engine<'_> {
         let mut zeroes = 0;
         for run in runs(bytes.len(), ZERO_BLOCK, |block| native && is_zero(part(bytes, block))) {
             let at = offset + run.range.start as u64;
-            // The last block of an image may be short of a sector: it is merged like data.
+            // The last block of an image may not fill a sector: it is merged like data.
             if run.marked && body.zeroes.add(at..at + run.range.len() as u64) {
                 zeroes += run.range.len() as u64;
             } else {
@@ -226,7 +223,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Reads the target first and writes only the blocks that differ.
+    /// Reads the target first, and writes only the blocks that differ.
     fn write_difference(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
         if !self.is_readable(body, scratch, offset, bytes.len() as u64)? {
             return self.write_bytes(bytes, offset);
@@ -245,8 +242,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Reads a part of the target into `scratch`, if it is there and can be read: an old unreadable sector heals when it is
-    /// written, and a plain file may still have to grow.
+    /// Reads a part of the target into `scratch`. `false` where it cannot be read: a write repairs an old unreadable sector, and
+    /// a plain file may still be too short.
     fn is_readable(&self, body: &Body, scratch: &mut Buffer, offset: u64, len: u64) -> Result<bool> {
         if !offset.is_multiple_of(self.io.block() as u64) || self.io.size()? < offset + len {
             return Ok(false);
@@ -262,7 +259,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes data at a block boundary; a last part that is no whole block is merged with what is there.
+    /// Writes data at a block boundary; a last partial block is merged with the target's bytes.
     pub(super) fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let block = self.io.block();
         let whole = if offset.is_multiple_of(block as u64) { bytes.len() - bytes.len() % block } else { 0 };
@@ -275,14 +272,13 @@ impl Engine<'_> {
         Ok(())
     }
 
-    fn does_not_fit(&self, room: u64) -> Error {
+    fn does_not_fit(&self, size: u64) -> Error {
         let target = self.plan.target.name.display();
-        Error::new(Code::TargetTooSmall, format!("the image is larger than {target}, which has {room} bytes"))
+        Error::new(Code::TargetTooSmall, format!("the image is larger than {target}, which has {size} bytes"))
             .object(target)
     }
 }
 
-/// The chunks of a range that begins at a chunk: offset and length.
 pub(super) fn chunks_of(range: &Range<u64>) -> impl Iterator<Item = (u64, usize)> {
     let end = range.end;
     (range.start / CHUNK..end.div_ceil(CHUNK)).map(move |i| {
@@ -306,14 +302,12 @@ fn part<'b>(bytes: &'b [u8], range: &Range<usize>) -> &'b [u8] {
     bytes.get(range.clone()).unwrap_or_default()
 }
 
-/// Neighbouring blocks that are alike in what was asked.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     range: Range<usize>,
     marked: bool,
 }
 
-/// Cuts `0..len` into runs of blocks for which `mark` says the same.
 fn runs(len: usize, block: usize, mut mark: impl FnMut(&Range<usize>) -> bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for start in (0..len).step_by(block) {

@@ -1,10 +1,9 @@
 //! The write engine: executes a [`Plan`] on a [`Medium`].
 //!
-//! When it succeeds, the first image-size bytes of the target equal the image, on the medium, whatever was there
-//! before. When it fails, the error names operation, offset and cause, and the disk holds no partition table; where even
-//! that could not be brought about (a disk that takes no writes any more), the error says so. Power may
-//! fail between any two instructions: boot sector and table are cleared first and written last, each step is flushed
-//! before the next begins, and nothing that was not read back is ever made bootable.
+//! After success, the first image-size bytes of the medium equal the image, whatever was there before. After a failure, the
+//! error names operation, offset and cause, and the disk has no partition table; where that could not be achieved (a disk
+//! that accepts no more writes), the error says so. Power may fail at any time: boot sector and table are cleared first and
+//! written last, each step is flushed before the next begins, and nothing becomes bootable before it was read back.
 
 mod body;
 mod verify;
@@ -28,40 +27,30 @@ use crate::sys::buffer::Buffer;
 pub(super) use verify::place;
 use zero::Zeroer;
 
-/// Opens the image from its beginning; called again where a chunk must be rewritten.
+/// Opens the image from its start; called again to rewrite a chunk.
 pub type Open<'a> = &'a (dyn Fn() -> Result<Box<dyn Source>> + Sync);
 
-/// What a flash did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Bytes of the image.
     pub size: u64,
     /// SHA-256 over the list of chunk digests.
     pub chunk_digest: Digest256,
-    /// Bytes of data written.
     pub written: u64,
-    /// Bytes zeroed by the medium itself or by writing zeroes.
+    /// By the medium itself, or by writing zeroes.
     pub zeroed: u64,
-    /// Bytes that were there already.
+    /// Not written, because the medium already had them.
     pub skipped: u64,
-    /// Bytes read back and found right.
     pub verified: u64,
-    /// Chunks that had to be written a second time.
+    /// Chunks that were written a second time.
     pub rewritten_chunks: u64,
-    /// Operations repeated after an input/output error.
     pub io_retries: u64,
-    /// The page cache was bypassed from beginning to end.
+    /// The page cache was bypassed for the whole flash.
     pub direct_io: bool,
-    /// Clearing, writing, zeroing and flushing the body.
     pub write_time: Duration,
-    /// Reading back, and the first MiB and backup GPT.
     pub verify_time: Duration,
 }
 
-/// Executes `plan`. The medium must be open for nobody else.
-///
-/// # Errors
-/// Of the image, the medium, or a mismatch that one rewrite did not mend; marked [`Error::after_write`].
+/// Executes `plan`. No other program may have the medium open.
 pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
     let mut engine = Engine::new(plan, open, medium, progress);
     if let ImageSize::Exact(n) = plan.image.size {
@@ -74,7 +63,6 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
     })
 }
 
-/// State of one run.
 struct Engine<'a> {
     plan: &'a Plan,
     open: Open<'a>,
@@ -82,14 +70,11 @@ struct Engine<'a> {
     progress: &'a dyn Progress,
     head: Range<u64>,
     backup: Option<Range<u64>>,
-    /// Image size, once it is known.
     size: u64,
-    /// Digests of the image's chunks, once they are known.
     chunks: Vec<Digest256>,
-    /// Content of the chunks that hold the first MiB or the backup GPT, by their offset.
+    /// Content of the chunks that contain the first MiB or the backup GPT, by offset.
     edges: BTreeMap<u64, Vec<u8>>,
-    /// A boot sector or partition table may be on the medium: the old one until it has been cleared, the new one from
-    /// the moment it is written.
+    /// A boot sector or partition table may be on the medium: the old one until it is cleared, the new one once it is written.
     armed: bool,
     zeroer: Zeroer,
     written: AtomicU64,
@@ -130,7 +115,7 @@ impl<'a> Engine<'a> {
             match step {
                 Step::Clear { range, .. } => match clear(&self.io, range) {
                     Err(e) if is_dead_end(&self.io, range) => {
-                        tracing::warn!("{}; nor can it be read", e.message());
+                        tracing::warn!("{}; it cannot be read either", e.message());
                     }
                     cleared => cleared?,
                 },
@@ -164,18 +149,17 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Writes the first MiB from its end: each part once what lies behind it has been read back.
+    /// Writes the first MiB from its end: each part after the part that follows it was read back.
     fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
         // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
         let first = (2 * self.io.block() as u64).max(4096).min(range.end);
-        // What boots by the MBR has no checksum over what follows it, and only a sector is written as a whole.
+        // An MBR has no checksum over what follows it, and only a single sector is written as a whole.
         let sector = (self.io.block() as u64).max(512).min(first);
         self.write_edge(&(first..range.end))?;
         self.write_edge(&(sector..first))?;
         self.write_edge(&(0..sector))
     }
 
-    /// Writes a part of the image that is kept in memory, flushes it, and reads it back from the medium.
     fn write_edge(&mut self, range: &Range<u64>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -213,7 +197,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// After a failure: whatever of table and boot sector is there goes again. Whether all of it went.
+    /// After a failure: clears table and boot sector. Returns whether that succeeded.
     fn disarm(&mut self) -> bool {
         if !self.armed {
             return true;
@@ -222,20 +206,17 @@ impl<'a> Engine<'a> {
         clear_all(self.plan, &self.io)
     }
 
-    /// Offsets of the chunks that hold a part of the first MiB or of the backup GPT.
     fn is_edge(&self, chunk: u64) -> bool {
         let touches = |r: &Range<u64>| r.start < chunk + CHUNK && chunk < r.end;
         touches(&self.head) || self.backup.as_ref().is_some_and(touches)
     }
 
-    /// The parts of `len` bytes at `chunk` that belong to the first MiB or the backup GPT, in order.
     fn edge_ranges(&self, chunk: u64, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let at = move |n: u64| usize::try_from(n.saturating_sub(chunk)).unwrap_or(usize::MAX).min(len);
         let ranges = [Some(self.head.clone()), self.backup.clone()];
         ranges.into_iter().flatten().map(move |r| at(r.start)..at(r.end)).filter(|r| !r.is_empty())
     }
 
-    /// What a chunk looks like as long as first MiB and backup GPT are not written.
     fn masked(&self, chunk: u64, bytes: &[u8]) -> Vec<u8> {
         let mut masked = bytes.to_vec();
         for range in self.edge_ranges(chunk, bytes.len()) {
@@ -246,7 +227,7 @@ impl<'a> Engine<'a> {
         masked
     }
 
-    /// Digest that a chunk of the body must have on the medium now.
+    /// The digest that a chunk of the body must now have on the medium.
     fn expected(&self, chunk: u64) -> Option<Digest256> {
         match self.edges.get(&chunk) {
             Some(bytes) => Some(chunk_digest(&self.masked(chunk, bytes))),
@@ -261,10 +242,11 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Takes boot sector and partition table away again from a medium that `plan` was executed on. Whether all of it went, as
-/// read back from the medium.
+/// Clears boot sector and partition table of a medium that `plan` was executed on. Returns whether all of it is gone, as read
+/// back from the medium.
 ///
-/// A backup table at its end goes, too: a board's program may have moved it there, and firmware would bring it back.
+/// It also clears a backup table at the medium's end: a board's program may have moved it there, and firmware would restore
+/// it.
 #[must_use]
 pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
     let io = Io::new(medium, &plan.target.name);
@@ -300,7 +282,7 @@ fn reads_as_zero(io: &Io<'_>, range: &Range<u64>) -> bool {
 }
 
 fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
-    // Not `all`: every range is to be tried.
+    // Not `all`: every range is tried.
     cleared_ranges(plan).filter(|range| !is_cleared(io, range)).count() == 0
 }
 
@@ -308,8 +290,8 @@ fn is_cleared(io: &Io<'_>, range: &Range<u64>) -> bool {
     clear(io, range).is_ok() || clear_around_bad_blocks(io, range) || is_dead_end(io, range)
 }
 
-/// Whether `range` is the end of the disk, and its last block gives nothing: the header of a backup table would be there, and firmware
-/// finds none. Bridges that report one sector too many have such an end.
+/// Whether `range` is the end of the disk and its last block cannot be read. The header of a backup table would be there,
+/// and firmware finds none. Some bridges report one sector too many.
 fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
     let last = range.end.saturating_sub(io.block() as u64);
     let mut buffer = Buffer::zeroed(0);
@@ -320,13 +302,13 @@ fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
 
 fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
     let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
-    // Written, not punched: these are the bytes that must be gone before anything else happens.
+    // Written, not discarded: these bytes must be gone before anything else happens.
     io.write_any(&zeroes, range.start)?;
     io.flush()
 }
 
-/// Clears as much of `range` as can be cleared, block by block: one bad sector must not keep a partition table
-/// alive. Whether all of it is gone. A device that refuses block after block is given up.
+/// Clears as much of `range` as possible, block by block, so that one bad sector does not keep a partition table. Returns
+/// whether all of it is gone. Gives up on a device that refuses block after block.
 fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
     const HOPELESS: u32 = 16;
     let step = io.block() as u64;
@@ -349,7 +331,6 @@ fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
     io.flush().is_ok() && bad == 0
 }
 
-/// Collects results that threads find.
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Reading back: the medium, past the page cache, against the image's digests, zero ranges included.
+//! Reads the medium back, past the page cache, and compares it with the image's digests, zero ranges included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -14,9 +14,8 @@ use crate::sys::buffer::Buffer;
 use crate::sys::log::events;
 
 impl Engine<'_> {
-    /// Reads the whole body back. Chunks that differ are written once more, and everything is read again: a disk on which
-    /// one write damages another place (a card that claims more than it has) must not pass because that place was fine
-    /// before.
+    /// Reads the whole body back. Chunks that differ are written once more, and then everything is read again: a write may
+    /// damage another place that was correct before (a card that claims more than it has).
     pub(super) fn verify_body(&mut self) -> Result<()> {
         for rewritten in [false, true] {
             self.io.drop_cache()?;
@@ -32,7 +31,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// All chunks, several at a time; those that differ twice are returned. `show`: as progress.
+    /// Reads all chunks, several at a time; returns those that differ twice. `show`: report progress.
     fn differing_chunks(&self, show: bool) -> Result<BTreeSet<u64>> {
         let next = AtomicU64::new(0);
         let failed = AtomicBool::new(false);
@@ -49,7 +48,7 @@ impl Engine<'_> {
                     self.count_verified(chunk, show);
                     continue;
                 }
-                // Once more: a bit may have flipped on its way here rather than on the medium.
+                // Read again: a bit may have flipped on the way and not on the medium.
                 self.io.drop_cache()?;
                 if self.chunk_is_right(&mut buffer, chunk)? {
                     tracing::warn!("bytes from {chunk} on read differently the second time");
@@ -75,7 +74,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Counts a chunk as read back, without what is not written yet: first MiB and backup GPT count when they are.
+    /// Counts a chunk as read back, except first MiB and backup GPT, which count once they are written.
     fn count_verified(&self, chunk: u64, show: bool) {
         let end = self.size.min(chunk + CHUNK);
         let overlap = |r: &std::ops::Range<u64>| r.end.min(end).saturating_sub(r.start.max(chunk));
@@ -95,8 +94,7 @@ impl Engine<'_> {
         Ok(digest_matches(seen, expected))
     }
 
-    /// The first wrong byte of each of the chunks `bad`, found with the image at hand; with `rewrite` they are written
-    /// again from it.
+    /// The first wrong byte of each chunk in `bad`, by the image; with `rewrite` the chunks are written again.
     fn first_bad_bytes(&self, bad: &BTreeSet<u64>, rewrite: bool) -> Result<BTreeMap<u64, u64>> {
         let first_bad = Mutex::new(BTreeMap::new());
         let each = |buffer: &mut Buffer, chunk: u64, bytes: &[u8]| -> Result<()> {
@@ -115,7 +113,7 @@ impl Engine<'_> {
             self.warn_mismatch(at);
             self.rewritten.fetch_add(1, Ordering::Relaxed);
             self.written.fetch_add(masked.len() as u64, Ordering::Relaxed);
-            // Plain writes, for zeroes too: a device that did not zero when asked gets no second chance to say so.
+            // Plain writes, for zeroes too: the device may have failed to zero before.
             self.io.write_any(&masked, chunk)
         };
         let state = || Buffer::zeroed(CHUNK_LEN);
@@ -129,7 +127,7 @@ impl Engine<'_> {
         Ok(std::mem::take(&mut *locked(&first_bad)))
     }
 
-    /// First byte at which the medium differs from `bytes`, read past the cache, twice if need be.
+    /// First byte at which the medium differs from `bytes`, read past the cache, twice if necessary.
     pub(super) fn first_difference(&self, offset: u64, bytes: &[u8]) -> Result<Option<u64>> {
         let mut buffer = Buffer::zeroed(0);
         let mut bad = None;
@@ -168,7 +166,7 @@ impl Engine<'_> {
     }
 }
 
-/// Compares without digesting where zeroes are expected.
+/// Avoids a digest where zeroes are expected.
 fn digest_matches(seen: &[u8], expected: Digest256) -> bool {
     if seen.len() == CHUNK_LEN && expected == zero_chunk() {
         is_zero(seen)
@@ -177,7 +175,6 @@ fn digest_matches(seen: &[u8], expected: Digest256) -> bool {
     }
 }
 
-/// Where a byte is, in the words of the people who look for it.
 pub(in crate::flash) fn place(table: Option<&Table>, sector_size: u32, at: u64) -> String {
     let sector = at / u64::from(sector_size.max(1));
     let partition =

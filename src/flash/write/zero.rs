@@ -1,5 +1,3 @@
-//! Ranges that must read as zero afterwards.
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,18 +8,18 @@ use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
 use crate::sys::buffer::{ALIGN, Buffer};
 
-/// Bytes asked of the medium in one call: progress stays visible, and a slow device is not silent for minutes.
+/// Bytes of one request: progress stays visible, and a slow device is not silent for minutes.
 const STEP: u64 = 256 << 20;
 
-/// Separate ranges kept at most: about 4 MiB of memory.
+/// About 4 MiB of memory.
 const MAX_RANGES: usize = 1 << 16;
 
-/// Ranges collected during the write and zeroed after it, neighbours joined, so that a device gets few large requests.
+/// Ranges to zero after the write. Adjacent ones are joined, so that a device gets few large requests.
 #[derive(Debug, Default)]
 pub(super) struct ZeroMap(Mutex<BTreeMap<u64, u64>>);
 
 impl ZeroMap {
-    /// Adds a range that does not overlap any other. `false`: there are too many already; write the zeroes instead.
+    /// Adds a range that overlaps no other one. `false`: there are too many; write the zeroes instead.
     pub(super) fn add(&self, range: Range<u64>) -> bool {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Range { mut start, mut end } = range;
@@ -40,21 +38,18 @@ impl ZeroMap {
         true
     }
 
-    /// Takes all ranges out, in order.
     pub(super) fn take(&self) -> Vec<Range<u64>> {
         let map = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         map.into_iter().map(|(s, e)| s..e).collect()
     }
 }
 
-/// Zeroes ranges of one medium, in the cheapest way that it guarantees.
 #[derive(Debug)]
 pub(super) struct Zeroer {
-    /// The medium can zero without writing, as far as is known.
+    /// Whether the medium can zero without a write, as far as known.
     native: AtomicBool,
-    /// Bytes that now read as zero, by either way.
+    /// Bytes that now read as zero, in either way.
     pub(super) zeroed: AtomicU64,
-    /// Bytes that already read as zero and were left alone.
     pub(super) skipped: AtomicU64,
 }
 
@@ -65,15 +60,12 @@ impl Default for Zeroer {
 }
 
 impl Zeroer {
-    /// Whether zeroes still are cheaper than data.
+    /// Whether zeroes are still cheaper than data.
     pub(super) fn is_native(&self) -> bool {
         self.native.load(Ordering::Relaxed)
     }
 
-    /// Makes `range` read as zero. Where zeroes must be written, `compare` reads first and leaves alone what is zero.
-    ///
-    /// # Errors
-    /// Those of reading and writing.
+    /// Makes `range` read as zero. Where zeroes must be written, `compare` reads first and skips what is zero.
     pub(super) fn zero(
         &self,
         io: &Io<'_>,
@@ -122,7 +114,7 @@ impl Zeroer {
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
             if let Some(seen) = seen.get_mut(..zeroes.len()).filter(|_| compare && whole) {
                 let read = match io.read(seen, at) {
-                    // An old unreadable sector heals when it is written.
+                    // A write repairs an old unreadable sector.
                     Err(e) if e.code() == Code::TargetReadFailed => false,
                     other => other.map(|()| true)?,
                 };

@@ -1,5 +1,3 @@
-//! A program that goes on whatever becomes of this one.
-
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,21 +9,20 @@ use nix::unistd::Pid;
 
 use super::{Command, End};
 
-/// A process, told from a later one of the same number by when it began.
+/// A process. Its start time distinguishes it from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Mark {
-    /// Its number.
     pub pid: u32,
-    /// When it began, in clock ticks since the system started (field 22 of `/proc/PID/stat`, proc(5)).
+    /// In clock ticks since the system started (field 22 of `/proc/PID/stat`, proc(5)).
     pub began: u64,
 }
 
 impl Mark {
-    /// That of the process which has the number now; `None` where there is none, or only one that has ended.
+    /// The process that has the number now; `None` where there is none, or one that has ended.
     #[must_use]
     pub fn of(pid: u32) -> Option<Mark> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The program's name stands in parentheses, and may hold blanks and parentheses.
+        // The program's name is in parentheses, and may contain blanks and parentheses.
         let mut fields = text.rsplit(')').next()?.split_ascii_whitespace();
         let state = fields.next()?;
         let began = fields.nth(18)?.parse().ok()?;
@@ -37,7 +34,7 @@ impl Mark {
     }
 }
 
-/// A program under way that outlives this one.
+/// A running program that outlives this one.
 #[derive(Debug)]
 pub struct Apart {
     mark: Mark,
@@ -46,33 +43,29 @@ pub struct Apart {
 }
 
 impl Command {
-    /// Starts it with its standard output in `out`, and standard error where our own goes.
-    ///
-    /// # Errors
-    /// It cannot be started.
+    /// Writes its standard output to `out`; standard error is inherited.
     pub fn start_apart(mut self, out: File) -> io::Result<Apart> {
         self.inner.stdin(Stdio::null()).stdout(out).stderr(Stdio::inherit());
         let child = self.inner.spawn()?;
-        // One that has ended already has a number all the same, until it is asked for its status.
+        // A process that has ended keeps its number until it is reaped.
         let mark = Mark::of(child.id()).unwrap_or(Mark { pid: child.id(), began: 0 });
         Ok(Apart { mark, child: Some(child), end: None })
     }
 }
 
 impl Apart {
-    /// One that an earlier process has started. How it ended cannot be learned.
+    /// A process that an earlier one has started. Its exit status is unknown.
     #[must_use]
     pub fn found(mark: Mark) -> Self {
         Apart { mark, child: None, end: None }
     }
 
-    /// By what it is found again.
     #[must_use]
     pub fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Whether it has ended; and how, where that is known.
+    /// `None` while it runs; then its exit, if that is known.
     pub fn ended(&mut self) -> Option<Option<End>> {
         if self.end.is_none() {
             self.end = match &mut self.child {
@@ -93,10 +86,7 @@ impl Apart {
         self.end
     }
 
-    /// Asks the process itself to end, not those that it has started: it ends them as it sees fit.
-    ///
-    /// # Errors
-    /// As kill(2); one that has ended is none.
+    /// Sends SIGTERM to the process itself; it ends its own children.
     pub fn ask_to_end(&mut self) -> io::Result<()> {
         if self.ended().is_some() {
             return Ok(());
@@ -143,7 +133,7 @@ mod tests {
             assert!(Instant::now() < until);
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The trap stands a moment after the line.
+        // The shell sets the trap a moment after the line.
         std::thread::sleep(Duration::from_millis(100));
         second.ask_to_end().unwrap();
         assert_eq!(end(&mut first), Some(End::Status(7)));

@@ -1,17 +1,13 @@
-//! Bytes of a program as lines of text.
-
-/// Longest line, in bytes: a longer one comes in pieces, so that nothing a program writes can fill the memory.
+/// A longer line is split, so that no output can fill the memory.
 pub const LONGEST: usize = 8 << 10;
 
-/// Cuts bytes into lines: lossy UTF-8, without the line end. Of a line that a program wrote over (`\r`, as progress
-/// counters do), what a terminal would show in the end is left.
+/// Lossy UTF-8, without line ends. Of a line that a program overwrites with `\r` (a progress counter) the last text remains.
 #[derive(Default)]
 pub struct Splitter {
     rest: Vec<u8>,
 }
 
 impl Splitter {
-    /// Takes `bytes` and hands each line that they end to `line`.
     pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
         for part in bytes.split_inclusive(|&b| b == b'\n') {
             let mut part = part;
@@ -34,7 +30,6 @@ impl Splitter {
         }
     }
 
-    /// What stands behind the last line end, if anything.
     pub fn end(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.rest);
         (!rest.is_empty()).then(|| text(&rest))
@@ -48,7 +43,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(shown).into_owned()
 }
 
-/// Length of `bytes` without a character at its end that is not whole yet.
+/// Length of `bytes` without an incomplete character at the end.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(e) if e.error_len().is_none() && e.valid_up_to() > 0 => e.valid_up_to(),

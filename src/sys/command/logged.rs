@@ -1,4 +1,4 @@
-//! Programs of other people, with the log as the place for what they say.
+//! Runs foreign programs with their output in the log.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,47 +8,37 @@ use tracing::Level;
 
 use super::{Command, End, Event};
 
-/// Never passed on: the shell helpers of the system (`balena-config-defaults`) take its presence for an encrypted
-/// installation.
+/// Not passed on: the system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
 pub const NOT_PASSED_ON: &str = "CRYPT";
 
-/// How a program ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
-    /// How.
     pub end: End,
-    /// The last line that said something.
     pub last: String,
-    /// How long it took.
     pub time: Duration,
 }
 
 impl Ended {
-    /// Its end and its last words, as a cause.
     #[must_use]
     pub fn because(&self) -> io::Error {
         because(self.end, &self.last)
     }
 }
 
-/// Whose lines they are.
 #[derive(Debug, Clone, Copy)]
 pub struct Speaker<'a> {
-    /// In front of each line.
+    /// Prefix of each line.
     pub name: &'a str,
-    /// What a warning about silence calls it.
+    /// Name in a warning about silence.
     pub full: &'a str,
-    /// The hook, for the journal, if it is one.
+    /// For the journal, if it is a hook.
     pub hook: Option<&'a str>,
-    /// Whether lines of the scripts' logging helper (`[name][LEVEL] text`) keep their level rather than their form.
+    /// Lines of the scripts' logging helper (`[name][LEVEL] text`) keep their level, and lose their prefix.
     pub levels: bool,
 }
 
 impl Command {
-    /// Runs it to its end, with what it says in the log line by line. `started` is told its number.
-    ///
-    /// # Errors
-    /// It cannot be started or followed.
+    /// Runs the program to its end and logs its output line by line. `started` gets its process number.
     pub fn run_logged(self, speaker: Speaker<'_>, started: impl FnOnce(u32)) -> io::Result<Ended> {
         let begun = Instant::now();
         let mut running = self.without(NOT_PASSED_ON).start()?;
@@ -67,7 +57,7 @@ impl Command {
 
 impl Speaker<'_> {
     fn says(&self, line: &str, last: &mut String) {
-        let (level, text) = if self.levels { told(line) } else { (Level::INFO, line) };
+        let (level, text) = if self.levels { level_and_text(line) } else { (Level::INFO, line) };
         let (name, hook) = (self.name, self.hook);
         match level {
             Level::ERROR => tracing::error!(COPAL_HOOK = hook, "{name}: {text}"),
@@ -79,20 +69,17 @@ impl Speaker<'_> {
     }
 }
 
-/// Warns that a program has said nothing for `time`.
 pub fn warn_of_silence(name: &str, time: Duration) {
     let minutes = time.as_secs() / 60;
-    tracing::warn!("{name} has been silent for {minutes} min; it is still waited for");
+    tracing::warn!("{name} has been silent for {minutes} min; copal still waits for it");
 }
 
-/// Keeps the last line that says something.
 pub fn keep(last: &mut String, line: &str) {
     if !line.trim().is_empty() {
         line.trim().clone_into(last);
     }
 }
 
-/// How something ended, and its last words.
 #[must_use]
 pub fn because(end: End, last: &str) -> io::Error {
     const MOST: usize = 200;
@@ -104,9 +91,9 @@ pub fn because(end: End, last: &str) -> io::Error {
     })
 }
 
-/// Takes a line of the scripts' logging helper (`[name][LEVEL] text`) apart.
+/// Splits a line of the scripts' logging helper (`[name][LEVEL] text`).
 #[must_use]
-pub fn told(line: &str) -> (Level, &str) {
+pub fn level_and_text(line: &str) -> (Level, &str) {
     let parts = line.strip_prefix('[').and_then(|l| l.split_once("][")).and_then(|(_, l)| l.split_once("] "));
     match parts {
         Some(("ERROR", text)) => (Level::ERROR, text),
@@ -117,11 +104,7 @@ pub fn told(line: &str) -> (Level, &str) {
     }
 }
 
-/// The value of a variable that limits how long a program may take: whole seconds, above zero. An empty one counts as
-/// none.
-///
-/// # Errors
-/// It is something else; the text says what was found.
+/// The value of a variable with a time limit: whole seconds above zero. Empty means none.
 pub fn seconds(value: Option<OsString>) -> Result<Option<Duration>, String> {
     let Some(value) = value.filter(|v| !v.is_empty()) else { return Ok(None) };
     match value.to_str().and_then(|v| v.parse::<u32>().ok()) {
@@ -136,12 +119,15 @@ mod tests {
 
     #[test]
     fn lines_of_the_logging_helper_keep_their_level() {
-        assert_eq!(told("[resin-init-flasher][ERROR] no [key][x] here"), (Level::ERROR, "no [key][x] here"));
-        assert_eq!(told("[x][WARN] y"), (Level::WARN, "y"));
-        assert_eq!(told("[x][INFO] "), (Level::INFO, ""));
-        assert_eq!(told("[x][DEBUG] z"), (Level::DEBUG, "z"));
+        assert_eq!(
+            level_and_text("[resin-init-flasher][ERROR] no [key][x] here"),
+            (Level::ERROR, "no [key][x] here")
+        );
+        assert_eq!(level_and_text("[x][WARN] y"), (Level::WARN, "y"));
+        assert_eq!(level_and_text("[x][INFO] "), (Level::INFO, ""));
+        assert_eq!(level_and_text("[x][DEBUG] z"), (Level::DEBUG, "z"));
         for plain in ["plain", "[x] y", "[x][LOUD] y", "[x][ERROR]y"] {
-            assert_eq!(told(plain), (Level::INFO, plain));
+            assert_eq!(level_and_text(plain), (Level::INFO, plain));
         }
     }
 }

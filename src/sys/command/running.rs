@@ -1,5 +1,3 @@
-//! A program under way.
-
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -17,33 +15,29 @@ use nix::unistd::Pid;
 use super::lines::Splitter;
 use super::{End, Stream};
 
-/// From SIGTERM to SIGKILL.
 const TO_CLEAN_UP: Duration = Duration::from_secs(5);
-/// From SIGKILL until a program that does not even die of that (it hangs in the kernel) is left behind.
+/// After SIGKILL, a program that hangs in the kernel is abandoned.
 const TO_DIE: Duration = Duration::from_secs(10);
-/// After the program's end, for the last lines of what it left behind with its output open.
+/// After the program's end, for the last lines of a child that keeps the output open.
 const GRACE: Duration = Duration::from_secs(2);
-/// Read at once.
 const BITE: usize = 16 << 10;
 
-/// What [`Running::next`] waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A line, without its end.
     Line(Stream, String),
-    /// There has been no line for this long.
+    /// No line for this long.
     Silent(Duration),
     /// The program has ended; all its lines came before.
     Ended(End),
-    /// The time is over.
+    /// The timeout is over.
     Waited,
 }
 
 enum Phase {
     Runs,
-    /// SIGTERM was sent; SIGKILL follows then.
+    /// SIGTERM was sent; SIGKILL follows at this time.
     Asked(Instant),
-    /// SIGKILL was sent; then it is left behind.
+    /// SIGKILL was sent; at this time the program is abandoned.
     Killed(Instant),
 }
 
@@ -53,18 +47,18 @@ struct Output {
     splitter: Splitter,
 }
 
-/// A program under way. Dropped before its end, it is killed with its process group.
+/// On drop before its end, it is killed with its process group.
 pub struct Running {
     child: Child,
     input: Option<ChildStdin>,
     outputs: Vec<Output>,
-    /// At its end, the program has ended and can be reaped.
+    /// End of file means that the program has ended and can be reaped.
     exit: Option<PipeReader>,
     lines: VecDeque<(Stream, String)>,
     started: Instant,
     limit: Option<Duration>,
     phase: Phase,
-    /// When the program ended, and until when what is left of its output is waited for.
+    /// When the program ended, and the deadline for the rest of its output.
     grace: Option<Instant>,
     silence: Duration,
     heard: Instant,
@@ -107,42 +101,32 @@ impl Running {
         })
     }
 
-    /// Its number, which is that of its process group, too.
+    /// The process number, and the number of its process group.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes a line to its standard input.
-    ///
-    /// # Errors
-    /// It has none, has closed it, or has ended.
     pub fn say(&mut self, line: &str) -> io::Result<()> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         input.write_all(format!("{line}\n").as_bytes())
     }
 
-    /// Ends its standard input.
     pub fn hang_up(&mut self) {
         self.input = None;
     }
 
-    /// From now on it has this much time, or any.
     pub fn limit(&mut self, limit: Option<Duration>) {
         self.started = Instant::now();
         self.limit = limit;
     }
 
-    /// Silence begins to count now.
     pub fn listen(&mut self) {
         self.heard = Instant::now();
         self.warned = self.heard;
     }
 
-    /// The next thing that happens, at the latest at `until`. After [`Event::Ended`], that again.
-    ///
-    /// # Errors
-    /// The kernel refuses to wait or to read.
+    /// The next event, at the latest at `until`. After [`Event::Ended`], that again.
     pub fn next(&mut self, until: Option<Instant>) -> io::Result<Event> {
         loop {
             if let Some((stream, line)) = self.lines.pop_front() {
@@ -168,7 +152,6 @@ impl Running {
         }
     }
 
-    /// Ends what takes too long.
     fn press(&mut self, now: Instant) {
         let late = |limit: &Duration| now.duration_since(self.started) >= *limit;
         match self.phase {
@@ -184,7 +167,7 @@ impl Running {
         }
     }
 
-    /// To the whole group. Its number cannot belong to others yet: the leader has not been reaped.
+    /// To the whole group. Its number is still valid: the leader was not reaped.
     fn signal(&self, signal: Signal) {
         if let (Ok(pid), None) = (i32::try_from(self.child.id()), self.end) {
             match killpg(Pid::from_raw(pid), signal) {
@@ -202,7 +185,6 @@ impl Running {
         }
     }
 
-    /// The first date at which something has to be done.
     fn next_date(&self, until: Option<Instant>) -> Option<Instant> {
         let pressing = match self.phase {
             Phase::Runs => {
@@ -221,7 +203,7 @@ impl Running {
     fn wait(&mut self, until: Option<Instant>) -> io::Result<()> {
         let timeout = match until {
             None => PollTimeout::NONE,
-            // Rounded up, so that the date has come when the wait is over.
+            // Rounded up, so that the deadline has passed after the wait.
             Some(at) => {
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -234,7 +216,7 @@ impl Running {
                 continue;
             };
             if take(output, &mut self.lines)? {
-                // Any byte is a sign of life: progress counters have no line ends.
+                // Any byte counts: progress counters have no line ends.
                 self.listen();
             } else {
                 self.outputs.remove(*index);
@@ -246,7 +228,7 @@ impl Running {
     fn leader_has_ended(&mut self) {
         self.exit = None;
         if !matches!(self.phase, Phase::Runs) {
-            // Whoever of the group paid no attention to SIGTERM.
+            // For processes of the group that ignored SIGTERM.
             self.signal(Signal::SIGKILL);
         }
         self.grace = Some(Instant::now() + GRACE);
@@ -254,7 +236,7 @@ impl Running {
 
     fn conclude(&mut self) -> io::Result<()> {
         let too_long = !matches!(self.phase, Phase::Runs);
-        // One that hangs in the kernel is not waited for; init will reap it.
+        // A process that hangs in the kernel is not waited for; init reaps it.
         let status = if self.exit.is_none() { Some(self.child.wait()?) } else { None };
         self.end = Some(match status {
             Some(status) if !too_long => end_of(status),
@@ -262,7 +244,7 @@ impl Running {
         });
         for mut output in std::mem::take(&mut self.outputs) {
             self.lines.extend(output.splitter.end().map(|line| (output.stream, line)));
-            // What the program left running must not die of a closed pipe when it speaks. The thread goes with it.
+            // A child that still runs must not get SIGPIPE from its output. The thread ends with this program.
             drop(thread::Builder::new().spawn(move || io::copy(&mut output.pipe, &mut io::sink())));
         }
         Ok(())
@@ -279,7 +261,7 @@ impl Drop for Running {
     }
 }
 
-/// A pipe that ends when the program does. The program is not reaped: as long as it is not, its number stays its own.
+/// A pipe that closes when the program ends. The program is not reaped, so its number stays valid.
 fn announce_exit(child: &Child) -> io::Result<PipeReader> {
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
     let (exit, announcer) = io::pipe()?;
@@ -292,7 +274,7 @@ fn announce_exit(child: &Child) -> io::Result<PipeReader> {
     Ok(exit)
 }
 
-/// Indices of the outputs that have something, or have ended; behind them that of `exit`.
+/// Indices of readable or closed outputs; the index after them stands for `exit`.
 fn ready(outputs: &[Output], exit: Option<&PipeReader>, timeout: PollTimeout) -> io::Result<Vec<usize>> {
     let pipes = outputs.iter().map(|o| o.pipe.as_fd()).chain(exit.map(|e| e.as_fd()));
     let mut fds: Vec<PollFd<'_>> = pipes.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -304,7 +286,6 @@ fn ready(outputs: &[Output], exit: Option<&PipeReader>, timeout: PollTimeout) ->
     Ok(fds.iter().enumerate().filter(|(_, fd)| happened(fd)).map(|(i, _)| i).collect())
 }
 
-/// Reads once; false at the end.
 fn take(output: &mut Output, lines: &mut VecDeque<(Stream, String)>) -> io::Result<bool> {
     let mut bite = [0; BITE];
     let stream = output.stream;

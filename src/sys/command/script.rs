@@ -1,5 +1,3 @@
-//! What a program that somebody else wrote is, and who has to run it.
-
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,37 +5,30 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Shells whose `-x` traces, by base name. To other interpreters it means something else.
+/// Shells whose `-x` traces, by base name. Other interpreters use it for something else.
 const SHELLS: [&str; 7] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"];
 
-/// Programs that start the interpreter which their argument names.
+/// Programs that start the interpreter in their argument.
 const STARTERS: [&str; 2] = ["env", "busybox"];
 
-/// What a file begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// `#!`: the interpreter, and the one argument that the kernel makes of the rest of the line.
     Named(PathBuf, Option<OsString>),
-    /// Text that names no interpreter.
+    /// Text without an interpreter.
     Text,
-    /// No text: ELF, or a format that was registered with the kernel.
+    /// ELF, or a format that is registered with the kernel.
     Binary,
 }
 
-/// A program that somebody else wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
-    /// What it begins with.
     pub start: Start,
-    /// Whether its mode lets it be executed.
+    /// By its mode.
     pub executable: bool,
 }
 
 impl Script {
-    /// Looks at a file.
-    ///
-    /// # Errors
-    /// It cannot be read, or is no plain file.
     pub fn of(path: &Path) -> io::Result<Script> {
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file"));
@@ -47,10 +38,6 @@ impl Script {
         Ok(Script { start: start(&head), executable: is_executable(path) })
     }
 
-    /// Refuses one whose interpreter is missing.
-    ///
-    /// # Errors
-    /// It is.
     pub fn check_interpreter(&self) -> io::Result<()> {
         match &self.start {
             Start::Named(name, _) if !is_executable(name) => {
@@ -61,7 +48,6 @@ impl Script {
         }
     }
 
-    /// Whether a shell runs it.
     #[must_use]
     pub fn is_for_shell(&self) -> bool {
         match &self.start {
@@ -78,7 +64,7 @@ impl Script {
     }
 }
 
-/// Whether a plain file may be executed.
+/// By its mode; plain files only.
 pub(super) fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
@@ -95,7 +81,7 @@ fn start(head: &[u8]) -> Start {
     Start::Named(text(name).into(), (!argument.is_empty()).then(|| text(argument)))
 }
 
-/// The first word that is neither an option nor an assignment: what `env` starts.
+/// The first word that is neither an option nor an assignment: the program that `env` starts.
 fn first_name(argument: &OsStr) -> Option<&OsStr> {
     let mut words = argument.as_bytes().split(|b| b" \t".contains(b));
     words.find(|w| !w.is_empty() && !w.starts_with(b"-") && !w.contains(&b'=')).map(OsStr::from_bytes)
@@ -125,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_are_known_behind_env_and_busybox_too() {
+    fn shells_are_recognised_after_env_and_busybox_too() {
         for head in
             ["#!/bin/sh\n", "#!/bin/bash -e\n", "#!/usr/bin/env bash\n", "#!/bin/busybox sh\n", "echo\n"]
         {

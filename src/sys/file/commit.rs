@@ -1,9 +1,9 @@
-//! What `fatrw` has left beside a file: complete content that a reader must see, or the rest of a write that was cut off.
+//! Side files of `fatrw`: complete content that a reader must see, or the rest of an interrupted write.
 //!
-//! A side file is there from before the target is touched until after it has been renamed, and nobody but `fatrw` makes one. Whoever
-//! else writes the target removes it first ([`replace`](super::replace), [`remove`](super::remove),
-//! [`overwrite`](super::overwrite)). So one that is complete is always newer than the target, and time stamps, which a device
-//! without a clock cannot make, decide only between several of them.
+//! A side file exists from before the target is changed until after it was renamed, and only `fatrw` creates one. Any other
+//! program that writes the target removes it first ([`replace`](super::replace), [`remove`](super::remove),
+//! [`overwrite`](super::overwrite)). So a complete one is always newer than the target. Time stamps, which a device without a
+//! clock cannot make, only decide between several of them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,16 +19,13 @@ use super::replace::{Outcome, Steps, drop_side_file, replace_only, side_files};
 use super::side::digest_of_name;
 use super::sweep::sweep;
 
-/// Beyond any file that is read as a whole, in bytes.
+/// No file that is read as a whole is larger, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// Opens the content that a reader of `name` must see, for reading from its beginning: a complete side file of `fatrw`, put over the
-/// file for good, or else the file. Whoever changes a boot file instead of replacing it must begin with this.
+/// Opens the content that a reader of `name` must see: a complete side file of `fatrw`, which replaces the file, or else the
+/// file. A program that changes a boot file instead of replacing it must start with this.
 ///
-/// Where it cannot be put over the file (no room, a read-only file system), the side file itself is opened, and stays.
-///
-/// # Errors
-/// As the operating system says; `NotFound` where there is neither.
+/// If the side file cannot replace the file (no free space, a read-only file system), the side file is opened, and stays.
 pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
     match sweep_for(folder, name) {
         Ok(()) => open_current_by(folder, name),
@@ -40,11 +37,7 @@ pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
     }
 }
 
-/// The content that a reader of `name` must see, as it is on the medium or will be once it is put right; `None` where there is none.
-/// Changes nothing.
-///
-/// # Errors
-/// As the operating system says; `FileTooLarge` beyond a mebibyte.
+/// The content that a reader of `name` must see; `None` where there is none. Changes nothing.
 pub fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     let newest = newest_complete(folder, &side_files(folder, name)?)?;
     let Some(file) = newest.map_or_else(|| folder.hold(name), |(_, file)| Ok(Some(file)))? else {
@@ -59,15 +52,10 @@ pub fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Option<Vec<u
     Ok(Some(content))
 }
 
-/// What is cleaned up before anything in the folder may be replaced or removed.
 fn sweep_for(folder: &Folder, name: &OsStr) -> io::Result<()> {
     if side_files(folder, name)?.is_empty() { Ok(()) } else { sweep(folder).map(drop) }
 }
 
-/// [`open_current`] by other means.
-///
-/// # Errors
-/// As for [`open_current`].
 pub fn open_current_by(steps: &impl Steps, name: &OsStr) -> io::Result<File> {
     let sides = side_files(steps, name)?;
     let newest = newest_complete(steps, &sides)?;
@@ -87,22 +75,15 @@ pub fn open_current_by(steps: &impl Steps, name: &OsStr) -> io::Result<File> {
     })
 }
 
-/// Puts a complete side file of `fatrw` over its file, as [`replace`](super::replace) does, and removes it; of several the one that
-/// was written last. Removes those that are not complete. [`Outcome::Written`] when the file has other content now.
+/// Puts a complete side file of `fatrw` over its file, as [`replace`](super::replace) does, and removes it; of several, the one
+/// that was written last. Removes incomplete ones. [`Outcome::Written`] if the content of the file has changed.
 ///
-/// At every instant the file is complete, and a reader that knows of side files sees the new content.
-///
-/// # Errors
-/// As for [`replace`](super::replace). The side file is still there.
+/// At every instant the file is complete, and a reader that knows side files sees the new content.
 pub fn commit_side_files(folder: &Folder, name: &OsStr) -> io::Result<Outcome> {
     sweep_for(folder, name)?;
     commit_side_files_by(folder, name)
 }
 
-/// [`commit_side_files`] by other means.
-///
-/// # Errors
-/// As for [`commit_side_files`].
 pub fn commit_side_files_by(steps: &impl Steps, name: &OsStr) -> io::Result<Outcome> {
     let sides = side_files(steps, name)?;
     let newest = newest_complete(steps, &sides)?;
@@ -115,14 +96,14 @@ fn commit(
     sides: &[OsString],
     newest: Option<&(OsString, File)>,
 ) -> io::Result<Outcome> {
-    // The others first: what is left when the power goes must not be an older one alone.
+    // The others first: a power cut must not leave only an older one.
     for other in sides.iter().filter(|s| newest.is_none_or(|(side, _)| side != *s)) {
         drop_side_file(steps, other)?;
     }
     let Some((side, file)) = newest else { return Ok(Outcome::Unchanged) };
     tracing::info!("{}: putting {} over it", name.to_string_lossy(), side.to_string_lossy());
     match at(steps.twin(side), "find the clusters of", side)? {
-        // It was being renamed, not copied, when the power went: half of that has happened.
+        // Power failed during its rename, half of which has happened.
         Some(twin) if steps.same_name(&twin, name) => {
             at(steps.separate(side, &twin), "clean up", side)?;
             Ok(Outcome::Written)
@@ -140,23 +121,16 @@ fn commit(
     }
 }
 
-/// Renames a complete side file over its file, of several the one that was written last: for a commit without room for a second
+/// Renames a complete side file over its file, of several the one that was written last: a commit without space for a second
 /// copy. `false` where there is none.
 ///
-/// At every instant the file is complete. What a cut may leave is a side file that shares its clusters with the file: copal tells
-/// those apart, the original `fatrw` does not.
-///
-/// # Errors
-/// As the operating system says, with the step that failed.
+/// At every instant the file is complete. A power cut may leave a side file that shares its clusters with the file: copal
+/// recognises that, the original `fatrw` does not.
 pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     sweep_for(folder, name)?;
     rename_side_file_by(folder, name)
 }
 
-/// [`rename_side_file`] by other means.
-///
-/// # Errors
-/// As for [`rename_side_file`].
 pub fn rename_side_file_by(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     let sides = side_files(steps, name)?;
     let Some((side, file)) = newest_complete(steps, &sides)? else { return Ok(false) };
@@ -166,7 +140,7 @@ pub fn rename_side_file_by(steps: &impl Steps, name: &OsStr) -> io::Result<bool>
     for other in sides.iter().filter(|s| **s != side) {
         drop_side_file(steps, other)?;
     }
-    // Whoever wrote it may have died before it was on the medium.
+    // The program that wrote it may have ended before it was on the medium.
     at(steps.sync(&file), "sync", &side)?;
     at(steps.sync_folder(), "sync the folder of", &side)?;
     at(steps.flush(), "flush the drive below", &side)?;
@@ -182,13 +156,13 @@ pub fn rename_side_file_by(steps: &impl Steps, name: &OsStr) -> io::Result<bool>
     Ok(true)
 }
 
-/// The side file, open, whose content fits its name; of several the one that was written last.
+/// The open side file whose content fits its name; of several, the one that was written last.
 fn newest_complete(steps: &impl Steps, sides: &[OsString]) -> io::Result<Option<(OsString, File)>> {
     let mut newest: Option<(SystemTime, &OsString, File)> = None;
     for side in sides {
-        let Some(wanted) = digest_of_name(side) else { continue };
+        let Some(expected) = digest_of_name(side) else { continue };
         let Some(file) = at(steps.hold(side), "open", side)? else { continue };
-        if at(digest(&file), "read", side)? != wanted {
+        if at(digest(&file), "read", side)? != expected {
             tracing::debug!("{} is not complete", side.to_string_lossy());
             continue;
         }
@@ -200,7 +174,6 @@ fn newest_complete(steps: &impl Steps, sides: &[OsString]) -> io::Result<Option<
     Ok(newest.map(|(_, side, file)| (side.clone(), file)))
 }
 
-/// MD5 of a file, in lower-case hex.
 fn digest(file: &File) -> io::Result<String> {
     let (mut md5, mut buf, mut offset) = (Md5::new(), vec![0; STEP], 0);
     loop {

@@ -1,28 +1,19 @@
-//! What a file shall hold.
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// New content: bytes, or whatever another open file holds.
 #[derive(Debug, Clone, Copy)]
 pub enum Content<'a> {
-    /// These bytes.
     Bytes(&'a [u8]),
-    /// These bytes, in a file that is made with these permissions (less the process's mask), where the file system has any.
+    /// Bytes, and the permissions of a created file (without the process's mask), where the file system has any.
     BytesAs(&'a [u8], u32),
-    /// An open regular file, read from its beginning.
+    /// A regular file, read from its start.
     File(&'a File),
 }
 
-/// Bytes handled at once.
 pub(super) const STEP: usize = 256 << 10;
 
 impl Content<'_> {
-    /// Bytes.
-    ///
-    /// # Errors
-    /// The file's size cannot be told.
     pub fn size(&self) -> io::Result<u64> {
         match self {
             Content::Bytes(bytes) | Content::BytesAs(bytes, _) => {
@@ -32,7 +23,7 @@ impl Content<'_> {
         }
     }
 
-    /// Permissions for a file that is made: those of the source, where that is a file.
+    /// Permissions of a created file: those of the source, if that is a file.
     pub(super) fn mode(&self) -> io::Result<u32> {
         match self {
             Content::Bytes(_) => Ok(0o644),
@@ -41,7 +32,6 @@ impl Content<'_> {
         }
     }
 
-    /// Fills as much of `buf` as there is from `offset` on.
     pub(super) fn fill(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Content::Bytes(bytes) | Content::BytesAs(bytes, _) => {
@@ -58,7 +48,6 @@ impl Content<'_> {
     }
 }
 
-/// Reads until `buf` is full or the file ends.
 pub(super) fn fill(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {

@@ -1,7 +1,7 @@
-//! The cache of the drive below a file system.
+//! Flushes the drive below a file system.
 //!
-//! On vfat neither `sync(2)` nor `umount(2)` sends the drive a cache flush; `fsync(2)` of the block device does, on every
-//! kernel. (`fat_file_fsync` flushes by itself only since Linux 5.2, and before that too early: ahead of the table.)
+//! On vfat neither `sync(2)` nor `umount(2)` sends the drive a cache flush; `fsync(2)` of the block device does, on every kernel.
+//! (`fat_file_fsync` flushes only since Linux 5.2, and before that too early: ahead of the table.)
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,17 +12,14 @@ use nix::fcntl::OFlag;
 
 use crate::sys::block::major_minor;
 
-/// The drive below a file system.
 #[derive(Debug)]
 pub(super) enum Drive {
-    /// A block device of one's own.
     Node(File),
-    /// None that could or need be flushed apart: memory, a network, btrfs (whose `fsync` flushes all of its devices).
+    /// None that could or must be flushed: memory, a network, btrfs (whose `fsync` flushes all of its devices).
     Anonymous,
 }
 
 impl Drive {
-    /// The drive that holds the file system of this device number (`st_dev`).
     pub(super) fn of(dev: u64) -> io::Result<Drive> {
         if major_minor(dev).0 == 0 {
             return Ok(Drive::Anonymous);
@@ -43,7 +40,6 @@ impl Drive {
         ))
     }
 
-    /// The first sector of the device.
     pub(super) fn boot_sector(&self) -> Option<io::Result<[u8; 512]>> {
         let Drive::Node(file) = self else { return None };
         let mut sector = [0; 512];
@@ -58,7 +54,7 @@ impl Drive {
     }
 }
 
-/// `/dev/block` is made by udev; without it (initramfs) the kernel's own name of the device leads to the node of devtmpfs.
+/// udev makes `/dev/block`; without udev (initramfs) the kernel's device name leads to the node of devtmpfs.
 fn candidates(dev: u64) -> Vec<PathBuf> {
     let (major, minor) = major_minor(dev);
     let mut found = vec![PathBuf::from(format!("/dev/block/{major}:{minor}"))];
@@ -71,7 +67,7 @@ fn candidates(dev: u64) -> Vec<PathBuf> {
     found
 }
 
-/// Reading is enough for `fsync`, and closing such a descriptor makes udev probe nothing.
+/// Read-only is enough for `fsync`, and closing such a descriptor makes udev probe nothing.
 fn open(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.file_type().is_block_device() {
@@ -80,11 +76,8 @@ fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes back a whole file system, and flushes the drive below it. (Before Linux 5.8 `syncfs(2)` keeps errors of writing back to
-/// itself; the flush of the node tells of those that the block layer had.)
-///
-/// # Errors
-/// As the operating system says.
+/// Writes back a whole file system, and flushes the drive below it. (Before Linux 5.8 `syncfs(2)` hides write-back errors; the
+/// flush of the node reports those of the block layer.)
 pub fn sync_file_system(path: &Path) -> io::Result<()> {
     let folder = File::open(path)?;
     nix::unistd::syncfs(&folder)?;
@@ -96,10 +89,7 @@ pub fn sync_file_system(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes back what the kernel holds for a block device, and flushes the drive's own cache.
-///
-/// # Errors
-/// As the operating system says; `InvalidInput` when it is no block device.
+/// Writes back the kernel's pages of a block device, and flushes the drive's cache.
 pub fn flush_node(node: &Path) -> io::Result<()> {
     open(node)?.sync_all()
 }

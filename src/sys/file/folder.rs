@@ -1,4 +1,4 @@
-//! A folder held open: everything in it is named relative to the descriptor, so that nothing can lead elsewhere.
+//! An open folder: names are relative to its descriptor, so that no path can lead elsewhere.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,38 +20,28 @@ use super::replace::Steps;
 use super::sweep;
 use crate::sys::buffer::Buffer;
 
-/// What a name in a folder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A regular file.
     File,
-    /// A folder.
     Folder,
-    /// A symbolic link.
     Link,
-    /// Anything else.
     Other,
 }
 
-/// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderEntry {
-    /// What it is; links are not followed.
     pub kind: FileKind,
-    /// Bytes, of a file.
     pub size: u64,
 }
 
-/// Room on a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in which the file system hands out room: a cluster, a block.
+    /// Allocation unit in bytes: a cluster, a block.
     pub unit: u64,
-    /// Units that are free for us.
+    /// Free units for this process.
     pub free: u64,
 }
 
-/// An open folder.
 #[derive(Debug)]
 pub struct Folder {
     dir: File,
@@ -64,10 +54,7 @@ pub struct Folder {
 const OPEN_FOLDER: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Folder {
-    /// Opens a folder; `path` may lead through links, but must not be one.
-    ///
-    /// # Errors
-    /// Of `open(2)`; `NotFound` also when the block device below a FAT has no node in `/dev`.
+    /// `path` may lead through links, but must not be one.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let dir = File::from(nix::fcntl::open(path, OPEN_FOLDER, Mode::empty())?);
         Self::from_file(dir, path.to_owned(), None)
@@ -87,35 +74,29 @@ impl Folder {
         Ok(Folder { dir, path, dev, fat, drive })
     }
 
-    /// Opens a folder in this one.
-    ///
-    /// # Errors
-    /// Of `openat(2)`: `ENOTDIR` or `ELOOP` for a link.
     pub fn enter(&self, name: &OsStr) -> io::Result<Folder> {
         let dir = File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?);
         let path = if name == "." { self.path.clone() } else { self.path.join(name) };
         Self::from_file(dir, path, Some(self))
     }
 
-    /// Where it was opened; for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Device number of the file system.
     #[must_use]
     pub fn dev(&self) -> u64 {
         self.dev
     }
 
-    /// Whether the file system is a FAT: names without case, renames that are not atomic.
+    /// On a FAT, names have no case and renames are not atomic.
     #[must_use]
     pub fn is_fat(&self) -> bool {
         self.fat
     }
 
-    /// What is left of a name when the file system does not care for its case: two names with the same are one file.
+    /// A name without its case, where the file system ignores case: equal results mean one file.
     #[must_use]
     pub fn fold(&self, name: &OsStr) -> OsString {
         match name.to_str() {
@@ -125,27 +106,19 @@ impl Folder {
         }
     }
 
-    /// Whether two names are one to this file system.
     #[must_use]
     pub fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
         self.fold(a) == self.fold(b)
     }
 
-    /// Room left on the file system.
-    ///
-    /// # Errors
-    /// As the operating system says.
     pub fn space(&self) -> io::Result<Space> {
         let stat = nix::sys::statvfs::fstatvfs(&self.dir)?;
-        // Their width depends on the platform.
+        // The field's width depends on the platform.
         #[allow(clippy::useless_conversion)]
         Ok(Space { unit: u64::from(stat.fragment_size()).max(1), free: stat.blocks_available().into() })
     }
 
-    /// Entries that the top folder of a FAT12 or FAT16 has room for, a long name taking several; `None` where it can grow.
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Capacity of the top folder of a FAT12 or FAT16 in entries (a long name takes several); `None` where it can grow.
     pub fn top_entries(&self) -> io::Result<Option<u64>> {
         let Some(boot) = self.drive.boot_sector().filter(|_| self.fat).transpose()? else { return Ok(None) };
         // Microsoft's FAT specification: BPB_RootEntCnt, 0 on FAT32.
@@ -153,13 +126,10 @@ impl Folder {
         Ok(Some(u64::from(u16::from_le_bytes([low, high]))).filter(|n| *n > 0))
     }
 
-    /// The names in it, sorted, with what the folder itself says of each: `None` where it says nothing.
+    /// The names in it, sorted, with the type that the folder itself gives, if any.
     ///
-    /// Nothing is looked up. That matters for a folder that a power cut left half made: vfat makes the file system read-only as
-    /// soon as somebody asks for more than its name (`fat_validate_dir`, Linux 3.19).
-    ///
-    /// # Errors
-    /// As the operating system says.
+    /// Looks nothing up. That matters for a folder that a power cut left incomplete: vfat makes the file system read-only on any
+    /// access to more than its name (`fat_validate_dir`, Linux 3.19).
     pub fn list(&self) -> io::Result<Vec<(OsString, Option<FileKind>)>> {
         let mut dir = nix::dir::Dir::openat(&self.dir, ".", OPEN_FOLDER, Mode::empty())?;
         let mut names = Vec::new();
@@ -180,10 +150,6 @@ impl Folder {
         Ok(names)
     }
 
-    /// What a name is; `None` when there is none.
-    ///
-    /// # Errors
-    /// As the operating system says.
     pub fn entry(&self, name: &OsStr) -> io::Result<Option<FolderEntry>> {
         match nix::sys::stat::fstatat(&self.dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => {
@@ -200,13 +166,9 @@ impl Folder {
         }
     }
 
-    /// Whether two names lead to one file by this file system's own rules.
-    ///
-    /// # Errors
-    /// As the operating system says; a name that is not there is only another one.
     pub fn is_one_file(&self, a: &OsStr, b: &OsStr) -> io::Result<bool> {
         let open = |name: &OsStr| {
-            // Both are held while they are compared: vfat may give a file another number once nobody uses it.
+            // Both stay open during the comparison: vfat may give an unused file another inode number.
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             nix::fcntl::openat(&self.dir, name, flags, Mode::empty()).map(File::from)
         };
@@ -220,18 +182,11 @@ impl Folder {
         }
     }
 
-    /// Where a link leads, as it is written down.
-    ///
-    /// # Errors
-    /// Of `readlinkat(2)`.
     pub fn link(&self, name: &OsStr) -> io::Result<PathBuf> {
         Ok(nix::fcntl::readlinkat(&self.dir, name)?.into())
     }
 
     /// Opens a regular file for reading; never a link, and never waits for a pipe.
-    ///
-    /// # Errors
-    /// Of `openat(2)`; `InvalidInput` when it is not a regular file.
     pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDONLY)
     }
@@ -245,10 +200,7 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a regular file for writing, each write being on its way to the medium when it returns; never a link.
-    ///
-    /// # Errors
-    /// As for [`open_file`](Self::open_file).
+    /// Opens a regular file for synchronous writes; never a link.
     pub(super) fn open_synchronous(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_DSYNC | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(nix::fcntl::openat(&self.dir, name, flags, Mode::empty())?);
@@ -258,18 +210,11 @@ impl Folder {
         Ok(file)
     }
 
-    /// Opens a regular file whose end every write goes to; never a link.
-    ///
-    /// # Errors
-    /// As for [`open_file`](Self::open_file).
+    /// Opens a regular file to append; never a link.
     pub(super) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDWR | OFlag::O_APPEND)
     }
 
-    /// Whether a file holds exactly `content`, as read from the medium.
-    ///
-    /// # Errors
-    /// As the operating system says, save that a file that is not there only differs.
     pub fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
         let file = match self.open_file(name) {
             Ok(file) => file,
@@ -281,12 +226,12 @@ impl Folder {
             return Ok(false);
         }
         past_cache(&file)?;
-        let (mut there, mut wanted) = (Buffer::zeroed(STEP), vec![0; STEP]);
+        let (mut there, mut expected) = (Buffer::zeroed(STEP), vec![0; STEP]);
         let mut offset = 0;
         while offset < size {
-            let n = content.fill(&mut wanted, offset)?;
+            let n = content.fill(&mut expected, offset)?;
             let m = fill_direct(&file, &mut there, offset)?;
-            if n == 0 || wanted.get(..n) != there.get(..m) {
+            if n == 0 || expected.get(..n) != there.get(..m) {
                 return Ok(false);
             }
             offset += u64::try_from(n).unwrap_or(u64::MAX);
@@ -295,13 +240,13 @@ impl Folder {
     }
 }
 
-/// Makes the next reads come from the medium: writes back and drops the pages, and bypasses the cache where that is possible.
+/// Makes the next reads come from the medium: writes back and drops the pages, and bypasses the cache where possible.
 fn past_cache(file: &File) -> io::Result<()> {
     file.sync_all()?;
     nix::fcntl::posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
     let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(file, FcntlArg::F_GETFL)?);
     match nix::fcntl::fcntl(file, FcntlArg::F_SETFL(flags | OFlag::O_DIRECT)) {
-        // No direct I/O on this file system: the pages are gone at least.
+        // This file system has no direct I/O; at least the pages are dropped.
         Ok(_) | Err(nix::errno::Errno::EINVAL) => Ok(()),
         Err(e) => Err(e.into()),
     }
@@ -309,7 +254,7 @@ fn past_cache(file: &File) -> io::Result<()> {
 
 fn fill_direct(file: &File, buf: &mut Buffer, offset: u64) -> io::Result<usize> {
     match fill(file, buf, offset) {
-        // Directly after the last sector of a file there is nothing to align to; and some drivers refuse direct I/O late.
+        // Directly after the last sector of a file nothing is aligned; and some drivers refuse direct I/O late.
         Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
             let flags = OFlag::from_bits_retain(nix::fcntl::fcntl(file, FcntlArg::F_GETFL)?);
             nix::fcntl::fcntl(file, FcntlArg::F_SETFL(flags.difference(OFlag::O_DIRECT)))?;
@@ -426,10 +371,7 @@ impl Overwrite for Folder {
 }
 
 impl Folder {
-    /// Keeps a temporary that was just made from being taken for a leftover.
-    ///
-    /// # Errors
-    /// `AlreadyExists` where another copal, sweeping this folder, saw it before it was locked: the name is lost to it.
+    /// Locks a new temporary file, so that no sweep takes it for a leftover.
     pub(super) fn keep(&self, name: &OsStr, file: &File) -> io::Result<()> {
         let lost = || io::Error::from(io::ErrorKind::AlreadyExists);
         lock(file).map_err(|e| if e.kind() == io::ErrorKind::WouldBlock { lost() } else { e })?;
@@ -442,13 +384,12 @@ impl Folder {
     }
 }
 
-/// Takes the lock that says "in use", if nobody has it.
+/// Takes the lock that means "in use", if it is free.
 pub(super) fn lock(file: &File) -> io::Result<()> {
-    #[allow(deprecated)] // the owning type of nix takes the file away from us
+    #[allow(deprecated)] // nix's replacement takes ownership of the file
     Ok(nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?)
 }
 
-/// The bytes of a name.
 pub(super) fn bytes(name: &OsStr) -> &[u8] {
     name.as_bytes()
 }

@@ -1,7 +1,7 @@
-//! Changing a file sector by sector where it lies.
+//! Changes a file sector by sector in place.
 //!
-//! A drive writes a sector of 512 bytes completely or not at all, and a file whose size stays keeps its clusters: no folder
-//! entry and no table changes. What fits one sector therefore changes at once, without the moment a rename has on FAT.
+//! A drive writes a sector of 512 bytes completely or not at all, and a file whose size stays keeps its clusters: no folder entry
+//! and no table changes. So a change within one sector is atomic, unlike a rename on FAT.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,22 +12,19 @@ use super::content::Content;
 use super::folder::Folder;
 use super::replace::{Outcome, Steps, remove_side_files};
 
-/// The unit in which a drive writes, in bytes: 512 also on drives whose physical sectors are larger, since those change a part of
-/// one by reading and writing all of it.
+/// The unit in which a drive writes, in bytes: 512 also on drives with larger physical sectors, which change a part of one by
+/// reading and writing all of it.
 pub const SECTOR: usize = 512;
 
-/// What changing in place needs besides [`Steps`].
-#[allow(missing_docs, clippy::missing_errors_doc)] // each is one system call, and fails as that does
 pub trait InPlace: Steps {
-    /// Opens a regular file for synchronous writing, never making one.
     fn open_in_place(&self, name: &OsStr) -> io::Result<File>;
-    /// Writes one sector, or what the file has of its last; its data is with the drive when this returns.
+    /// Writes one sector, or the file's part of the last one; the drive has the data when this returns.
     fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()>;
 }
 
 impl InPlace for Folder {
     fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
-        // Its sectors follow; what belongs together fits one.
+        // Events of single sectors follow; related bytes fit one sector.
         #[cfg(test)]
         super::seen::change(&self.path().join(name));
         self.open_synchronous(name)
@@ -39,22 +36,16 @@ impl InPlace for Folder {
     }
 }
 
-/// The sectors in which two contents of the same size differ.
 #[must_use]
 pub fn differing(old: &[u8], new: &[u8]) -> Vec<usize> {
     let pairs = old.chunks(SECTOR).zip(new.chunks(SECTOR)).enumerate();
     pairs.filter(|(_, (old, new))| old != new).map(|(index, _)| index).collect()
 }
 
-/// Makes the file `name`, which holds `old`, hold `new`: the sectors named by `order` are written one after the other, each on the
-/// medium before the next. All of it is read back from the medium in the end.
+/// Changes the file `name` from `old` to `new`: writes the sectors of `order` one after the other, each on the medium before the
+/// next. Reads all of it back from the medium at the end.
 ///
-/// The side files of `fatrw` are removed first, which would undo this.
-///
-/// # Errors
-/// As the operating system says, with the step that failed. `InvalidInput`, and nothing was written: the sizes differ, or `order` is
-/// not made of the sectors that differ. `InvalidData`: the file did not hold `old`, and
-/// nothing was written; or the medium returned something else than was written.
+/// First removes the side files of `fatrw`, which would undo this.
 pub fn change_in_place(
     steps: &impl InPlace,
     name: &OsStr,
@@ -72,7 +63,7 @@ pub fn change_in_place(
         return Err(differs(name, "it is not what was read before"));
     }
     if order.is_empty() {
-        // It may have been written by somebody who did not care whether it reaches the medium.
+        // Another program may have written it without a flush.
         at(steps.flush(), "flush the drive below", name)?;
         return Ok(if stale { Outcome::Written } else { Outcome::Unchanged });
     }

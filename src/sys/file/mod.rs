@@ -1,8 +1,7 @@
-//! Replacing, removing and reading back files so that power may fail between any two instructions.
+//! Replaces, removes and reads back files; power may fail between any two instructions.
 //!
-//! FAT has no journal, and its directory entries, its table and its data reach the medium in any order. What is done here,
-//! and in which order, is what a write log of a real vfat bears out (`docs/boot-partition.md`); on other file systems the
-//! same steps are merely more than needed.
+//! FAT has no journal: its directory entries, its table and its data reach the medium in any order. The steps and their order
+//! follow a write log of a real vfat (`docs/boot-partition.md`). Other file systems need fewer steps, but get the same.
 
 mod append;
 mod commit;
@@ -38,10 +37,7 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-/// Opens a regular file for reading; never waits for a pipe, as a plain open would.
-///
-/// # Errors
-/// As the operating system says; `InvalidInput` when it is not a regular file.
+/// For reading; never waits for a pipe, as a plain open would.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
@@ -50,10 +46,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The whole content of a regular file that another program may have made.
-///
-/// # Errors
-/// As for [`open_regular`]; `FileTooLarge` when it has more than `limit` bytes.
+/// The whole content of a regular file that another program may have created.
 pub fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -63,15 +56,10 @@ pub fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same, of a text.
-///
-/// # Errors
-/// As for [`read_whole`]; `InvalidData` when it is not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read_whole(path, limit)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// Says in an error which step failed on what; the kind is kept.
 fn at<T>(result: io::Result<T>, step: &str, name: &std::ffi::OsStr) -> io::Result<T> {
     result.map_err(|e| io::Error::new(e.kind(), format!("{step} {}: {e}", name.to_string_lossy())))
 }
@@ -89,12 +77,12 @@ mod tests {
         assert_eq!(read_text(&file, 5).unwrap(), "12345");
         assert_eq!(read_whole(&file, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_whole(dir.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
-        // An open without O_NONBLOCK would wait until a process writes to it.
+        // An open without O_NONBLOCK would wait until a process writes to the pipe.
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(read_whole(&pipe, 4).unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(read_whole(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
-        // It has no length, and no end.
+        // It has no length and no end.
         assert_eq!(read_whole(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
         std::fs::write(&file, [0xff]).unwrap();
         assert_eq!(read_text(&file, 5).unwrap_err().kind(), ErrorKind::InvalidData);

@@ -1,4 +1,4 @@
-//! The sequences, over a small trait, so that a test can stop them anywhere.
+//! The write sequences, over a small trait, so that a test can stop them anywhere.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,29 +11,26 @@ use super::folder::Folder;
 use super::side::is_side_file_by;
 use super::sweep::temporary_name;
 
-/// What the sequences need of a folder. One implementation for the real thing; tests wrap it to fail or stop on purpose.
-#[allow(missing_docs, clippy::missing_errors_doc)] // each is one system call, and fails as that does
+/// The steps that the sequences use. Tests wrap it to fail or stop.
 pub trait Steps {
     fn names(&self) -> io::Result<Vec<OsString>>;
     fn same_name(&self, a: &OsStr, b: &OsStr) -> bool;
-    /// Whether a file holds `content`, read from the medium, not from the cache.
+    /// Whether a file has `content`, read from the medium, not from the cache.
     fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool>;
-    /// Opens a file, so that its clusters are not freed before it is closed; `None` where there is none.
+    /// Opens a file, so that its clusters are freed only when it is closed; `None` where it does not exist.
     fn hold(&self, name: &OsStr) -> io::Result<Option<File>>;
-    /// Makes a file that must not be there.
     fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File>;
     fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()>;
     fn sync(&self, file: &File) -> io::Result<()>;
     fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()>;
     fn unlink(&self, name: &OsStr) -> io::Result<()>;
-    /// Makes a folder that must not be there.
     fn make(&self, name: &OsStr) -> io::Result<File>;
     fn hold_folder(&self, name: &OsStr) -> io::Result<File>;
     fn unlink_folder(&self, name: &OsStr) -> io::Result<()>;
     fn sync_folder(&self) -> io::Result<()>;
     /// Writes back the block device and flushes the drive's cache.
     fn flush(&self) -> io::Result<()>;
-    /// Another file of the folder that begins at the same cluster, as half a rename leaves it on FAT.
+    /// Another file of the folder that starts at the same cluster, as half a rename leaves it on FAT.
     fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
         let _none_elsewhere = name;
         Ok(None)
@@ -43,77 +40,66 @@ pub trait Steps {
         let _none_elsewhere = (name, twin);
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Closes a file: the clusters of one that has no name any more are freed here.
+    /// Closes a file: frees the clusters of one that has no name any more.
     fn close(&self, file: File) -> io::Result<()> {
         drop(file);
         Ok(())
     }
 }
 
-/// What [`replace`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The file held the content already; nothing was written.
     Unchanged,
-    /// The file has the new content.
     Written,
 }
 
-/// Makes the file `name` in `folder` hold `content`. At every instant the name leads to the complete old or the complete new
-/// content (or to nothing, if there was nothing), also on the medium. Returns when the new content is on the medium and has
-/// been read back from there.
+/// Makes the file `name` in `folder` have `content`. At every instant, on the medium too, the name leads to the complete old or
+/// the complete new content (or to nothing, if there was nothing). Returns when the new content is on the medium and was read
+/// back from there.
 ///
-/// Side files of `fatrw` are dropped first, complete or not: they hold what was there before `content`, and would be put over it.
-/// So content that was made by changing the old one must have been made from what [`open_current`](super::open_current) gives.
-///
-/// # Errors
-/// As the operating system says, with the step that failed; `InvalidData` when the medium returned something else than what
-/// was written, in which case the old file is still in place.
+/// First removes the side files of `fatrw`, complete or not: they would replace the new content. So content that is derived from
+/// the old one must be derived from [`open_current`](super::open_current).
 pub fn replace(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
     replace_by(folder, name, content)
 }
 
-/// [`replace`] by other means.
-///
-/// # Errors
-/// As for [`replace`].
 pub fn replace_by(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
     let stale = remove_side_files(steps, name)?;
     let outcome = replace_only(steps, name, content)?;
     Ok(if stale { Outcome::Written } else { outcome })
 }
 
-/// [`replace_by`] that leaves side files alone.
+/// [`replace_by`] without a change to side files.
 pub(super) fn replace_only(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
     if at(steps.holds(name, content), "compare", name)? {
-        // It may have been written by somebody who did not care whether it reaches the medium.
+        // Another program may have written it without a flush.
         at(steps.sync_folder(), "sync the folder of", name)?;
         at(steps.flush(), "flush the drive below", name)?;
         return Ok(Outcome::Unchanged);
     }
-    // Held until the very end: freed earlier, a cut could leave the old entry with clusters that the table calls free.
+    // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
     let old = at(steps.hold(name), "open", name)?;
     let new = replace_temporary(steps, name, content)?;
     steps.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
     steps.close(old)?;
-    // The freed clusters: not needed for safety, but nothing shall be left for later.
+    // Flushes the freed clusters: not necessary for safety, but nothing stays open.
     at(steps.flush(), "flush the drive below", name)?;
     Ok(Outcome::Written)
 }
 
-/// Writes a temporary and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards. The
-/// new file is still open.
+/// Writes a temporary file and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards.
+/// The new file is still open.
 pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
     let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
     if let Err(e) = fill(steps, &temporary, &new, content) {
-        // It never had another name, so its clusters are its own. Should this fail too, the next start sweeps it away.
+        // It never had another name, so its clusters are its own. If this fails too, the next start sweeps it away.
         if let Err(also) = steps.unlink(&temporary).and_then(|()| steps.sync_folder()) {
             tracing::warn!("cannot remove {}: {also}", temporary.to_string_lossy());
         }
         return Err(e);
     }
-    // From here on the temporary is not removed on failure: on the medium it may have become the target.
+    // From here on a failure does not remove the temporary file: on the medium it may have become the target.
     at(steps.rename(&temporary, name), "rename over", name)?;
     at(steps.sync(&new), "sync", name)?;
     at(steps.sync_folder(), "sync the folder of", name)?;
@@ -121,10 +107,7 @@ pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Cont
     Ok(new)
 }
 
-/// Whether [`replace_by`] would find room for `content` and a medium that keeps it: writes and reads back a temporary, and removes it.
-///
-/// # Errors
-/// As for [`replace`]. Nothing but the temporary was touched.
+/// Whether [`replace_by`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
 pub fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
     let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
     let filled = fill(steps, &temporary, &new, content);
@@ -133,12 +116,12 @@ pub fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
     filled.and(removed)
 }
 
-/// Everything about the temporary is on the medium when this returns, its chain of clusters too: the rename must not get there
-/// before it.
+/// The temporary file is completely on the medium when this returns, with its cluster chain: the rename must not reach the
+/// medium before it.
 fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
     at(steps.write(new, content), "write", temporary)?;
-    // The table before the entry that leads into it: the kernel writes the entry with the next `fsync` of the file. The other
-    // way round, a cut leaves an entry that leads to clusters which the table calls free.
+    // The table before the entry that leads into it: the kernel writes the entry with the next `fsync` of the file. In the other
+    // order, a cut leaves an entry that leads to clusters which the table has as free.
     at(steps.flush(), "flush the drive below", temporary)?;
     at(steps.sync(new), "sync", temporary)?;
     at(steps.sync_folder(), "sync the folder of", temporary)?;
@@ -152,7 +135,7 @@ fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>
     ))
 }
 
-/// Removes what `fatrw` keeps beside a file, and would put over it at its next read. Whether there was anything.
+/// Removes the side files of `fatrw`, which it would put over the file at its next read. Returns whether there were any.
 pub(super) fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     let stale = side_files(steps, name)?;
     for side in &stale {
@@ -161,14 +144,13 @@ pub(super) fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<
     Ok(!stale.is_empty())
 }
 
-/// What `fatrw` keeps beside a file.
 pub(super) fn side_files(steps: &impl Steps, name: &OsStr) -> io::Result<Vec<OsString>> {
     let all = at(steps.names(), "list the folder of", name)?;
     Ok(all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect())
 }
 
-/// Removes a side file. `fatrw` renames one over its file; half of that leaves two names for the same clusters, and to unlink
-/// either one would free those of the other.
+/// Removes a side file. `fatrw` renames one over its file; half a rename leaves two names for the same clusters, and unlinking
+/// one would free those of the other.
 pub(super) fn drop_side_file(steps: &impl Steps, side: &OsStr) -> io::Result<()> {
     match at(steps.twin(side), "find the clusters of", side)? {
         Some(twin) => at(steps.separate(side, &twin), "clean up", side),
@@ -176,7 +158,7 @@ pub(super) fn drop_side_file(steps: &impl Steps, side: &OsStr) -> io::Result<()>
     }
 }
 
-/// Removes a name so that the clusters are freed after the entry has gone from the medium, never before.
+/// Removes a name; its clusters are freed only after the entry has gone from the medium.
 fn unlink_held(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     let held = at(steps.hold(name), "open", name)?;
     at(steps.unlink(name), "remove", name)?;
@@ -191,10 +173,7 @@ fn unlink_held(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Removes a regular file with its side files; whether there was one. On the medium the file is complete or gone.
-///
-/// # Errors
-/// As the operating system says, with the step that failed.
+/// Removes a regular file with its side files; returns whether it existed. On the medium the file is complete or gone.
 pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     remove_side_files(steps, name)?;
     match unlink_held(steps, name) {
@@ -204,10 +183,6 @@ pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Removes an empty folder.
-///
-/// # Errors
-/// As the operating system says, with the step that failed.
 pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     let held = at(steps.hold_folder(name), "open", name)?;
     at(steps.unlink_folder(name), "remove", name)?;
@@ -217,11 +192,8 @@ pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     at(steps.flush(), "flush the drive below", name)
 }
 
-/// Makes a folder. It gets its name only when it is on the medium, empty: made under its own name, a cut could leave an entry
-/// that leads to a cluster full of something else.
-///
-/// # Errors
-/// As the operating system says, with the step that failed.
+/// Creates a folder. It gets its name only after it is on the medium, empty: otherwise a cut could leave an entry that leads to a
+/// cluster with other content.
 pub fn make_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     let (temporary, made) = create_unique(steps, |t| steps.make(t))?;
     at(steps.sync(&made), "sync", &temporary)?;
@@ -233,7 +205,6 @@ pub fn make_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     at(steps.flush(), "flush the drive below", name)
 }
 
-/// Makes something under a temporary name that nobody has.
 fn create_unique(
     steps: &impl Steps,
     make: impl Fn(&OsStr) -> io::Result<File>,
@@ -244,7 +215,7 @@ fn create_unique(
         let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let mixed = clock.subsec_nanos() ^ std::process::id().rotate_left(12);
         let name = temporary_name(mixed.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed)));
-        // Asked for before it is made: on FAT `O_EXCL` alone sees no short names of other files.
+        // Checked before it is created: on FAT `O_EXCL` alone does not see short names of other files.
         if at(steps.names(), "look for", &name)?.iter().any(|n| steps.same_name(n, &name)) {
             continue;
         }

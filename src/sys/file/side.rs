@@ -1,8 +1,8 @@
-//! The side files of `fatrw`, the tool by which shell parts of the system write boot files.
+//! The side files of `fatrw`, by which shell parts of the system write boot files.
 //!
-//! It writes `.NAME.RANDOM.MD5.md5sum` first (eight and 32 hexadecimal digits), copies that to the same name with `.tmp`,
-//! renames the copy over `NAME` and removes the first. A reader that finds an `.md5sum` whose content fits its name puts it
-//! over `NAME`: one that is stale would undo any other write.
+//! It writes `.NAME.RANDOM.MD5.md5sum` first (8 and 32 hexadecimal digits), copies that to the same name with `.tmp`, renames the
+//! copy over `NAME`, and removes the first. A reader that finds an `.md5sum` whose content fits its name puts it over `NAME`: a
+//! stale one would undo any other write.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +11,8 @@ use super::folder::bytes;
 
 /// Whether `entry` is a side file of the file `name`.
 ///
-/// Anything between the name and the ending counts, complete or not. Only what is written like a side file of a longer name is
-/// left alone: `.config.json.….md5sum` belongs to `config.json`, not to `config`, and may hold its only good copy.
+/// Anything between the name and the ending counts, complete or not. Only a side file of a longer name is excluded:
+/// `.config.json.….md5sum` belongs to `config.json`, not to `config`, and may be its only good copy.
 #[must_use]
 pub fn is_side_file(entry: &OsStr, name: &OsStr) -> bool {
     is_side_file_by(entry, name, |a, b| a == b)
@@ -41,7 +41,7 @@ fn hex(part: Option<&[u8]>, len: usize) -> bool {
     part.is_some_and(|p| p.len() == len && p.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The MD5 that the content of a side file must have, in lower-case hex; `None` where the name has none.
+/// The MD5 in the name of a side file, in lower-case hex.
 pub(super) fn digest_of_name(entry: &OsStr) -> Option<String> {
     let mut parts = bytes(entry).strip_suffix(b".md5sum")?.rsplit(|&b| b == b'.');
     let digest = parts.next().filter(|d| hex(Some(d), 32))?;

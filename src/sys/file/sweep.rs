@@ -1,7 +1,7 @@
-//! Temporaries that a power cut left behind.
+//! Temporary files that a power cut has left.
 //!
-//! A rename on FAT is two changes of folder entries, which reach the medium in any order. A cut between them can leave the
-//! target *and* the temporary leading to the same clusters. To unlink either one then frees the clusters of the other.
+//! A rename on FAT changes two folder entries, which reach the medium in any order. A cut between them can leave the target *and*
+//! the temporary file with the same clusters. Unlinking one of them frees the clusters of the other.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -32,7 +32,7 @@ pub(super) fn temporary_name(number: u32) -> OsString {
     format!("CPL{:05X}.TMP", number & 0xf_ffff).into()
 }
 
-/// Whether this is the name of a temporary of ours.
+/// Whether this is the name of a temporary file of copal.
 #[must_use]
 pub fn is_leftover(name: &OsStr) -> bool {
     let upper = name.as_bytes().to_ascii_uppercase();
@@ -40,27 +40,21 @@ pub fn is_leftover(name: &OsStr) -> bool {
     digits.is_some_and(|d| d.len() == 5 && d.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// What became of a leftover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leftover {
-    /// It has been removed.
     Removed,
-    /// It shared its clusters with this file, which has got a copy of its own; then it was removed.
+    /// It shared its clusters with this file, which got its own copy; then the leftover was removed.
     Repaired(OsString),
-    /// Somebody is writing to it now.
+    /// Another process writes to it now.
     InUse,
-    /// No file: it was left where it is.
+    /// Not a file: it was not changed.
     Left,
 }
 
-/// The leftovers of a folder, by name.
 pub type Swept = Vec<(OsString, Leftover)>;
 
-/// Removes what an interrupted [`replace`](super::replace) left in a folder (not in those below). To be done before anything in
-/// that folder is replaced or removed: a leftover that shares its clusters with a file can be told from others only until then.
-///
-/// # Errors
-/// The folder cannot be listed, or a file that was left cannot be dealt with. Then nothing in the folder may be touched.
+/// Removes what an interrupted [`replace`](super::replace) has left in a folder (not in subfolders). Call it before anything in
+/// that folder is replaced or removed: only until then can a leftover that shares its clusters be recognised.
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
     let mut swept = Swept::new();
@@ -88,7 +82,7 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
 }
 
 fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Result<Leftover> {
-    // A folder may share its cluster with the one it was to become, and there is no way to tell.
+    // A folder may share its cluster with its future name, and nothing shows that.
     if kind != Some(FileKind::File) {
         return Ok(Leftover::Left);
     }
@@ -102,16 +96,16 @@ fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Resul
         separate(folder, name, file, &twin)?;
         return Ok(Leftover::Repaired(twin));
     }
-    // Locked until the name has gone: whoever has just made it sees by either that it was taken.
+    // Locked until the name has gone: a process that has just created it sees that it was taken.
     remove(folder, name)?;
     drop(file);
     at(folder.flush(), "flush the drive below", name)?;
     Ok(Leftover::Removed)
 }
 
-/// The other file of this folder that begins at the same cluster. Only FAT can have one.
+/// The other file of this folder that starts at the same cluster. Only FAT can have one.
 ///
-/// Needs `CAP_SYS_RAWIO`; an error means that nobody can tell, and then nothing may be unlinked.
+/// Needs `CAP_SYS_RAWIO`; after an error nothing may be unlinked.
 pub(super) fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Option<OsString>> {
     if !folder.is_fat() {
         return Ok(None);
@@ -131,7 +125,7 @@ pub(super) fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Opt
     Ok(None)
 }
 
-/// Block of the device at which a file begins; 0 for an empty one.
+/// Block of the device at which a file starts; 0 for an empty file.
 #[allow(unsafe_code)]
 fn first_block(file: &File) -> io::Result<nix::libc::c_int> {
     let mut block: nix::libc::c_int = 0;
@@ -140,8 +134,8 @@ fn first_block(file: &File) -> io::Result<nix::libc::c_int> {
     Ok(block)
 }
 
-/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans are held until the medium knows neither of them; then
-/// the kernel frees the shared clusters twice, the second time in vain.
+/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans stay open until the medium has neither of them; then
+/// the kernel frees the shared clusters twice, the second time without effect.
 fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::Result<()> {
     if is_leftover(twin) {
         return Err(io::Error::other(format!("it shares its clusters with {}", twin.to_string_lossy())));
@@ -157,7 +151,6 @@ fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::
     Ok(())
 }
 
-/// [`separate`] of a side file, which nobody else will look for afterwards.
 pub(super) fn separate_side(folder: &Folder, side: &OsStr, twin: &OsStr) -> io::Result<()> {
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
     separate(folder, side, folder.open_file(side)?, twin)?;
@@ -169,16 +162,19 @@ pub(super) fn separate_side(folder: &Folder, side: &OsStr, twin: &OsStr) -> io::
     make_writable_again(folder, was)
 }
 
-/// Clusters that are freed although the table has them as free already, because a cut tore table and entry apart or because two
-/// orphans shared them, are no harm: the kernel notices, changes nothing, and by default makes the file system read-only.
+/// Freeing clusters that the table already has as free (after a cut between table and entry, or from two orphans that shared
+/// them) does no damage: the kernel notices, changes nothing, and by default makes the file system read-only.
 fn make_writable_again(folder: &Folder, was: FsFlags) -> io::Result<()> {
     let point = |m: &crate::sys::mount::Mount| m.dev == crate::sys::block::major_minor(folder.dev());
     let now = nix::sys::statvfs::statvfs(folder.path())?.flags();
     if was.contains(FsFlags::ST_RDONLY) || !now.contains(FsFlags::ST_RDONLY) {
         return Ok(());
     }
-    tracing::warn!("{} has become read-only meanwhile; making it writable again", folder.path().display());
-    // These have the same bits in both interfaces.
+    tracing::warn!(
+        "{} has become read-only meanwhile; copal makes it writable again",
+        folder.path().display()
+    );
+    // These flags have the same bits in both interfaces.
     let kept = FsFlags::ST_NOSUID | FsFlags::ST_NODEV | FsFlags::ST_NOEXEC | FsFlags::ST_NOATIME;
     let flags = MsFlags::from_bits_truncate((was & kept).bits()) | MsFlags::MS_REMOUNT;
     let mounts = crate::sys::mount::read_mounts(Path::new("/proc/self/mountinfo"))?;
@@ -204,21 +200,20 @@ mod tests {
         kept(&file).unwrap();
         assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::InUse)]));
         drop(file);
-        // The sweep has removed it.
         let swept = folder.open_file(&name).unwrap();
         assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::Removed)]));
         assert_eq!(kept(&swept), Err(io::ErrorKind::AlreadyExists));
-        // Somebody else has the name since.
+        // Another process has taken the name since.
         let _other = make();
         assert_eq!(kept(&swept), Err(io::ErrorKind::AlreadyExists));
-        // The sweep is at it.
+        // The sweep has it open.
         let sweeping = folder.open_file(&name).unwrap();
         lock(&sweeping).unwrap();
         assert_eq!(kept(&folder.open_file(&name).unwrap()), Err(io::ErrorKind::AlreadyExists));
     }
 
     #[test]
-    fn names_are_told_from_those_of_others() {
+    fn names_differ_from_those_of_other_programs() {
         for number in [0, 1, 0xf_ffff, u32::MAX] {
             let name = temporary_name(number);
             assert_eq!(name.len(), 12);

@@ -1,7 +1,7 @@
 //! Entries for systemd's journal, in its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 //!
-//! Our own, not `tracing-journald`: that one waits for a journal that has stopped reading, for ever, and knows its
-//! socket at one place only. A flash must not wait, and tests need another place.
+//! copal's own code, because `tracing-journald` waits for ever for a journal that has stopped reading, and has a fixed socket
+//! path. A flash must not wait, and tests need another path.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, Write};
@@ -21,11 +21,10 @@ use tracing::Level;
 
 const SOCKET: &str = "run/systemd/journal/socket";
 
-/// In a container stderr is the engine's, whose log driver hands it to the host's journal; the host's `/run` may be
-/// there as well, and everything would appear twice.
+/// In a container stderr goes to the engine, whose log driver sends it to the host's journal; the host's `/run` may also be
+/// visible, and then every entry would appear twice.
 const CONTAINER: [&str; 2] = [".dockerenv", "run/.containerenv"];
 
-/// The journal of the running system.
 pub(super) struct Journal {
     path: PathBuf,
     socket: Mutex<UnixDatagram>,
@@ -43,8 +42,7 @@ impl Journal {
         Some(Journal { path, socket, lost: AtomicU64::new(0) })
     }
 
-    /// Hands over an entry without waiting. What the journal did not take is counted, and the number told with the next
-    /// entry that it takes.
+    /// Sends an entry without waiting. Lost entries are counted; the next entry that succeeds reports the number.
     pub(super) fn send(&self, entry: &JournalEntry) -> io::Result<()> {
         let mut lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 && self.hand_over(entry.about_lost(lost).bytes()).is_ok() {
@@ -55,8 +53,8 @@ impl Journal {
         result
     }
 
-    /// [`Journal::send`] for the last entry: a busy journal is waited for, up to `timeout` in all. Room for the word about
-    /// what was lost is not yet room for the entry, so each is waited for.
+    /// [`Journal::send`] for the last entry: waits for a busy journal, up to `timeout` in all. Waits before the report of lost entries
+    /// and again before the entry, because there may be space for only one of them.
     pub(super) fn send_last(&self, entry: &JournalEntry, timeout: Duration) -> io::Result<()> {
         let until = Instant::now() + timeout;
         let lost = self.lost.swap(0, Ordering::Relaxed);
@@ -66,11 +64,11 @@ impl Journal {
         self.hand_over_until(until, entry.bytes())
     }
 
-    /// [`Journal::hand_over`], and once more whenever there is room, at least once and until then.
+    /// [`Journal::hand_over`] at least once, and again whenever the socket is writable, until `until`.
     fn hand_over_until(&self, until: Instant, entry: &[u8]) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            self.wait_for_room(left);
+            self.wait_for_space(left);
             match self.hand_over(entry) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock && !left.is_zero() => {}
                 other => return other,
@@ -78,17 +76,17 @@ impl Journal {
         }
     }
 
-    fn wait_for_room(&self, timeout: Duration) {
+    fn wait_for_space(&self, timeout: Duration) {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever comes of it: the attempt tells more.
+        // The attempt to send reports a failure better.
         let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)], timeout);
     }
 
     fn hand_over(&self, entry: &[u8]) -> io::Result<()> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         match deliver(&socket, entry) {
-            // The other end was closed: another one may be at its place by now.
+            // The other end was closed; another journal may have the path now.
             Err(e) if is_gone(&e) => {
                 *socket = connect(&self.path)?;
                 deliver(&socket, entry)
@@ -98,7 +96,7 @@ impl Journal {
     }
 }
 
-/// Connected, so that it can be waited for, and never waiting by itself.
+/// Connected, so that `poll` works; non-blocking.
 fn connect(path: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
@@ -118,13 +116,13 @@ fn is_gone(e: &io::Error) -> bool {
 
 fn deliver(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     match socket.send(entry) {
-        // Larger than a datagram may be: as a file instead.
+        // Larger than a datagram may be: sent as a file.
         Err(e) if e.raw_os_error() == Some(Errno::EMSGSIZE as i32) => deliver_file(socket, entry),
         other => other.map(drop),
     }
 }
 
-/// Sends the descriptor of a file in memory, sealed, as the journal demands before it maps it.
+/// Sends the descriptor of a sealed file in memory: the journal requires the seals before it maps it.
 fn deliver_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(c"copal-journal", flags)?);
@@ -138,14 +136,12 @@ fn deliver_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// An entry being made.
 pub(super) struct JournalEntry {
     identifier: &'static str,
     bytes: Vec<u8>,
 }
 
 impl JournalEntry {
-    /// An entry in the name of the program `identifier`.
     pub(super) fn new(identifier: &'static str, level: Level, message: &str) -> Self {
         let mut entry = JournalEntry { identifier, bytes: Vec::with_capacity(256) };
         entry.field("MESSAGE", message);
@@ -154,7 +150,6 @@ impl JournalEntry {
         entry
     }
 
-    /// Adds a field; `name` is one that the journal takes.
     pub(super) fn field(&mut self, name: &str, value: &str) {
         self.bytes.extend(name.as_bytes());
         if value.contains('\n') {
@@ -180,7 +175,6 @@ impl JournalEntry {
     }
 }
 
-/// The levels of syslog.
 fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "3",

@@ -1,8 +1,8 @@
-//! What the program says: log events, and the one line about a failure; on stderr, in the journal, or both.
+//! The program's output: log events, and the one line about a failure; on stderr, in the journal, or both.
 //!
-//! Where there is a journal, everything a legacy name says goes there, as a structured entry; so does, from a verb, every
-//! event with a `MESSAGE_ID`. stderr carries it too, unless stderr itself ends in the journal. Where there is no
-//! journal, and in a container, stderr carries it alone.
+//! Where there is a journal, all output of a legacy name goes there as structured entries; of a verb, every event with a
+//! `MESSAGE_ID`. stderr gets the output too, unless stderr itself ends in the journal. Without a journal, and in a container,
+//! only stderr gets it.
 
 use std::path::Path;
 use std::sync::{
@@ -24,26 +24,25 @@ pub use stderr::{Aside, aside, is_open, stderr};
 use text::Text;
 pub use text::printable;
 
-/// Environment variable that sets the level: `error`, `warn`, `info` or `debug`.
+/// Sets the level: `error`, `warn`, `info` or `debug`.
 pub const LEVEL_VARIABLE: &str = "COPAL_LOG";
 
-/// Set by systemd for a service whose output is the journal's.
+/// systemd sets it for a service whose output goes to the journal.
 const STREAM_VARIABLE: &str = "JOURNAL_STREAM";
 
-/// The field that makes a line of the log an event with an entry in the catalogue.
+/// The field that makes a log line an event with a catalogue entry.
 const MESSAGE_ID: &str = "MESSAGE_ID";
 
-/// In whose name the program speaks.
+/// The form of the program's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Voice {
-    /// `copal: …`, as programs on a command line do.
+    /// `copal: …`, as for programs on a command line.
     Verb,
-    /// `[name][LEVEL] …`, as the scripts with these names did, because people and tests look for these lines.
+    /// `[name][LEVEL] …`, as the scripts with these names printed it: people and tests look for these lines.
     Legacy(&'static str),
 }
 
 impl Voice {
-    /// The line for `text` at `level`, without the newline.
     #[must_use]
     pub fn line(self, level: Level, text: &str) -> String {
         let text = printable(text);
@@ -56,7 +55,6 @@ impl Voice {
         }
     }
 
-    /// The line about the failure that ends the program.
     #[must_use]
     pub fn failure(self, text: &str) -> String {
         match self {
@@ -65,7 +63,6 @@ impl Voice {
         }
     }
 
-    /// The program's name in the journal.
     fn identifier(self) -> &'static str {
         match self {
             Voice::Verb => "copal",
@@ -73,7 +70,7 @@ impl Voice {
         }
     }
 
-    /// The scripts told their milestones without being asked; a command says only what is wrong.
+    /// The scripts logged their progress by default; a verb prints only problems.
     fn default_level(self) -> Level {
         match self {
             Voice::Verb => Level::WARN,
@@ -82,8 +79,7 @@ impl Voice {
     }
 }
 
-/// Shows log events from now on, in the name of `voice`, at the level of [`LEVEL_VARIABLE`] or else at the voice's own.
-/// Only the first call has an effect.
+/// At the level of [`LEVEL_VARIABLE`], or else at the default of `voice`. Only the first call has an effect.
 pub fn start(voice: Voice) {
     start_below(voice, Path::new("/"));
 }
@@ -105,13 +101,11 @@ pub fn start_below(voice: Voice, root: &Path) {
     }
 }
 
-/// In whose name this log speaks.
 #[must_use]
 pub fn voice() -> Voice {
     LOG.get().map_or(Voice::Verb, |log| log.voice)
 }
 
-/// The level of [`LEVEL_VARIABLE`] that shows what this log shows.
 #[must_use]
 pub fn level() -> &'static str {
     match LEVEL.load(Ordering::Relaxed) {
@@ -122,41 +116,36 @@ pub fn level() -> &'static str {
     }
 }
 
-/// Shows events of `level` too, where the present level is quieter.
 pub fn at_least(level: Level) {
     LEVEL.fetch_max(rank(level), Ordering::Relaxed);
 }
 
-/// The failure that ends the program.
 #[derive(Debug, Clone, Copy)]
 pub struct Failure<'a> {
-    /// In whose name.
     pub voice: Voice,
-    /// What is said, on one line.
     pub text: &'a str,
-    /// The stable error code.
     pub code: &'a str,
 }
 
-/// From now on a failure that ends the program is the event `id`, with these fields of the journal besides its own.
+/// From now on a failure that ends the program is the event `id`, with these additional journal fields.
 pub fn failing_as(id: &'static str, fields: &[(&'static str, &str)]) {
     let fields = fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
     *FAILING.lock().unwrap_or_else(PoisonError::into_inner) = Some((id, fields));
 }
 
-/// Takes [`failing_as`] back: what it was about has succeeded.
+/// Undoes [`failing_as`], because the job has succeeded.
 pub fn failing_plainly() {
     *FAILING.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Says why the program failed: on stderr, where a slow reader is waited for, and as one entry in the journal.
+/// Reports why the program failed: on stderr, where it waits for a slow reader, and as one journal entry.
 pub fn last(failure: &Failure<'_>) {
     if !(last_in_journal(failure) && LOG.get().is_some_and(|log| log.stderr_is_journal)) {
         stderr::last_line(&failure.voice.failure(failure.text));
     }
 }
 
-/// [`last`] where stderr is not the place for it, because the failure is told elsewhere; whether the journal has it.
+/// [`last`] for a failure that is reported elsewhere than on stderr. Returns whether the journal has it.
 pub fn last_in_journal(failure: &Failure<'_>) -> bool {
     let Some(log) = LOG.get() else { return false };
     let Some(journal) = &log.journal else { return false };
@@ -173,10 +162,9 @@ pub fn last_in_journal(failure: &Failure<'_>) -> bool {
     journal.send_last(&entry, LAST_TIMEOUT).is_ok()
 }
 
-/// How long a journal that is busy is waited for at the end.
+/// How long to wait for a busy journal at the end.
 const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// An identifier, and fields.
 type FailureEvent = (&'static str, Vec<(&'static str, String)>);
 
 static LEVEL: AtomicU8 = AtomicU8::new(1);
@@ -203,7 +191,6 @@ fn rank(level: Level) -> u8 {
     }
 }
 
-/// Who speaks, and where to.
 struct Log {
     voice: Voice,
     journal: Option<Journal>,
@@ -220,7 +207,7 @@ impl Log {
         }
     }
 
-    /// A verb on somebody's terminal is theirs; the journal gets what concerns the device.
+    /// A verb on a terminal prints there; the journal gets only what concerns the device.
     fn journal_takes_all(&self) -> bool {
         self.stderr_is_journal || self.voice != Voice::Verb
     }
@@ -247,12 +234,11 @@ impl Log {
     }
 }
 
-/// The log as a part of `tracing`.
 struct Show(&'static Log);
 
 impl<S: Subscriber> Layer<S> for Show {
     fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        // The level may still rise after an event was first met.
+        // The level may rise later.
         Interest::sometimes()
     }
 
@@ -266,11 +252,11 @@ impl<S: Subscriber> Layer<S> for Show {
 }
 
 fn is_loud_enough(metadata: &Metadata<'_>) -> bool {
-    wanted(metadata.target(), *metadata.level(), LEVEL.load(Ordering::Relaxed))
+    shows(metadata.target(), *metadata.level(), LEVEL.load(Ordering::Relaxed))
 }
 
-/// Other crates' events are for us, not for the owner: only their warnings pass, unless debugging.
-fn wanted(target: &str, level: Level, most: u8) -> bool {
+/// Of other crates only warnings pass, except at the level debug.
+fn shows(target: &str, level: Level, most: u8) -> bool {
     let ours = module_path!().split("::").next();
     let most = if target.split("::").next() == ours || most > 2 { most } else { most.min(1) };
     rank(level) <= most
@@ -300,11 +286,11 @@ mod tests {
     #[test]
     fn other_crates_pass_with_warnings_only() {
         let ours = module_path!();
-        assert!(wanted(ours, Level::INFO, rank(Level::INFO)));
-        assert!(!wanted(ours, Level::INFO, rank(Level::WARN)));
-        assert!(!wanted("zbus::connection", Level::INFO, rank(Level::INFO)));
-        assert!(wanted("zbus::connection", Level::WARN, rank(Level::INFO)));
-        assert!(!wanted("zbus::connection", Level::WARN, rank(Level::ERROR)));
-        assert!(wanted("zbus::connection", Level::DEBUG, rank(Level::DEBUG)));
+        assert!(shows(ours, Level::INFO, rank(Level::INFO)));
+        assert!(!shows(ours, Level::INFO, rank(Level::WARN)));
+        assert!(!shows("zbus::connection", Level::INFO, rank(Level::INFO)));
+        assert!(shows("zbus::connection", Level::WARN, rank(Level::INFO)));
+        assert!(!shows("zbus::connection", Level::WARN, rank(Level::ERROR)));
+        assert!(shows("zbus::connection", Level::DEBUG, rank(Level::DEBUG)));
     }
 }

@@ -1,37 +1,36 @@
 //! Lines on stderr.
 //!
-//! A line is written with one call, so that lines of several processes do not mix, and a stderr that cannot be written
-//! to never matters: losing a message is better than losing the job.
+//! One write per line, so that lines of several processes do not mix. A failed write is ignored: a lost message is better than a
+//! lost job.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use crate::sys::output::Patient;
+use crate::sys::output::BoundedOutput;
 
-static STDERR: LazyLock<Patient<std::io::Stderr>> = LazyLock::new(|| Patient::new(std::io::stderr()));
+static STDERR: LazyLock<BoundedOutput<std::io::Stderr>> =
+    LazyLock::new(|| BoundedOutput::new(std::io::stderr()));
 
 static ASIDE: Mutex<Option<Aside>> = Mutex::new(None);
 
-/// Something that must step aside while a line is written, such as a progress bar: it is called with the write.
+/// Wraps the write of a line, such as a progress bar that must be hidden meanwhile.
 pub type Aside = Box<dyn Fn(&mut dyn FnMut()) + Send>;
 
-/// Sets or removes what steps aside.
 pub fn aside(around: Option<Aside>) {
     *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = around;
 }
 
-/// Whether stderr takes output now: a terminal that is stopped, or a pipe that nobody reads, does not.
+/// Whether stderr accepts output now; not for a stopped terminal, or a pipe without a reader.
 pub fn is_open() -> bool {
     STDERR.is_open()
 }
 
-/// Writes one line to stderr, around whatever [`aside`] names, if stderr takes it.
 pub fn stderr(line: &str) {
     if !is_open() {
         return;
     }
     let text = format!("{line}\n");
     let mut write = || {
-        // Nobody is left who could be told.
+        // There is no other place to report a failure.
         drop(STDERR.line(text.as_bytes()));
     };
     match &*ASIDE.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -40,13 +39,13 @@ pub fn stderr(line: &str) {
     }
 }
 
-/// Writes the line that explains the exit code: a slow reader is waited for.
+/// Writes the line that explains the exit code; waits for a slow reader.
 pub(super) fn last_line(line: &str) {
     drop(STDERR.last_line(format!("{line}\n").as_bytes()));
 }
 
-/// Whether what is written to stderr ends in the journal: `$JOURNAL_STREAM` names the device and inode of the stream
-/// that systemd connected a service to, and stderr is still that one.
+/// Whether stderr ends in the journal: `$JOURNAL_STREAM` has device and inode of the stream to which systemd connected the
+/// service, and stderr is still that stream.
 pub(super) fn is_the_journals(stream: Option<&str>) -> bool {
     let named = stream.and_then(|s| s.split_once(':'));
     let named = named.and_then(|(dev, inode)| Some((dev.parse().ok()?, inode.parse().ok()?)));

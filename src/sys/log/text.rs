@@ -1,13 +1,10 @@
-//! A log event in words and fields.
-
 use std::borrow::Cow;
 use std::fmt;
 
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
-/// What an event says. Fields whose names are in capitals are the journal's, and stand beside the text; all others
-/// belong to the text.
+/// Fields with names in capitals are for the journal only; all others are part of the text.
 #[derive(Default)]
 pub(super) struct Text {
     message: String,
@@ -22,12 +19,10 @@ impl Text {
         text
     }
 
-    /// Message and fields, on one line.
     pub(super) fn line(&self) -> String {
         format!("{}{}", self.message, self.fields).trim_start().to_owned()
     }
 
-    /// The fields of the journal.
     pub(super) fn journal(&self) -> &[(&'static str, String)] {
         &self.journal
     }
@@ -50,14 +45,14 @@ impl Visit for Text {
     }
 }
 
-/// Names that the journal takes from a program: capitals, digits and `_`, a capital first.
+/// Field names that the journal accepts from a program: capitals, digits and `_`, a capital first.
 fn is_of_the_journal(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// `text` with control characters escaped: names, labels and serial numbers come from images, media and devices, and
-/// must not be able to steer a terminal or to forge a line of the log.
+/// Escapes control characters: names, labels and serial numbers come from images, media and devices, and must not control a
+/// terminal or forge a log line.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
@@ -100,7 +95,6 @@ mod tests {
         }
     }
 
-    /// The texts and the journal's fields of everything that `work` logs.
     fn logged(work: impl FnOnce()) -> Vec<(String, Vec<(&'static str, String)>)> {
         type Kept = Arc<Mutex<Vec<(String, Vec<(&'static str, String)>)>>>;
         struct Keep(Kept);

@@ -1,7 +1,7 @@
-//! The kernel's tables of mounts and of swap areas; mounting and unmounting.
+//! Mount table and swap areas of the kernel; mounting and unmounting.
 //!
-//! Formats: `proc_pid_mountinfo(5)` and `proc_swaps(5)`; both print white space and backslashes in names as three octal
-//! digits (`\040`). Names are bytes, not text.
+//! Formats: `proc_pid_mountinfo(5)` and `proc_swaps(5)`. Both print white space and backslashes in names as three octal digits
+//! (`\040`). Names are bytes, not text.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,29 +18,26 @@ mod namespace;
 
 pub use namespace::{in_host_namespace, in_private_namespace, is_host_namespace};
 
-/// One mount, as `/proc/self/mountinfo` tells it.
+/// A line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the mount, unique as long as it lasts.
+    /// Unique while the mount exists.
     pub id: u64,
-    /// Number of the mount it sits on.
+    /// The mount that it is on.
     pub parent: u64,
-    /// Device number of the file system. Major 0 is anonymous: no block device, or (btrfs) not one of its own.
+    /// Device number of the file system. Major 0 is anonymous: no block device, or (btrfs) not a single one.
     pub dev: (u32, u32),
     /// The folder of the file system that is visible here; not `/` for bind mounts and btrfs subvolumes.
     pub root: PathBuf,
-    /// Where it is mounted.
     pub point: PathBuf,
-    /// File-system type.
     pub fstype: String,
-    /// What was mounted: a device path, `/dev/root`, or any text.
+    /// A device path, `/dev/root`, or any text.
     pub source: OsString,
     /// Options of the mount, then of the file system, still escaped.
     pub options: Vec<OsString>,
 }
 
 impl Mount {
-    /// Values of an option that may be there several times, unescaped.
     pub fn values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = OsString> + 'a {
         self.options.iter().filter_map(move |o| {
             let value = o.as_bytes().strip_prefix(key.as_bytes())?.strip_prefix(b"=")?;
@@ -48,24 +45,19 @@ impl Mount {
         })
     }
 
-    /// Whether a path is at or below the mount point.
     #[must_use]
     pub fn contains(&self, path: &Path) -> bool {
         path.starts_with(&self.point)
     }
 }
 
-/// Mounts a block device for reading and writing, visible to everyone: the first of these file systems that takes it. Returns
-/// which it was.
-///
-/// # Errors
-/// Of `mount(2)` for the last one tried.
+/// For reading and writing, visible to all processes. Returns the first of `fstypes` that fits.
 pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) -> io::Result<&'static str> {
     let mut last = io::Error::from(io::ErrorKind::InvalidInput);
     for fstype in fstypes {
         match nix::mount::mount(Some(node), point, Some(*fstype), MsFlags::empty(), None::<&str>) {
             Ok(()) => return Ok(fstype),
-            // Not such a file system, or none that this kernel knows.
+            // Another file system, or one that this kernel does not support.
             Err(e @ (Errno::EINVAL | Errno::ENODEV)) => last = e.into(),
             Err(e) => return Err(e.into()),
         }
@@ -73,50 +65,30 @@ pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) ->
     Err(last)
 }
 
-/// Mounts a block device for reading only.
-///
-/// # Errors
-/// Of `mount(2)`.
 pub fn mount_read_only(node: &Path, point: &Path, fstype: &'static str) -> io::Result<()> {
     Ok(nix::mount::mount(Some(node), point, Some(fstype), MsFlags::MS_RDONLY, None::<&str>)?)
 }
 
-/// Shows the folder `from` at `to` as well.
-///
-/// # Errors
-/// Of `mount(2)`.
 pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
 }
 
-/// Mounts a file system that the kernel makes up: no device, no options.
-///
-/// # Errors
-/// Of `mount(2)`; `ENODEV` where this kernel does not know it.
+/// Mounts a virtual file system: no device, no options.
 pub fn mount_virtual(fstype: &'static str, point: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(fstype), point, Some(fstype), MsFlags::empty(), None::<&str>)?)
 }
 
-/// From now on, what is mounted or unmounted below the topmost mount at `point` is so nowhere else.
-///
-/// # Errors
-/// `EINVAL` when nothing is mounted there.
+/// From now on, mounts and unmounts below the topmost mount at `point` have no effect elsewhere.
 pub fn make_private(point: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(None::<&str>, point, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?)
 }
 
-/// Takes the topmost mount at `point`, with all that is mounted below it, out of sight at once; it is unmounted when its last user has gone.
-///
-/// # Errors
-/// `EINVAL` when nothing is mounted there.
+/// Removes the topmost mount at `point`, and all mounts below it, from view at once; it is unmounted after its last use.
 pub fn detach(point: &Path) -> io::Result<()> {
     Ok(nix::mount::umount2(point, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)?)
 }
 
-/// Unmounts the topmost mount at `point`, which is not followed if it is a link. Tries again for `timeout` while it is busy.
-///
-/// # Errors
-/// `EBUSY` after `timeout`; `EINVAL` when nothing is mounted there.
+/// Unmounts the topmost mount at `point`; does not follow a link. Retries for `timeout` while it is busy.
 pub fn unmount(point: &Path, timeout: Duration) -> io::Result<()> {
     let end = Instant::now() + timeout;
     loop {
@@ -130,7 +102,7 @@ pub fn unmount(point: &Path, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Who keeps something below `point` open, as `name[pid]`; only what `/proc` tells without waiting.
+/// Processes with open files below `point`, as `name[pid]`; only what `/proc` shows without waiting.
 #[must_use]
 pub fn users(point: &Path) -> Vec<String> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
@@ -147,33 +119,24 @@ pub fn users(point: &Path) -> Vec<String> {
     found
 }
 
-/// Whether `point` is there or above. Seen from a chroot, paths of another mount namespace begin outside: what precedes `point` is that.
+/// Whether `path` is at or below `point`. In a chroot, paths of another mount namespace have a prefix from outside.
 fn leads_below(path: &Path, point: &Path) -> bool {
     let point = point.strip_prefix("/").unwrap_or(point);
     path.ancestors().any(|above| above.ends_with(point))
 }
 
-/// One active swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap {
-    /// The device or file.
     pub path: PathBuf,
-    /// Whether the kernel swaps to a device of its own, not to a file.
     pub is_device: bool,
 }
 
-/// Reads a mount table. Lines it cannot read are left out: a newer kernel may only add fields.
-///
-/// # Errors
-/// The file cannot be read.
+/// Skips invalid lines: a newer kernel may only add fields.
 pub fn read_mounts(path: &Path) -> io::Result<Vec<Mount>> {
     Ok(parse_mounts(&fs::read(path)?))
 }
 
-/// Reads the table of swap areas; a kernel without swap has none.
-///
-/// # Errors
-/// The file is there and cannot be read.
+/// Empty for a kernel without swap.
 pub fn read_swaps(path: &Path) -> io::Result<Vec<Swap>> {
     match fs::read(path) {
         Ok(text) => Ok(parse_swaps(&text)),
@@ -182,7 +145,6 @@ pub fn read_swaps(path: &Path) -> io::Result<Vec<Swap>> {
     }
 }
 
-/// The mounts of a mount table in its order.
 #[must_use]
 pub fn parse_mounts(text: &[u8]) -> Vec<Mount> {
     text.split(|&b| b == b'\n').filter_map(parse_mount).collect()
@@ -196,7 +158,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     let root = unescape(fields.next()?).into();
     let point = unescape(fields.next()?).into();
     let mount_options = fields.next()?;
-    // Optional fields end with a lone dash.
+    // A lone dash ends the optional fields.
     fields.by_ref().find(|f| *f == b"-")?;
     let fstype = unescape(fields.next()?).to_string_lossy().into_owned();
     let source = unescape(fields.next()?);
@@ -206,7 +168,6 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, parent, dev, root, point, fstype, source, options })
 }
 
-/// The swap areas of `/proc/swaps`.
 #[must_use]
 pub fn parse_swaps(text: &[u8]) -> Vec<Swap> {
     let lines = text.split(|&b| b == b'\n').skip(1);
@@ -226,12 +187,11 @@ pub fn parse_dev(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Splits at commas that are not escaped: overlayfs prints a comma of a path as `\,`.
+/// Splits at unescaped commas: overlayfs prints a comma in a path as `\,`.
 fn split_options(text: &[u8]) -> Vec<OsString> {
     split_escaped(text, b',').into_iter().map(OsString::from_vec).collect()
 }
 
-/// Splits at `separator` where no backslash stands before it, and keeps the escapes.
 fn split_escaped(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
     let mut parts = vec![Vec::new()];
     let mut escaped = false;
@@ -249,8 +209,8 @@ fn split_escaped(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
     parts
 }
 
-/// The folders of an overlay's `lowerdir`: separated by `:`, or `::` before data-only layers (Linux 6.5), with `:`,
-/// `,` and `\` of a name behind a backslash.
+/// The folders of an overlay's `lowerdir`: separated by `:`, or `::` before data-only layers (Linux 6.5), with `:`, `,` and `\`
+/// in a name escaped by a backslash.
 #[must_use]
 pub fn overlay_layers(value: &OsStr) -> Vec<PathBuf> {
     let layers = split_escaped(value.as_bytes(), b':').into_iter();
@@ -266,7 +226,6 @@ fn drop_backslashes(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Replaces `\ooo` by the byte it stands for.
 fn unescape(text: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

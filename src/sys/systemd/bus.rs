@@ -1,4 +1,4 @@
-//! Connections and calls with a limit.
+//! D-Bus connections and calls with a time limit.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,17 +8,15 @@ use zbus::{Connection, DynamicType, Message, connection::Builder, fdo};
 
 use super::SystemdError;
 
-/// What a service that works takes a small fraction of, on the slowest board under full load.
+/// A working service needs a small part of this, even on the slowest board under full load.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Which bus, and how long an answer may take.
 #[derive(Debug, Clone)]
 pub struct Bus {
     address: Option<String>,
     limit: Duration,
 }
 
-/// An object with the interface that is called.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object<'a> {
     pub service: &'a str,
@@ -26,7 +24,6 @@ pub(super) struct Object<'a> {
     pub interface: &'a str,
 }
 
-/// The service manager.
 pub(super) const SYSTEMD: Object<'_> = Object {
     service: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
@@ -34,18 +31,16 @@ pub(super) const SYSTEMD: Object<'_> = Object {
 };
 
 impl Bus {
-    /// The system's bus.
     #[must_use]
     pub fn system() -> Self {
         Bus { address: None, limit: LIMIT }
     }
 
-    /// The bus at a D-Bus address, such as `unix:path=/run/dbus/system_bus_socket`.
+    /// A D-Bus address, such as `unix:path=/run/dbus/system_bus_socket`.
     pub fn at(address: impl Into<String>) -> Self {
         Bus { address: Some(address.into()), limit: LIMIT }
     }
 
-    /// The same with another limit for each answer.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Bus { limit, ..self }
@@ -55,7 +50,7 @@ impl Bus {
         self.limit
     }
 
-    /// Runs `work` with a connection to the end.
+    /// Runs `work` to its end with a new connection.
     pub(super) fn run<T: Send, F>(&self, work: impl FnOnce(Calls) -> F + Send) -> Result<T, SystemdError>
     where
         F: Future<Output = Result<T, SystemdError>>,
@@ -67,11 +62,11 @@ impl Bus {
                 .build()
                 .map_err(|e| SystemdError::Unreachable(e.to_string()))?;
             let result = runtime.block_on(async { work(self.connect().await?).await });
-            // Not waiting for whatever the connection still has to say.
+            // Does not wait for pending output of the connection.
             runtime.shutdown_background();
             result
         };
-        // On a thread of its own: inside somebody else's runtime `block_on` would panic.
+        // On its own thread: `block_on` panics inside another runtime.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("dbus".into()).spawn_scoped(scope, run);
             let thread = thread.map_err(|e| SystemdError::Unreachable(e.to_string()))?;
@@ -89,14 +84,12 @@ impl Bus {
     }
 }
 
-/// A connection, each call on which has a limit.
 pub(super) struct Calls {
     pub connection: Connection,
     pub limit: Duration,
 }
 
 impl Calls {
-    /// Calls a method and waits for its answer.
     pub(super) async fn call<B>(
         &self,
         object: Object<'_>,

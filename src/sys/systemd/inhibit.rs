@@ -1,5 +1,3 @@
-//! Inhibitor locks.
-
 use zbus::wire::OwnedFd;
 
 use super::bus::Object;
@@ -12,10 +10,6 @@ const LOGIND: Object<'_> = Object {
 };
 
 impl Bus {
-    /// A lock against shutting down and restarting.
-    ///
-    /// # Errors
-    /// logind cannot be reached, does not answer, or refuses.
     pub fn inhibit_shutdown(&self, who: &str, why: &str) -> Result<Inhibitor, SystemdError> {
         self.run(async |calls| {
             let answer = calls.call(LOGIND, "Inhibit", &("shutdown", who, why, "block")).await?;

@@ -1,18 +1,13 @@
-//! Powering off and restarting.
-
 use super::bus::SYSTEMD;
 use super::{Bus, SystemdError};
 use crate::sys::power::Shutdown;
 
 impl Bus {
-    /// Ends the system; returns once systemd has taken the request.
+    /// Ends the system; returns once systemd has accepted the request.
     ///
-    /// Not by logind, which would refuse while somebody else holds an inhibitor lock, but the way it is done behind it:
-    /// a job for the target, which stops services in order. systemd's methods named after the endings stop none, and
-    /// are taken only where the target cannot be started.
-    ///
-    /// # Errors
-    /// systemd cannot be reached, does not answer, or refuses both.
+    /// Not through logind, which refuses while another program holds an inhibitor lock, but as logind itself does it: by a job for the
+    /// target, which stops services in order. systemd's methods `PowerOff` and `Reboot` stop none; they are used only where the target
+    /// cannot be started.
     pub fn end(&self, ending: Shutdown) -> Result<(), SystemdError> {
         let method = method(ending);
         let target = match ending {
@@ -25,22 +20,18 @@ impl Bus {
                     tracing::debug!("{target} cannot be started: {text} ({name})");
                     calls.call(SYSTEMD, method, &()).await.map(drop)
                 }
-                // Whether a request without an answer is being carried out is not known: no second one.
+                // Without an answer the request may still be in progress: no second one.
                 other => other.map(drop),
             }
         })
     }
 
-    /// Ends the system without stopping services: what `systemctl --force` does.
-    ///
-    /// # Errors
-    /// systemd cannot be reached, does not answer, or refuses.
+    /// Ends the system without stopping services, as `systemctl --force` does.
     pub fn end_by_force(&self, ending: Shutdown) -> Result<(), SystemdError> {
         self.run(async |calls| calls.call(SYSTEMD, method(ending), &()).await.map(drop))
     }
 }
 
-/// systemd's method for an end without a job for each service.
 fn method(ending: Shutdown) -> &'static str {
     match ending {
         Shutdown::PowerOff => "PowerOff",

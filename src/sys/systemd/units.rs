@@ -1,5 +1,3 @@
-//! Which units are active, and which have failed.
-
 use zbus::wire::OwnedObjectPath;
 
 use super::bus::SYSTEMD;
@@ -9,18 +7,10 @@ use super::{Bus, SystemdError};
 type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 impl Bus {
-    /// The names of all active units, sorted.
-    ///
-    /// # Errors
-    /// systemd cannot be reached, does not answer, or refuses.
     pub fn active_units(&self) -> Result<Vec<String>, SystemdError> {
         self.units("active")
     }
 
-    /// The names of all units that have failed, sorted.
-    ///
-    /// # Errors
-    /// As [`Bus::active_units`].
     pub fn failed_units(&self) -> Result<Vec<String>, SystemdError> {
         self.units("failed")
     }
@@ -36,18 +26,10 @@ impl Bus {
     }
 }
 
-/// [`Bus::active_units`] of the system.
-///
-/// # Errors
-/// As there.
 pub fn active_units() -> Result<Vec<String>, SystemdError> {
     Bus::system().active_units()
 }
 
-/// [`Bus::failed_units`] of the system.
-///
-/// # Errors
-/// As there.
 pub fn failed_units() -> Result<Vec<String>, SystemdError> {
     Bus::system().failed_units()
 }

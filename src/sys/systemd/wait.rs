@@ -1,7 +1,7 @@
-//! Waiting for a unit to be active.
+//! Waits for a unit to be active.
 //!
-//! First the signals are subscribed to, then the states are read, so that no change falls between the two. After that a
-//! unit is read again only when systemd says that it changed.
+//! It subscribes to the signals first and reads the states then, so that it misses no change. After that it reads a unit again only
+//! when systemd reports a change.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -19,19 +19,16 @@ use super::{Bus, SystemdError, Waited};
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
-/// How near a unit is to being active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// There is no such unit that could be started.
+    /// No such unit can be started.
     Unknown,
-    /// It is on its way, or there is a job for it.
     Coming,
-    /// It stays as it is unless somebody acts.
+    /// It does not change by itself.
     AtRest,
     Active,
 }
 
-/// A unit of which every change is told.
 struct Watched {
     name: String,
     path: OwnedObjectPath,
@@ -40,13 +37,12 @@ struct Watched {
 }
 
 impl Bus {
-    /// Waits until one of `units` is active, at most `timeout`.
     #[must_use]
     pub fn wait_for_active(&self, units: &[&str], timeout: Duration) -> Waited {
         let deadline = Instant::now() + timeout;
         let wait = async |calls: Calls| {
             let limit = tokio::time::Instant::from_std(deadline);
-            // In the middle of whatever it is doing: the caller was promised no more than this time.
+            // At any point: the caller gets its answer within this time.
             match tokio::time::timeout_at(limit, wait(&calls, units)).await {
                 Ok(waited) => waited,
                 Err(_) => Ok(Waited::TimedOut),
@@ -62,7 +58,7 @@ async fn wait(calls: &Calls, units: &[&str]) -> Result<Waited, SystemdError> {
     for unit in units {
         watched.extend(watch(calls, unit).await?);
     }
-    // Without it systemd sends no signals about units at all. Refused where another has subscribed in our name.
+    // Without it systemd sends no signals about units. It refuses a second subscription in the same name.
     match calls.call(SYSTEMD, "Subscribe", &()).await {
         Ok(_) => {}
         Err(SystemdError::Refused(name, _)) => tracing::debug!("systemd's signals: {name}"),
@@ -83,7 +79,7 @@ async fn wait(calls: &Calls, units: &[&str]) -> Result<Waited, SystemdError> {
     }
 }
 
-/// What is known for sure by now, if anything.
+/// The result, once it is certain.
 fn verdict(units: &[(&str, Standing)]) -> Option<Waited> {
     if let Some((name, _)) = units.iter().find(|(_, s)| *s == Standing::Active) {
         return Some(Waited::Active((*name).to_owned()));
@@ -96,7 +92,7 @@ fn verdict(units: &[(&str, Standing)]) -> Option<Waited> {
 
 /// Subscribes to the changes of a unit; `None` where systemd does not know the name.
 async fn watch(calls: &Calls, unit: &str) -> Result<Option<Watched>, SystemdError> {
-    // Loading reads the unit's file where nobody asked for it before, and starts nothing.
+    // LoadUnit reads the unit's file if necessary, and starts nothing.
     let path: OwnedObjectPath = match calls.call(SYSTEMD, "LoadUnit", &(unit,)).await {
         Ok(answer) => answer.body().deserialize()?,
         Err(SystemdError::Refused(name, text)) if is_about_the_unit(&name) => {
@@ -122,19 +118,19 @@ fn is_about_the_unit(error: &str) -> bool {
     error.starts_with("org.freedesktop.systemd1.") || error == "org.freedesktop.DBus.Error.InvalidArgs"
 }
 
-/// The first unit of which a change is told; all that was told about it so far is taken. `None`: the bus is gone.
+/// The first unit with a reported change; consumes all its reports so far. `None`: the bus is gone.
 async fn next_change(watched: &mut [Watched]) -> Option<&mut Watched> {
     let found = poll_fn(|context| {
         for (i, unit) in watched.iter_mut().enumerate() {
-            let mut told = false;
+            let mut changed = false;
             loop {
                 match Pin::new(&mut unit.changes).poll_next(context) {
-                    Poll::Ready(Some(Ok(_))) => told = true,
+                    Poll::Ready(Some(Ok(_))) => changed = true,
                     Poll::Ready(_) => return Poll::Ready(None),
                     Poll::Pending => break,
                 }
             }
-            if told {
+            if changed {
                 return Poll::Ready(Some(i));
             }
         }
@@ -144,7 +140,6 @@ async fn next_change(watched: &mut [Watched]) -> Option<&mut Watched> {
     watched.get_mut(found)
 }
 
-/// Reads the properties of a unit, all at one moment.
 async fn standing(calls: &Calls, path: &OwnedObjectPath) -> Result<Standing, SystemdError> {
     let object = Object { path: path.as_str(), interface: PROPERTIES, ..SYSTEMD };
     let answer = calls.call(object, "GetAll", &(UNIT,)).await?;
@@ -155,9 +150,9 @@ async fn standing(calls: &Calls, path: &OwnedObjectPath) -> Result<Standing, Sys
     Ok(judge(text("LoadState"), text("ActiveState"), text("SubState"), job != 0))
 }
 
-/// A unit that has failed or stopped, with no job, becomes active only when something new asks for it: a device that
-/// is offline must not wait for that. One that systemd will restart by itself is not at rest: `activating`, with the
-/// sub-state `auto-restart`; for a moment before (systemd 254) `failed-before-auto-restart`.
+/// A unit that has failed or stopped, without a job, becomes active only by a new request: an offline device must not wait for that.
+/// A unit that systemd restarts by itself is coming: `activating`, with the sub-state `auto-restart`; shortly before (systemd 254)
+/// `failed-before-auto-restart`.
 fn judge(load: &str, active: &str, sub: &str, has_job: bool) -> Standing {
     match (load, active) {
         ("loaded", "active") => Standing::Active,

@@ -76,7 +76,7 @@ fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
     if image.len() < CODE || image.len() > SECTOR {
         let text =
             format!("cannot use {}: it has {} bytes, not those of a sector", path.display(), image.len());
-        return Err(Error::new(Code::LoaderTooLarge, text).object(path.display()));
+        return Err(Error::new(Code::BootloaderTooLarge, text).object(path.display()));
     }
     image.truncate(CODE);
     Ok(image)
