@@ -128,7 +128,7 @@ impl Device {
         let marks: Vec<usize> = (0..requests.len()).filter(|n| at_mark(&requests[*n])).collect();
         assert_eq!(marks.len(), phases.len() * 2, "{}", outcome.file("out"));
         println!("guest: {:?}", outcome.took);
-        let (mut restarts, mut long) = (Vec::new(), Vec::new());
+        let (mut restarts, mut long, mut halved) = (Vec::new(), Vec::new(), Vec::new());
         let mut cuts = Cuts::new(&before[self.boot()], &requests, self.boot());
         let mut phases_seen = Vec::new();
         for (phase, window) in phases.iter().zip(marks.chunks(2)) {
@@ -156,12 +156,15 @@ impl Device {
                 self.state_fits(dir.path(), &before, &requests, &phase, &seen.looks);
             }
             long.extend(seen.long);
+            halved.extend(seen.halved);
             phases_seen.push(phase);
         }
         fastrand::Rng::with_seed(2).shuffle(&mut restarts);
         restarts.truncate(most);
         println!("{} of the disks that start have a file with clusters behind its end", long.len());
+        println!("{} have a folder with two names", halved.len());
         restarts.append(&mut long);
+        restarts.append(&mut halved);
         let restarts = restarts.into_iter().map(|cut: Cut| {
             let disk = writelog::after_a_cut(&before, &requests, cut.at, |r, s| cut.loss.keeps(r, s));
             (phases_seen.iter().find(|p| p.name == cut.phase).unwrap(), disk)
@@ -194,6 +197,11 @@ impl Device {
             let first = !seen.looks.iter().any(|look| look.is_new == is_new);
             if (first || rng.u32(..80) == 0) && (is_new || !differences(&tree, &phase.before).is_empty()) {
                 seen.looks.push(Look { cut: Cut { phase: phase.name, at, loss }, is_new });
+            }
+            // A folder whose new and temporary name lead to one cluster, after half a rename.
+            let folder = |p: &String| tree.nodes.get(p) == Some(&Node::Folder);
+            if seen.halved.is_none() && tree.shared.iter().any(|(a, b)| folder(a) && folder(b)) {
+                seen.halved = Some(Cut { phase: phase.name, at, loss });
             }
             // Linux grows such a file only after it has been cut to its size.
             if !tree.long.is_empty() && seen.long.is_none() {
@@ -321,6 +329,8 @@ struct Seen {
     looks: Vec<Look>,
     /// The first one with a file that has clusters behind its end.
     long: Option<Cut>,
+    /// The first one with a folder that has two names.
+    halved: Option<Cut>,
     disks: usize,
     with_leftovers: usize,
     with_shared: usize,

@@ -202,8 +202,13 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
         None => Ok(()),
         Some(FileKind::Folder) => {
             match file::sweep(&folder.enter(name)?).and_then(|_| file::remove_folder(folder, name)) {
-                Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
-                    tracing::warn!("{} is not empty; keeping it", folder.path().join(name).display());
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        std::io::ErrorKind::DirectoryNotEmpty | std::io::ErrorKind::ResourceBusy
+                    ) =>
+                {
+                    tracing::warn!("keeping {}: {e}", folder.path().join(name).display());
                     Ok(())
                 }
                 other => other,

@@ -9,7 +9,7 @@ use super::at;
 use super::content::Content;
 use super::folder::Folder;
 use super::side::is_side_file_by;
-use super::sweep::temporary_name;
+use super::sweep::{is_leftover, temporary_name};
 
 /// The steps that the sequences use. Tests wrap it to fail or stop.
 pub trait Steps {
@@ -183,7 +183,17 @@ pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     }
 }
 
+/// Removes an empty folder. Refuses with `ResourceBusy` if a power cut has left a temporary folder beside it: after half the rename of
+/// [`make_folder`] both names lead to the same cluster. The removal would free that cluster, and the next file that is written there
+/// would share it with the temporary folder, so that a repair (`fsck.fat -a`) could cut the file off. No system call shows the
+/// clusters of a folder on FAT.
 pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
+    for other in at(steps.names(), "list the folder of", name)?.iter().filter(|n| is_leftover(n)) {
+        if steps.hold_folder(other).is_ok() {
+            let text = format!("{} is beside it, and may have the same cluster", other.to_string_lossy());
+            return at(Err(io::Error::new(io::ErrorKind::ResourceBusy, text)), "remove", name);
+        }
+    }
     let held = at(steps.hold_folder(name), "open", name)?;
     at(steps.unlink_folder(name), "remove", name)?;
     at(steps.sync_folder(), "sync the folder of", name)?;

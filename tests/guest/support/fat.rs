@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::bootpart::is_leftover;
+
 const FOLDER: u8 = 0x10;
 const LABEL: u8 = 0x08;
 const LONG: u8 = 0x0f;
@@ -222,7 +224,11 @@ impl Tree {
                     long.clear();
                     let path = if path.is_empty() { name } else { format!("{path}/{name}") };
                     let first = number(entry, 26, 2) | number(entry, 20, 2) << 16;
-                    let node = if attributes & FOLDER != 0 {
+                    let node = if attributes & FOLDER != 0 && is_leftover(&path) {
+                        // It was being made when the power went: its cluster holds entries, or what was there before.
+                        drop(self.grown(fat, &path, first));
+                        Node::Folder
+                    } else if attributes & FOLDER != 0 {
                         match self.grown(fat, &path, first) {
                             Ok(inner) => self.folder(fat, &path, &inner, depth + 1),
                             Err(why) => panic!("folder {path}: {why}"),
