@@ -103,7 +103,6 @@ impl Destination {
         (leads == Path::new(EFI_LINK)).then(|| efi.enter(OsStr::new(".")).ok())?
     }
 
-    /// Creates the folder where it is missing; its parent must exist.
     pub fn make(&self, path: &Path) -> Result<Folder> {
         self.make_by(path, file::make_folder)
     }
@@ -125,7 +124,6 @@ impl Destination {
         parent.enter(name).map_err(|e| failed(&parent, name, e))
     }
 
-    /// The folder of `path`, and its name there.
     pub fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
         match path.file_name() {
             Some(name) => Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name)),

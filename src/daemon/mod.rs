@@ -24,7 +24,6 @@ mod socket;
 pub use service::{Options, run};
 
 pub const NAME: &str = "io.balena.Copal1";
-/// All other objects are below it.
 pub const MANAGER: &str = "/io/balena/Copal1";
 pub const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
 pub const JOB_INTERFACE: &str = "io.balena.Copal1.Job";

@@ -21,7 +21,6 @@ const RESTART: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// With their volumes, running or not.
     pub fn remove_containers(&self) -> Result<()> {
         self.remove_of("container", true)
     }

@@ -8,13 +8,11 @@ use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
 use crate::version::Version;
 
-/// The first release that a device can be rolled back to.
 const FIRST: Version = Version::new(2, 30, 0);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Age {
     NewEnough(Version),
-    /// Older than 2.30.0.
     TooOld(Version),
     /// Why the version is unknown. Only a system known to be too old costs a trial its tests.
     Unknown(String),
@@ -28,7 +26,6 @@ pub fn previous(paths: &Paths) -> Option<String> {
     hostapp::os_release(&paths.inactive())?.version().map(str::to_owned)
 }
 
-/// Reads only.
 #[must_use]
 pub fn age(paths: &Paths) -> Age {
     let Some(text) = previous(paths) else {
@@ -59,7 +56,6 @@ pub fn is_new_enough(paths: &Paths) -> bool {
     }
 }
 
-/// `rollback-check-version`.
 pub fn line(paths: &Paths) -> Result<String> {
     match age(paths) {
         Age::NewEnough(version) => Ok(format!("rollbacks: the previous OS, {version}, can be gone back to")),

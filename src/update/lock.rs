@@ -20,14 +20,11 @@ pub enum Work {
     BootState,
 }
 
-/// From the lock's file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
     pub pid: u32,
-    /// The name that it was called by.
     pub program: String,
-    /// RFC 3339, UTC.
-    pub since: String,
+    pub since: String, // UTC, RFC 3339
     #[serde(default)]
     pub work: Work,
 }

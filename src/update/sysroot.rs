@@ -25,7 +25,6 @@ const FOLDERS: [&str; 10] =
 /// In every slot, whatever is installed.
 const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
 
-/// The inactive slot.
 #[derive(Debug, Clone)]
 pub struct Sysroot {
     path: PathBuf,
@@ -47,7 +46,6 @@ impl Sysroot {
         self.path.join("balena")
     }
 
-    /// Creates missing folders and links, and corrects wrong links.
     pub fn make_skeleton(&self) -> Result<()> {
         for name in FOLDERS {
             let path = self.path.join(name);
@@ -83,7 +81,6 @@ impl Sysroot {
         }
     }
 
-    /// `volume`: the boot volume of the container, below the engine's data.
     pub fn add(&self, id: &str, volume: &Path) -> Result<()> {
         let (new, named) = (self.path.join("hostapps/.new"), self.path.join("hostapps").join(id));
         let made = || -> io::Result<()> {
@@ -101,7 +98,6 @@ impl Sysroot {
         self.flush()
     }
 
-    /// The slot boots this hostapp from then on.
     pub fn make_current(&self, id: &str) -> Result<()> {
         let path = self.path.join("current");
         link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("create the link", &path, e))?;
@@ -140,7 +136,6 @@ impl Sysroot {
     }
 }
 
-/// Creates or replaces a link by one rename.
 fn link(path: &Path, target: &Path) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");

@@ -39,13 +39,11 @@ pub struct Undo<'a> {
 #[derive(Debug)]
 #[must_use = "somebody has to be told what boots next"]
 pub struct Undone {
-    /// Whether the running system boots next.
     pub selection: Result<()>,
     /// Why hooks of the new release may still run, and select it again; the traces stay then.
     pub left: Option<Error>,
     /// Whether the boot files are in place; `None` where nothing restored them.
     pub boot_files: Option<Result<()>>,
-    /// Other failures.
     pub others: Vec<Error>,
 }
 

@@ -126,7 +126,6 @@ kept_as!(Trial, "trial");
 /// `slot` is committed, and its commit hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitDue {
-    /// Empty where it is not known.
     pub transaction: String,
     pub slot: Slot,
 }

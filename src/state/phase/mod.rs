@@ -130,7 +130,6 @@ pub enum Target {
 pub struct Facts {
     pub selected_is_running: bool,
     pub upgrade_available: bool,
-    /// Of either kind.
     pub breadcrumb: bool,
     pub marker: Option<Marked>,
     pub rollback: Option<Target>,

@@ -49,10 +49,8 @@ pub struct Request {
     pub paths: Paths,
     /// `/resin-boot` of the release's root file system.
     pub source: PathBuf,
-    /// The mounted boot partition.
     pub target: PathBuf,
     pub purpose: Purpose,
-    /// The slot of the release.
     pub owner: Slot,
     /// Whether that slot is encrypted: it needs the loader for secure boot.
     pub encrypted: bool,
@@ -197,12 +195,10 @@ fn mounted(request: &Request) -> Result<()> {
     .with_hint("check the mount units of the boot partition and the kernel log"))
 }
 
-/// Nothing to change: the boot files are already those of this slot.
 fn is_recorded_for_another(request: &Request) -> bool {
     matches!(BootfilesRecord::read(&request.paths), Ok(Some(record)) if record.owner != request.owner)
 }
 
-/// To be called before the first write to the boot partition.
 fn record(request: &Request) -> Result<()> {
     let record = BootfilesRecord { transaction: request.transaction.clone(), owner: request.owner };
     match record.write(&request.paths) {
