@@ -58,13 +58,11 @@ pub fn is_new_enough(paths: &Paths) -> bool {
 
 pub fn line(paths: &Paths) -> Result<String> {
     match age(paths) {
-        Age::NewEnough(version) => Ok(format!("rollbacks: the previous OS, {version}, can be gone back to")),
-        Age::Unknown(why) => {
-            Ok(format!("rollbacks: the previous OS counts as one that can be gone back to: {why}"))
-        }
+        Age::NewEnough(version) => Ok(format!("rollbacks: the previous OS, {version}, is new enough")),
+        Age::Unknown(why) => Ok(format!("rollbacks: the previous OS counts as new enough: {why}")),
         Age::TooOld(version) => Err(Error::new(
             Code::PreviousTooOld,
-            format!("cannot go back to the previous OS: it is {version}, older than {FIRST}"),
+            format!("cannot roll back to the previous OS: it is {version}, older than {FIRST}"),
         )
         .object(version)),
     }

@@ -123,7 +123,7 @@ impl BootStateGuard {
     fn take(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
         let lock = Lock::take(context.paths, program, Work::BootState)?;
         let signal_guard = match context.platform.hold_signals.then(SignalGuard::begin) {
-            Some(Err(e)) => return Err(Error::new(Code::Io, "cannot put off signals").because(e)),
+            Some(Err(e)) => return Err(Error::new(Code::Io, "cannot defer signals").because(e)),
             Some(Ok(signal_guard)) => Some(signal_guard),
             None => None,
         };

@@ -202,9 +202,9 @@ impl<'a> Follower<'a> {
             return Ok(());
         }
         match bus.call(Object { path, interface: JOB_INTERFACE }, "Cancel", &(), SOON).await {
-            Ok(_) => tracing::warn!(
-                "the update is asked to end; waiting until the step under way is done, and undone"
-            ),
+            Ok(_) => {
+                tracing::warn!("cancelling the update; waiting until its present step is done, and undone")
+            }
             Err(e @ Trouble::Unclear(_)) => return Err(e),
             Err(e) => tracing::warn!("cannot cancel the update: {e}"),
         }
