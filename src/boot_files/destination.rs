@@ -46,7 +46,7 @@ impl Destination {
 
     /// On a running system. `plain`: mount point of the non-encrypted boot partition; the link may lead there if it is `efi` beside
     /// `point`.
-    pub fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
+    pub(crate) fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
         let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
         let beside = point.parent().unwrap_or(point).join("efi");
         let other = (plain == beside).then(|| Folder::open(&beside).ok()).flatten();
@@ -88,7 +88,7 @@ impl Destination {
     }
 
     /// The folder at `path`, or its innermost parent that exists: both are on one file system, now or later.
-    pub fn nearest(&self, path: &Path) -> Result<Folder> {
+    pub(crate) fn nearest(&self, path: &Path) -> Result<Folder> {
         for ancestor in path.ancestors() {
             if let Walk::There(folder) = self.walk(ancestor)? {
                 return Ok(folder);
@@ -107,7 +107,7 @@ impl Destination {
         self.make_by(path, file::make_folder)
     }
 
-    pub fn make_by(
+    pub(crate) fn make_by(
         &self,
         path: &Path,
         make: impl FnOnce(&Folder, &OsStr) -> io::Result<()>,

@@ -41,7 +41,7 @@ impl Budget {
 
     /// An undo needs the space that smaller new files have given back, while files that only the new release has are still there. It may
     /// use the reserve.
-    pub fn way_back(&mut self, reserve: u64) {
+    pub(crate) fn way_back(&mut self, reserve: u64) {
         self.peak = self.peak.max(self.now + self.shrunk - self.units(reserve));
     }
 
@@ -119,7 +119,7 @@ impl<'a> Budgets<'a> {
         Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
     }
 
-    pub fn way_back(&mut self) {
+    pub(crate) fn way_back(&mut self) {
         for (_, budget) in self.by_device.values_mut() {
             budget.way_back(self.reserve);
         }

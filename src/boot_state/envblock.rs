@@ -15,7 +15,7 @@ const SECTOR: usize = crate::sys::file::SECTOR;
 pub const DECISION: [&str; 3] = [BOOTCOUNT, ROOT, UPGRADE];
 pub const BOOTCOUNT: &str = "bootcount";
 pub const ROOT: &str = "resin_root_part";
-pub const UPGRADE: &str = "upgrade_available";
+pub(crate) const UPGRADE: &str = "upgrade_available";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line {

@@ -26,7 +26,7 @@ impl Engine {
     }
 
     /// Keeps the host OS's container, which is never started.
-    pub fn remove_running(&self) -> Result<()> {
+    pub(crate) fn remove_running(&self) -> Result<()> {
         self.remove_of("running container", false)
     }
 

@@ -62,7 +62,7 @@ pub struct Ran {
 
 impl Run {
     /// Hooks of the system's own directory, or of `dir`, with the settings of the environment.
-    pub fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
+    pub(crate) fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
         // An empty value counts as none, as in the script.
         let during_update = std::env::var_os(DURING_UPDATE).filter(|v| !v.is_empty());
         Ok(Run {

@@ -87,7 +87,7 @@ pub fn is_there(paths: &Paths) -> bool {
 }
 
 /// Deploys the old system's boot files without its hooks: a device that boots is worth more than what a board's hooks know.
-pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
+pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let mut request = Request::new(paths, roots.other()?, Purpose::Undo)?;
     let work = || -> Result<()> {

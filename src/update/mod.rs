@@ -134,7 +134,7 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
 
 /// Whether `request` is for the root file system of an image that is being built.
 #[must_use]
-pub fn is_build(request: &Request) -> bool {
+pub(crate) fn is_build(request: &Request) -> bool {
     preflight::is_build(request)
 }
 

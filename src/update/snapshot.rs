@@ -20,7 +20,7 @@ const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 const PASSING: [&str; 3] = [".device", ".scope", ".slice"];
 
 #[must_use]
-pub fn vpn_is_up(paths: &Paths) -> bool {
+pub(crate) fn vpn_is_up(paths: &Paths) -> bool {
     paths.at(VPN_IS_UP).exists()
 }
 

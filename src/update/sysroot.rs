@@ -46,7 +46,7 @@ impl Sysroot {
         self.path.join("balena")
     }
 
-    pub fn make_skeleton(&self) -> Result<()> {
+    pub(crate) fn make_skeleton(&self) -> Result<()> {
         for name in FOLDERS {
             let path = self.path.join(name);
             fs::create_dir_all(&path).map_err(|e| failed("create the folder", &path, e))?;
@@ -66,7 +66,7 @@ impl Sysroot {
     }
 
     /// Removes the former hostapp. `current` then dangles, which does no harm: this slot is not selected.
-    pub fn remove_hostapps(&self) {
+    pub(crate) fn remove_hostapps(&self) {
         let folder = self.path.join("hostapps");
         let Ok(entries) = fs::read_dir(&folder) else { return };
         let mut entries: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
@@ -98,7 +98,7 @@ impl Sysroot {
         self.flush()
     }
 
-    pub fn make_current(&self, id: &str) -> Result<()> {
+    pub(crate) fn make_current(&self, id: &str) -> Result<()> {
         let path = self.path.join("current");
         link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("create the link", &path, e))?;
         self.flush()
@@ -117,7 +117,7 @@ impl Sysroot {
         }
     }
 
-    pub fn set_counter(&self, number: u64) -> Result<()> {
+    pub(crate) fn set_counter(&self, number: u64) -> Result<()> {
         let (new, path) = (self.path.join("counter.new"), self.path.join("counter"));
         let written = || -> io::Result<()> {
             let mut file = File::create(&new)?;

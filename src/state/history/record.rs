@@ -51,7 +51,7 @@ impl Event {
     }
 
     #[must_use]
-    pub const fn is_rollback(self) -> bool {
+    pub(crate) const fn is_rollback(self) -> bool {
         matches!(self, Event::RolledBack | Event::Altboot | Event::RollbackFailed)
     }
 }

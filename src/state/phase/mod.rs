@@ -82,7 +82,7 @@ impl Phase {
     }
 
     #[must_use]
-    pub const fn welcome(self) -> Welcome {
+    pub(crate) const fn welcome(self) -> Welcome {
         match self {
             Phase::Healthy => Welcome::Free,
             Phase::Installing | Phase::Leftovers | Phase::Pending | Phase::Interrupted => {

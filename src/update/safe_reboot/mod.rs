@@ -24,7 +24,7 @@ use crate::sys::{signal, watch::Watch};
 
 /// At 100 %, while a lock is held. Dashboards know these two texts of the script.
 pub const WAITING: &str = "Reboot waiting on application lock";
-pub const REBOOTING: &str = "Reboot in progress";
+const REBOOTING: &str = "Reboot in progress";
 
 /// The reboot does not wait longer for a server.
 const LAST_REPORT: Duration = Duration::from_secs(15);
@@ -113,7 +113,7 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
 
 /// Does not wait for update locks: for a device that must not continue to run. Returns only on failure.
 #[must_use]
-pub fn at_once(paths: &Paths) -> Error {
+pub(crate) fn at_once(paths: &Paths) -> Error {
     tracing::info!("{REBOOTING}");
     if let Some(signal) = signal::came()
         && systemd::is_running(paths.root())

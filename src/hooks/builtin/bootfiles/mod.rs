@@ -34,7 +34,7 @@ use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
 
 /// The first name deploys to the boot partition, the others to the non-encrypted one.
-pub const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
+pub(crate) const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -145,7 +145,7 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
 
 /// Updates the fingerprints after the selection has changed: hooks of an update, a verdict and a bootloader that counts change it after
 /// `1-bootfiles`. `md5sum -c` then accepts them. No boot depends on that: a failure is a warning.
-pub fn sum_up_selection(paths: &Paths) {
+pub(crate) fn sum_up_selection(paths: &Paths) {
     if let Err(e) = try_sum_up_selection(paths) {
         tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
     }
