@@ -46,7 +46,7 @@ impl Destination {
 
     /// On a running system. `plain`: mount point of the non-encrypted boot partition; the link may lead there if it is `efi` beside
     /// `point`.
-    pub fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
+    pub(crate) fn open_beside(point: &Path, plain: &Path) -> Result<Destination> {
         let root = Folder::open(point).map_err(|e| cannot_open(point, e))?;
         let beside = point.parent().unwrap_or(point).join("efi");
         let other = (plain == beside).then(|| Folder::open(&beside).ok()).flatten();
@@ -88,7 +88,7 @@ impl Destination {
     }
 
     /// The folder at `path`, or its innermost parent that exists: both are on one file system, now or later.
-    pub fn nearest(&self, path: &Path) -> Result<Folder> {
+    pub(crate) fn nearest(&self, path: &Path) -> Result<Folder> {
         for ancestor in path.ancestors() {
             if let Walk::There(folder) = self.walk(ancestor)? {
                 return Ok(folder);
@@ -103,12 +103,11 @@ impl Destination {
         (leads == Path::new(EFI_LINK)).then(|| efi.enter(OsStr::new(".")).ok())?
     }
 
-    /// Creates the folder where it is missing; its parent must exist.
     pub fn make(&self, path: &Path) -> Result<Folder> {
         self.make_by(path, file::make_folder)
     }
 
-    pub fn make_by(
+    pub(crate) fn make_by(
         &self,
         path: &Path,
         make: impl FnOnce(&Folder, &OsStr) -> io::Result<()>,
@@ -125,7 +124,6 @@ impl Destination {
         parent.enter(name).map_err(|e| failed(&parent, name, e))
     }
 
-    /// The folder of `path`, and its name there.
     pub fn parent<'p>(&self, path: &'p Path) -> Result<(Walk, &'p OsStr)> {
         match path.file_name() {
             Some(name) => Ok((self.walk(path.parent().unwrap_or(Path::new("")))?, name)),

@@ -26,7 +26,7 @@ struct Cli {
     #[arg(short, long, global = true)]
     debug: bool,
 
-    /// Without space for a copy, write in place (a power cut may destroy the file)
+    /// Without free space, write in place: unsafe in a power cut
     #[arg(short, long = "unsafe", global = true)]
     unsafe_fallback: bool,
 }

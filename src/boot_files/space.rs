@@ -12,14 +12,12 @@ use crate::sys::file::{Space, Steps};
 /// In bytes. A long name takes one entry for every 13 characters, and one more.
 const ENTRY: u64 = 32;
 
-/// What one file system needs, step by step.
 #[derive(Debug)]
 pub struct Budget {
     space: Space,
     /// Units in use, compared with today; negative once more was freed than taken.
     now: i128,
     peak: i128,
-    /// Units by which files have shrunk.
     shrunk: i128,
     entries: BTreeMap<PathBuf, u64>,
 }
@@ -43,7 +41,7 @@ impl Budget {
 
     /// An undo needs the space that smaller new files have given back, while files that only the new release has are still there. It may
     /// use the reserve.
-    pub fn way_back(&mut self, reserve: u64) {
+    pub(crate) fn way_back(&mut self, reserve: u64) {
         self.peak = self.peak.max(self.now + self.shrunk - self.units(reserve));
     }
 
@@ -94,7 +92,6 @@ impl Budget {
     }
 }
 
-/// One for each file system.
 #[derive(Debug)]
 pub struct Budgets<'a> {
     dest: &'a Destination,
@@ -122,7 +119,7 @@ impl<'a> Budgets<'a> {
         Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
     }
 
-    pub fn way_back(&mut self) {
+    pub(crate) fn way_back(&mut self) {
         for (_, budget) in self.by_device.values_mut() {
             budget.way_back(self.reserve);
         }
@@ -150,7 +147,6 @@ impl<'a> Budgets<'a> {
     }
 }
 
-/// At most.
 fn entries_of(name: &OsStr) -> u64 {
     let characters = name.to_string_lossy().encode_utf16().count();
     1 + u64::try_from(characters).unwrap_or(u64::MAX).div_ceil(13)

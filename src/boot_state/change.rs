@@ -22,7 +22,6 @@ pub enum Step {
     /// Write these sectors in place, in this order.
     Sectors {
         name: OsString,
-        /// What the file holds now.
         old: Vec<u8>,
         new: Vec<u8>,
         /// Numbers of 512-byte sectors that differ.
@@ -97,7 +96,6 @@ fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
 /// U-Boot is known to leave a few.
 const MOST: usize = 64;
 
-/// Ignores case.
 pub(super) fn has(name: &OsStr, part: &str) -> bool {
     name.to_string_lossy().to_lowercase().contains(part)
 }

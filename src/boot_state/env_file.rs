@@ -18,7 +18,6 @@ pub(super) struct EnvFile {
 
 pub(super) struct ReadBlock {
     pub(super) block: EnvBlock,
-    /// Why the block needs a repair.
     pub(super) damage: Option<Damage>,
     bytes: Vec<u8>,
 }
@@ -40,7 +39,6 @@ impl EnvFile {
         Folder::open(self.path.parent().unwrap_or(Path::new("/")))
     }
 
-    /// `None` where there is no file.
     pub(super) fn read(&self) -> Result<Option<ReadBlock>> {
         let found = self.folder().and_then(|folder| Self::found(&folder, &self.name()));
         found.map_err(|e| invalid(&self.path).because(e))
@@ -50,7 +48,6 @@ impl EnvFile {
         Ok(file::current_content(folder, name)?.map(ReadBlock::of))
     }
 
-    /// Sets the boot count to 0, too.
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
         self.change(&|block| select(block, root, upgrade_available))
     }
@@ -77,7 +74,6 @@ impl EnvFile {
         step.map(|step| self.plan_of(step)).map_err(|e| self.cannot_set(changes, e))
     }
 
-    /// `None` removes a variable.
     pub(super) fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
         // First, since cleaning up an earlier change writes, too.
         self.plan_variables(changes)?;
@@ -147,7 +143,6 @@ impl EnvFile {
         Ok(())
     }
 
-    /// In place where that is safe.
     fn step(&self, found: Option<&ReadBlock>, edit: &Edit<'_>) -> io::Result<Step> {
         let mut block = found.map(|f| f.block.clone()).unwrap_or_default();
         if !edit(&mut block) {
@@ -176,7 +171,6 @@ fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
 }
 
 impl ReadBlock {
-    /// Salvages a damaged block.
     pub(super) fn of(bytes: Vec<u8>) -> ReadBlock {
         match EnvBlock::parse(&bytes) {
             Ok(block) => ReadBlock { block, damage: None, bytes },

@@ -15,16 +15,12 @@ const SECTOR: usize = crate::sys::file::SECTOR;
 pub const DECISION: [&str; 3] = [BOOTCOUNT, ROOT, UPGRADE];
 pub const BOOTCOUNT: &str = "bootcount";
 pub const ROOT: &str = "resin_root_part";
-pub const UPGRADE: &str = "upgrade_available";
+pub(crate) const UPGRADE: &str = "upgrade_available";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Line {
-    /// With its `#`.
     Comment(Vec<u8>),
-    Pair {
-        key: Vec<u8>,
-        value: Vec<u8>,
-    },
+    Pair { key: Vec<u8>, value: Vec<u8> },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,7 +30,6 @@ pub struct EnvBlock {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// The size in bytes, which is not 1024.
     Size(usize),
     Header,
     Line,
@@ -54,8 +49,7 @@ impl fmt::Display for Damage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge(
-    /// The size in bytes.
-    pub usize,
+    pub usize, // bytes
 );
 
 impl fmt::Display for TooLarge {
@@ -73,7 +67,6 @@ pub struct Rewrite {
     pub order: Vec<usize>,
 }
 
-/// Where the keys of the boot decision stand.
 #[derive(Debug, Clone, Copy)]
 enum Layout {
     Kept,
@@ -174,7 +167,6 @@ impl EnvBlock {
         }
     }
 
-    /// Whether the key was there.
     pub fn unset(&mut self, key: &str) -> bool {
         let before = self.lines.len();
         self.lines.retain(|line| !matches!(line, Line::Pair { key: k, .. } if k == key.as_bytes()));
@@ -237,7 +229,6 @@ impl EnvBlock {
             && others.all(|key| [before, after].iter().any(|b| b.value(key) == self.value(key)))
     }
 
-    /// Without the padding.
     fn text(&self, layout: Layout) -> Vec<u8> {
         let mut text = HEADER.to_vec();
         match layout {

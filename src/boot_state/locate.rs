@@ -53,7 +53,6 @@ fn missing(place: &Path, why: &str) -> Error {
         .with_hint("check the mount units of the boot partition and the kernel log")
 }
 
-/// Whether its file exists or not.
 pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
@@ -82,7 +81,6 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     Ok(Box::new(grub))
 }
 
-/// Whether its file exists or not.
 pub fn balena(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;

@@ -22,12 +22,9 @@ pub use retire::{Keep, retire_others};
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Slot};
 
-/// A root partition, as a backend names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// The number of its partition.
     Index(u32),
-    /// Its letter or its label.
     Slot(Slot),
     /// Text of the file that names neither root.
     Other(String),
@@ -53,7 +50,6 @@ pub struct BootState {
 }
 
 impl BootState {
-    /// Never on trial.
     fn untouched(root: Named) -> Self {
         BootState { root, bootcount: 0, upgrade_available: false }
     }
@@ -80,7 +76,6 @@ pub trait Backend {
         self.counts() && bootcount >= self.limit()
     }
 
-    /// Salvages a damaged file.
     fn read(&self) -> Result<BootState>;
 
     /// Pure data: nothing is written.
@@ -89,7 +84,6 @@ pub trait Backend {
     /// Selects `root`, on trial or for good, with a boot count of 0. On return it is on the medium and read back.
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()>;
 
-    /// Writes nothing where the count is 0.
     fn clear_bootcount(&self) -> Result<()>;
 
     /// A variable that is not part of the boot decision. `None` where it is not set or empty, and with backends that have no others.

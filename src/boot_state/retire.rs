@@ -7,7 +7,6 @@ use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::sys::file::{self, Folder};
 
-/// The backend in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     UbootOrGrub,

@@ -16,7 +16,6 @@ use crate::sys::file::{self, Folder};
 pub(super) const FILE: &str = "resinOS_uEnv.txt";
 /// Other files may contain this in their names: U-Boot's FAT driver is known to create a second entry.
 const COUNT_FILE: &str = "bootcount.env";
-/// Where owners set U-Boot's variables.
 const EXTRA_FILE: &str = "extra_uEnv.txt";
 /// The variable with the largest count at which the selected root still boots.
 const LIMIT: &str = "os_bc_lim";
@@ -27,7 +26,6 @@ const DEFAULT_LIMIT: u32 = 3;
 pub(super) struct Uboot {
     boot: PathBuf,
     file: PathBuf,
-    /// A partition number.
     first_root: u32,
 }
 

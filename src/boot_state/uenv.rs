@@ -15,7 +15,6 @@ pub struct Uenv {
 }
 
 impl Uenv {
-    /// Accepts any bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Uenv {
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());

@@ -14,18 +14,14 @@ const OF_ALL: usize = 128;
 const HELD: usize = 1 << 20;
 /// Calls that wait until the bus names their sender's user.
 const UNKNOWN: usize = 64;
-/// Connections whose user is cached.
 const REMEMBERED: usize = 1024;
 
-/// From the header of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     /// Unique name of the sender's connection.
     pub sender: String,
     pub serial: u32,
-    /// Of the whole message, in bytes.
-    pub size: usize,
-    /// Whether the sender expects a reply.
+    pub size: usize, // bytes
     pub reply: bool,
 }
 
@@ -36,9 +32,7 @@ pub(super) enum Verdict {
     Wait,
     /// Stop reading until fewer calls wait: the sender may be root.
     Later,
-    /// With this error.
     Refuse(&'static str),
-    /// Without a reply.
     Drop,
 }
 
@@ -66,7 +60,6 @@ struct Load {
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     known: HashMap<String, Caller>,
-    /// Of root, and of all others.
     load: [Load; 2],
     /// Calls of unknown users, with their messages.
     waiting: Vec<(Call, Vec<u8>)>,
@@ -146,7 +139,6 @@ impl Callers {
         self.known.get(sender).and_then(|c| c.root).unwrap_or(false)
     }
 
-    /// Whether the sender expects a reply.
     pub(super) fn expects_reply(&self, sender: &str, serial: u32) -> bool {
         let open = self.known.get(sender).and_then(|c| c.open.get(&serial));
         open.is_none_or(|open| open.reply)
@@ -224,7 +216,6 @@ mod tests {
         let admitted = admitted.filter(|c| callers.judge(c) == Verdict::Admit).count();
         assert_eq!(admitted, OF_ALL);
         assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
-        // Root's calls are limited, too.
         let long = |serial| Call { size: LONGEST, ..call(":root", serial) };
         let admitted = (2..100).filter(|&serial| callers.judge(&long(serial)) == Verdict::Admit).count();
         assert_eq!(admitted, 3);

@@ -32,7 +32,6 @@ pub(super) struct Core {
 struct Inner {
     job: Option<JobProcess>,
     reading: Option<Reading>,
-    /// Number of long calls of each kind.
     calls: [usize; 3],
 }
 
@@ -75,7 +74,6 @@ impl Reading {
     }
 }
 
-/// As shown on the bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CurrentJob {
     pub id: u32,
@@ -83,7 +81,6 @@ pub(super) struct CurrentJob {
 }
 
 impl Core {
-    /// With the last job of an earlier service.
     pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
         let job = Record::read(&paths).map(|record| JobProcess::adopt(&paths, record));
         let held = Mutex::new(Inner { job, ..Inner::default() });
@@ -105,7 +102,6 @@ impl Core {
         (asked.token.is_some() && job.record.token == asked.token).then_some(job.record.id)
     }
 
-    /// Returns the number of the job, and that of the job before.
     pub(super) fn start(&self, asked: &JobRequest) -> Result<(u32, Option<u32>)> {
         let mut held = self.lock();
         if let Some(job) = held.job.as_mut() {
@@ -138,7 +134,6 @@ impl Core {
         }
     }
 
-    /// Does nothing for a job that has ended.
     pub(super) fn cancel(&self, id: u32) -> Result<()> {
         let mut held = self.lock();
         let Some(job) = held.job.as_mut().filter(|j| j.record.id == id) else { return Ok(()) };
@@ -175,7 +170,6 @@ impl Core {
         Some(CallGuard(self.clone(), kind))
     }
 
-    /// Running or not.
     pub(super) fn job(&self) -> Option<CurrentJob> {
         self.lock().job.as_ref().map(|j| CurrentJob { id: j.record.id, shown: j.shown.clone() })
     }
@@ -201,7 +195,6 @@ impl Core {
         failed.and_then(|j| j.shown.error.as_ref()).map(super::job_state::Failure::text).unwrap_or_default()
     }
 
-    /// As of the last reading.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.lock().reading.as_ref().map(|r| r.snapshot.clone()).unwrap_or_default()
     }
@@ -214,7 +207,6 @@ impl Core {
         self.snapshot()
     }
 
-    /// One reading at a time, for all callers.
     pub(super) async fn read(self: &Arc<Self>) -> Option<Reading> {
         let core = self.clone();
         let read = move || {
@@ -232,7 +224,6 @@ impl Core {
         self.readings.run(read).await.flatten()
     }
 
-    /// Age of the last reading.
     pub(super) fn age(&self) -> Duration {
         self.lock().reading.as_ref().map_or(Duration::MAX, |r| r.at.elapsed())
     }

@@ -26,7 +26,6 @@ impl DbusError {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
 
-    /// An error that a child process reported.
     pub(super) fn told(failure: &Failure) -> DbusError {
         DbusError { name: name_of(&failure.code), text: failure.text() }
     }

@@ -25,14 +25,12 @@ const JOURNAL: &str = "JOURNAL_STREAM";
 pub(super) struct JobProcess {
     pub record: Record,
     pub shown: JobState,
-    /// Its end was reported.
     pub told: bool,
     process: Option<Apart>,
     output: Option<Output>,
 }
 
 impl JobProcess {
-    /// `worker`: the program.
     pub(super) fn start(paths: &Paths, worker: &Path, id: u32, asked: &JobRequest) -> Result<JobProcess> {
         let failed = |e: io::Error| {
             let place = record::output(paths, id);
@@ -65,7 +63,6 @@ impl JobProcess {
         })
     }
 
-    /// The job that an earlier service has recorded.
     pub(super) fn adopt(paths: &Paths, record: Record) -> JobProcess {
         if let Some(shown) = record.over.clone() {
             return JobProcess { record, shown, told: true, process: None, output: None };
@@ -93,7 +90,6 @@ impl JobProcess {
         self.process.is_some()
     }
 
-    /// Reads the output, and whether the process has ended.
     pub(super) fn poll(&mut self, paths: &Paths) {
         let Some(process) = &mut self.process else { return };
         // Checked before the last reading: nothing is written after the end.
@@ -122,7 +118,6 @@ impl JobProcess {
         }
     }
 
-    /// Sends the signal once.
     pub(super) fn cancel(&mut self, paths: &Paths) -> io::Result<()> {
         if self.record.cancelled {
             return Ok(());
@@ -172,7 +167,6 @@ pub(super) fn start(
     Command::new(worker).called("copal").args(&asked.args).only(environment).start_apart(out)
 }
 
-/// Readable by root only.
 fn keep_secret(folder: &Path, text: &str) -> io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),

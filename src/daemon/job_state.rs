@@ -62,7 +62,6 @@ impl State {
     }
 }
 
-/// As the job's process reported it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Failure {
@@ -125,21 +124,16 @@ impl Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JobState {
     pub stage: String,
-    /// Of the whole job.
     pub percent: u32,
-    /// Of the stage, in bytes.
-    pub done: u64,
-    /// 0 while unknown.
+    pub done: u64, // bytes of the stage
     pub total: u64,
     /// Seconds; -1 while unknown.
     pub eta: i64,
     pub state: State,
     pub error: Option<Failure>,
     pub exit: u8,
-    /// The result of a successful process.
     pub result: Option<Value>,
     base: (u32, u32),
-    /// Whether writing had begun.
     wrote: bool,
 }
 
@@ -231,7 +225,6 @@ impl JobState {
         self.eta = if self.state == State::Succeeded { 0 } else { -1 };
     }
 
-    /// The error of a process that reported none.
     fn unsaid(&self, end: Option<End>, ended_by_us: bool) -> Error {
         let error = if ended_by_us {
             Error::new(Code::Interrupted, "the job was cancelled").with_hint("run it again")

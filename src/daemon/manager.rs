@@ -20,7 +20,6 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error};
 use crate::rollback::manual::mark_good;
 
-/// Between two checks of a plan's process.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) struct Manager {
@@ -46,7 +45,6 @@ impl Manager {
         check_root(&self.callers, header, what)
     }
 
-    /// Starts a job; its object replaces that of the last job.
     async fn begin(&self, connection: &Connection, asked: &JobRequest) -> Result<OwnedObjectPath, DbusError> {
         if let Some(id) = self.core.asked_before(asked) {
             return Ok(OwnedObjectPath::try_from(job_path(id))?);
@@ -65,7 +63,6 @@ impl Manager {
         Ok(path)
     }
 
-    /// Only a flasher medium can install.
     fn check_flasher(&self) -> Result<(), DbusError> {
         let flag = self.core.paths.flasher_flag();
         if flag.exists() {

@@ -24,18 +24,17 @@ mod socket;
 pub use service::{Options, run};
 
 pub const NAME: &str = "io.balena.Copal1";
-/// All other objects are below it.
 pub const MANAGER: &str = "/io/balena/Copal1";
-pub const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
+pub(crate) const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
 pub const JOB_INTERFACE: &str = "io.balena.Copal1.Job";
-pub const SLOT_INTERFACE: &str = "io.balena.Copal1.Slot";
+pub(crate) const SLOT_INTERFACE: &str = "io.balena.Copal1.Slot";
 /// Followed by the error code in CamelCase.
-pub const ERROR_PREFIX: &str = "io.balena.Copal1.Error.";
+pub(crate) const ERROR_PREFIX: &str = "io.balena.Copal1.Error.";
 
 /// Set in a job's process, which must not hand its work over again. The value is the program name of the request.
-pub const IN_DAEMON: &str = "COPAL_IN_DAEMON";
+pub(crate) const IN_DAEMON: &str = "COPAL_IN_DAEMON";
 
 #[must_use]
-pub fn job_path(id: u32) -> String {
+pub(crate) fn job_path(id: u32) -> String {
     format!("{MANAGER}/job/{id}")
 }

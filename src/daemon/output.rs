@@ -10,7 +10,6 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
-/// Unit of freed memory.
 const PIECE: u64 = 64 << 10;
 
 /// No verb writes a longer line; it is skipped.
@@ -45,7 +44,6 @@ impl Output {
         Ok(Output { file, read, given_back: read, rest: Vec::new() })
     }
 
-    /// Since the last call.
     pub(super) fn lines(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut buffer = vec![0; 16 << 10];

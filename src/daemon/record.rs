@@ -19,13 +19,10 @@ const LARGEST: u64 = 4 * LONGEST as u64;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Jobs are numbered in order.
     pub id: u32,
     pub kind: JobKind,
-    /// The client's.
     #[serde(default)]
     pub token: Option<String>,
-    /// Whether it ends with a reboot.
     pub reboot: bool,
     pub process: Mark,
     pub cancelled: bool,
@@ -68,7 +65,6 @@ impl Record {
     }
 }
 
-/// The job's process writes to it.
 pub(super) fn output(paths: &Paths, id: u32) -> PathBuf {
     paths.run_files().join(format!("job-{id}.jsonl"))
 }
@@ -78,7 +74,6 @@ pub(super) fn credentials(paths: &Paths, id: u32) -> PathBuf {
     paths.run_files().join(format!("job-{id}.auth"))
 }
 
-/// `all`: the output of the process, too.
 pub(super) fn clean(paths: &Paths, id: u32, all: bool) {
     let gone = |result: io::Result<()>| match result {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {

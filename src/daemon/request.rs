@@ -7,11 +7,9 @@ use zbus::OwnedVariant;
 use super::dbus_error::DbusError;
 use super::job_state::JobKind;
 
-/// `a{sv}`.
 pub(super) type Options = HashMap<String, OwnedVariant>;
 
-/// In bytes.
-const LONGEST_TOKEN: usize = 64;
+const LONGEST_TOKEN: usize = 64; // bytes
 
 /// Variables of the client that belong to its own service manager, or that the service sets.
 const NOT_PASSED_ON: &[&str] = &[
@@ -34,13 +32,10 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JobRequest {
     pub kind: JobKind,
-    /// The verb and its arguments.
     pub args: Vec<String>,
     /// The client's; `None` for the service's own.
     pub environment: Option<HashMap<String, String>>,
-    /// The client's registry configuration.
     pub credentials: Option<String>,
-    /// Program name of the request.
     pub program: String,
     pub reboot: bool,
     /// By which the service recognizes a repeated request.
@@ -62,7 +57,6 @@ impl Given {
         Ok(self.take(key)?.unwrap_or(default))
     }
 
-    /// An argument or a name.
     fn text(&mut self, key: &str) -> Result<Option<String>, DbusError> {
         let text: Option<String> = self.take(key)?;
         match &text {
@@ -135,7 +129,6 @@ impl JobRequest {
         Ok(JobRequest { kind: JobKind::Update, args, environment, credentials, program, reboot, token })
     }
 
-    /// With `plan` only the plan.
     pub(super) fn flash(options: Options, plan: bool) -> Result<JobRequest, DbusError> {
         let mut given = Given(options);
         let mut args = vec!["flash".to_owned(), "--json".to_owned()];

@@ -37,7 +37,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const DRAINED: Duration = Duration::from_millis(100);
 /// Threads for blocking work: one reads the device, one commits.
 const BLOCKING: usize = 2;
-/// Between two attempts to connect.
 const BACK_OFF: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone)]
@@ -61,12 +60,10 @@ impl Default for Options {
 }
 
 enum Left {
-    /// The service is idle, or was stopped.
     Ended,
     BusLost,
 }
 
-/// Until the service is idle.
 pub fn run(options: &Options) -> Result<()> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(BLOCKING).build();
@@ -237,7 +234,6 @@ impl Service<'_> {
         state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
     }
 
-    /// Whether a call has come that was not begun.
     fn any_waits(&self) -> bool {
         self.bus.callers.lock().unwrap_or_else(PoisonError::into_inner).any_waits()
     }

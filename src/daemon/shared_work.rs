@@ -9,7 +9,6 @@ use tokio::sync::watch;
 /// result is older than its request.
 pub(super) struct SharedWork<T> {
     runs: Mutex<Runs>,
-    /// Number of the last completed run, and its result.
     ended: watch::Sender<(u64, Option<T>)>,
 }
 

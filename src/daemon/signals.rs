@@ -32,7 +32,6 @@ impl Signals {
         stage(&self.job) != stage(&core.job())
     }
 
-    /// Sends what has changed.
     pub(super) async fn tell(&mut self, core: &Arc<Core>, connection: &Connection) {
         if let Err(e) = self.try_tell(core, connection).await {
             // A client reads the state when its connection is back.

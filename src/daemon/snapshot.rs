@@ -15,12 +15,10 @@ pub(super) struct SlotState {
     pub device: String,
     pub version: String,
     pub state: String,
-    /// Whether it holds a release.
     pub bootable: bool,
     pub counter: u64,
 }
 
-/// Index into [`Snapshot::slots`].
 pub(super) fn index(slot: Slot) -> usize {
     match slot {
         Slot::A => 0,

@@ -31,28 +31,22 @@ use super::callers::{Call, Callers, LONGEST, Verdict};
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// Bytes of a read.
 const PIECE: usize = 32 << 10;
 /// Bytes of a header's fixed part (D-Bus specification, "Message Format").
 const FIXED: usize = 16;
 /// In bytes. Names have at most 255 bytes (ibidem, "Valid Names"), and the service's paths are short.
 const LONGEST_HEADER: usize = 16 << 10;
-/// Flag 0x1 of a message.
 const NO_REPLY: u8 = 1;
-/// Message type.
 const METHOD_CALL: u8 = 1;
 
-/// For an answer of the bus.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Of the two halves of the connection.
 #[derive(Debug)]
 struct Shared {
     callers: Arc<std::sync::Mutex<Callers>>,
     out: tokio::sync::Mutex<OwnedWriteHalf>,
     /// Admitted calls that have waited for their sender's user.
     identified: std::sync::Mutex<VecDeque<Vec<u8>>>,
-    /// Such calls exist, or fewer calls wait.
     news: Notify,
     /// Another connection to the same bus, where no call delays replies. `None` admits no call.
     own: Option<Connection>,
@@ -222,7 +216,6 @@ pub(super) struct Reader {
     is_binary: bool,
     /// Replies to refused calls, sent together.
     refusals: Vec<u8>,
-    /// For the library.
     ready: Vec<u8>,
     taken: usize,
 }
@@ -258,7 +251,6 @@ impl Reader {
         }
     }
 
-    /// `None` if the message is not for the library.
     async fn message(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
         self.input.read_up_to(&mut message, FIXED).await?;
@@ -315,7 +307,6 @@ impl Reader {
     }
 }
 
-/// For a sender whose user stays unknown.
 const UNNAMED: &str = "the bus did not name the user of this connection within 10 s; call again";
 
 fn refusal(call: &Call, why: &str) -> Vec<u8> {
@@ -372,13 +363,11 @@ impl WriteHalf for Writer {
 
 /// In bytes.
 struct Lengths {
-    /// With padding.
     header: usize,
     body: usize,
 }
 
 impl Lengths {
-    /// From the fixed part of the header.
     fn of(fixed: &[u8]) -> Option<Lengths> {
         let number = |at: usize| -> Option<usize> {
             let bytes = fixed.get(at..at + 4)?.try_into().ok()?;

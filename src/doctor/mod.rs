@@ -92,7 +92,7 @@ pub fn names() -> Vec<&'static str> {
 
 /// On a flasher medium checks what a flash needs, on an installed system what an update or a rollback needs.
 #[must_use]
-pub fn examine(paths: &Paths) -> Vec<Finding> {
+pub(crate) fn examine(paths: &Paths) -> Vec<Finding> {
     let mut all = Vec::new();
     if paths.flasher_flag().exists() {
         flash::look(paths, &mut Findings { check: flash::NAME, all: &mut all });

@@ -21,13 +21,12 @@ const RESTART: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// With their volumes, running or not.
     pub fn remove_containers(&self) -> Result<()> {
         self.remove_of("container", true)
     }
 
     /// Keeps the host OS's container, which is never started.
-    pub fn remove_running(&self) -> Result<()> {
+    pub(crate) fn remove_running(&self) -> Result<()> {
         self.remove_of("running container", false)
     }
 

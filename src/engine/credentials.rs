@@ -21,7 +21,6 @@ use crate::sys::signal;
 /// The key of Docker Hub since the first protocol.
 const HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// Of a configuration.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// For a credential helper, which may contact a server.
@@ -33,7 +32,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Limit of a helper's answer, in bytes.
 const MOST_SAID: usize = 1 << 20;
 
-/// For one registry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     server: String,
@@ -48,7 +46,6 @@ enum Secret {
     Registry(String),
 }
 
-/// Without secrets.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Credentials").field("server", &self.server).finish_non_exhaustive()
@@ -167,7 +164,6 @@ fn entry<'a>(auths: &'a BTreeMap<String, AuthEntry>, key: &str) -> Option<&'a Au
     auths.get(key).or_else(|| auths.iter().find(|(k, _)| host(k) == wanted).map(|(_, e)| e))
 }
 
-/// Without scheme and path.
 fn host(key: &str) -> &str {
     let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     match bare.split('/').next().unwrap_or(bare) {

@@ -16,16 +16,13 @@ use crate::error::{Code, Result};
 /// Between two questions about an unreachable registry.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Of a registry.
 const ADDRESSES: usize = 8;
 
 /// What the engine's answer means for the pull.
 enum Verdict {
-    /// It fails, now and later.
     Fails,
     /// It fails until the network changes.
     Unreachable,
-    /// No answer in time.
     Silent,
     Unclear,
 }

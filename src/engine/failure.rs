@@ -15,7 +15,6 @@ pub(super) enum Why {
     Silent,
     /// The engine is alive, but waits for the registry.
     Stalled,
-    /// The HTTP status.
     Refused(u16),
     /// In a stream that began well.
     Reported,

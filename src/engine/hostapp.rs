@@ -15,11 +15,9 @@ const RUNTIME: &str = "bare";
 /// The volume with kernel and init, outside the layers, where the bootloader's kernel finds it.
 const BOOT: &str = "/boot";
 
-/// Never started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hostapp {
     pub id: String,
-    /// Path of the volume `/boot`.
     pub boot: PathBuf,
 }
 

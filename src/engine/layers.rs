@@ -18,7 +18,6 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Returns the progress of all layers.
     pub(super) fn update(&mut self, stage: Stage, id: &str, detail: &ProgressDetail) -> Option<Progress> {
         let current = u64::try_from(detail.current?).ok()?;
         let total = detail.total.and_then(|t| u64::try_from(t).ok()).unwrap_or(0);

@@ -15,7 +15,6 @@ use crate::engine::archive::{self, Archive, Content, Fault, Layout, Unpacked};
 use crate::error::{Code, Error, Result};
 use crate::image;
 
-/// Bytes of a piece that is sent.
 const PIECE: usize = 64 << 10;
 
 /// Bytes of messages; the rest is ignored. Those that matter are a few lines.
@@ -187,7 +186,6 @@ impl Upload {
         })
     }
 
-    /// Reports the bytes sent beyond `sent`.
     fn advance(&self, sent: &mut u64, total: Option<u64>, progress: &mut dyn FnMut(&Progress)) -> bool {
         let now = self.sent.load(Ordering::Relaxed);
         let moved = now != *sent;
@@ -198,7 +196,6 @@ impl Upload {
         moved
     }
 
-    /// Why the archive could not be read to its end.
     fn broken(&self) -> Option<io::Error> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

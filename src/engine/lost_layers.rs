@@ -26,7 +26,6 @@ const MOST: usize = 125;
 /// In bytes: a record's file is one digest.
 const LARGEST: u64 = 4096;
 
-/// Bytes of a tar block.
 const BLOCK: usize = 512;
 
 impl Engine {
@@ -51,7 +50,6 @@ impl Engine {
                 }
             }
         }
-        // Also images created before a failure.
         self.remove_images()?;
         match (Records::read(&folder).map_err(unreadable)?.names, failure) {
             (0, _) => Ok(()),
@@ -78,7 +76,6 @@ impl Engine {
 }
 
 struct Records {
-    /// Number of record folders.
     names: usize,
     /// The digest (`diff`) of each readable record, and the name of the layer below it.
     layers: BTreeMap<String, (String, Option<String>)>,

@@ -60,13 +60,11 @@ pub struct Image {
     pub reference: String,
     /// `sha256:…`; a name can move to another image.
     pub id: String,
-    /// Bytes of the unpacked layers.
-    pub size: u64,
+    pub size: u64, // bytes, unpacked
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The archive is sent to the engine.
     Load,
     Pull,
     Extract,
@@ -76,16 +74,13 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub stage: Stage,
-    /// In bytes.
-    pub done: u64,
-    /// In bytes; `None` while unknown.
-    pub total: Option<u64>,
+    pub done: u64,          // bytes
+    pub total: Option<u64>, // bytes
 }
 
 /// For a load or a pull that lost its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
-    /// With the first.
     pub tries: u32,
     /// Each further pause is twice as long, up to `longest`.
     pub first: Duration,
@@ -198,7 +193,6 @@ impl Engine {
         }
     }
 
-    /// For a call that the engine answers at once.
     fn soon<T>(&self, call: impl Future<Output = Result<T, bollard::errors::Error>>) -> Result<T, Failure> {
         self.within(SOON, call)
     }

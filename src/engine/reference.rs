@@ -55,13 +55,11 @@ impl Reference {
         })
     }
 
-    /// Without tag and digest.
     #[must_use]
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// Host, and port if there is one.
     #[must_use]
     pub fn registry(&self) -> &str {
         match split_host(&self.repository).0 {

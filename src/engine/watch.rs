@@ -16,7 +16,6 @@ use crate::sys::signal;
 pub struct Timeouts {
     /// Silence before each question whether the engine is alive.
     pub look: Duration,
-    /// For the answer to that question.
     pub answer: Duration,
     /// Unanswered questions in a row after which the engine counts as dead.
     pub deaf: u32,
@@ -39,10 +38,8 @@ impl Default for Timeouts {
     }
 }
 
-/// Interval of the caller's own work during a wait.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Interval of checks for a signal.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Boxed: each kind of work would otherwise get a state machine of its own, and the program would be larger.

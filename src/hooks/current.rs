@@ -10,7 +10,6 @@ use crate::sys::command::{Command, Speaker};
 
 /// Restores the running system. Boards replace this program, so it is found by name.
 const RESTORE: &str = "hostapp-update-hooks";
-/// Runs the commit hooks.
 const COMMIT: &str = "hostapp-update-hooks-v2";
 
 /// Runs them with `DURING_UPDATE=0`: boot files and bootloaders become those of the running system again. `more` is added to their
@@ -49,7 +48,6 @@ fn start(program: &Path, name: &'static str, args: &[&str], more: Variables) -> 
     if ended.end.is_success() { Ok(()) } else { Err(failed(ended.because())) }
 }
 
-/// Without the program of the system.
 fn own(paths: &Paths, missing: &str, phases: Phases, more: Variables) -> Result<Run> {
     tracing::warn!("{missing} is not installed; running the hooks of the running system without it");
     Ok(Run {

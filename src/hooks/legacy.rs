@@ -8,7 +8,7 @@ use super::{Hook, Phases, Run, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-pub const HELP: &str = "\
+const HELP: &str = "\
 Usage: hostapp-update-hooks [options]
 
 Runs the hooks of host OS updates: the forward hooks, unless options name
@@ -30,12 +30,7 @@ each hook, in seconds; without it there is no limit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arguments {
     Help,
-    /// Runs hooks, or only lists them.
-    Hooks {
-        phases: Phases,
-        dir: Option<PathBuf>,
-        list: bool,
-    },
+    Hooks { phases: Phases, dir: Option<PathBuf>, list: bool },
 }
 
 /// Unknown arguments are ignored with a warning: other releases may have more.
@@ -67,7 +62,6 @@ fn directory(value: Option<&OsStr>) -> Result<PathBuf> {
     })
 }
 
-/// Returns the text for stdout: the help, or a list.
 pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     let (phases, dir, list) = match parse(args)? {
         Arguments::Help => return Ok(Some(HELP.into())),
@@ -81,7 +75,6 @@ pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// One path a line, byte by byte.
 #[must_use]
 pub fn lines(hooks: &[Hook]) -> Vec<u8> {
     let line = |h: &Hook| [h.path.clone().into_os_string().into_vec(), b"\n".to_vec()].concat();

@@ -15,20 +15,16 @@ use crate::error::{Code, Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// In the old system, before the forward hooks.
     Before,
     /// In the new system. Hooks of the first format run here, too.
     Forward,
-    /// In the old system, after the forward hooks.
     After,
     /// In the new system, after its trial.
     Commit,
-    /// After a forward hook has failed.
     Cleanup,
 }
 
 impl Phase {
-    /// The word in a hook's path that selects the phase.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -59,14 +55,12 @@ pub struct Phases {
 
 impl Phases {
     const NONE: Phases = Phases { before: false, forward: false, after: false, commit: false };
-    /// The default.
     pub const FORWARD: Phases = Phases { forward: true, ..Self::NONE };
     pub const BEFORE: Phases = Phases { before: true, ..Self::NONE };
     pub const AFTER: Phases = Phases { after: true, ..Self::NONE };
     pub const COMMIT: Phases = Phases { commit: true, ..Self::NONE };
     pub const FULL: Phases = Phases { before: true, forward: true, after: true, commit: false };
 
-    /// In the order in which they run.
     pub(super) fn asked(self) -> impl Iterator<Item = Phase> {
         let all = [
             (self.before, Phase::Before),
@@ -88,15 +82,12 @@ impl Default for Phases {
 pub struct Hook {
     pub phase: Phase,
     pub path: PathBuf,
-    /// The path below the hook directory.
     pub name: String,
 }
 
-/// Read once.
 #[derive(Debug)]
 pub(super) struct Hooks {
     dir: PathBuf,
-    /// Below `dir`, sorted.
     names: Vec<PathBuf>,
 }
 
@@ -131,7 +122,6 @@ impl Hooks {
         Ok(Hooks { dir: dir.to_owned(), names })
     }
 
-    /// In the order in which they run.
     pub(super) fn of(&self, phase: Phase) -> Vec<Hook> {
         let selected = self.names.iter().filter(|n| phase.selects(n.as_os_str()));
         let hook = |name: &PathBuf| Hook {

@@ -39,11 +39,8 @@ const OF_HELPERS: (&str, &str) = ("TPM2TOOLS_TCTI", "device:/dev/tpmrm0");
 pub struct Run {
     pub phases: Phases,
     pub dir: PathBuf,
-    /// The value of `DURING_UPDATE`.
     pub during_update: OsString,
-    /// Added to the environment.
     pub more: Variables,
-    /// For each hook.
     pub limit: Option<Duration>,
     pub signals: Signals,
 }
@@ -65,7 +62,7 @@ pub struct Ran {
 
 impl Run {
     /// Hooks of the system's own directory, or of `dir`, with the settings of the environment.
-    pub fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
+    pub(crate) fn of_environment(paths: &Paths, phases: Phases, dir: Option<PathBuf>) -> Result<Run> {
         // An empty value counts as none, as in the script.
         let during_update = std::env::var_os(DURING_UPDATE).filter(|v| !v.is_empty());
         Ok(Run {
@@ -78,7 +75,6 @@ impl Run {
         })
     }
 
-    /// In the order in which they would run.
     pub fn list(&self) -> Result<Vec<Hook>> {
         Ok(Hooks::in_dir(&self.dir)?.of_all(self.phases))
     }
@@ -299,7 +295,6 @@ fn check(hook: &Hook) -> io::Result<()> {
     command_of(hook, false).map(drop)
 }
 
-/// The command of a hook. Warns where the hook is not executable.
 fn command(hook: &Hook, trace: bool) -> io::Result<Command> {
     let (command, odd) = command_of(hook, trace)?;
     if odd {

@@ -16,22 +16,18 @@ use crate::sys::file::open_regular;
 
 const NAME: &str = "hook";
 
-/// In bytes.
-const LARGEST: u64 = 64 << 10;
+const LARGEST: u64 = 64 << 10; // bytes
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningHook {
-    /// Path below the hook directory.
     pub name: String,
     /// `before`, `forward`, `after`, `commit` or `cleanup`.
     pub phase: String,
     /// Process number as the runner sees it: a container has its own numbers.
     pub pid: u32,
-    /// UTC, RFC 3339.
-    pub since: String,
+    pub since: String, // UTC, RFC 3339
 }
 
-/// Anywhere on this device.
 #[must_use]
 pub fn running(paths: &Paths) -> Option<RunningHook> {
     let file = open_regular(&paths.run_files().join(NAME)).ok()?;

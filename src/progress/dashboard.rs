@@ -13,7 +13,7 @@ use crate::sys::command::{self, Command, End, Said};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
-pub const INTERVAL: Duration = Duration::from_secs(3);
+pub(crate) const INTERVAL: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(10);
 /// Percent from one line of the log to the next, for devices without a fleet.
 const STEP: u8 = 5;

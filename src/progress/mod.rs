@@ -72,7 +72,7 @@ pub type Shown = Meter<Fan>;
 
 /// A bar on a terminal that can show one, lines otherwise. `prefix` stands before each line.
 #[must_use]
-pub fn for_stderr(prefix: &str) -> Shown {
+pub(crate) fn for_stderr(prefix: &str) -> Shown {
     if Surroundings::of_stderr().can_show_a_bar() {
         shown(bar::Bar::new(prefix))
     } else {
@@ -81,13 +81,13 @@ pub fn for_stderr(prefix: &str) -> Shown {
 }
 
 #[must_use]
-pub fn for_programs() -> Shown {
+pub(crate) fn for_programs() -> Shown {
     shown(json::Json::new(BoundedOutput::new(std::io::stdout())))
 }
 
 /// A bar where an operator started the service on a terminal, log events otherwise.
 #[must_use]
-pub fn for_service() -> Shown {
+pub(crate) fn for_service() -> Shown {
     if Surroundings::of_stderr().can_show_a_bar() { shown(bar::Bar::new("")) } else { for_journal() }
 }
 

@@ -8,13 +8,11 @@ use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
 use crate::version::Version;
 
-/// The first release that a device can be rolled back to.
 const FIRST: Version = Version::new(2, 30, 0);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Age {
     NewEnough(Version),
-    /// Older than 2.30.0.
     TooOld(Version),
     /// Why the version is unknown. Only a system known to be too old costs a trial its tests.
     Unknown(String),
@@ -28,7 +26,6 @@ pub fn previous(paths: &Paths) -> Option<String> {
     hostapp::os_release(&paths.inactive())?.version().map(str::to_owned)
 }
 
-/// Reads only.
 #[must_use]
 pub fn age(paths: &Paths) -> Age {
     let Some(text) = previous(paths) else {
@@ -59,16 +56,13 @@ pub fn is_new_enough(paths: &Paths) -> bool {
     }
 }
 
-/// `rollback-check-version`.
 pub fn line(paths: &Paths) -> Result<String> {
     match age(paths) {
-        Age::NewEnough(version) => Ok(format!("rollbacks: the previous OS, {version}, can be gone back to")),
-        Age::Unknown(why) => {
-            Ok(format!("rollbacks: the previous OS counts as one that can be gone back to: {why}"))
-        }
+        Age::NewEnough(version) => Ok(format!("rollbacks: the previous OS, {version}, is new enough")),
+        Age::Unknown(why) => Ok(format!("rollbacks: the previous OS counts as new enough: {why}")),
         Age::TooOld(version) => Err(Error::new(
             Code::PreviousTooOld,
-            format!("cannot go back to the previous OS: it is {version}, older than {FIRST}"),
+            format!("cannot roll back to the previous OS: it is {version}, older than {FIRST}"),
         )
         .object(version)),
     }

@@ -53,7 +53,6 @@ struct Piece {
     what: What,
     /// Without it, hooks do not run: they would do half of their work, or do it in the wrong place.
     required: bool,
-    /// Whether to create a missing mount point.
     make: bool,
 }
 
@@ -88,7 +87,7 @@ pub fn is_there(paths: &Paths) -> bool {
 }
 
 /// Deploys the old system's boot files without its hooks: a device that boots is worth more than what a board's hooks know.
-pub fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
+pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let mut request = Request::new(paths, roots.other()?, Purpose::Undo)?;
     let work = || -> Result<()> {
@@ -125,7 +124,6 @@ fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Outer ones first.
 fn pieces(paths: &Paths) -> Vec<Piece> {
     let piece = |path: &str, what, required| Piece { path: path.into(), what, required, make: false };
     let mut pieces: Vec<Piece> = [
@@ -182,7 +180,6 @@ fn look_at(folder: &Path) -> String {
 
 enum Tried {
     Ran,
-    /// A mount of an earlier run is in the way.
     InTheWay(PathBuf),
 }
 
@@ -268,7 +265,6 @@ fn wait_for_users(root: &Path) {
     }
 }
 
-/// Optional mounts may fail.
 fn furnish(paths: &Paths, root: &Path, pieces: &[Piece]) -> Result<()> {
     for piece in pieces {
         let path = piece.path.display();

@@ -15,7 +15,6 @@ pub(super) enum Proof<'a> {
     Healthy(&'a Tried),
     /// The previous system is too old for a rollback.
     NoWayBack,
-    /// The operator requested it.
     Manual,
 }
 

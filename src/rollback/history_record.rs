@@ -23,7 +23,6 @@ impl PendingRecord {
         PendingRecord(None)
     }
 
-    /// Waits until it is written, at most [`TIMEOUT`].
     pub(super) fn finish(self) {
         if self.0.is_some_and(|waiting| waiting.recv_timeout(TIMEOUT).is_err()) {
             tracing::warn!("the history of this update may lack its last record");
@@ -54,7 +53,6 @@ impl Context<'_> {
         self.side(slot).version
     }
 
-    /// Whether the history has this event of the update.
     pub(super) fn is_told(&self, event: Event, transaction: &str) -> bool {
         history::read(self.paths).iter().any(|r| r.event == event && r.transaction == transaction)
     }
@@ -68,7 +66,6 @@ impl Context<'_> {
                 record.journal = history::journal_of_this_boot(&paths, LINES);
             }
             history::append(&paths, &record);
-            // Fails if the wait is over.
             let _late = done.send(());
         };
         if let Err(e) = thread::Builder::new().name("history".to_owned()).spawn(work) {

@@ -17,13 +17,11 @@ use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
 
-/// For the next boot.
 pub const ACTIVE: &str = "kernel_override_abi";
 
 /// Records that an override was reverted.
 const TRIGGERED: &str = "override-health-triggered";
 
-/// On the kernel's command line.
 const PARAMETER: &str = "balena_kernel_abi=";
 
 const fn committed(slot: Slot) -> &'static str {

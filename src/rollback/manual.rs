@@ -16,7 +16,7 @@ pub enum Back {
 }
 
 /// Commits the running system without checks. Does nothing without a trial.
-pub fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
+pub(crate) fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
     let platform = Platform::of(paths, conf);
     mark_good_with(&Context::look(paths, &platform)?)
 }

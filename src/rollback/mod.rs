@@ -42,13 +42,11 @@ use crate::sys::signal::SignalGuard;
 use crate::sys::systemd::{self, Inhibitor};
 use crate::update::lock::{Lock, Work};
 
-/// Between two attempts to take the lock of updates.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 
 pub struct Context<'a> {
     pub paths: &'a Paths,
     pub roots: Roots,
-    /// What a test replaces.
     pub platform: &'a Platform<'a>,
 }
 
@@ -125,7 +123,7 @@ impl BootStateGuard {
     fn take(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
         let lock = Lock::take(context.paths, program, Work::BootState)?;
         let signal_guard = match context.platform.hold_signals.then(SignalGuard::begin) {
-            Some(Err(e)) => return Err(Error::new(Code::Io, "cannot put off signals").because(e)),
+            Some(Err(e)) => return Err(Error::new(Code::Io, "cannot defer signals").because(e)),
             Some(Ok(signal_guard)) => Some(signal_guard),
             None => None,
         };
@@ -156,7 +154,6 @@ impl BootStateGuard {
             .flatten();
     }
 
-    /// To be called before anything that may reboot.
     fn allow_shutdown(&mut self) {
         if let Some(inhibitor) = self.inhibitor.take() {
             inhibitor.release();
@@ -187,7 +184,6 @@ impl Drop for BootStateGuard {
     }
 }
 
-/// For a phase in which `what` is impossible.
 fn refused(what: &str, phase: Phase) -> Error {
     Error::new(Code::RollbackRefused, format!("cannot {what}: {}", phase.meaning())).object(phase.as_str())
 }

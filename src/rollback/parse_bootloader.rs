@@ -12,7 +12,6 @@ use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::slot::Roots;
 
-/// Lines `name='value'`.
 pub fn assignments(paths: &Paths) -> Result<String> {
     let backend = boot_state::detect(paths)?;
     let file = backend.file();
@@ -54,7 +53,6 @@ fn node(device: &Device) -> String {
     }
 }
 
-/// Quoted for a shell, whatever it contains.
 fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', "'\\''"))
 }

@@ -16,7 +16,6 @@ pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 /// [`Platform::of`] is that of the device.
 pub struct Platform<'a> {
     pub wait: Box<dyn Fn(Duration) + 'a>,
-    /// Runs the health checks once.
     pub checks: Box<dyn Fn() -> Vec<Check> + 'a>,
     pub previous_is_new_enough: Box<dyn Fn() -> bool + 'a>,
     /// Runs the old system's hooks in its own root, with `DURING_UPDATE=1`.

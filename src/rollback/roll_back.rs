@@ -14,11 +14,8 @@ use crate::state::phase::Marked;
 use crate::update::undo;
 
 pub(super) enum Reason<'a> {
-    /// The health checks failed at every attempt.
     Unhealthy(&'a Tried),
-    /// The operator requested it.
     Manual,
-    /// A power cut interrupted a rollback.
     Resumed(&'a RollbackRecord),
 }
 

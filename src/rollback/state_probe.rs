@@ -74,7 +74,6 @@ pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
     })
 }
 
-/// Below `/dev`.
 fn node(device: &Device) -> String {
     device.kernel_name.replace('!', "/")
 }

@@ -17,11 +17,9 @@ use crate::sys::notify;
 /// restarts without end must be given up.
 const MOST_RESETS: u32 = 3;
 
-/// Over all attempts.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     pub attempts: u32,
-    /// Of the last attempt.
     pub checks: Vec<Check>,
     failures: BTreeMap<String, u32>,
 }
@@ -35,7 +33,6 @@ impl Tried {
         self.checks = checks;
     }
 
-    /// With the number of failures of each check.
     pub(super) fn told(&self) -> Vec<Check> {
         let mut told = self.checks.clone();
         for check in &mut told {
@@ -46,14 +43,12 @@ impl Tried {
         told
     }
 
-    /// The required checks of the last attempt that failed.
     pub(super) fn missed(&self) -> String {
         let missed = self.checks.iter().filter(|c| c.required && c.result == CheckResult::Failed);
         missed.map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Ends with a commit or a rollback.
 pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     if !(context.platform.previous_is_new_enough)() {
         return unsupported(context);

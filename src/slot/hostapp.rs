@@ -44,7 +44,7 @@ pub fn version(root: &Path) -> Option<String> {
 
 /// The running release needs no engine folders for it.
 #[must_use]
-pub fn running_version(paths: &Paths) -> Option<String> {
+pub(crate) fn running_version(paths: &Paths) -> Option<String> {
     let own = || {
         OsRelease::parse(&read_text(&paths.at("/etc/os-release"), LARGEST).ok()?).version().map(str::to_owned)
     };

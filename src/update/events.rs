@@ -1,5 +1,3 @@
-//! Journal events of an update, for the owner.
-
 use super::{Installed, Request};
 use crate::slot::Slot;
 use crate::sys::log::{self, events};

@@ -23,7 +23,6 @@ pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
     Ok(image)
 }
 
-/// Translates totals of the engine into increments.
 struct Bridge<'a> {
     progress: &'a dyn Progress,
     stage: Option<engine::Stage>,

@@ -1,5 +1,3 @@
-//! Collects the history record of an update.
-
 use std::cell::RefCell;
 
 use super::{Installed, Request};

@@ -13,12 +13,9 @@ use crate::sys::command::{self, End};
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
 
-/// For hooks of the new release that run in the running system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// Before the hooks in the new system.
     Before,
-    /// After them.
     After,
 }
 
@@ -28,15 +25,11 @@ pub(crate) trait Installer {
     fn end_hooks(&self) -> Result<()>;
     /// Whether hooks of this update may still run, because the engine went away.
     fn has_left_hooks(&self) -> bool;
-    /// Ends those; waits for an engine that restarts.
     fn end_left_hooks(&self) -> Result<()>;
     /// Saves the state of the running system for the health checks of the new one.
     fn keep(&self) -> Result<()>;
-    /// Erases the slot first.
     fn install(&self) -> Result<(Image, Hostapp)>;
-    /// In the running system.
     fn hooks_here(&self, when: When) -> Result<()>;
-    /// In the new system.
     fn forward_hooks(&self, image: &Image) -> Result<()>;
     /// Marks the slot as the later installation. Returns its number.
     fn count(&self) -> Result<u64>;

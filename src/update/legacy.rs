@@ -1,5 +1,3 @@
-//! The arguments of `hostapp-update`.
-
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
@@ -102,7 +100,6 @@ impl Arguments {
         if value.is_some() { Err(usage(&format!("{shown} takes no value"))) } else { Ok(()) }
     }
 
-    /// If both are given, the file counts, as in the script.
     fn source(&self) -> Result<Source> {
         let given = |v: &Option<OsString>| v.clone().filter(|v| !v.is_empty());
         match (given(&self.file), given(&self.image)) {

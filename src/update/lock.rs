@@ -20,14 +20,11 @@ pub enum Work {
     BootState,
 }
 
-/// From the lock's file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Holder {
     pub pid: u32,
-    /// The name that it was called by.
     pub program: String,
-    /// RFC 3339, UTC.
-    pub since: String,
+    pub since: String, // UTC, RFC 3339
     #[serde(default)]
     pub work: Work,
 }
@@ -96,7 +93,7 @@ impl Holder {
     }
 
     #[must_use]
-    pub fn doing(&self) -> String {
+    pub(crate) fn doing(&self) -> String {
         let Holder { pid, program, since, work } = self;
         match work {
             _ if *pid == 0 => format!("{program} has just begun"),
@@ -109,7 +106,7 @@ impl Holder {
 
     /// What a program that finds the lock held can do.
     #[must_use]
-    pub const fn advice(&self) -> &'static str {
+    pub(crate) const fn advice(&self) -> &'static str {
         match self.work {
             Work::Update if self.pid != 0 => "wait until that update has ended, or stop it",
             Work::Update | Work::BootState => "wait until it has ended",

@@ -55,7 +55,6 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// An update, as the caller requests it.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub paths: Paths,
@@ -74,15 +73,11 @@ pub struct Request {
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Installed {
-    /// As the caller named it.
     pub image: String,
-    /// Its ID.
     pub image_id: String,
-    /// ID of the hostapp's container.
     pub hostapp: String,
     /// `None` where an image is being built.
     pub slot: Option<Slot>,
-    /// Whether that slot boots next.
     pub selected: bool,
     pub counter: u64,
 }
@@ -115,7 +110,6 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
             history.tell(request, device, &update.transaction, &result);
             result
         }
-        // An image that is being built has no history.
         None => update.run(),
     };
     if let Some(inhibitor) = inhibitor {
@@ -140,11 +134,10 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
 
 /// Whether `request` is for the root file system of an image that is being built.
 #[must_use]
-pub fn is_build(request: &Request) -> bool {
+pub(crate) fn is_build(request: &Request) -> bool {
     preflight::is_build(request)
 }
 
-/// Waits for update locks.
 pub fn reboot(paths: &Paths) -> Result<()> {
     match safe_reboot::run(paths).map_err(Error::after_success)? {}
 }

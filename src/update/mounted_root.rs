@@ -10,7 +10,6 @@ use crate::sys::mount;
 /// A working device needs milliseconds.
 const MOUNTING: Duration = Duration::from_secs(120);
 
-/// For programs that still use it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The owner of the value unmounts it, on every path.
@@ -56,7 +55,6 @@ impl MountedRoot {
         &self.path
     }
 
-    /// Detaches it where a program still uses it.
     pub fn unmount(self) {
         let Err(e) = mount::unmount(&self.path, TIMEOUT) else { return };
         let users = mount::users(&self.path).join(" ");

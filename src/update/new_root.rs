@@ -8,7 +8,6 @@ use crate::sys::command::{Command, Speaker};
 use crate::update::mounted_root::MountedRoot;
 use crate::update::sysroot::Sysroot;
 
-/// Comes with the release.
 const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
 
 impl When {
@@ -25,7 +24,6 @@ impl When {
 pub(super) struct NewRoot(MountedRoot);
 
 impl NewRoot {
-    /// Mounted by the slot's own `init`.
     pub(super) fn mount(sysroot: &Sysroot) -> Result<NewRoot> {
         let init = sysroot.path().join("current/boot/init");
         MountedRoot::mount(&init, sysroot.path()).map(NewRoot).map_err(|why| {
@@ -35,7 +33,6 @@ impl NewRoot {
         })
     }
 
-    /// Does nothing for a release without hooks.
     pub(super) fn run_hooks(&self, when: When, history: &HistoryRecord) -> Result<()> {
         let runner = self.0.path().join(RUNNER);
         if !runner.is_file() {

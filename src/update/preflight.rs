@@ -29,7 +29,6 @@ const MOST_UNPACKED: u64 = 4;
 pub struct Ready {
     /// Its data is in the slot.
     pub engine: Engine,
-    /// As the engine names it.
     pub data_root: PathBuf,
     pub sysroot: Sysroot,
     /// `None` where an image is being built.
@@ -38,12 +37,9 @@ pub struct Ready {
 
 pub struct Device {
     pub roots: Roots,
-    /// The root that the update installs to.
     pub target: Root,
     pub phase: Phase,
-    /// The backend before the first change.
     pub backend: Box<dyn Backend>,
-    /// Whether an earlier update must be undone first.
     pub recovery: bool,
 }
 

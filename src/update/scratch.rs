@@ -37,7 +37,6 @@ impl Scratch {
         }
     }
 
-    /// Only where there is a data partition.
     pub(super) fn mount(paths: &Paths, sysroot: &Sysroot) -> Scratch {
         let scratch = Scratch::of(paths, sysroot);
         if paths.data().is_dir()

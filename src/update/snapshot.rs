@@ -9,11 +9,9 @@ use crate::config::paths::Paths;
 use crate::state::files;
 use crate::sys::file::{self, Content, Folder};
 
-/// Names of active units, one a line, sorted.
 const UNITS: &str = "units";
 
-/// In bytes.
-const LARGEST: u64 = 1 << 20;
+const LARGEST: u64 = 1 << 20; // bytes
 
 /// Exists while the VPN is up: the device's VPN scripts create it (`/var/run` is a link to `/run`).
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
@@ -22,7 +20,7 @@ const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 const PASSING: [&str; 3] = [".device", ".scope", ".slice"];
 
 #[must_use]
-pub fn vpn_is_up(paths: &Paths) -> bool {
+pub(crate) fn vpn_is_up(paths: &Paths) -> bool {
     paths.at(VPN_IS_UP).exists()
 }
 

@@ -25,7 +25,6 @@ const FOLDERS: [&str; 10] =
 /// In every slot, whatever is installed.
 const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
 
-/// The inactive slot.
 #[derive(Debug, Clone)]
 pub struct Sysroot {
     path: PathBuf,
@@ -47,8 +46,7 @@ impl Sysroot {
         self.path.join("balena")
     }
 
-    /// Creates missing folders and links, and corrects wrong links.
-    pub fn make_skeleton(&self) -> Result<()> {
+    pub(crate) fn make_skeleton(&self) -> Result<()> {
         for name in FOLDERS {
             let path = self.path.join(name);
             fs::create_dir_all(&path).map_err(|e| failed("create the folder", &path, e))?;
@@ -68,7 +66,7 @@ impl Sysroot {
     }
 
     /// Removes the former hostapp. `current` then dangles, which does no harm: this slot is not selected.
-    pub fn remove_hostapps(&self) {
+    pub(crate) fn remove_hostapps(&self) {
         let folder = self.path.join("hostapps");
         let Ok(entries) = fs::read_dir(&folder) else { return };
         let mut entries: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
@@ -83,7 +81,6 @@ impl Sysroot {
         }
     }
 
-    /// `volume`: the boot volume of the container, below the engine's data.
     pub fn add(&self, id: &str, volume: &Path) -> Result<()> {
         let (new, named) = (self.path.join("hostapps/.new"), self.path.join("hostapps").join(id));
         let made = || -> io::Result<()> {
@@ -101,8 +98,7 @@ impl Sysroot {
         self.flush()
     }
 
-    /// The slot boots this hostapp from then on.
-    pub fn make_current(&self, id: &str) -> Result<()> {
+    pub(crate) fn make_current(&self, id: &str) -> Result<()> {
         let path = self.path.join("current");
         link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("create the link", &path, e))?;
         self.flush()
@@ -121,7 +117,7 @@ impl Sysroot {
         }
     }
 
-    pub fn set_counter(&self, number: u64) -> Result<()> {
+    pub(crate) fn set_counter(&self, number: u64) -> Result<()> {
         let (new, path) = (self.path.join("counter.new"), self.path.join("counter"));
         let written = || -> io::Result<()> {
             let mut file = File::create(&new)?;
@@ -140,7 +136,6 @@ impl Sysroot {
     }
 }
 
-/// Creates or replaces a link by one rename.
 fn link(path: &Path, target: &Path) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");

@@ -21,7 +21,7 @@ pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
 pub type EndHooks<'a> = &'a dyn Fn() -> Result<()>;
 
 /// Remedy for hooks that could not be ended.
-pub const HOW_TO_END: &str =
+pub(crate) const HOW_TO_END: &str =
     "run `copal rollback back` when balena-host.service is up again, or restart the device: either ends them";
 
 pub struct Undo<'a> {
@@ -37,15 +37,13 @@ pub struct Undo<'a> {
 }
 
 #[derive(Debug)]
-#[must_use = "somebody has to be told what boots next"]
+#[must_use = "the caller must report what boots next"]
 pub struct Undone {
-    /// Whether the running system boots next.
     pub selection: Result<()>,
     /// Why hooks of the new release may still run, and select it again; the traces stay then.
     pub left: Option<Error>,
     /// Whether the boot files are in place; `None` where nothing restored them.
     pub boot_files: Option<Result<()>>,
-    /// Other failures.
     pub others: Vec<Error>,
 }
 
@@ -141,7 +139,7 @@ impl Undo<'_> {
 
     fn restore_boot_files(&self, hooks: Restore<'_>) -> Result<()> {
         let Err(e) = hooks() else { return Ok(()) };
-        tracing::error!("{e}; the boot files are restored without them");
+        tracing::error!("{e}; restoring the boot files without them");
         let context =
             Context { paths: self.paths.clone(), during_update: false, called: "1-bootfiles".to_owned() };
         let own = builtin::BUILTINS.iter().find(|b| b.names.contains(&"1-bootfiles"));
@@ -154,7 +152,7 @@ impl Undo<'_> {
 
 /// Flushes the boot partitions: hooks of a shell release may leave that to their caller, and the selection must not reach the medium
 /// before their files.
-pub fn flush_boot(paths: &Paths) {
+pub(crate) fn flush_boot(paths: &Paths) {
     for place in BTreeSet::from([paths.boot(), paths.plain_boot()]) {
         if let Err(e) = file::sync_file_system(&place) {
             tracing::warn!("cannot flush {}: {e}", place.display());

@@ -156,7 +156,7 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
         daemon.show(Job { state: "cancelled", ..Job::failed("interrupted", "written") });
         let out = wait(child);
         assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
-        assert!(stderr(&out).contains("the update is asked to end"), "{}", stderr(&out));
+        assert!(stderr(&out).contains("cancelling the update"), "{}", stderr(&out));
     }
     let daemon = StandIn::on(&place);
     let child = place.start(&["copal", "update", "-i", "a:1"]);

@@ -63,7 +63,6 @@ fn wrong_kind(folder: &Folder, name: &OsStr) -> Error {
         .object(path.display())
 }
 
-/// An item, compared with the partition.
 struct Walked<'a> {
     dest: &'a Destination,
     item: &'a Item,
@@ -107,7 +106,6 @@ impl Walked<'_> {
         if !there {
             self.new.insert(path.to_owned());
             budget.name(parent, path.file_name().unwrap_or_default());
-            // Its entries `.` and `..`.
             budget.take(1);
             *budget.folder(path) += 2;
         }

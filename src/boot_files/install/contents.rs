@@ -24,7 +24,6 @@ pub enum Install {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// Adds the files to the folder.
     MergeFolder,
     /// Afterwards the folder has exactly these files.
     ReplaceFolder,
@@ -33,29 +32,23 @@ pub enum Action {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceFile {
-    /// Below the medium's boot folder.
     #[serde(serialize_with = "lossy")]
     pub from: PathBuf,
-    /// Below the internal boot partition.
     #[serde(serialize_with = "lossy")]
     pub to: PathBuf,
-    /// In bytes, when the plan was made.
-    pub size: u64,
+    pub size: u64, // bytes
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Item {
     pub action: Action,
-    /// Below the medium's boot folder.
     #[serde(serialize_with = "lossy")]
     pub source: PathBuf,
-    /// Below the internal boot partition.
     #[serde(serialize_with = "lossy")]
     pub destination: PathBuf,
     /// Required below the internal boot partition, outer ones first.
     #[serde(skip)]
     pub(super) folders: Vec<PathBuf>,
-    /// In the order in which they are written.
     pub files: Vec<SourceFile>,
 }
 
@@ -68,9 +61,8 @@ pub struct Contents {
     /// The owner's file. It is read again right before it is copied, without its `installer` member.
     #[serde(serialize_with = "lossy")]
     pub config_json: PathBuf,
-    /// In bytes, when the plan was made.
     #[serde(skip)]
-    pub(super) config_json_size: u64,
+    pub(super) config_json_size: u64, // bytes
 }
 
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -103,7 +95,6 @@ impl Contents {
         Ok(Contents { medium: source.root, items, config_json, config_json_size })
     }
 
-    /// With `config.json`.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(Item::bytes).sum::<u64>().saturating_add(self.config_json_size)
@@ -308,7 +299,6 @@ impl fmt::Display for Item {
     }
 }
 
-/// One line for each item.
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for item in &self.items {

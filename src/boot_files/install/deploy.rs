@@ -19,7 +19,6 @@ use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome, St
 pub struct Deployed {
     pub written: u64,
     pub unchanged: u64,
-    /// Files and folders removed from replaced folders.
     pub removed: u64,
 }
 
@@ -223,7 +222,6 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     }
 }
 
-/// Innermost first.
 fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     if folder.entry(name)?.is_some_and(|e| e.kind == FileKind::Folder) {
         let inner = folder.enter(name)?;

@@ -23,7 +23,6 @@ pub(super) const SOON: Duration = Duration::from_secs(10);
 /// For an answer of a daemon that systemd starts for it, beside the load of an update, on a slow board.
 pub(super) const STARTING: Duration = Duration::from_secs(60);
 
-/// Between two checks for a signal.
 pub(super) const GLANCE: Duration = Duration::from_millis(200);
 
 /// Errors of the bus, or of the daemon's D-Bus library, which mean that the call was not carried out.
@@ -49,10 +48,8 @@ pub(super) struct Object<'a> {
 
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The daemon has not taken the call.
     NotTaken(String),
     NoObject(String),
-    /// The daemon's error, with its code.
     Refused(String, Message),
     /// The daemon may have taken the call.
     Unclear(String),
@@ -113,7 +110,6 @@ impl Bus {
         }
     }
 
-    /// All properties at one moment.
     pub(super) async fn job(&self, path: &str) -> Result<HashMap<String, OwnedVariant>, Trouble> {
         let object = Object { path, interface: PROPERTIES };
         let answer = self.call(object, "GetAll", &(JOB_INTERFACE,), STARTING).await?;

@@ -18,7 +18,6 @@ use crate::update::lock::Holder;
 
 /// Between two readings of the job; signals of the bus come sooner.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two attempts to reach the daemon.
 const PAUSES: [Duration; 3] = [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(3)];
 /// How long to look for a lost daemon while no process holds the lock of updates.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,7 +34,6 @@ enum Standing {
     Unasked,
     /// The request was sent, without an answer.
     Unclear,
-    /// The path of the job.
     Taken(String),
 }
 
@@ -47,7 +45,6 @@ pub(super) struct Follower<'a> {
     standing: Standing,
     told: bool,
     cancelled: bool,
-    /// Since when there was no answer.
     lost: Option<Instant>,
     /// Since when the daemon does not know the job.
     gone: Option<Instant>,
@@ -120,7 +117,6 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// For the time of one connection.
     async fn attend(&mut self, bus: &Bus) -> Result<Result<()>, Trouble> {
         if let Standing::Unasked = self.standing {
             bus.is_there(is_unwanted).await?;
@@ -201,15 +197,14 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Once, after a signal.
     async fn cancel(&mut self, bus: &Bus, path: &str) -> Result<(), Trouble> {
         if self.cancelled || !is_unwanted() {
             return Ok(());
         }
         match bus.call(Object { path, interface: JOB_INTERFACE }, "Cancel", &(), SOON).await {
-            Ok(_) => tracing::warn!(
-                "the update is asked to end; waiting until the step under way is done, and undone"
-            ),
+            Ok(_) => {
+                tracing::warn!("cancelling the update; waiting until its present step is done, and undone")
+            }
             Err(e @ Trouble::Unclear(_)) => return Err(e),
             Err(e) => tracing::warn!("cannot cancel the update: {e}"),
         }
@@ -239,7 +234,6 @@ impl<'a> Follower<'a> {
         matches!(Holder::of(self.paths), Ok(Some(_)))
     }
 
-    /// The error when all attempts have failed.
     fn lost(&self, trouble: &Trouble) -> Error {
         let message = match &self.standing {
             Standing::Taken(path) => {

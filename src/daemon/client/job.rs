@@ -8,13 +8,11 @@ use crate::error::{Code, Effect, Error};
 use crate::progress::{Progress, Stage};
 use crate::update::Installed;
 
-/// At one moment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Job {
     pub state: JobStatus,
     pub stage: String,
     pub done: u64,
-    /// 0 while unknown.
     pub total: u64,
     /// The installed update, as JSON; empty while there is none.
     pub result: String,

@@ -36,7 +36,7 @@ pub fn update(
     if request.reboot { update::reboot(&request.paths) } else { Ok(()) }
 }
 
-pub fn hostapp_update(args: &[OsString]) -> Result<()> {
+pub(crate) fn hostapp_update(args: &[OsString]) -> Result<()> {
     let (request, hand_over) = update::asked(args)?;
     let shown = progress::for_service();
     let result = update(&request, hand_over, &shown, &|_| shown.close());

@@ -36,7 +36,6 @@ const OWN_KINDS: [&str; 5] = ["LD_", "LISTEN_", "WATCHDOG_", "DBUS_SESSION_", "D
 /// The configuration folder of the engine's client, if not in the home folder.
 const CONFIG: &str = "DOCKER_CONFIG";
 
-/// The same each time that it is sent.
 pub(super) struct Order {
     source: String,
     kind: &'static str,
@@ -82,7 +81,6 @@ impl Order {
         &self.token
     }
 
-    /// Of the method `Update`.
     pub(super) fn arguments(&self) -> (&str, Options<'_>) {
         let mut options: Options<'_> =
             self.flags.iter().map(|&(name, value)| (name, Variant::from(value))).collect();

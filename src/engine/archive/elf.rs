@@ -19,7 +19,6 @@ const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 
 impl Machine {
-    /// `None` if it is no ELF file.
     pub(super) fn of(head: &[u8; HEAD]) -> Option<Machine> {
         let [0x7f, b'E', b'L', b'F', _, order, .., a, b] = *head else { return None };
         match order {

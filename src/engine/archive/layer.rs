@@ -21,8 +21,7 @@ const MEMORY: u64 = 256;
 pub(super) struct Layer {
     /// SHA-256 of the uncompressed tar: the identity of the layer.
     pub(super) digest: Digest256,
-    /// In bytes.
-    pub(super) unpacked: u64,
+    pub(super) unpacked: u64, // bytes
     pub(super) init: Init,
     pub(super) programs: Programs,
 }
@@ -30,7 +29,6 @@ pub(super) struct Layer {
 /// The effect of a layer on `/boot/init`, the first program that the kernel starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Init {
-    /// As in the layers below.
     Untouched,
     /// Removed, or replaced by a folder.
     Gone,
@@ -41,7 +39,6 @@ pub(super) enum Init {
 }
 
 impl Init {
-    /// `None` where the member changes nothing.
     fn by(path: &[&str], kind: MemberKind, machine: Option<Machine>) -> Option<Init> {
         match (path, kind) {
             (["boot", "init"], MemberKind::File | MemberKind::HardLink) => Some(Init::File(machine)),
@@ -60,13 +57,10 @@ impl Init {
     }
 }
 
-/// The machine of the programs in the usual folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Programs {
     None,
-    /// All for this machine, or its family.
     For(Machine),
-    /// For several machines.
     Mixed,
 }
 

@@ -41,10 +41,8 @@ struct Settings {
 /// Labels of a delta of balenaEngine (distribution/pull_v2.go, image/tarexport/load.go).
 #[derive(Default, Deserialize)]
 struct Labels {
-    /// The ID of the base image.
     #[serde(default, rename = "io.resin.delta.base")]
     base: Option<String>,
-    /// The configuration of the new image.
     #[serde(default, rename = "io.resin.delta.config")]
     target: Option<String>,
 }
@@ -89,7 +87,6 @@ struct Manifest {
 /// The engine's store (overlay2) takes no more.
 const LAYERS: usize = 128;
 
-/// With indexes in indexes.
 const INDEXES: usize = 16;
 
 pub(super) fn understand(members: &Members) -> Check<Archive> {
@@ -211,7 +208,6 @@ impl Labels {
 }
 
 impl Descriptor {
-    /// Path of the blob with this digest.
     fn path(&self) -> Check<String> {
         match self.digest.split_once(':') {
             Some((algorithm, hex))
@@ -223,7 +219,6 @@ impl Descriptor {
         }
     }
 
-    /// Checks size and digest.
     fn parse<T: DeserializeOwned>(&self, members: &Members) -> Check<T> {
         if sha256(&self.digest).is_none() {
             return Err(format!("{:?} is no SHA-256 digest", self.digest));

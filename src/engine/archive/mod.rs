@@ -35,8 +35,7 @@ const DOCUMENT: u64 = 256 << 10;
 /// Limit of all documents and names together, in bytes.
 const KEPT: usize = 1 << 20;
 
-/// In bytes.
-const PIECE: usize = 128 << 10;
+const PIECE: usize = 128 << 10; // bytes
 
 /// Four for each of at most 128 layers (overlay2), and some more.
 const MEMBERS: usize = 4096;
@@ -46,7 +45,6 @@ const REASON: usize = 400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
-    /// One name or none.
     pub tags: Vec<String>,
     /// Bytes without compression. The engine unpacks the whole archive.
     pub size: u64,
@@ -122,7 +120,6 @@ fn in_short(mut why: String) -> String {
     why
 }
 
-/// Of the bytes read from the archive and from compressed layers.
 struct Limit {
     most: u64,
     outside: image::Format,
@@ -135,7 +132,6 @@ impl Limit {
         Limit { most, outside, left: Cell::new(most), is_exceeded: Cell::new(false) }
     }
 
-    /// Counts what is read from `inner`.
     fn of<R>(&self, inner: R) -> Limited<'_, R> {
         Limited { inner, limit: self, bytes: 0 }
     }
@@ -227,7 +223,6 @@ impl Read for Unpacked {
 }
 
 enum Item {
-    /// Looks like JSON.
     Document(Vec<u8>),
     Layer(Layer),
     /// Neither document nor layer; why it is no layer.
@@ -239,9 +234,7 @@ enum Item {
 #[derive(Default)]
 struct Members {
     items: BTreeMap<String, Item>,
-    /// Bytes of names and documents.
     kept: usize,
-    /// Bytes of the archive.
     size: u64,
 }
 
@@ -289,7 +282,6 @@ impl Members {
         Ok(())
     }
 
-    /// Follows one link.
     fn item(&self, name: &str) -> Option<&Item> {
         match self.items.get(name)? {
             Item::Link(target) => self.items.get(target),
@@ -297,7 +289,6 @@ impl Members {
         }
     }
 
-    /// Checks the digest, where the name is one.
     fn document(&self, name: &str) -> Check<&[u8]> {
         let text = match self.item(name) {
             Some(Item::Document(text)) => text,

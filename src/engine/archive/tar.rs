@@ -8,7 +8,6 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-/// Of headers and content.
 const BLOCK: usize = 512;
 
 /// In bytes: `PATH_MAX` of Linux without its final zero.
@@ -27,23 +26,18 @@ pub(super) enum MemberKind {
     Other,
 }
 
-/// [`Tar`] reads its content next.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) name: PathBuf,
     pub(super) kind: MemberKind,
-    /// Of a link; otherwise empty.
     pub(super) target: PathBuf,
-    /// Bytes of content.
-    pub(super) size: u64,
+    pub(super) size: u64, // bytes
 }
 
 /// As a reader: the content of the last member.
 pub(super) struct Tar<'a> {
     inner: &'a mut dyn Read,
-    /// Bytes of content not yet read.
     left: u64,
-    /// Bytes that fill the last block of content.
     padding: u64,
 }
 
@@ -163,12 +157,10 @@ impl<'a> Tar<'a> {
         Ok(())
     }
 
-    /// Reads the content as a name that is too long for a header.
     fn name(&mut self) -> io::Result<Vec<u8>> {
         Ok(text(&self.whole(NAME + 1, "a name")?))
     }
 
-    /// Reads the content as PAX records.
     fn records(&mut self) -> io::Result<Records> {
         Records::parse(&self.whole(PAX, "a PAX header")?)
             .ok_or_else(|| damaged("a PAX header is no list of records"))
@@ -204,7 +196,6 @@ const TARGET: (usize, usize) = (157, 100);
 const MAGIC: (usize, usize) = (257, 6);
 const PREFIX: (usize, usize) = (345, 155);
 const SPARSE_GOES_ON: usize = 482;
-/// In the blocks after the header.
 const SPARSE_GOES_ON_AGAIN: usize = 504;
 
 struct Header([u8; BLOCK]);
@@ -279,7 +270,6 @@ impl Records {
     }
 }
 
-/// `None` for an invalid name.
 fn name_of(value: Option<&[u8]>) -> Option<Option<Vec<u8>>> {
     let is_name = |v: &[u8]| v.len() as u64 <= NAME && !v.contains(&0);
     value.is_none_or(is_name).then(|| value.map(<[u8]>::to_vec))

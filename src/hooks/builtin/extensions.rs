@@ -8,7 +8,6 @@ use crate::error::Result;
 use crate::hooks::Context;
 use crate::sys::command::Command;
 
-/// Below the root of a release.
 const HOOKS: &str = "etc/hostapp-update-hooks.d";
 
 /// `85-fwd_commit_…`: removes the extensions that do not match the committed release.
@@ -30,7 +29,6 @@ pub(super) fn after(context: &Context) -> Result<()> {
     else {
         return Ok(());
     };
-    // Every runner exports its hook folder.
     let hooks = std::env::var_os("HOOKS_DIR").unwrap_or_default();
     let Some(kernel) = root_of(Path::new(&hooks)).and_then(|root| kernel(&root)) else {
         tracing::warn!("{} does not lead to the new release's kernel", Path::new(&hooks).display());
@@ -42,7 +40,6 @@ pub(super) fn after(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// The root of the release with the hook folder `hooks`.
 fn root_of(hooks: &Path) -> Option<PathBuf> {
     let root = hooks.ends_with(HOOKS).then(|| hooks.ancestors().nth(2)).flatten()?;
     root.is_dir().then(|| root.to_owned())

@@ -9,7 +9,6 @@ use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
 use crate::sys::signal::{self, SignalGuard};
 
-/// A release without the list has nothing to write.
 pub fn run(context: &Context) -> Result<()> {
     match BootloadersConf::load(&context.paths.at(PATH))? {
         Some(conf) => write(&context.paths, &conf, context.during_update),
@@ -55,7 +54,6 @@ fn run_all(
 
 type Ready<'a> = (&'a Loader, Prepared);
 
-/// Those that can be written, and the first error.
 fn ready<'a>(
     paths: &Paths,
     conf: &'a BootloadersConf,

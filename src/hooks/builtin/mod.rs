@@ -1,5 +1,3 @@
-//! The built-in hooks, one file each.
-
 mod balena;
 pub mod bootfiles;
 mod data_breadcrumb;
@@ -25,7 +23,6 @@ pub struct Builtin {
     pub run: fn(&Context) -> Result<()>,
 }
 
-/// In the order in which they run.
 pub const BUILTINS: &[Builtin] = &[
     Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },

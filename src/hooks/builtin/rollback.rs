@@ -84,7 +84,6 @@ fn copal_follows(paths: &Paths) -> bool {
         .is_some()
 }
 
-/// Removes temporary files of an interrupted change.
 fn sweep(state: &Path) {
     if let Err(e) = Folder::open(state).and_then(|folder| file::sweep(&folder)) {
         tracing::warn!("cannot clean up {}: {e}", state.display());

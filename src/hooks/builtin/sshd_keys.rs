@@ -65,7 +65,6 @@ fn remove(work: &Path) {
     }
 }
 
-/// An empty folder that no other user can read.
 fn begin(work: &Path) -> io::Result<()> {
     let (parent, _) = split(work);
     make_folders(parent)?;

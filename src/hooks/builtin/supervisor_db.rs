@@ -25,10 +25,8 @@ const BESIDE: [&str; 2] = ["database.sqlite-wal", "database.sqlite-journal"];
 /// An index of the first, in shared memory. Each process that opens the database rebuilds it.
 const INDEX: &str = "database.sqlite-shm";
 
-/// For a database that changes while it is copied.
 const ATTEMPTS: u32 = 3;
 
-/// Paths below the data partition.
 struct Move {
     from: &'static str,
     to: &'static str,

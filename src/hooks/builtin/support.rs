@@ -21,7 +21,6 @@ pub(super) fn find(paths: &Paths, name: &str) -> Option<PathBuf> {
     folders.map(|folder| paths.at(folder).join(name)).find(|path| path.is_file())
 }
 
-/// Returns the lines of standard output; standard error is logged.
 pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<String>> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (mut lines, mut last) = (Vec::new(), None);

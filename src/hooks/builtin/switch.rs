@@ -1,5 +1,3 @@
-//! Common to the hooks that select a root.
-
 use crate::boot_state::Backend;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};

@@ -28,7 +28,6 @@ pub(super) fn wanted(trial: &Trial) -> Vec<RunningCheck> {
     jobs(trial, WANTED)
 }
 
-/// Sorted by name.
 fn jobs(trial: &Trial, folder: &'static str) -> Vec<RunningCheck> {
     let path = trial.paths.at(ABOVE).join(folder);
     let names = match names(&path) {
@@ -62,7 +61,6 @@ fn check(path: &Path, name: &str, limit: Duration) -> Finding {
     }
 }
 
-/// Candidates, sorted.
 fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
     let mut names = names.collect::<io::Result<Vec<OsString>>>()?;

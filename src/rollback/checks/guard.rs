@@ -33,7 +33,7 @@ mod tests {
         assert_eq!(within(Duration::from_secs(10), || 7), Ok(7));
         let (keep, hang) = mpsc::channel::<()>();
         let late: String = within(limit, move || hang.recv()).unwrap_err();
-        assert_eq!(late, "it hangs, and was left behind after 0.05 s");
+        assert_eq!(late, "no result after 0.05 s");
         drop(keep);
         let gone = within(Duration::from_secs(10), || std::panic::resume_unwind(Box::new(()))).map(|()| 0);
         assert_eq!(gone.unwrap_err(), "it ended without a result");

@@ -20,7 +20,6 @@ mod program;
 mod units;
 mod vpn;
 
-/// For a check to kill its own program.
 const TO_END: Duration = Duration::from_secs(30);
 
 pub struct Row {
@@ -36,11 +35,9 @@ const NEVER: fn(&RollbackConf) -> bool = |_| false;
 
 enum CheckKind {
     One(fn(&Trial) -> Finding),
-    /// Finds the checks first.
     Several(fn(&Trial) -> Vec<RunningCheck>),
 }
 
-/// In the order in which they run.
 pub const TABLE: &[Row] = &[
     Row { name: "vpn", required: ALWAYS, kind: CheckKind::One(vpn::check) },
     Row { name: "engine", required: ALWAYS, kind: CheckKind::One(engine::check) },
@@ -53,7 +50,6 @@ pub const TABLE: &[Row] = &[
 #[derive(Clone)]
 struct Trial {
     paths: Paths,
-    /// For each check.
     limit: Duration,
     bus: Bus,
 }
@@ -88,7 +84,6 @@ pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
     checks
 }
 
-/// Whether no required check has failed.
 #[must_use]
 pub fn passed(checks: &[Check]) -> bool {
     !checks.iter().any(counts_against)

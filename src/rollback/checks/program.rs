@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::sys::command::{Command, Speaker};
 
-/// In characters.
-const MOST: usize = 200;
+const MOST: usize = 200; // characters
 
 /// `name`: in log lines. The last output line is the reason.
 pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {

@@ -7,7 +7,6 @@ use super::{Finding, Trial};
 use crate::sys::systemd;
 use crate::update::snapshot;
 
-/// Units that a reason names.
 const MOST: usize = 8;
 
 pub(super) fn check(trial: &Trial) -> Finding {

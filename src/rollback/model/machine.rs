@@ -49,7 +49,6 @@ impl Loader {
 /// What lasts, by path: boot partition, state partition, and the content of the two slots.
 pub(super) type Lasting = BTreeMap<String, Vec<u8>>;
 
-/// The content of a slot. Only the model reads it.
 pub(super) fn slot_file(slot: Slot) -> String {
     format!("mnt/slots/{slot}")
 }
@@ -134,7 +133,6 @@ struct Seen {
     cuts: Vec<Lasting>,
     /// What lasts now, without the change announced last.
     now: Lasting,
-    /// The path of that change.
     changing: Option<PathBuf>,
 }
 
@@ -150,7 +148,6 @@ impl Seen {
 }
 
 impl Machine {
-    /// Powered off.
     pub(super) fn new(told: Loader, running: Slot) -> Machine {
         // In memory: there is no drive to flush.
         let mut tree = Tree::in_folder(Path::new("/dev/shm"));
@@ -214,7 +211,6 @@ impl Machine {
         self.tree.paths()
     }
 
-    /// Two boot files, so that they can be mixed.
     pub(super) fn release(&self, slot: Slot) -> PathBuf {
         self.paths().at(format!("/releases/{slot}/resin-boot"))
     }
@@ -242,7 +238,6 @@ impl Machine {
         lasting(self.paths().root())
     }
 
-    /// Changes the content of a slot, durably.
     pub(super) fn fill(&self, slot: Slot, content: &str) {
         file::seen::change(&self.paths().at(slot_file(slot)));
         fs::write(self.paths().at(slot_file(slot)), content).unwrap();
@@ -252,7 +247,6 @@ impl Machine {
 
 pub(super) const BOOT_FILES: [&str; 2] = ["board.dtb", "overlays/wifi.dtbo"];
 
-/// The slot of the boot files; `None` for a mix.
 pub(super) fn boot_files(state: &Lasting) -> Option<&str> {
     let all = BOOT_FILES
         .map(|name| state.get(&format!("mnt/boot/{name}")).map(|b| std::str::from_utf8(b).unwrap()));

@@ -51,7 +51,6 @@ enum Fails {
     BehindSelection,
 }
 
-/// After userspace is up and the programs of the boot have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Update(Fails),
@@ -86,7 +85,6 @@ fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<(
     Ok(())
 }
 
-/// A failure that the model causes.
 fn wanted() -> Error {
     Error::new(Code::HookFailed, "fails as it should")
 }
@@ -139,7 +137,6 @@ impl Installer for Engine<'_> {
     }
 }
 
-/// A refusal is one of the possible results.
 fn update(m: &Machine, fails: Fails) {
     let paths = m.paths();
     let request = update::Request {
@@ -180,7 +177,6 @@ fn phase_of(m: &Machine) -> Phase {
     observe(&paths, &roots).unwrap().phase
 }
 
-/// Returns whether the device reboots.
 fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     let paths = m.paths();
     let conf = RollbackConf::default();
@@ -221,14 +217,12 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         }
         rebooted.get()
     };
-    // The conditions of the units.
     ended(boot_check::run_with(&context))
         || crumb("rollback-altboot-breadcrumb") && ended(altboot::run_with(&context))
         || crumb("rollback-health-breadcrumb") && ended(health::run_with(&context, &conf))
         || crumb("copal/commit-due") && ended(commit_hooks::run_with(&context))
 }
 
-/// With the slot that was committed.
 type State = (Lasting, Slot);
 
 struct Model {
@@ -239,7 +233,6 @@ struct Model {
     todo: VecDeque<usize>,
     states: Vec<State>,
     why: Vec<(usize, String)>,
-    /// States at rest from which every action was tried.
     rested: HashSet<(Lasting, Slot, Slot)>,
     runs: usize,
     cuts: usize,
@@ -391,7 +384,6 @@ impl Model {
         if stays { running } else { good }
     }
 
-    /// What must hold at rest.
     fn look(&mut self, number: usize, how: &str, running: Slot, state: &Lasting, good: Slot, idle: bool) {
         let m = self.machines[&running].clone();
         let phase = phase_of(&m);

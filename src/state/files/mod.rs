@@ -30,7 +30,7 @@ const VARIABLES: &str = "rollback-health-variables";
 /// Limit in bytes; copal writes some hundred.
 const LARGEST: u64 = 64 << 10;
 
-pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
+pub(crate) fn any_breadcrumb(paths: &Paths) -> Result<bool> {
     Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
         || is_there(&paths.state().join(ALTBOOT_BREADCRUMB))?)
 }
@@ -72,7 +72,7 @@ impl Flag {
         }
     }
 
-    pub fn is_up(self, paths: &Paths) -> Result<bool> {
+    pub(crate) fn is_up(self, paths: &Paths) -> Result<bool> {
         is_there(&paths.state().join(self.name()))
     }
 
@@ -92,7 +92,7 @@ pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
 
 /// `None` where nothing, or nothing valid, was kept.
 #[must_use]
-pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
+pub(crate) fn kept_vpn_state(paths: &Paths) -> Option<bool> {
     let text = file::read_text(&paths.state().join(VARIABLES), LARGEST).ok()?;
     let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
     match value.trim_matches(['"', '\'']) {
@@ -104,12 +104,12 @@ pub fn kept_vpn_state(paths: &Paths) -> Option<bool> {
 
 /// Modification time: seconds and nanoseconds of the device's clock.
 #[must_use]
-pub fn vpn_state_kept_at(paths: &Paths) -> Option<(i64, i64)> {
+pub(crate) fn vpn_state_kept_at(paths: &Paths) -> Option<(i64, i64)> {
     let file = fs::metadata(paths.state().join(VARIABLES)).ok()?;
     Some((file.mtime(), file.mtime_nsec()))
 }
 
-pub fn remove_variables(paths: &Paths) -> Result<()> {
+pub(crate) fn remove_variables(paths: &Paths) -> Result<()> {
     remove(&paths.state(), VARIABLES)
 }
 
@@ -129,7 +129,7 @@ pub fn sweep(paths: &Paths) {
 
 /// Removes damaged records. No boot needs one: without the record of a rollback the bootloader's selection decides, and a system
 /// that failed is tried, and fails, again. Called at boot only.
-pub fn remove_damaged(paths: &Paths) {
+pub(crate) fn remove_damaged(paths: &Paths) {
     let damaged = |e: &Error| e.code() == Code::StateInvalid;
     let removed = [
         RollbackRecord::read(paths).err().filter(damaged).map(|e| (e, RollbackRecord::remove(paths))),
@@ -144,7 +144,7 @@ pub fn remove_damaged(paths: &Paths) {
 }
 
 /// Identifies an update, from its beginning to its verdict.
-pub fn new_transaction() -> Result<String> {
+pub(crate) fn new_transaction() -> Result<String> {
     // The kernel's, also in tests with another root: it is no fact about a device.
     let file = Path::new("/proc/sys/kernel/random/uuid");
     let text = fs::read_to_string(file).map_err(|e| cannot_read(file, e))?;

@@ -105,7 +105,7 @@ kept_as!(RollbackRecord, "rollback");
 impl RollbackRecord {
     /// Whether this boot works on a rollback to `slot`. A record of another boot may be complete: a shell release does not remove it.
     #[must_use]
-    pub fn is_at_work(paths: &Paths, slot: Slot) -> bool {
+    pub(crate) fn is_at_work(paths: &Paths, slot: Slot) -> bool {
         let record = RollbackRecord::read(paths).ok().flatten();
         record.is_some_and(|r| r.target == slot && boot_id(paths).is_ok_and(|id| id == r.boot_id))
     }
@@ -126,7 +126,6 @@ kept_as!(Trial, "trial");
 /// `slot` is committed, and its commit hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitDue {
-    /// Empty where it is not known.
     pub transaction: String,
     pub slot: Slot,
 }

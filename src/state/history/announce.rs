@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::slot::Slot;
 use crate::sys::log::events;
 
-pub fn trial_started(slot: Slot, version: Option<&str>) {
+pub(crate) fn trial_started(slot: Slot, version: Option<&str>) {
     tracing::info!(
         MESSAGE_ID = events::TRIAL_STARTED,
         COPAL_SLOT = slot.letter(),
@@ -15,7 +15,7 @@ pub fn trial_started(slot: Slot, version: Option<&str>) {
     );
 }
 
-pub fn health_check_failed(slot: Slot, check: &Check, attempt: u32, attempts: u32) {
+pub(crate) fn health_check_failed(slot: Slot, check: &Check, attempt: u32, attempts: u32) {
     tracing::warn!(
         MESSAGE_ID = events::HEALTH_CHECK_FAILED,
         COPAL_SLOT = slot.letter(),
@@ -46,7 +46,7 @@ pub fn rolled_back(to: Slot, why: &str) {
     );
 }
 
-pub fn rollback_failed(to: Slot, why: &Error) {
+pub(crate) fn rollback_failed(to: Slot, why: &Error) {
     tracing::error!(
         MESSAGE_ID = events::ROLLBACK_FAILED,
         COPAL_SLOT = to.letter(),

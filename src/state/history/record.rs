@@ -15,12 +15,9 @@ pub const VERSION: u32 = 1;
 
 /// Limit of checks and of hooks in a record; those that passed are left out first.
 const MANY: usize = 40;
-/// In bytes.
-const NAME: usize = 120;
-/// In bytes.
-const REASON: usize = 240;
-/// In bytes.
-const MESSAGE: usize = 2048;
+const NAME: usize = 120; // bytes
+const REASON: usize = 240; // bytes
+const MESSAGE: usize = 2048; // bytes
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -54,7 +51,7 @@ impl Event {
     }
 
     #[must_use]
-    pub const fn is_rollback(self) -> bool {
+    pub(crate) const fn is_rollback(self) -> bool {
         matches!(self, Event::RolledBack | Event::Altboot | Event::RollbackFailed)
     }
 }
@@ -156,7 +153,6 @@ pub struct Record {
     /// Runs of the health checks.
     #[serde(default)]
     pub attempts: u32,
-    /// Of the last attempt.
     #[serde(default)]
     pub checks: Vec<Check>,
     #[serde(default)]

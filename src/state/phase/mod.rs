@@ -82,7 +82,7 @@ impl Phase {
     }
 
     #[must_use]
-    pub const fn welcome(self) -> Welcome {
+    pub(crate) const fn welcome(self) -> Welcome {
         match self {
             Phase::Healthy => Welcome::Free,
             Phase::Installing | Phase::Leftovers | Phase::Pending | Phase::Interrupted => {
@@ -130,7 +130,6 @@ pub enum Target {
 pub struct Facts {
     pub selected_is_running: bool,
     pub upgrade_available: bool,
-    /// Of either kind.
     pub breadcrumb: bool,
     pub marker: Option<Marked>,
     pub rollback: Option<Target>,

@@ -24,14 +24,12 @@ use crate::sys::{signal, watch::Watch};
 
 /// At 100 %, while a lock is held. Dashboards know these two texts of the script.
 pub const WAITING: &str = "Reboot waiting on application lock";
-/// At 100 %, after that.
-pub const REBOOTING: &str = "Reboot in progress";
+const REBOOTING: &str = "Reboot in progress";
 
 /// The reboot does not wait longer for a server.
 const LAST_REPORT: Duration = Duration::from_secs(15);
 /// For data of other programs; copal has flushed its own.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
-/// Where D-Bus does not answer.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +57,6 @@ impl Default for Times {
 pub struct Ways<'a> {
     /// systemd stops every service; [`ShutdownRefusal::NotHere`] where it does not run.
     pub systemd: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
-    /// systemd kills every process.
     pub forced: Box<dyn FnMut() -> Result<(), ShutdownRefusal> + 'a>,
     /// `reboot(2)`. Returns only on failure.
     pub kernel: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
@@ -88,7 +85,6 @@ impl<'a> Ways<'a> {
     }
 }
 
-/// Takes no arguments.
 pub fn safe_reboot(args: &[OsString]) -> Result<()> {
     if let Some(arg) = args.first() {
         let message =
@@ -117,7 +113,7 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
 
 /// Does not wait for update locks: for a device that must not continue to run. Returns only on failure.
 #[must_use]
-pub fn at_once(paths: &Paths) -> Error {
+pub(crate) fn at_once(paths: &Paths) -> Error {
     tracing::info!("{REBOOTING}");
     if let Some(signal) = signal::came()
         && systemd::is_running(paths.root())
@@ -187,7 +183,6 @@ pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnM
     let methods = vec![
         ShutdownMethod { name: "systemd", timeout: gently, act: systemd },
         ShutdownMethod { name: "systemd by force", timeout: by_force, act: forced },
-        // It waits itself.
         ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
         ShutdownMethod::new("sysrq", at_last, move || Ok(sysrq()?)),
     ];

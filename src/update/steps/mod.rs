@@ -1,5 +1,3 @@
-//! The steps of an update, in order.
-
 use super::installer::{Installer, When};
 use super::{Installed, Request, go_on};
 use crate::boot_state;
@@ -15,11 +13,8 @@ pub(crate) struct Update<'a> {
     pub request: &'a Request,
     /// `None` where an image is being built.
     pub device: Option<&'a Device>,
-    /// Fills the slot, and runs the hooks of the new release.
     pub installer: &'a dyn Installer,
-    /// Runs the hooks of the running system.
     pub restore: Restore<'a>,
-    /// Identifies the update in records.
     pub transaction: String,
 }
 
@@ -131,7 +126,6 @@ impl Update<'_> {
         }
     }
 
-    /// Adds to the error what boots next.
     fn undo(&self, device: &Device, why: Error) -> Error {
         tracing::error!("{}; selecting the running system again", why.message());
         let end_hooks = || self.installer.end_left_hooks();

@@ -50,7 +50,6 @@ struct Lost<'a> {
     paths: &'a Paths,
     left: bool,
     comes_back: bool,
-    /// The phase each time that they were ended.
     ended: RefCell<Vec<Phase>>,
 }
 

@@ -10,7 +10,6 @@ use super::rules::{Board, FINGERPRINT};
 use crate::error::{Code, Error, Result};
 
 const NAME: &str = "COPAL_BOOTFILES_NAME";
-/// The root file system with the boot files, where it is not this one.
 const ROOT: &str = "COPAL_BOOTFILES_ROOT";
 const FINGERPRINT_NAME: &str = "COPAL_BOOTFILES_FINGERPRINT";
 /// Paths below the boot partition that are never deployed, separated by blanks.
@@ -18,7 +17,6 @@ const BLACKLIST: &str = "COPAL_BOOTFILES_BLACKLIST";
 /// Whether standard input has the files that the board skips, one path a line.
 const PASSED_OVER: &str = "COPAL_BOOTFILES_PASSED_OVER";
 
-/// In the order of `docs/hooks-bootfiles.md`.
 pub const VARIABLES: &[&str] = &[NAME, ROOT, FINGERPRINT_NAME, BLACKLIST, PASSED_OVER];
 
 /// In bytes. No boot partition has so many files.
@@ -33,7 +31,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// Reads the environment and, where that says so, `input`.
     pub fn of(called: &str, variable: impl Fn(&str) -> Option<OsString>, input: impl Read) -> Result<Call> {
         // An unreplaced placeholder of the recipe begins with `@`.
         let set = |name: &str| variable(name).filter(|v| !v.is_empty() && !v.as_bytes().starts_with(b"@"));

@@ -20,7 +20,6 @@ const LEFT_OUT: &str = "config.json";
 const STEP: usize = 64 << 10;
 const DEEPEST: usize = 32;
 
-/// As `md5sum` prints it.
 pub(super) fn of_file(file: &File) -> io::Result<String> {
     let mut digest = Md5::new();
     let mut buf = vec![0; STEP];
@@ -123,7 +122,6 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
         let path = path.strip_prefix(b"./").unwrap_or(path);
         let escaped = text.first() == Some(&b'\\');
         if escaped || path.is_empty() {
-            // copal writes no such name.
             lines.push((path.to_vec(), text.to_vec()));
         } else if top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok()
             && !SELECTION.iter().any(|s| s.as_bytes() == path)

@@ -19,7 +19,6 @@ pub trait Hands {
         file::overwrite(folder, name, content)
     }
 
-    /// Whether there was a file.
     fn remove(&self, folder: &Folder, name: &OsStr) -> io::Result<bool> {
         file::remove(folder, name)
     }

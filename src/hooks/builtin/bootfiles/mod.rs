@@ -34,7 +34,7 @@ use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
 
 /// The first name deploys to the boot partition, the others to the non-encrypted one.
-pub const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
+pub(crate) const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -49,10 +49,8 @@ pub struct Request {
     pub paths: Paths,
     /// `/resin-boot` of the release's root file system.
     pub source: PathBuf,
-    /// The mounted boot partition.
     pub target: PathBuf,
     pub purpose: Purpose,
-    /// The slot of the release.
     pub owner: Slot,
     /// Whether that slot is encrypted: it needs the loader for secure boot.
     pub encrypted: bool,
@@ -147,7 +145,7 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
 
 /// Updates the fingerprints after the selection has changed: hooks of an update, a verdict and a bootloader that counts change it after
 /// `1-bootfiles`. `md5sum -c` then accepts them. No boot depends on that: a failure is a warning.
-pub fn sum_up_selection(paths: &Paths) {
+pub(crate) fn sum_up_selection(paths: &Paths) {
     if let Err(e) = try_sum_up_selection(paths) {
         tracing::warn!("{e}; `md5sum -c` will not accept the fingerprint of the boot files");
     }
@@ -197,12 +195,10 @@ fn mounted(request: &Request) -> Result<()> {
     .with_hint("check the mount units of the boot partition and the kernel log"))
 }
 
-/// Nothing to change: the boot files are already those of this slot.
 fn is_recorded_for_another(request: &Request) -> bool {
     matches!(BootfilesRecord::read(&request.paths), Ok(Some(record)) if record.owner != request.owner)
 }
 
-/// To be called before the first write to the boot partition.
 fn record(request: &Request) -> Result<()> {
     let record = BootfilesRecord { transaction: request.transaction.clone(), owner: request.owner };
     match record.write(&request.paths) {

@@ -23,9 +23,7 @@ const SELECTION: [&str; 2] = ["resin_root_part=", "upgrade_available="];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// By its full path.
     Release(PathBuf),
-    /// On the boot partition.
     Target(PathBuf),
     /// The release's environment of GRUB, changed to select the root that boots now.
     Selection(Vec<u8>),
@@ -36,13 +34,9 @@ pub(super) enum Origin {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) origin: Origin,
-    /// Below the boot partition.
     pub(super) to: PathBuf,
-    /// In bytes.
-    pub(super) size: u64,
-    /// In bytes, of the file on the partition.
-    pub(super) old: Option<u64>,
-    /// Whether that file has the content already.
+    pub(super) size: u64,        // bytes
+    pub(super) old: Option<u64>, // bytes
     pub(super) same: bool,
     /// Whether the file selects a root. Other files may have been written to match it, so it remains after a failure.
     pub(super) selects: bool,
@@ -52,9 +46,7 @@ pub(super) struct Step {
 pub(super) struct Plan {
     /// Missing folders, outer ones first.
     pub(super) folders: Vec<PathBuf>,
-    /// In the order in which they are written.
     pub(super) steps: Vec<Step>,
-    /// Removed after everything is written.
     pub(super) obsolete: Vec<PathBuf>,
     /// They refuse an update; an undo leaves these files out.
     pub(super) problems: Vec<Error>,
@@ -170,7 +162,6 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Anything but a file at this path is a problem.
     fn look(&self, path: &Path) -> Result<Option<There>> {
         let (Walk::There(folder), name) = self.dest.parent(path)? else { return Ok(None) };
         let name = name.to_owned();
@@ -200,7 +191,6 @@ impl Maker<'_> {
     /// environment.
     fn selects(&self, there: &There, wanted: &Candidate) -> bool {
         if self.request.purpose == Purpose::Undo {
-            // The running root is selected again by now.
             return true;
         }
         let own = there.text().unwrap_or_default();
@@ -241,7 +231,6 @@ impl Maker<'_> {
     }
 }
 
-/// On the boot partition.
 pub(super) struct There {
     folder: Folder,
     name: OsString,

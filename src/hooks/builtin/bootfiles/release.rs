@@ -1,5 +1,3 @@
-//! The boot files of a release.
-
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,7 +14,6 @@ const DEEPEST: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
-    /// Below the release's folder.
     pub(super) path: PathBuf,
     pub(super) size: u64,
 }

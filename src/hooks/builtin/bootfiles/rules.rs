@@ -23,7 +23,6 @@ const SKIPPED: &[&str] = &[
     "bootenv",
 ];
 
-/// Skipped files that must exist, with any content.
 const NEEDED: &[&str] = &["extra_uenv.txt", "efi/boot/grub_extraenv", "grub/grub_extraenv"];
 
 const LOGO: &str = "splash/balena-logo.png";
@@ -32,13 +31,11 @@ const LOGO: &str = "splash/balena-logo.png";
 const GRUB: &str = "grub.cfg";
 const GRUB_LUKS: &str = "grub-luks.cfg";
 const SIGNATURE: &str = ".sig";
-/// Suffix of a loader for secure boot.
 const SECURE: &str = ".secureboot";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Board {
     pub fingerprint: OsString,
-    /// Never deployed, besides the built-in list.
     pub skip: Vec<PathBuf>,
     /// Files of the release that the board's function `do_skip` skips.
     pub passed_over: BTreeSet<PathBuf>,
@@ -56,7 +53,6 @@ pub(super) enum When {
     Missing,
     /// Only if no file selects a root: boot files must not change the selection.
     NoSelection,
-    /// Instead of the logo's older name.
     Logo,
     /// Not deployed; may get `developmentMode`.
     ConfigJson,
@@ -64,20 +60,15 @@ pub(super) enum When {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Below the release's folder.
     pub(super) from: PathBuf,
-    /// Below the boot partition.
     pub(super) to: PathBuf,
-    /// In bytes.
-    pub(super) size: u64,
+    pub(super) size: u64, // bytes
     pub(super) when: When,
 }
 
-/// In the order of deployment.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) wanted: Vec<Candidate>,
-    /// Reasons why this release must not be installed.
     pub(super) problems: Vec<Error>,
 }
 
@@ -129,7 +120,6 @@ impl Variants {
         Variants { encrypted, names: release.iter().map(|f| lower(&f.path)).collect() }
     }
 
-    /// `None` where the other variant gets the name.
     fn name_of(&self, path: &Path, problems: &mut Vec<Error>) -> Option<PathBuf> {
         let Some(secure) = plain_name(path) else {
             return self.is_good(path, problems).then(|| path.to_owned());
@@ -179,7 +169,6 @@ pub(super) fn plain_name(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The reverse.
 fn secure_name(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folded = name.to_lowercase();

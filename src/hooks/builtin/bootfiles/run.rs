@@ -18,7 +18,6 @@ use crate::sys::file::{self, Content, Folder, Outcome, Steps as _};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deployed {
-    /// Without the fingerprint.
     pub written: u64,
     pub unchanged: u64,
     pub removed: u64,
@@ -44,7 +43,6 @@ pub(super) fn sweep(dest: &Destination, choice: &Choice) -> Result<()> {
     Ok(())
 }
 
-/// Created by this run.
 enum Made {
     File(PathBuf),
     Folder(PathBuf),
@@ -156,7 +154,6 @@ impl<'a, H: Hands> Deployment<'a, H> {
         Ok(())
     }
 
-    /// Creates missing folders.
     fn folder(&mut self, path: &Path) -> Result<Folder> {
         let mut outer: Vec<&Path> = path.ancestors().filter(|p| !p.as_os_str().is_empty()).collect();
         outer.reverse();
@@ -202,7 +199,6 @@ impl<'a, H: Hands> Deployment<'a, H> {
         Ok(())
     }
 
-    /// Refreshes times, writes the fingerprint, and flushes.
     fn finish(&self, plan: &Plan) -> Result<()> {
         let mut folders = BTreeSet::new();
         for step in &plan.steps {

@@ -22,7 +22,6 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         let (parent, name) = parts(folder);
         let budget = budgets.at(parent)?;
         budget.name(parent, name);
-        // Its entries `.` and `..`.
         budget.take(1);
         *budget.folder(folder) += 2;
     }

@@ -30,7 +30,6 @@ const LIST: usize = 500;
 const LIST_COUNT: usize = 508;
 const NEXT_COUNT: usize = 496;
 
-/// To the disk of the running root; only what differs.
 pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     let active = Roots::of(facts)?.active;
     let disk = active.disk.and_then(|dev| facts.device(dev)).ok_or_else(|| {
@@ -70,7 +69,6 @@ pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// Without the bytes in the place of the partition table.
 fn first_sector_code(path: &Path) -> Result<Vec<u8>> {
     let mut image = read_image(path)?;
     if image.len() < CODE || image.len() > SECTOR {
@@ -103,10 +101,8 @@ impl GapWriter<'_> {
     }
 }
 
-/// The space between the master boot record and the first partition.
 struct Gap {
     end: usize,
-    /// Byte offset of a copy.
     middle: usize,
 }
 
@@ -133,7 +129,6 @@ impl Gap {
         Ok(Gap { end, middle: end / 2 / SECTOR * SECTOR })
     }
 
-    /// Whether the BIOS starts the copy.
     fn copy_is_started(&self, node: &Path) -> Result<bool> {
         let loads = number(&read(node, 0, SECTOR)?, LOADS);
         let copy = read(node, self.middle, SECTOR)?;
@@ -160,13 +155,11 @@ impl Aside {
         }
         let Some(aside) = Self::told(at, code, core) else { return Ok(None) };
         let there = read(node, at, aside.core.len())?;
-        // A copy of an earlier run, or nothing.
         let own = if is_told(&there, at) { sectors(&there).unwrap_or(0).saturating_mul(SECTOR) } else { 0 };
         let free = there.iter().skip(own).all(|b| *b == 0);
         Ok(free.then_some(aside))
     }
 
-    /// Changes the copies for their place.
     fn told(at: usize, code: &[u8], core: &[u8]) -> Option<Aside> {
         let (mut code, mut core) = (code.to_vec(), core.to_vec());
         let known = number(&code, LOADS)? == 1
@@ -179,7 +172,6 @@ impl Aside {
     }
 }
 
-/// Whether this is a `core.img` changed for byte `at`.
 fn is_told(core: &[u8], at: usize) -> bool {
     number(core, LIST) == Some(sector(at) + 1)
 }

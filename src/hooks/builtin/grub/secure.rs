@@ -62,14 +62,12 @@ impl Pair {
         }
     }
 
-    /// Files that only use space.
     fn remove(&self, name: &OsStr) {
         if let Err(e) = file::remove(&self.there, name) {
             tracing::warn!("cannot remove {}: {e}", self.there.path().join(name).display());
         }
     }
 
-    /// Loaders with one variant or both.
     fn loaders(&self) -> io::Result<BTreeSet<OsString>> {
         let files =
             self.there.list()?.into_iter().filter(|(_, kind)| kind.is_none_or(|k| k == FileKind::File));
@@ -122,7 +120,6 @@ pub(super) fn put_in_place(paths: &Paths, uefi: bool) -> Result<()> {
     Ok(())
 }
 
-/// Removes the files for encrypted disks from one that is not encrypted.
 pub(super) fn remove(paths: &Paths) {
     for name in [FOR_UEFI, FOR_BIOS] {
         let pair = match Pair::open(paths, name) {
