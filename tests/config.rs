@@ -375,12 +375,12 @@ fn invalid_values_name_the_key_and_its_line() {
         (
             last("BOOTLOADER_SKIP_OUTPUT_BLOCKS=18446744073709551615"),
             "BOOTLOADER_SKIP_OUTPUT_BLOCKS",
-            "beyond the end",
+            "past the end",
         ),
         (
             last("BOOTLOADER_SKIP_OUTPUT_BLOCKS=9007199254740992"),
             "BOOTLOADER_SKIP_OUTPUT_BLOCKS",
-            "beyond the end",
+            "past the end",
         ),
         (last("BOOTLOADER_SKIP_OUTPUT_BLOCKS=x"), "BOOTLOADER_SKIP_OUTPUT_BLOCKS", "is not a number"),
         (last("BOOTLOADER_IMAGE=../u-boot"), "BOOTLOADER_IMAGE", "leads out of the boot partition"),

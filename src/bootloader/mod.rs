@@ -166,7 +166,7 @@ pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Res
     judge(target, write, read_image(&write.image)?, coming)
 }
 
-pub fn prepare_bytes(write: &Write, image: Vec<u8>, paths: &Paths) -> Result<Prepared> {
+pub(crate) fn prepare_bytes(write: &Write, image: Vec<u8>, paths: &Paths) -> Result<Prepared> {
     judge(find(&write.device, paths)?, write, image, None)
 }
 
@@ -196,7 +196,7 @@ fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
     Err(Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name))
 }
 
-pub fn read_image(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read_image(path: &Path) -> Result<Vec<u8>> {
     let shown = path.display();
     let wrong = |code, why: &str| {
         let hint = "name the bootloader's file";
@@ -282,7 +282,7 @@ impl Prepared {
 
     /// [`run`](Self::run) for a system that shuts down next. A protection that was not restored is only a warning, because the
     /// kernel sets it at each start, and the bootloader is complete.
-    pub fn run_before_power_off(&self) -> Result<Written> {
+    pub(crate) fn run_before_power_off(&self) -> Result<Written> {
         let (written, left) = self.attempt()?;
         if let Some(left) = left {
             tracing::warn!("{}; the next start protects it", left.message());

@@ -111,7 +111,7 @@ impl<'a> Sequence<'a> {
 
     /// The most bytes that a run would write.
     #[must_use]
-    pub fn cost(&self, difference: &Difference) -> u64 {
+    pub(crate) fn cost(&self, difference: &Difference) -> u64 {
         difference.bytes(&self.head)
     }
 

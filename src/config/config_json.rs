@@ -128,7 +128,7 @@ impl ConfigJson {
 
     /// Whether update hooks show what they do: 1 as a number or as a text, as the scripts compared the output of `jq`.
     #[must_use]
-    pub fn is_debug(&self) -> bool {
+    pub(crate) fn is_debug(&self) -> bool {
         match self.object.get("debug") {
             Some(Value::String(text)) => text == "1",
             Some(Value::Number(number)) => number.as_f64() == Some(1.0),
@@ -148,7 +148,7 @@ impl ConfigJson {
     }
 
     #[must_use]
-    pub fn lacks_development_mode(&self) -> bool {
+    pub(crate) fn lacks_development_mode(&self) -> bool {
         match self.object.get(DEVELOPMENT_MODE) {
             None | Some(Value::Null) => true,
             Some(Value::String(text)) => text.is_empty(),
@@ -158,7 +158,7 @@ impl ConfigJson {
 
     /// The text with `developmentMode` true; all other values unchanged.
     #[must_use]
-    pub fn with_development_mode(&self) -> Vec<u8> {
+    pub(crate) fn with_development_mode(&self) -> Vec<u8> {
         let mut lines = self.lines_without(DEVELOPMENT_MODE);
         lines.push(format!("  \"{DEVELOPMENT_MODE}\": true"));
         laid_out(&lines)

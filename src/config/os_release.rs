@@ -30,7 +30,7 @@ impl OsRelease {
 
     /// Whether it is a development image, from when production and development images were built separately.
     #[must_use]
-    pub fn is_development(&self) -> bool {
+    pub(crate) fn is_development(&self) -> bool {
         self.get("VARIANT") == Some("Development")
     }
 }

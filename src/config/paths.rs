@@ -48,7 +48,7 @@ impl Paths {
 
     /// While a flasher medium runs: a copy in memory, because the medium is not written to.
     #[must_use]
-    pub fn flasher_config_json(&self) -> PathBuf {
+    pub(crate) fn flasher_config_json(&self) -> PathBuf {
         self.at("/mnt/boottmp/config.json")
     }
 
@@ -82,7 +82,7 @@ impl Paths {
 
     /// copal's own files until the next boot.
     #[must_use]
-    pub fn run_files(&self) -> PathBuf {
+    pub(crate) fn run_files(&self) -> PathBuf {
         self.at("/run/copal")
     }
 
@@ -101,7 +101,7 @@ impl Paths {
 }
 
 /// The system's shell parts have the mount point in this variable (`balena-config-defaults`).
-pub const PLAIN_BOOT_VARIABLE: &str = "BALENA_NONENC_BOOT_MOUNTPOINT";
+const PLAIN_BOOT_VARIABLE: &str = "BALENA_NONENC_BOOT_MOUNTPOINT";
 
 /// Where boards with encryption mount their unencrypted boot partition: `/mnt/` and its label without `balena-` (meta-balena,
 /// `BALENA_NONENC_BOOT_MOUNT`). Nothing else is ever mounted there.

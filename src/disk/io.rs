@@ -78,7 +78,7 @@ impl<'a> Io<'a> {
     }
 
     /// Reads at any offset. `buffer` grows to hold all blocks concerned.
-    pub fn read_any<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
+    pub(crate) fn read_any<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
         let outer = outward(&(offset..offset + len), self.block() as u64);
         let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
         if buffer.len() < whole {
@@ -90,7 +90,7 @@ impl<'a> Io<'a> {
     }
 
     /// Writes at any offset: blocks that are only partly covered are read, merged and written.
-    pub fn write_any(&self, bytes: &[u8], offset: u64) -> Result<()> {
+    pub(crate) fn write_any(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let block = self.block();
         let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
         let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
@@ -213,7 +213,7 @@ fn is_media_error(e: &io::Error) -> bool {
 }
 
 #[must_use]
-pub fn outward(range: &Range<u64>, block: u64) -> Range<u64> {
+fn outward(range: &Range<u64>, block: u64) -> Range<u64> {
     let block = block.max(1);
     range.start - range.start % block..range.end.next_multiple_of(block)
 }

@@ -15,12 +15,12 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-pub use node::{claimed, resolve};
+pub(crate) use node::{claimed, resolve};
 
 use crate::config::paths::Paths;
 use crate::sys::mount::{Mount, Swap};
 
-pub type Dev = (u32, u32);
+pub(crate) type Dev = (u32, u32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -39,7 +39,7 @@ pub enum Role {
 
 impl Role {
     #[must_use]
-    pub const fn describe(self) -> &'static str {
+    pub(crate) const fn describe(self) -> &'static str {
         match self {
             Role::Disk => "a disk",
             Role::Partition => "a partition",
@@ -162,7 +162,7 @@ impl Facts {
 
     /// The devices and all that is stacked on them, partitions included.
     #[must_use]
-    pub fn all_above(&self, start: impl IntoIterator<Item = Dev>) -> BTreeSet<Dev> {
+    pub(crate) fn all_above(&self, start: impl IntoIterator<Item = Dev>) -> BTreeSet<Dev> {
         self.closure(start, |d| &d.above)
     }
 
@@ -191,7 +191,7 @@ impl Facts {
         self.all_below(origins)
     }
 
-    pub fn medium_partitions(&self) -> Vec<&Device> {
+    pub(crate) fn medium_partitions(&self) -> Vec<&Device> {
         let medium = self.medium();
         let disks = medium.iter().filter_map(|d| self.device(*d));
         let parts: BTreeSet<Dev> = disks.flat_map(|d| d.above.iter().copied()).collect();

@@ -14,7 +14,7 @@ use crate::sys::block::major_minor;
 const MAX_LINKS: usize = 40;
 
 /// Follows all symbolic links of an absolute path; `/` means the root of `paths`. The last component need not exist.
-pub fn resolve(paths: &Paths, path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn resolve(paths: &Paths, path: &Path) -> io::Result<PathBuf> {
     let mut todo: VecDeque<OsString> = components(path);
     let mut done = PathBuf::from("/");
     let mut links = 0;
@@ -71,7 +71,7 @@ pub(super) fn dev_at(paths: &Paths, path: &Path, named: impl Fn(&str) -> Option<
 
 /// Whether the kernel or another program holds a block device exclusively, in any mount namespace. `false` where unknown.
 #[must_use]
-pub fn claimed(node: &Path) -> bool {
+pub(crate) fn claimed(node: &Path) -> bool {
     let is_block = fs::metadata(node).is_ok_and(|m| m.file_type().is_block_device());
     // Read-only: when a writable file is closed, udev probes the disk again.
     let busy = || {

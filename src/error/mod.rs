@@ -75,20 +75,20 @@ impl Error {
 
     /// Replaces the remedy of the code where that is not exact enough.
     #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     #[must_use]
-    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub(crate) fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
     /// Adds a clause to the message, after earlier ones.
     #[must_use]
-    pub fn and_also(mut self, text: &str) -> Self {
+    pub(crate) fn and_also(mut self, text: &str) -> Self {
         self.note = Some(match self.note {
             Some(before) => format!("{before}; {text}"),
             None => text.to_owned(),
@@ -98,7 +98,7 @@ impl Error {
 
     /// Writing to the target had begun.
     #[must_use]
-    pub fn after_write(mut self) -> Self {
+    pub(crate) fn after_write(mut self) -> Self {
         self.effect = Effect::Written;
         self
     }

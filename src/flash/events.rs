@@ -10,7 +10,7 @@ pub fn requested() {
 }
 
 /// The target is known: a failure names it from now on.
-pub fn planned(plan: &Plan) {
+pub(crate) fn planned(plan: &Plan) {
     let device = plan.target.name.display().to_string();
     log::failing_as(events::FLASH_FAILED, &[("COPAL_DEVICE", &device)]);
 }

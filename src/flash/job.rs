@@ -69,7 +69,7 @@ impl TargetSource {
 impl Request {
     /// From the environment, with everything in its usual place.
     #[must_use]
-    pub fn of_environment(paths: Paths) -> Self {
+    pub(crate) fn of_environment(paths: Paths) -> Self {
         let config_json = std::env::var_os("CONFIG_PATH").filter(|p| !p.is_empty()).map(Into::into);
         Request { paths, config_json, ..Request::default() }
     }
@@ -81,7 +81,7 @@ impl Request {
 
     /// A whole installation needs a configuration and a disk.
     #[must_use]
-    pub fn is_installation(&self) -> bool {
+    pub(crate) fn is_installation(&self) -> bool {
         let named = self.image.is_some() && self.target.is_some() && self.conf.is_none();
         let to_a_file = self.target.as_ref().is_some_and(|t| !is_block_device(t));
         !(self.image_only || named || to_a_file)
@@ -93,7 +93,7 @@ fn is_block_device(path: &Path) -> bool {
 }
 
 #[derive(Debug)]
-pub struct Inputs {
+pub(crate) struct Inputs {
     /// `None` where image and target were both named.
     pub conf: Option<FlasherConf>,
     /// `None` where there is no `config.json`.
@@ -103,7 +103,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    pub fn read(request: &Request) -> Result<Inputs> {
+    pub(crate) fn read(request: &Request) -> Result<Inputs> {
         let conf = match (&request.conf, &request.image, &request.target) {
             (None, Some(_), Some(_)) => None,
             _ => Some(FlasherConf::load(&request.flasher_conf())?),
@@ -133,12 +133,12 @@ impl Inputs {
         Ok(Inputs { conf, config, source, image })
     }
 
-    pub fn target(&self, paths: &Paths) -> Result<Target> {
+    pub(crate) fn target(&self, paths: &Paths) -> Result<Target> {
         self.source.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
     }
 
     /// Checks image and target, and makes the plan. Writes nothing.
-    pub fn prepare(self, request: &Request, progress: &dyn Progress) -> Result<Prepared> {
+    pub(crate) fn prepare(self, request: &Request, progress: &dyn Progress) -> Result<Prepared> {
         let Inputs { conf, source, image, .. } = self;
         let paths = &request.paths;
         // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.

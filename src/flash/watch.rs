@@ -45,7 +45,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Reports to the dashboard from now on, if the device belongs to a fleet. Without systemd no service would forward it.
-    pub fn report_to_owner(&self, paths: &Paths, config: Option<&ConfigJson>) {
+    pub(crate) fn report_to_owner(&self, paths: &Paths, config: Option<&ConfigJson>) {
         if !systemd::is_running(paths.root()) {
             return;
         }
@@ -57,11 +57,11 @@ impl<'a> Watch<'a> {
     }
 
     /// From now on the board drives the LED.
-    pub fn hands_off(&self) {
+    pub(crate) fn hands_off(&self) {
         self.led.show(Pattern::HandsOff);
     }
 
-    pub fn planned(&self, plan: &Plan) {
+    pub(crate) fn planned(&self, plan: &Plan) {
         events::planned(plan);
     }
 

@@ -53,7 +53,7 @@ impl Extent<'_> {
 /// Threads of a pass: one may block in a write, one digests, one decodes; more where there are more processors. Each
 /// takes one or two chunks of memory.
 #[must_use]
-pub fn workers() -> usize {
+pub(crate) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(1, 4) + 1
 }
 

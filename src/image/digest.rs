@@ -23,7 +23,7 @@ impl Digest256 {
     }
 
     #[must_use]
-    pub fn from_hex(text: &str) -> Option<Self> {
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 64 {
             return None;
@@ -57,7 +57,7 @@ impl serde::Serialize for Digest256 {
 }
 
 #[must_use]
-pub fn is_zero(data: &[u8]) -> bool {
+pub(crate) fn is_zero(data: &[u8]) -> bool {
     // All bytes of a slice are equal if it equals itself shifted by one; `memcmp` compares at memory speed on every target.
     match data {
         [] => true,
@@ -71,7 +71,7 @@ pub fn chunk_digest(data: &[u8]) -> Digest256 {
 }
 
 #[must_use]
-pub fn zero_chunk() -> Digest256 {
+pub(crate) fn zero_chunk() -> Digest256 {
     static ZERO: OnceLock<Digest256> = OnceLock::new();
     *ZERO.get_or_init(|| Digest256::of(&vec![0; CHUNK_LEN]))
 }

@@ -64,7 +64,7 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
 /// Size and partition table of a raw image from its headers, without checks. A compressed image shows neither before it is
 /// decoded.
 #[must_use]
-pub fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
+pub(crate) fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
     if image.format != Format::Raw {
         return (None, None);
     }

@@ -21,7 +21,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(crate) use bzip2::Bzip2;
-pub use inspect::{check_sector_size, glance, inspect};
+pub(crate) use inspect::glance;
+pub use inspect::{check_sector_size, inspect};
 pub(crate) use locate::CORRECT_NAME;
 pub use locate::{find, locate};
 pub use pass::{FileDigest, digest_file};
@@ -30,7 +31,7 @@ use super::image::digest::Digest256;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
 
-pub const BOOT_LABEL: &str = "resin-boot";
+pub(crate) const BOOT_LABEL: &str = "resin-boot";
 
 /// How an image is stored, by its first bytes, never by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]

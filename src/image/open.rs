@@ -61,7 +61,7 @@ impl Image {
     }
 
     #[must_use]
-    pub fn with_window(mut self, bytes: u64) -> Image {
+    pub(crate) fn with_window(mut self, bytes: u64) -> Image {
         self.window = bytes;
         self
     }

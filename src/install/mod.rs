@@ -44,7 +44,7 @@ pub struct Installed {
 }
 
 /// `resin-init-flasher`: installs, then ends the running system. Takes no arguments.
-pub fn resin_init_flasher(args: &[OsString]) -> Result<()> {
+pub(crate) fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     if let Some(arg) = args.first() {
         let message =
             format!("unexpected argument '{}': this program takes none, and flashes", arg.to_string_lossy());

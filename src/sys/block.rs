@@ -147,7 +147,7 @@ impl Device {
     }
 
     /// Whether `path` still leads to the open file. `false` after a rename over it, its removal, or a link to another file.
-    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+    pub(crate) fn is_at(&self, path: &Path) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(path) {
             Ok(now) => Ok((now.dev(), now.ino()) == (open.dev(), open.ino())),
@@ -158,7 +158,7 @@ impl Device {
 
     /// Whether the device refuses writes; an open plain file never does.
     #[allow(unsafe_code)]
-    pub fn is_read_only(&self) -> io::Result<bool> {
+    pub(crate) fn is_read_only(&self) -> io::Result<bool> {
         if !self.is_block {
             return Ok(false);
         }
@@ -170,7 +170,7 @@ impl Device {
 
     /// Makes the kernel read the partition table again; retries for `timeout` while the disk is busy.
     #[allow(unsafe_code)]
-    pub fn reread_partitions(&self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn reread_partitions(&self, timeout: Duration) -> io::Result<()> {
         let end = std::time::Instant::now() + timeout;
         loop {
             // SAFETY: BLKRRPART takes no argument.
@@ -312,7 +312,7 @@ fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
 }
 
 /// Makes the name of a file durable: flushes its folder.
-pub fn sync_name(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
     let parent = std::path::absolute(path)?.parent().map(Path::to_owned);
     parent.map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

@@ -1,21 +1,21 @@
 use std::ops::{Deref, DerefMut};
 
 /// Memory alignment for direct I/O, in bytes: a page, more than any block layer requires.
-pub const ALIGN: usize = 4096;
+pub(crate) const ALIGN: usize = 4096;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; ALIGN]);
 
 /// Zeroed bytes that start on a page boundary.
-pub struct Buffer {
+pub(crate) struct Buffer {
     pages: Vec<Page>,
     len: usize,
 }
 
 impl Buffer {
     #[must_use]
-    pub fn zeroed(len: usize) -> Self {
+    pub(crate) fn zeroed(len: usize) -> Self {
         Buffer { pages: vec![Page([0; ALIGN]); len.div_ceil(ALIGN)], len }
     }
 }

@@ -7,7 +7,7 @@ use super::block::major_minor;
 
 /// The file behind a loop device, as the driver holds it, wherever that file is visible now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backing {
+pub(crate) struct Backing {
     pub file_system: (u32, u32),
     pub inode: u64,
     /// Set where a block device is behind the loop device, and not a file.
@@ -33,7 +33,7 @@ mod ioctl {
 }
 
 #[allow(unsafe_code)]
-pub fn backing(node: &Path) -> io::Result<Backing> {
+pub(crate) fn backing(node: &Path) -> io::Result<Backing> {
     let file = File::open(node)?;
     let mut info = LoopInfo64 { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
     // SAFETY: the kernel fills at most `sizeof(struct loop_info64)` bytes, which `LoopInfo64` has (tested below).

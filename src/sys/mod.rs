@@ -5,7 +5,7 @@ pub mod buffer;
 pub mod command;
 pub mod file;
 pub mod log;
-pub mod loopdev;
+pub(crate) mod loopdev;
 pub mod mount;
 pub mod mtd;
 pub mod notify;

@@ -11,12 +11,12 @@ use nix::fcntl::FlockArg;
 
 use super::block::Medium;
 
-pub const CHAR_MAJOR: u32 = 90;
+pub(crate) const CHAR_MAJOR: u32 = 90;
 
-pub const BLOCK_MAJOR: u32 = 31;
+pub(crate) const BLOCK_MAJOR: u32 = 31;
 
 /// The device accepts writes: not a ROM, and not declared read-only.
-pub const WRITEABLE: u32 = 0x400;
+pub(crate) const WRITEABLE: u32 = 0x400;
 
 /// `struct mtd_info_user`.
 #[derive(Debug, Default, Clone, Copy)]
@@ -102,7 +102,7 @@ impl Mtd {
 
     /// Whether a range is locked against writes; `None` where the chip or its driver does not report it.
     #[allow(unsafe_code)]
-    pub fn is_locked(&self, start: u64, length: u64) -> io::Result<Option<bool>> {
+    pub(crate) fn is_locked(&self, start: u64, length: u64) -> io::Result<Option<bool>> {
         let mut range = range(start, length)?;
         // SAFETY: MEMISLOCKED reads one `erase_info_user` (its direction bits notwithstanding), which lives through it.
         match unsafe { ioctl::memislocked(self.file.as_raw_fd(), &raw mut range) } {
@@ -129,7 +129,7 @@ impl Mtd {
     }
 
     #[allow(unsafe_code)]
-    pub fn is_bad(&self, offset: u64) -> io::Result<bool> {
+    pub(crate) fn is_bad(&self, offset: u64) -> io::Result<bool> {
         let offset = nix::libc::loff_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: MEMGETBADBLOCK reads one `loff_t` where the pointer leads, which lives through the call.
         match unsafe { ioctl::memgetbadblock(self.file.as_raw_fd(), &raw const offset) } {

@@ -61,7 +61,7 @@ fn notify(send: impl Fn(&OsStr) -> io::Result<()>) {
 }
 
 /// `socket`: a path, or `@` and the name of an abstract socket.
-pub fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
+fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
     // A line break would start another assignment, such as READY=1.
     let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
     send(socket, &format!("STATUS={line}\n"))

@@ -17,18 +17,18 @@ const AT_ONCE: usize = 4096;
 
 /// Writes only when the descriptor accepts the bytes. After one timeout, it does not wait for the reader again until that
 /// reads.
-pub struct BoundedOutput<F> {
+pub(crate) struct BoundedOutput<F> {
     out: F,
     timed_out: AtomicBool,
 }
 
 impl<F: AsFd> BoundedOutput<F> {
-    pub const fn new(out: F) -> Self {
+    pub(crate) const fn new(out: F) -> Self {
         BoundedOutput { out, timed_out: AtomicBool::new(false) }
     }
 
     /// Whether the reader accepts a line now. Waits only for a reader that was not late before.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         let wait = if self.timed_out.load(Ordering::Relaxed) { 0 } else { TIMEOUT_MS };
         let open = is_writable(self.out.as_fd(), wait).unwrap_or(false);
         self.timed_out.store(!open, Ordering::Relaxed);
@@ -36,12 +36,12 @@ impl<F: AsFd> BoundedOutput<F> {
     }
 
     /// Writes a line of at most [`AT_ONCE`] bytes as a whole, or not at all.
-    pub fn line(&self, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn line(&self, text: &[u8]) -> io::Result<()> {
         self.parts(text, BoundedOutput::is_open)
     }
 
     /// [`BoundedOutput::line`] for the program's last line: always waits up to ten seconds.
-    pub fn last_line(&self, text: &[u8]) -> io::Result<()> {
+    pub(crate) fn last_line(&self, text: &[u8]) -> io::Result<()> {
         self.parts(text, |this| is_writable(this.out.as_fd(), LAST_TIMEOUT_MS).unwrap_or(false))
     }
 

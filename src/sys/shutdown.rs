@@ -44,7 +44,7 @@ impl<'a> ShutdownMethod<'a> {
 /// For each method in order: flushes, calls it, and waits. `flush` must return, even where a disk hangs. On success the system
 /// ends during a wait, so a return is a failure; the texts are the results of the methods that this system has.
 #[must_use]
-pub fn shut_down(
+pub(crate) fn shut_down(
     ending: Shutdown,
     methods: Vec<ShutdownMethod<'_>>,
     mut flush: impl FnMut(),

@@ -22,7 +22,7 @@ extern "C" fn note(signal: nix::libc::c_int) {
 
 /// SIGTERM then ends the program at once, as a success: while the power goes off, the service manager stops all services.
 #[allow(unsafe_code)]
-pub fn term_is_success() -> io::Result<()> {
+pub(crate) fn term_is_success() -> io::Result<()> {
     extern "C" fn end(_signal: nix::libc::c_int) {
         // SAFETY: async-signal-safe, unlike `exit`: nothing of the program runs any more.
         unsafe { nix::libc::_exit(0) }
@@ -35,7 +35,7 @@ pub fn term_is_success() -> io::Result<()> {
 
 /// From now on a lost terminal ends neither this program nor its children.
 #[allow(unsafe_code)]
-pub fn ignore_hangup() -> io::Result<()> {
+pub(crate) fn ignore_hangup() -> io::Result<()> {
     let ignored = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is installed.
     unsafe { sigaction(Signal::SIGHUP, &ignored) }?;
@@ -117,7 +117,7 @@ fn restore(former: &mut Vec<(Signal, SigAction)>) {
 
 /// Whether SIGHUP came: then the other signals may come from the end of its session.
 #[must_use]
-pub fn hung_up() -> bool {
+pub(crate) fn hung_up() -> bool {
     HUNG_UP.load(Ordering::Relaxed)
 }
 

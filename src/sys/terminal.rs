@@ -6,14 +6,14 @@ mod raw {
 }
 
 #[must_use]
-pub fn stderr_is_terminal() -> bool {
+pub(crate) fn stderr_is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
 /// `None` where there is no terminal, or where it does not know its width (serial consoles).
 #[must_use]
 #[allow(unsafe_code)]
-pub fn stderr_width() -> Option<u16> {
+pub(crate) fn stderr_width() -> Option<u16> {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ fills the structure that it is given, which lives until the call returns; other descriptors than a terminal
     // give ENOTTY.

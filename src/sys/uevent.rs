@@ -92,7 +92,7 @@ const IDLE: Duration = Duration::from_millis(200);
 
 /// Waits until udev was idle for a moment, so that the links in `/dev/disk` exist; `false` after `deadline`. Without udev `true`.
 #[must_use]
-pub fn udev_settled(root: &Path, deadline: Instant) -> bool {
+pub(crate) fn udev_settled(root: &Path, deadline: Instant) -> bool {
     let folder = root.join("run/udev");
     if !folder.join("control").exists() {
         return true;

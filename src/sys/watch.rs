@@ -31,7 +31,7 @@ impl Watch {
     }
 
     /// A file that is closed. A repeated call has no effect.
-    pub fn closing(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn closing(&self, path: &Path) -> io::Result<()> {
         self.0.add_watch(path, AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_CLOSE_NOWRITE)?;
         Ok(())
     }

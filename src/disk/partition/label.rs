@@ -4,7 +4,7 @@
 use std::io;
 
 /// Fills the buffer from a byte offset. `UnexpectedEof`: the device or image ends before.
-pub type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
+pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
 const ENTRY: usize = 32;
 
@@ -44,7 +44,9 @@ fn find(read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
 }
 
 /// The UUID of the ext2/3/4 file system that starts at offset 0 of `read_at`, in lower case with dashes; `None` for any other.
-pub fn ext_uuid(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<String>> {
+pub(crate) fn ext_uuid(
+    read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<Option<String>> {
     let mut superblock = [0; 136];
     match read_at(1024, &mut superblock) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

@@ -27,7 +27,7 @@ pub(super) struct MbrPartitions {
 pub(super) const TABLE: Range<u64> = 446..SECTOR;
 
 /// The disk signature, which is part of the PARTUUIDs of an MBR.
-pub const SIGNATURE: Range<u64> = 440..444;
+pub(crate) const SIGNATURE: Range<u64> = 440..444;
 
 #[derive(Clone, Copy)]
 struct PartitionEntry {

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 pub use file_system::file_system;
 use label::{ReadAt, label};
-pub use mbr::SIGNATURE;
+pub(crate) use mbr::SIGNATURE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -18,7 +18,7 @@ pub struct Identity {
 impl Identity {
     /// The serial number may have appeared since: udev reads it some time after the kernel has added the disk.
     #[must_use]
-    pub fn is_still(&self, later: &Identity) -> bool {
+    pub(crate) fn is_still(&self, later: &Identity) -> bool {
         (self.dev, self.size) == (later.dev, later.size)
             && (self.serial.is_none() || self.serial == later.serial)
     }

@@ -78,7 +78,7 @@ pub struct Choice {
 }
 
 /// All names that the patterns match, in the order of the patterns. `matches` returns paths below the root's `/dev`.
-pub fn candidates<P>(
+pub(crate) fn candidates<P>(
     patterns: &[P],
     paths: &Paths,
     matches: impl Fn(&P) -> io::Result<Vec<PathBuf>>,
@@ -105,7 +105,7 @@ pub fn choose(candidates: &[Candidate], facts: &Facts, image: Option<ImageSize>)
 }
 
 /// For repeated choices: rejections in `logged` are not logged again.
-pub fn choose_again(
+pub(crate) fn choose_again(
     candidates: &[Candidate],
     facts: &Facts,
     image: Option<ImageSize>,

@@ -11,7 +11,7 @@ use super::{Command, End};
 
 /// A process. Its start time distinguishes it from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Mark {
+pub(crate) struct Mark {
     pub pid: u32,
     /// In clock ticks since the system started (field 22 of `/proc/PID/stat`, proc(5)).
     pub began: u64,
@@ -20,7 +20,7 @@ pub struct Mark {
 impl Mark {
     /// The process that has the number now; `None` where there is none, or one that has ended.
     #[must_use]
-    pub fn of(pid: u32) -> Option<Mark> {
+    pub(crate) fn of(pid: u32) -> Option<Mark> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The program's name is in parentheses, and may contain blanks and parentheses.
         let mut fields = text.rsplit(')').next()?.split_ascii_whitespace();
@@ -36,7 +36,7 @@ impl Mark {
 
 /// A running program that outlives this one.
 #[derive(Debug)]
-pub struct Apart {
+pub(crate) struct Apart {
     mark: Mark,
     child: Option<Child>,
     end: Option<Option<End>>,
@@ -44,7 +44,7 @@ pub struct Apart {
 
 impl Command {
     /// Writes its standard output to `out`; standard error is inherited.
-    pub fn start_apart(mut self, out: File) -> io::Result<Apart> {
+    pub(crate) fn start_apart(mut self, out: File) -> io::Result<Apart> {
         self.inner.stdin(Stdio::null()).stdout(out).stderr(Stdio::inherit());
         let child = self.inner.spawn()?;
         // A process that has ended keeps its number until it is reaped.
@@ -56,17 +56,17 @@ impl Command {
 impl Apart {
     /// A process that an earlier one has started. Its exit status is unknown.
     #[must_use]
-    pub fn found(mark: Mark) -> Self {
+    pub(crate) fn found(mark: Mark) -> Self {
         Apart { mark, child: None, end: None }
     }
 
     #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         self.mark
     }
 
     /// `None` while it runs; then its exit, if that is known.
-    pub fn ended(&mut self) -> Option<Option<End>> {
+    pub(crate) fn ended(&mut self) -> Option<Option<End>> {
         if self.end.is_none() {
             self.end = match &mut self.child {
                 Some(child) => match child.try_wait() {
@@ -87,7 +87,7 @@ impl Apart {
     }
 
     /// Sends SIGTERM to the process itself; it ends its own children.
-    pub fn ask_to_end(&mut self) -> io::Result<()> {
+    pub(crate) fn ask_to_end(&mut self) -> io::Result<()> {
         if self.ended().is_some() {
             return Ok(());
         }

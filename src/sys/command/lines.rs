@@ -3,12 +3,12 @@ pub const LONGEST: usize = 8 << 10;
 
 /// Lossy UTF-8, without line ends. Of a line that a program overwrites with `\r` (a progress counter) the last text remains.
 #[derive(Default)]
-pub struct Splitter {
+pub(crate) struct Splitter {
     rest: Vec<u8>,
 }
 
 impl Splitter {
-    pub fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], mut line: impl FnMut(String)) {
         for part in bytes.split_inclusive(|&b| b == b'\n') {
             let mut part = part;
             while !part.is_empty() {
@@ -30,7 +30,7 @@ impl Splitter {
         }
     }
 
-    pub fn end(&mut self) -> Option<String> {
+    pub(crate) fn end(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.rest);
         (!rest.is_empty()).then(|| text(&rest))
     }

@@ -9,7 +9,7 @@ use tracing::Level;
 use super::{Command, End, Event};
 
 /// Not passed on: the system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
-pub const NOT_PASSED_ON: &str = "CRYPT";
+pub(crate) const NOT_PASSED_ON: &str = "CRYPT";
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
@@ -20,13 +20,13 @@ pub struct Ended {
 
 impl Ended {
     #[must_use]
-    pub fn because(&self) -> io::Error {
+    pub(crate) fn because(&self) -> io::Error {
         because(self.end, &self.last)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Speaker<'a> {
+pub(crate) struct Speaker<'a> {
     /// Prefix of each line.
     pub name: &'a str,
     /// Name in a warning about silence.
@@ -39,7 +39,7 @@ pub struct Speaker<'a> {
 
 impl Command {
     /// Runs the program to its end and logs its output line by line. `started` gets its process number.
-    pub fn run_logged(self, speaker: Speaker<'_>, started: impl FnOnce(u32)) -> io::Result<Ended> {
+    pub(crate) fn run_logged(self, speaker: Speaker<'_>, started: impl FnOnce(u32)) -> io::Result<Ended> {
         let begun = Instant::now();
         let mut running = self.without(NOT_PASSED_ON).start()?;
         started(running.id());
@@ -69,7 +69,7 @@ impl Speaker<'_> {
     }
 }
 
-pub fn warn_of_silence(name: &str, time: Duration) {
+pub(crate) fn warn_of_silence(name: &str, time: Duration) {
     let minutes = time.as_secs() / 60;
     tracing::warn!("{name} has been silent for {minutes} min; copal still waits for it");
 }
@@ -81,7 +81,7 @@ pub fn keep(last: &mut String, line: &str) {
 }
 
 #[must_use]
-pub fn because(end: End, last: &str) -> io::Error {
+pub(crate) fn because(end: End, last: &str) -> io::Error {
     const MOST: usize = 200;
     let words: String = last.chars().take(MOST).collect();
     io::Error::other(if words.is_empty() {
@@ -93,7 +93,7 @@ pub fn because(end: End, last: &str) -> io::Error {
 
 /// Splits a line of the scripts' logging helper (`[name][LEVEL] text`).
 #[must_use]
-pub fn level_and_text(line: &str) -> (Level, &str) {
+pub(crate) fn level_and_text(line: &str) -> (Level, &str) {
     let parts = line.strip_prefix('[').and_then(|l| l.split_once("][")).and_then(|(_, l)| l.split_once("] "));
     match parts {
         Some(("ERROR", text)) => (Level::ERROR, text),

@@ -21,15 +21,17 @@ mod logged;
 mod running;
 mod script;
 
-pub use apart::{Apart, Mark};
-pub use lines::{LONGEST, Splitter};
-pub use logged::{Ended, NOT_PASSED_ON, Speaker, because, keep, level_and_text, seconds, warn_of_silence};
+pub(crate) use apart::{Apart, Mark};
+pub use lines::LONGEST;
+pub(crate) use lines::Splitter;
+pub use logged::{Ended, keep, seconds};
+pub(crate) use logged::{NOT_PASSED_ON, Speaker, because, level_and_text, warn_of_silence};
 pub use running::{Event, Running};
 use script::is_executable;
 pub use script::{Script, Start};
 
 /// A longer silence gives a warning.
-pub const SILENCE: Duration = Duration::from_secs(300);
+pub(crate) const SILENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
@@ -137,7 +139,7 @@ impl Command {
     /// Its root is also its working folder, where the program is looked up. It gets SIGTERM when the starting thread ends, even by
     /// SIGKILL: no other process knows that root.
     #[allow(unsafe_code)]
-    pub fn in_root(mut self, root: &Path) -> io::Result<Self> {
+    pub(crate) fn in_root(mut self, root: &Path) -> io::Result<Self> {
         let root = CString::new(root.as_os_str().as_bytes())?;
         let enter = move || {
             nix::unistd::chroot(root.as_c_str())?;

@@ -38,7 +38,7 @@ impl Script {
         Ok(Script { start: start(&head), executable: is_executable(path) })
     }
 
-    pub fn check_interpreter(&self) -> io::Result<()> {
+    pub(crate) fn check_interpreter(&self) -> io::Result<()> {
         match &self.start {
             Start::Named(name, _) if !is_executable(name) => {
                 let why = format!("its interpreter {} is missing", name.display());
@@ -49,7 +49,7 @@ impl Script {
     }
 
     #[must_use]
-    pub fn is_for_shell(&self) -> bool {
+    pub(crate) fn is_for_shell(&self) -> bool {
         match &self.start {
             Start::Text => true,
             Start::Binary => false,

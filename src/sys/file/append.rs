@@ -26,7 +26,7 @@ pub fn append(folder: &Folder, name: &OsStr, line: &[u8]) -> io::Result<()> {
 }
 
 /// Allocates space for the first `size` bytes of a file, whose length stays. Does nothing where the file system cannot do that.
-pub fn reserve(folder: &Folder, name: &OsStr, size: usize) -> io::Result<()> {
+pub(crate) fn reserve(folder: &Folder, name: &OsStr, size: usize) -> io::Result<()> {
     let file = at(folder.open_to_append(name), "open", name)?;
     let size = i64::try_from(size).unwrap_or(i64::MAX);
     match fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {

@@ -38,7 +38,7 @@ pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
 }
 
 /// The content that a reader of `name` must see; `None` where there is none. Changes nothing.
-pub fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     let newest = newest_complete(folder, &side_files(folder, name)?)?;
     let Some(file) = newest.map_or_else(|| folder.hold(name), |(_, file)| Ok(Some(file)))? else {
         return Ok(None);
@@ -126,7 +126,7 @@ fn commit(
 ///
 /// At every instant the file is complete. A power cut may leave a side file that shares its clusters with the file: copal
 /// recognises that, the original `fatrw` does not.
-pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+pub(crate) fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     sweep_for(folder, name)?;
     rename_side_file_by(folder, name)
 }

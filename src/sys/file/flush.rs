@@ -78,7 +78,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Writes back a whole file system, and flushes the drive below it. (Before Linux 5.8 `syncfs(2)` hides write-back errors; the
 /// flush of the node reports those of the block layer.)
-pub fn sync_file_system(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_file_system(path: &Path) -> io::Result<()> {
     let folder = File::open(path)?;
     nix::unistd::syncfs(&folder)?;
     match Drive::of(folder.metadata()?.dev()) {
@@ -90,6 +90,6 @@ pub fn sync_file_system(path: &Path) -> io::Result<()> {
 }
 
 /// Writes back the kernel's pages of a block device, and flushes the drive's cache.
-pub fn flush_node(node: &Path) -> io::Result<()> {
+pub(crate) fn flush_node(node: &Path) -> io::Result<()> {
     open(node)?.sync_all()
 }

@@ -92,7 +92,7 @@ impl Folder {
 
     /// On a FAT, names have no case and renames are not atomic.
     #[must_use]
-    pub fn is_fat(&self) -> bool {
+    pub(crate) fn is_fat(&self) -> bool {
         self.fat
     }
 
@@ -119,7 +119,7 @@ impl Folder {
     }
 
     /// Capacity of the top folder of a FAT12 or FAT16 in entries (a long name takes several); `None` where it can grow.
-    pub fn top_entries(&self) -> io::Result<Option<u64>> {
+    pub(crate) fn top_entries(&self) -> io::Result<Option<u64>> {
         let Some(boot) = self.drive.boot_sector().filter(|_| self.fat).transpose()? else { return Ok(None) };
         // Microsoft's FAT specification: BPB_RootEntCnt, 0 on FAT32.
         let (low, high) = (boot.get(17).copied().unwrap_or(0), boot.get(18).copied().unwrap_or(0));
@@ -166,7 +166,7 @@ impl Folder {
         }
     }
 
-    pub fn is_one_file(&self, a: &OsStr, b: &OsStr) -> io::Result<bool> {
+    pub(crate) fn is_one_file(&self, a: &OsStr, b: &OsStr) -> io::Result<bool> {
         let open = |name: &OsStr| {
             // Both stay open during the comparison: vfat may give an unused file another inode number.
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

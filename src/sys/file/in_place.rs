@@ -14,7 +14,7 @@ use super::replace::{Outcome, Steps, remove_side_files};
 
 /// The unit in which a drive writes, in bytes: 512 also on drives with larger physical sectors, which change a part of one by
 /// reading and writing all of it.
-pub const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
 
 pub trait InPlace: Steps {
     fn open_in_place(&self, name: &OsStr) -> io::Result<File>;

@@ -16,19 +16,22 @@ pub(crate) mod seen;
 mod side;
 mod sweep;
 
-pub use crate::sys::file::sweep::{Leftover, Swept, is_leftover, sweep};
-pub use append::{append, reserve, tail};
+pub use crate::sys::file::sweep::{Leftover, is_leftover, sweep};
+pub(crate) use append::reserve;
+pub use append::{append, tail};
 pub use commit::{
-    commit_side_files, commit_side_files_by, current_content, open_current, open_current_by,
-    rename_side_file, rename_side_file_by,
+    commit_side_files, commit_side_files_by, open_current, open_current_by, rename_side_file_by,
 };
+pub(crate) use commit::{current_content, rename_side_file};
 pub use content::Content;
-pub use flush::{flush_node, sync_file_system};
+pub(crate) use flush::{flush_node, sync_file_system};
 pub use folder::{FileKind, Folder, FolderEntry, Space};
-pub use in_place::{InPlace, SECTOR, change_in_place, differing};
+pub(crate) use in_place::SECTOR;
+pub use in_place::{InPlace, change_in_place, differing};
 pub use overwrite::{Overwrite, overwrite, overwrite_by};
-pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by, try_by};
-pub use side::is_side_file;
+pub(crate) use replace::try_by;
+pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
+pub(crate) use side::is_side_file;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -38,7 +41,7 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 
 /// For reading; never waits for a pipe, as a plain open would.
-pub fn open_regular(path: &Path) -> io::Result<File> {
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -47,7 +50,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// The whole content of a regular file that another program may have created.
-pub fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
@@ -56,7 +59,7 @@ pub fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read_whole(path, limit)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 

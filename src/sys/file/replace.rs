@@ -108,7 +108,7 @@ pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Cont
 }
 
 /// Whether [`replace_by`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
-pub fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
+pub(crate) fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
     let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
     let filled = fill(steps, &temporary, &new, content);
     let removed = unlink_held(steps, &temporary);

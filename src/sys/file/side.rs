@@ -14,7 +14,7 @@ use super::folder::bytes;
 /// Anything between the name and the ending counts, complete or not. Only a side file of a longer name is excluded:
 /// `.config.json.….md5sum` belongs to `config.json`, not to `config`, and may be its only good copy.
 #[must_use]
-pub fn is_side_file(entry: &OsStr, name: &OsStr) -> bool {
+pub(crate) fn is_side_file(entry: &OsStr, name: &OsStr) -> bool {
     is_side_file_by(entry, name, |a, b| a == b)
 }
 

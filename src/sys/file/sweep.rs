@@ -51,7 +51,7 @@ pub enum Leftover {
     Left,
 }
 
-pub type Swept = Vec<(OsString, Leftover)>;
+type Swept = Vec<(OsString, Leftover)>;
 
 /// Removes what an interrupted [`replace`](super::replace) has left in a folder (not in subfolders). Call it before anything in
 /// that folder is replaced or removed: only until then can a leftover that shares its clusters be recognised.

@@ -20,9 +20,9 @@ mod stderr;
 mod text;
 
 use journal::{Journal, JournalEntry};
-pub use stderr::{Aside, aside, is_open, stderr};
+pub use stderr::{aside, is_open, stderr};
 use text::Text;
-pub use text::printable;
+pub(crate) use text::printable;
 
 /// Sets the level: `error`, `warn`, `info` or `debug`.
 pub const LEVEL_VARIABLE: &str = "COPAL_LOG";
@@ -116,7 +116,7 @@ pub fn level() -> &'static str {
     }
 }
 
-pub fn at_least(level: Level) {
+pub(crate) fn at_least(level: Level) {
     LEVEL.fetch_max(rank(level), Ordering::Relaxed);
 }
 

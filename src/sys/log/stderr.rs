@@ -13,7 +13,7 @@ static STDERR: LazyLock<BoundedOutput<std::io::Stderr>> =
 static ASIDE: Mutex<Option<Aside>> = Mutex::new(None);
 
 /// Wraps the write of a line, such as a progress bar that must be hidden meanwhile.
-pub type Aside = Box<dyn Fn(&mut dyn FnMut()) + Send>;
+type Aside = Box<dyn Fn(&mut dyn FnMut()) + Send>;
 
 pub fn aside(around: Option<Aside>) {
     *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = around;

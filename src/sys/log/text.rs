@@ -54,7 +54,7 @@ fn is_of_the_journal(name: &str) -> bool {
 /// Escapes control characters: names, labels and serial numbers come from images, media and devices, and must not control a
 /// terminal or forge a log line.
 #[must_use]
-pub fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
         return Cow::Borrowed(text);
     }

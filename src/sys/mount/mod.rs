@@ -16,7 +16,7 @@ use nix::mount::{MntFlags, MsFlags};
 
 mod namespace;
 
-pub use namespace::{in_host_namespace, in_private_namespace, is_host_namespace};
+pub(crate) use namespace::{in_host_namespace, in_private_namespace, is_host_namespace};
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,11 @@ impl Mount {
 }
 
 /// For reading and writing, visible to all processes. Returns the first of `fstypes` that fits.
-pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) -> io::Result<&'static str> {
+pub(crate) fn mount_any(
+    node: &Path,
+    point: &Path,
+    fstypes: &'static [&'static str],
+) -> io::Result<&'static str> {
     let mut last = io::Error::from(io::ErrorKind::InvalidInput);
     for fstype in fstypes {
         match nix::mount::mount(Some(node), point, Some(*fstype), MsFlags::empty(), None::<&str>) {
@@ -65,7 +69,7 @@ pub fn mount_any(node: &Path, point: &Path, fstypes: &'static [&'static str]) ->
     Err(last)
 }
 
-pub fn mount_read_only(node: &Path, point: &Path, fstype: &'static str) -> io::Result<()> {
+pub(crate) fn mount_read_only(node: &Path, point: &Path, fstype: &'static str) -> io::Result<()> {
     Ok(nix::mount::mount(Some(node), point, Some(fstype), MsFlags::MS_RDONLY, None::<&str>)?)
 }
 
@@ -74,12 +78,12 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Mounts a virtual file system: no device, no options.
-pub fn mount_virtual(fstype: &'static str, point: &Path) -> io::Result<()> {
+pub(crate) fn mount_virtual(fstype: &'static str, point: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(fstype), point, Some(fstype), MsFlags::empty(), None::<&str>)?)
 }
 
 /// From now on, mounts and unmounts below the topmost mount at `point` have no effect elsewhere.
-pub fn make_private(point: &Path) -> io::Result<()> {
+pub(crate) fn make_private(point: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(None::<&str>, point, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>)?)
 }
 
@@ -132,12 +136,12 @@ pub struct Swap {
 }
 
 /// Skips invalid lines: a newer kernel may only add fields.
-pub fn read_mounts(path: &Path) -> io::Result<Vec<Mount>> {
+pub(crate) fn read_mounts(path: &Path) -> io::Result<Vec<Mount>> {
     Ok(parse_mounts(&fs::read(path)?))
 }
 
 /// Empty for a kernel without swap.
-pub fn read_swaps(path: &Path) -> io::Result<Vec<Swap>> {
+pub(crate) fn read_swaps(path: &Path) -> io::Result<Vec<Swap>> {
     match fs::read(path) {
         Ok(text) => Ok(parse_swaps(&text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -169,7 +173,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
 }
 
 #[must_use]
-pub fn parse_swaps(text: &[u8]) -> Vec<Swap> {
+fn parse_swaps(text: &[u8]) -> Vec<Swap> {
     let lines = text.split(|&b| b == b'\n').skip(1);
     lines
         .filter_map(|line| {
@@ -182,7 +186,7 @@ pub fn parse_swaps(text: &[u8]) -> Vec<Swap> {
 
 /// `major:minor` in decimal, with or without a line end.
 #[must_use]
-pub fn parse_dev(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn parse_dev(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
@@ -212,7 +216,7 @@ fn split_escaped(text: &[u8], separator: u8) -> Vec<Vec<u8>> {
 /// The folders of an overlay's `lowerdir`: separated by `:`, or `::` before data-only layers (Linux 6.5), with `:`, `,` and `\`
 /// in a name escaped by a backslash.
 #[must_use]
-pub fn overlay_layers(value: &OsStr) -> Vec<PathBuf> {
+pub(crate) fn overlay_layers(value: &OsStr) -> Vec<PathBuf> {
     let layers = split_escaped(value.as_bytes(), b':').into_iter();
     layers.map(|layer| OsString::from_vec(drop_backslashes(&layer)).into()).collect()
 }

@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 /// Runs `work` in the mount namespace of the first process, if that is another one with the same root; otherwise here. Mounts in a
 /// service's own namespace are not visible to other processes.
-pub fn in_host_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub(crate) fn in_host_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let Some(namespace) = other_namespace() else { return work() };
     on_a_thread(|| {
         // A thread enters a mount namespace with its own root and working folder, which threads share by default.
@@ -23,7 +23,7 @@ pub fn in_host_namespace<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -
 /// Runs `work`, and the processes that it starts, with a private copy of the present mounts. Their mounts are not visible to other
 /// processes, and the kernel removes them when the last of these processes has ended, even by SIGKILL. They do not see later
 /// mounts elsewhere, automounts included.
-pub fn in_private_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(crate) fn in_private_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     on_a_thread(|| {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)?;
         // A copied mount is a peer of the original, to which mounts below it would propagate.
@@ -42,7 +42,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
 
 /// Whether this is the mount namespace of the first process. `false` where that is unknown: only root can read it.
 #[must_use]
-pub fn is_host_namespace() -> bool {
+pub(crate) fn is_host_namespace() -> bool {
     identity("/proc/1/ns/mnt").is_some_and(|first| Some(first) == identity(OWN))
 }
 

@@ -70,7 +70,7 @@ pub fn reboot() -> Result<(), SystemdError> {
 }
 
 /// Kills every process and unmounts file systems, without stopping services. Returns once systemd has accepted the request.
-pub fn reboot_by_force() -> Result<(), SystemdError> {
+pub(crate) fn reboot_by_force() -> Result<(), SystemdError> {
     Bus::system().end_by_force(Shutdown::Reboot)
 }
 
