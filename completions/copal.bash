@@ -130,9 +130,6 @@ _copal() {
             copal__subcmd__help__subcmd__rollback,altboot)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__altboot"
                 ;;
-            copal__subcmd__help__subcmd__rollback,back)
-                cmd="copal__subcmd__help__subcmd__rollback__subcmd__back"
-                ;;
             copal__subcmd__help__subcmd__rollback,boot-check)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__boot__subcmd__check"
                 ;;
@@ -145,17 +142,17 @@ _copal() {
             copal__subcmd__help__subcmd__rollback,commit-hooks)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__commit__subcmd__hooks"
                 ;;
-            copal__subcmd__help__subcmd__rollback,good)
-                cmd="copal__subcmd__help__subcmd__rollback__subcmd__good"
-                ;;
             copal__subcmd__help__subcmd__rollback,health)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__health"
                 ;;
+            copal__subcmd__help__subcmd__rollback,mark-good)
+                cmd="copal__subcmd__help__subcmd__rollback__subcmd__mark__subcmd__good"
+                ;;
+            copal__subcmd__help__subcmd__rollback,now)
+                cmd="copal__subcmd__help__subcmd__rollback__subcmd__now"
+                ;;
             copal__subcmd__help__subcmd__rollback,parse-bootloader)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__parse__subcmd__bootloader"
-                ;;
-            copal__subcmd__help__subcmd__rollback,status)
-                cmd="copal__subcmd__help__subcmd__rollback__subcmd__status"
                 ;;
             copal__subcmd__help__subcmd__rollback,stop)
                 cmd="copal__subcmd__help__subcmd__rollback__subcmd__stop"
@@ -165,9 +162,6 @@ _copal() {
                 ;;
             copal__subcmd__rollback,altboot)
                 cmd="copal__subcmd__rollback__subcmd__altboot"
-                ;;
-            copal__subcmd__rollback,back)
-                cmd="copal__subcmd__rollback__subcmd__back"
                 ;;
             copal__subcmd__rollback,boot-check)
                 cmd="copal__subcmd__rollback__subcmd__boot__subcmd__check"
@@ -181,20 +175,20 @@ _copal() {
             copal__subcmd__rollback,commit-hooks)
                 cmd="copal__subcmd__rollback__subcmd__commit__subcmd__hooks"
                 ;;
-            copal__subcmd__rollback,good)
-                cmd="copal__subcmd__rollback__subcmd__good"
-                ;;
             copal__subcmd__rollback,health)
                 cmd="copal__subcmd__rollback__subcmd__health"
                 ;;
             copal__subcmd__rollback,help)
                 cmd="copal__subcmd__rollback__subcmd__help"
                 ;;
+            copal__subcmd__rollback,mark-good)
+                cmd="copal__subcmd__rollback__subcmd__mark__subcmd__good"
+                ;;
+            copal__subcmd__rollback,now)
+                cmd="copal__subcmd__rollback__subcmd__now"
+                ;;
             copal__subcmd__rollback,parse-bootloader)
                 cmd="copal__subcmd__rollback__subcmd__parse__subcmd__bootloader"
-                ;;
-            copal__subcmd__rollback,status)
-                cmd="copal__subcmd__rollback__subcmd__status"
                 ;;
             copal__subcmd__rollback,stop)
                 cmd="copal__subcmd__rollback__subcmd__stop"
@@ -204,9 +198,6 @@ _copal() {
                 ;;
             copal__subcmd__rollback__subcmd__help,altboot)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__altboot"
-                ;;
-            copal__subcmd__rollback__subcmd__help,back)
-                cmd="copal__subcmd__rollback__subcmd__help__subcmd__back"
                 ;;
             copal__subcmd__rollback__subcmd__help,boot-check)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__boot__subcmd__check"
@@ -220,20 +211,20 @@ _copal() {
             copal__subcmd__rollback__subcmd__help,commit-hooks)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__commit__subcmd__hooks"
                 ;;
-            copal__subcmd__rollback__subcmd__help,good)
-                cmd="copal__subcmd__rollback__subcmd__help__subcmd__good"
-                ;;
             copal__subcmd__rollback__subcmd__help,health)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__health"
                 ;;
             copal__subcmd__rollback__subcmd__help,help)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__help"
                 ;;
+            copal__subcmd__rollback__subcmd__help,mark-good)
+                cmd="copal__subcmd__rollback__subcmd__help__subcmd__mark__subcmd__good"
+                ;;
+            copal__subcmd__rollback__subcmd__help,now)
+                cmd="copal__subcmd__rollback__subcmd__help__subcmd__now"
+                ;;
             copal__subcmd__rollback__subcmd__help,parse-bootloader)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__parse__subcmd__bootloader"
-                ;;
-            copal__subcmd__rollback__subcmd__help,status)
-                cmd="copal__subcmd__rollback__subcmd__help__subcmd__status"
                 ;;
             copal__subcmd__rollback__subcmd__help,stop)
                 cmd="copal__subcmd__rollback__subcmd__help__subcmd__stop"
@@ -794,7 +785,7 @@ _copal() {
             return 0
             ;;
         copal__subcmd__help__subcmd__rollback)
-            opts="status health altboot stop good back tests boot-check commit-hooks check-version clear-bootcount parse-bootloader"
+            opts="health altboot stop mark-good now tests boot-check commit-hooks check-version clear-bootcount parse-bootloader"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -808,20 +799,6 @@ _copal() {
             return 0
             ;;
         copal__subcmd__help__subcmd__rollback__subcmd__altboot)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        copal__subcmd__help__subcmd__rollback__subcmd__back)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -891,20 +868,6 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__help__subcmd__rollback__subcmd__good)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         copal__subcmd__help__subcmd__rollback__subcmd__health)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
@@ -919,7 +882,7 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__help__subcmd__rollback__subcmd__parse__subcmd__bootloader)
+        copal__subcmd__help__subcmd__rollback__subcmd__mark__subcmd__good)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -933,7 +896,21 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__help__subcmd__rollback__subcmd__status)
+        copal__subcmd__help__subcmd__rollback__subcmd__now)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        copal__subcmd__help__subcmd__rollback__subcmd__parse__subcmd__bootloader)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1057,7 +1034,7 @@ _copal() {
             return 0
             ;;
         copal__subcmd__rollback)
-            opts="-v -h --verbose --help status health altboot stop good back tests boot-check commit-hooks check-version clear-bootcount parse-bootloader help"
+            opts="-v -h --verbose --help health altboot stop mark-good now tests boot-check commit-hooks check-version clear-bootcount parse-bootloader help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1071,24 +1048,6 @@ _copal() {
             return 0
             ;;
         copal__subcmd__rollback__subcmd__altboot)
-            opts="-v -h --json --root --verbose --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        copal__subcmd__rollback__subcmd__back)
             opts="-v -h --json --root --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1178,24 +1137,6 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__good)
-            opts="-v -h --json --root --verbose --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         copal__subcmd__rollback__subcmd__health)
             opts="-v -h --json --root --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1215,7 +1156,7 @@ _copal() {
             return 0
             ;;
         copal__subcmd__rollback__subcmd__help)
-            opts="status health altboot stop good back tests boot-check commit-hooks check-version clear-bootcount parse-bootloader help"
+            opts="health altboot stop mark-good now tests boot-check commit-hooks check-version clear-bootcount parse-bootloader help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1229,20 +1170,6 @@ _copal() {
             return 0
             ;;
         copal__subcmd__rollback__subcmd__help__subcmd__altboot)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        copal__subcmd__rollback__subcmd__help__subcmd__back)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1312,20 +1239,6 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__help__subcmd__good)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         copal__subcmd__rollback__subcmd__help__subcmd__health)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
@@ -1354,7 +1267,7 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__help__subcmd__parse__subcmd__bootloader)
+        copal__subcmd__rollback__subcmd__help__subcmd__mark__subcmd__good)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1368,7 +1281,21 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__help__subcmd__status)
+        copal__subcmd__rollback__subcmd__help__subcmd__now)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        copal__subcmd__rollback__subcmd__help__subcmd__parse__subcmd__bootloader)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1410,8 +1337,8 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__parse__subcmd__bootloader)
-            opts="-v -h --root --verbose --help"
+        copal__subcmd__rollback__subcmd__mark__subcmd__good)
+            opts="-v -h --json --root --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1428,8 +1355,26 @@ _copal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        copal__subcmd__rollback__subcmd__status)
+        copal__subcmd__rollback__subcmd__now)
             opts="-v -h --json --root --verbose --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        copal__subcmd__rollback__subcmd__parse__subcmd__bootloader)
+            opts="-v -h --root --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -23,7 +23,7 @@ pub type EndHooks<'a> = &'a dyn Fn() -> Result<()>;
 
 /// What to do about those that could not be ended.
 pub const HOW_TO_END: &str =
-    "run `copal rollback back` when balena-host.service is up again, or restart the device: either ends them";
+    "run `copal rollback now` when balena-host.service is up again, or restart the device: either ends them";
 
 /// The way back.
 pub struct Undo<'a> {
