@@ -13,8 +13,8 @@ use super::hooks::HooksArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use super::texts::{
-    COMPLETIONS_EXAMPLES, DAEMON_EXAMPLES, DIGEST_EXAMPLES, DOCTOR_EXAMPLES, EXIT_CODES, FLASH_EXAMPLES,
-    MAIN_HELP, MAN_EXAMPLES, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
+    DAEMON_EXAMPLES, DIGEST_EXAMPLES, DOCTOR_EXAMPLES, EXIT_CODES, FLASH_EXAMPLES, MAIN_HELP,
+    STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
 };
 use crate::error::{Code, Error, Result};
 use crate::image::digest::Digest256;
@@ -99,25 +99,6 @@ pub(super) enum Verb {
     /// own, which go on whatever becomes of it.
     #[command(verbatim_doc_comment, after_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
-    /// Print a completion script for a shell
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
-    Completions {
-        /// The shell
-        shell: Shell,
-    },
-    /// Print a manual page, as a release has it
-    #[command(after_help = MAN_EXAMPLES)]
-    Man {
-        /// The verb, and a verb of that; of copal as a whole without any
-        verb: Vec<String>,
-    },
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(super) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
 }
 
 /// What `copal flash` was asked.
@@ -376,14 +357,7 @@ mod tests {
             "{}",
             error("flash --sha256=12")
         );
-        for line in [
-            "flash x",
-            "digest",
-            "digest a b",
-            "completions tcsh",
-            "--list flash",
-            "flash --plan --receipt x",
-        ] {
+        for line in ["flash x", "digest", "digest a b", "--list flash", "flash --plan --receipt x"] {
             let e = error(line);
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(!e.to_string().contains('\n'), "{e}");

@@ -8,14 +8,12 @@ use crate::sys::log;
 
 mod args;
 mod bootloader;
-mod completions;
 mod daemon;
 mod digest;
 mod doctor;
 pub mod exit;
 mod flash;
 mod hooks;
-mod man;
 mod receipt_file;
 pub mod rollback;
 mod status;
@@ -59,8 +57,6 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
-        Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
-        Some(Verb::Man { verb }) => man::run_man(verb, ui),
     }
 }
 

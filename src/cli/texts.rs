@@ -57,12 +57,6 @@ Examples:
   copal digest os.img.zst
   copal digest os.img --json";
 
-pub(super) const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  copal completions bash > /usr/share/bash-completion/completions/copal
-  copal completions zsh > /usr/share/zsh/site-functions/_copal
-  copal completions fish > /usr/share/fish/vendor_completions.d/copal.fish";
-
 pub(super) const STATUS_EXAMPLES: &str = "\
 Examples:
   copal status
@@ -79,9 +73,3 @@ Examples:
   busctl introspect io.balena.Copal1 /io/balena/Copal1
   busctl call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager \\
     Update 'sa{sv}' registry/os:6.1.2 0";
-
-pub(super) const MAN_EXAMPLES: &str = "\
-Examples:
-  copal man flash | man -l -
-  copal man rollback health | mandoc
-  copal man fatrw >fatrw.1";
