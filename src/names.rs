@@ -12,7 +12,7 @@ use crate::boot_files::fatrw;
 use crate::cli;
 use crate::config::paths::Paths;
 use crate::daemon::{IN_DAEMON, client};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, exit};
 use crate::hooks;
 use crate::install;
 use crate::rollback::state_probe;
@@ -174,7 +174,7 @@ fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
         Err(e) => {
             let (voice, text) = (Voice::Legacy(applet.name), e.to_string());
             log::last(&Failure { voice, text: &text, code: e.code().as_str() });
-            ExitCode::from(cli::exit::of_legacy(&e))
+            ExitCode::from(exit::of_legacy(&e))
         }
     }
 }

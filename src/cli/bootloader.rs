@@ -37,7 +37,7 @@ Examples:
     --block-size 1K --seek 1
   copal bootloader write --device mtd:u-boot --image u-boot.bin --json";
 
-/// What to do with bootloaders.
+/// Write a bootloader outside file systems, or show where one can go
 #[derive(Debug, Subcommand)]
 pub(super) enum BootloaderVerb {
     /// List raw flash and eMMC boot partitions, or compare with an image

@@ -10,8 +10,7 @@ use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::hooks::{Hook, Phases, Run, legacy, run};
 
-/// Behind the help.
-pub(super) const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Environment:
   DURING_UPDATE       handed on: 1 while a release is installed [default: 0]
   COPAL_HOOK_TIMEOUT  seconds that a hook may take [default: no limit]
@@ -27,8 +26,13 @@ Exit codes:
   2  wrong arguments
   3  refused: no hook was run";
 
-/// What `copal hooks` was asked.
+/// Run the hooks of host OS updates, or show which would run
+///
+/// Without a phase: the forward hooks, which are run in a new release to
+/// install it. With DURING_UPDATE=0 (or without it) they put the running
+/// release back in its rights.
 #[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, after_help = AFTER_HELP)]
 #[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(super) struct HooksArgs {
     /// The hooks that run in the old system before an update

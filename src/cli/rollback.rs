@@ -16,8 +16,7 @@ use crate::rollback::{
 };
 use crate::state::history::{Check, CheckResult};
 
-/// Behind the help.
-pub(super) const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 The system starts these at the right time: all but tests are for its units,
 and for emergencies. `copal status` shows where a trial stands.
 
@@ -33,8 +32,9 @@ Exit codes:
   3  refused: nothing was written
   4  failed after writing had begun";
 
-/// What to do.
+/// Follow the trial of an update, or end it
 #[derive(Debug, Subcommand)]
+#[command(after_help = AFTER_HELP)]
 pub(super) enum RollbackVerb {
     /// Test the system on trial, then commit it or roll back
     Health(HealthArgs),
@@ -151,7 +151,7 @@ pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
 ///
 /// # Errors
 /// `Usage`, and those of the program.
-pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
+pub(crate) fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
     #[derive(Debug, Parser)]
     #[command(disable_help_subcommand = true)]
     struct Alone {

@@ -10,13 +10,12 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::exit;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, exit};
 use crate::progress::{self, Progress, json};
 use crate::sys::log::{self, Failure};
 
 /// Where a verb shows itself.
-pub struct Ui {
+pub(super) struct Ui {
     json: bool,
     progress: progress::Shown,
     answered: Cell<bool>,
@@ -26,38 +25,38 @@ pub struct Ui {
 impl Ui {
     /// Shows JSON lines on stdout, or text.
     #[must_use]
-    pub fn new(json: bool) -> Self {
+    pub(super) fn new(json: bool) -> Self {
         let progress = if json { progress::for_programs() } else { progress::for_stderr("") };
         Ui { json, progress, answered: Cell::new(false), failure: RefCell::new(None) }
     }
 
     /// Whether JSON was asked for.
     #[must_use]
-    pub fn json(&self) -> bool {
+    pub(super) fn json(&self) -> bool {
         self.json
     }
 
     /// Where the job reports how far it is.
     #[must_use]
-    pub fn progress(&self) -> &dyn Progress {
+    pub(super) fn progress(&self) -> &dyn Progress {
         &self.progress
     }
 
     /// The same, for whoever adds others to the audience.
     #[must_use]
-    pub fn shown(&self) -> &progress::Shown {
+    pub(super) fn shown(&self) -> &progress::Shown {
         &self.progress
     }
 
     /// Text on stdout as it is, with `--json` too: for verbs whose output has a form of its own.
-    pub fn text(&self, text: &str) {
+    pub(super) fn text(&self, text: &str) {
         self.answered.set(true);
         self.write(text);
     }
 
     /// The verb's result, once, at its end: `text` on stdout, a newline is added; or with `--json` the last line, with
     /// `value` under `key`.
-    pub fn result(&self, key: &str, value: &impl serde::Serialize, text: &str) {
+    pub(super) fn result(&self, key: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         self.answered.set(true);
         if !self.json {
@@ -70,7 +69,7 @@ impl Ui {
     }
 
     /// Something to tell before an error: `text` on stdout, or with `--json` a line of its own, with `value` under `name`.
-    pub fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
+    pub(super) fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         if !self.json {
             return self.write(&format!("{text}\n"));
@@ -83,7 +82,7 @@ impl Ui {
 
     /// Ends the verb: shows its error, if any, and gives the exit code.
     #[must_use]
-    pub fn end(self, result: Result<()>) -> ExitCode {
+    pub(super) fn end(self, result: Result<()>) -> ExitCode {
         self.progress.close();
         match result {
             Ok(()) => {
@@ -101,7 +100,7 @@ impl Ui {
 
     /// Ends a verb that only printed text.
     #[must_use]
-    pub fn end_text(self) -> ExitCode {
+    pub(super) fn end_text(self) -> ExitCode {
         match self.failure.into_inner() {
             None => ExitCode::SUCCESS,
             Some(e) => {
@@ -147,7 +146,7 @@ impl Ui {
 ///
 /// # Errors
 /// [`Code::OutputFailed`].
-pub fn answer(bytes: &[u8]) -> Result<()> {
+pub(crate) fn answer(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(no_output(e)),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Code, Effect, Error};
+use crate::error::{Code, Effect, Error, exit};
 use crate::sys::command::End;
 
 /// What a job does.
@@ -115,13 +115,8 @@ impl Failure {
 
     /// The exit code of a verb that fails so, where the process's own is not known.
     fn exit(&self) -> u8 {
-        match (self.code.as_str(), self.effect.as_str()) {
-            ("usage", _) => 2,
-            ("hook-failed", "written") | (_, "completed") => 1,
-            (_, "written") => 4,
-            ("busy", _) => 5,
-            _ => 3,
-        }
+        let code = Code::named(&self.code).unwrap_or(Code::Io);
+        exit::of(code, Effect::named(&self.effect).unwrap_or(Effect::Refused))
     }
 }
 

@@ -5,6 +5,7 @@
 //! made of the table in `code.rs`, explains it.
 
 mod code;
+pub mod exit;
 
 use std::fmt;
 

@@ -12,24 +12,34 @@ use crate::error::Result;
 use crate::slot::Slot;
 use crate::status::{self, SlotStatus, Status};
 
-/// What `copal status` was asked.
+const EXAMPLES: &str = "\
+Examples:
+  copal status
+  copal status --log
+  copal status --json | tail -n 1 | jq .status.phase";
+
+/// Show where the device stands, and what the last update came to
+///
+/// Also why it was rolled back, if it was. Reads only. What cannot be told is
+/// listed with the reason, and hides nothing else.
 #[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct StatusArgs {
     /// The result as a JSON line on stdout
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 
     /// What became of every update that is known
     #[arg(long, conflicts_with = "log")]
-    pub(super) history: bool,
+    history: bool,
 
     /// The last journal lines of the system that was rolled back
     #[arg(long)]
-    pub(super) log: bool,
+    log: bool,
 
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
-    pub(super) root: PathBuf,
+    root: PathBuf,
 }
 
 /// Shows where the device stands.
