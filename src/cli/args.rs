@@ -48,7 +48,7 @@ pub(super) struct Cli {
     #[arg(long)]
     pub(super) list: bool,
 
-    /// Tell more in the log; twice for debugging
+    /// Log more; twice for debugging
     #[arg(short, long, global = true, display_order = 900, action = ArgAction::Count)]
     pub(super) verbose: u8,
 
@@ -72,15 +72,12 @@ pub(super) enum Verb {
     Daemon(DaemonArgs),
 }
 
-/// A command line that was understood.
 pub(super) enum Request {
-    /// A verb to run.
     Run(Box<Cli>),
-    /// Help or version: the text.
+    /// Help or version.
     Text(String),
 }
 
-/// Every verb.
 #[must_use]
 pub fn verbs() -> Vec<String> {
     let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
@@ -88,18 +85,16 @@ pub fn verbs() -> Vec<String> {
     all
 }
 
-/// The definition of the command line.
 #[must_use]
 pub fn command() -> Command {
     Cli::command()
 }
 
-/// Whether JSON was asked for, decided before parsing: a wrong command line is answered as it would have been.
+/// Decided before parsing: the error of a wrong command line is JSON too.
 pub(super) fn wants_json(args: &[OsString]) -> bool {
     args.iter().take_while(|a| *a != "--").any(|a| a == "--json")
 }
 
-/// Understands `copal args…`.
 pub(super) fn parse(args: &[OsString]) -> Result<Request> {
     let argv = std::iter::once(OsString::from("copal")).chain(args.iter().cloned());
     match Cli::try_parse_from(argv) {

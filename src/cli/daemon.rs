@@ -17,9 +17,8 @@ Examples:
 
 /// Serve updates on the system bus, as io.balena.Copal1
 ///
-/// They go on without whoever started them. Started by systemd when somebody
-/// calls it, and ends when nobody needs it. Its jobs are processes of their
-/// own, which go on whatever becomes of it.
+/// systemd starts it when a client calls it; it exits when it is idle. Each job
+/// is a process of its own, and goes on without the client and the daemon.
 #[derive(Debug, Clone, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct DaemonArgs {
@@ -36,7 +35,6 @@ pub(super) struct DaemonArgs {
     root: PathBuf,
 }
 
-/// Serves the system bus.
 pub(super) fn run_daemon(args: &DaemonArgs) -> Result<()> {
     let default = Options::default();
     daemon::run(&Options {

@@ -29,7 +29,7 @@ pub(super) struct DoctorArgs {
     root: PathBuf,
 }
 
-/// Shows what would stop a flash, an update or a rollback; that there is something is [`Code::ProblemsFound`].
+/// [`Code::ProblemsFound`] where there is a problem.
 pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
     let findings = doctor::examine(&Paths::new(&args.root));
     let text = findings.iter().map(line).collect::<Vec<_>>().join("\n");

@@ -68,7 +68,7 @@ pub(super) struct FlashArgs {
 
     /// Compute the uncompressed image's SHA-256; with HEX, refuse any other
     #[arg(long, value_name = "HEX", num_args = 0..=1, require_equals = true, value_parser = sha256)]
-    #[allow(clippy::option_option)] // not asked, asked, asked with a value
+    #[allow(clippy::option_option)] // absent, without a value, with one
     pub(super) sha256: Option<Option<Digest256>>,
 
     /// Put the receipt into FILE, and only a summary on stdout
@@ -92,7 +92,6 @@ pub(super) struct FlashArgs {
     pub(super) root: PathBuf,
 }
 
-/// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     let request = Request {
         conf: args.conf.clone(),
@@ -121,20 +120,19 @@ fn show_plan(plan: &Plan, ui: &Ui) {
     ui.result("plan", plan, plan.to_string().trim_end());
 }
 
-/// The image alone.
 fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let prepared = prepare(request, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     watch.started(&prepared.plan);
     let run = prepared.run(&request.paths, watch.progress());
-    // A refusal is not shown by the LED: whoever started this by hand is not kept waiting for it.
+    // The LED does not show a refusal: the operator at the terminal would wait for it.
     let receipt = run.inspect_err(|e| watch.failed(e))?;
     watch.succeeded(&receipt);
     show_receipt(&receipt.into(), file.as_ref(), ui)
 }
 
-/// Everything, and the end of the running system.
+/// The whole installation, then the power off.
 fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let place = args.receipt.as_deref();
@@ -150,8 +148,8 @@ fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
 }
 
-/// Into its file, or else to stdout: the boot partition of a plain file can be mounted by nobody, that of a disk that got
-/// the image alone is left as it is, and whoever installs by hand wants to see it too.
+/// Into its file, or else to stdout: nothing mounts the boot partition of a plain file, and that of a disk which got the image alone is
+/// left as it is.
 fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Result<()> {
     let text = receipt.to_text();
     let text = text.trim_end();
@@ -185,5 +183,5 @@ fn summary(receipt: &Receipt) -> String {
 }
 
 fn sha256(text: &str) -> Result<Digest256, &'static str> {
-    Digest256::from_hex(text).ok_or("64 hex digits are wanted")
+    Digest256::from_hex(text).ok_or("64 hex digits are required")
 }

@@ -1,4 +1,4 @@
-//! The verbs of `copal`: arguments, what is shown, exit codes. The jobs themselves are elsewhere.
+//! The verbs of `copal`: arguments and output. The jobs themselves are elsewhere.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

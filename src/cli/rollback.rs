@@ -38,11 +38,11 @@ Exit codes:
 pub(super) enum RollbackVerb {
     /// Test the system on trial, then commit it or roll back
     Health(HealthArgs),
-    /// Go on after the bootloader has gone back by itself
+    /// Complete the rollback after the bootloader has fallen back
     Altboot(Common),
-    /// End a trial: the running system is kept without checks
+    /// End a trial: the running system stays, without checks
     Stop(StopArgs),
-    /// Commit the running system without checks, and run its commit hooks
+    /// Commit the running system unchecked, and run commit hooks
     MarkGood(Common),
     /// Roll back a system on trial, or undo a pending update
     Now(Common),
@@ -52,15 +52,14 @@ pub(super) enum RollbackVerb {
     BootCheck(Common),
     /// Run the commit hooks that a power cut has prevented
     CommitHooks(Common),
-    /// Tell whether the other system is new enough to go back to
+    /// Print whether the other system is new enough to roll back to
     CheckVersion(Common),
-    /// Before a wanted reboot: it is no failed boot
+    /// Before an orderly reboot: it is no failed boot
     ClearBootcount(Common),
     /// Print what rollback-parse-bootloader defines in a shell
     ParseBootloader(RootArgs),
 }
 
-/// What all of them take.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
     /// The result as a JSON line on stdout
@@ -71,7 +70,6 @@ pub(super) struct Common {
     place: RootArgs,
 }
 
-/// Where.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RootArgs {
     /// Folder that stands for / (for tests)
@@ -85,7 +83,6 @@ impl RootArgs {
     }
 }
 
-/// What `copal rollback health` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct HealthArgs {
     /// Seconds before each round of checks [default: rollback.conf or 60]
@@ -100,10 +97,9 @@ pub(super) struct HealthArgs {
     common: Common,
 }
 
-/// What `copal rollback stop` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StopArgs {
-    /// Also while the other system is selected, and stays selected
+    /// Also while the other system is selected; it stays selected
     #[arg(long)]
     force: bool,
 
@@ -112,9 +108,8 @@ pub(super) struct StopArgs {
 }
 
 impl HealthArgs {
-    /// What the trial is to go by where that is not what the configuration says. The shim hands over the defaults unless somebody has
-    /// edited it; those say nothing. What is no number is passed over by the configuration: a slip in the shim costs no trial its
-    /// verdict.
+    /// What comes before the configuration. The shim passes the defaults unless a board has edited it: a default counts as not given.
+    /// The configuration ignores what is no number, so that a mistake in the shim costs no trial its verdict.
     fn given(&self) -> Vec<OsString> {
         let defaults = [&rollback_conf::TIMEOUT, &rollback_conf::COUNT].map(|n| n.default.to_string());
         let given = [&self.timeout, &self.count].map(|g| g.clone().unwrap_or_default());
@@ -122,11 +117,10 @@ impl HealthArgs {
     }
 }
 
-/// A job that came to its end.
 struct Done {
     value: Value,
     text: String,
-    /// The answer, where it is no.
+    /// An error where the answer is no.
     verdict: Result<()>,
 }
 
@@ -136,7 +130,6 @@ impl Done {
     }
 }
 
-/// Runs `copal rollback …`.
 pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     let done = run(verb)?;
     match verb {
@@ -147,10 +140,7 @@ pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     done.verdict
 }
 
-/// Runs `rollback-…` as the verb behind it.
-///
-/// # Errors
-/// `Usage`, and those of the program.
+/// Runs `rollback-NAME` as `copal rollback NAME`.
 pub(crate) fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
     #[derive(Debug, Parser)]
     #[command(disable_help_subcommand = true)]
@@ -199,7 +189,6 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
     }
 }
 
-/// A program that follows a trial.
 #[derive(Debug)]
 enum Program {
     Health(Vec<OsString>),
@@ -214,7 +203,7 @@ enum Program {
 fn start(job: &Program, paths: &Paths) -> Result<Done> {
     let none = Vec::new();
     let given = if let Program::Health(given) = job { given } else { &none };
-    // A mistake in the owner's file, or in what somebody made of the shim, must not decide a trial.
+    // A mistake in the owner's file or in an edited shim must not decide a trial.
     let conf = RollbackConf::on_trial(paths, given);
     match job {
         Program::Health(_) => health::run(paths, &conf)?,
@@ -230,7 +219,6 @@ fn start(job: &Program, paths: &Paths) -> Result<Done> {
     Ok(Done::saying(""))
 }
 
-/// Every check with its result, and what they come to.
 fn tested(found: &[Check]) -> Done {
     let line = |check: &Check| {
         let result = match (check.result, check.required) {

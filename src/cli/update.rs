@@ -17,17 +17,17 @@ Examples:
                                       when applications allow it
 
 Exit codes:
-  0  done: the other slot boots next (with --no-hooks: it is installed)
-  1  a hook failed, and the message says what boots next; or what came after
-     the update did: no reboot, no output
+  0  done: the inactive slot boots next (with --no-hooks: it is installed)
+  1  a hook failed, and the message says what boots next; or a step after
+     the update failed: the reboot, or the output
   2  wrong arguments
   3  refused: nothing was written
   4  failed after writing had begun: the message says what boots next
-  5  busy: another update is under way";
+  5  busy: another update is running";
 
-/// Install a release of the host OS in the other slot, and select it
+/// Install a release in the inactive slot, and select it
 ///
-/// The new system boots on trial: if it fails, the device comes back to this
+/// The new system boots on trial: if it fails, the device rolls back to this
 /// one. The slot that is running is not touched.
 #[derive(Debug, Clone, Args)]
 #[command(verbatim_doc_comment, next_line_help = true, after_help = AFTER_HELP)]
@@ -53,7 +53,7 @@ pub(super) struct UpdateArgs {
     #[arg(short = 'x', long)]
     no_recovery: bool,
 
-    /// Update although the running system is on trial or was fallen back to
+    /// Update although the running system is on trial, or after a fall back
     #[arg(long)]
     force: bool,
 
@@ -66,7 +66,6 @@ pub(super) struct UpdateArgs {
     json: bool,
 }
 
-/// Updates: hands `args` to the update, and what came of it to `ui`.
 pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
     let source = match (&args.file, &args.image) {
         (Some(file), _) => Source::File(absolute(file).unwrap_or_else(|_| file.clone())),

@@ -32,13 +32,10 @@ pub(super) struct VerifyArgs {
     json: bool,
 }
 
-/// Compares: `args.image` with `args.target`, the outcome to `ui`; a difference is [`Code::TargetDiffers`].
-///
-/// [`Code::TargetDiffers`]: crate::error::Code::TargetDiffers
 pub(super) fn run_verify(args: &VerifyArgs, ui: &Ui) -> Result<()> {
-    let found = verify(&args.image, &args.target, ui.progress())?;
+    let compared = verify(&args.image, &args.target, ui.progress())?;
     let (image, target) = (args.image.display(), args.target.display());
-    let text = format!("{target}: all {} bytes of {image} are there", found.size);
-    ui.result("verify", &json!({ "bytes": found.size }), &text);
+    let text = format!("{target}: all {} bytes of {image} are there", compared.size);
+    ui.result("verify", &json!({ "bytes": compared.size }), &text);
     Ok(())
 }

@@ -18,9 +18,9 @@ Examples:
   copal status --log
   copal status --json | tail -n 1 | jq .status.phase";
 
-/// Show where the device stands, and what the last update came to
+/// Show where the device stands, and the result of the last update
 ///
-/// Also why it was rolled back, if it was. Reads only. What cannot be told is
+/// Also why it was rolled back, if it was. Reads only. What cannot be read is
 /// listed with the reason, and hides nothing else.
 #[derive(Debug, Clone, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
@@ -29,7 +29,7 @@ pub(super) struct StatusArgs {
     #[arg(long)]
     json: bool,
 
-    /// What became of every update that is known
+    /// The result of every update that is known
     #[arg(long, conflicts_with = "log")]
     history: bool,
 
@@ -42,7 +42,6 @@ pub(super) struct StatusArgs {
     root: PathBuf,
 }
 
-/// Shows where the device stands.
 pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
     let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
@@ -66,8 +65,8 @@ fn text(status: &Status) -> String {
         _ => line("phase    unknown".into()),
     }
     for slot in status.running.into_iter().flat_map(|_| [Slot::A, Slot::B]) {
-        let held = status.slots.iter().find(|h| h.slot == slot);
-        line(format!("slot {slot}   {}", held.map_or("not mounted".into(), |h| words(h, status))));
+        let mounted = status.slots.iter().find(|s| s.slot == slot);
+        line(format!("slot {slot}   {}", mounted.map_or("not mounted".into(), |s| words(s, status))));
     }
     if let Some(boot) = &status.boot {
         let trial = if boot.upgrade_available { "on trial" } else { "for good" };
@@ -102,15 +101,15 @@ fn text(status: &Status) -> String {
     out
 }
 
-fn words(held: &SlotStatus, status: &Status) -> String {
-    let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
+fn words(slot: &SlotStatus, status: &Status) -> String {
+    let mut words = vec![slot.version.clone().unwrap_or_else(|| match slot.hostapp {
         Some(_) => "unknown version".into(),
         None => "no hostapp".into(),
     })];
-    words.push(format!("on {} (partition {})", held.device, held.partition));
-    words.extend(held.counter.map(|n| format!("counter {n}")));
-    words.extend(held.encrypted.then(|| "encrypted".into()));
-    words.extend(held.running.then(|| "runs now".into()));
-    words.extend((status.next == Some(held.slot)).then(|| "boots next".into()));
+    words.push(format!("on {} (partition {})", slot.device, slot.partition));
+    words.extend(slot.counter.map(|n| format!("counter {n}")));
+    words.extend(slot.encrypted.then(|| "encrypted".into()));
+    words.extend(slot.running.then(|| "runs now".into()));
+    words.extend((status.next == Some(slot.slot)).then(|| "boots next".into()));
     words.join(", ")
 }
