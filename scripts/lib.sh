@@ -285,6 +285,16 @@ publish() {
     printf '%s  %s bytes\n' "$to" "$(wc -c <"$to")"
 }
 
+# Where cargo compiles what makes the pages.
+PAGES_TARGET=target
+
+# pages: the manual pages and completions of a release, made from the program's own definitions, on this machine.
+pages() {
+    run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
+        -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/$PAGES_TARGET" \
+        cargo run --quiet --locked --example pages -- "$DIST"
+}
+
 build_static() {
     say "static release binaries"
     # shellcheck disable=SC2086 # a list of words
@@ -292,6 +302,7 @@ build_static() {
     for target in $BUILD_TARGETS; do
         publish "$target" || return 1
     done
+    pages || return 1
     [ -z "$NOT_BUILT" ] || echo "$NOT_BUILT"
 }
 
@@ -301,6 +312,7 @@ build_native() {
     say "static release binary for this machine"
     static_cargo "$native" || fail "the build failed"
     publish "$native"
+    pages || fail "the manual pages cannot be made"
     # shellcheck disable=SC2034 # used in ./dev
     COPAL=$TOP/$DIST/copal-$(uname -m)
 }

@@ -1,8 +1,9 @@
 """Packs a release archive: the program, everything that is installed with it, and what has to come along. Or the sources.
 
-    python3 scripts/pack.py --target TARGET --binary FILE --out FOLDER
-    python3 scripts/pack.py --source --out FOLDER
+    python3 scripts/pack.py --target TARGET --binary FILE [--pages FOLDER] --out FOLDER
+    python3 scripts/pack.py --source [--pages FOLDER] --out FOLDER
 
+Manual pages and completions are those that `./dev build` has made in target/dist, or those below --pages.
 The same sources and program give the same bytes, wherever and by whomever they are packed. SOURCE_DATE_EPOCH is the time of everything
 in it, and without that the time of the last commit.
 """
@@ -27,6 +28,10 @@ CONTENTS = "scripts/contents.tsv"
 
 #: The sources are the same for all; their version is read with one of the targets.
 SOURCE_TARGET = "x86_64-unknown-linux-musl"
+
+#: Where `./dev build` makes manual pages and completions, and the folders that it makes there.
+DIST = TOP / "target/dist"
+PAGES = ("man", "completions")
 
 #: The mode of a link, whose bytes are where it leads.
 LINK = 0
@@ -82,13 +87,25 @@ def commit_time(top: Path) -> int:
     return int(done.stdout)
 
 
-def files(top: Path, target: str, binary: Path, epoch: int) -> dict[str, tuple[bytes, int]]:
-    """What is in the archive, by name: bytes and mode."""
+def pages(made: Path) -> dict[str, tuple[bytes, int]]:
+    """Manual pages and completions, by name: bytes and mode."""
+    found = {}
+    for name in PAGES:
+        if not (made / name).is_dir():
+            raise Fault(f"there is no {made / name}: run ./dev build")
+        found |= {f"{name}/{file.name}": (file.read_bytes(), 0o644) for file in (made / name).iterdir()}
+    return found
+
+
+def files(top: Path, target: str, binary: Path, made: Path, epoch: int) -> dict[str, tuple[bytes, int]]:
+    """What is in the archive, by name: bytes and mode. `made` has the manual pages and completions."""
     program = binary.read_bytes()
     version = third_party.crates(top, target)[0].version
-    held = {"copal": (program, 0o755)}
+    held = {"copal": (program, 0o755)} | pages(made)
     for row in contents(top):
-        if row.kind == "file" and row.source != "copal":
+        if row.kind == "file" and row.source not in held:
+            if row.source.startswith(tuple(f"{name}/" for name in PAGES)):
+                raise Fault(f"{CONTENTS} names {row.source}, and {made} has none: run ./dev build")
             # Of a checkout's mode only what git knows counts: whether it may be run.
             mode = 0o755 if (top / row.source).stat().st_mode & 0o100 else 0o644
             held[row.source] = ((top / row.source).read_bytes(), mode)
@@ -101,13 +118,13 @@ def files(top: Path, target: str, binary: Path, epoch: int) -> dict[str, tuple[b
     return {f"copal-{version}-{target}/{name}": what for name, what in held.items()}
 
 
-def sources(top: Path) -> dict[str, tuple[bytes, int]]:
-    """The sources: everything that is in git, as it is in this folder."""
+def sources(top: Path, made: Path) -> dict[str, tuple[bytes, int]]:
+    """The sources: everything that is in git, as it is in this folder; and the pages, which a build for another machine cannot make."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=top, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise Fault(f"{top} is no git checkout: {done.stderr.strip()}")
     version = third_party.crates(top, SOURCE_TARGET)[0].version
-    held = {}
+    held = {f"copal-{version}/{name}": what for name, what in pages(made).items()}
     for name in filter(None, done.stdout.split("\0")):
         path = top / name
         if path.is_symlink():
@@ -155,6 +172,7 @@ def main(words: list[str]) -> int:
     what.add_argument("--target", help="Rust's name of the target")
     what.add_argument("--source", action="store_true", help="pack the sources")
     parser.add_argument("--binary", type=Path, help="the program for the target")
+    parser.add_argument("--pages", type=Path, default=DIST, help="the folder of man/ and completions/")
     parser.add_argument("--out", required=True, type=Path, help="where the archive goes")
     given = parser.parse_args(words)
     if given.target and not given.binary:
@@ -162,10 +180,10 @@ def main(words: list[str]) -> int:
     try:
         epoch = commit_time(TOP)
         if given.source:
-            held = sources(TOP)
+            held = sources(TOP, given.pages)
             name = f"{min(held).partition('/')[0]}-source"
         else:
-            held = files(TOP, given.target, given.binary, epoch)
+            held = files(TOP, given.target, given.binary, given.pages, epoch)
             name = min(held).partition("/")[0]
         made = write(held, name, given.out, epoch)
     except (Fault, OSError, ValueError, subprocess.SubprocessError) as error:

@@ -1,4 +1,4 @@
-//! Entry point: who is called, log, run, exit code.
+//! Start: the name and arguments, the log, the run, the exit code.
 
 use std::process::ExitCode;
 

@@ -12,22 +12,19 @@ use crate::boot_files::fatrw;
 use crate::cli;
 use crate::config::paths::Paths;
 use crate::daemon::{IN_DAEMON, client};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, exit};
 use crate::hooks;
 use crate::install;
 use crate::rollback::state_probe;
 use crate::sys::log::{self, Failure, Voice};
 use crate::update::safe_reboot;
 
-/// A legacy name.
 pub struct Applet {
     /// The base name, as in `argv[0]`.
     pub name: &'static str,
-    /// What stands behind it.
     pub kind: NameKind,
 }
 
-/// What stands behind a legacy name.
 pub enum NameKind {
     /// A program. Its exit code is 0, 1 or, for wrong arguments, 2.
     Program(fn(&Invocation) -> Result<()>),
@@ -35,11 +32,8 @@ pub enum NameKind {
     Sourced,
 }
 
-/// How a legacy name was called.
 pub struct Invocation {
-    /// The name.
     pub name: &'static str,
-    /// The arguments behind it.
     pub args: Vec<OsString>,
 }
 
@@ -47,7 +41,7 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
     Applet { name, kind: NameKind::Program(run) }
 }
 
-/// The table: every name, and the function behind it. `copal --list` prints it in this order.
+/// The table: every name with its function. `copal --list` prints it in this order.
 pub const APPLETS: &[Applet] = &[
     program("resin-init-flasher", |call| install::resin_init_flasher(&call.args)),
     program("hostapp-update", |call| client::hostapp_update(&call.args)),
@@ -64,7 +58,7 @@ pub const APPLETS: &[Applet] = &[
     program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", state_probe),
     // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
-    // are in the field, and the base name decides the target.
+    // are in use, and the base name decides the target.
     program("1-bootfiles", hook),
     program("2-rpifiles", hook),
     program("2-imxfiles", hook),
@@ -84,7 +78,6 @@ pub const APPLETS: &[Applet] = &[
     program("99-balena-bootloader", hook),
 ];
 
-/// Runs hooks, or says what would run.
 fn run_hooks(call: &Invocation) -> Result<()> {
     match hooks::legacy::main(&call.args, &Paths::default())? {
         Some(answer) => cli::answer(&answer),
@@ -92,31 +85,25 @@ fn run_hooks(call: &Invocation) -> Result<()> {
     }
 }
 
-/// A built-in hook.
 fn hook(call: &Invocation) -> Result<()> {
     hooks::builtin::run(call.name, &call.args)
 }
 
-/// A program that follows a trial, or ends it.
 fn rollback(call: &Invocation) -> Result<()> {
     cli::rollback::legacy(call.name, &call.args)
 }
 
-/// Properties of a device, for udev.
 fn state_probe(call: &Invocation) -> Result<()> {
     cli::answer(state_probe::properties(&Paths::default(), &call.args)?.as_bytes())
 }
 
-/// A program start: as which name, with which arguments.
 pub enum Call {
-    /// A legacy name.
     Legacy(&'static Applet, Invocation),
     /// `copal VERB …`.
     Verb(Vec<OsString>),
 }
 
 impl Call {
-    /// Tells from `argv` who is called.
     #[must_use]
     pub fn of(argv: impl IntoIterator<Item = OsString>) -> Self {
         let mut argv = argv.into_iter();
@@ -132,7 +119,7 @@ impl Call {
         Call::Verb(args)
     }
 
-    /// In whose name to speak. A job of the daemon speaks in that of the program that it was asked by.
+    /// The name that log lines and errors begin with. A job of the daemon uses that of the program which asked for it.
     #[must_use]
     pub fn voice(&self) -> Voice {
         match self {
@@ -143,7 +130,6 @@ impl Call {
         }
     }
 
-    /// Runs it, prints its error, and gives the exit code.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         match self {
@@ -174,7 +160,7 @@ fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
         Err(e) => {
             let (voice, text) = (Voice::Legacy(applet.name), e.to_string());
             log::last(&Failure { voice, text: &text, code: e.code().as_str() });
-            ExitCode::from(cli::exit::of_legacy(&e))
+            ExitCode::from(exit::of_legacy(&e))
         }
     }
 }

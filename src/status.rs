@@ -1,4 +1,4 @@
-//! Where the device stands, for people and programs. Reads only, and tells what it can: one part that cannot be read never
+//! Where the device stands, for people and programs. Reads only, and reports what it can: one part that cannot be read never
 //! hides the others.
 
 use serde::Serialize;
@@ -15,96 +15,79 @@ use crate::state::history::{self, Event, Record};
 use crate::state::phase::{self, Phase};
 use crate::update::lock::Holder;
 
-/// Everything that is known.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// Version of copal.
     pub copal: &'static str,
-    /// Where the device stands; absent where it cannot be told.
+    /// Absent where it cannot be determined.
     pub phase: Option<&'static str>,
-    /// What that means.
+    /// What the phase means.
     pub meaning: Option<&'static str>,
-    /// The slot that runs.
     pub running: Option<Slot>,
-    /// The slot that the bootloader takes next.
+    /// The slot that the bootloader starts next.
     pub next: Option<Slot>,
-    /// What the bootloader goes by.
     pub boot: Option<Boot>,
-    /// The two roots, as far as they are mounted.
+    /// The slots whose root is mounted.
     pub slots: Vec<SlotStatus>,
-    /// Whether a breadcrumb tells the supervisor to keep its hands off.
+    /// Whether a breadcrumb keeps the supervisor from rebooting the device.
     pub breadcrumb: Option<bool>,
-    /// What became of earlier updates.
+    /// The result of earlier updates.
     pub flags: Vec<&'static str>,
-    /// Boot files of this slot are being deployed, or that was cut off.
+    /// Boot files of this slot are being deployed, or were when the power failed.
     pub bootfiles: Option<Slot>,
     /// A rollback to this slot is in progress.
     pub rollback: Option<Slot>,
-    /// What the last update has come to so far.
     pub last_update: Option<Record>,
-    /// The last rollback, with what failed.
     pub last_rollback: Option<Record>,
-    /// How many rollbacks from the same release are known, that one included.
+    /// Rollbacks from the same release that the history has, the last one included.
     pub rollbacks: usize,
-    /// Every record, oldest first; only where they are asked for.
+    /// Every record, oldest first; only from [`read_with_history`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<Record>>,
-    /// Who is updating now.
+    /// The update that runs now.
     pub update: Option<Holder>,
-    /// The hook that runs now.
     pub hook: Option<RunningHook>,
-    /// What could not be told, and why.
+    /// What could not be read, and why.
     pub problems: Vec<Problem>,
 }
 
-/// What the bootloader goes by.
+/// What the bootloader reads to choose a root.
 #[derive(Debug, Clone, Serialize)]
 pub struct Boot {
-    /// How it is told: `U-Boot`, `GRUB`, …
+    /// `U-Boot`, `GRUB`, …
     pub backend: &'static str,
-    /// The file that tells it.
     pub file: String,
     /// The selected root as that file names it.
     pub root: String,
-    /// Whether the selection is on trial.
     pub upgrade_available: bool,
-    /// How often it was tried.
+    /// Boot attempts so far.
     pub bootcount: u32,
-    /// How many attempts the bootloader makes before it takes the other root; absent where it does not count.
+    /// Attempts that the bootloader makes before it falls back; absent where it does not count.
     pub limit: Option<u32>,
-    /// Whether it takes the other root already.
+    /// Whether the bootloader falls back at the next boot.
     pub exceeded: bool,
 }
 
-/// A root and what is on it.
 #[derive(Debug, Clone, Serialize)]
 pub struct SlotStatus {
-    /// Which one.
     pub slot: Slot,
-    /// Whether it is the running one.
     pub running: bool,
-    /// Kernel name of what is mounted.
+    /// Kernel name of the block device.
     pub device: String,
-    /// Number of its partition.
     pub partition: u32,
-    /// Whether it is encrypted.
     pub encrypted: bool,
-    /// Its current hostapp.
+    /// The container of the current hostapp.
     pub hostapp: Option<String>,
-    /// The release of that.
     pub version: Option<String>,
-    /// The higher one was installed later.
+    /// The slot with the higher number was installed later.
     pub counter: Option<u64>,
 }
 
-/// Something that could not be told.
+/// Something that could not be read.
 #[derive(Debug, Clone, Serialize)]
 pub struct Problem {
-    /// Stable code of the error.
     pub code: &'static str,
-    /// What and why.
     pub message: String,
-    /// What to do.
     pub hint: String,
 }
 
@@ -114,7 +97,6 @@ impl From<&Error> for Problem {
     }
 }
 
-/// Collects what failed.
 #[derive(Default)]
 struct Problems(Vec<Problem>);
 
@@ -124,7 +106,7 @@ impl Problems {
             Ok(value) => return Some(value),
             Err(e) => Problem::from(&e),
         };
-        // Two parts may fail for one reason.
+        // Two parts may fail for the same reason.
         if !self.0.iter().any(|p| p.message == e.message) {
             self.0.push(e);
         }
@@ -132,7 +114,6 @@ impl Problems {
     }
 }
 
-/// Reads where the device stands.
 #[must_use]
 pub fn read(paths: &Paths) -> Status {
     let mut problems = Problems::default();
@@ -148,7 +129,7 @@ pub fn read(paths: &Paths) -> Status {
     let next = boot.as_ref().zip(roots.as_ref()).and_then(|(b, r)| b.next(observed.as_ref()?.selected?, r));
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
-    let told = HistorySummary::of(&history::read(paths));
+    let summary = HistorySummary::of(&history::read(paths));
     Status {
         copal: env!("CARGO_PKG_VERSION"),
         phase: phase.map(Phase::as_str),
@@ -156,14 +137,14 @@ pub fn read(paths: &Paths) -> Status {
         running,
         next,
         boot,
-        slots: facts.as_ref().zip(roots.as_ref()).map(|(f, r)| held(f, r)).unwrap_or_default(),
+        slots: facts.as_ref().zip(roots.as_ref()).map(|(f, r)| slots(f, r)).unwrap_or_default(),
         breadcrumb: problems.keep(files::any_breadcrumb(paths)),
         flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
         bootfiles: record.map(|r| r.owner),
         rollback: rollback.map(|r| r.target),
-        last_update: told.update,
-        last_rollback: told.rollback,
-        rollbacks: told.rollbacks,
+        last_update: summary.update,
+        last_rollback: summary.rollback,
+        rollbacks: summary.rollbacks,
         history: None,
         update: problems.keep(holder(paths)).flatten(),
         hook: hooks::running(paths),
@@ -177,7 +158,6 @@ pub fn read_with_history(paths: &Paths) -> Status {
     Status { history: Some(history::read(paths)), ..read(paths) }
 }
 
-/// What the history tells.
 struct HistorySummary {
     update: Option<Record>,
     rollback: Option<Record>,
@@ -190,7 +170,7 @@ impl HistorySummary {
         let rollback = last(&|r| r.event.is_rollback());
         let release = |r: &Record| r.from.as_ref().and_then(|side| side.version.clone());
         let same = |r: &&Record| {
-            // One that did not come about is not counted with the one that did.
+            // A rollback that failed is not counted.
             matches!(r.event, Event::RolledBack | Event::Altboot)
                 && rollback.as_ref().is_some_and(|last| release(last) == release(r))
         };
@@ -202,10 +182,10 @@ impl HistorySummary {
     }
 }
 
-/// Only root can open the file of the lock.
+/// Only root can open the lock file.
 fn holder(paths: &Paths) -> Result<Option<Holder>> {
     Holder::of(paths).map_err(|e| {
-        Error::new(Code::Io, "cannot tell whether an update is running")
+        Error::new(Code::Io, "cannot determine whether an update is running")
             .because(e)
             .with_hint("run it as root")
     })
@@ -234,31 +214,31 @@ impl Boot {
         }
     }
 
-    /// What the bootloader takes next: a count beyond the limit acts whether or not the selection is on trial.
+    /// A count past the limit makes the bootloader fall back, whether or not the selection is on trial.
     fn next(&self, selected: Slot, roots: &Roots) -> Option<Slot> {
         let next = if self.exceeded { selected.other() } else { selected };
         roots.in_slot(next).map(|r| r.slot)
     }
 }
 
-fn held(facts: &Facts, roots: &Roots) -> Vec<SlotStatus> {
+fn slots(facts: &Facts, roots: &Roots) -> Vec<SlotStatus> {
     let mut all = vec![of_root(facts, &roots.active, true)];
     all.extend(roots.inactive.as_ref().map(|r| of_root(facts, r, false)));
-    all.sort_by_key(|h| h.slot);
+    all.sort_by_key(|s| s.slot);
     all
 }
 
 fn of_root(facts: &Facts, root: &Root, running: bool) -> SlotStatus {
     let paths = facts.paths();
-    let place = if running { paths.active() } else { paths.inactive() };
+    let root_folder = if running { paths.active() } else { paths.inactive() };
     SlotStatus {
         slot: root.slot,
         running,
         device: facts.device(root.dev).map(|d| d.name.clone()).unwrap_or_default(),
         partition: root.index,
         encrypted: root.encrypted,
-        hostapp: hostapp::container(&place),
-        version: if running { hostapp::running_version(paths) } else { hostapp::version(&place) },
-        counter: hostapp::counter(&place),
+        hostapp: hostapp::container(&root_folder),
+        version: if running { hostapp::running_version(paths) } else { hostapp::version(&root_folder) },
+        counter: hostapp::counter(&root_folder),
     }
 }

@@ -297,6 +297,17 @@ fn every_board_gets_what_it_configured() {
 }
 
 #[test]
+fn a_sequence_in_braces_is_refused_and_a_list_is_expanded() {
+    let dev = dev();
+    for list in ["sd{a..c}", "sda nvme{0..1}n1", "mmcblk{00..04..2}"] {
+        let e = pattern::expand(list).unwrap_err();
+        assert_eq!(e.code().as_str(), "target-pattern", "{list}");
+        assert!(e.to_string().contains("a sequence"), "{e}");
+    }
+    assert_eq!(found("{sda,mmcblk0}", dev.path()), ["mmcblk0", "sda"]);
+}
+
+#[test]
 fn only_words_for_arrays_ask_for_arrays() {
     let words = pattern::expand("md/balena{,_*} nvme?n? sd? mmcblk? vd?").unwrap();
     let arrays: Vec<&str> = words.iter().filter(|p| p.is_md()).map(pattern::Pattern::text).collect();

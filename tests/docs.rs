@@ -55,8 +55,8 @@ fn effects(code: Code) -> &'static [copal::error::Effect] {
 
 /// `docs/errors.md`, as the table in `src/error/code.rs` and the exit codes of verbs have it.
 fn errors_md() -> String {
-    use copal::cli::exit;
     use copal::error::Error;
+    use copal::error::exit;
 
     let cell = |text: &str| text.replace('|', "\\|");
     let mut text = String::from(ERRORS_HEAD);
@@ -75,7 +75,7 @@ fn errors_md() -> String {
 const ERRORS_HEAD: &str = "\
 # Error codes
 
-<!-- Made of src/error/code.rs and src/cli/exit.rs: `UPDATE_DOCS=1 cargo test --test docs errors` -->
+<!-- Made of src/error/code.rs and src/error/exit.rs: `UPDATE_DOCS=1 cargo test --test docs errors` -->
 
 An error is one line: what could not be done, to which object, why; the code in brackets; what to do. With `--json` it is
 the last line ([json.md](json.md)). The codes are stable: scripts may branch on them. The remedy at hand may be more exact
@@ -138,7 +138,7 @@ fn errors_that_always_come_after_success_are_made_so() {
 /// What the head of that page says of the exit codes that have no column.
 #[test]
 fn exit_codes_behind_success_and_of_legacy_names_are_as_documented() {
-    use copal::cli::exit;
+    use copal::error::exit;
     use copal::error::{Effect, Error};
 
     for &code in Code::ALL {

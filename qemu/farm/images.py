@@ -83,8 +83,11 @@ SELECTION = {"grub": "optional:grub", "u-boot": "optional:uboot"}
 MEDIUM = ("copal", "resin-init-flasher")
 
 #: What is installed with the program, and how.
-SHIPPED = [TOP / name for name in ("hooks", "systemd", "man", "completions", "scripts/contents.tsv", "scripts/rootfs-install.sh",
+SHIPPED = [TOP / name for name in ("hooks", "systemd", "examples/pages.rs", "scripts/contents.tsv", "scripts/rootfs-install.sh",
                                    "scripts/pack.py")]
+
+#: Where `./dev build` makes the manual pages and completions. They follow from the program and from what makes them.
+DIST = Path(os.environ.get("COPAL_DIST") or TOP / "target/dist")
 
 #: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
 KEEP_SECONDS = 5 * 3600
@@ -335,7 +338,7 @@ def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Pat
     root = Path(tempfile.mkdtemp(dir=scratch))
     archives = scratch / "archives"
     disk.run([sys.executable, "-B", TOP / "scripts/pack.py", "--target", f"{board.machine}-unknown-linux-musl", "--binary", copal,
-              "--out", archives], "pack a release of copal")
+              "--pages", DIST, "--out", archives], "pack a release of copal")
     (archive,) = archives.glob("*.tar.zst")
     disk.run(["sh", TOP / "scripts/rootfs-install.sh", archive, root, *packages], f"install {archive.name}")
     shutil.rmtree(archives)

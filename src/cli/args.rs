@@ -1,33 +1,54 @@
 //! The command line of `copal`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueHint};
+use clap::{ArgAction, Command, CommandFactory, Parser, Subcommand};
 
 use super::bootloader::BootloaderVerb;
 use super::daemon::DaemonArgs;
+use super::digest::DigestArgs;
 use super::doctor::DoctorArgs;
+use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
-use super::texts::{
-    COMPLETIONS_EXAMPLES, DAEMON_EXAMPLES, DIGEST_EXAMPLES, DOCTOR_EXAMPLES, EXIT_CODES, FLASH_EXAMPLES,
-    MAIN_HELP, MAN_EXAMPLES, STATUS_EXAMPLES, UPDATE_EXAMPLES, VERIFY_EXAMPLES,
-};
+use super::update::UpdateArgs;
+use super::verify::VerifyArgs;
 use crate::error::{Code, Error, Result};
-use crate::image::digest::Digest256;
+
+/// What follows the options in the help of `copal`.
+const AFTER_HELP: &str = "\
+Called by one of the names of `copal --list` (through a link, or as
+`copal NAME ...`), the program stands in for the script of that name: exit
+codes are 0, 1 and, for wrong arguments, 2.
+
+Environment:
+  COPAL_LOG  error, warn, info or debug: the level of the log on stderr
+             [default: warn]
+  NO_COLOR   when set: lines instead of a progress bar";
+
+/// The exit codes of verbs that have none of their own.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed, or the comparison found a difference; or the job was done,
+     and only what came after it failed
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun: the target holds no partition table,
+     or the message says that one may be left
+  5  busy: another program holds the target; nothing was written";
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
-#[command(name = "copal", version, after_help = format!("{MAIN_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
+#[command(name = "copal", version, after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
 pub(super) struct Cli {
     /// List the legacy names, one a line
     #[arg(long)]
     pub(super) list: bool,
 
-    /// Tell more in the log; twice for debugging
+    /// Log more; twice for debugging
     #[arg(short, long, global = true, display_order = 900, action = ArgAction::Count)]
     pub(super) verbose: u8,
 
@@ -37,220 +58,26 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Write an OS image to a disk, and prove that it is there
-    ///
-    /// With --image and --target, or with --image-only, the image is all that is
-    /// written. Otherwise the board's configuration is followed to its end, as
-    /// resin-init-flasher does: bootloaders, boot partition, the board's own
-    /// programs, and power off.
-    #[command(verbatim_doc_comment, next_line_help = true, after_help = format!("{FLASH_EXAMPLES}\n\n{EXIT_CODES}"))]
     Flash(FlashArgs),
-    /// Install a release of the host OS in the other slot, and select it
-    ///
-    /// The new system boots on trial: if it fails, the device comes back to this
-    /// one. The slot that is running is not touched.
-    #[command(verbatim_doc_comment, next_line_help = true, after_help = UPDATE_EXAMPLES)]
     Update(UpdateArgs),
-    /// Compare a disk with an image, without writing
-    #[command(after_help = format!("{VERIFY_EXAMPLES}\n\n{EXIT_CODES}"))]
     Verify(VerifyArgs),
-    /// Print the chunk digest of an image, as receipts have it
-    ///
-    /// The image is cut into chunks of 1 MiB, the last one shorter; the chunk digest is
-    /// the SHA-256 over the SHA-256 digests of the chunks. A compressed image has the
-    /// digest of what is in it.
-    #[command(verbatim_doc_comment, after_help = format!("{DIGEST_EXAMPLES}\n\n{EXIT_CODES}"))]
     Digest(DigestArgs),
-    /// Write a bootloader outside file systems, or show where one can go
-    Bootloader {
-        /// What to do
-        #[command(subcommand)]
-        what: BootloaderVerb,
-    },
-    /// Run the hooks of host OS updates, or show which would run
-    ///
-    /// Without a phase: the forward hooks, which are run in a new release to
-    /// install it. With DURING_UPDATE=0 (or without it) they put the running
-    /// release back in its rights.
-    #[command(verbatim_doc_comment, after_help = super::hooks::AFTER_HELP)]
+    #[command(subcommand)]
+    Bootloader(BootloaderVerb),
     Hooks(HooksArgs),
-    /// Follow the trial of an update, or end it
-    #[command(after_help = super::rollback::AFTER_HELP)]
-    Rollback {
-        /// What to do
-        #[command(subcommand)]
-        what: RollbackVerb,
-    },
-    /// Show where the device stands, and what the last update came to
-    ///
-    /// Also why it was rolled back, if it was. Reads only. What cannot be told is
-    /// listed with the reason, and hides nothing else.
-    #[command(verbatim_doc_comment, after_help = STATUS_EXAMPLES)]
+    #[command(subcommand)]
+    Rollback(RollbackVerb),
     Status(StatusArgs),
-    /// Look for what would stop a flash, an update or a rollback
-    ///
-    /// Changes nothing. Exit code 1: there is something; each line says what to do.
-    #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// Serve updates on the system bus, as io.balena.Copal1
-    ///
-    /// They go on without whoever started them. Started by systemd when somebody
-    /// calls it, and ends when nobody needs it. Its jobs are processes of their
-    /// own, which go on whatever becomes of it.
-    #[command(verbatim_doc_comment, after_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
-    /// Print a completion script for a shell
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
-    Completions {
-        /// The shell
-        shell: Shell,
-    },
-    /// Print a manual page, as a release has it
-    #[command(after_help = MAN_EXAMPLES)]
-    Man {
-        /// The verb, and a verb of that; of copal as a whole without any
-        verb: Vec<String>,
-    },
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(super) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-/// What `copal flash` was asked.
-#[derive(Debug, Clone, Default, Args)]
-pub struct FlashArgs {
-    /// The board's configuration [default: /etc/resin-init-flasher.conf]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub conf: Option<PathBuf>,
-
-    /// The image: raw, gzip, xz, zstd or bzip2 [default: the configuration's]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub image: Option<PathBuf>,
-
-    /// A whole disk, or a plain file [default: the configuration's patterns]
-    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
-    pub target: Option<PathBuf>,
-
-    /// Check everything and show what would be written; write nothing
-    #[arg(long)]
-    pub plan: bool,
-
-    /// Progress and result as JSON lines on stdout
-    #[arg(long)]
-    pub json: bool,
-
-    /// Accept an image without a valid partition table or boot partition
-    #[arg(long)]
-    pub force_raw: bool,
-
-    /// Do not check a compressed image first: faster, but damage shows late
-    #[arg(long)]
-    pub single_pass: bool,
-
-    /// Compute the uncompressed image's SHA-256; with HEX, refuse any other
-    #[arg(long, value_name = "HEX", num_args = 0..=1, require_equals = true, value_parser = sha256)]
-    #[allow(clippy::option_option)] // not asked, asked, asked with a value
-    pub sha256: Option<Option<Digest256>>,
-
-    /// Put the receipt into FILE, and only a summary on stdout
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
-    pub receipt: Option<PathBuf>,
-
-    /// An LED that shows progress: the file that takes 1 and 0
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub led: Option<PathBuf>,
-
-    /// Write and verify the image only, whatever the configuration asks for
-    #[arg(long)]
-    pub image_only: bool,
-
-    /// Stay on when an installation is done; always so with the image only
-    #[arg(long)]
-    pub no_power_off: bool,
-
-    /// Folder that stands for / (for tests)
-    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
-    pub root: PathBuf,
-}
-
-/// What `copal update` was asked.
-#[derive(Debug, Clone, Args)]
-#[command(group(ArgGroup::new("source").required(true)))]
-pub struct UpdateArgs {
-    /// An image archive, as `docker save` writes it
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "source")]
-    pub file: Option<PathBuf>,
-
-    /// An image in a registry; without tag or digest, the tag `latest`
-    #[arg(short, long, value_name = "IMAGE", group = "source")]
-    pub image: Option<String>,
-
-    /// Reboot afterwards, as soon as applications allow it
-    #[arg(short, long)]
-    pub reboot: bool,
-
-    /// Run no hooks of the release: it is installed, and not selected
-    #[arg(short, long)]
-    pub no_hooks: bool,
-
-    /// When a hook fails, do not run those of the running system
-    #[arg(short = 'x', long)]
-    pub no_recovery: bool,
-
-    /// Update although the running system is on trial or was fallen back to
-    #[arg(long)]
-    pub force: bool,
-
-    /// Run in this process, even where a daemon could run the update
-    #[arg(long)]
-    pub no_daemon: bool,
-
-    /// Progress and result as JSON lines on stdout
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What `copal verify` was asked.
-#[derive(Debug, Clone, Args)]
-pub struct VerifyArgs {
-    /// The image: raw, gzip, xz, zstd or bzip2
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub image: PathBuf,
-
-    /// The disk or plain file to read
-    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
-    pub target: PathBuf,
-
-    /// Progress and result as JSON lines on stdout
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What `copal digest` was asked.
-#[derive(Debug, Clone, Args)]
-pub struct DigestArgs {
-    /// The image: raw, gzip, xz, zstd or bzip2
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub file: PathBuf,
-
-    /// Progress and result as JSON lines on stdout
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// A command line that was understood.
 pub(super) enum Request {
-    /// A verb to run.
     Run(Box<Cli>),
-    /// Help or version: the text.
+    /// Help or version.
     Text(String),
 }
 
-/// Every verb.
 #[must_use]
 pub fn verbs() -> Vec<String> {
     let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
@@ -258,18 +85,16 @@ pub fn verbs() -> Vec<String> {
     all
 }
 
-/// The definition of the command line.
 #[must_use]
 pub fn command() -> Command {
     Cli::command()
 }
 
-/// Whether JSON was asked for, decided before parsing: a wrong command line is answered as it would have been.
+/// Decided before parsing: the error of a wrong command line is JSON too.
 pub(super) fn wants_json(args: &[OsString]) -> bool {
     args.iter().take_while(|a| *a != "--").any(|a| a == "--json")
 }
 
-/// Understands `copal args…`.
 pub(super) fn parse(args: &[OsString]) -> Result<Request> {
     let argv = std::iter::once(OsString::from("copal")).chain(args.iter().cloned());
     match Cli::try_parse_from(argv) {
@@ -302,13 +127,12 @@ pub(super) fn usage(e: &clap::Error, args: &[OsString]) -> Error {
     })
 }
 
-fn sha256(text: &str) -> Result<Digest256, &'static str> {
-    Digest256::from_hex(text).ok_or("64 hex digits are wanted")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::image::digest::Digest256;
 
     fn args(line: &str) -> Vec<OsString> {
         line.split_whitespace().map(OsString::from).collect()
@@ -376,14 +200,7 @@ mod tests {
             "{}",
             error("flash --sha256=12")
         );
-        for line in [
-            "flash x",
-            "digest",
-            "digest a b",
-            "completions tcsh",
-            "--list flash",
-            "flash --plan --receipt x",
-        ] {
+        for line in ["flash x", "digest", "digest a b", "--list flash", "flash --plan --receipt x"] {
             let e = error(line);
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(!e.to_string().contains('\n'), "{e}");

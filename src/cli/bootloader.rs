@@ -37,7 +37,7 @@ Examples:
     --block-size 1K --seek 1
   copal bootloader write --device mtd:u-boot --image u-boot.bin --json";
 
-/// What to do with bootloaders.
+/// Write a bootloader outside file systems, or show where one can go
 #[derive(Debug, Subcommand)]
 pub(super) enum BootloaderVerb {
     /// List raw flash and eMMC boot partitions, or compare with an image
@@ -51,7 +51,6 @@ pub(super) enum BootloaderVerb {
     Protect(ProtectArgs),
 }
 
-/// Where on the device.
 #[derive(Debug, Clone, Args)]
 struct Location {
     /// Bytes of a block of --seek; suffixes as in dd
@@ -67,7 +66,6 @@ struct Location {
     root: PathBuf,
 }
 
-/// What `copal bootloader show` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ShowArgs {
     /// A disk, eMMC boot partition, mtdN or mtd:NAME
@@ -79,14 +77,13 @@ pub(super) struct ShowArgs {
     image: Option<PathBuf>,
 
     #[command(flatten)]
-    place: Location,
+    location: Location,
 
     /// The result as a JSON line on stdout
     #[arg(long)]
     json: bool,
 }
 
-/// What `copal bootloader write` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct WriteArgs {
     /// A disk, eMMC boot partition, mtdN or mtd:NAME
@@ -98,7 +95,7 @@ pub(super) struct WriteArgs {
     image: PathBuf,
 
     #[command(flatten)]
-    place: Location,
+    location: Location,
 
     /// Check everything and compare; write nothing
     #[arg(long)]
@@ -109,7 +106,6 @@ pub(super) struct WriteArgs {
     json: bool,
 }
 
-/// What `copal bootloader protect` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ProtectArgs {
     /// The result as a JSON line on stdout
@@ -121,7 +117,6 @@ pub(super) struct ProtectArgs {
     root: PathBuf,
 }
 
-/// Runs `copal bootloader …`.
 pub(super) fn run_bootloader(what: &BootloaderVerb, ui: &Ui) -> Result<()> {
     match what {
         BootloaderVerb::Show(args) => show(args, ui),
@@ -131,9 +126,9 @@ pub(super) fn run_bootloader(what: &BootloaderVerb, ui: &Ui) -> Result<()> {
 }
 
 fn show(args: &ShowArgs, ui: &Ui) -> Result<()> {
-    let paths = Paths::new(&args.place.root);
+    let paths = Paths::new(&args.location.root);
     if let (Some(device), Some(image)) = (&args.device, &args.image) {
-        let compared = prepare(&asked(device, image, &args.place)?, &paths, None)?.compare()?;
+        let compared = prepare(&request(device, image, &args.location)?, &paths, None)?.compare()?;
         ui.result("bootloader", &compared, &compared_text(&compared, "differs from"));
         return Ok(());
     }
@@ -146,8 +141,8 @@ fn show(args: &ShowArgs, ui: &Ui) -> Result<()> {
 }
 
 fn write(args: &WriteArgs, ui: &Ui) -> Result<()> {
-    let paths = Paths::new(&args.place.root);
-    let prepared = prepare(&asked(&args.device, &args.image, &args.place)?, &paths, None)?;
+    let paths = Paths::new(&args.location.root);
+    let prepared = prepare(&request(&args.device, &args.image, &args.location)?, &paths, None)?;
     if args.dry_run {
         let compared = prepared.compare()?;
         ui.result("bootloader", &compared, &compared_text(&compared, "would be replaced by"));
@@ -169,11 +164,11 @@ fn protect(args: &ProtectArgs, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn asked(device: &str, image: &std::path::Path, place: &Location) -> Result<Write> {
-    let offset = place.block_size.unwrap_or(1).checked_mul(place.seek.unwrap_or(0));
+fn request(device: &str, image: &std::path::Path, location: &Location) -> Result<Write> {
+    let offset = location.block_size.unwrap_or(1).checked_mul(location.seek.unwrap_or(0));
     let offset = offset.filter(|o| i64::try_from(*o).is_ok());
     let offset = offset.ok_or_else(|| {
-        Error::new(Code::Usage, "--seek leads beyond the end of any device")
+        Error::new(Code::Usage, "--seek leads past the end of any device")
             .object("--seek")
             .with_hint("run `copal help bootloader write`")
     })?;

@@ -9,23 +9,32 @@ use crate::config::paths::Paths;
 use crate::daemon::{self, Options};
 use crate::error::Result;
 
-/// What `copal daemon` was asked.
+const EXAMPLES: &str = "\
+Examples:
+  busctl introspect io.balena.Copal1 /io/balena/Copal1
+  busctl call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager \\
+    Update 'sa{sv}' registry/os:6.1.2 0";
+
+/// Serve updates on the system bus, as io.balena.Copal1
+///
+/// systemd starts it when a client calls it; it exits when it is idle. Each job
+/// is a process of its own, and goes on without the client and the daemon.
 #[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct DaemonArgs {
     /// Seconds without a call and without a job after which it ends (for tests)
     #[arg(long, value_name = "SECONDS", hide = true)]
-    pub(super) idle: Option<f32>,
+    idle: Option<f32>,
 
     /// The program that does the jobs (for tests)
     #[arg(long, value_name = "FILE", hide = true)]
-    pub(super) worker: Option<PathBuf>,
+    worker: Option<PathBuf>,
 
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
-    pub(super) root: PathBuf,
+    root: PathBuf,
 }
 
-/// Serves the system bus.
 pub(super) fn run_daemon(args: &DaemonArgs) -> Result<()> {
     let default = Options::default();
     daemon::run(&Options {

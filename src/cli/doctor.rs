@@ -9,19 +9,27 @@ use crate::config::paths::Paths;
 use crate::doctor::{self, Finding, Verdict};
 use crate::error::{Code, Error, Result};
 
-/// What `copal doctor` was asked.
+const EXAMPLES: &str = "\
+Examples:
+  copal doctor
+  copal doctor --json";
+
+/// Look for what would stop a flash, an update or a rollback
+///
+/// Changes nothing. Exit code 1: there is something; each line says what to do.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct DoctorArgs {
     /// The findings as JSON lines on stdout
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
-    pub(super) root: PathBuf,
+    root: PathBuf,
 }
 
-/// Shows what would stop a flash, an update or a rollback; that there is something is [`Code::ProblemsFound`].
+/// [`Code::ProblemsFound`] where there is a problem.
 pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
     let findings = doctor::examine(&Paths::new(&args.root));
     let text = findings.iter().map(line).collect::<Vec<_>>().join("\n");

@@ -1,20 +1,97 @@
 //! `copal flash`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueHint};
+
+use super::Ui;
+use super::args::EXIT_CODES;
 use super::receipt_file::ReceiptFile;
-use super::{FlashArgs, Ui};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::flash::job::{Request, prepare};
 use crate::flash::watch::Watch;
 use crate::image::Checks;
+use crate::image::digest::Digest256;
 use crate::install;
 use crate::install::plan::Plan;
 use crate::install::receipt::Receipt;
 use crate::install::shutdown;
 
-/// Flashes: hands `args` to the flasher, and its receipt or plan to `ui`.
+const EXAMPLES: &str = "\
+Examples:
+  copal flash --plan              show everything that an installation by the
+                                  board's configuration would write
+  copal flash --no-power-off      install: image, bootloaders, boot partition,
+                                  the board's own program
+  copal flash --image os.img.zst --target /dev/mmcblk0
+                                  write the image, and nothing else
+  copal flash --image os.img.gz --target disk.img
+                                  make a disk image: no root needed";
+
+/// Write an OS image to a disk, and prove that it is there
+///
+/// With --image and --target, or with --image-only, the image is all that is
+/// written. Otherwise the board's configuration is followed to its end, as
+/// resin-init-flasher does: bootloaders, boot partition, the board's own
+/// programs, and power off.
+#[derive(Debug, Clone, Default, Args)]
+#[command(verbatim_doc_comment, next_line_help = true, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub(super) struct FlashArgs {
+    /// The board's configuration [default: /etc/resin-init-flasher.conf]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) conf: Option<PathBuf>,
+
+    /// The image: raw, gzip, xz, zstd or bzip2 [default: the configuration's]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) image: Option<PathBuf>,
+
+    /// A whole disk, or a plain file [default: the configuration's patterns]
+    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
+    pub(super) target: Option<PathBuf>,
+
+    /// Check everything and show what would be written; write nothing
+    #[arg(long)]
+    pub(super) plan: bool,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Accept an image without a valid partition table or boot partition
+    #[arg(long)]
+    pub(super) force_raw: bool,
+
+    /// Do not check a compressed image first: faster, but damage shows late
+    #[arg(long)]
+    pub(super) single_pass: bool,
+
+    /// Compute the uncompressed image's SHA-256; with HEX, refuse any other
+    #[arg(long, value_name = "HEX", num_args = 0..=1, require_equals = true, value_parser = sha256)]
+    #[allow(clippy::option_option)] // absent, without a value, with one
+    pub(super) sha256: Option<Option<Digest256>>,
+
+    /// Put the receipt into FILE, and only a summary on stdout
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
+    pub(super) receipt: Option<PathBuf>,
+
+    /// An LED that shows progress: the file that takes 1 and 0
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) led: Option<PathBuf>,
+
+    /// Write and verify the image only, whatever the configuration asks for
+    #[arg(long)]
+    pub(super) image_only: bool,
+
+    /// Stay on when an installation is done; always so with the image only
+    #[arg(long)]
+    pub(super) no_power_off: bool,
+
+    /// Folder that stands for / (for tests)
+    #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
+    pub(super) root: PathBuf,
+}
+
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     let request = Request {
         conf: args.conf.clone(),
@@ -43,20 +120,19 @@ fn show_plan(plan: &Plan, ui: &Ui) {
     ui.result("plan", plan, plan.to_string().trim_end());
 }
 
-/// The image alone.
 fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let prepared = prepare(request, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     watch.started(&prepared.plan);
     let run = prepared.run(&request.paths, watch.progress());
-    // A refusal is not shown by the LED: whoever started this by hand is not kept waiting for it.
+    // The LED does not show a refusal: the operator at the terminal would wait for it.
     let receipt = run.inspect_err(|e| watch.failed(e))?;
     watch.succeeded(&receipt);
     show_receipt(&receipt.into(), file.as_ref(), ui)
 }
 
-/// Everything, and the end of the running system.
+/// The whole installation, then the power off.
 fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let place = args.receipt.as_deref();
@@ -72,8 +148,8 @@ fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
 }
 
-/// Into its file, or else to stdout: the boot partition of a plain file can be mounted by nobody, that of a disk that got
-/// the image alone is left as it is, and whoever installs by hand wants to see it too.
+/// Into its file, or else to stdout: nothing mounts the boot partition of a plain file, and that of a disk which got the image alone is
+/// left as it is.
 fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Result<()> {
     let text = receipt.to_text();
     let text = text.trim_end();
@@ -104,4 +180,8 @@ fn summary(receipt: &Receipt) -> String {
         r.verify.seconds,
         r.image.chunk_digest
     )
+}
+
+fn sha256(text: &str) -> Result<Digest256, &'static str> {
+    Digest256::from_hex(text).ok_or("64 hex digits are required")
 }

@@ -10,16 +10,15 @@ use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::hooks::{Hook, Phases, Run, legacy, run};
 
-/// Behind the help.
-pub(super) const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = "\
 Environment:
-  DURING_UPDATE       handed on: 1 while a release is installed [default: 0]
+  DURING_UPDATE       passed on: 1 while a release is installed [default: 0]
   COPAL_HOOK_TIMEOUT  seconds that a hook may take [default: no limit]
 
 Examples:
   copal hooks --full --list                      what an update runs
   copal hooks --list --commit --dir /mnt/hooks   those of another folder
-  DURING_UPDATE=0 copal hooks                    put the running release back
+  DURING_UPDATE=0 copal hooks                    restore the running release
 
 Exit codes:
   0  done
@@ -27,8 +26,13 @@ Exit codes:
   2  wrong arguments
   3  refused: no hook was run";
 
-/// What `copal hooks` was asked.
+/// Run the hooks of host OS updates, or show which would run
+///
+/// Without a phase: the forward hooks, which are run in a new release to
+/// install it. With DURING_UPDATE=0 (or without it) they restore the running
+/// release.
 #[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, after_help = AFTER_HELP)]
 #[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(super) struct HooksArgs {
     /// The hooks that run in the old system before an update
@@ -39,7 +43,7 @@ pub(super) struct HooksArgs {
     #[arg(long)]
     after: bool,
 
-    /// The hooks that run in the new system when it is to stay
+    /// The hooks that run in the new system when it is committed
     #[arg(long)]
     commit: bool,
 
@@ -75,19 +79,18 @@ impl HooksArgs {
     }
 }
 
-/// Runs hooks, or shows them.
 pub(super) fn run_hooks(args: &HooksArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
-    let asked = Run::of_environment(&paths, args.phases(), args.dir.clone())?;
+    let request = Run::of_environment(&paths, args.phases(), args.dir.clone())?;
     if args.list {
-        let hooks = asked.list()?;
+        let hooks = request.list()?;
         if !ui.json() {
             return answer(&legacy::lines(&hooks));
         }
         ui.result("hooks", &hooks.iter().map(shown).collect::<Vec<_>>(), "");
         return Ok(());
     }
-    let ran = run(&paths, &asked)?;
+    let ran = run(&paths, &request)?;
     let with_time = |r: &_| {
         let crate::hooks::Ran { hook, time } = r;
         let mut value = shown(hook);

@@ -1,4 +1,4 @@
-//! The verbs of `copal`: arguments, what is shown, exit codes. The jobs themselves are elsewhere.
+//! The verbs of `copal`: arguments and output. The jobs themselves are elsewhere.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -8,25 +8,22 @@ use crate::sys::log;
 
 mod args;
 mod bootloader;
-mod completions;
 mod daemon;
 mod digest;
 mod doctor;
-pub mod exit;
 mod flash;
 mod hooks;
-mod man;
 mod receipt_file;
-pub mod rollback;
+pub(crate) mod rollback;
 mod status;
-mod texts;
 mod ui;
 mod update;
 mod verify;
 
 use args::{Cli, Request, Verb};
-pub use args::{DigestArgs, FlashArgs, UpdateArgs, VerifyArgs, command, verbs};
-pub use ui::{Ui, answer};
+pub use args::{command, verbs};
+use ui::Ui;
+pub(crate) use ui::answer;
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.
 pub fn run(args: &[OsString], legacy: &[&str]) -> ExitCode {
@@ -52,15 +49,13 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Flash(a)) => flash::run_flash(a, ui),
         Some(Verb::Update(a)) => update::run_update(a, ui),
         Some(Verb::Verify(a)) => verify::run_verify(a, ui),
-        Some(Verb::Bootloader { what }) => bootloader::run_bootloader(what, ui),
+        Some(Verb::Bootloader(verb)) => bootloader::run_bootloader(verb, ui),
         Some(Verb::Hooks(a)) => hooks::run_hooks(a, ui),
-        Some(Verb::Rollback { what }) => rollback::run_rollback(what, ui),
+        Some(Verb::Rollback(verb)) => rollback::run_rollback(verb, ui),
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
-        Some(Verb::Completions { shell }) => completions::run_completions(*shell, ui),
-        Some(Verb::Man { verb }) => man::run_man(verb, ui),
     }
 }
 

@@ -11,18 +11,17 @@ use crate::error::{Code, Error, Result};
 use crate::flash::plan::Plan;
 use crate::sys::block::sync_name;
 
-/// The place of a receipt, proven to be writable before anything is flashed.
+/// A receipt's file. That it can be written is checked before anything is flashed.
 pub(super) struct ReceiptFile {
     path: PathBuf,
 }
 
 impl ReceiptFile {
-    /// The place that was asked for, if any, once it has been proven.
     pub(super) fn for_run(path: Option<&Path>, plan: &Plan) -> Result<Option<Self>> {
         path.map(|path| Self::open(path, plan)).transpose()
     }
 
-    /// A place that was proven before.
+    /// A path that was checked before.
     pub(super) fn at(path: PathBuf) -> Self {
         ReceiptFile { path: path.canonicalize().unwrap_or(path) }
     }
@@ -39,7 +38,7 @@ impl ReceiptFile {
                 return Err(refused(why));
             }
         }
-        // Through links: what they lead to is replaced, not they.
+        // A link stays: the file that it leads to is replaced.
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let is_special = |p: &Path| ["/dev", "/proc", "/sys"].iter().any(|top| p.starts_with(top));
         if is_special(&real) || std::fs::symlink_metadata(&real).is_ok_and(|m| !m.is_file()) {
@@ -50,7 +49,7 @@ impl ReceiptFile {
         Ok(file)
     }
 
-    /// A new file beside the receipt's place, gone again with the value.
+    /// A new file beside the receipt; it goes with the value.
     fn temporary(&self) -> std::io::Result<NamedTempFile> {
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let permissions = Permissions::from_mode(0o644);
@@ -79,11 +78,11 @@ fn is_same(a: &Path, b: &Path) -> bool {
     match (std::fs::metadata(a), std::fs::metadata(b)) {
         (Ok(x), Ok(y)) => (x.dev(), x.ino()) == (y.dev(), y.ino()) || (x.rdev() != 0 && x.rdev() == y.rdev()),
         (Err(_), Err(_)) => {
-            let place = |p: &Path| {
-                let absolute = std::path::absolute(p).ok()?;
-                Some((absolute.parent()?.canonicalize().ok()?, absolute.file_name()?.to_owned()))
+            let absolute = |p: &Path| {
+                let path = std::path::absolute(p).ok()?;
+                Some((path.parent()?.canonicalize().ok()?, path.file_name()?.to_owned()))
             };
-            place(a).is_some_and(|x| Some(x) == place(b))
+            absolute(a).is_some_and(|x| Some(x) == absolute(b))
         }
         _ => false,
     }

@@ -4,33 +4,26 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Ui, answer, args};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
-use crate::rollback::check_version::{self, Age};
 use crate::rollback::manual::{self, Back};
 use crate::rollback::{
-    altboot, boot_check, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
+    altboot, boot_check, check_version, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
 };
-use crate::state::files::Flag;
 use crate::state::history::{Check, CheckResult};
-use crate::state::phase::Phase;
-use crate::status::{self, Problem};
 
-/// Behind the help.
-pub(super) const AFTER_HELP: &str = "\
-The system starts these at the right time: all but status and tests are for
-its units, and for emergencies.
+const AFTER_HELP: &str = "\
+The system starts these at the right time: all but tests are for its units,
+and for emergencies. `copal status` shows where a trial stands.
 
 Examples:
-  copal rollback status     what the rollback services would do now, and what
-                            became of the last update
-  copal rollback tests      the health checks, as a trial runs them
-  copal rollback stop       keep the running system, and end its trial
+  copal rollback tests      run the health checks, as a trial does
+  copal rollback mark-good  commit the running system, without checks
+  copal rollback now        roll back to the previous system
 
 Exit codes:
   0  done
@@ -39,36 +32,34 @@ Exit codes:
   3  refused: nothing was written
   4  failed after writing had begun";
 
-/// What to do.
+/// Follow the trial of an update, or end it
 #[derive(Debug, Subcommand)]
+#[command(after_help = AFTER_HELP)]
 pub(super) enum RollbackVerb {
-    /// Show what would be done, and what the last update came to
-    Status(Common),
-    /// Test the system on trial, and keep it or go back
+    /// Test the system on trial, then commit it or roll back
     Health(HealthArgs),
-    /// Go on after the bootloader has gone back by itself
+    /// Complete the rollback after the bootloader has fallen back
     Altboot(Common),
-    /// End a trial: the running system is kept without checks
+    /// End a trial: the running system stays, without checks
     Stop(StopArgs),
-    /// Keep the running system unchecked, and run its commit hooks
-    Good(Common),
-    /// Go back from a system on trial, or undo a pending update
-    Back(Common),
+    /// Commit the running system unchecked, and run commit hooks
+    MarkGood(Common),
+    /// Roll back a system on trial, or undo a pending update
+    Now(Common),
     /// Run the health checks, and do nothing about them
     Tests(Common),
     /// At boot: make boot state, boot files and breadcrumbs agree
     BootCheck(Common),
     /// Run the commit hooks that a power cut has prevented
     CommitHooks(Common),
-    /// Tell whether the other system is new enough to go back to
+    /// Print whether the other system is new enough to roll back to
     CheckVersion(Common),
-    /// Before a wanted reboot: it is no failed boot
+    /// Before an orderly reboot: it is no failed boot
     ClearBootcount(Common),
     /// Print what rollback-parse-bootloader defines in a shell
     ParseBootloader(RootArgs),
 }
 
-/// What all of them take.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
     /// The result as a JSON line on stdout
@@ -79,7 +70,6 @@ pub(super) struct Common {
     place: RootArgs,
 }
 
-/// Where.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RootArgs {
     /// Folder that stands for / (for tests)
@@ -93,7 +83,6 @@ impl RootArgs {
     }
 }
 
-/// What `copal rollback health` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct HealthArgs {
     /// Seconds before each round of checks [default: rollback.conf or 60]
@@ -108,10 +97,9 @@ pub(super) struct HealthArgs {
     common: Common,
 }
 
-/// What `copal rollback stop` was asked.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StopArgs {
-    /// Also while the other system is selected, and stays selected
+    /// Also while the other system is selected; it stays selected
     #[arg(long)]
     force: bool,
 
@@ -120,9 +108,8 @@ pub(super) struct StopArgs {
 }
 
 impl HealthArgs {
-    /// What the trial is to go by where that is not what the configuration says. The shim hands over the defaults unless somebody has
-    /// edited it; those say nothing. What is no number is passed over by the configuration: a slip in the shim costs no trial its
-    /// verdict.
+    /// What comes before the configuration. The shim passes the defaults unless a board has edited it: a default counts as not given.
+    /// The configuration ignores what is no number, so that a mistake in the shim costs no trial its verdict.
     fn given(&self) -> Vec<OsString> {
         let defaults = [&rollback_conf::TIMEOUT, &rollback_conf::COUNT].map(|n| n.default.to_string());
         let given = [&self.timeout, &self.count].map(|g| g.clone().unwrap_or_default());
@@ -130,11 +117,10 @@ impl HealthArgs {
     }
 }
 
-/// A job that came to its end.
 struct Done {
     value: Value,
     text: String,
-    /// The answer, where it is no.
+    /// An error where the answer is no.
     verdict: Result<()>,
 }
 
@@ -144,7 +130,6 @@ impl Done {
     }
 }
 
-/// Runs `copal rollback …`.
 pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     let done = run(verb)?;
     match verb {
@@ -155,11 +140,8 @@ pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     done.verdict
 }
 
-/// Runs `rollback-…` as the verb behind it.
-///
-/// # Errors
-/// `Usage`, and those of the program.
-pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
+/// Runs `rollback-NAME` as `copal rollback NAME`.
+pub(crate) fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
     #[derive(Debug, Parser)]
     #[command(disable_help_subcommand = true)]
     struct Alone {
@@ -182,13 +164,12 @@ pub fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
 
 fn run(verb: &RollbackVerb) -> Result<Done> {
     match verb {
-        RollbackVerb::Status(a) => Ok(shown(&a.place.paths())),
         RollbackVerb::Health(a) => start(&Program::Health(a.given()), &a.common.place.paths()),
         RollbackVerb::Altboot(a) => start(&Program::Altboot, &a.place.paths()),
         RollbackVerb::BootCheck(a) => start(&Program::BootCheck, &a.place.paths()),
         RollbackVerb::CommitHooks(a) => start(&Program::CommitHooks, &a.place.paths()),
-        RollbackVerb::Good(a) => start(&Program::Good, &a.place.paths()),
-        RollbackVerb::Back(a) => start(&Program::Back, &a.place.paths()),
+        RollbackVerb::MarkGood(a) => start(&Program::MarkGood, &a.place.paths()),
+        RollbackVerb::Now(a) => start(&Program::Now, &a.place.paths()),
         RollbackVerb::Tests(a) => start(&Program::Tests, &a.place.paths()),
         RollbackVerb::Stop(a) => {
             stop::run(&a.common.place.paths(), a.force)?;
@@ -208,7 +189,6 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
     }
 }
 
-/// A program that follows a trial.
 #[derive(Debug)]
 enum Program {
     Health(Vec<OsString>),
@@ -216,14 +196,14 @@ enum Program {
     BootCheck,
     CommitHooks,
     Tests,
-    Good,
-    Back,
+    MarkGood,
+    Now,
 }
 
 fn start(job: &Program, paths: &Paths) -> Result<Done> {
     let none = Vec::new();
     let given = if let Program::Health(given) = job { given } else { &none };
-    // A mistake in the owner's file, or in what somebody made of the shim, must not decide a trial.
+    // A mistake in the owner's file or in an edited shim must not decide a trial.
     let conf = RollbackConf::on_trial(paths, given);
     match job {
         Program::Health(_) => health::run(paths, &conf)?,
@@ -231,15 +211,14 @@ fn start(job: &Program, paths: &Paths) -> Result<Done> {
         Program::BootCheck => boot_check::run(paths, &conf)?,
         Program::CommitHooks => commit_hooks::run(paths, &conf)?,
         Program::Tests => return Ok(tested(&checks::run(paths, &conf))),
-        Program::Good => manual::mark_good(paths, &conf)?,
-        Program::Back => match manual::back(paths, &conf)? {
+        Program::MarkGood => manual::mark_good(paths, &conf)?,
+        Program::Now => match manual::back(paths, &conf)? {
             Back::Undone => return Ok(Done::saying("the update is undone: the running system stays\n")),
         },
     }
     Ok(Done::saying(""))
 }
 
-/// Every check with its result, and what they come to.
 fn tested(found: &[Check]) -> Done {
     let line = |check: &Check| {
         let result = match (check.result, check.required) {
@@ -254,105 +233,6 @@ fn tested(found: &[Check]) -> Done {
         value: json!({ "checks": found }),
         text: found.iter().map(line).collect(),
         verdict: checks::judge(found),
-    }
-}
-
-/// What `copal rollback status` tells.
-#[derive(Debug, Serialize)]
-struct Shown {
-    phase: Option<&'static str>,
-    meaning: Option<&'static str>,
-    next: Option<&'static str>,
-    running: Option<crate::slot::Slot>,
-    boots_next: Option<crate::slot::Slot>,
-    previous: Option<String>,
-    can_go_back: Option<bool>,
-    breadcrumb: Option<bool>,
-    flags: Vec<&'static str>,
-    problems: Vec<Problem>,
-}
-
-fn shown(paths: &Paths) -> Done {
-    let status = status::read(paths);
-    let phase = Phase::ALL.iter().copied().find(|p| Some(p.as_str()) == status.phase);
-    let previous = check_version::previous(paths);
-    let shown = Shown {
-        phase: status.phase,
-        meaning: status.meaning,
-        next: phase.map(next),
-        running: status.running,
-        boots_next: status.next,
-        can_go_back: match check_version::age(paths) {
-            Age::NewEnough(_) => Some(true),
-            Age::TooOld(_) => Some(false),
-            // Not mounted, and nothing was mounted by looking into it.
-            Age::Unknown(_) if status.slots.len() == 1 && previous.is_none() => Some(false),
-            Age::Unknown(_) => None,
-        },
-        previous,
-        breadcrumb: status.breadcrumb,
-        flags: status.flags,
-        problems: status.problems,
-    };
-    let text = lines(&shown);
-    Done { value: serde_json::to_value(&shown).unwrap_or_default(), text, verdict: Ok(()) }
-}
-
-fn lines(shown: &Shown) -> String {
-    let mut lines = Vec::new();
-    match (shown.phase, shown.meaning) {
-        (Some(phase), Some(meaning)) => lines.push(format!("phase    {phase}: {meaning}")),
-        _ => lines.push("phase    unknown".into()),
-    }
-    lines.extend(shown.next.map(|next| format!("next     {next}")));
-    let previous = shown.previous.as_deref().unwrap_or("unknown version");
-    let back = match shown.can_go_back {
-        Some(true) => "can be gone back to",
-        Some(false) if shown.previous.is_none() => "not mounted: there is nothing to go back to",
-        Some(false) => "older than 2.30.0: an update from it is kept without health checks",
-        None => "counts as one that can be gone back to",
-    };
-    lines.push(format!("other    {previous}, {back}"));
-    for flag in Flag::ALL.into_iter().filter(|f| shown.flags.contains(&f.name())) {
-        lines.push(format!("last     {} ({})", became(flag), flag.name()));
-    }
-    if shown.breadcrumb == Some(true) {
-        lines.push("         breadcrumbs are there: the supervisor does not reboot the device".into());
-    }
-    for problem in &shown.problems {
-        lines.push(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
-    }
-    lines.join("\n") + "\n"
-}
-
-/// What the rollback services do in a phase.
-const fn next(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Healthy => "nothing is to be done",
-        Phase::Installing => {
-            "nothing in this boot; traces of an update that died are removed at the next one"
-        }
-        Phase::Pending => "nothing in this boot; the reboot is not counted as a failed one",
-        Phase::Interrupted => "nothing in this boot; the next update selects the running system first",
-        Phase::Trial => "rollback-health tests the running system, and keeps it or goes back",
-        Phase::Altboot => "rollback-altboot selects the running system again, and reboots",
-        Phase::Leftovers => {
-            "the check at the next boot deploys the running system's boot files, and cleans up"
-        }
-        Phase::Finishing => "the check at the next boot completes the rollback",
-        Phase::RollingBack => "the check at the next boot resumes the rollback, and reboots",
-        Phase::RolledBack => "nothing in this boot: only the reboot is left",
-    }
-}
-
-/// What a flag says of the last update.
-const fn became(flag: Flag) -> &'static str {
-    match flag {
-        Flag::HealthTriggered => "the new system was given up, and the device went back",
-        Flag::AltbootTriggered => "the new system did not boot, and the device went back",
-        Flag::HealthFailed => {
-            "the device could not go back: nobody could mount the other root, or restore its boot files"
-        }
     }
 }
 

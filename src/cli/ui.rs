@@ -1,8 +1,8 @@
-//! What a verb shows: progress, results, and in the end its error.
+//! What a verb prints: progress, results, and at the end its error.
 //!
-//! stdout carries results (text, or JSON lines with `--json`), stderr everything else. A reader of stdout who has left
-//! (`copal --list | head -1`) has had enough, which is no failure; a stdout that cannot take the output (a full disk)
-//! is one, and is reported in the end, without ever stopping a job under way.
+//! stdout carries results (text, or JSON lines with `--json`), stderr everything else. That the reader of stdout has exited
+//! (`copal --list | head -1`) is no failure. A stdout that takes no output (a full disk) is one: it is reported at the end, and never
+//! stops a job.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Write};
@@ -10,13 +10,11 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::exit;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, exit};
 use crate::progress::{self, Progress, json};
 use crate::sys::log::{self, Failure};
 
-/// Where a verb shows itself.
-pub struct Ui {
+pub(super) struct Ui {
     json: bool,
     progress: progress::Shown,
     answered: Cell<bool>,
@@ -24,40 +22,37 @@ pub struct Ui {
 }
 
 impl Ui {
-    /// Shows JSON lines on stdout, or text.
     #[must_use]
-    pub fn new(json: bool) -> Self {
+    pub(super) fn new(json: bool) -> Self {
         let progress = if json { progress::for_programs() } else { progress::for_stderr("") };
         Ui { json, progress, answered: Cell::new(false), failure: RefCell::new(None) }
     }
 
-    /// Whether JSON was asked for.
     #[must_use]
-    pub fn json(&self) -> bool {
+    pub(super) fn json(&self) -> bool {
         self.json
     }
 
-    /// Where the job reports how far it is.
     #[must_use]
-    pub fn progress(&self) -> &dyn Progress {
+    pub(super) fn progress(&self) -> &dyn Progress {
         &self.progress
     }
 
-    /// The same, for whoever adds others to the audience.
+    /// The same, for a caller that adds other sinks.
     #[must_use]
-    pub fn shown(&self) -> &progress::Shown {
+    pub(super) fn shown(&self) -> &progress::Shown {
         &self.progress
     }
 
     /// Text on stdout as it is, with `--json` too: for verbs whose output has a form of its own.
-    pub fn text(&self, text: &str) {
+    pub(super) fn text(&self, text: &str) {
         self.answered.set(true);
         self.write(text);
     }
 
     /// The verb's result, once, at its end: `text` on stdout, a newline is added; or with `--json` the last line, with
     /// `value` under `key`.
-    pub fn result(&self, key: &str, value: &impl serde::Serialize, text: &str) {
+    pub(super) fn result(&self, key: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         self.answered.set(true);
         if !self.json {
@@ -69,8 +64,8 @@ impl Ui {
         }
     }
 
-    /// Something to tell before an error: `text` on stdout, or with `--json` a line of its own, with `value` under `name`.
-    pub fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
+    /// What to report before an error: `text` on stdout, or with `--json` a line of its own, with `value` under `name`.
+    pub(super) fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         if !self.json {
             return self.write(&format!("{text}\n"));
@@ -81,9 +76,8 @@ impl Ui {
         }
     }
 
-    /// Ends the verb: shows its error, if any, and gives the exit code.
     #[must_use]
-    pub fn end(self, result: Result<()>) -> ExitCode {
+    pub(super) fn end(self, result: Result<()>) -> ExitCode {
         self.progress.close();
         match result {
             Ok(()) => {
@@ -99,24 +93,24 @@ impl Ui {
         }
     }
 
-    /// Ends a verb that only printed text.
+    /// For a verb that only printed text.
     #[must_use]
-    pub fn end_text(self) -> ExitCode {
+    pub(super) fn end_text(self) -> ExitCode {
         match self.failure.into_inner() {
             None => ExitCode::SUCCESS,
             Some(e) => {
-                say(&no_output(e));
+                report(&no_output(e));
                 ExitCode::from(exit::FAILURE)
             }
         }
     }
 
-    /// Once: as the last JSON line, or else, or when nobody reads that, on stderr.
+    /// Once: as the last JSON line; without `--json`, or where no process reads stdout, on stderr.
     fn error(&self, e: &Error) {
         if self.json && self.write_or(&with_newline(&error_line(e))).is_ok() {
             log::last_in_journal(&failure(e, &e.to_string()));
         } else {
-            say(e);
+            report(e);
         }
     }
 
@@ -143,11 +137,8 @@ impl Ui {
     }
 }
 
-/// The answer of a legacy name, on stdout, byte by byte. A reader that has left has had enough.
-///
-/// # Errors
-/// [`Code::OutputFailed`].
-pub fn answer(bytes: &[u8]) -> Result<()> {
+/// The output of a legacy name. That its reader has exited is no failure.
+pub(crate) fn answer(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(no_output(e)),
@@ -159,7 +150,7 @@ fn no_output(e: io::Error) -> Error {
     Error::new(Code::OutputFailed, "cannot write to stdout").object("stdout").because(e)
 }
 
-fn say(e: &Error) {
+fn report(e: &Error) {
     log::last(&failure(e, &e.to_string()));
 }
 

@@ -1,14 +1,71 @@
 //! `copal update`.
 
-use std::path::absolute;
+use std::path::{PathBuf, absolute};
 
-use super::{Ui, UpdateArgs};
+use clap::{ArgGroup, Args, ValueHint};
+
+use super::Ui;
 use crate::config::paths::Paths;
 use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result};
 use crate::update::{Installed, Request, Source};
 
-/// Updates: hands `args` to the update, and what came of it to `ui`.
+const AFTER_HELP: &str = "\
+Examples:
+  copal update -i registry/os:6.1.2   install the release, and select it
+  copal update -f os.docker -r        the same from an archive, and reboot
+                                      when applications allow it
+
+Exit codes:
+  0  done: the inactive slot boots next (with --no-hooks: it is installed)
+  1  a hook failed, and the message says what boots next; or a step after
+     the update failed: the reboot, or the output
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun: the message says what boots next
+  5  busy: another update is running";
+
+/// Install a release in the inactive slot, and select it
+///
+/// The new system boots on trial: if it fails, the device rolls back to this
+/// one. The slot that is running is not touched.
+#[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, next_line_help = true, after_help = AFTER_HELP)]
+#[command(group(ArgGroup::new("source").required(true)))]
+pub(super) struct UpdateArgs {
+    /// An image archive, as `docker save` writes it
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "source")]
+    file: Option<PathBuf>,
+
+    /// An image in a registry; without tag or digest, the tag `latest`
+    #[arg(short, long, value_name = "IMAGE", group = "source")]
+    image: Option<String>,
+
+    /// Reboot afterwards, as soon as applications allow it
+    #[arg(short, long)]
+    reboot: bool,
+
+    /// Run no hooks of the release: it is installed, and not selected
+    #[arg(short, long)]
+    no_hooks: bool,
+
+    /// When a hook fails, do not run those of the running system
+    #[arg(short = 'x', long)]
+    no_recovery: bool,
+
+    /// Update although the running system is on trial, or after a fall back
+    #[arg(long)]
+    force: bool,
+
+    /// Run in this process, even where a daemon could run the update
+    #[arg(long)]
+    no_daemon: bool,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    json: bool,
+}
+
 pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
     let source = match (&args.file, &args.image) {
         (Some(file), _) => Source::File(absolute(file).unwrap_or_else(|_| file.clone())),

@@ -1,18 +1,41 @@
 //! `copal verify`.
 
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::{Ui, VerifyArgs};
+use super::Ui;
+use super::args::EXIT_CODES;
 use crate::error::Result;
 use crate::flash::job::verify;
 
-/// Compares: `args.image` with `args.target`, the outcome to `ui`; a difference is [`Code::TargetDiffers`].
-///
-/// [`Code::TargetDiffers`]: crate::error::Code::TargetDiffers
+const EXAMPLES: &str = "\
+Examples:
+  copal verify --image os.img.zst --target /dev/mmcblk0
+  copal verify --image os.img --target disk.img --json";
+
+/// Compare a disk with an image, without writing
+#[derive(Debug, Clone, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub(super) struct VerifyArgs {
+    /// The image: raw, gzip, xz, zstd or bzip2
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    image: PathBuf,
+
+    /// The disk or plain file to read
+    #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
+    target: PathBuf,
+
+    /// Progress and result as JSON lines on stdout
+    #[arg(long)]
+    json: bool,
+}
+
 pub(super) fn run_verify(args: &VerifyArgs, ui: &Ui) -> Result<()> {
-    let found = verify(&args.image, &args.target, ui.progress())?;
+    let compared = verify(&args.image, &args.target, ui.progress())?;
     let (image, target) = (args.image.display(), args.target.display());
-    let text = format!("{target}: all {} bytes of {image} are there", found.size);
-    ui.result("verify", &json!({ "bytes": found.size }), &text);
+    let text = format!("{target}: all {} bytes of {image} are there", compared.size);
+    ui.result("verify", &json!({ "bytes": compared.size }), &text);
     Ok(())
 }

@@ -56,7 +56,7 @@ pub fn expand(list: &str) -> Result<Vec<Pattern>> {
         let pattern = Pattern::new(word)?;
         total += pattern.alternatives.len();
         if total > braces::MAX_WORDS {
-            return Err(refused(word, excess(braces::Excess::Words)));
+            return Err(refused(word, why_refused(braces::Refusal::Words)));
         }
         patterns.push(pattern);
     }
@@ -70,8 +70,8 @@ impl Pattern {
             return Err(refused(word, format!("the character `{c}` cannot be part of a device name")));
         }
         let relative = word.strip_prefix("/dev/").unwrap_or(word);
-        // Expanded with its folder as prefix, as in the shell: a brace at the start of a word has another meaning.
-        let words = braces::expand(&format!("/dev/{relative}")).map_err(|e| refused(word, excess(e)))?;
+        // Expanded with its folder in front, as the shell did: a brace at the start of a word means something else there.
+        let words = braces::expand(&format!("/dev/{relative}")).map_err(|e| refused(word, why_refused(e)))?;
         let mut alternatives = Vec::new();
         for name in words {
             let name = name.strip_prefix("/dev/").unwrap_or(&name);
@@ -198,10 +198,13 @@ fn refused_character(c: char) -> bool {
     c.is_control() || c.is_whitespace() || "\\'\"`$;&|<>()".contains(c)
 }
 
-fn excess(why: braces::Excess) -> String {
+fn why_refused(why: braces::Refusal) -> String {
     match why {
-        braces::Excess::Words => format!("its braces stand for more than {} names", braces::MAX_WORDS),
-        braces::Excess::Depth => "its braces are nested too deeply".to_owned(),
+        braces::Refusal::Words => format!("its braces stand for more than {} names", braces::MAX_WORDS),
+        braces::Refusal::Depth => "its braces are nested too deeply".to_owned(),
+        braces::Refusal::Sequence => {
+            "its braces hold a sequence (`..`); write a list instead, such as {a,b,c}".to_owned()
+        }
     }
 }
 
@@ -259,7 +262,7 @@ mod tests {
             "a;b",
             "sd\u{1}",
             "sd\u{a0}",
-            "{1..2000}",
+            "sd{a..c}",
             &long,
         ];
         for list in bad {
@@ -270,6 +273,10 @@ mod tests {
         assert_eq!(expand(" \t\n").unwrap(), []);
         let e = expand("sda ../sdb").unwrap_err();
         assert_eq!(e.subject(), Some("../sdb"));
-        assert!(expand(&"{1..600} ".repeat(2)).is_err(), "the bound is one of the whole list");
+        let most = "{a,b}".repeat(10);
+        assert!(
+            expand(&most).is_ok() && expand(&format!("{most} c")).is_err(),
+            "the bound is one of the whole list"
+        );
     }
 }

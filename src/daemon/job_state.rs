@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Code, Effect, Error};
+use crate::error::{Code, Effect, Error, exit};
 use crate::sys::command::End;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,13 +111,8 @@ impl Failure {
 
     /// Exit code of a verb with this error, where that of the process is unknown.
     fn exit(&self) -> u8 {
-        match (self.code.as_str(), self.effect.as_str()) {
-            ("usage", _) => 2,
-            ("hook-failed", "written") | (_, "completed") => 1,
-            (_, "written") => 4,
-            ("busy", _) => 5,
-            _ => 3,
-        }
+        let code = Code::named(&self.code).unwrap_or(Code::Io);
+        exit::of(code, Effect::named(&self.effect).unwrap_or(Effect::Refused))
     }
 }
 

@@ -162,7 +162,7 @@ impl JobRequest {
     pub(super) fn rollback() -> JobRequest {
         JobRequest {
             kind: JobKind::Rollback,
-            args: ["rollback", "back", "--json"].map(str::to_owned).to_vec(),
+            args: ["rollback", "now", "--json"].map(str::to_owned).to_vec(),
             environment: None,
             credentials: None,
             program: "copal daemon".to_owned(),

@@ -67,7 +67,7 @@ codes! {
     /// Neither the configuration nor config.json nor the command line names the disk to flash.
     NoTargetPattern = "no-target-pattern", "set INTERNAL_DEVICE_KERNEL in the conf, or name the disk with --target";
     /// A pattern for the target is not valid.
-    TargetPattern = "target-pattern", "correct the pattern; braces and the wildcards * ? [] are supported";
+    TargetPattern = "target-pattern", "correct the pattern; brace lists {a,b} and the wildcards * ? [] are supported";
     /// No disk that may be flashed matches the patterns; the message lists every disk with the reason against it.
     NoTarget = "no-target", "attach the internal disk, or correct INTERNAL_DEVICE_KERNEL";
     /// The named target does not exist, or is neither a disk nor a plain file.

@@ -4,6 +4,7 @@
 //! the remedy. The code is part of the interface: scripts branch on it, and `docs/errors.md` explains it.
 
 mod code;
+pub mod exit;
 
 use std::fmt;
 

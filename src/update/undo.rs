@@ -20,9 +20,9 @@ pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
 /// Ends hooks of the new release that may still run in their container: they would deploy boot files and select their slot.
 pub type EndHooks<'a> = &'a dyn Fn() -> Result<()>;
 
-/// Remedy for hooks that could not be ended.
+/// What to do about those that could not be ended.
 pub(crate) const HOW_TO_END: &str =
-    "run `copal rollback back` when balena-host.service is up again, or restart the device: either ends them";
+    "run `copal rollback now` when balena-host.service is up again, or restart the device: either ends them";
 
 pub struct Undo<'a> {
     pub paths: &'a Paths,

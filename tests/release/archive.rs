@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::contents::rows;
-use crate::{files, top};
+use crate::{files, pages, top};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
@@ -40,15 +40,16 @@ fn checkout(at: &Path) {
         fs::set_permissions(&to, fs::Permissions::from_mode(mode)).unwrap();
     };
     SOURCES.iter().for_each(|name| copy(Path::new(name)));
-    for folder in ["hooks", "systemd", "man", "completions", "scripts", "scripts/licenses"] {
+    for folder in ["hooks", "systemd", "scripts", "scripts/licenses"] {
         files(folder).iter().filter(|f| top().join(f).is_file()).for_each(|f| copy(f));
     }
     // What cargo wants to see before it says what the program is made of.
     ["src/main.rs", "src/lib.rs"].iter().for_each(|name| copy(Path::new(name)));
 }
 
-/// Packs the sources in that folder; gives what was printed, and the archive.
+/// Packs the sources in that folder with pages of its own; gives what was printed, and the archive.
 fn pack(sources: &Path, out: &Path) -> (String, Vec<u8>) {
+    pages::write(&sources.join("target/dist")).unwrap();
     let said = run(Command::new("python3")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("SOURCE_DATE_EPOCH", "1700000000")
@@ -139,6 +140,7 @@ fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
         run(Command::new("git").args(["init", "--quiet"]).arg(&folder));
         run(Command::new("git").args(["-C", folder.to_str().unwrap(), "add", "--force", "."]));
         fs::write(folder.join("not-in-git"), "").unwrap();
+        pages::write(&folder.join("target/dist")).unwrap();
         let said = run(Command::new("python3")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("SOURCE_DATE_EPOCH", "1700000000")
@@ -159,19 +161,27 @@ fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
     // It unpacks to the folder that the recipe compiles in, with what the recipe takes besides the program.
     run(Command::new("tar").arg("-xf").arg(&one).arg("-C").arg(dir.path()));
     let folder = dir.path().join(format!("copal-{version}"));
-    for name in [
-        "Cargo.toml",
-        "Cargo.lock",
-        "LICENSE",
-        "src/main.rs",
-        "scripts/contents.tsv",
-        "hooks/1-bootfiles",
-        "man/copal.1",
-    ] {
+    for name in
+        ["Cargo.toml", "Cargo.lock", "LICENSE", "src/main.rs", "scripts/contents.tsv", "hooks/1-bootfiles"]
+    {
         assert!(fs::read(folder.join(name)).unwrap() == fs::read(top().join(name)).unwrap(), "{name}");
     }
     assert_eq!(fs::read_link(folder.join("systemd/linked")).unwrap(), Path::new("copal.service"));
+    // What the recipe cannot make: it compiles for another machine.
+    made_pages_are_in(&folder);
+    assert!(!folder.join("target").exists());
     assert!(!folder.join("not-in-git").exists() && !folder.join(".git").exists());
+}
+
+/// The manual pages and completions of this program, and no others; their names.
+fn made_pages_are_in(folder: &Path) -> BTreeSet<String> {
+    let all = pages::all().unwrap();
+    for (path, text) in &all {
+        assert_eq!(&fs::read_to_string(folder.join(path)).unwrap(), text, "{path}");
+    }
+    let count = |part: &str| fs::read_dir(folder.join(part)).unwrap().count();
+    assert_eq!(count("man") + count("completions"), all.len());
+    all.into_keys().collect()
 }
 
 /// What has to be in it.
@@ -186,7 +196,9 @@ fn complete(folder: &Path) {
         fs::read(top().join("scripts/contents.tsv")).unwrap()
     );
     assert!(fs::read(folder.join("copal")).unwrap() == fs::read(binary()).unwrap());
-    for row in rows().iter().filter(|r| r.kind == "file" && r.source != "copal") {
+    let made = made_pages_are_in(folder);
+    for row in rows().iter().filter(|r| r.kind == "file" && r.source != "copal" && !made.contains(&r.source))
+    {
         let (packed, ours) = (folder.join(&row.source), top().join(&row.source));
         assert!(fs::read(&packed).unwrap() == fs::read(&ours).unwrap(), "{}", row.source);
     }

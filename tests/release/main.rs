@@ -5,6 +5,8 @@ mod archive;
 mod contents;
 mod help;
 mod manual;
+#[path = "../../examples/pages.rs"]
+mod pages;
 mod recipe;
 
 use std::path::{Path, PathBuf};

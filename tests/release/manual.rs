@@ -1,102 +1,49 @@
-//! Manual pages and completions in the repository are those of the command line's definition.
-//!
-//! `COPAL_GENERATE=1 cargo test --test release manual` writes them anew. They are kept, so that whoever packs or installs a release
-//! needs neither a compiler nor a program for his own machine.
+//! Manual pages and completions of a release: nothing is left out, and shells take the completions.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
-use clap::Command;
-use clap_mangen::roff::{Roff, bold, roman};
+use crate::contents::rows;
+use crate::{pages, said};
 
-use crate::{files, said, top};
-
-const VERSION: &str = concat!("copal ", env!("CARGO_PKG_VERSION"));
-
-/// Lines as they are.
-fn verbatim(page: &mut Roff, lines: &[&str]) {
-    for line in lines {
-        page.text([roman(*line)]);
-    }
-}
-
-/// Pages of a command and of everything below it, by file name; `words` are what leads to it.
-fn pages(command: &Command, words: &[&str], into: &mut BTreeMap<String, String>) {
-    for sub in command.get_subcommands().filter(|s| !s.is_hide_set()) {
-        pages(sub, &[words, &[sub.get_name()]].concat(), into);
-    }
-    let name = command.get_display_name().unwrap_or(command.get_name());
-    let page = said(&[&["man"], words].concat()).unwrap_or_else(|| panic!("no page of {words:?}"));
-    into.insert(format!("man/{name}.1"), page);
-}
-
-/// A page for a program whose command line has no definition but its help.
-fn page_of_help(name: &str, about: &str) -> String {
-    let help = said(&[name, "--help"]).unwrap();
-    let mut page = Roff::default();
-    page.control("TH", [name, "1", " ", VERSION, "copal"]);
-    page.control("SH", ["NAME"]);
-    page.text([roman(format!("{name} - {about}"))]);
-    page.control("SH", ["SYNOPSIS"]);
-    let (usage, rest) = help.split_once("\n\n").unwrap();
-    let options = usage.strip_prefix(&format!("Usage: {name} ")).unwrap();
-    page.text([bold(name), roman(format!(" {options}"))]);
-    page.control("SH", ["DESCRIPTION"]);
-    page.control("nf", []);
-    verbatim(&mut page, &rest.lines().collect::<Vec<_>>());
-    page.control("fi", []);
-    page.to_roff()
-}
-
-/// Everything that is generated, by its path in the repository.
-fn generated() -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    for (command, words) in
-        [(copal::cli::command(), &[][..]), (copal::boot_files::fatrw::command(), &["fatrw"])]
-    {
-        let mut command = command.disable_help_subcommand(true);
-        command.build();
-        pages(&command, words, &mut all);
-    }
-    let name = "hostapp-update-hooks";
-    all.insert(format!("man/{name}.1"), page_of_help(name, "run the hooks of host OS updates"));
-    for (shell, file) in [("bash", "copal.bash"), ("zsh", "_copal"), ("fish", "copal.fish")] {
-        all.insert(format!("completions/{file}"), said(&["completions", shell]).unwrap());
-    }
-    all
+/// What is made is what a release installs.
+#[test]
+fn every_page_and_completion_has_its_row_and_every_row_its_page() {
+    let is_made = |source: &str| source.starts_with("man/") || source.starts_with("completions/");
+    let mut listed: Vec<String> =
+        rows().into_iter().filter(|r| r.kind == "file" && is_made(&r.source)).map(|r| r.source).collect();
+    listed.sort();
+    assert_eq!(listed, pages::all().unwrap().into_keys().collect::<Vec<_>>());
 }
 
 #[test]
-fn pages_and_completions_are_those_of_the_program() {
-    let wanted = generated();
-    if std::env::var_os("COPAL_GENERATE").is_some() {
-        for folder in ["man", "completions"] {
-            std::fs::create_dir_all(top().join(folder)).unwrap();
-            files(folder).iter().for_each(|file| std::fs::remove_file(top().join(file)).unwrap());
-        }
-        wanted.iter().for_each(|(file, text)| std::fs::write(top().join(file), text).unwrap());
+fn what_an_earlier_program_left_in_the_folder_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    std::fs::create_dir(at("man")).unwrap();
+    std::fs::write(at("man/copal-gone.1"), "").unwrap();
+    std::fs::write(at("copal-x86_64"), "").unwrap();
+    pages::write(dir.path()).unwrap();
+    assert!(!at("man/copal-gone.1").exists() && at("copal-x86_64").exists());
+    for (path, text) in pages::all().unwrap() {
+        assert_eq!(std::fs::read_to_string(at(&path)).unwrap(), text, "{path}");
     }
-    let mut wrong = String::new();
-    for (file, text) in &wanted {
-        if std::fs::read_to_string(top().join(file)).ok().as_ref() != Some(text) {
-            writeln!(wrong, "  {file}").unwrap();
-        }
+}
+
+#[test]
+fn pages_have_their_name_and_a_synopsis() {
+    let all = pages::all().unwrap();
+    for name in ["copal", "copal-flash", "copal-rollback-health", "fatrw-write", "hostapp-update-hooks"] {
+        let text = &all[&format!("man/{name}.1")];
+        assert!(text.lines().any(|l| l.starts_with(&format!(".TH {name} 1 "))), "{text}");
+        assert!(text.contains("\n.SH SYNOPSIS\n"), "{text}");
     }
-    for file in ["man", "completions"].into_iter().flat_map(files) {
-        if !wanted.contains_key(file.to_str().unwrap()) {
-            writeln!(wrong, "  {} (of nothing)", file.display()).unwrap();
-        }
-    }
-    assert!(
-        wrong.is_empty(),
-        "not those of this program; see tests/release/manual.rs how to write them:\n{wrong}"
-    );
 }
 
 /// Every verb has a page with each of its options; the page says what the help says.
 #[test]
 fn pages_leave_nothing_out() {
-    let all = generated();
+    let all = pages::all().unwrap();
     let plain =
         |text: &str| text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
     for verb in copal::cli::verbs().iter().filter(|v| *v != "help") {
@@ -114,4 +61,45 @@ fn pages_leave_nothing_out() {
     let flash = &all["man/copal-flash.1"];
     assert!(flash.contains(".SH EXAMPLES\n.nf\n") && flash.contains(".SH \"EXIT CODES\"\n.nf\n"), "{flash}");
     assert!(all.contains_key("man/fatrw-write.1") && all.contains_key("man/copal-rollback-health.1"));
+}
+
+/// Whether `shell` accepts `script` without running it.
+fn accepts(shell: &str, script: &str) {
+    let child = Command::new(shell).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = child else {
+        eprintln!("not run: completions for {shell}: {shell} is missing");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let o = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&o.stderr);
+    assert!(o.status.success() && error.is_empty(), "{shell}: {error}");
+}
+
+#[test]
+fn completions_are_valid_and_know_verbs_and_flags() {
+    let all = pages::all().unwrap();
+    for (shell, file) in [("bash", "copal.bash"), ("zsh", "_copal"), ("fish", "copal.fish")] {
+        let script = &all[&format!("completions/{file}")];
+        for word in ["flash", "verify", "digest", "hooks", "mark-good", "single-pass", "no-power-off"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        assert!(script.contains("bootloader") && script.contains("daemon"), "{shell}");
+        accepts(shell, script);
+    }
+}
+
+#[test]
+fn bash_completes_verbs_and_flags() {
+    let script = &pages::all().unwrap()["completions/copal.bash"];
+    let ask = |words: &str, count: usize| {
+        let last = words.split(' ').next_back().unwrap();
+        let program = format!(
+            "{script}\nCOMP_WORDS=({words}); COMP_CWORD={count}; _copal copal '{last}' ''; echo \"${{COMPREPLY[@]}}\""
+        );
+        let out = Command::new("bash").args(["--norc", "-c", &program]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(ask("copal ver", 1).trim(), "verify");
+    assert_eq!(ask("copal flash --si", 2).trim(), "--single-pass");
 }

@@ -82,7 +82,7 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
     assert_eq!((e.code(), e.effect()), (Code::EngineUnreachable, Effect::Written), "{e}");
     let text = "slot A is selected again, but hooks of the update may still run and select slot B: the engine is gone";
     assert_eq!(e.message(), text);
-    assert!(e.hint().contains("copal rollback back") && e.hint().contains("restart"), "{e}");
+    assert!(e.hint().contains("copal rollback now") && e.hint().contains("restart"), "{e}");
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::Installing));
     assert_eq!(rig.noted().last().unwrap(), "current hooks, A selected", "all is done that can be");
     assert!(rig.has("rollback-health-breadcrumb") && rig.has("rollback-altboot-breadcrumb"));

@@ -50,7 +50,6 @@ fn on_the_oldest_kernel() {
     assert_pending(&rig, Board::Uboot);
     for (argv, code) in [
         (&["copal", "status", "--json"][..], 0),
-        (&["copal", "rollback", "status"], 0),
         (&["copal", "hooks", "--list"], 0),
         (&["rollback-clear-bootcount"], 0),
         (&["rollback-stop", "--force"], 0),

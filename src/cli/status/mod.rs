@@ -12,27 +12,36 @@ use crate::error::Result;
 use crate::slot::Slot;
 use crate::status::{self, SlotStatus, Status};
 
-/// What `copal status` was asked.
+const EXAMPLES: &str = "\
+Examples:
+  copal status
+  copal status --log
+  copal status --json | tail -n 1 | jq .status.phase";
+
+/// Show where the device stands, and the result of the last update
+///
+/// Also why it was rolled back, if it was. Reads only. What cannot be read is
+/// listed with the reason, and hides nothing else.
 #[derive(Debug, Clone, Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct StatusArgs {
     /// The result as a JSON line on stdout
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 
-    /// What became of every update that is known
+    /// The result of every update that is known
     #[arg(long, conflicts_with = "log")]
-    pub(super) history: bool,
+    history: bool,
 
     /// The last journal lines of the system that was rolled back
     #[arg(long)]
-    pub(super) log: bool,
+    log: bool,
 
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
-    pub(super) root: PathBuf,
+    root: PathBuf,
 }
 
-/// Shows where the device stands.
 pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
     let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
@@ -56,8 +65,8 @@ fn text(status: &Status) -> String {
         _ => line("phase    unknown".into()),
     }
     for slot in status.running.into_iter().flat_map(|_| [Slot::A, Slot::B]) {
-        let held = status.slots.iter().find(|h| h.slot == slot);
-        line(format!("slot {slot}   {}", held.map_or("not mounted".into(), |h| words(h, status))));
+        let mounted = status.slots.iter().find(|s| s.slot == slot);
+        line(format!("slot {slot}   {}", mounted.map_or("not mounted".into(), |s| words(s, status))));
     }
     if let Some(boot) = &status.boot {
         let trial = if boot.upgrade_available { "on trial" } else { "for good" };
@@ -92,15 +101,15 @@ fn text(status: &Status) -> String {
     out
 }
 
-fn words(held: &SlotStatus, status: &Status) -> String {
-    let mut words = vec![held.version.clone().unwrap_or_else(|| match held.hostapp {
+fn words(slot: &SlotStatus, status: &Status) -> String {
+    let mut words = vec![slot.version.clone().unwrap_or_else(|| match slot.hostapp {
         Some(_) => "unknown version".into(),
         None => "no hostapp".into(),
     })];
-    words.push(format!("on {} (partition {})", held.device, held.partition));
-    words.extend(held.counter.map(|n| format!("counter {n}")));
-    words.extend(held.encrypted.then(|| "encrypted".into()));
-    words.extend(held.running.then(|| "runs now".into()));
-    words.extend((status.next == Some(held.slot)).then(|| "boots next".into()));
+    words.push(format!("on {} (partition {})", slot.device, slot.partition));
+    words.extend(slot.counter.map(|n| format!("counter {n}")));
+    words.extend(slot.encrypted.then(|| "encrypted".into()));
+    words.extend(slot.running.then(|| "runs now".into()));
+    words.extend((status.next == Some(slot.slot)).then(|| "boots next".into()));
     words.join(", ")
 }

@@ -156,7 +156,7 @@ fn hooks_that_cannot_be_ended_are_told_and_looked_after_at_the_next_boot() {
         "the engine is gone; hooks of the new release may still run, and select slot B again (there is no engine); slot A, the \
          running system, boots next, unless they do"
     );
-    assert!(e.hint().contains("copal rollback back"), "{e}");
+    assert!(e.hint().contains("copal rollback now"), "{e}");
     assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Installing, true));
     // If they select it, that is a normal trial.
     hooks(&tree.paths(), true).unwrap();

@@ -1,26 +1,26 @@
 //! Exit codes. They are part of the interface; `copal --help` lists them.
 
-use crate::error::{Code, Effect, Error};
+use super::{Code, Effect, Error};
 
-/// Something failed.
-pub const FAILURE: u8 = 1;
-/// Wrong arguments.
-pub const USAGE: u8 = 2;
-/// Refused; nothing was written.
-pub const REFUSED: u8 = 3;
-/// Failed after writing had begun.
-pub const AFTER_WRITE: u8 = 4;
-/// Another program holds what is needed; nothing was written.
-pub const BUSY: u8 = 5;
+pub(crate) const FAILURE: u8 = 1;
+const USAGE: u8 = 2;
+const REFUSED: u8 = 3;
+const AFTER_WRITE: u8 = 4;
+const BUSY: u8 = 5;
 
 /// The exit code of a verb that failed with `error`.
 #[must_use]
 pub fn of_verb(error: &Error) -> u8 {
-    match (error.code(), error.effect()) {
+    of(error.code(), error.effect())
+}
+
+/// The exit code of a verb whose error is known only by what it reported.
+pub(crate) fn of(code: Code, effect: Effect) -> u8 {
+    match (code, effect) {
         (Code::Usage, _) => USAGE,
-        // What a hook has done is its own: neither an untouched device nor a spoilt one is promised.
+        // A hook writes what it likes: the device is neither untouched nor spoilt for certain.
         (Code::HookFailed, Effect::Written) => FAILURE,
-        // Before all others: whoever reads 3 or 5 relies on an untouched target.
+        // Before all others: a caller that reads 3 or 5 relies on an untouched target.
         (_, Effect::Written) => AFTER_WRITE,
         (_, Effect::Completed) => FAILURE,
         (Code::Busy, _) => BUSY,
