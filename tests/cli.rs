@@ -218,7 +218,7 @@ fn a_reader_may_leave_in_the_middle() {
 }
 
 #[test]
-fn an_error_that_nobody_reads_as_json_goes_to_stderr() {
+fn an_error_that_no_client_reads_as_json_goes_to_stderr() {
     let o = without_reader(&["flash", "--json", "--frobnicate"]);
     assert_eq!(code(&o), 2);
     assert!(stderr(&o).contains("[usage]"), "{}", stderr(&o));
@@ -240,7 +240,7 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
-fn a_wrong_log_level_is_told_and_ignored() {
+fn a_wrong_log_level_is_reported_and_ignored() {
     let o = command(COPAL).arg("--version").env("COPAL_LOG", "loud").output().unwrap();
     assert_eq!(code(&o), 0);
     assert!(stderr(&o).starts_with("copal: warning: COPAL_LOG=loud "), "{}", stderr(&o));

@@ -32,7 +32,7 @@ fn config_json_is_where_the_environment_or_the_medium_say() {
 }
 
 #[test]
-fn config_json_tells_what_concerns_an_installation() {
+fn config_json_reports_what_concerns_an_installation() {
     let c = json(r#"{"apiEndpoint":"https://api","installer":{"target_devices":"sda nvme?n?","secureboot":true,"whitelist_pcr2":false}}"#)
         .unwrap();
     assert_eq!(c.installer_target_devices().unwrap(), Some("sda nvme?n?"));

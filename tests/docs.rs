@@ -137,7 +137,7 @@ fn errors_that_always_come_after_success_are_made_so() {
 
 /// What the head of that page says of the exit codes that have no column.
 #[test]
-fn exit_codes_behind_success_and_of_legacy_names_are_as_documented() {
+fn exit_codes_after_success_and_of_legacy_names_are_as_documented() {
     use copal::error::exit;
     use copal::error::{Effect, Error};
 
@@ -387,7 +387,7 @@ fn a_disk_is_not_called_a_medium() {
 
 /// Disks and room of the virtual boards are those that the farm goes by.
 #[test]
-fn the_farm_s_readme_has_its_disks_and_its_room() {
+fn the_farm_s_readme_has_its_disks_and_its_space() {
     let read =
         |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let text = read("qemu/README.md");

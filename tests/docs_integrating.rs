@@ -273,7 +273,7 @@ fn assigned(recipe: &str, name: &str) -> String {
 
 /// A key that the recipe writes as it is looks like a variable, and an assignment to it does nothing.
 #[test]
-fn variables_and_mere_lines_are_told_apart_as_the_recipe_does() {
+fn variables_and_mere_lines_are_distinguished_as_the_recipe_does() {
     let class = source("recipes/classes/copal_flasher_conf.bbclass");
     let set = assigned(&class, "COPAL_FLASHER_VARIABLES");
     let set: BTreeSet<&str> = set.split_whitespace().collect();

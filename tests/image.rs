@@ -305,7 +305,7 @@ fn a_raw_image_is_judged_by_its_headers_alone() {
 }
 
 #[test]
-fn a_compressed_image_is_read_once_and_told_all_of() {
+fn a_compressed_image_is_read_once_and_fully_described() {
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let raw = fs::read(&path).unwrap();

@@ -135,7 +135,7 @@ fn truncated_at_any_point_is_damaged() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_refused() {
+fn bytes_after_the_end_are_refused() {
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(300_000, 3));
     for (name, _, command) in PACKERS {

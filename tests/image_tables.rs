@@ -86,7 +86,7 @@ fn the_root_folder_comes_before_the_boot_sector() {
 }
 
 #[test]
-fn the_entry_is_found_behind_others() {
+fn the_entry_is_found_after_others() {
     let bench = Bench::new();
     for (path, others) in fat_kinds(&bench).into_iter().zip([20, 100, 300, 0, 100]) {
         // mtools takes so small a FAT32 for a FAT16 and finds no room in it.

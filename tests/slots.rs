@@ -106,7 +106,7 @@ fn refused(t: &Tree, code: Code, words: &str) {
 }
 
 #[test]
-fn what_cannot_be_told_is_not_guessed() {
+fn what_cannot_be_determined_is_not_guessed() {
     let t = machine();
     refused(&t, Code::SlotUnknown, "no ext4 file system is mounted there");
     let mut t = machine();

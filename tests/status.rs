@@ -249,9 +249,9 @@ fn space(place: &str, kib: u32) -> (String, Value) {
 }
 
 #[test]
-fn room_is_a_problem_where_an_update_would_stop_for_it() {
+fn space_is_a_problem_where_an_update_would_stop_for_it() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: room_is_a_problem_where_an_update_would_stop_for_it: needs root");
+        eprintln!("not run: space_is_a_problem_where_an_update_would_stop_for_it: needs root");
         return;
     }
     assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
@@ -275,7 +275,7 @@ fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
 
 /// Where a small file of copal's own belongs: a pipe that no process writes to, or more than memory holds.
 #[test]
-fn a_record_that_is_no_small_file_keeps_nobody_waiting() {
+fn a_record_that_is_no_small_file_delays_no_caller() {
     let records = [
         "mnt/state/copal/trial",
         "mnt/state/copal/rollback",

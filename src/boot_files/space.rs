@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_gave_back_must_be_there_for_the_way_back() {
+    fn what_files_freed_must_be_there_for_the_rollback() {
         let shrink = |b: &mut Budget| {
             b.replace(100 * 2048, 2048);
             b.take(90 * 2048);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn names_need_room_too() {
+    fn names_need_space_too() {
         assert_eq!(entries_of(OsStr::new("a")), 2);
         assert_eq!(entries_of(OsStr::new("fourteen chars")), 3);
         let many = |b: &mut Budget| {

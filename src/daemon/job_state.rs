@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stage_tells_of_itself_is_shown() {
+    fn what_a_stage_reports_is_shown() {
         let mut shown = JobState::new();
         shown.hear(JobKind::Flash, false, &progress("verify", 50));
         assert_eq!((shown.percent, shown.done, shown.total, shown.eta), (77, 50, 100, 9));

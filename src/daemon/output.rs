@@ -86,7 +86,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn lines_come_once_and_room_is_given_back() {
+    fn lines_come_once_and_space_is_freed() {
         use std::os::unix::fs::MetadataExt as _;
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = dir.path().join("out");

@@ -77,7 +77,7 @@ pub(super) fn credentials(paths: &Paths, id: u32) -> PathBuf {
 pub(super) fn clean(paths: &Paths, id: u32, all: bool) {
     let gone = |result: io::Result<()>| match result {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!("cannot remove a file of job {id}: {e}")
+            tracing::warn!("cannot remove a file of job {id}: {e}");
         }
         _ => {}
     };

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_tells_what_it_is_unless_it_is_said() {
+    fn the_source_shows_what_it_is_unless_the_type_is_given() {
         let args = |source: &str, o| JobRequest::update(source, o).unwrap().args;
         assert_eq!(args("/a/b", options([])), ["update", "--json", "--file=/a/b"]);
         assert_eq!(args("a/b:1", options([])), ["update", "--json", "--image=a/b:1"]);

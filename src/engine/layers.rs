@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_add_up_and_never_go_back() {
+    fn layers_add_up_and_never_shrink() {
         let mut layers = Layers::default();
         let mut at = |id: &str, current, total| {
             let p = layers.update(Stage::Pull, id, &detail(current, total)).unwrap();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_tell_refused_from_written() {
+    fn verbs_distinguish_refused_from_written() {
         let code = |c| of_verb(&Error::new(c, "x"));
         assert_eq!(code(Code::Usage), 2);
         assert_eq!(code(Code::Busy), 5);

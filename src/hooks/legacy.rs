@@ -8,7 +8,7 @@ use super::{Hook, Phases, Run, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-const HELP: &str = "\
+pub const HELP: &str = "\
 Usage: hostapp-update-hooks [options]
 
 Runs the hooks of host OS updates: the forward hooks, unless options name

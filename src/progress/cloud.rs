@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_wins_and_nobody_waits() {
+    fn the_newest_wins_and_no_caller_waits() {
         let (cloud, kept) = kept(Duration::from_millis(200), Duration::from_millis(50));
         let meter = Meter::new(super::super::fan::Fan::of(cloud.sink()));
         let began = Instant::now();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_holds_it_and_the_third_gets_it() {
+    fn the_second_learns_who_holds_it_and_the_third_gets_it() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         assert_eq!(Holder::of(&paths).unwrap(), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_not_told_as_an_update() {
+    fn a_verdict_is_not_reported_as_an_update() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         let lock = Lock::take(&paths, "rollback-health", Work::BootState).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_open_its_file() {
+    fn no_other_user_can_open_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         let mode = || fs::metadata(place(&paths)).unwrap().permissions().mode() & 0o777;

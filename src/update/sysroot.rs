@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_is_made_of_nothing_and_mended() {
+    fn a_skeleton_is_created_and_repaired() {
         let (_dir, slot) = slot();
         slot.make_skeleton().unwrap();
         for folder in FOLDERS {

@@ -105,8 +105,8 @@ fn a_release_without_the_secure_variant_is_refused() {
 }
 
 #[test]
-fn the_link_to_the_other_partition_is_followed_and_its_room_counted() {
-    if !can_run("the_link_to_the_other_partition_is_followed_and_its_room_counted") {
+fn the_link_to_the_other_partition_is_followed_and_its_space_counted() {
+    if !can_run("the_link_to_the_other_partition_is_followed_and_its_space_counted") {
         return;
     }
     let mut device = Device::encrypted(&[], RELEASE);

@@ -41,8 +41,8 @@ fn an_update_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn what_is_there_already_needs_no_room() {
-    if !can_run("what_is_there_already_needs_no_room") {
+fn what_is_there_already_needs_no_space() {
+    if !can_run("what_is_there_already_needs_no_space") {
         return;
     }
     let (_mounted, device) = device(1100, 1000, 1000);
@@ -53,8 +53,8 @@ fn what_is_there_already_needs_no_room() {
 
 /// A leftover of a cut copy takes its room; it is removed before room is counted.
 #[test]
-fn a_leftover_does_not_stop_the_next_update() {
-    if !can_run("a_leftover_does_not_stop_the_next_update") {
+fn a_remaining_file_does_not_stop_the_next_update() {
+    if !can_run("a_remaining_file_does_not_stop_the_next_update") {
         return;
     }
     let (_mounted, device) = device(1000 + 1000 + 600, 1000, 1000);
@@ -64,8 +64,8 @@ fn a_leftover_does_not_stop_the_next_update() {
 }
 
 #[test]
-fn an_undo_overwrites_what_has_no_room_for_a_second_copy() {
-    if !can_run("an_undo_overwrites_what_has_no_room_for_a_second_copy") {
+fn an_undo_overwrites_what_has_no_space_for_a_second_copy() {
+    if !can_run("an_undo_overwrites_what_has_no_space_for_a_second_copy") {
         return;
     }
     // Shorter than the one that is there, as long, and longer.
@@ -84,8 +84,8 @@ fn an_undo_overwrites_what_has_no_room_for_a_second_copy() {
 
 /// Where it can neither be copied nor overwritten, the old file stays whole and everything else is put back.
 #[test]
-fn an_undo_without_any_room_spoils_nothing() {
-    if !can_run("an_undo_without_any_room_spoils_nothing") {
+fn an_undo_without_any_space_spoils_nothing() {
+    if !can_run("an_undo_without_any_space_spoils_nothing") {
         return;
     }
     let (_mounted, device) = device(1000 + 200, 1000, 2000);
@@ -98,8 +98,8 @@ fn an_undo_without_any_room_spoils_nothing() {
 
 /// What found no room at first finds it once smaller files are back.
 #[test]
-fn an_undo_tries_again_where_others_have_made_room() {
-    if !can_run("an_undo_tries_again_where_others_have_made_room") {
+fn an_undo_tries_again_after_space_was_freed() {
+    if !can_run("an_undo_tries_again_after_space_was_freed") {
         return;
     }
     let (_mounted, device) = device(1000 + 200, 1000, 100);

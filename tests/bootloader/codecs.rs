@@ -55,7 +55,7 @@ fn comments_stay() {
 }
 
 #[test]
-fn damage_is_told() {
+fn damage_is_reported() {
     let good = block("a=1\n");
     let damage = |bytes: &[u8]| EnvBlock::parse(bytes).unwrap_err();
     assert_eq!(damage(&good[..1023]), Damage::Size(1023));

@@ -172,7 +172,7 @@ fn grub_is_not_made_up() {
 
 /// A new release has moved from U-Boot to another bootloader, whose loader is there already: both are told, and the other one decides.
 #[test]
-fn the_way_back_tells_the_bootloader_that_is_there_by_now() {
+fn a_rollback_sets_the_bootloader_that_is_there_by_now() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=2\nupgrade_available=0\n")]);
     let before = boot_state::detect(&device.paths).unwrap();
     std::fs::remove_file(device.at("resinOS_uEnv.txt")).unwrap();

@@ -16,7 +16,7 @@ use crate::needs::can_run;
 use crate::support::{Device, block, root, state};
 
 #[test]
-fn a_damaged_block_is_written_anew_with_what_can_be_read() {
+fn a_damaged_block_is_rewritten_with_what_can_be_read() {
     let lines = "bootcount=1\nresin_root_part=2\nupgrade_available=1\nmine=x\n";
     let whole = block(lines);
     let wanted = block("bootcount=0\nresin_root_part=3\nupgrade_available=0\nmine=x\n");
@@ -293,7 +293,7 @@ fn a_boot_partition_that_is_read_only() {
 
 /// On an encrypted disk GRUB is on a partition of its own, to which the other one has a link.
 #[test]
-fn grub_behind_the_link_of_an_encrypted_disk() {
+fn grub_at_the_link_of_an_encrypted_disk() {
     let device = Device::new(&[]);
     let efi = device.paths.at("/mnt/efi/EFI/BOOT");
     std::fs::create_dir_all(&efi).unwrap();

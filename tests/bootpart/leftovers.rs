@@ -7,7 +7,7 @@ use copal::sys::file::{self, Folder, Leftover};
 use crate::support::{Rig, tree};
 
 #[test]
-fn they_are_removed_unless_somebody_writes_to_them() {
+fn they_are_removed_unless_a_process_writes_to_them() {
     let rig = Rig::new(
         &[],
         &[

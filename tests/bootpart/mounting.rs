@@ -67,8 +67,8 @@ fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
 }
 
 #[test]
-fn a_mount_point_of_somebody_else_is_refused() {
-    if !can_run("a_mount_point_of_somebody_else_is_refused") {
+fn a_mount_point_of_another_user_is_refused() {
+    if !can_run("a_mount_point_of_another_user_is_refused") {
         return;
     }
     let rig =

@@ -113,8 +113,8 @@ fn what_passes_the_check_can_be_copied() {
 }
 
 #[test]
-fn room_for_the_log_is_kept() {
-    if !can_run("room_for_the_log_is_kept") {
+fn space_for_the_log_is_kept() {
+    if !can_run("space_for_the_log_is_kept") {
         return;
     }
     let rig = Rig::new(&[], &[]);

@@ -432,7 +432,7 @@ fn hooks_that_take_long_and_hooks_that_fail_to_run() {
 const ONE: &str = r#"[{"Id":"c0ffee"}]"#;
 
 #[test]
-fn hooks_that_were_left_are_ended_by_an_engine_that_comes_back() {
+fn hooks_that_were_left_are_ended_by_an_engine_that_restarts() {
     let lost = |s: Script| s.fault("wait", 0, Kind::Close).fault("remove-container", 0, Kind::Close);
     let bench = Bench::new(lost);
     let image = bench.load().unwrap();

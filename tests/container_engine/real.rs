@@ -259,8 +259,8 @@ fn an_engine_that_goes_while_it_works() {
 }
 
 #[test]
-fn an_engine_that_is_killed_during_a_load_and_comes_back() {
-    if !can_run("an_engine_that_is_killed_during_a_load_and_comes_back") {
+fn an_engine_that_is_killed_during_a_load_and_restarts() {
+    if !can_run("an_engine_that_is_killed_during_a_load_and_restarts") {
         return;
     }
     let mut dockerd = Dockerd::start(None);
@@ -439,8 +439,8 @@ fn a_slow_registry_is_not_one_that_cannot_be_reached() {
 }
 
 #[test]
-fn a_slot_without_room() {
-    if !can_run("a_slot_without_room") {
+fn a_slot_without_space() {
+    if !can_run("a_slot_without_space") {
         return;
     }
     let registry = Registry::start(false);

@@ -19,7 +19,7 @@ fn values(lines: &[String], name: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_update_is_told_from_its_beginning_to_its_end() {
+fn an_update_is_logged_from_its_beginning_to_its_end() {
     let Some(place) = Place::new("update") else { return };
     let lines: Vec<String> = [("pull", 10), ("pull", 60), ("pull", 40), ("unpack", 5), ("unpack", 90)]
         .map(|(stage, percent)| progress(stage, percent))

@@ -112,7 +112,7 @@ fn a_system_that_ends_waits_for_a_job_that_works_and_not_for_one_that_waits_for_
 }
 
 #[test]
-fn a_job_that_ended_while_nobody_served_is_known_afterwards() {
+fn a_job_that_ended_without_a_service_is_known_afterwards() {
     let Some(place) = Place::new("ended meanwhile") else { return };
     let mut service = place.service(&[]);
     let job = halfway(&place);
@@ -185,7 +185,7 @@ fn a_bus_that_restarts_finds_the_job_at_its_place() {
 }
 
 #[test]
-fn it_ends_when_nobody_needs_it_and_the_next_call_starts_it() {
+fn it_ends_when_idle_and_the_next_call_starts_it() {
     let Some(place) = Place::new("idle") else { return };
     // By the bus: nobody has started it.
     let status = place.call(TOP, MANAGER, "Status", &[]).unwrap();

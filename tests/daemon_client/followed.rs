@@ -172,8 +172,8 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
 }
 
 #[test]
-fn a_lost_bus_is_come_back_to() {
-    if !can_run("a_lost_bus_is_come_back_to") {
+fn a_lost_bus_is_connected_to_again() {
+    if !can_run("a_lost_bus_is_connected_to_again") {
         return;
     }
     let mut place = Place::with_bus();

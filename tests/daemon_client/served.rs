@@ -135,8 +135,8 @@ fn a_cancelled_job_is_waited_for() {
 }
 
 #[test]
-fn a_killed_client_ends_nothing_and_a_second_one_is_told() {
-    if !can_run("a_killed_client_ends_nothing_and_a_second_one_is_told") {
+fn a_killed_client_ends_nothing_and_a_second_one_gets_the_result() {
+    if !can_run("a_killed_client_ends_nothing_and_a_second_one_gets_the_result") {
         return;
     }
     let place = Place::with_bus();
@@ -171,8 +171,8 @@ fn a_bus_that_is_started_again_leads_back_to_the_job() {
 }
 
 #[test]
-fn a_bus_that_does_not_come_back_costs_no_result() {
-    if !can_run("a_bus_that_does_not_come_back_costs_no_result") {
+fn a_bus_that_does_not_return_costs_no_result() {
+    if !can_run("a_bus_that_does_not_return_costs_no_result") {
         return;
     }
     let mut place = Place::with_bus();

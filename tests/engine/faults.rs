@@ -18,7 +18,7 @@ fn table_is_gone(disk: &Disk) {
 
 /// Bit flips between write and read-back: the disk does it once, and the chunk is written again.
 #[test]
-fn a_flipped_bit_is_found_and_mended() {
+fn a_flipped_bit_is_found_and_repaired() {
     let mut rng = fastrand::Rng::with_seed(77);
     let len = 6 * MIB + 777;
     let job = Job { backup: 0, ..Job::new(image(len, 21)) };

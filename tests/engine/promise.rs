@@ -60,7 +60,7 @@ impl Progress for Before<'_> {
 }
 
 #[test]
-fn it_is_told_before_the_disk_becomes_bootable() {
+fn it_is_reported_before_the_disk_becomes_bootable() {
     let job = Job::new(image(5 * MIB, 7));
     let disk = Disk::filled(9 * MIB, 0xA5);
     let plan = job.plan(&disk);
@@ -86,7 +86,7 @@ fn an_image_whose_size_shows_at_its_end_only() {
 }
 
 #[test]
-fn the_old_backup_gpt_goes_and_nothing_else_behind_the_image() {
+fn the_old_backup_gpt_goes_and_nothing_else_after_the_image() {
     let mut old = vec![0xA5; 8 * MIB];
     let last = old.len() - 512;
     let entries = last - 32 * 512;

@@ -135,7 +135,7 @@ fn the_side_file_goes_when_the_file_is_on_the_medium() {
 }
 
 #[test]
-fn without_room_the_side_file_is_read_and_stays() {
+fn without_space_the_side_file_is_read_and_stays() {
     let (_dir, path) = torn();
     let open = Folder::open(&path).unwrap();
     let rig = Rig::new(&open, usize::MAX, 0).with_room(1);

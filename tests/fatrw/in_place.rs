@@ -109,7 +109,7 @@ fn pieces_that_are_right_are_left_alone() {
 }
 
 #[test]
-fn without_room_to_grow_nothing_is_lost() {
+fn without_space_to_grow_nothing_is_lost() {
     let (old, new) = (data(1, STEP), data(2, 3 * STEP));
     let (_dir, path) = folder(&[(NAME, &old)]);
     let open = Folder::open(&path).unwrap();

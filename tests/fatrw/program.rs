@@ -158,7 +158,7 @@ fn help_and_version() {
 }
 
 #[test]
-fn a_reader_may_leave_and_a_full_disk_is_told() {
+fn a_reader_may_leave_and_a_full_disk_is_reported() {
     let (_dir, path) = folder(&[("a", &vec![b'x'; 1 << 20])]);
     let mut child =
         command(&["read", &at(&path, "a")]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -197,7 +197,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn without_room_only_unsafe_writes_in_place() {
+fn without_space_only_unsafe_writes_in_place() {
     if !can_run("fatrw without room") {
         return;
     }

@@ -115,8 +115,8 @@ fn a_region_of_a_disk_in_use_is_written_and_nothing_else() {
 }
 
 #[test]
-fn table_file_systems_and_what_is_behind_the_end_are_refused() {
-    if !can("table_file_systems_and_what_is_behind_the_end_are_refused") {
+fn table_file_systems_and_what_is_past_the_end_are_refused() {
+    if !can("table_file_systems_and_what_is_past_the_end_are_refused") {
         return;
     }
     let disk = Disk::gpt();

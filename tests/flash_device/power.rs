@@ -222,7 +222,7 @@ fn disk_cuts(case: &Case, ops: &[Op], at: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn whenever_the_power_fails_no_header_stands_before_anothers_body_and_the_next_run_mends_it() {
+fn whenever_the_power_fails_no_header_stands_before_anothers_body_and_the_next_run_repairs_it() {
     let (mut instants, mut invalid) = (0, 0);
     for case in SHAPES.into_iter().flat_map(cases) {
         let mut fake = Fake::new(&case.shape, case.old.clone());

@@ -159,8 +159,8 @@ fn old_image(dir: &Path, old: &[u8]) -> Image {
 /// From the moment the disk holds the image, the power may go with any write: each boot file is the old or the new one, and
 /// no loader is half there.
 #[test]
-fn a_power_cut_behind_the_image_leaves_files_and_loader_old_or_new() {
-    let test = "a_power_cut_behind_the_image_leaves_files_and_loader_old_or_new";
+fn a_power_cut_after_the_image_leaves_files_and_loader_old_or_new() {
+    let test = "a_power_cut_after_the_image_leaves_files_and_loader_old_or_new";
     let Some(guest) = Guest::small(test) else { return };
     let dir = folder();
     let (old, new) = (noise(21, 200_000), noise(22, 200_000));

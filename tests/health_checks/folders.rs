@@ -59,7 +59,7 @@ fn they_run_one_after_the_other_by_name() {
 }
 
 #[test]
-fn leftovers_of_editors_and_packages_are_no_checks() {
+fn backup_files_of_editors_and_packages_are_no_checks() {
     let rig = Rig::healthy();
     let fail = "#!/bin/sh\nexit 1\n";
     for name in

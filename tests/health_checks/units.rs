@@ -107,7 +107,7 @@ fn a_list_that_says_the_same_is_of_this_update() {
 }
 
 #[test]
-fn what_systemd_does_not_tell_is_unknown_and_passes() {
+fn what_systemd_does_not_report_is_unknown_and_passes() {
     let mut rig = rig(&["a.service"]);
     rig.conf.units_required = true;
     let expect = |bus: &Bus, why: &str| {

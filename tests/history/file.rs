@@ -41,7 +41,7 @@ fn without_an_update_before_the_first_record_makes_the_file() {
 }
 
 #[test]
-fn room_is_allocated_when_the_update_starts() {
+fn space_is_allocated_when_the_update_starts() {
     let device = Device::new();
     for n in 0..3 {
         history::prepare(&device.paths());

@@ -75,8 +75,8 @@ impl Drop for Partition {
 
 /// On a full partition there is still room for what was allocated when the update started.
 #[test]
-fn a_partition_that_fills_up_during_the_update_keeps_the_story() {
-    if !can_run("a_partition_that_fills_up_during_the_update_keeps_the_story") {
+fn a_partition_that_fills_up_during_the_update_keeps_the_history() {
+    if !can_run("a_partition_that_fills_up_during_the_update_keeps_the_history") {
         return;
     }
     let partition = Partition::new();
@@ -96,8 +96,8 @@ fn a_partition_that_fills_up_during_the_update_keeps_the_story() {
 
 /// The next update asks for 256 KiB for its own files, and must find them.
 #[test]
-fn little_room_is_left_to_the_next_update() {
-    if !can_run("little_room_is_left_to_the_next_update") {
+fn little_space_is_left_to_the_next_update() {
+    if !can_run("little_space_is_left_to_the_next_update") {
         return;
     }
     for (free, kept) in [(400 << 10, false), (600 << 10, true)] {
@@ -125,8 +125,8 @@ fn little_room_is_left_to_the_next_update() {
 }
 
 #[test]
-fn without_room_the_journal_has_the_story() {
-    if !can_run("without_room_the_journal_has_the_story") {
+fn without_space_the_journal_has_the_history() {
+    if !can_run("without_space_the_journal_has_the_history") {
         return;
     }
     let partition = Partition::new();

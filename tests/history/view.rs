@@ -220,7 +220,7 @@ fn every_record_is_shown_when_it_is_asked_for() {
 
 /// What nobody has checked is told neither as failed checks nor as a proof.
 #[test]
-fn a_verdict_is_told_by_what_it_went_by() {
+fn a_verdict_is_reported_with_its_reason() {
     let back = "from 6.0.0 in slot B to 5.3.1 in slot A";
     for (event, why, attempts, told) in [
         (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),

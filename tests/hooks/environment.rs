@@ -59,7 +59,7 @@ fn the_host_engine_is_named_to_the_running_systems_hooks_by_an_update_alone() {
 }
 
 #[test]
-fn with_the_helpers_for_a_tpm_its_tools_are_told_which_device_to_use() {
+fn with_the_helpers_for_a_tpm_its_tools_get_the_device_to_use() {
     let site = Site::new();
     dumps(&site, "hooks/1-x", "of-hook");
     let dir = format!("{}/", site.hooks().display());

@@ -28,7 +28,7 @@ fn install(path: &Path) {
 }
 
 #[test]
-fn a_hook_is_executed_by_the_copal_of_its_own_release_whoever_runs_it() {
+fn a_hook_is_executed_by_the_copal_of_its_own_release() {
     let site = Site::new();
     // With a name that could be mistaken, and blanks.
     let top = site.at("etc/hostapp-update-hooks.d/new root");

@@ -125,7 +125,7 @@ fn a_signal_lets_the_running_hook_end_and_starts_no_other() {
 }
 
 #[test]
-fn a_signal_during_the_last_hook_is_obeyed_behind_it() {
+fn a_signal_during_the_last_hook_is_obeyed_after_it() {
     let site = Site::new();
     site.hook("1-x", "#!/bin/sh\nkill -TERM $PPID\nsleep 0.3\n: >\"$HOOKS_DIR/../done\"\n");
     let out = legacy(&site, &[]).output().unwrap();

@@ -100,7 +100,7 @@ fn loaders_are_written_where_they_differ_and_nothing_else_of_the_disk_changes() 
 }
 
 #[test]
-fn without_room_for_a_copy_it_is_written_over_the_old_one() {
+fn without_space_for_a_copy_it_is_written_over_the_old_one() {
     // Another number of sectors than it has; no list that is known; something in the room.
     type Change = fn(&mut Vec<u8>, &mut Vec<u8>);
     let cases: [Change; 3] =

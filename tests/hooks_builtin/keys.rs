@@ -41,7 +41,7 @@ fn migrated() -> Files {
 }
 
 #[test]
-fn the_key_is_converted_once_and_nobody_else_can_read_it() {
+fn the_key_is_converted_once_and_no_other_user_can_read_it() {
     let machine = with_key();
     install(&machine, "dropbearconvert", "dropbearconvert");
     install(&machine, "ssh-keygen", "ssh-keygen");

@@ -248,8 +248,8 @@ fn the_log_of_an_initramfs_is_kept() {
 }
 
 #[test]
-fn a_log_without_room_is_left_behind() {
-    if !can_run("a_log_without_room_is_left_behind") {
+fn a_log_without_space_is_left_on_the_medium() {
+    if !can_run("a_log_without_space_is_left_on_the_medium") {
         return;
     }
     let rig = Rig::new();

@@ -122,8 +122,8 @@ fn a_board_set_up_that_fails() {
 }
 
 #[test]
-fn a_plug_in_that_wants_encryption_or_does_not_come_back() {
-    if !can_run("a_plug_in_that_wants_encryption_or_does_not_come_back") {
+fn a_plug_in_that_asks_for_encryption_or_does_not_return() {
+    if !can_run("a_plug_in_that_asks_for_encryption_or_does_not_return") {
         return;
     }
     let rig = Rig::new();
@@ -149,8 +149,8 @@ fn a_boot_partition_too_small_for_what_the_medium_has() {
 }
 
 #[test]
-fn whoever_is_not_root() {
-    if !can_run("whoever_is_not_root") {
+fn a_caller_that_is_not_root() {
+    if !can_run("a_caller_that_is_not_root") {
         return;
     }
     let rig = Rig::new();

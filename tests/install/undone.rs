@@ -64,8 +64,8 @@ fn a_board_program_that_fails() {
 }
 
 #[test]
-fn a_board_program_that_leaves_somebody_in_the_boot_partition() {
-    if !can_run("a_board_program_that_leaves_somebody_in_the_boot_partition") {
+fn a_board_program_that_leaves_a_process_in_the_boot_partition() {
+    if !can_run("a_board_program_that_leaves_a_process_in_the_boot_partition") {
         return;
     }
     let rig = Rig::new();
@@ -88,8 +88,8 @@ fn a_boot_partition_that_is_full() {
 }
 
 #[test]
-fn a_plug_in_that_fails_behind_the_write() {
-    if !can_run("a_plug_in_that_fails_behind_the_write") {
+fn a_plug_in_that_fails_after_the_write() {
+    if !can_run("a_plug_in_that_fails_after_the_write") {
         return;
     }
     for function in ["secureboot_bootloader_setup", "secureboot_bootloader_postsetup"] {

@@ -90,7 +90,7 @@ fn assert_time(text: &str) {
 }
 
 #[test]
-fn a_rollback_goes_back_to_the_committed_kernel() {
+fn a_rollback_restores_the_committed_kernel() {
     for name in ["bootenv", "EFI/BOOT/grubenv", "grub/grubenv"] {
         let device = Device::new(name, &[&abi(NEW), &committed("A", OLD), &committed("B", "x"), "own=1"]);
         let inode = std::fs::metadata(device.block()).unwrap().ino();

@@ -86,8 +86,8 @@ fn they_run_in_their_own_root_with_this_systems_places() {
 }
 
 #[test]
-fn they_are_told_of_an_update_and_nothing_of_copals() {
-    if !can_run("they_are_told_of_an_update_and_nothing_of_copals") {
+fn they_learn_of_an_update_and_get_nothing_of_copals() {
+    if !can_run("they_learn_of_an_update_and_get_nothing_of_copals") {
         return;
     }
     let rig = Rig::new();

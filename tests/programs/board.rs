@@ -158,7 +158,7 @@ fn only_a_configured_limit_ends_it_with_all_it_started() {
 }
 
 #[test]
-fn garbage_and_children_left_behind_are_no_failure() {
+fn garbage_and_remaining_children_are_no_failure() {
     let root = Root::new();
     let pid = root.at("pid");
     root.program(

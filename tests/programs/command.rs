@@ -23,7 +23,7 @@ fn run(command: Command) -> (End, Vec<String>) {
 }
 
 #[test]
-fn lines_come_in_their_order_and_the_end_is_told() {
+fn lines_come_in_their_order_and_the_end_is_reported() {
     let (end, lines) = run(sh("echo a; echo b >&2; printf c; exit 3"));
     assert_eq!((end, lines.as_slice()), (End::Status(3), ["a", "b", "c"].map(String::from).as_slice()));
     assert_eq!(end.to_string(), "it ended with status 3");
@@ -65,7 +65,7 @@ fn output_of_any_size_and_kind_is_taken() {
 }
 
 #[test]
-fn a_child_left_behind_does_not_hold_us_and_lives_on() {
+fn a_child_that_outlives_its_parent_does_not_hold_us_and_lives_on() {
     let root = Root::new();
     let pid = root.at("pid");
     let script = format!(
@@ -108,7 +108,7 @@ fn what_takes_too_long_is_ended_with_all_it_started() {
 }
 
 #[test]
-fn whoever_heeds_sigterm_may_clean_up() {
+fn a_program_that_handles_sigterm_may_clean_up() {
     let root = Root::new();
     let script =
         format!("trap 'echo bye; exit 7' TERM; sleep 60 & echo $! >{}; wait", root.at("pid").display());
@@ -122,7 +122,7 @@ fn whoever_heeds_sigterm_may_clean_up() {
 }
 
 #[test]
-fn silence_is_told_again_and_again_and_ends_with_a_byte() {
+fn silence_is_reported_repeatedly_and_ends_with_a_byte() {
     let mut told = Vec::new();
     let script = "sleep 1.8; for i in $(seq 50); do printf .; sleep 0.1; done; echo";
     let end = sh(script).silence(Duration::from_millis(800)).run(|said| {

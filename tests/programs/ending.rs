@@ -75,7 +75,7 @@ fn every_rung_has_its_time_and_flushed_disks() {
 }
 
 #[test]
-fn the_ladder_is_board_systemd_kernel_sysrq() {
+fn the_shutdown_steps_are_board_systemd_kernel_sysrq() {
     let root = Root::new();
     root.program(POWER, "os_helpers_reboot() { echo own way; }\n");
     let environment = environment(&root);

@@ -79,7 +79,7 @@ fn a_plugin_is_asked_whatever_the_owner_wishes() {
 }
 
 #[test]
-fn the_owners_wish_is_refused_where_nobody_can_grant_it() {
+fn the_owners_wish_is_refused_where_the_board_cannot_grant_it() {
     for root in [Root::new(), with("secureboot_bootloader_setup() { true; }")] {
         let mut plugin = start(&root).unwrap();
         let e = plugin.secureboot_setup(true).unwrap_err();
@@ -255,7 +255,7 @@ fn a_file_that_ends_the_shell_refuses() {
 }
 
 #[test]
-fn what_a_function_leaves_behind_does_not_hold_us() {
+fn what_a_function_leaves_running_does_not_hold_us() {
     let root = with("");
     let pid = root.at("pid");
     root.program(

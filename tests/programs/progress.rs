@@ -33,7 +33,7 @@ fn calls(root: &Root) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn the_dashboard_is_told_one_at_a_time_and_not_too_often() {
+fn the_dashboard_is_notified_one_at_a_time_and_not_too_often() {
     let root = Root::new();
     reporter(&root, "echo chatter; echo more >&2; sleep 0.5; exit 1");
     let cloud = Cloud::new(&Paths::new(root.path()), true);
@@ -78,7 +78,7 @@ fn a_dashboard_that_hangs_is_left() {
 }
 
 #[test]
-fn without_a_fleet_or_the_program_nobody_is_called() {
+fn without_a_fleet_or_the_program_no_program_is_called() {
     let root = Root::new();
     reporter(&root, "");
     let cloud = Cloud::new(&Paths::new(root.path()), false);
@@ -130,7 +130,7 @@ fn without_a_fleet_the_log_says_it() {
 }
 
 #[test]
-fn a_service_tells_its_state_and_its_log() {
+fn a_service_reports_its_state_and_its_log() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let keep = told.clone();
     let ((), log) = logged(|| {

@@ -73,7 +73,7 @@ fn hooks_of_an_update_that_was_killed_are_ended_before_it_is_undone() {
 }
 
 #[test]
-fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_after_it() {
+fn with_hooks_that_cannot_be_ended_the_device_rolls_back_and_the_next_boot_handles_them() {
     let rig = updated(Told::Uboot);
     rig.select(Slot::B, true);
     rig.left_hooks.set((true, false));
@@ -99,7 +99,7 @@ fn with_hooks_that_cannot_be_ended_the_device_goes_back_and_the_next_boot_looks_
 }
 
 #[test]
-fn a_committed_system_never_goes_back() {
+fn a_committed_system_never_rolls_back() {
     let rig = Rig::new(Told::Uboot, Slot::B);
     rig.select(Slot::B, false);
     let (paths, platform) = (rig.paths(), rig.platform());

@@ -101,7 +101,7 @@ fn altboot_selects_the_system_that_runs_before_anything_else() {
 }
 
 #[test]
-fn a_breadcrumb_that_is_missing_keeps_nobody_from_acting() {
+fn a_missing_breadcrumb_stops_no_unit() {
     for told in Told::ALL {
         let rig = on_trial(told);
         remove_breadcrumbs(&rig.paths()).unwrap();

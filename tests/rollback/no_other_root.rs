@@ -98,7 +98,7 @@ fn a_rollback_that_was_cut_off_ends_at_the_next_boot() {
 }
 
 #[test]
-fn by_hand_nothing_is_written_and_the_trial_goes_on() {
+fn a_manual_run_writes_nothing_and_the_trial_goes_on() {
     for told in Told::ALL {
         let rig = on_trial(told);
         let table = rig.lose_other();

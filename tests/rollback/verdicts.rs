@@ -253,7 +253,7 @@ fn a_system_stays_where_the_old_one_cannot_be_mounted() {
 }
 
 #[test]
-fn a_rollback_that_was_stopped_does_not_come_back() {
+fn a_rollback_that_was_stopped_is_not_repeated() {
     let rig = on_trial(Told::Uboot);
     rig.health.replace(vec![false]);
     rig.old_hooks.set(false);
@@ -311,7 +311,7 @@ fn records_that_a_shell_release_has_left_are_not_taken_for_those_of_the_next_upd
 }
 
 #[test]
-fn a_verdict_waits_for_whoever_has_the_lock() {
+fn a_verdict_waits_for_the_holder_of_the_lock() {
     let rig = on_trial(Told::Uboot);
     let lock = std::cell::RefCell::new(None);
     let waited = std::cell::Cell::new(0);
@@ -334,7 +334,7 @@ fn a_verdict_waits_for_whoever_has_the_lock() {
 }
 
 #[test]
-fn the_old_bootloader_is_told_in_its_own_way_and_in_no_other() {
+fn the_old_bootloader_is_set_in_its_own_way_and_in_no_other() {
     // The new release has U-Boot, the old one the balena bootloader, as its hooks know.
     let rig = on_trial(Told::Uboot);
     rig.health.replace(vec![false]);

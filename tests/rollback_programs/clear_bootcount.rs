@@ -78,7 +78,7 @@ fn without_breadcrumbs_and_with_them_alike() {
 }
 
 #[test]
-fn what_cannot_be_understood_stays_and_is_told_at_once() {
+fn what_cannot_be_parsed_stays_and_is_reported_at_once() {
     let mut t = uboot("2", 1, 2);
     t.file("/mnt/state/copal/rollback", "{");
     let before = snapshot(&t);

@@ -119,7 +119,7 @@ fn an_encrypted_root_is_named_by_its_volume() {
 }
 
 #[test]
-fn a_script_ends_where_nothing_can_be_told() {
+fn a_script_ends_where_nothing_can_be_determined() {
     let mut legacy = device();
     legacy.file("/mnt/boot/grub/grub.cfg", "linux /vmlinuz root=LABEL=resin-rootA\n");
     let mut no_root = device();

@@ -24,7 +24,7 @@ fn no_trace(t: &Tree) {
 }
 
 #[test]
-fn a_trial_ends_in_every_dialect() {
+fn a_trial_ends_with_every_backend() {
     for (file, root) in [("grub/grubenv", "2"), ("EFI/BOOT/grubenv", "2"), ("bootenv", "A")] {
         let file = format!("/mnt/boot/{file}");
         let mut t = with_block(&file, root, 1, 1);

@@ -113,7 +113,7 @@ fn the_count_is_cleared_before_its_partitions_go() {
 }
 
 #[test]
-fn the_check_comes_before_whoever_looks_at_breadcrumbs() {
+fn the_check_comes_before_every_reader_of_breadcrumbs() {
     let name = "copal-boot-check";
     has(name, "Service.Type", true, "oneshot");
     has(name, "Service.ExecStart", true, "/usr/bin/copal rollback boot-check");

@@ -100,7 +100,7 @@ fn without_a_supervisor_or_with_free_locks_nothing_is_waited_for() {
 }
 
 #[test]
-fn a_lock_is_told_anew_at_every_look() {
+fn a_lock_is_reported_at_every_look() {
     if !has("locks of services", "flock") {
         return;
     }
@@ -216,7 +216,7 @@ fn a_service_that_makes_events_without_end_is_no_burden() {
 }
 
 #[test]
-fn the_dashboard_is_told_once() {
+fn the_dashboard_is_notified_once() {
     let root = Root::new();
     let calls = root.at("calls");
     let text = format!("#!/bin/bash\necho \"$# $*\" >>{}\n", calls.display());

@@ -99,7 +99,7 @@ fn catalogue_and_code_have_the_same_events() {
 }
 
 #[test]
-fn every_event_is_told_with_the_fields_that_its_entry_quotes() {
+fn every_event_is_logged_with_the_fields_that_its_entry_quotes() {
     let (entries, uses) = (entries(), uses());
     for (name, id) in events::ALL {
         let calls = uses.get(*name).map_or(&[][..], Vec::as_slice);

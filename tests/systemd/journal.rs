@@ -296,7 +296,7 @@ fn a_journal_that_does_not_read_holds_nothing_up() {
 }
 
 #[test]
-fn what_was_lost_is_told_and_the_last_word_waits_for_room() {
+fn what_was_lost_is_reported_and_the_last_line_waits_for_space() {
     if is_child() {
         let voice = start_child();
         for i in 0..3000 {
@@ -334,7 +334,7 @@ fn what_was_lost_is_told_and_the_last_word_waits_for_room() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        journal.run("journal::what_was_lost_is_told_and_the_last_word_waits_for_room", "legacy", |c| {
+        journal.run("journal::what_was_lost_is_reported_and_the_last_line_waits_for_space", "legacy", |c| {
             c.stderr(Stdio::null());
         });
         ended.store(true, Ordering::Relaxed);

@@ -69,7 +69,7 @@ fn everything_is_synced_or_the_limit_ends_it() {
 }
 
 #[test]
-fn a_disk_that_appears_is_told() {
+fn a_disk_that_appears_is_reported() {
     let test = "uevents";
     if !is_root(test) || !has(test, "losetup") {
         return;

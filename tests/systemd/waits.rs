@@ -97,7 +97,7 @@ fn units_at_rest_are_not_waited_for() {
 }
 
 #[test]
-fn patience_ends() {
+fn the_timeout_ends_the_wait() {
     let Some(daemon) = Daemon::start("patience") else { return };
     let _fake = Fake::start(&daemon).with(UNITS[0], STARTING).with(UNITS[1], STARTING);
     let (waited, took) = timed(&daemon.bus(), Duration::from_millis(700));
@@ -122,7 +122,7 @@ fn a_bus_that_goes_away_ends_the_wait() {
 }
 
 #[test]
-fn whoever_never_answers_is_given_up() {
+fn a_peer_that_never_answers_is_given_up() {
     let limit = Duration::from_millis(400);
     for method in ["LoadUnit", "Subscribe", "GetAll"] {
         let Some(daemon) = Daemon::start("silent service") else { return };

@@ -200,13 +200,13 @@ fn an_overlay_is_traced_to_its_disks() {
 }
 
 #[test]
-fn a_disk_mounted_where_nobody_sees_it_is_still_held() {
-    if !can_run("a_disk_mounted_where_nobody_sees_it_is_still_held") {
+fn a_disk_mounted_in_another_namespace_is_in_use() {
+    if !can_run("a_disk_mounted_in_another_namespace_is_in_use") {
         return;
     }
     // In a chroot `/` is no mount point, and its propagation cannot be changed.
     if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success()) {
-        eprintln!("not run: a_disk_mounted_where_nobody_sees_it_is_still_held: needs unshare -m");
+        eprintln!("not run: a_disk_mounted_in_another_namespace_is_in_use: needs unshare -m");
         return;
     }
     let disk = Loop::new(32 * MIB);

@@ -32,8 +32,8 @@ fn a_hook_that_fails_leaves_the_running_system_selected() {
 }
 
 #[test]
-fn who_asks_for_it_goes_back_without_the_current_hooks() {
-    if !can_run("who_asks_for_it_goes_back_without_the_current_hooks") {
+fn a_rollback_on_request_skips_the_current_hooks() {
+    if !can_run("a_rollback_on_request_skips_the_current_hooks") {
         return;
     }
     let rig = Rig::ready();
@@ -160,8 +160,8 @@ fn an_archive_is_unpacked_on_the_data_partition() {
 }
 
 #[test]
-fn a_selection_that_cannot_be_set_back_is_told_loudly() {
-    if !can_run("a_selection_that_cannot_be_set_back_is_told_loudly") {
+fn a_selection_that_cannot_be_restored_is_reported_loudly() {
+    if !can_run("a_selection_that_cannot_be_restored_is_reported_loudly") {
         return;
     }
     let rig = Rig::ready();
@@ -185,8 +185,8 @@ fn a_selection_that_cannot_be_set_back_is_told_loudly() {
 }
 
 #[test]
-fn hooks_of_the_running_system_that_fail_are_told_and_stop_nothing() {
-    if !can_run("hooks_of_the_running_system_that_fail_are_told_and_stop_nothing") {
+fn hooks_of_the_running_system_that_fail_are_reported_and_stop_nothing() {
+    if !can_run("hooks_of_the_running_system_that_fail_are_reported_and_stop_nothing") {
         return;
     }
     let rig = Rig::ready();

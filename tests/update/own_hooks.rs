@@ -65,13 +65,13 @@ fn other_bootloader(test: &str, board: Board) {
 }
 
 #[test]
-fn grub_on_uefi_is_told() {
-    other_bootloader("grub_on_uefi_is_told", Board::Grub);
+fn grub_on_uefi_is_recognised() {
+    other_bootloader("grub_on_uefi_is_recognised", Board::Grub);
 }
 
 #[test]
-fn the_balena_bootloader_is_told() {
-    other_bootloader("the_balena_bootloader_is_told", Board::Balena);
+fn the_balena_bootloader_is_recognised() {
+    other_bootloader("the_balena_bootloader_is_recognised", Board::Balena);
 }
 
 #[test]

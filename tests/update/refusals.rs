@@ -183,8 +183,8 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
 }
 
 #[test]
-fn an_engine_that_is_not_there_is_told() {
-    if !can_run("an_engine_that_is_not_there_is_told") {
+fn an_engine_that_is_not_there_is_reported() {
+    if !can_run("an_engine_that_is_not_there_is_reported") {
         return;
     }
     let rig = Rig::new();

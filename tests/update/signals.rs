@@ -24,8 +24,8 @@ fn pid(rig: &Rig) -> String {
 }
 
 #[test]
-fn a_second_one_is_told_who_is_at_it() {
-    if !can_run("a_second_one_is_told_who_is_at_it") {
+fn a_second_one_learns_which_process_is_at_work() {
+    if !can_run("a_second_one_learns_which_process_is_at_work") {
         return;
     }
     let rig = Rig::ready();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_stops_before_its_maker_tells_of_it_counts_as_its_maker_does() {
+    fn one_that_stops_before_its_maker_reports_it_counts_as_its_maker_does() {
         let own = Pid::this();
         let mut child =
             Command::new("/bin/sh").args(["-c", "read -r end"]).stdin(Stdio::piped()).spawn().unwrap();

@@ -203,7 +203,7 @@ impl<'a> Follower<'a> {
         }
         match bus.call(Object { path, interface: JOB_INTERFACE }, "Cancel", &(), SOON).await {
             Ok(_) => {
-                tracing::warn!("cancelling the update; waiting until its present step is done, and undone")
+                tracing::warn!("cancelling the update; waiting until its present step is done, and undone");
             }
             Err(e @ Trouble::Unclear(_)) => return Err(e),
             Err(e) => tracing::warn!("cannot cancel the update: {e}"),

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_the_one_that_was_told() {
+    fn the_error_is_the_one_that_was_reported() {
         let told = Error::new(Code::HookFailed, "cannot run x").object("x").with_hint("mend x").after_write();
         let pairs = [
             ("code", told.code().as_str()),

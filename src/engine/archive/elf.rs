@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_apart_and_not_their_widths() {
+    fn families_are_distinguished_and_not_their_widths() {
         let [i386, x86_64, arm, aarch64] = [I386, X86_64, ARM, AARCH64].map(Machine);
         assert!(i386.is_akin_to(x86_64) && x86_64.is_akin_to(i386));
         assert!(arm.is_akin_to(aarch64) && aarch64.is_akin_to(arm));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn comparing_gives_up_and_comes_back() {
+    fn comparing_gives_up_and_resumes() {
         let c = Comparing::new();
         for _ in 0..Comparing::GIVE_UP {
             assert!(c.wants());

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_that_is_no_file_keeps_nobody_waiting() {
+    fn a_configuration_that_is_no_file_delays_no_update() {
         let root = tempfile::tempdir().unwrap();
         let services = Services::new(&Paths::new(root.path()));
         fs::create_dir_all(services.config.parent().unwrap()).unwrap();

@@ -147,7 +147,7 @@ fn hooks_that_the_engine_has_left_are_ended_before_the_update_is_undone() {
 }
 
 #[test]
-fn hooks_that_cannot_be_ended_are_told_and_looked_after_at_the_next_boot() {
+fn hooks_that_cannot_be_ended_are_reported_and_handled_at_the_next_boot() {
     let tree = device();
     let (e, _) = lost(&tree, true, false, true);
     assert_eq!(e.code(), Code::EngineUnreachable);

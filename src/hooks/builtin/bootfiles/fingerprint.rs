@@ -121,11 +121,9 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
         let path = text.get(34..).map(|p| p.strip_suffix(b"\n").unwrap_or(p)).unwrap_or_default();
         let path = path.strip_prefix(b"./").unwrap_or(path);
         let escaped = text.first() == Some(&b'\\');
-        if escaped || path.is_empty() {
-            lines.push((path.to_vec(), text.to_vec()));
-        } else if top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok()
-            && !SELECTION.iter().any(|s| s.as_bytes() == path)
-        {
+        let is_there = || top.join(OsStr::from_bytes(path)).symlink_metadata().is_ok();
+        // Nothing of ours has an escaped name.
+        if escaped || path.is_empty() || is_there() && !SELECTION.iter().any(|s| s.as_bytes() == path) {
             lines.push((path.to_vec(), text.to_vec()));
         }
     }

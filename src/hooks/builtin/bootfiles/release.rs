@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_by_is_told_from_files() {
+    fn what_passes_by_is_distinguished_from_files() {
         const HASH: &str = "0123456789abcdef0123456789abcdef";
         let passing = |name: &str| is_passing(OsStr::new(name), std::iter::once(OsStr::new("beside.txt")));
         assert!(passing("CPL0A0B1.TMP"));
