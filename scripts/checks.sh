@@ -48,6 +48,8 @@ lint() {
     say "clippy"
     check "cargo clippy" run 1500 env CARGO_TARGET_DIR="${1:-target}" cargo clippy --locked --all-targets -- -D warnings
     older_rusts
+    say "words"
+    check "words of the glossary" run 60 python3 scripts/words.py
     say "licences, bans and sources of dependencies"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
     say "shell scripts"

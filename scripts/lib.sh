@@ -71,7 +71,7 @@ there() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac; }
 tools_of() {
     case $1 in
         rust) echo curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates cc:gcc /usr/include/stdio.h:libc6-dev ;;
-        lint) echo shellcheck:shellcheck grub-script-check:grub-common python3:python3 ;;
+        lint) echo shellcheck:shellcheck grub-script-check:grub-common python3:python3 git:git ;;
         venv) echo /usr/share/doc/python3-venv:python3-venv ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \

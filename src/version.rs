@@ -1,4 +1,4 @@
-//! Versions of balenaOS: `X.Y.Z[-label][+revN]`. They look like semantic versions and are none: behind `+` there is a revision,
+//! Versions of balenaOS: `X.Y.Z[-label][+revN]`. They look like semantic versions and are none: after `+` there is a revision,
 //! which counts, and a draft of a release carries a time stamp where others have the name of a pre-release.
 //!
 //! Shapes in the field: `2.98.11`, `2.30.0+rev1`, `2.29.2-beta.1`, `6.0.10-1680000000000` (a draft), `2.0.0-rc1.rev1` and
@@ -36,7 +36,7 @@ impl Version {
         self.label.as_deref()
     }
 
-    /// The revision: the number of the first part `revN` behind `+`.
+    /// The revision: the number of the first part `revN` after `+`.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.build.as_deref()?.split('.').find_map(revision)
@@ -50,7 +50,7 @@ pub enum NoVersion {
     Numbers,
     /// A number is larger than anything that counts releases.
     TooLarge,
-    /// Behind `-` or `+` there is nothing, or a character other than letters, digits, `.`, `-` and `_`.
+    /// After `-` or `+` there is nothing, or a character other than letters, digits, `.`, `-` and `_`.
     Label,
 }
 
@@ -169,7 +169,7 @@ impl Ord for Version {
             .then(labels)
             .then_with(|| self.revision().cmp(&other.revision()))
             .then_with(|| natural(&build(self), &build(other)))
-            // Two that are told apart by nothing but this are still two, also `None` and a revision of no name.
+            // Two that differ in nothing but this are still two, also `None` and a revision of no name.
             .then_with(|| self.build.cmp(&other.build))
     }
 }
@@ -212,8 +212,8 @@ fn runs(text: &str) -> impl Iterator<Item = Token<'_>> {
         } else {
             first.len_utf8()
         };
-        let (run, behind) = rest.split_at_checked(len)?;
-        rest = behind;
+        let (run, after) = rest.split_at_checked(len)?;
+        rest = after;
         let digits = run.trim_start_matches('0');
         Some(if first.is_ascii_digit() { Token::Number(digits.len(), digits) } else { Token::Other(first) })
     })

@@ -435,7 +435,7 @@ fn the_operator_s_guide_quotes_the_program() {
         ("but its boot files could not be restored", "src/update/steps/mod.rs"),
         ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/update/steps/mod.rs"),
         ("the health checks failed", "src/cli/status/history.rs"),
-        ("the bootloader gave up", "src/cli/status/history.rs"),
+        ("the bootloader fell back", "src/cli/status/history.rs"),
     ] {
         let code = std::fs::read_to_string(top.join(file)).unwrap();
         assert!(code.contains(words) && text.replace('\n', " ").contains(words), "{words}");

@@ -136,7 +136,7 @@ fn one_part_that_cannot_be_read_hides_no_other() {
         (&s["problems"][0]["code"], &s["problems"][0]["hint"]),
         (&"io".into(), &"run it as root".into())
     );
-    finds(&t, "update", "warning", "cannot tell whether an update is running");
+    finds(&t, "update", "warning", "cannot determine whether an update is running");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&t, "boot-partition", "warning", "splash/.logo.png");
     let mut t = device();
     t.folder("/mnt/sysroot/inactive/hostapps/.new");
-    finds(&t, "leftovers", "warning", "hostapps/.new");
+    finds(&t, "cleanup", "warning", "hostapps/.new");
     fs::remove_file(t.paths().inactive().join("current")).unwrap();
     finds(&t, "slots", "warning", "slot B holds no complete hostapp");
     let mut t = device();

@@ -1,6 +1,6 @@
 //! Boot state: what the bootloader reads to choose a root partition, the boot count, and whether the selection is on trial.
 //!
-//! Three backends behind one trait. A change is durable and read back when its function returns; at every instant the bootloader
+//! Three backends with one trait. A change is durable and read back when its function returns; at every instant the bootloader
 //! finds either the old or the new selection.
 
 mod balena;

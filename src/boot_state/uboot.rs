@@ -75,7 +75,7 @@ impl Uboot {
         }
         // A count over the limit reverses any selection. It goes before the new selection comes, and once more after it: until then
         // U-Boot or another program may have counted for the old selection. What is sure to fail must not cost the count: without it
-        // U-Boot would boot the other root, where nobody can select this one again.
+        // U-Boot would boot the other root, which has no way to select this one again.
         let new = uenv.print();
         Ok(vec![
             Step::Rehearse(actual.clone(), new.clone()),

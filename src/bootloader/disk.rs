@@ -52,7 +52,7 @@ pub(super) fn read_only(name: &Path) -> Error {
         .object(name)
 }
 
-/// An open block device: sectors, or whole erase blocks if raw flash is behind it.
+/// An open block device: sectors, or whole erase blocks if raw flash backs it.
 pub(super) struct Disk<'a> {
     pub(super) device: Device,
     pub(super) name: &'a Path,

@@ -152,7 +152,7 @@ impl Core {
     /// Whether the service must not exit.
     pub(super) fn is_busy(&self) -> bool {
         let held = self.lock();
-        held.calls.iter().any(|&n| n > 0) || held.job.as_ref().is_some_and(|j| j.is_running() || !j.told)
+        held.calls.iter().any(|&n| n > 0) || held.job.as_ref().is_some_and(|j| j.is_running() || !j.announced)
     }
 
     pub(super) fn is_calling(&self) -> bool {
@@ -181,8 +181,8 @@ impl Core {
     /// Whether the end of the job was not reported yet. It counts as reported from now on.
     pub(super) fn take_end(&self) -> bool {
         match &mut self.lock().job {
-            Some(job) if job.shown.state.is_final() && !job.told => {
-                job.told = true;
+            Some(job) if job.shown.state.is_final() && !job.announced => {
+                job.announced = true;
                 true
             }
             _ => false,

@@ -26,14 +26,14 @@ impl DbusError {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
 
-    pub(super) fn told(failure: &Failure) -> DbusError {
+    pub(super) fn from_failure(failure: &Failure) -> DbusError {
         DbusError { name: name_of(&failure.code), text: failure.text() }
     }
 }
 
 impl From<Error> for DbusError {
     fn from(e: Error) -> Self {
-        DbusError::told(&Failure::of(&e))
+        DbusError::from_failure(&Failure::of(&e))
     }
 }
 

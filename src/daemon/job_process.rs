@@ -25,7 +25,7 @@ const JOURNAL: &str = "JOURNAL_STREAM";
 pub(super) struct JobProcess {
     pub record: Record,
     pub shown: JobState,
-    pub told: bool,
+    pub announced: bool,
     process: Option<Apart>,
     output: Option<Output>,
 }
@@ -57,7 +57,7 @@ impl JobProcess {
         Ok(JobProcess {
             record,
             shown: JobState::new(),
-            told: false,
+            announced: false,
             process: Some(process),
             output: Some(output),
         })
@@ -65,7 +65,7 @@ impl JobProcess {
 
     pub(super) fn adopt(paths: &Paths, record: Record) -> JobProcess {
         if let Some(shown) = record.over.clone() {
-            return JobProcess { record, shown, told: true, process: None, output: None };
+            return JobProcess { record, shown, announced: true, process: None, output: None };
         }
         let output = Output::open(&record.output(paths));
         if let Err(e) = &output {
@@ -75,7 +75,7 @@ impl JobProcess {
         let mut work = JobProcess {
             record,
             shown: JobState::new(),
-            told: false,
+            announced: false,
             process: Some(process),
             output: output.ok(),
         };

@@ -96,7 +96,7 @@ async fn run_plan(core: &Core, asked: &JobRequest) -> Result<String, DbusError> 
     if error.code.is_empty() {
         return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
     }
-    Err(DbusError::told(&error))
+    Err(DbusError::from_failure(&error))
 }
 
 /// The changed properties; the second of each pair is the last error.

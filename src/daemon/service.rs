@@ -111,7 +111,7 @@ async fn serve(options: &Options) -> Result<()> {
 
 struct Bus {
     connection: Connection,
-    /// For calls of the service itself: their replies never wait behind callers.
+    /// For calls of the service itself: their replies never wait for callers.
     own: Connection,
     callers: Arc<Mutex<Callers>>,
 }
@@ -156,17 +156,17 @@ struct Service<'a> {
 impl Service<'_> {
     async fn attend(&mut self) -> Left {
         let alive = notify::watchdog().map_or(LOOK, |interval| interval / 3);
-        let mut teller = Signals::new(self.core);
+        let mut signals = Signals::new(self.core);
         let mut used = Instant::now();
         loop {
             // Before the check for work, so that no call is missed between the two.
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
-            if self.core.age() >= LOOK || teller.is_due(self.core) {
+            if self.core.age() >= LOOK || signals.is_due(self.core) {
                 // A medium that does not answer must not stop the rest of the service's work.
                 drop(timeout(READ, self.core.read()).await);
             }
-            teller.tell(self.core, &self.bus.connection).await;
+            signals.emit(self.core, &self.bus.connection).await;
             notify::state(ServiceState::Alive);
             let working = self.core.is_working();
             if self.is_stopped(working).await {

@@ -66,7 +66,7 @@ pub struct Backing {
     /// As the driver remembers it. It may lead elsewhere by now.
     pub path: PathBuf,
     pub file: Option<(Dev, u64)>,
-    /// Set where a block device is behind the loop device.
+    /// Set where the loop device is backed by a block device.
     pub device: Option<Dev>,
 }
 

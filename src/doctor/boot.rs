@@ -7,7 +7,7 @@ use super::{Findings, Patient};
 use crate::boot_state;
 use crate::error::{Code, Error};
 use crate::state::phase;
-use crate::sys::file::{Folder, is_leftover};
+use crate::sys::file::{Folder, is_temporary};
 use crate::sys::mount;
 
 /// Free entries that a FAT's top folder needs for `bootcount.env` and a temporary file, each perhaps with a long name.
@@ -91,11 +91,11 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
     }
     entries(&folder, found);
     let mut names = Vec::new();
-    collect_leftovers(&folder, Path::new(""), 0, &mut names);
+    collect_temporaries(&folder, Path::new(""), 0, &mut names);
     if !names.is_empty() {
         let names: Vec<_> = names.iter().map(|n| n.to_string_lossy()).collect();
         found.warn(
-            format!("{shown} has leftovers of interrupted writes: {}", names.join(", ")),
+            format!("{shown} has temporary files of interrupted writes: {}", names.join(", ")),
             "nothing to do: the next update or rollback removes them",
         );
     }
@@ -128,18 +128,18 @@ fn read_only(patient: &Patient<'_>, point: &Path) -> bool {
 }
 
 /// Temporary and side files, four folders deep: deeper than any image has files.
-fn collect_leftovers(folder: &Folder, below: &Path, depth: u8, names: &mut Vec<OsString>) {
+fn collect_temporaries(folder: &Folder, below: &Path, depth: u8, names: &mut Vec<OsString>) {
     let Ok(list) = folder.list() else { return };
     for (name, kind) in list {
         let text = name.to_string_lossy();
         let side = text.starts_with('.') && (text.ends_with(".md5sum") || text.ends_with(".tmp"));
-        if is_leftover(&name) || side {
+        if is_temporary(&name) || side {
             names.push(below.join(&name).into());
         } else if depth < 4
             && kind == Some(crate::sys::file::FileKind::Folder)
             && let Ok(inner) = folder.enter(&name)
         {
-            collect_leftovers(&inner, &below.join(&name), depth + 1, names);
+            collect_temporaries(&inner, &below.join(&name), depth + 1, names);
         }
     }
 }

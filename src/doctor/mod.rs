@@ -79,7 +79,7 @@ const CHECKS: &[Check] = &[
     Check { name: "boot-partition", look: boot::partition },
     Check { name: "engine", look: engine::look },
     Check { name: "space", look: space::look },
-    Check { name: "leftovers", look: system::leftovers },
+    Check { name: "cleanup", look: system::cleanup },
     Check { name: "update", look: system::update },
     Check { name: "system", look: system::services },
 ];

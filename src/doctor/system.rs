@@ -1,4 +1,4 @@
-//! Leftovers of updates, updates that run, and systemd.
+//! Files of interrupted updates, updates that run, and systemd.
 
 use super::{Findings, Patient};
 use crate::hooks;
@@ -9,7 +9,7 @@ use crate::update::lock::Holder;
 /// Below the inactive slot.
 const IN_THE_SLOT: [&str; 4] = ["hostapps/.new", "current.new", "counter.new", "counter.tmp"];
 
-pub(super) fn leftovers(patient: &Patient<'_>, found: &mut Findings<'_>) {
+pub(super) fn cleanup(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let inactive = patient.paths.inactive();
     let left: Vec<_> = IN_THE_SLOT.iter().filter(|n| inactive.join(n).symlink_metadata().is_ok()).collect();
     for name in &left {
@@ -28,7 +28,7 @@ pub(super) fn leftovers(patient: &Patient<'_>, found: &mut Findings<'_>) {
         );
     }
     if left.is_empty() && !mounted {
-        found.ok("no leftovers of an earlier update");
+        found.ok("no files of an interrupted update");
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     match Holder::of(patient.paths) {
         Ok(Some(holder)) => found.warn(holder.doing(), holder.advice()),
         Ok(None) => {}
-        Err(e) => found.warn(format!("cannot tell whether an update is running: {e}"), "run it as root"),
+        Err(e) => found.warn(format!("cannot determine whether an update is running: {e}"), "run it as root"),
     }
     if let Some(hook) = hooks::running(patient.paths) {
         found.warn(

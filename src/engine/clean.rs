@@ -47,17 +47,17 @@ impl Engine {
     /// [`remove_running`](Engine::remove_running) with the engine at `socket`, repeated until `limit`.
     pub fn end_running(socket: &Path, limit: Duration) -> Result<()> {
         let began = Instant::now();
-        let mut told = false;
+        let mut reported = false;
         loop {
             match Engine::at(socket).and_then(|engine| engine.remove_running()) {
                 Err(e) if began.elapsed() < limit => {
-                    if !told {
+                    if !reported {
                         let rest = limit.as_secs();
                         tracing::warn!(
                             "{}; trying again for {rest} s, since hooks may still run",
                             e.message()
                         );
-                        told = true;
+                        reported = true;
                     }
                     thread::sleep(AGAIN.min(limit));
                 }

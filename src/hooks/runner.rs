@@ -229,7 +229,7 @@ impl Runner<'_> {
         notify::status(&format!("{phase} hook {name}"));
         let ended = self.start(hook).map_err(|e| failed(hook, "cannot run", e))?;
         self.ran.push(Ran { hook: hook.clone(), time: ended.time });
-        tell(hook, &ended);
+        log_end(hook, &ended);
         match ended.end {
             End::Status(0) => Ok(()),
             End::TooLong(_) => Err(failed(hook, "failed:", ended.because())
@@ -251,7 +251,7 @@ impl Runner<'_> {
     }
 }
 
-fn tell(hook: &Hook, ended: &Ended) {
+fn log_end(hook: &Hook, ended: &Ended) {
     let (name, phase, end) = (&hook.name, hook.phase.word(), ended.end);
     let seconds = format!("{:.3}", ended.time.as_secs_f64());
     let status = match end {

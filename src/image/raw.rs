@@ -26,13 +26,13 @@ pub(super) struct Raw {
     position: u64,
     data_until: u64,
     asked_until: u64,
-    behind: DropBehind,
+    cache: DropBehind,
 }
 
 impl Raw {
     pub(super) fn new(file: Arc<File>, path: PathBuf, size: u64) -> Self {
-        let behind = DropBehind::new(Arc::clone(&file), size);
-        Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, behind }
+        let cache = DropBehind::new(Arc::clone(&file), size);
+        Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, cache }
     }
 
     /// Length of the hole at the position in whole chunks, or to the end; 0 where data comes first.
@@ -115,7 +115,7 @@ impl Source for Raw {
             Err(e) => return Err(self.failed(self.position, e)),
         }
         self.position += len as u64;
-        self.behind.passed(self.position);
+        self.cache.passed(self.position);
         Ok(Piece::Data(len))
     }
 }

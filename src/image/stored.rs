@@ -75,7 +75,7 @@ pub(crate) struct Stored {
     start: usize,
     end: usize,
     offset: u64,
-    behind: DropBehind,
+    cache: DropBehind,
     watch: Arc<Watch>,
 }
 
@@ -83,7 +83,7 @@ impl Stored {
     /// Reads `size` bytes of `file`: bytes that are appended later are ignored.
     pub(super) fn new(file: Arc<File>, size: u64) -> Self {
         Stored {
-            behind: DropBehind::new(Arc::clone(&file), size),
+            cache: DropBehind::new(Arc::clone(&file), size),
             file,
             size,
             buffer: vec![0; READ],
@@ -125,7 +125,7 @@ impl Stored {
         };
         self.end += n;
         self.offset += n as u64;
-        self.behind.passed(self.offset);
+        self.cache.passed(self.offset);
         Ok(n)
     }
 }

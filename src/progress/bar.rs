@@ -36,8 +36,8 @@ impl Bar {
         }
         bar.set_prefix(snapshot.stage.to_string());
         bar.set_message(lines::numbers(snapshot));
-        let behind = bar.clone();
-        log::aside(Some(Box::new(move |write| behind.suspend(write))));
+        let same_bar = bar.clone();
+        log::aside(Some(Box::new(move |write| same_bar.suspend(write))));
         self.bar = Some(bar);
     }
 

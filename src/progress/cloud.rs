@@ -82,7 +82,7 @@ mod tests {
         show(Stage::Write, Moment::Underway, Some(0));
         show(Stage::Write, Moment::Underway, Some(41));
         show(Stage::Write, Moment::End, Some(100));
-        // A chunk is written again: that is no way back.
+        // A chunk is written again: the percentage does not fall.
         show(Stage::Write, Moment::Begin, Some(0));
         show(Stage::Write, Moment::Underway, Some(10));
         show(Stage::Verify, Moment::Begin, Some(0));

@@ -1,4 +1,4 @@
-//! Several sinks behind one progress: begin and end of a stage go to all, the rest to those that are due.
+//! One progress for several sinks: begin and end of a stage go to all, the rest to those that are due.
 
 use std::time::Duration;
 

@@ -61,7 +61,7 @@ struct Shared {
 
 struct LedState {
     pattern: Pattern,
-    /// What was written to the file. It is written without the lock: nobody must wait for an LED.
+    /// What was written to the file. It is written without the lock: no caller must wait for an LED.
     shown: Pattern,
 }
 

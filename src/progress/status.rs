@@ -8,19 +8,19 @@ use super::meter::{Due, Sink, Snapshot};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Status<F> {
-    tell: F,
+    report: F,
 }
 
 impl<F: FnMut(&str) + Send> Status<F> {
-    /// `tell` gets each state, at most one a second within a stage. It must not block.
-    pub fn new(tell: F) -> Self {
-        Status { tell }
+    /// `report` gets each state, at most one a second within a stage. It must not block.
+    pub fn new(report: F) -> Self {
+        Status { report }
     }
 }
 
 impl<F: FnMut(&str) + Send> Sink for Status<F> {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
-        (self.tell)(&lines::line(snapshot));
+        (self.report)(&lines::line(snapshot));
         Due::after(INTERVAL)
     }
 }

@@ -43,12 +43,12 @@ fn follow(context: &Context<'_>, seen: &Observation) -> Result<()> {
     let record = context.rollback_record(slot, RollbackKind::Altboot)?;
     let why =
         format!("the bootloader fell back from slot {} at a count of {}", slot.other(), seen.state.bootcount);
-    let mut told = context.record(Event::Altboot, &record.transaction, slot.other(), slot);
-    history_record::seen(&mut told, seen);
+    let mut record_of_it = context.record(Event::Altboot, &record.transaction, slot.other(), slot);
+    history_record::seen(&mut record_of_it, seen);
     // Without the record, a power cut from here on leads to a system that is selected, but whose boot files nothing restores: still better
     // than to keep a dead one selected.
     warn(record.write(paths));
-    let telling = context.tell(told, false);
+    let pending = context.add_record(record_of_it, false);
     finish(context, &record)?;
     announce::rolled_back(slot, &why);
     let marker = Marker {
@@ -59,6 +59,6 @@ fn follow(context: &Context<'_>, seen: &Observation) -> Result<()> {
     };
     warn(marker.set(paths));
     context.flush_state();
-    telling.finish();
+    pending.finish();
     Ok(())
 }

@@ -45,7 +45,7 @@ fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
         Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
         Phase::Finishing => return complete(context, guard),
         Phase::RollingBack => return resume(context, guard),
-        Phase::Leftovers => undo(context, None).map(|()| Next::Again),
+        Phase::Cleanup => undo(context, None).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(context);
             // Traces of an interrupted update. The flags stay: they are for the owner.

@@ -246,7 +246,7 @@ fn clear_away(paths: &Paths, root: &Path) {
 /// Hooks of a killed run may still work: two at a time would write the same boot files.
 fn wait_for_users(root: &Path) {
     let end = Instant::now() + TIMEOUT;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let users = mount::users(root);
         if users.is_empty() {
@@ -257,9 +257,9 @@ fn wait_for_users(root: &Path) {
             tracing::warn!("the old system is still used by {users}; running its hooks nevertheless");
             return;
         }
-        if !told {
+        if !reported {
             tracing::warn!("the old system is used by {users}; waiting for them to end");
-            told = true;
+            reported = true;
         }
         thread::sleep(Duration::from_millis(200));
     }

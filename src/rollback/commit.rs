@@ -41,14 +41,14 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
         Proof::NoWayBack => record.why = Some(Why::TooOld),
         Proof::Manual => record.why = Some(Why::Requested),
     }
-    let telling = context.tell(record, false);
+    let pending = context.add_record(record, false);
     if in_place {
         warn(BootfilesRecord::settle(paths, running.slot));
     }
     bootfiles::sum_up_selection(paths);
     warn(stop::remove_traces(paths));
     context.flush_state();
-    telling.finish();
+    pending.finish();
     // A commit hook may reboot.
     guard.allow_shutdown();
     due_hooks(context);

@@ -31,7 +31,7 @@ pub(super) fn finish(context: &Context<'_>, record: &RollbackRecord) -> Result<(
         warn(record.kind.flag().raise(context.paths));
         undo.clear(&mut undone);
     }
-    told(undone)?;
+    log_failures(undone)?;
     context.flush_state();
     RollbackRecord::remove(context.paths)
 }
@@ -49,7 +49,7 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
     };
     let mut undone = undo.run();
     let left = undone.left.take();
-    told(undone)?;
+    log_failures(undone)?;
     let Some(e) = left else { return Ok(()) };
     let slot = context.running().slot;
     let message = format!(
@@ -64,7 +64,7 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
 }
 
 /// Logs every failure; only that of the selection is an error.
-fn told(undone: Undone) -> Result<()> {
+fn log_failures(undone: Undone) -> Result<()> {
     if let Some(Err(e)) = &undone.boot_files {
         tracing::error!("{}; the next boot tries again", e.message());
     }

@@ -17,7 +17,7 @@ pub fn run_with(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
         Phase::Trial => trial::run(context, conf),
         Phase::Altboot => stand_in(context, conf),
         // Normally the boot check has done this.
-        Phase::Leftovers | Phase::Finishing | Phase::RollingBack => boot_check::run_with(context),
+        Phase::Cleanup | Phase::Finishing | Phase::RollingBack => boot_check::run_with(context),
         phase @ (Phase::RolledBack
         | Phase::Healthy
         | Phase::Installing

@@ -53,12 +53,12 @@ impl Context<'_> {
         self.side(slot).version
     }
 
-    pub(super) fn is_told(&self, event: Event, transaction: &str) -> bool {
+    pub(super) fn is_recorded(&self, event: Event, transaction: &str) -> bool {
         history::read(self.paths).iter().any(|r| r.event == event && r.transaction == transaction)
     }
 
     /// `with_journal`: adds the last journal lines of this boot, which show what failed.
-    pub(super) fn tell(&self, mut record: Record, with_journal: bool) -> PendingRecord {
+    pub(super) fn add_record(&self, mut record: Record, with_journal: bool) -> PendingRecord {
         let (done, waiting) = mpsc::channel();
         let paths = self.paths.clone();
         let work = move || {
@@ -83,7 +83,7 @@ pub(super) fn seen(record: &mut Record, seen: &Observation) {
 pub(super) fn tried(record: &mut Record, tried: &Tried) {
     record.why = Some(Why::Checks);
     record.attempts = tried.attempts;
-    record.checks = tried.told();
+    record.checks = tried.summary();
     record.phase = Some(Phase::Trial.as_str().to_owned());
 }
 

@@ -46,9 +46,9 @@ pub fn back_with(context: &Context<'_>) -> Result<Back> {
     guard.hold_shutdown(context, "copal");
     match context.observe()?.phase {
         Phase::Trial => Err(roll_back(context, guard, &Reason::Manual)),
-        phase @ (Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Leftovers) => {
+        phase @ (Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Cleanup) => {
             // A reboot has ended every hook.
-            let in_this_boot = phase != Phase::Leftovers;
+            let in_this_boot = phase != Phase::Cleanup;
             undo(context, in_this_boot.then_some(&*context.platform.end_hooks))?;
             guard.release();
             Ok(Back::Undone)

@@ -132,13 +132,13 @@ impl BootStateGuard {
 
     /// Waits for the lock: a refused update, which holds it for a moment, must not cost a verdict.
     fn wait_for(context: &Context<'_>, program: &str) -> Result<BootStateGuard> {
-        let mut told = false;
+        let mut reported = false;
         loop {
             match BootStateGuard::take(context, program) {
                 Err(e) if e.code() == Code::Busy => {
-                    if !told {
+                    if !reported {
                         tracing::warn!("{}; waiting for its end", e.message());
-                        told = true;
+                        reported = true;
                     }
                     (context.platform.wait)(BUSY_PAUSE);
                 }

@@ -58,7 +58,8 @@ fn quoted(value: &str) -> String {
 }
 
 fn unusable(file: &Path, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    let text = format!("cannot tell from {} which root boots, and whether it is on trial", file.display());
+    let text =
+        format!("cannot determine from {} which root boots, and whether it is on trial", file.display());
     Error::new(Code::BootStateInvalid, text).object(file.display()).because(why)
 }
 

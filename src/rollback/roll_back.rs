@@ -58,7 +58,7 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     tracing::error!("rolling back from slot {}: {}", context.running().slot, reason.text());
     // Without the record, a power cut from here on leads to another trial of a system that fails it.
     warn(record.write(paths));
-    let telling = tell(context, reason, &record);
+    let pending = add_record(context, reason, &record);
     let before = boot_state::detect(paths)?;
     let (old, back) = match old {
         Ok(old) => {
@@ -90,12 +90,12 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
         warn(Marker { kind: Marked::RolledBack, boot_id, target, transaction }.set(paths));
     }
     context.flush_state();
-    telling.finish();
+    pending.finish();
     let Err(e) = back else { return Ok(()) };
-    let mut story =
+    let mut failure =
         context.record(Event::RollbackFailed, &record.transaction, context.running().slot, target);
-    history_record::failed(&mut story, &e);
-    context.tell(story, false).finish();
+    history_record::failed(&mut failure, &e);
+    context.add_record(failure, false).finish();
     let Some(stayed) = stayed else { return Ok(()) };
     // The record last: until everything else is in place, a power cut must lead here again.
     warn(stayed.and_then(|()| RollbackRecord::remove(paths)));
@@ -153,7 +153,7 @@ fn boot_files(context: &Context<'_>, old: &Root, before: &dyn Backend) -> Result
 }
 
 /// The first record of a rollback has all details; a resumed rollback adds none.
-fn tell(
+fn add_record(
     context: &Context<'_>,
     reason: &Reason<'_>,
     rollback: &RollbackRecord,
@@ -166,10 +166,10 @@ fn tell(
     match reason {
         Reason::Unhealthy(tried) => history_record::tried(&mut record, tried),
         Reason::Manual => record.why = Some(Why::Requested),
-        Reason::Resumed(_) if context.is_told(Event::RolledBack, &rollback.transaction) => {
+        Reason::Resumed(_) if context.is_recorded(Event::RolledBack, &rollback.transaction) => {
             return history_record::PendingRecord::nothing();
         }
         Reason::Resumed(_) => {}
     }
-    context.tell(record, true)
+    context.add_record(record, true)
 }

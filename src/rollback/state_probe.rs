@@ -62,10 +62,10 @@ pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
     let facts = Facts::gather(paths)?;
     let root = wanted.find(&facts);
     let same_disk = root.and_then(|root| disk_of(&facts, root)).is_some_and(|disk| node(disk) == call.parent);
-    let told = same_disk || call.is_virtual();
+    let known = same_disk || call.is_virtual();
     let usage = format!("BALENA_FS_USE={}\n", call.label);
     Ok(match root {
-        _ if !told => String::new(),
+        _ if !known => String::new(),
         _ if !call.is_root_partition() => usage,
         Some(root) if format!("/dev/{}", node(root)) == call.node => usage + "BALENA_UPDATE_STATE=active\n",
         Some(_) => usage + "BALENA_UPDATE_STATE=inactive\n",

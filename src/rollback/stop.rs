@@ -93,7 +93,7 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
 }
 
 /// Removes all files of a trial, whichever fails. The breadcrumb of the health checks goes last: while it exists, the next boot removes
-/// the rest. The flags of earlier rollbacks stay until the next update: they tell the supervisor about the last one.
+/// the rest. The flags of earlier rollbacks stay until the next update: the supervisor reads the last one from them.
 pub(super) fn remove_traces(paths: &Paths) -> Result<()> {
     files::sweep(paths);
     let first = [

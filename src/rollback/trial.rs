@@ -33,14 +33,14 @@ impl Tried {
         self.checks = checks;
     }
 
-    pub(super) fn told(&self) -> Vec<Check> {
-        let mut told = self.checks.clone();
-        for check in &mut told {
+    pub(super) fn summary(&self) -> Vec<Check> {
+        let mut summary = self.checks.clone();
+        for check in &mut summary {
             let Some(failures) = self.failures.get(&check.name) else { continue };
             let often = format!("failed {failures} of {} times", self.attempts);
             check.reason = if check.reason.is_empty() { often } else { format!("{often}: {}", check.reason) };
         }
-        told
+        summary
     }
 
     pub(super) fn missed(&self) -> String {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::block::major_minor;
 
-/// The file behind a loop device, as the driver holds it, wherever that file is visible now.
+/// The backing file of a loop device, as the driver holds it, wherever that file is visible now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Backing {
     pub file_system: (u32, u32),
     pub inode: u64,
-    /// Set where a block device is behind the loop device, and not a file.
+    /// Set where the loop device is backed by a block device, not by a file.
     pub device: Option<(u32, u32)>,
 }
 

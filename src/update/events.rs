@@ -33,13 +33,13 @@ pub(super) fn installed(request: &Request, installed: &Installed) {
         COPAL_IMAGE = image,
         COPAL_SLOT = slot,
         "{}",
-        told(request, installed)
+        summary(request, installed)
     );
     log::failing_plainly();
 }
 
 #[must_use]
-pub fn told(request: &Request, installed: &Installed) -> String {
+pub fn summary(request: &Request, installed: &Installed) -> String {
     let next = if installed.selected { "boots next, on trial" } else { "was not selected" };
     format!("{} is installed; {} {next}", request.source, named(installed.slot.map(Slot::letter)))
 }

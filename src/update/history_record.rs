@@ -28,7 +28,7 @@ impl HistoryRecord {
         *self.release.borrow_mut() = hostapp::version(&paths.inactive());
     }
 
-    pub(super) fn tell(
+    pub(super) fn add_record(
         &self,
         request: &Request,
         device: &Device,

@@ -57,14 +57,14 @@ impl Arguments {
     }
 
     fn short<'a>(&mut self, mut flags: &[u8], rest: &mut impl Iterator<Item = &'a OsString>) -> Result<()> {
-        while let Some((&flag, behind)) = flags.split_first() {
-            flags = behind;
+        while let Some((&flag, following)) = flags.split_first() {
+            flags = following;
             match flag {
                 b'r' => self.reboot = true,
                 b'n' => self.no_hooks = true,
                 b'x' => self.no_recovery = true,
                 b'f' | b'i' => {
-                    let own = (!behind.is_empty()).then(|| OsString::from_vec(behind.to_vec()));
+                    let own = (!following.is_empty()).then(|| OsString::from_vec(following.to_vec()));
                     let value = own.or_else(|| rest.next().cloned());
                     let value =
                         value.ok_or_else(|| usage(&format!("-{} needs a value", char::from(flag))))?;

@@ -169,8 +169,8 @@ mod tests {
         let e = Lock::take(&paths, "second", Work::Update).unwrap_err();
         assert_eq!(e.code(), Code::Busy);
         let pid = std::process::id();
-        let told = format!("cannot begin: first (process {pid}) has been updating since 20");
-        assert!(e.message().starts_with(&told), "{e}");
+        let expected = format!("cannot begin: first (process {pid}) has been updating since 20");
+        assert!(e.message().starts_with(&expected), "{e}");
         assert!(e.hint().ends_with("or stop it"), "{e}");
         assert_eq!(Holder::of(&paths).unwrap().unwrap().program, "first");
         lock.release();

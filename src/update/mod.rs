@@ -22,7 +22,7 @@ pub mod undo;
 
 use std::path::PathBuf;
 
-pub use events::told;
+pub use events::summary;
 pub use legacy::asked;
 
 use crate::config::paths::Paths;
@@ -107,7 +107,7 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
         Some(device) => {
             history::prepare(&request.paths);
             let result = update.run();
-            history.tell(request, device, &update.transaction, &result);
+            history.add_record(request, device, &update.transaction, &result);
             result
         }
         None => update.run(),

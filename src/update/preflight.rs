@@ -172,7 +172,7 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
         }
         Welcome::Forced if force => {
             tracing::warn!(
-                "--force: updating although {}; the system that has proved itself is erased, and there is nothing to go \
+                "--force: updating although {}; the committed system is erased, and there is nothing to go \
                  back to but the running one",
                 phase.meaning()
             );
@@ -187,10 +187,10 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
 fn is_in_the_slot(paths: &Paths, data_root: &Path, sysroot: &Sysroot) -> Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    let (told, wanted) = (identity(&paths.at(data_root)), identity(&sysroot.engine()));
+    let (reported, expected) = (identity(&paths.at(data_root)), identity(&sysroot.engine()));
     // Another file system may be mounted over the folder.
     let slot = identity(sysroot.path()).map(|(dev, _)| dev);
-    if told.is_some() && told == wanted && slot == told.map(|(dev, _)| dev) {
+    if reported.is_some() && reported == expected && slot == reported.map(|(dev, _)| dev) {
         return Ok(());
     }
     let message = format!(
@@ -245,13 +245,13 @@ fn room_to_unpack(paths: &Paths, sysroot: &Sysroot, file: &Path, size: u64) -> R
         .map_err(|e| e.with_hint("free space on the data partition, or update from a registry"))
 }
 
-fn enough(what: &str, place: &Path, needed: u64, room: u64) -> Result<()> {
-    if needed <= room {
+fn enough(what: &str, place: &Path, needed: u64, free: u64) -> Result<()> {
+    if needed <= free {
         return Ok(());
     }
     let mib = |n: u64| n.div_ceil(1 << 20);
     let message =
-        format!("cannot update: {what} has space for {} MiB, and {} MiB are needed", room >> 20, mib(needed));
+        format!("cannot update: {what} has space for {} MiB, and {} MiB are needed", free >> 20, mib(needed));
     Err(Error::new(Code::SlotFull, message).object(place.display()))
 }
 
@@ -268,11 +268,11 @@ fn state_is_usable(paths: &Paths) -> Result<()> {
     if is_read_only(&state)? {
         return Err(error().because("it is mounted read-only"));
     }
-    let room = available(&state)?;
-    if room < STATE {
+    let free = available(&state)?;
+    if free < STATE {
         return Err(error().because(format!(
             "{} KiB are free, and {} KiB are needed",
-            room >> 10,
+            free >> 10,
             STATE >> 10
         )));
     }

@@ -27,12 +27,12 @@ impl Scratch {
         Scratch { folder: paths.at(FOLDER), point: sysroot.engine().join("tmp") }
     }
 
-    /// Removes leftovers of an interrupted update: up to a whole release, and the next update needs the space. To be called with the lock of
+    /// Removes files of an interrupted update: up to a whole release, and the next update needs the space. To be called with the lock of
     /// updates held. `kept`: the archive, which may be in the folder.
     pub(crate) fn clear(paths: &Paths, sysroot: &Sysroot, kept: &Path) {
         let scratch = Scratch::of(paths, sysroot);
         if scratch.folder.is_dir() {
-            tracing::info!("removing leftovers of an earlier update in {}", scratch.folder.display());
+            tracing::info!("removing files of an interrupted update in {}", scratch.folder.display());
             scratch.end(paths, kept);
         }
     }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 
 use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
-use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_leftover};
+use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_temporary};
 
 use crate::files::{Tree, tree};
 use crate::golden::{NEW, OLD, RUNNING, UPDATED};
@@ -102,7 +102,7 @@ impl Hands for Faulty {
 /// Files, with neither folders nor what a cut leaves.
 fn files(seen: &Tree) -> Tree {
     let is_file =
-        |name: &str| !name.ends_with('/') && !is_leftover(OsStr::new(name.rsplit('/').next().unwrap()));
+        |name: &str| !name.ends_with('/') && !is_temporary(OsStr::new(name.rsplit('/').next().unwrap()));
     seen.iter().filter(|(n, _)| is_file(n)).map(|(n, c)| (n.clone(), c.clone())).collect()
 }
 
@@ -172,7 +172,7 @@ fn every_failing_step_of_an_update_takes_new_files_away_again() {
                 // A folder that was being made stays under its temporary name: it may share its cluster.
                 let being_made = |n: &String| {
                     let last = n.trim_end_matches('/').rsplit('/').next().unwrap();
-                    n.starts_with(path) && n.ends_with('/') && is_leftover(OsStr::new(last))
+                    n.starts_with(path) && n.ends_with('/') && is_temporary(OsStr::new(last))
                 };
                 let held = path.ends_with('/') && seen.keys().any(being_made);
                 assert!(held || !seen.contains_key(path), "{context}: {path} is left");

@@ -10,7 +10,7 @@ use std::path::Path;
 use copal::boot_state::change::{Step, carry_out};
 use copal::boot_state::{self, BootState, Named};
 use copal::slot::{Root, Slot};
-use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_leftover};
+use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_temporary};
 
 use crate::let_go::let_go;
 use crate::support::{Device, block, root, state};
@@ -43,7 +43,7 @@ impl Rigged {
     }
 
     fn call<T>(&self, what: &str, name: &OsStr, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let name = if is_leftover(name) { "T" } else { name.to_str().unwrap() };
+        let name = if is_temporary(name) { "T" } else { name.to_str().unwrap() };
         let n = self.calls.borrow().len();
         self.calls.borrow_mut().push(format!("{what} {name}").trim_end().to_owned());
         if n >= self.from && n - self.from < self.count {
@@ -157,7 +157,7 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
             boot_state::detect(&device.paths).unwrap().set(to, true).unwrap();
             assert_eq!(now(&device), *allowed.last().unwrap(), "{context}");
             let all = std::fs::read_dir(&plan.folder).unwrap();
-            let left = all.map(|e| e.unwrap().file_name()).find(|n| is_leftover(n));
+            let left = all.map(|e| e.unwrap().file_name()).find(|n| is_temporary(n));
             assert_eq!(left, None, "{context}");
         }
     }

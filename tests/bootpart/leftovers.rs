@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use copal::sys::file::{self, Folder, Leftover};
+use copal::sys::file::{self, Folder, SweepResult};
 
 use crate::support::{Rig, tree};
 
@@ -23,11 +23,11 @@ fn they_are_removed_unless_a_process_writes_to_them() {
     let busy = File::open(rig.dest.join("CPL00002.TMP")).unwrap();
     busy.lock().unwrap();
     let swept = file::sweep(&Folder::open(&rig.dest).unwrap()).unwrap();
-    let fates: Vec<(&str, &Leftover)> = swept.iter().map(|(n, f)| (n.to_str().unwrap(), f)).collect();
-    assert_eq!(fates[0], ("CPL00001.TMP", &Leftover::Removed));
-    assert_eq!(fates[1], ("CPL00002.TMP", &Leftover::InUse));
-    assert_eq!(fates[2], ("CPL00003.TMP", &Leftover::Left));
-    assert_eq!(fates[3], ("cplabcde.tmp", &Leftover::Removed));
+    let fates: Vec<(&str, &SweepResult)> = swept.iter().map(|(n, f)| (n.to_str().unwrap(), f)).collect();
+    assert_eq!(fates[0], ("CPL00001.TMP", &SweepResult::Removed));
+    assert_eq!(fates[1], ("CPL00002.TMP", &SweepResult::InUse));
+    assert_eq!(fates[2], ("CPL00003.TMP", &SweepResult::Left));
+    assert_eq!(fates[3], ("cplabcde.tmp", &SweepResult::Removed));
     assert_eq!(
         rig.see(),
         tree(&[

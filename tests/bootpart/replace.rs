@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_leftover};
+use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_temporary};
 
 use crate::let_go::let_go;
 use crate::support::see;
@@ -44,7 +44,7 @@ impl<'a> Rigged<'a> {
 }
 
 fn plain(name: &OsStr) -> &str {
-    if is_leftover(name) { "T" } else { name.to_str().unwrap() }
+    if is_temporary(name) { "T" } else { name.to_str().unwrap() }
 }
 
 impl Steps for Rigged<'_> {
@@ -187,7 +187,7 @@ fn every_prefix_leaves_old_or_new_and_can_be_continued() {
                     // What failed before the rename is cleaned up, if that is possible.
                     if count == 1 && !renamed && !steps[from].starts_with("rename") {
                         assert!(
-                            see(&path).keys().all(|n| !is_leftover(OsStr::new(n))),
+                            see(&path).keys().all(|n| !is_temporary(OsStr::new(n))),
                             "{context}: {:?}",
                             see(&path)
                         );

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use copal::sys::file::is_leftover;
+use copal::sys::file::is_temporary;
 
 /// Waits until nobody holds the leftovers of a folder.
 ///
@@ -13,7 +13,7 @@ use copal::sys::file::is_leftover;
 pub fn let_go(folder: &Path) {
     let started = Instant::now();
     for entry in
-        std::fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|e| is_leftover(&e.file_name()))
+        std::fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|e| is_temporary(&e.file_name()))
     {
         let inode = format!(":{}", entry.metadata().unwrap().ino());
         let is_it =

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use copal::sys::file::{Content, Folder, Overwrite, Steps, is_leftover};
+use copal::sys::file::{Content, Folder, Overwrite, Steps, is_temporary};
 
 pub struct Rig<'a> {
     folder: &'a Folder,
@@ -62,7 +62,7 @@ impl<'a> Rig<'a> {
 fn plain(name: &OsStr) -> String {
     let name = name.to_str().unwrap();
     match () {
-        () if is_leftover(OsStr::new(name)) => "T".into(),
+        () if is_temporary(OsStr::new(name)) => "T".into(),
         () if name.ends_with(".md5sum") => "S".into(),
         () => name.into(),
     }

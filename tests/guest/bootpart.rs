@@ -181,7 +181,7 @@ fn guest_with_medium(guest: Guest, program: &Path, script: &str) -> Guest {
 }
 
 /// Whether a name is one that an interrupted replacement leaves.
-pub(crate) fn is_leftover(path: &str) -> bool {
+pub(crate) fn is_temporary(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap();
     name.len() == 12 && name.starts_with("CPL") && name.ends_with(".TMP")
 }
@@ -214,7 +214,7 @@ pub(crate) fn faults(tree: &Tree, cases: &[Case]) -> Vec<String> {
         let of_a_case = |data: &Vec<u8>| {
             cases.iter().any(|c| c.new.as_ref() == Some(data) || c.old.as_ref() == Some(data))
         };
-        let inside_leftover = path.split('/').any(is_leftover);
+        let inside_leftover = path.split('/').any(is_temporary);
         let alias = match node {
             Node::File(Ok(data)) => is_alias(path) && of_a_case(data),
             Node::File(Err(_)) => false,
@@ -225,7 +225,7 @@ pub(crate) fn faults(tree: &Tree, cases: &[Case]) -> Vec<String> {
         }
     }
     for (a, b) in &tree.shared {
-        if !is_leftover(a) && !is_leftover(b) {
+        if !is_temporary(a) && !is_temporary(b) {
             faults.push(format!("{a} and {b} share clusters"));
         }
     }
@@ -345,7 +345,7 @@ fn survives_every_cut(test: &str, size: u64, format: &[&str], thorough: bool) {
         let tree = fat::read(disk);
         let faults = faults(&tree, &cases);
         assert!(faults.is_empty(), "cut after request {n} of {}, {loss:?}: {faults:#?}", requests.len());
-        let leftovers = tree.nodes.keys().filter(|p| is_leftover(p)).count();
+        let leftovers = tree.nodes.keys().filter(|p| is_temporary(p)).count();
         *kinds.entry("with leftovers").or_default() += usize::from(leftovers > 0);
         *kinds.entry("with shared clusters").or_default() += usize::from(!tree.shared.is_empty());
         *kinds.entry("with lost clusters").or_default() += usize::from(tree.lost > 0);

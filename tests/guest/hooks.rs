@@ -11,7 +11,7 @@ mod release;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bootpart::is_leftover;
+use crate::bootpart::is_temporary;
 use crate::support::fat::{self, Node};
 use crate::support::writelog::{self, Loss, Request};
 use crate::support::{Disk, Guest, LIMIT, fat_files, folder, gpt_image, tool};
@@ -184,7 +184,7 @@ impl Device {
             let tree = fat::read(disk);
             let faults = phase.faults(&tree);
             assert!(faults.is_empty(), "{}: cut after request {at}, {loss:?}: {faults:#?}", phase.name);
-            let leftovers = tree.nodes.keys().any(|p| is_leftover(p));
+            let leftovers = tree.nodes.keys().any(|p| is_temporary(p));
             seen.disks += 1;
             seen.with_leftovers += usize::from(leftovers);
             seen.with_shared += usize::from(!tree.shared.is_empty());
@@ -278,7 +278,7 @@ impl Device {
             assert_eq!(differences, Vec::<String>::new(), "{what}\n{out}");
             assert_eq!(selected(&tree), Ok((phase.selection[1], 0)), "{what}");
             let leftovers: Vec<_> =
-                tree.nodes.iter().filter(|(p, n)| is_leftover(p) && **n != Node::Folder).collect();
+                tree.nodes.iter().filter(|(p, n)| is_temporary(p) && **n != Node::Folder).collect();
             assert!(leftovers.is_empty(), "{what}: {leftovers:?}");
             let folder = |p: &String| tree.nodes.get(p) == Some(&Node::Folder);
             let shared: Vec<_> = tree.shared.iter().filter(|(a, b)| !(folder(a) && folder(b))).collect();

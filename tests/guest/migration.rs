@@ -279,7 +279,7 @@ impl Seen {
         let tree = fat::read(partition);
         let faults = faults(&tree, cases);
         assert!(faults.is_empty(), "{what}: {faults:#?}");
-        self.leftovers += usize::from(tree.nodes.keys().any(|p| bootpart::is_leftover(p)));
+        self.leftovers += usize::from(tree.nodes.keys().any(|p| bootpart::is_temporary(p)));
         let is = |case: &&Case, data: &Option<Vec<u8>>| match tree.nodes.get(case.path) {
             Some(Node::File(Ok(there))) => Some(there) == data.as_ref(),
             _ => data.is_none(),

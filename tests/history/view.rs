@@ -195,7 +195,7 @@ fn every_record_is_shown_when_it_is_asked_for() {
         shown,
         "2026-11-20T10:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
          cannot unpack [slot-full]
-2026-11-20T12:00:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the bootloader gave up, having counted 4
+2026-11-20T12:00:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the bootloader fell back, with a boot count of 4
          hooks own were ended
 2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
          check engine failed: balena-healthcheck ended with status 1
@@ -204,7 +204,7 @@ fn every_record_is_shown_when_it_is_asked_for() {
          hooks old-system ended with status 3
          cannot run the hooks [hook-failed]
          userspace was reached 2 times
-2026-11-22T08:00:00Z: 6.0.0 in slot B has proved itself
+2026-11-22T08:00:00Z: 6.0.0 in slot B was committed
 2026-11-23T08:00:00Z: from an unknown slot to an unknown slot FAILED
 "
     );
@@ -224,25 +224,26 @@ fn a_verdict_is_reported_with_its_reason() {
     let back = "from 6.0.0 in slot B to 5.3.1 in slot A";
     for (event, why, attempts, told) in [
         (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),
-        (Event::RolledBack, Some(Why::Requested), 0, format!("{back}: that was asked for")),
+        (Event::RolledBack, Some(Why::Requested), 0, format!("{back}: an operator requested it")),
         (Event::RolledBack, None, 2, format!("{back}: the health checks failed 2 times")),
         (Event::RolledBack, None, 0, format!("{back}: the reason is not known")),
         (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason is not known")),
-        (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A has proved itself".into()),
+        (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A was committed".into()),
         (
             Event::Committed,
             Some(Why::Requested),
             0,
-            "5.3.1 in slot A stays, unchecked: that was asked for".into(),
+            "5.3.1 in slot A was committed without checks: an operator requested it".into(),
         ),
         (
             Event::Committed,
             Some(Why::TooOld),
             0,
-            "5.3.1 in slot A stays, unchecked: the system before it is too old to go back to".into(),
+            "5.3.1 in slot A was committed without checks: the previous system is too old for a rollback"
+                .into(),
         ),
-        (Event::Committed, None, 3, "5.3.1 in slot A has proved itself".into()),
-        (Event::Committed, None, 0, "5.3.1 in slot A stays, unchecked".into()),
+        (Event::Committed, None, 3, "5.3.1 in slot A was committed".into()),
+        (Event::Committed, None, 0, "5.3.1 in slot A was committed without checks".into()),
     ] {
         let t = device();
         let (from, to) = (side(Slot::B, "6.0.0"), side(Slot::A, "5.3.1"));

@@ -92,7 +92,7 @@ fn with_hooks_that_cannot_be_ended_the_device_rolls_back_and_the_next_boot_handl
     assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
     assert_eq!(rig.phase(), Phase::Healthy);
     let rig = updated(Told::Uboot).booted(Slot::A);
-    assert_eq!(rig.phase(), Phase::Leftovers);
+    assert_eq!(rig.phase(), Phase::Cleanup);
     let (paths, platform) = (rig.paths(), rig.platform());
     assert_eq!(back_with(&Context::look(&paths, &platform).unwrap()).unwrap(), Back::Undone);
     assert_eq!(rig.noted(), ["current hooks, A selected"]);

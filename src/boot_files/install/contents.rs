@@ -238,8 +238,8 @@ impl Source {
         names.sort();
         for name in &names {
             let path = folder.join(name);
-            // Leftovers of an interrupted write: the first write beside them would remove them.
-            if file::is_leftover(name) || names.iter().any(|n| file::is_side_file(name, n)) {
+            // Temporary files of an interrupted write: the first write beside them would remove them.
+            if file::is_temporary(name) || names.iter().any(|n| file::is_side_file(name, n)) {
                 tracing::warn!("{} is left over from an interrupted write and is not copied", path.display());
                 continue;
             }

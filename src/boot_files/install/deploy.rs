@@ -225,14 +225,14 @@ fn remove_any(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
 fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     if folder.entry(name)?.is_some_and(|e| e.kind == FileKind::Folder) {
         let inner = folder.enter(name)?;
-        for below in inner.names()?.iter().filter(|n| !file::is_leftover(n)) {
+        for below in inner.names()?.iter().filter(|n| !file::is_temporary(n)) {
             remove_all(&inner, below)?;
         }
     }
     remove_any(folder, name)
 }
 
-/// What a replaced folder has and its source lacks, innermost first; names are compared after `fold`. Leftovers are left out: the
+/// What a replaced folder has and its source lacks, innermost first; names are compared after `fold`. Temporary files are left out: the
 /// removal of one that shares its clusters would destroy another file.
 pub(super) fn obsolete(
     dest: &Destination,
@@ -247,7 +247,7 @@ pub(super) fn obsolete(
     let mut todo = vec![(item.destination.clone(), top)];
     while let Some((path, folder)) = todo.pop() {
         let here = |e| failed(&folder, OsStr::new("."), e);
-        for name in folder.names().map_err(here)?.into_iter().filter(|n| !file::is_leftover(n)) {
+        for name in folder.names().map_err(here)?.into_iter().filter(|n| !file::is_temporary(n)) {
             let Some(entry) = folder.entry(&name).map_err(here)? else { continue };
             let below = path.join(&name);
             if entry.kind == FileKind::Folder {

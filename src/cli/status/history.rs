@@ -59,8 +59,8 @@ fn headline(r: &Record) -> String {
         Event::Committed => format!("{to} {}", kept(r)),
         Event::RolledBack => format!("{way}: {}", given_up(r)),
         Event::Altboot => match r.bootcount {
-            0 => format!("{way}: the bootloader gave up"),
-            n => format!("{way}: the bootloader gave up, having counted {n}"),
+            0 => format!("{way}: the bootloader fell back"),
+            n => format!("{way}: the bootloader fell back, with a boot count of {n}"),
         },
         Event::RollbackFailed => format!("{way} FAILED"),
         Event::Unknown => "something that this release does not know".to_owned(),
@@ -70,17 +70,17 @@ fn headline(r: &Record) -> String {
 
 fn kept(r: &Record) -> &'static str {
     match r.why {
-        Some(Why::Requested) => "stays, unchecked: that was asked for",
-        Some(Why::TooOld) => "stays, unchecked: the system before it is too old to go back to",
-        _ if r.attempts > 0 => "has proved itself",
+        Some(Why::Requested) => "was committed without checks: an operator requested it",
+        Some(Why::TooOld) => "was committed without checks: the previous system is too old for a rollback",
+        _ if r.attempts > 0 => "was committed",
         // Earlier releases have not written down more.
-        _ => "stays, unchecked",
+        _ => "was committed without checks",
     }
 }
 
 fn given_up(r: &Record) -> String {
     match r.why {
-        Some(Why::Requested) => "that was asked for".to_owned(),
+        Some(Why::Requested) => "an operator requested it".to_owned(),
         _ if r.attempts > 0 => format!("the health checks failed{}", times(r.attempts)),
         // Nor does the record know that was made when the rollback was taken up after a power cut.
         _ => "the reason is not known".to_owned(),

@@ -43,7 +43,7 @@ pub(super) struct Follower<'a> {
     installed: &'a dyn Fn(&Installed),
     view: View<'a>,
     standing: Standing,
-    told: bool,
+    reported: bool,
     cancelled: bool,
     lost: Option<Instant>,
     /// Since when the daemon does not know the job.
@@ -63,7 +63,7 @@ impl<'a> Follower<'a> {
             installed,
             view: View::new(progress),
             standing: Standing::Unasked,
-            told: false,
+            reported: false,
             cancelled: false,
             lost: None,
             gone: None,
@@ -83,7 +83,7 @@ impl<'a> Follower<'a> {
             let since = match self.lost {
                 Some(since) => since,
                 None => {
-                    if self.told {
+                    if self.reported {
                         tracing::info!("the daemon is gone ({trouble}); the update is installed");
                     } else {
                         tracing::warn!(
@@ -97,7 +97,7 @@ impl<'a> Follower<'a> {
             if let Some(result) = self.on_record(false) {
                 return Followed::Ended(result);
             }
-            if self.told && is_unwanted() {
+            if self.reported && is_unwanted() {
                 // The update is installed, and the reboot has stopped the bus. It ends this program, too.
                 return Followed::Ended(Ok(()));
             }
@@ -181,16 +181,16 @@ impl<'a> Follower<'a> {
 
     fn show(&mut self, job: &Job) {
         self.view.show(job);
-        if self.told || job.state == JobStatus::Failed {
+        if self.reported || job.state == JobStatus::Failed {
             return;
         }
         match job.installed() {
             Some(installed) => {
-                self.told = true;
+                self.reported = true;
                 (self.installed)(&installed);
             }
             None if job.state == JobStatus::Succeeded => {
-                self.told = true;
+                self.reported = true;
                 tracing::warn!("the update has succeeded, but the daemon does not report what it installed");
             }
             None => {}

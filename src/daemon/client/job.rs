@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn stages_follow_each_other_as_in_the_job() {
-        let told = CurrentJob::default();
-        let mut view = View::new(&told);
+        let given = CurrentJob::default();
+        let mut view = View::new(&given);
         for (stage, done, total) in [
             ("start", 0, 0),
             ("load", 3, 10),
@@ -202,32 +202,32 @@ mod tests {
         view.show(&job(JobStatus::Succeeded, "done", 0, 0));
         let expected =
             ["load Some(10)", "+3", "+6", "+1", "done", "unpack None", "+1", "of 5", "+1", "+3", "done"];
-        assert_eq!(*told.0.lock().unwrap(), expected);
+        assert_eq!(*given.0.lock().unwrap(), expected);
     }
 
     #[test]
     fn a_stage_that_failed_has_no_end() {
-        let told = CurrentJob::default();
-        let mut view = View::new(&told);
+        let given = CurrentJob::default();
+        let mut view = View::new(&given);
         view.show(&job(JobStatus::Running, "load", 1, 10));
         view.show(&job(JobStatus::Failed, "done", 1, 10));
-        assert_eq!(*told.0.lock().unwrap(), ["load Some(10)", "+1"]);
+        assert_eq!(*given.0.lock().unwrap(), ["load Some(10)", "+1"]);
     }
 
     #[test]
     fn the_error_is_the_one_that_was_reported() {
-        let told = Error::new(Code::HookFailed, "cannot run x").object("x").with_hint("mend x").after_write();
+        let given = Error::new(Code::HookFailed, "cannot run x").object("x").with_hint("fix x").after_write();
         let pairs = [
-            ("code", told.code().as_str()),
-            ("message", &told.message()),
+            ("code", given.code().as_str()),
+            ("message", &given.message()),
             ("object", "x"),
-            ("hint", told.hint()),
-            ("effect", told.effect().as_str()),
+            ("hint", given.hint()),
+            ("effect", given.effect().as_str()),
         ];
         let error = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let failure = Job { error, ..Job::default() }.failure();
-        assert_eq!(failure.to_string(), told.to_string());
-        assert_eq!((failure.effect(), failure.subject()), (told.effect(), told.subject()));
+        assert_eq!(failure.to_string(), given.to_string());
+        assert_eq!((failure.effect(), failure.subject()), (given.effect(), given.subject()));
         let bare = Job::default().failure();
         assert_eq!((bare.code(), bare.effect()), (Code::UpdateFailed, Effect::Written));
     }

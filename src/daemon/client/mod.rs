@@ -66,12 +66,12 @@ fn in_daemon(
             return Ok(None);
         }
     };
-    let told = |done: &Installed| {
+    let on_installed = |done: &Installed| {
         // The daemon's log has it as an event.
-        tracing::info!("{}", update::told(request, done));
+        tracing::info!("{}", update::summary(request, done));
         installed(done);
     };
-    match Follower::new(&request.paths, &order, progress, &told).follow() {
+    match Follower::new(&request.paths, &order, progress, &on_installed).follow() {
         // Not released: a signal was meant for the job, and the result shows its effect.
         Followed::Ended(result) => Ok(Some(result)),
         Followed::NotTaken(why) => {

@@ -33,7 +33,7 @@ fn disk(
     let device = checks::skip(&candidate, Some(device), facts, &facts.medium())
         .map_err(|r| refused(r.code, &r.reason))?;
     if lies_on_image(device, facts, image) {
-        return Err(refused(Code::TargetIsImage, "the image is behind this loop device"));
+        return Err(refused(Code::TargetIsImage, "the image backs this loop device"));
     }
     checks::refuse(path, device, facts, size)?;
     Ok(block(path, device, facts))

@@ -34,7 +34,7 @@ pub(super) enum Init {
     Gone,
     /// A file, and its machine if it is a program.
     File(Option<Machine>),
-    /// Only the engine can tell: a link leads to it, or programs differ about it.
+    /// Only the engine can determine it: a link leads to it, or programs differ about it.
     Unclear,
 }
 

@@ -66,7 +66,7 @@ pub enum Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     Image {
-        /// Whether it has a `/boot/init`; true also where only the engine can tell.
+        /// Whether it has a `/boot/init`; true also where only the engine can determine it.
         init: bool,
         /// The machine of its programs, where it is known. Not that of its configuration: `docker import` writes the build host's there.
         machine: Option<Machine>,

@@ -17,7 +17,7 @@ pub(super) fn commit(context: &Context) -> Result<()> {
         return Ok(());
     };
     let command = Command::new(&manager).args(["cleanup", "--stale-os"]);
-    tell(&run_program(command, &manager, "remove stale extensions")?);
+    log_lines(&run_program(command, &manager, "remove stale extensions")?);
     Ok(())
 }
 
@@ -36,7 +36,7 @@ pub(super) fn after(context: &Context) -> Result<()> {
     };
     tracing::info!("installing extensions for the kernel {kernel}");
     let command = Command::new(&program).envs([("NEW_KERNEL_VERSION", &kernel)]);
-    tell(&run_program(command, &program, "install extensions for the new kernel")?);
+    log_lines(&run_program(command, &program, "install extensions for the new kernel")?);
     Ok(())
 }
 
@@ -53,7 +53,7 @@ fn kernel(root: &Path) -> Option<String> {
     Some(first.split('-').next().unwrap_or_default().to_owned())
 }
 
-fn tell(lines: &[String]) {
+fn log_lines(lines: &[String]) {
     for line in lines {
         tracing::info!("{line}");
     }

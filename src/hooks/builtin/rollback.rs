@@ -1,4 +1,4 @@
-//! `80-rollback`: the files that tell the next boots and the supervisor whether an update is under way.
+//! `80-rollback`: the files by which the next boots and the supervisor see that an update is under way.
 
 use std::path::Path;
 

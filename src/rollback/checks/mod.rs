@@ -126,7 +126,7 @@ impl RunningCheck {
         let Finding { result, reason } = finding;
         let check =
             Check { name: self.name, required, result, reason, seconds: begun.elapsed().as_secs_f64() };
-        tell(&check);
+        log_check(&check);
         check
     }
 }
@@ -145,7 +145,7 @@ impl Finding {
     }
 }
 
-fn tell(check: &Check) {
+fn log_check(check: &Check) {
     let Check { name, reason, .. } = check;
     let word = match check.result {
         CheckResult::Passed => "passed",

@@ -58,55 +58,55 @@ pub(super) fn content(state: &Lasting, slot: Slot) -> &str {
 }
 
 /// The boot selection, read without copal's code: root, on trial, count.
-pub(super) fn selection(told: Loader, state: &Lasting) -> (Slot, bool, u32) {
+pub(super) fn selection(loader: Loader, state: &Lasting) -> (Slot, bool, u32) {
     let value = |file: &str, key: &str| -> Option<String> {
         let text = String::from_utf8_lossy(state.get(file)?).into_owned();
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))?;
         Some(line.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
     };
-    let root = match value(told.file(), "resin_root_part").as_deref() {
+    let root = match value(loader.file(), "resin_root_part").as_deref() {
         Some("2" | "A") => Slot::A,
         Some("3" | "B") => Slot::B,
-        other => panic!("{told:?} selects {other:?}"),
+        other => panic!("{loader:?} selects {other:?}"),
     };
-    let trial = value(told.file(), "upgrade_available").is_some_and(|v| v == "1");
-    let count = match told {
+    let trial = value(loader.file(), "upgrade_available").is_some_and(|v| v == "1");
+    let count = match loader {
         Loader::Uboot => value("mnt/boot/bootcount.env", "bootcount"),
-        Loader::Grub | Loader::Balena => value(told.file(), "bootcount"),
+        Loader::Grub | Loader::Balena => value(loader.file(), "bootcount"),
     };
     (root, trial, count.and_then(|c| u32::from_str_radix(&c, 16).ok()).unwrap_or(0))
 }
 
-fn count(told: Loader, state: &mut Lasting, count: u32) {
-    match told {
+fn count(loader: Loader, state: &mut Lasting, count: u32) {
+    match loader {
         Loader::Uboot => {
             state.insert("mnt/boot/bootcount.env".into(), format!("bootcount={count:x}\n\0").into_bytes());
         }
         Loader::Grub | Loader::Balena => {
-            let block = String::from_utf8(state[told.file()].clone()).unwrap();
+            let block = String::from_utf8(state[loader.file()].clone()).unwrap();
             let counted: String = block
                 .split_inclusive('\n')
                 .map(|l| if l.starts_with("bootcount=") { format!("bootcount={count}\n") } else { l.into() })
                 .collect();
             assert_eq!(counted.len(), block.len(), "{block}");
-            state.insert(told.file().into(), counted.into_bytes());
+            state.insert(loader.file().into(), counted.into_bytes());
         }
     }
 }
 
 /// From power-on to userspace: the slot that boots, or why none does. `lives`: which slots reach userspace.
 pub(super) fn boot(
-    told: Loader,
+    loader: Loader,
     state: &mut Lasting,
     lives: impl Fn(&Lasting, Slot) -> bool,
 ) -> Result<Slot, &'static str> {
     for _ in 0..12 {
-        let (root, trial, mut n) = selection(told, state);
+        let (root, trial, mut n) = selection(loader, state);
         if trial {
             n = (n + 1).min(9);
-            count(told, state, n);
+            count(loader, state, n);
         }
-        let slot = if n > told.limit() { root.other() } else { root };
+        let slot = if n > loader.limit() { root.other() } else { root };
         if !content(state, slot).starts_with('v') {
             return Err("selects a slot that is not complete");
         }
@@ -122,7 +122,7 @@ pub(super) fn boot(
 
 pub(super) struct Machine {
     tree: Tree,
-    pub told: Loader,
+    pub loader: Loader,
     pub running: Slot,
     seen: Rc<RefCell<Seen>>,
 }
@@ -148,7 +148,7 @@ impl Seen {
 }
 
 impl Machine {
-    pub(super) fn new(told: Loader, running: Slot) -> Machine {
+    pub(super) fn new(loader: Loader, running: Slot) -> Machine {
         // In memory: there is no drive to flush.
         let mut tree = Tree::in_folder(Path::new("/dev/shm"));
         tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data");
@@ -163,11 +163,11 @@ impl Machine {
             tree.folder(point).mount(&dev, point, "ext4", &format!("/dev/{name}"), "rw");
         }
         tree.mount("8:1", "/mnt/boot", "vfat", "/dev/sda1", "rw");
-        if told == Loader::Grub {
+        if loader == Loader::Grub {
             tree.folder("/sys/firmware/efi");
         }
         tree.link("/resin-boot", &format!("releases/{running}/resin-boot"));
-        Machine { tree, told, running, seen: Rc::default() }
+        Machine { tree, loader, running, seen: Rc::default() }
     }
 
     /// Power on: only what lasts is there. From now on each change is a place for a cut.
@@ -255,12 +255,12 @@ pub(super) fn boot_files(state: &Lasting) -> Option<&str> {
 
 const PARTITIONS: [&str; 3] = ["mnt/boot", "mnt/state", "mnt/slots"];
 
-/// The name of a path among what lasts. Leftovers of a write are not part of it, since they are swept; nor is the history, on which no
+/// The name of a path among what lasts. Temporary files of a write are not part of it, since they are swept; nor is the history, on which no
 /// decision depends.
 fn name_of(root: &Path, path: &Path) -> Option<String> {
     let name = path.file_name()?;
     let lasts = PARTITIONS.iter().any(|p| path.starts_with(root.join(p)));
-    let counts = lasts && !file::is_leftover(name) && !name.to_string_lossy().starts_with("history");
+    let counts = lasts && !file::is_temporary(name) && !name.to_string_lossy().starts_with("history");
     (counts && !path.is_dir()).then(|| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned())
 }
 
@@ -294,7 +294,7 @@ fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Root A with its boot files, selected for good.
-pub(super) fn factory(told: Loader) -> Lasting {
+pub(super) fn factory(loader: Loader) -> Lasting {
     let mut state = Lasting::new();
     state.insert(slot_file(Slot::A), b"v1".into());
     state.insert(slot_file(Slot::B), b"empty".into());
@@ -303,13 +303,13 @@ pub(super) fn factory(told: Loader) -> Lasting {
     }
     let pairs = |root: &str| format!("resin_root_part={root}\nupgrade_available=0\nbootcount=0\n");
     let block = |root: &str| format!("{:#<1024}", format!("# GRUB Environment Block\n{}", pairs(root)));
-    let text = match told {
+    let text = match loader {
         Loader::Uboot => "resin_root_part=2\nupgrade_available=0\n".to_owned(),
         Loader::Grub => block("2"),
         Loader::Balena => block("A"),
     };
-    state.insert(told.file().into(), text.into_bytes());
-    if told == Loader::Grub {
+    state.insert(loader.file().into(), text.into_bytes());
+    if loader == Loader::Grub {
         state.insert("mnt/boot/EFI/BOOT/grub.cfg".into(), b"menuentry".into());
     }
     state

@@ -78,7 +78,7 @@ fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<(
     if stop == Fails::BehindBootFiles {
         return Err(wanted());
     }
-    for name in ["80-rollback", m.told.hook()] {
+    for name in ["80-rollback", m.loader.hook()] {
         let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).unwrap();
         (hook.run)(&hooks::Context { paths: paths.clone(), during_update, called: name.to_owned() })?;
     }
@@ -226,7 +226,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
 type State = (Lasting, Slot);
 
 struct Model {
-    told: Loader,
+    loader: Loader,
     health: Health,
     machines: BTreeMap<Slot, Rc<Machine>>,
     seen: HashMap<State, usize>,
@@ -240,16 +240,16 @@ struct Model {
 }
 
 impl Model {
-    fn new(told: Loader, health: Health) -> Model {
+    fn new(loader: Loader, health: Health) -> Model {
         let machine = |slot| {
-            let machine = Machine::new(told, slot);
+            let machine = Machine::new(loader, slot);
             if slot == Slot::B && health == Health::UnhealthyWithoutOldRoot {
                 machine.lose_other();
             }
             (slot, Rc::new(machine))
         };
         let mut model = Model {
-            told,
+            loader,
             health,
             machines: [Slot::A, Slot::B].map(machine).into(),
             seen: HashMap::new(),
@@ -261,7 +261,7 @@ impl Model {
             cuts: 0,
             complaints: BTreeMap::new(),
         };
-        model.add((factory(told), Slot::A), 0, "factory".into());
+        model.add((factory(loader), Slot::A), 0, "factory".into());
         model
     }
 
@@ -276,7 +276,7 @@ impl Model {
         self.todo.push_back(number);
     }
 
-    fn story(&self, mut number: usize) -> String {
+    fn path(&self, mut number: usize) -> String {
         let mut steps = Vec::new();
         while number != 0 {
             let (from, how) = &self.why[number];
@@ -288,22 +288,22 @@ impl Model {
     }
 
     fn complain(&mut self, what: &str, from: usize, how: &str) {
-        let story = format!("{} > {how}", self.story(from));
-        self.complaints.entry(what.to_owned()).or_insert((0, story)).0 += 1;
+        let path = format!("{} > {how}", self.path(from));
+        self.complaints.entry(what.to_owned()).or_insert((0, path)).0 += 1;
     }
 
     fn explore(&mut self) {
         while let Some(number) = self.todo.pop_front() {
             let (mut state, good) = self.states[number].clone();
-            let (told, health) = (self.told, self.health);
+            let (loader, health) = (self.loader, self.health);
             let lives = |state: &Lasting, slot: Slot| {
                 health != Health::Dead || slot == good || content(state, slot) == "v1"
             };
-            match boot(told, &mut state, lives) {
+            match boot(loader, &mut state, lives) {
                 Ok(Slot::B) if health == Health::UnhealthyWithoutOldRoot => self.alone(number, state),
                 Ok(running) => self.boot(number, &state, good, running),
                 // After so many cuts without a trial the bootloader falls back rightly.
-                Err(_) if health == Health::UnhealthyWithoutOldRoot && selection(told, &state).1 => {}
+                Err(_) if health == Health::UnhealthyWithoutOldRoot && selection(loader, &state).1 => {}
                 Err(what) => self.complain(what, number, "boot"),
             }
         }
@@ -359,7 +359,7 @@ impl Model {
         }
         self.look(number, how, running, &rest, good, true);
         if !rest.contains_key("mnt/state/rollback-health-failed") {
-            self.complain("the owner is not told", number, how);
+            self.complain("the owner is not notified", number, how);
         }
     }
 
@@ -379,7 +379,7 @@ impl Model {
 
     /// The verdict is durable once the system on trial is selected for good.
     fn proven(&self, state: &Lasting, running: Slot, good: Slot) -> Slot {
-        let (root, trial, _) = selection(self.told, state);
+        let (root, trial, _) = selection(self.loader, state);
         let stays = root == running && !trial && self.health == Health::Good;
         if stays { running } else { good }
     }
@@ -399,7 +399,7 @@ impl Model {
         if good != running {
             self.complain("a system that has not proved itself is taken for healthy", number, how);
         }
-        let (root, _, count) = selection(self.told, state);
+        let (root, _, count) = selection(self.loader, state);
         if root != running || count != 0 {
             self.complain("all is well, with another root selected or a count left over", number, how);
         }
@@ -413,28 +413,28 @@ impl Model {
 const LEFT: [&str; 6] =
     ["breadcrumb", "copal/bootfiles", "copal/rollback", "copal/commit-due", "copal/trial", "-variables"];
 
-fn run(told: Loader, health: Health) {
-    let mut model = Model::new(told, health);
+fn run(loader: Loader, health: Health) {
+    let mut model = Model::new(loader, health);
     model.explore();
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
     // Not captured by the test: every log shows how far this reaches.
-    writeln!(std::io::stdout(), "{told:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
+    writeln!(std::io::stdout(), "{loader:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
     let complaints: Vec<String> = model
         .complaints
         .iter()
         .map(|(what, (n, how))| format!("{what} ({n} times), first by: {how}"))
         .collect();
-    assert!(complaints.is_empty(), "{told:?}, {health:?}:\n{}", complaints.join("\n"));
+    assert!(complaints.is_empty(), "{loader:?}, {health:?}:\n{}", complaints.join("\n"));
     // Fewer would mean that something no longer happens.
     assert!(model.states.len() > 20, "only {} states", model.states.len());
 }
 
 /// A test for each pair: they run in parallel.
 macro_rules! explore {
-    ($($name:ident: $told:ident $health:ident;)*) => {
+    ($($name:ident: $loader:ident $health:ident;)*) => {
         $(#[test]
         fn $name() {
-            run(Loader::$told, Health::$health);
+            run(Loader::$loader, Health::$health);
         })*
     };
 }

@@ -193,8 +193,8 @@ impl Record {
     pub fn line(&self) -> String {
         let mut record = Record { journal: Vec::new(), ..self.clone() };
         record.clip();
-        let room = LINE_LIMIT.saturating_sub(text(&record).len());
-        record.journal = newest(&self.journal, room);
+        let space = LINE_LIMIT.saturating_sub(text(&record).len());
+        record.journal = newest(&self.journal, space);
         text(&record)
     }
 
@@ -250,14 +250,14 @@ fn leave_out<T>(all: &mut Vec<T>, is_well: impl Fn(&T) -> bool) {
     all.drain(..excess.min(all.len()));
 }
 
-/// The newest lines that fit into `room` bytes of JSON.
-fn newest(lines: &[String], mut room: usize) -> Vec<String> {
+/// The newest lines that fit into `space` bytes of JSON.
+fn newest(lines: &[String], mut space: usize) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     for line in lines.iter().rev() {
         let line = harmless(line, super::journal::LONGEST);
         let Ok(json) = serde_json::to_string(&line) else { break };
-        let Some(left) = room.checked_sub(json.len() + 1) else { break };
-        room = left;
+        let Some(left) = space.checked_sub(json.len() + 1) else { break };
+        space = left;
         kept.push(line);
     }
     kept.reverse();

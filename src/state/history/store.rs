@@ -94,23 +94,23 @@ fn split(all: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
 /// lose their journal before any record goes.
 fn compact(all: &[u8], records: usize, bytes: usize) -> Vec<u8> {
     let sound = split(all).rev().filter(|line| Record::of_line(line).is_some());
-    let (mut room, mut kept) = (bytes, Vec::new());
+    let (mut space, mut kept) = (bytes, Vec::new());
     for whole in sound.take(records) {
         let short = without_journal(whole);
-        let Some(left) = room.checked_sub(short.len() + 1) else { break };
-        room = left;
+        let Some(left) = space.checked_sub(short.len() + 1) else { break };
+        space = left;
         kept.push((whole, short));
     }
     // The rest of the space is for the journals of the newest.
     let mut lines: Vec<Vec<u8>> = Vec::new();
     for (whole, short) in kept {
-        match room.checked_sub(whole.len().saturating_sub(short.len())) {
+        match space.checked_sub(whole.len().saturating_sub(short.len())) {
             Some(left) => {
-                room = left;
+                space = left;
                 lines.push(whole.to_vec());
             }
             None => {
-                room = 0;
+                space = 0;
                 lines.push(short);
             }
         }

@@ -20,7 +20,7 @@ pub enum Phase {
     /// An update runs, or died in this boot.
     Installing,
     /// An update died before this boot, with nothing selected.
-    Leftovers,
+    Cleanup,
     Trial,
     /// Installed and selected; the reboot has not happened.
     Pending,
@@ -38,7 +38,7 @@ impl Phase {
         Phase::RollingBack,
         Phase::Healthy,
         Phase::Installing,
-        Phase::Leftovers,
+        Phase::Cleanup,
         Phase::Trial,
         Phase::Pending,
         Phase::Interrupted,
@@ -53,7 +53,7 @@ impl Phase {
             Phase::RollingBack => "rolling back",
             Phase::Healthy => "healthy",
             Phase::Installing => "installing",
-            Phase::Leftovers => "leftovers",
+            Phase::Cleanup => "cleanup",
             Phase::Trial => "trial",
             Phase::Pending => "pending",
             Phase::Interrupted => "interrupted",
@@ -69,7 +69,7 @@ impl Phase {
             Phase::RollingBack => "a rollback was cut off, and is resumed at the next boot",
             Phase::Healthy => "no update is under way",
             Phase::Installing => "an update is running, or has died since the last boot",
-            Phase::Leftovers => {
+            Phase::Cleanup => {
                 "an update died before it selected anything; its traces are removed at the next boot"
             }
             Phase::Trial => "the running system is on trial until its health checks have passed",
@@ -85,7 +85,7 @@ impl Phase {
     pub(crate) const fn welcome(self) -> Welcome {
         match self {
             Phase::Healthy => Welcome::Free,
-            Phase::Installing | Phase::Leftovers | Phase::Pending | Phase::Interrupted => {
+            Phase::Installing | Phase::Cleanup | Phase::Pending | Phase::Interrupted => {
                 Welcome::AfterRecovery
             }
             Phase::Trial | Phase::Altboot => Welcome::Forced,
@@ -145,7 +145,7 @@ pub fn of(facts: Facts) -> Phase {
         Facts { rollback: Some(Target::Other), .. } => Phase::RollingBack,
         Facts { selected_is_running: true, upgrade_available: true, .. } => Phase::Trial,
         Facts { selected_is_running: true, .. } if installing => Phase::Installing,
-        Facts { selected_is_running: true, breadcrumb: true, .. } => Phase::Leftovers,
+        Facts { selected_is_running: true, breadcrumb: true, .. } => Phase::Cleanup,
         Facts { selected_is_running: true, .. } => Phase::Healthy,
         Facts { upgrade_available: true, .. } if installing => Phase::Pending,
         _ if installing => Phase::Interrupted,
@@ -190,7 +190,7 @@ mod tests {
             (f.rollback == Some(Target::Other), Phase::RollingBack),
             (running && !f.upgrade_available && !f.breadcrumb && f.marker.is_none(), Phase::Healthy),
             (running && !f.upgrade_available && installing, Phase::Installing),
-            (running && !f.upgrade_available && f.breadcrumb && f.marker.is_none(), Phase::Leftovers),
+            (running && !f.upgrade_available && f.breadcrumb && f.marker.is_none(), Phase::Cleanup),
             (running && f.upgrade_available, Phase::Trial),
             (!running && f.upgrade_available && installing, Phase::Pending),
             (!running && !f.upgrade_available && installing, Phase::Interrupted),

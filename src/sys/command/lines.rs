@@ -12,8 +12,8 @@ impl Splitter {
         for part in bytes.split_inclusive(|&b| b == b'\n') {
             let mut part = part;
             while !part.is_empty() {
-                let room = (LONGEST - self.rest.len()).min(part.len());
-                let (now, later) = part.split_at(room);
+                let space = (LONGEST - self.rest.len()).min(part.len());
+                let (now, later) = part.split_at(space);
                 self.rest.extend_from_slice(now);
                 part = later;
                 if self.rest.last() == Some(&b'\n') {

@@ -371,7 +371,7 @@ impl Overwrite for Folder {
 }
 
 impl Folder {
-    /// Locks a new temporary file, so that no sweep takes it for a leftover.
+    /// Locks a new temporary file, so that no sweep takes it for an abandoned one.
     pub(super) fn keep(&self, name: &OsStr, file: &File) -> io::Result<()> {
         let lost = || io::Error::from(io::ErrorKind::AlreadyExists);
         lock(file).map_err(|e| if e.kind() == io::ErrorKind::WouldBlock { lost() } else { e })?;

@@ -16,7 +16,7 @@ pub(crate) mod seen;
 mod side;
 mod sweep;
 
-pub use crate::sys::file::sweep::{Leftover, is_leftover, sweep};
+pub use crate::sys::file::sweep::{SweepResult, is_temporary, sweep};
 pub(crate) use append::reserve;
 pub use append::{append, tail};
 pub use commit::{

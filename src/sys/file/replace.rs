@@ -9,7 +9,7 @@ use super::at;
 use super::content::Content;
 use super::folder::Folder;
 use super::side::is_side_file_by;
-use super::sweep::{is_leftover, temporary_name};
+use super::sweep::{is_temporary, temporary_name};
 
 /// The steps that the sequences use. Tests wrap it to fail or stop.
 pub trait Steps {
@@ -111,7 +111,7 @@ pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Cont
 pub(crate) fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
     let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
     let filled = fill(steps, &temporary, &new, content);
-    let removed = unlink_held(steps, &temporary);
+    let removed = unlink_open(steps, &temporary);
     steps.close(new)?;
     filled.and(removed)
 }
@@ -154,12 +154,12 @@ pub(super) fn side_files(steps: &impl Steps, name: &OsStr) -> io::Result<Vec<OsS
 pub(super) fn drop_side_file(steps: &impl Steps, side: &OsStr) -> io::Result<()> {
     match at(steps.twin(side), "find the clusters of", side)? {
         Some(twin) => at(steps.separate(side, &twin), "clean up", side),
-        None => unlink_held(steps, side),
+        None => unlink_open(steps, side),
     }
 }
 
 /// Removes a name; its clusters are freed only after the entry has gone from the medium.
-fn unlink_held(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
+fn unlink_open(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     let held = at(steps.hold(name), "open", name)?;
     at(steps.unlink(name), "remove", name)?;
     at(steps.sync_folder(), "sync the folder of", name)?;
@@ -176,7 +176,7 @@ fn unlink_held(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
 /// Removes a regular file with its side files; returns whether it existed. On the medium the file is complete or gone.
 pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
     remove_side_files(steps, name)?;
-    match unlink_held(steps, name) {
+    match unlink_open(steps, name) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -188,7 +188,7 @@ pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
 /// would share it with the temporary folder, so that a repair (`fsck.fat -a`) could cut the file off. No system call shows the
 /// clusters of a folder on FAT.
 pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
-    for other in at(steps.names(), "list the folder of", name)?.iter().filter(|n| is_leftover(n)) {
+    for other in at(steps.names(), "list the folder of", name)?.iter().filter(|n| is_temporary(n)) {
         if steps.hold_folder(other).is_ok() {
             let text = format!("{} is beside it, and may have the same cluster", other.to_string_lossy());
             return at(Err(io::Error::new(io::ErrorKind::ResourceBusy, text)), "remove", name);

@@ -34,16 +34,16 @@ pub(super) fn temporary_name(number: u32) -> OsString {
 
 /// Whether this is the name of a temporary file of copal.
 #[must_use]
-pub fn is_leftover(name: &OsStr) -> bool {
+pub fn is_temporary(name: &OsStr) -> bool {
     let upper = name.as_bytes().to_ascii_uppercase();
     let digits = upper.strip_prefix(PREFIX).and_then(|n| n.strip_suffix(SUFFIX));
     digits.is_some_and(|d| d.len() == 5 && d.iter().all(u8::is_ascii_hexdigit))
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Leftover {
+pub enum SweepResult {
     Removed,
-    /// It shared its clusters with this file, which got its own copy; then the leftover was removed.
+    /// It shared its clusters with this file, which got its own copy; then the temporary file was removed.
     Repaired(OsString),
     /// Another process writes to it now.
     InUse,
@@ -51,25 +51,25 @@ pub enum Leftover {
     Left,
 }
 
-type Swept = Vec<(OsString, Leftover)>;
+type Swept = Vec<(OsString, SweepResult)>;
 
 /// Removes what an interrupted [`replace`](super::replace) has left in a folder (not in subfolders). Call it before anything in
-/// that folder is replaced or removed: only until then can a leftover that shares its clusters be recognised.
+/// that folder is replaced or removed: only until then can a temporary file that shares its clusters be recognised.
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
     let mut swept = Swept::new();
-    for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_leftover(n)) {
+    for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_temporary(n)) {
         let fate = at(sweep_one(folder, &name, kind), "clean up", &name)?;
         let path = folder.path().join(&name);
         match &fate {
-            Leftover::Removed => tracing::info!("removed the leftover {}", path.display()),
-            Leftover::Repaired(of) => tracing::warn!(
+            SweepResult::Removed => tracing::info!("removed the temporary file {}", path.display()),
+            SweepResult::Repaired(of) => tracing::warn!(
                 "{} and {} shared their clusters after a power cut; the file has got its own",
                 path.display(),
                 of.to_string_lossy()
             ),
-            Leftover::InUse => tracing::debug!("{} is in use", path.display()),
-            Leftover::Left => {
+            SweepResult::InUse => tracing::debug!("{} is in use", path.display()),
+            SweepResult::Left => {
                 tracing::warn!("{} was being made when the power went; it stays", path.display());
             }
         }
@@ -81,26 +81,26 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     Ok(swept)
 }
 
-fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Result<Leftover> {
+fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Result<SweepResult> {
     // A folder may share its cluster with its future name, and nothing shows that.
     if kind != Some(FileKind::File) {
-        return Ok(Leftover::Left);
+        return Ok(SweepResult::Left);
     }
     let file = folder.open_file(name)?;
     match lock(&file) {
         Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Leftover::InUse),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(SweepResult::InUse),
         Err(e) => return Err(e),
     }
     if let Some(twin) = twin(folder, name, &file)? {
         separate(folder, name, file, &twin)?;
-        return Ok(Leftover::Repaired(twin));
+        return Ok(SweepResult::Repaired(twin));
     }
     // Locked until the name has gone: a process that has just created it sees that it was taken.
     remove(folder, name)?;
     drop(file);
     at(folder.flush(), "flush the drive below", name)?;
-    Ok(Leftover::Removed)
+    Ok(SweepResult::Removed)
 }
 
 /// The other file of this folder that starts at the same cluster. Only FAT can have one.
@@ -134,17 +134,17 @@ fn first_block(file: &File) -> io::Result<nix::libc::c_int> {
     Ok(block)
 }
 
-/// Gives `twin` clusters of its own, then removes `leftover`. Both orphans stay open until the medium has neither of them; then
+/// Gives `twin` clusters of its own, then removes `temporary`. Both orphans stay open until the medium has neither of them; then
 /// the kernel frees the shared clusters twice, the second time without effect.
-fn separate(folder: &Folder, leftover: &OsStr, held: File, twin: &OsStr) -> io::Result<()> {
-    if is_leftover(twin) {
+fn separate(folder: &Folder, temporary: &OsStr, held: File, twin: &OsStr) -> io::Result<()> {
+    if is_temporary(twin) {
         return Err(io::Error::other(format!("it shares its clusters with {}", twin.to_string_lossy())));
     }
     let shared = folder.open_file(twin)?;
     let own = replace_temporary(folder, twin, &Content::File(&shared))?;
-    at(folder.unlink(leftover), "remove", leftover)?;
-    at(folder.sync_folder(), "sync the folder of", leftover)?;
-    at(folder.flush(), "flush the drive below", leftover)?;
+    at(folder.unlink(temporary), "remove", temporary)?;
+    at(folder.sync_folder(), "sync the folder of", temporary)?;
+    at(folder.flush(), "flush the drive below", temporary)?;
     drop(own);
     drop(shared);
     drop(held);
@@ -198,10 +198,10 @@ mod tests {
 
         let file = make();
         kept(&file).unwrap();
-        assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::InUse)]));
+        assert!(matches!(sweep(&folder).unwrap()[..], [(_, SweepResult::InUse)]));
         drop(file);
         let swept = folder.open_file(&name).unwrap();
-        assert!(matches!(sweep(&folder).unwrap()[..], [(_, Leftover::Removed)]));
+        assert!(matches!(sweep(&folder).unwrap()[..], [(_, SweepResult::Removed)]));
         assert_eq!(kept(&swept), Err(io::ErrorKind::AlreadyExists));
         // Another process has taken the name since.
         let _other = make();
@@ -217,12 +217,12 @@ mod tests {
         for number in [0, 1, 0xf_ffff, u32::MAX] {
             let name = temporary_name(number);
             assert_eq!(name.len(), 12);
-            assert!(is_leftover(&name) && is_leftover(&name.to_ascii_lowercase()));
+            assert!(is_temporary(&name) && is_temporary(&name.to_ascii_lowercase()));
         }
         for other in
             ["CPL.TMP", "CPL0000.TMP", "CPL0000G.TMP", "CPL000000.TMP", "ACPL00000.TMP", "CPL00000.TM"]
         {
-            assert!(!is_leftover(OsStr::new(other)), "{other}");
+            assert!(!is_temporary(OsStr::new(other)), "{other}");
         }
     }
 }

@@ -142,7 +142,7 @@ fn hooks_that_the_engine_has_left_are_ended_before_the_update_is_undone() {
     }
     let tree = device();
     let (_, ended) = lost(&tree, false, true, true);
-    assert_eq!(ended, [], "nobody is waited for without need");
+    assert_eq!(ended, [], "no hook is waited for without need");
     assert_eq!((phase(&tree.paths()), breadcrumbs(&tree)), (Phase::Healthy, false));
 }
 
@@ -166,5 +166,5 @@ fn hooks_that_cannot_be_ended_are_reported_and_handled_at_the_next_boot() {
     let tree = device();
     lost(&tree, true, false, true);
     std::fs::remove_dir_all(tree.paths().run_files()).unwrap();
-    assert_eq!(phase(&tree.paths()), Phase::Leftovers, "the next boot");
+    assert_eq!(phase(&tree.paths()), Phase::Cleanup, "the next boot");
 }

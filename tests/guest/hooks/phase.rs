@@ -1,6 +1,6 @@
 //! One run of the hooks, and what a boot partition may hold on the way.
 
-use crate::bootpart::is_leftover;
+use crate::bootpart::is_temporary;
 use crate::support::fat::{self, Node};
 use crate::support::writelog::{self, Request};
 
@@ -69,12 +69,12 @@ impl Phase {
                             || data.starts_with(b"resin_root_part=")
                     }
                 };
-            if !is_known(path) && !path.split('/').any(is_leftover) && !alias {
+            if !is_known(path) && !path.split('/').any(is_temporary) && !alias {
                 faults.push(format!("{path} came from nowhere: {node:?}"));
             }
         }
         for (a, b) in &tree.shared {
-            if !a.split('/').any(is_leftover) && !b.split('/').any(is_leftover) {
+            if !a.split('/').any(is_temporary) && !b.split('/').any(is_temporary) {
                 faults.push(format!("{a} and {b} share clusters"));
             }
         }
@@ -206,7 +206,7 @@ pub(super) fn differences(tree: &fat::Tree, files: &Files) -> Vec<String> {
     let extra = found
         .filter(ours)
         .filter(|p| !files.contains_key(p.as_str()))
-        .filter(|p| !is_leftover(p) && !p.contains('~'));
+        .filter(|p| !is_temporary(p) && !p.contains('~'));
     let differs = files.iter().filter(|(path, data)| file(tree, path) != Some(data.as_slice()));
     let differs = differs.map(|(path, _)| format!("{path} differs"));
     differs.chain(extra.map(|p| format!("{p} is there"))).collect()

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bootpart::is_leftover;
+use crate::bootpart::is_temporary;
 
 const FOLDER: u8 = 0x10;
 const LABEL: u8 = 0x08;
@@ -224,7 +224,7 @@ impl Tree {
                     long.clear();
                     let path = if path.is_empty() { name } else { format!("{path}/{name}") };
                     let first = number(entry, 26, 2) | number(entry, 20, 2) << 16;
-                    let node = if attributes & FOLDER != 0 && is_leftover(&path) {
+                    let node = if attributes & FOLDER != 0 && is_temporary(&path) {
                         // It was being made when the power went: its cluster holds entries, or what was there before.
                         drop(self.grown(fat, &path, first));
                         Node::Folder

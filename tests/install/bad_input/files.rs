@@ -118,7 +118,7 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
         ],
     ),
     (
-        "garbage behind the end of gz, xz, zst",
+        "garbage after the end of gz, xz, zst",
         &[|c| compressed(c, 0, litter), |c| compressed(c, 1, litter), |c| compressed(c, 2, litter)],
     ),
     ("window too large", &[wide]),

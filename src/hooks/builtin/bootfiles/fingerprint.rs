@@ -175,7 +175,7 @@ mod tests {
         };
         put("resinOS_uEnv.txt", "new\n");
         put("EFI/BOOT/grubenv", "new too\n");
-        put("kernel", "changed by somebody\n");
+        put("kernel", "changed by another program\n");
         let lines = ["./resinOS_uEnv.txt", "bootenv", "gone", "kernel"].map(|n| format!("{STALE}  {n}\n"));
         put("f", &lines.concat());
         let folder = Folder::open(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! The writes to the boot partition, behind a trait, so that a test can interrupt each of them.
+//! The writes to the boot partition, as a trait, so that a test can interrupt each of them.
 
 use std::ffi::OsStr;
 use std::fs::FileTimes;

@@ -53,7 +53,7 @@ fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> R
 
 /// Temporary files of interrupted writes, and side files, beside the names `beside`.
 pub(super) fn is_passing<'a>(name: &OsStr, mut beside: impl Iterator<Item = &'a OsStr>) -> bool {
-    file::is_leftover(name) || beside.any(|other| file::is_side_file(name, other)) || is_orphan(name)
+    file::is_temporary(name) || beside.any(|other| file::is_side_file(name, other)) || is_orphan(name)
 }
 
 /// A side file of `fatrw` without its file: `.NAME.RANDOM.MD5.md5sum`.

@@ -132,7 +132,7 @@ impl Gap {
     fn copy_is_started(&self, node: &Path) -> Result<bool> {
         let loads = number(&read(node, 0, SECTOR)?, LOADS);
         let copy = read(node, self.middle, SECTOR)?;
-        Ok(loads == Some(sector(self.middle)) && is_told(&copy, self.middle))
+        Ok(loads == Some(sector(self.middle)) && is_linked(&copy, self.middle))
     }
 }
 
@@ -153,14 +153,14 @@ impl Aside {
         if SECTOR.saturating_add(longest) > at || at.saturating_add(core.len()) > gap.end {
             return Ok(None);
         }
-        let Some(aside) = Self::told(at, code, core) else { return Ok(None) };
+        let Some(aside) = Self::linked(at, code, core) else { return Ok(None) };
         let there = read(node, at, aside.core.len())?;
-        let own = if is_told(&there, at) { sectors(&there).unwrap_or(0).saturating_mul(SECTOR) } else { 0 };
+        let own = if is_linked(&there, at) { sectors(&there).unwrap_or(0).saturating_mul(SECTOR) } else { 0 };
         let free = there.iter().skip(own).all(|b| *b == 0);
         Ok(free.then_some(aside))
     }
 
-    fn told(at: usize, code: &[u8], core: &[u8]) -> Option<Aside> {
+    fn linked(at: usize, code: &[u8], core: &[u8]) -> Option<Aside> {
         let (mut code, mut core) = (code.to_vec(), core.to_vec());
         let known = number(&code, LOADS)? == 1
             && number(&core, LIST)? == 2
@@ -172,7 +172,7 @@ impl Aside {
     }
 }
 
-fn is_told(core: &[u8], at: usize) -> bool {
+fn is_linked(core: &[u8], at: usize) -> bool {
     number(core, LIST) == Some(sector(at) + 1)
 }
 

@@ -94,7 +94,7 @@ fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
             file::sweep(&inner)?;
             for (below, _) in inner.list()? {
                 // Its clusters may belong to another file, too.
-                if !file::is_leftover(&below) {
+                if !file::is_temporary(&below) {
                     remove_all(&inner, &below)?;
                 }
             }
