@@ -37,8 +37,7 @@ impl Version {
     }
 
     /// The revision: the number of the first part `revN` after `+`.
-    #[must_use]
-    pub fn revision(&self) -> Option<u64> {
+    fn revision(&self) -> Option<u64> {
         self.build.as_deref()?.split('.').find_map(revision)
     }
 }

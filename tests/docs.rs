@@ -404,7 +404,7 @@ fn the_farm_s_readme_has_its_disks_and_its_space() {
     }
     assert_eq!(boards.len(), 2);
 
-    assert!(read("qemu/farm/place.py").contains("\nROOM = 10 << 30\n"));
+    assert!(read("qemu/farm/place.py").contains("\nSPACE = 10 << 30\n"));
     assert!(text.contains("it wants 10 GiB for each board before it begins"));
 }
 

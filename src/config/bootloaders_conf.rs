@@ -245,7 +245,7 @@ mod tests {
             (good.to_owned() + "block-size = 0\n", 4, "at least 1"),
             (good.to_owned() + "block-size = 1x\n", 4, "not a number"),
             (good.to_owned() + "seek = 3\n", 1, "without `block-size`"),
-            (good.to_owned() + "block-size = 1G\nseek = 99999999999\n", 1, "beyond"),
+            (good.to_owned() + "block-size = 1G\nseek = 99999999999\n", 1, "past the end"),
             (good.to_owned() + "[a]\n", 4, "twice"),
             (good.to_owned() + "[b c]\n", 4, "not [name]"),
             (good.to_owned() + "seek\n", 4, "not key = value"),

@@ -28,11 +28,11 @@ pub const TIMEOUT: Number = Number { key: "TIMEOUT", default: 60, range: 1..=360
 /// Runs of the checks before the rollback. Default of the script `rollback-health`.
 pub const COUNT: Number = Number { key: "COUNT", default: 15, range: 1..=240, unit: "runs" };
 /// How long to wait for `rollback-altboot`; `REBOOT_TIMEOUT` in the script `rollback-health`.
-pub const ALTBOOT_TIMEOUT: Number =
+const ALTBOOT_TIMEOUT: Number =
     Number { key: "ALTBOOT_TIMEOUT", default: 900, range: 1..=86_400, unit: "seconds" };
 /// How long one check may take. The script had no limit, so a check that hung was never decided. A check needs less than five
 /// minutes on a board under full load; with the other defaults, a system on which every run hangs fails after 90 minutes.
-pub const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1..=3600, unit: "seconds" };
+const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1..=3600, unit: "seconds" };
 pub const NUMBERS: [&Number; 4] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT];
 /// `1`: a unit that has failed since the update counts against the new system. `0`, the default: it is only reported.
 pub const REQUIRE_UNITS: &str = "REQUIRE_UNITS";
