@@ -192,7 +192,10 @@ fn a_system_on_trial_goes_or_stays() {
     assert_eq!(outcome.ending, Shutdown::Rebooted, "{health}\n{}", outcome.console);
     has(&said(&journal, "rollback-altboot"), &["nothing to do"]);
     has(&said(&journal, "copal"), &["trial: "]);
-    has(&health, &["to 0 (1 of 3)", "attempt 2 of 2", "rolling back from slot B", "systemd was asked to reboot"]);
+    has(
+        &health,
+        &["to 0 (1 of 3)", "attempt 2 of 2", "rolling back from slot B", "systemd was asked to reboot"],
+    );
     assert!(!said(&journal, "systemd").contains("ordering cycle"), "{}", said(&journal, "systemd"));
     assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=2\nupgrade_available=0\n");
     assert_eq!(boot_file(&disk, "bootcount.env"), "");
