@@ -26,7 +26,9 @@ fn install_everything(release: &Release) {
         let [_, kind, _, path, source] = columns[..] else { continue };
         let path = path.trim_start_matches('/');
         let to = release.root().join(path);
-        if path.starts_with(HOOKS) || to.symlink_metadata().is_ok() {
+        // Manual pages and completions are made by the build, and nothing here reads them.
+        let is_page = source.starts_with("man/") || source.starts_with("completions/");
+        if is_page || path.starts_with(HOOKS) || to.symlink_metadata().is_ok() {
             continue;
         }
         if kind == "file" {
