@@ -189,9 +189,14 @@ pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
 /// clusters of a folder on FAT.
 pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
     for other in at(steps.names(), "list the folder of", name)?.iter().filter(|n| is_temporary(n)) {
-        if steps.hold_folder(other).is_ok() {
-            let text = format!("{} is beside it, and may have the same cluster", other.to_string_lossy());
-            return at(Err(io::Error::new(io::ErrorKind::ResourceBusy, text)), "remove", name);
+        match steps.hold_folder(other) {
+            // A file, or removed meanwhile.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => {}
+            Err(e) => return at(Err(e), "open", other),
+            Ok(_) => {
+                let text = format!("{} is beside it, and may have the same cluster", other.to_string_lossy());
+                return at(Err(io::Error::new(io::ErrorKind::ResourceBusy, text)), "remove", name);
+            }
         }
     }
     let held = at(steps.hold_folder(name), "open", name)?;
