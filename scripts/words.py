@@ -25,7 +25,7 @@ INSTEAD = {
 }
 WRONG = re.compile(r"\b(" + "|".join(f"(?:{word})" for word in INSTEAD) + r")\b", re.IGNORECASE)
 # Not ours: the user, what programs are called, messages of the scripts that copal replaces, names of functions of others.
-QUOTED = re.compile(r"\bno nobody|nobody[\".:]|no-tell-kernel|\.tell\(\)|`[^`]*`|“[^”]*”")
+QUOTED = re.compile(r"nobody[\".:]|no-tell-kernel|\.tell\(\)|`[^`]*`|“[^”]*”")
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "src", "systemd", "hooks", "recipes", "scripts", "qemu", "benches", "dev")
 
 
