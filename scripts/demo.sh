@@ -31,7 +31,8 @@ trap 'exit 143' TERM
 
 main() {
     mkdir -p "$DIR"
-    need_space    make_image
+    need_space
+    make_image
     make_used_disk
     flash
     prove
