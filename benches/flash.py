@@ -29,8 +29,24 @@ MIB = 1 << 20
 TIMEOUT = 900
 
 
+HEAD = """\
+# Benchmarks
+
+Written by `./dev bench`; do not edit. Machines are noisy: the ratios, taken between contestants of the same round, are what counts.
+"""
+
+
 def log(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def publish(page, part):
+    """Puts a part of the page, `## NAME` and what is below it, in the place of the one of this name."""
+    page = pathlib.Path(page)
+    text = page.read_text() if page.exists() else HEAD
+    parts = {p.split("\n", 1)[0]: p.strip() + "\n" for p in re.split(r"(?m)^(?=## )", text)}
+    parts[part.split("\n", 1)[0]] = part.strip() + "\n"
+    page.write_text("\n".join(parts.values()))
 
 
 def peak_rss(pid):
@@ -283,9 +299,9 @@ class Bench:
                 self.row(name, "copal, verification", self.phase(results, "verify"))
                 b = results[-1]["receipt"]["bytes"]
                 self.notes.append(
-                    f"eMMC-like disk: {b['written'] / 1e6:.0f} MB written and {b['zeroed'] / 1e6:.0f} MB zeroed at 40 MB/s (the daemon"
-                    f" lets zeroing pass no faster; a real eMMC does it in no time) and {b['verified'] / 1e6:.0f} MB read back at"
-                    f" 120 MB/s take {physical[-1]['wall']:.2f} s at least; copal took {ratio:.2f} times that."
+                    f"eMMC-like disk: {b['written'] / 1e6:.0f} MB written and {b['zeroed'] / 1e6:.0f} MB zeroed at 40 MB/s and"
+                    f" {b['verified'] / 1e6:.0f} MB read back at 120 MB/s take {physical[-1]['wall']:.2f} s at least; copal took"
+                    f" {ratio:.2f} times that."
                 )
             finally:
                 disk.close()
@@ -345,16 +361,12 @@ class Bench:
         cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
         version = run(self.copal_binary, "--version")["out"].strip()
         lines = [
-            "# Benchmarks",
-            "",
-            "Written by `./dev bench`; do not edit. Machines are noisy: the ratios, taken between contestants of the same",
-            "round, are what counts.",
+            "## Flash",
             "",
             f"{version}, static musl build; {cpu.group(1) if cpu else 'unknown CPU'}, {os.cpu_count()} processors,"
-            f" Linux {os.uname().release}. Images of {self.args.size} MiB, {self.args.rounds} rounds, medians. One loop device over a",
-            "fully allocated file on ext4, caches dropped before every timed command. copal starts from a disk full of 0xA5;",
-            "`dd conv=sparse` and `bmaptool` start from a disk full of zeroes, because any other disk has a wrong image",
-            "afterwards (see below).",
+            f" Linux {os.uname().release}.",
+            f"Images of {self.args.size} MiB, {self.args.rounds} rounds, medians. One loop device over a fully allocated file on ext4, caches dropped.",
+            "copal starts from a disk full of 0xA5; `dd conv=sparse` and `bmaptool` from a disk full of zeroes, the only one on which they are right.",
             "",
             "| scenario | contestant | wall s | CPU s | peak RSS MiB | ratio |",
             "|---|---|---:|---:|---:|---:|",
@@ -362,7 +374,7 @@ class Bench:
         for scenario, contestant, wall, cpu_time, rss, ratio in self.rows:
             cells = [f"{wall:.2f}", f"{cpu_time:.2f}" if cpu_time else "", f"{rss:.0f}" if rss else "", f"{ratio:.2f}" if ratio else ""]
             lines.append(f"| {scenario} | {contestant} | {' | '.join(cells)} |")
-        lines += ["", *[f"- {n}" for n in self.notes], "", "## On a disk that was used before", ""]
+        lines += ["", *[f"- {n}" for n in self.notes], "", "### On a disk that was used before", ""]
         lines += [
             "The same image onto a disk full of 0xA5, compared with the image byte by byte afterwards:",
             "",
@@ -370,14 +382,13 @@ class Bench:
             "|---|---:|",
             *[f"| {name} | {wrong:,} |" for name, wrong in self.stale],
             "",
-            "The first two skip what is zero in the image, so whatever the disk held there stays: stale inode tables, bitmaps",
-            "and journals inside the new file systems.",
+            "The first two skip what is zero in the image; what the disk held there stays.",
             "",
         ]
         text = "\n".join(lines)
         print(text)
         if self.args.output:
-            pathlib.Path(self.args.output).write_text(text)
+            publish(self.args.output, text)
 
     def main(self):
         self.limits_failed = []

@@ -33,7 +33,7 @@ import tempfile
 import time
 
 from device import MIB, Device, Release
-from flash import ROOT, cold, log, peak_rss
+from flash import ROOT, cold, log, peak_rss, publish
 
 LIMIT_OWN, LIMIT_RSS = 1.0, 32 * MIB
 FLUSHES = "fsync,fdatasync,syncfs,sync"
@@ -252,16 +252,13 @@ class Bench:
         median = lambda rs, key: statistics.median(getattr(r, key) for r in rs)
         lines = self.lines
         lines += [
-            "# Benchmarks of an update",
-            "",
-            "Written by `./dev bench` (benches/update.py); do not edit.",
+            "## Update",
             "",
             f"{version}, static musl build; {cpu.group(1) if cpu else 'unknown CPU'} ({sha} SHA instructions),"
             f" {os.cpu_count()} processors,"
             f" Linux {os.uname().release}, load {os.getloadavg()[1]:.1f}; dockerd {engine}, overlay2 on ext4 in a loop device.",
             f"An image of {self.args.size / 1e6:.0f} MB of random bytes in files of 100 kB, and a small base; {self.args.rounds} rounds,"
             " medians.",
-            "Everything runs at nice -15, so that other work on the machine counts little; caches are dropped before each update.",
             "",
             "| update | wall s | engine s | medium s | programs s | **own s** | running | queued | asleep | peak RSS MiB |",
             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -271,17 +268,13 @@ class Bench:
             lines.append(f"| {kind} | {' | '.join(cells)} | {median(rs, 'rss') / MIB:.1f} |")
         lines += [
             "",
-            "- engine: the time in which a request to the engine was in flight, overlapping ones counted once. A proxy before its",
-            "  socket notes the first byte of each request and the last one of its answer. The archive's way to the engine counts, and",
-            "  the forward hooks, which run in a container.",
-            "- medium: fsync, fdatasync and syncfs, outside the above: what the engine has not written by itself by then, too.",
-            "- programs: the release's `init` and hooks, by what they say themselves, outside the above.",
-            "- own: the rest of the time from the start of the program to its end.",
-            "- running, queued, asleep: the parts of it on a processor, waiting for one because of other work on the machine, and neither:",
-            "  the archive comes from the medium, or a program starts or ends.",
-            f"  `cat` takes {statistics.median(self.cats):.2f} s for an archive that is not in memory.",
+            "- engine: a request to the engine was in flight. The archive's way to the engine counts, and the forward hooks.",
+            "- medium: flushes, outside the above. programs: the release's `init` and hooks.",
+            "- own: the rest; on a processor, waiting for one, and asleep, for instance while the archive is read."
+            f" `cat` takes {statistics.median(self.cats):.2f} s",
+            "  for an archive that is not in memory.",
             "",
-            "## Own time by step",
+            "### Own time by step",
             "",
             f"| step | {' | '.join(results)} |",
             f"|---|{'---:|' * len(results)}",
@@ -292,14 +285,11 @@ class Bench:
                 lines.append(f"| {name} | {' | '.join(cells)} |")
         lines += [
             "",
-            "The check reads the archive once from end to end and digests every layer before the slot is emptied: that is nearly all of",
-            "copal's own time. On a processor without SHA instructions, and from a slow medium, it takes longer in proportion to the",
-            "archive.",
+            "The check digests every layer before the slot is emptied. Without SHA instructions, and from a slow medium, it takes longer.",
             "",
-            "## Beside docker",
+            "### Beside docker",
             "",
-            "`docker load --quiet -i`, `docker create` and `sync -f` of the same archive, on the same engine through the same proxy in the",
-            "same round: the parts of the shell's hostapp-update that are not its hooks. docker does not check the archive beforehand.",
+            "`docker load --quiet -i`, `docker create` and `sync -f` of the same archive on the same engine, without a check beforehand.",
             "",
             "| archive | docker load + create s | flush s | copal to docker with its flush |",
             "|---|---:|---:|---:|",
@@ -308,14 +298,14 @@ class Bench:
             ratio = statistics.median(r.wall / sum(p) for r, p in zip(rs, peers[warm]))
             load, flush = (statistics.median(p[i] for p in peers[warm]) for i in (0, 1))
             lines.append(f"| {kind} | {load:.2f} | {flush:.2f} | {ratio:.2f} |")
-        lines += ["", "## Limits", ""]
+        lines += ["", "### Limits", ""]
         for kind, rs in results.items():
             self.limit(f"Own time of an update, {kind}", median(rs, "own"), LIMIT_OWN, "s")
         rss = max(r.rss for rs in results.values() for r in rs)
         self.limit("Peak RSS of any update", rss / MIB, LIMIT_RSS / MIB, "MiB")
         text = "\n".join(lines) + "\n"
         print(text)
-        pathlib.Path(self.args.output).write_text(text)
+        publish(self.args.output, text)
 
 
 def main():
@@ -324,7 +314,7 @@ def main():
     parser.add_argument("--size", type=int, default=400_000_000, help="bytes of the image")
     parser.add_argument("--copal", default=os.environ.get("COPAL", ROOT / "target/dist/copal-x86_64"))
     parser.add_argument("--work", default=ROOT / "target")
-    parser.add_argument("--output", default=ROOT / "docs/benchmarks-update.md")
+    parser.add_argument("--output", default=ROOT / "docs/benchmarks.md")
     args = parser.parse_args()
     needed = ("dockerd", "docker", "docker-registry", "runc", "strace", "sgdisk", "losetup", "partx", "nsenter", "unshare")
     missing = [t for t in needed if not shutil.which(t)]
