@@ -37,7 +37,7 @@ use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Roots, Slot};
 use crate::state::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::state::phase::{self, Observation, Phase};
-use crate::sys::file::{Folder, Steps as _};
+use crate::sys::file::Folder;
 use crate::sys::signal::SignalGuard;
 use crate::sys::systemd::{self, Inhibitor};
 use crate::update::lock::{Lock, Work};

@@ -1,123 +1,86 @@
 //! Every change of the boot state, stopped before each of its calls: the old or the new selection is there, never none.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use copal::boot_state::change::{Step, carry_out};
 use copal::boot_state::{self, BootState, Named};
 use copal::slot::{Root, Slot};
-use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_temporary};
+use copal::sys::crash_point::{self, Armed};
+use copal::sys::file::{self, Folder, Outcome, change_in_place, is_temporary};
 
 use crate::let_go::let_go;
 use crate::support::{Device, block, root, state};
 
-/// A folder that takes down every call, and does not do some.
+/// A folder, and what the calls of this thread are, some of which are not made.
 pub(crate) struct Rigged {
-    folder: Folder,
-    pub(crate) calls: RefCell<Vec<String>>,
-    /// The first call that is not done.
-    from: usize,
-    /// How many are not done.
-    count: usize,
-    pub(crate) met: Cell<bool>,
+    pub(crate) folder: Folder,
+    _armed: Armed,
+    seen: Rc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    calls: RefCell<Vec<String>>,
+    met: Cell<bool>,
     /// Whether there is no room for anything new.
     full: Cell<bool>,
+    temporary: RefCell<PathBuf>,
 }
 
 impl Rigged {
+    /// `from`: the first call that is not done. `count`: how many are not done.
     pub(crate) fn new(device: &Device, folder: &Path, from: usize, count: usize) -> Rigged {
         assert!(folder.starts_with(device.paths.boot()));
-        let folder = Folder::open(folder).unwrap();
-        Rigged {
-            folder,
-            calls: RefCell::default(),
-            from,
-            count,
-            met: Cell::new(false),
-            full: Cell::new(false),
-        }
+        let seen: Rc<Seen> = Rc::default();
+        let all = seen.clone();
+        let armed = crash_point::arm(move |step, path| all.call(step, path, from, count));
+        Rigged { folder: Folder::open(folder).unwrap(), _armed: armed, seen }
     }
 
-    fn call<T>(&self, what: &str, name: &OsStr, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.seen.calls.borrow().clone()
+    }
+
+    pub(crate) fn met(&self) -> bool {
+        self.seen.met.get()
+    }
+}
+
+impl Seen {
+    fn call(&self, step: &str, path: &Path, from: usize, count: usize) -> io::Result<()> {
+        let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
+        let name = path.file_name().unwrap();
         let name = if is_temporary(name) { "T" } else { name.to_str().unwrap() };
+        let what = match verb {
+            "twin" => return Ok(()),
+            "names" | "write" => verb.to_owned(),
+            "free" => "close".to_owned(),
+            "sync" | "flush" | "close" | "sector" => step.to_owned(),
+            "rename" => format!("rename over {name}"),
+            _ => format!("{verb} {name}"),
+        };
         let n = self.calls.borrow().len();
-        self.calls.borrow_mut().push(format!("{what} {name}").trim_end().to_owned());
-        if n >= self.from && n - self.from < self.count {
+        self.calls.borrow_mut().push(what);
+        if n >= from && n - from < count {
             self.met.set(true);
+            if verb == "write" {
+                // Half of it is there when it fails.
+                let half = vec![b'?'; object.parse::<usize>().unwrap() / 2];
+                std::fs::write(&*self.temporary.borrow(), half).unwrap();
+            }
             return Err(io::Error::other("as ordered"));
         }
-        does()
-    }
-}
-
-impl Steps for Rigged {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.call("names", "".as_ref(), || self.folder.names())
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.call("holds", name, || self.folder.holds(name, content))
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.call("hold", name, || self.folder.hold(name))
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.call("create", name, || {
+        if verb == "create" {
+            path.clone_into(&mut self.temporary.borrow_mut());
             if self.full.get() {
-                Err(io::ErrorKind::StorageFull.into())
-            } else {
-                self.folder.create(name, content)
+                return Err(io::ErrorKind::StorageFull.into());
             }
-        })
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        // Half of it is there when it fails.
-        if let Content::Bytes(bytes) = content {
-            self.folder.write(file, &Content::Bytes(&bytes[..bytes.len() / 2]))?;
         }
-        self.call("write", "".as_ref(), || self.folder.write(file, content))
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.call("sync", "".as_ref(), || self.folder.sync(file))
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.call("rename over", to, || self.folder.rename(from, to))
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.call("unlink", name, || self.folder.unlink(name))
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.call("make", name, || self.folder.make(name))
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.call("hold", name, || self.folder.hold_folder(name))
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.call("unlink", name, || self.folder.unlink_folder(name))
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.call("sync folder", "".as_ref(), || self.folder.sync_folder())
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.call("flush", "".as_ref(), || self.folder.flush())
-    }
-    fn close(&self, file: File) -> io::Result<()> {
-        self.call("close", "".as_ref(), || self.folder.close(file))
-    }
-}
-
-impl InPlace for Rigged {
-    fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
-        self.call("open", name, || self.folder.open_in_place(name))
-    }
-    fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()> {
-        self.call(&format!("sector {index}"), "".as_ref(), || self.folder.write_sector(file, index, sector))
+        Ok(())
     }
 }
 
@@ -136,8 +99,8 @@ fn calls(files: &Files, to: &Root) -> Vec<String> {
     let device = device(files);
     let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    carry_out(&rigged, &plan.steps).unwrap();
-    rigged.calls.take()
+    carry_out(&rigged.folder, &plan.steps).unwrap();
+    rigged.calls()
 }
 
 /// Stops the change before each call, for good or for this call only; then does it once more, whole.
@@ -148,9 +111,10 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
             let device = device(files);
             let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
             let rigged = Rigged::new(&device, &plan.folder, from, count);
-            let result = carry_out(&rigged, &plan.steps);
-            let context = format!("{count} from {from} of {:?}", rigged.calls.borrow());
-            assert!(rigged.met.get() && result.is_err(), "{context}");
+            let result = carry_out(&rigged.folder, &plan.steps);
+            let context = format!("{count} from {from} of {:?}", rigged.calls());
+            assert!(rigged.met() && result.is_err(), "{context}");
+            drop(rigged);
             let state = now(&device);
             assert!(allowed.contains(&state), "{state:?}: {context}");
             let_go(&plan.folder);
@@ -198,10 +162,10 @@ fn a_full_boot_partition_is_changed_in_place() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n")]);
     let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    rigged.full.set(true);
-    carry_out(&rigged, &plan.steps).unwrap();
+    rigged.seen.full.set(true);
+    carry_out(&rigged.folder, &plan.steps).unwrap();
     assert_eq!(now(&device), state(Named::Index(2), 0, false));
-    let calls = rigged.calls.take();
+    let calls = rigged.calls();
     assert_eq!(
         calls.iter().filter(|c| c.starts_with("sector")).collect::<Vec<_>>(),
         ["sector 0"],
@@ -222,9 +186,9 @@ fn what_cannot_be_written_costs_no_count() {
         let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
         let from = if full { usize::MAX } else { writes(&device, &plan.steps) };
         let rigged = Rigged::new(&device, &plan.folder, from, 1);
-        rigged.full.set(full);
-        carry_out(&rigged, &plan.steps).unwrap_err();
-        assert_eq!(device.names(), ["bootcount.env", "resinOS_uEnv.txt"], "{:?}", rigged.calls.borrow());
+        rigged.seen.full.set(full);
+        carry_out(&rigged.folder, &plan.steps).unwrap_err();
+        assert_eq!(device.names(), ["bootcount.env", "resinOS_uEnv.txt"], "{:?}", rigged.calls());
         assert_eq!(
             (device.read("bootcount.env"), device.read("resinOS_uEnv.txt")),
             (count.to_vec(), uenv.to_vec())
@@ -239,8 +203,8 @@ fn writes(device: &Device, steps: &[Step]) -> usize {
         copy.write(&name, &device.read(&name));
     }
     let rigged = Rigged::new(&copy, &copy.paths.boot(), usize::MAX, 0);
-    carry_out(&rigged, steps).unwrap();
-    rigged.calls.take().iter().position(|c| c.starts_with("write")).unwrap()
+    carry_out(&rigged.folder, steps).unwrap();
+    rigged.calls().iter().position(|c| c.starts_with("write")).unwrap()
 }
 
 #[test]
@@ -304,8 +268,8 @@ fn side_files_go_before_the_first_sector() {
     let device = Device::new(&[("bootenv", &block("resin_root_part=A\n")), (side, b"stale")]);
     let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
     let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    carry_out(&rigged, &plan.steps).unwrap();
-    let calls = rigged.calls.take();
+    carry_out(&rigged.folder, &plan.steps).unwrap();
+    let calls = rigged.calls();
     let wanted = [
         &format!("hold {side}")[..],
         &format!("unlink {side}"),
@@ -319,74 +283,22 @@ fn side_files_go_before_the_first_sector() {
     assert_eq!(device.names(), ["bootenv"]);
 }
 
-/// A medium that writes half a sector, or nothing, and says it is done.
-struct Lying {
-    rigged: Rigged,
-    keeps: usize,
-}
-
-impl Steps for Lying {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.rigged.names()
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.rigged.holds(name, content)
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.rigged.hold(name)
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.rigged.create(name, content)
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        self.rigged.write(file, content)
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.rigged.sync(file)
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.rigged.rename(from, to)
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.rigged.unlink(name)
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.make(name)
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.hold_folder(name)
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.rigged.unlink_folder(name)
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.rigged.sync_folder()
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.rigged.flush()
-    }
-}
-
-impl InPlace for Lying {
-    fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.open_in_place(name)
-    }
-    fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()> {
-        file.write_all_at(&sector[..self.keeps], u64::try_from(index * 512).unwrap())
-    }
-}
-
 #[test]
 fn what_the_medium_did_not_keep_is_found() {
     for keeps in [0, 40] {
         let old = block("bootcount=2\nresin_root_part=2\nupgrade_available=0\n");
         let device = Device::new(&[("grub/grubenv", &old)]);
         let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
-        let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-        let e = carry_out(&Lying { rigged, keeps }, &plan.steps).unwrap_err();
+        // It says that the sector is written when half of it is, or nothing.
+        let (file, mut written) = (device.at("grub/grubenv"), false);
+        let _armed = crash_point::arm(move |step, _| {
+            if std::mem::replace(&mut written, step == "sector 0") {
+                let file = std::fs::File::options().write(true).open(&file)?;
+                file.write_all_at(&old[keeps..512], u64::try_from(keeps).unwrap())?;
+            }
+            Ok(())
+        });
+        let e = carry_out(&Folder::open(&plan.folder).unwrap(), &plan.steps).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::InvalidData, "{e}");
     }
 }

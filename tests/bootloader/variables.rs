@@ -146,13 +146,15 @@ fn stopped_anywhere() {
         let decided = backend(&device).read().unwrap();
         let old: Vec<_> = changes.iter().map(|(n, _)| value(&device, n)).collect();
         let rigged = Rigged::new(&device, device.at(name).parent().unwrap(), usize::MAX, 0);
-        carry_out(&rigged, &plan.steps).unwrap();
-        let whole = rigged.calls.borrow().len();
+        carry_out(&rigged.folder, &plan.steps).unwrap();
+        let whole = rigged.calls().len();
+        drop(rigged);
         for (count, from) in [usize::MAX, 1].into_iter().flat_map(|c| (0..whole).map(move |f| (c, f))) {
             let device = fresh();
             let rigged = Rigged::new(&device, device.at(name).parent().unwrap(), from, count);
-            assert!(carry_out(&rigged, &plan.steps).is_err() && rigged.met.get());
-            let context = format!("{name}: {count} from {from} of {:?}", rigged.calls.borrow());
+            assert!(carry_out(&rigged.folder, &plan.steps).is_err() && rigged.met());
+            let context = format!("{name}: {count} from {from} of {:?}", rigged.calls());
+            drop(rigged);
             assert_eq!(backend(&device).read().unwrap(), decided, "{context}");
             for ((name, new), old) in changes.iter().zip(&old) {
                 let now = value(&device, name);

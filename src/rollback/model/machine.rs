@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use crate::config::paths::Paths;
 use crate::slot::Slot;
+use crate::sys::crash_point::{self, Armed};
 use crate::sys::file;
 use crate::tree::{GIB, MIB, Tree};
 
@@ -125,6 +126,7 @@ pub(super) struct Machine {
     pub loader: Loader,
     pub running: Slot,
     seen: Rc<RefCell<Seen>>,
+    armed: RefCell<Option<Armed>>,
 }
 
 #[derive(Default)]
@@ -137,6 +139,15 @@ struct Seen {
 }
 
 impl Seen {
+    /// Before each change: a place for a cut.
+    fn change(&mut self, root: &Path, path: &Path) {
+        self.catch_up(root);
+        if name_of(root, path).is_some() {
+            self.cuts.push(self.now.clone());
+        }
+        self.changing = Some(path.to_owned());
+    }
+
     fn catch_up(&mut self, root: &Path) {
         let Some(path) = self.changing.take() else { return };
         let Some(name) = name_of(root, &path) else { return };
@@ -167,7 +178,7 @@ impl Machine {
             tree.folder("/sys/firmware/efi");
         }
         tree.link("/resin-boot", &format!("releases/{running}/resin-boot"));
-        Machine { tree, loader, running, seen: Rc::default() }
+        Machine { tree, loader, running, seen: Rc::default(), armed: RefCell::default() }
     }
 
     /// Power on: only what lasts is there. From now on each change is a place for a cut.
@@ -189,15 +200,14 @@ impl Machine {
         }
         *self.seen.borrow_mut() = Seen { now: state.clone(), ..Seen::default() };
         let seen = self.seen.clone();
-        file::seen::each_change(move |path| {
-            let mut seen = seen.borrow_mut();
-            seen.catch_up(&root);
-            if name_of(&root, &path).is_some() {
-                let now = seen.now.clone();
-                seen.cuts.push(now);
+        let armed = crash_point::arm(move |step, path| {
+            // Of the steps in place: related bytes fit one sector.
+            if ["rename", "unlink", "open in place"].iter().any(|change| step.starts_with(change)) {
+                seen.borrow_mut().change(&root, path);
             }
-            seen.changing = Some(path);
+            Ok(())
         });
+        *self.armed.borrow_mut() = Some(armed);
     }
 
     pub(super) fn lose_other(&self) {
@@ -226,7 +236,7 @@ impl Machine {
 
     /// What every cut has left, and what the device has at the end.
     pub(super) fn stop(&self) -> (Vec<Lasting>, Lasting) {
-        file::seen::no_more();
+        drop(self.armed.take());
         let end = self.now();
         let mut seen = self.seen.borrow_mut();
         seen.catch_up(self.paths().root());
@@ -239,7 +249,8 @@ impl Machine {
     }
 
     pub(super) fn fill(&self, slot: Slot, content: &str) {
-        file::seen::change(&self.paths().at(slot_file(slot)));
+        let paths = self.paths();
+        self.seen.borrow_mut().change(paths.root(), &paths.at(slot_file(slot)));
         fs::write(self.paths().at(slot_file(slot)), content).unwrap();
         self.lay_out_release(slot);
     }
