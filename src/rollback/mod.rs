@@ -17,8 +17,6 @@ pub mod health;
 mod history_record;
 pub mod kernel_override;
 pub mod manual;
-#[cfg(test)]
-mod model;
 pub mod parse_bootloader;
 mod platform;
 mod roll_back;
