@@ -2,19 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 
 use crate::sys::file::{self, Content, FileKind, Folder};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    pub folder: PathBuf,
-    pub steps: Vec<Step>,
-}
-
 /// Each step is on the medium, and read back, before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Check that [`Replace`](Step::Replace) would work, and change nothing: before a step removes what a failure would need.
     Rehearse(OsString, Vec<u8>),
     /// Write a new file and rename it. Without space for a new file, and where only one sector differs, write that sector in place.
@@ -31,7 +24,7 @@ pub enum Step {
     RemoveAll(&'static str),
 }
 
-pub fn carry_out(folder: &Folder, steps: &[Step]) -> io::Result<()> {
+pub(super) fn carry_out(folder: &Folder, steps: &[Step]) -> io::Result<()> {
     for step in steps {
         match step {
             Step::Rehearse(name, new) => rehearse(folder, name, new)?,
