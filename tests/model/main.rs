@@ -421,7 +421,8 @@ fn run(loader: Loader, health: Health) {
     model.explore();
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
     // Not captured by the test: every log shows how far this reaches.
-    writeln!(std::io::stdout(), "{loader:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "{loader:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
     let complaints: Vec<String> = model
         .complaints
         .iter()
