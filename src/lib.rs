@@ -4,14 +4,6 @@
 //! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `image`, `slot` · `boot_files`, `disk`,
 //! `progress` · `config`, `version` · `sys` · `error`.
 
-// What tests share names the crate as those outside of it do.
-#[cfg(test)]
-extern crate self as copal;
-#[cfg(test)]
-#[path = "../tests/common/tree.rs"]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-mod tree;
-
 pub mod boot_files;
 pub mod boot_state;
 pub mod bootloader;

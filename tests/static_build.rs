@@ -143,6 +143,20 @@ fn armv7_is_static_stripped_and_small_where_it_was_built() {
     }
 }
 
+/// The points at which tests cut the program off are in the program that is built for tests, and in no other.
+#[test]
+fn no_release_has_a_crash_point() {
+    let has = |path: &Path| {
+        let data = std::fs::read(path).unwrap();
+        data.windows(12).any(|w| w == b"crash-point ")
+    };
+    assert!(has(Path::new(env!("CARGO_BIN_EXE_copal"))));
+    let armv7 = Some(dist().join("copal-armv7")).filter(|path| path.exists());
+    for path in [binary("x86_64"), binary("aarch64")].into_iter().chain(armv7) {
+        assert!(!has(&path), "{}", path.display());
+    }
+}
+
 #[test]
 fn x86_64_starts() {
     starts("x86_64");

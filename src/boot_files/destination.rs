@@ -104,14 +104,6 @@ impl Destination {
     }
 
     pub fn make(&self, path: &Path) -> Result<Folder> {
-        self.make_by(path, file::make_folder)
-    }
-
-    pub(crate) fn make_by(
-        &self,
-        path: &Path,
-        make: impl FnOnce(&Folder, &OsStr) -> io::Result<()>,
-    ) -> Result<Folder> {
         if let Walk::There(folder) = self.walk(path)? {
             return Ok(folder);
         }
@@ -120,7 +112,7 @@ impl Destination {
         else {
             return Err(self.not_a_folder(path));
         };
-        make(&parent, name).map_err(|e| failed(&parent, name, e))?;
+        file::make_folder(&parent, name).map_err(|e| failed(&parent, name, e))?;
         parent.enter(name).map_err(|e| failed(&parent, name, e))
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::destination::{Destination, failed};
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{Space, Steps};
+use crate::sys::file::Space;
 
 /// In bytes. A long name takes one entry for every 13 characters, and one more.
 const ENTRY: u64 = 32;

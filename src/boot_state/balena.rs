@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::change::Plan;
 use super::env_file::{self, EnvFile};
 use super::envblock::ROOT;
 use super::{Backend, BootState, Named, Variable};
@@ -51,10 +50,6 @@ impl Backend for Balena {
         Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
     }
 
-    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
-        self.file.plan(root.slot.letter(), upgrade_available)
-    }
-
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
         self.file.select(root.slot.letter(), upgrade_available)
     }
@@ -65,10 +60,6 @@ impl Backend for Balena {
 
     fn variable(&self, name: &str) -> Result<Option<String>> {
         self.file.variable(name)
-    }
-
-    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
-        self.file.plan_variables(changes)
     }
 
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {

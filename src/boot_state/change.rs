@@ -2,19 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 
-use crate::sys::file::{self, Content, FileKind, Folder, InPlace};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    pub folder: PathBuf,
-    pub steps: Vec<Step>,
-}
+use crate::sys::file::{self, Content, FileKind, Folder};
 
 /// Each step is on the medium, and read back, before the next begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Check that [`Replace`](Step::Replace) would work, and change nothing: before a step removes what a failure would need.
     Rehearse(OsString, Vec<u8>),
     /// Write a new file and rename it. Without space for a new file, and where only one sector differs, write that sector in place.
@@ -27,63 +20,63 @@ pub enum Step {
         /// Numbers of 512-byte sectors that differ.
         order: Vec<usize>,
     },
-    /// Remove each file whose name contains this, ignoring case, with its side files.
+    /// Remove each file whose name contains this, ignoring case, with its side folder.
     RemoveAll(&'static str),
 }
 
-pub fn carry_out(files: &impl InPlace, steps: &[Step]) -> io::Result<()> {
+pub(super) fn carry_out(folder: &Folder, steps: &[Step]) -> io::Result<()> {
     for step in steps {
         match step {
-            Step::Rehearse(name, new) => rehearse(files, name, new)?,
-            Step::Replace(name, new) => replace(files, name, new)?,
+            Step::Rehearse(name, new) => rehearse(folder, name, new)?,
+            Step::Replace(name, new) => replace(folder, name, new)?,
             Step::Sectors { name, old, new, order } => {
-                file::change_in_place(files, name, old, new, order)?;
+                file::change_in_place(folder, name, old, new, order)?;
             }
-            Step::RemoveAll(part) => remove_all(files, part)?,
+            Step::RemoveAll(part) => remove_all(folder, part)?,
         }
     }
     Ok(())
 }
 
-fn rehearse(files: &impl InPlace, name: &OsStr, new: &[u8]) -> io::Result<()> {
+fn rehearse(folder: &Folder, name: &OsStr, new: &[u8]) -> io::Result<()> {
     let content = Content::Bytes(new);
-    if files.holds(name, &content)? {
+    if folder.holds(name, &content)? {
         return Ok(());
     }
-    match file::try_by(files, &content) {
-        Err(e) if e.kind() == io::ErrorKind::StorageFull && one_sector(files, name, new).is_some() => Ok(()),
+    match file::rehearse(folder, &content) {
+        Err(e) if e.kind() == io::ErrorKind::StorageFull && one_sector(folder, name, new).is_some() => Ok(()),
         result => result,
     }
 }
 
-fn replace(files: &impl InPlace, name: &OsStr, new: &[u8]) -> io::Result<()> {
-    match file::replace_by(files, name, &Content::Bytes(new)) {
+fn replace(folder: &Folder, name: &OsStr, new: &[u8]) -> io::Result<()> {
+    match file::replace(folder, name, &Content::Bytes(new)) {
         Err(e) if e.kind() == io::ErrorKind::StorageFull => {
-            let Some(old) = one_sector(files, name, new) else { return Err(e) };
+            let Some(old) = one_sector(folder, name, new) else { return Err(e) };
             tracing::warn!("{e}; changing {} in place", name.to_string_lossy());
-            file::change_in_place(files, name, &old, new, &file::differing(&old, new)).map(drop)
+            file::change_in_place(folder, name, &old, new, &file::differing(&old, new)).map(drop)
         }
         result => result.map(drop),
     }
 }
 
 /// The old content, where one sector is all that differs: a drive writes a sector as a whole.
-fn one_sector(files: &impl InPlace, name: &OsStr, new: &[u8]) -> Option<Vec<u8>> {
+fn one_sector(folder: &Folder, name: &OsStr, new: &[u8]) -> Option<Vec<u8>> {
     let mut old = Vec::new();
     let most = u64::try_from(new.len()).ok()?.saturating_add(1);
-    files.hold(name).ok()??.take(most).read_to_end(&mut old).ok()?;
+    folder.hold(name).ok()??.take(most).read_to_end(&mut old).ok()?;
     (old.len() == new.len() && file::differing(&old, new).len() <= 1).then_some(old)
 }
 
 /// A damaged FAT may list one name several times: each removal takes one entry.
-fn remove_all(files: &impl InPlace, part: &str) -> io::Result<()> {
+fn remove_all(folder: &Folder, part: &str) -> io::Result<()> {
     let mut others = Vec::new();
     for _ in 0..MOST {
-        let names = files.names()?;
+        let names = folder.names()?;
         let Some(name) = names.iter().find(|name| has(name, part) && !others.contains(*name)) else {
             return Ok(());
         };
-        match file::remove(files, name) {
+        match file::remove(folder, name) {
             Ok(_) => {}
             // A folder. No bootloader reads a count from it.
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => others.push(name.clone()),

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Plan, Step};
+use super::change::{self, Step};
 use super::envblock::{BOOTCOUNT, DECISION, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
 use super::{Variable, invalid, unsettable, unwritable};
 use crate::error::{Error, Result};
@@ -52,32 +52,16 @@ impl EnvFile {
         self.change(&|block| select(block, root, upgrade_available))
     }
 
-    pub(super) fn plan(&self, root: &str, upgrade_available: bool) -> Result<Plan> {
-        let found = self.read()?;
-        let step = self.step(found.as_ref(), &|block| select(block, root, upgrade_available));
-        step.map(|step| self.plan_of(step)).map_err(|e| unwritable(&self.path).because(e))
-    }
-
-    fn plan_of(&self, step: Step) -> Plan {
-        Plan { folder: self.path.parent().unwrap_or(Path::new("/")).to_owned(), steps: vec![step] }
-    }
-
     /// `None` for a variable that is not set, or empty.
     pub(super) fn variable(&self, name: &str) -> Result<Option<String>> {
         let Some(found) = self.read()? else { return Ok(None) };
         Ok(found.block.get(name).filter(|value| !value.is_empty()).map(text))
     }
 
-    pub(super) fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
-        let found = self.read()?;
-        let step = self.variables_step(found.as_ref(), changes);
-        step.map(|step| self.plan_of(step)).map_err(|e| self.cannot_set(changes, e))
-    }
-
     pub(super) fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
         // First, since cleaning up an earlier change writes, too.
-        self.plan_variables(changes)?;
-        let done = self.carry_out(&|found| self.variables_step(found, changes));
+        let possible = self.variables_step(self.read()?.as_ref(), changes).map(drop);
+        let done = possible.and_then(|()| self.carry_out(&|found| self.variables_step(found, changes)));
         done.map_err(|e| self.cannot_set(changes, e))
     }
 

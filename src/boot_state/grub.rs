@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Plan, Step};
+use super::change::{self, Step};
 use super::env_file::{self, EnvFile};
 use super::envblock::{ROOT, UPGRADE};
 use super::{Backend, BootState, Named, Variable, invalid, unwritable};
@@ -65,10 +65,6 @@ impl Backend for Grub {
         Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
     }
 
-    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
-        self.file.plan(&root.index.to_string(), upgrade_available)
-    }
-
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
         self.file.select(&root.index.to_string(), upgrade_available)
     }
@@ -79,10 +75,6 @@ impl Backend for Grub {
 
     fn variable(&self, name: &str) -> Result<Option<String>> {
         self.file.variable(name)
-    }
-
-    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
-        self.file.plan_variables(changes)
     }
 
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
@@ -154,11 +146,6 @@ impl Backend for Legacy {
             [] => Ok(BootState::untouched(Named::Other(String::new()))),
             _ => Ok(BootState::untouched(Named::Other("several labels".into()))),
         }
-    }
-
-    fn plan(&self, root: &Root, _: bool) -> Result<Plan> {
-        let step = self.step(root.slot).map_err(|e| unwritable(&self.config).because(e))?;
-        Ok(Plan { folder: self.config.parent().unwrap_or(Path::new("/")).to_owned(), steps: vec![step] })
     }
 
     fn set(&self, root: &Root, _: bool) -> Result<()> {

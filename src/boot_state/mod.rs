@@ -4,7 +4,7 @@
 //! finds either the old or the new selection.
 
 mod balena;
-pub mod change;
+mod change;
 mod env_file;
 pub mod envblock;
 mod grub;
@@ -15,7 +15,6 @@ pub mod uenv;
 
 use std::path::Path;
 
-use change::Plan;
 pub use locate::{balena, detect, grub, uboot};
 pub use retire::{Keep, retire_others};
 
@@ -78,9 +77,6 @@ pub trait Backend {
 
     fn read(&self) -> Result<BootState>;
 
-    /// Pure data: nothing is written.
-    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan>;
-
     /// Selects `root`, on trial or for good, with a boot count of 0. On return it is on the medium and read back.
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()>;
 
@@ -92,16 +88,11 @@ pub trait Backend {
         Ok(None)
     }
 
-    /// Pure data: nothing is written.
-    fn plan_variables(&self, changes: &[Variable<'_>]) -> Result<Plan> {
-        let names = changes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        Err(unsettable(self.file(), &names).because(format!("{} has no other variables", self.name())))
-    }
-
     /// Sets (or with `None` removes) variables that are not part of the boot decision; all others stay. On return the change is on the
     /// medium and read back.
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
-        self.plan_variables(changes).map(drop)
+        let names = changes.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        Err(unsettable(self.file(), &names).because(format!("{} has no other variables", self.name())))
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{self, Plan, Step};
+use super::change::{self, Step};
 use super::envblock::{BOOTCOUNT, ROOT, UPGRADE};
 use super::uenv::Uenv;
 use super::{Backend, BootState, Named, env_file, invalid, unwritable};
@@ -130,12 +130,6 @@ impl Backend for Uboot {
 
     fn read(&self) -> Result<BootState> {
         self.try_read().map_err(|e| invalid(&self.file).because(e))
-    }
-
-    fn plan(&self, root: &Root, upgrade_available: bool) -> Result<Plan> {
-        let steps = self.folder().and_then(|folder| Self::steps(&folder, root, upgrade_available));
-        let steps = steps.map_err(|e| unwritable(&self.file).because(e))?;
-        Ok(Plan { folder: self.boot.clone(), steps })
     }
 
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {

@@ -26,6 +26,7 @@ use crate::flash;
 use crate::flash::job::{Inputs, Prepared, Request};
 use crate::flash::watch::Watch;
 use crate::progress::{self, Progress};
+use crate::sys::command;
 use crate::sys::power::Shutdown;
 use board::{Board, Environment};
 use finish::FinalSteps;
@@ -174,7 +175,7 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
 
 /// Asks the board's plug-ins. This build refuses encryption.
 fn decide_on_encryption(request: &Request, ready: &Ready) -> Result<Plugin> {
-    let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()))?;
+    let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
     plugin.secureboot_setup(ready.config.installer_secureboot()?)?;
     Ok(plugin)
 }

@@ -35,11 +35,8 @@ pub struct Plugin {
 impl Plugin {
     /// Starts the plug-ins below the root of `environment`, which must have the target; `conf` is the board's configuration.
     /// Without plug-ins there is no bash, and all other functions do nothing.
-    pub fn start(environment: &Environment, conf: Option<&Path>) -> Result<Self> {
-        Self::start_with(environment, conf, command::SILENCE)
-    }
-
-    pub fn start_with(environment: &Environment, conf: Option<&Path>, silence: Duration) -> Result<Self> {
+    /// `silence`: how long they may write nothing until that is logged.
+    pub fn start(environment: &Environment, conf: Option<&Path>, silence: Duration) -> Result<Self> {
         let plugins = present(environment, &PLUGINS);
         let Some(first) = plugins.first() else { return Ok(Plugin { shell: None }) };
         let cannot = |what: &Path| {

@@ -17,8 +17,6 @@ pub mod health;
 mod history_record;
 pub mod kernel_override;
 pub mod manual;
-#[cfg(test)]
-mod model;
 pub mod parse_bootloader;
 mod platform;
 mod roll_back;
@@ -37,7 +35,7 @@ use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Roots, Slot};
 use crate::state::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::state::phase::{self, Observation, Phase};
-use crate::sys::file::{Folder, Steps as _};
+use crate::sys::file::Folder;
 use crate::sys::signal::SignalGuard;
 use crate::sys::systemd::{self, Inhibitor};
 use crate::update::lock::{Lock, Work};

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod buffer;
 pub mod command;
+pub mod crash_point;
 pub mod file;
 pub mod log;
 pub(crate) mod loopdev;

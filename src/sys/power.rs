@@ -59,10 +59,6 @@ pub fn kernel(ending: Shutdown) -> io::Result<Infallible> {
 /// The last resort, by `/proc/sysrq-trigger` below `root`: sync, remount read-only, end. Takes some seconds. After a return the
 /// kernel may still need a moment, or may be unable to power this board off.
 pub fn sysrq(ending: Shutdown, root: &Path) -> io::Result<()> {
-    sysrq_with(ending, root, SYSRQ_PAUSE)
-}
-
-fn sysrq_with(ending: Shutdown, root: &Path, pause: Duration) -> io::Result<()> {
     let last = match ending {
         Shutdown::PowerOff => b"o",
         Shutdown::Reboot => b"b",
@@ -71,7 +67,7 @@ fn sysrq_with(ending: Shutdown, root: &Path, pause: Duration) -> io::Result<()> 
     let mut trigger = OpenOptions::new().append(true).open(root.join("proc/sysrq-trigger"))?;
     for letter in [b"s", b"u"] {
         trigger.write_all(letter)?;
-        std::thread::sleep(pause);
+        std::thread::sleep(SYSRQ_PAUSE);
     }
     trigger.write_all(last)
 }
@@ -97,7 +93,7 @@ mod tests {
         assert!(!trigger.exists());
         for (ending, letters) in [(Shutdown::Reboot, "sub"), (Shutdown::PowerOff, "suo")] {
             std::fs::write(&trigger, "").unwrap();
-            sysrq_with(ending, root.path(), Duration::ZERO).unwrap();
+            sysrq(ending, root.path()).unwrap();
             assert_eq!(std::fs::read_to_string(&trigger).unwrap(), letters);
         }
     }

@@ -14,13 +14,13 @@ use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub enum When {
     Before,
     After,
 }
 
 /// Operations on the slot. Only the hooks select it.
-pub(crate) trait Installer {
+pub trait Installer {
     /// Ends hooks of a killed update: they would deploy boot files of the slot that is being erased, and select it.
     fn end_hooks(&self) -> Result<()>;
     /// Whether hooks of this update may still run, because the engine went away.

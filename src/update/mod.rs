@@ -7,7 +7,7 @@ mod before;
 mod events;
 mod fetch;
 mod history_record;
-pub(crate) mod installer;
+pub mod installer;
 mod legacy;
 pub mod lock;
 pub mod mounted_root;
@@ -16,7 +16,7 @@ pub mod preflight;
 pub mod safe_reboot;
 pub(crate) mod scratch;
 pub mod snapshot;
-pub(crate) mod steps;
+pub mod steps;
 pub mod sysroot;
 pub mod undo;
 

@@ -146,7 +146,7 @@ impl Device {
         Device::of(paths, roots, target, request.force)
     }
 
-    pub(crate) fn of(paths: &Paths, roots: Roots, target: Root, force: bool) -> Result<Device> {
+    pub fn of(paths: &Paths, roots: Roots, target: Root, force: bool) -> Result<Device> {
         let seen = phase::observe(paths, &roots)?;
         allowed(seen.phase, force)?;
         let foreign = match files::BootfilesRecord::read(paths) {

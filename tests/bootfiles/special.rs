@@ -1,11 +1,10 @@
 //! Files with rules of their own: logo, config.json, what says which root boots; copies of the hook under other names.
 
-use std::ffi::OsStr;
 use std::io;
 
 use copal::boot_state::envblock::EnvBlock;
-use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
-use copal::sys::file::{self, Content, Folder, Outcome};
+use copal::hooks::builtin::bootfiles::{self, Purpose};
+use copal::sys::crash_point;
 
 use crate::files::tree;
 use crate::support::Device;
@@ -117,27 +116,22 @@ fn a_selection_that_is_missing_comes_first_names_what_boots_now_and_stays() {
     let shipped = String::from_utf8(shipped).unwrap();
     let release =
         [("grub/grub.cfg", "resin_root_part"), ("grub/grubenv", shipped.as_str()), ("vmlinuz", "new")];
-    struct Until(&'static str, bool);
-    impl Hands for Until {
-        fn replace(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-            if name == self.0 {
-                return Err(io::Error::other("as ordered"));
-            }
-            file::replace(folder, name, content)
-        }
-        fn remove(&self, folder: &Folder, name: &OsStr) -> io::Result<bool> {
-            if self.1 { Err(io::Error::other("as ordered")) } else { file::remove(folder, name) }
-        }
-    }
-    for stop in [Until("grub.cfg", true), Until("vmlinuz", false), Until("vmlinuz", true)] {
+    for (stops_at, also_removals) in [("grub.cfg", true), ("vmlinuz", false), ("vmlinuz", true)] {
         let device = Device::new(&[("grub/grub.cfg", "resin-rootA"), ("grub/grubenv", "# none\n")], &release);
         std::fs::remove_file(device.boot().join("grub/grubenv")).unwrap();
         let mut request = device.request(Purpose::Update);
         request.boots_now = Some(2);
-        deploy_by(&request, &stop).unwrap_err();
+        let boot = device.boot();
+        let armed = crash_point::arm(move |step, path| {
+            let stops = step.starts_with("rename") && path.ends_with(stops_at)
+                || also_removals && step == "unlink" && path.starts_with(&boot);
+            if stops { Err(io::Error::other("as ordered")) } else { Ok(()) }
+        });
+        bootfiles::deploy(&request).unwrap_err();
+        drop(armed);
         let seen = device.see();
         let block = EnvBlock::parse(seen["grub/grubenv"].as_bytes()).unwrap();
-        assert_eq!(block.get("resin_root_part"), Some(&b"2"[..]), "{}", stop.0);
+        assert_eq!(block.get("resin_root_part"), Some(&b"2"[..]), "{stops_at}");
         assert_eq!(block.get("upgrade_available"), Some(&b"0"[..]));
     }
     // The hook itself knows what runs, in both directions.

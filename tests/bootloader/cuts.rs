@@ -1,123 +1,83 @@
 //! Every change of the boot state, stopped before each of its calls: the old or the new selection is there, never none.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::PathBuf;
+use std::rc::Rc;
 
-use copal::boot_state::change::{Step, carry_out};
-use copal::boot_state::{self, BootState, Named};
+use copal::boot_state::{self, Backend, BootState, Named};
 use copal::slot::{Root, Slot};
-use copal::sys::file::{self, Content, Folder, InPlace, Outcome, Steps, change_in_place, is_temporary};
+use copal::sys::crash_point::{self, Armed};
+use copal::sys::file::{self, Folder, Outcome, change_in_place, is_temporary};
 
 use crate::let_go::let_go;
 use crate::support::{Device, block, root, state};
 
-/// A folder that takes down every call, and does not do some.
+/// What the calls of this thread are, some of which are not made; until it is dropped.
 pub(crate) struct Rigged {
-    folder: Folder,
-    pub(crate) calls: RefCell<Vec<String>>,
-    /// The first call that is not done.
-    from: usize,
-    /// How many are not done.
-    count: usize,
-    pub(crate) met: Cell<bool>,
+    _armed: Armed,
+    seen: Rc<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    calls: RefCell<Vec<String>>,
+    met: Cell<bool>,
     /// Whether there is no room for anything new.
     full: Cell<bool>,
+    temporary: RefCell<PathBuf>,
 }
 
 impl Rigged {
-    pub(crate) fn new(device: &Device, folder: &Path, from: usize, count: usize) -> Rigged {
-        assert!(folder.starts_with(device.paths.boot()));
-        let folder = Folder::open(folder).unwrap();
-        Rigged {
-            folder,
-            calls: RefCell::default(),
-            from,
-            count,
-            met: Cell::new(false),
-            full: Cell::new(false),
-        }
+    /// `from`: the first call that is not done. `count`: how many are not done.
+    pub(crate) fn new(from: usize, count: usize) -> Rigged {
+        let seen: Rc<Seen> = Rc::default();
+        let all = seen.clone();
+        let armed = crash_point::arm(move |step, path| all.call(step, path, from, count));
+        Rigged { _armed: armed, seen }
     }
 
-    fn call<T>(&self, what: &str, name: &OsStr, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.seen.calls.borrow().clone()
+    }
+
+    pub(crate) fn met(&self) -> bool {
+        self.seen.met.get()
+    }
+}
+
+impl Seen {
+    fn call(&self, step: &str, path: &std::path::Path, from: usize, count: usize) -> io::Result<()> {
+        let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
+        let name = path.file_name().unwrap();
         let name = if is_temporary(name) { "T" } else { name.to_str().unwrap() };
+        let what = match verb {
+            "twin" => return Ok(()),
+            "names" | "sweep" | "write" => verb.to_owned(),
+            "free" => "close".to_owned(),
+            "sync" | "flush" | "close" | "sector" => step.to_owned(),
+            "rename" => format!("rename over {name}"),
+            _ => format!("{verb} {name}"),
+        };
         let n = self.calls.borrow().len();
-        self.calls.borrow_mut().push(format!("{what} {name}").trim_end().to_owned());
-        if n >= self.from && n - self.from < self.count {
+        self.calls.borrow_mut().push(what);
+        if n >= from && n - from < count {
             self.met.set(true);
+            if verb == "write" {
+                // Half of it is there when it fails.
+                let half = vec![b'?'; object.parse::<usize>().unwrap() / 2];
+                std::fs::write(&*self.temporary.borrow(), half).unwrap();
+            }
             return Err(io::Error::other("as ordered"));
         }
-        does()
-    }
-}
-
-impl Steps for Rigged {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.call("names", "".as_ref(), || self.folder.names())
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.call("holds", name, || self.folder.holds(name, content))
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.call("hold", name, || self.folder.hold(name))
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.call("create", name, || {
+        if verb == "create" {
+            path.clone_into(&mut self.temporary.borrow_mut());
             if self.full.get() {
-                Err(io::ErrorKind::StorageFull.into())
-            } else {
-                self.folder.create(name, content)
+                return Err(io::ErrorKind::StorageFull.into());
             }
-        })
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        // Half of it is there when it fails.
-        if let Content::Bytes(bytes) = content {
-            self.folder.write(file, &Content::Bytes(&bytes[..bytes.len() / 2]))?;
         }
-        self.call("write", "".as_ref(), || self.folder.write(file, content))
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.call("sync", "".as_ref(), || self.folder.sync(file))
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.call("rename over", to, || self.folder.rename(from, to))
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.call("unlink", name, || self.folder.unlink(name))
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.call("make", name, || self.folder.make(name))
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.call("hold", name, || self.folder.hold_folder(name))
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.call("unlink", name, || self.folder.unlink_folder(name))
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.call("sync folder", "".as_ref(), || self.folder.sync_folder())
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.call("flush", "".as_ref(), || self.folder.flush())
-    }
-    fn close(&self, file: File) -> io::Result<()> {
-        self.call("close", "".as_ref(), || self.folder.close(file))
-    }
-}
-
-impl InPlace for Rigged {
-    fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
-        self.call("open", name, || self.folder.open_in_place(name))
-    }
-    fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()> {
-        self.call(&format!("sector {index}"), "".as_ref(), || self.folder.write_sector(file, index, sector))
+        Ok(())
     }
 }
 
@@ -127,17 +87,21 @@ fn device(files: &Files) -> Device {
     Device::new(&files.iter().map(|(name, content)| (*name, content.as_slice())).collect::<Vec<_>>())
 }
 
+fn backend(device: &Device) -> Box<dyn Backend> {
+    boot_state::detect(&device.paths).unwrap()
+}
+
 fn now(device: &Device) -> BootState {
-    boot_state::detect(&device.paths).unwrap().read().unwrap()
+    backend(device).read().unwrap()
 }
 
 /// The calls of a change that is not stopped.
 fn calls(files: &Files, to: &Root) -> Vec<String> {
     let device = device(files);
-    let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
-    let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    carry_out(&rigged, &plan.steps).unwrap();
-    rigged.calls.take()
+    let backend = backend(&device);
+    let rigged = Rigged::new(usize::MAX, 0);
+    backend.set(to, true).unwrap();
+    rigged.calls()
 }
 
 /// Stops the change before each call, for good or for this call only; then does it once more, whole.
@@ -146,17 +110,19 @@ fn stopped_everywhere(files: &Files, to: &Root, allowed: &[BootState]) {
     for count in [usize::MAX, 1] {
         for from in 0..whole {
             let device = device(files);
-            let plan = boot_state::detect(&device.paths).unwrap().plan(to, true).unwrap();
-            let rigged = Rigged::new(&device, &plan.folder, from, count);
-            let result = carry_out(&rigged, &plan.steps);
-            let context = format!("{count} from {from} of {:?}", rigged.calls.borrow());
-            assert!(rigged.met.get() && result.is_err(), "{context}");
+            let backend = backend(&device);
+            let folder = backend.file().parent().unwrap();
+            let rigged = Rigged::new(from, count);
+            let result = backend.set(to, true);
+            let context = format!("{count} from {from} of {:?}", rigged.calls());
+            assert!(rigged.met() && result.is_err(), "{context}");
+            drop(rigged);
             let state = now(&device);
             assert!(allowed.contains(&state), "{state:?}: {context}");
-            let_go(&plan.folder);
-            boot_state::detect(&device.paths).unwrap().set(to, true).unwrap();
+            let_go(folder);
+            backend.set(to, true).unwrap();
             assert_eq!(now(&device), *allowed.last().unwrap(), "{context}");
-            let all = std::fs::read_dir(&plan.folder).unwrap();
+            let all = std::fs::read_dir(folder).unwrap();
             let left = all.map(|e| e.unwrap().file_name()).find(|n| is_temporary(n));
             assert_eq!(left, None, "{context}");
         }
@@ -196,12 +162,12 @@ fn the_order_of_uboot() {
 #[test]
 fn a_full_boot_partition_is_changed_in_place() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n")]);
-    let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
-    let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    rigged.full.set(true);
-    carry_out(&rigged, &plan.steps).unwrap();
+    let backend = backend(&device);
+    let rigged = Rigged::new(usize::MAX, 0);
+    rigged.seen.full.set(true);
+    backend.set(&root(Slot::A, 2), false).unwrap();
     assert_eq!(now(&device), state(Named::Index(2), 0, false));
-    let calls = rigged.calls.take();
+    let calls = rigged.calls();
     assert_eq!(
         calls.iter().filter(|c| c.starts_with("sector")).collect::<Vec<_>>(),
         ["sector 0"],
@@ -219,12 +185,12 @@ fn what_cannot_be_written_costs_no_count() {
         [(&b"resin_root_part=3\n"[..], true), (b"resin_root_part=3\nupgrade_available=1\n", false)]
     {
         let device = Device::new(&[("resinOS_uEnv.txt", uenv), ("bootcount.env", count)]);
-        let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::A, 2), false).unwrap();
-        let from = if full { usize::MAX } else { writes(&device, &plan.steps) };
-        let rigged = Rigged::new(&device, &plan.folder, from, 1);
-        rigged.full.set(full);
-        carry_out(&rigged, &plan.steps).unwrap_err();
-        assert_eq!(device.names(), ["bootcount.env", "resinOS_uEnv.txt"], "{:?}", rigged.calls.borrow());
+        let backend = backend(&device);
+        let from = if full { usize::MAX } else { writes(&device) };
+        let rigged = Rigged::new(from, 1);
+        rigged.seen.full.set(full);
+        backend.set(&root(Slot::A, 2), false).unwrap_err();
+        assert_eq!(device.names(), ["bootcount.env", "resinOS_uEnv.txt"], "{:?}", rigged.calls());
         assert_eq!(
             (device.read("bootcount.env"), device.read("resinOS_uEnv.txt")),
             (count.to_vec(), uenv.to_vec())
@@ -233,14 +199,15 @@ fn what_cannot_be_written_costs_no_count() {
 }
 
 /// Which call is the first that writes.
-fn writes(device: &Device, steps: &[Step]) -> usize {
+fn writes(device: &Device) -> usize {
     let copy = Device::new(&[]);
     for name in device.names() {
         copy.write(&name, &device.read(&name));
     }
-    let rigged = Rigged::new(&copy, &copy.paths.boot(), usize::MAX, 0);
-    carry_out(&rigged, steps).unwrap();
-    rigged.calls.take().iter().position(|c| c.starts_with("write")).unwrap()
+    let backend = backend(&copy);
+    let rigged = Rigged::new(usize::MAX, 0);
+    backend.set(&root(Slot::A, 2), false).unwrap();
+    rigged.calls().iter().position(|c| c.starts_with("write")).unwrap()
 }
 
 #[test]
@@ -257,7 +224,10 @@ fn grub_in_place() {
     let new = state(Named::Index(3), 0, true);
     let to = root(Slot::B, 3);
     let wanted = ["names", "holds grubenv", "open grubenv", "sector 0", "flush", "close", "holds grubenv"];
-    assert_eq!(calls(&files, &to), wanted);
+    let calls = calls(&files, &to);
+    let (looks, change) = calls.split_at(calls.len() - wanted.len());
+    assert_eq!(change, wanted);
+    assert_eq!(looks, ["sweep", "names", "names", "names", "hold grubenv"]);
     stopped_everywhere(&files, &to, &[old, new]);
 }
 
@@ -302,81 +272,15 @@ fn an_old_grub() {
 fn side_files_go_before_the_first_sector() {
     let side = ".bootenv.0123abcd.00112233445566778899aabbccddeeff.md5sum";
     let device = Device::new(&[("bootenv", &block("resin_root_part=A\n")), (side, b"stale")]);
-    let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
-    let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-    carry_out(&rigged, &plan.steps).unwrap();
-    let calls = rigged.calls.take();
-    let wanted = [
-        &format!("hold {side}")[..],
-        &format!("unlink {side}"),
-        "sync folder",
-        "flush",
-        "close",
-        "flush",
-        "holds bootenv",
-    ];
-    assert_eq!(&calls[1..8], wanted);
+    let backend = backend(&device);
+    let rigged = Rigged::new(usize::MAX, 0);
+    backend.set(&root(Slot::B, 3), true).unwrap();
+    let calls = rigged.calls();
+    let at = |what: &str| calls.iter().position(|c| c == what).unwrap_or_else(|| panic!("{what}: {calls:?}"));
+    let unlink = at(&format!("unlink {side}"));
+    assert_eq!(calls[unlink + 1..unlink + 5], ["sync folder", "flush", "close", "flush"], "{calls:?}");
+    assert!(unlink < at("open bootenv"), "{calls:?}");
     assert_eq!(device.names(), ["bootenv"]);
-}
-
-/// A medium that writes half a sector, or nothing, and says it is done.
-struct Lying {
-    rigged: Rigged,
-    keeps: usize,
-}
-
-impl Steps for Lying {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.rigged.names()
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.rigged.holds(name, content)
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.rigged.hold(name)
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.rigged.create(name, content)
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        self.rigged.write(file, content)
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.rigged.sync(file)
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.rigged.rename(from, to)
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.rigged.unlink(name)
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.make(name)
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.hold_folder(name)
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.rigged.unlink_folder(name)
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.rigged.sync_folder()
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.rigged.flush()
-    }
-}
-
-impl InPlace for Lying {
-    fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
-        self.rigged.open_in_place(name)
-    }
-    fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()> {
-        file.write_all_at(&sector[..self.keeps], u64::try_from(index * 512).unwrap())
-    }
 }
 
 #[test]
@@ -384,10 +288,18 @@ fn what_the_medium_did_not_keep_is_found() {
     for keeps in [0, 40] {
         let old = block("bootcount=2\nresin_root_part=2\nupgrade_available=0\n");
         let device = Device::new(&[("grub/grubenv", &old)]);
-        let plan = boot_state::detect(&device.paths).unwrap().plan(&root(Slot::B, 3), true).unwrap();
-        let rigged = Rigged::new(&device, &plan.folder, usize::MAX, 0);
-        let e = carry_out(&Lying { rigged, keeps }, &plan.steps).unwrap_err();
-        assert_eq!(e.kind(), io::ErrorKind::InvalidData, "{e}");
+        let backend = backend(&device);
+        // It says that the sector is written when half of it is, or nothing.
+        let (file, mut written) = (device.at("grub/grubenv"), false);
+        let _armed = crash_point::arm(move |step, _| {
+            if std::mem::replace(&mut written, step == "sector 0") {
+                let file = std::fs::File::options().write(true).open(&file)?;
+                file.write_all_at(&old[keeps..512], u64::try_from(keeps).unwrap())?;
+            }
+            Ok(())
+        });
+        let e = backend.set(&root(Slot::B, 3), true).unwrap_err();
+        assert!(e.message().contains("what was read back is not what was written"), "{e}");
     }
 }
 

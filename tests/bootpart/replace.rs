@@ -1,103 +1,73 @@
 //! The sequence of a replacement: stopped after every step, and with every step failing.
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{OsStr, OsString};
+use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use copal::sys::file::{self, Content, Folder, Outcome, Steps, is_temporary};
+use copal::sys::crash_point::{self, Armed};
+use copal::sys::file::{self, Content, Folder, Outcome, is_temporary};
 
 use crate::let_go::let_go;
 use crate::support::see;
 
-/// A folder that takes down every step, and does not do some.
-struct Rigged<'a> {
-    folder: &'a Folder,
-    steps: RefCell<Vec<String>>,
-    /// The first step that is not done.
-    from: usize,
-    /// How many are not done.
-    count: usize,
-    met: Cell<bool>,
+/// What the calls of this thread are, some of which are not made.
+struct Rigged {
+    _armed: Armed,
+    seen: Rc<RefCell<Seen>>,
 }
 
-impl<'a> Rigged<'a> {
-    fn new(folder: &'a Folder, from: usize, count: usize) -> Self {
-        Rigged { folder, steps: RefCell::default(), from, count, met: Cell::new(false) }
-    }
+#[derive(Default)]
+struct Seen {
+    steps: Vec<String>,
+    met: bool,
+    temporary: PathBuf,
+}
 
-    fn step<T>(&self, what: String, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let n = self.steps.borrow().len();
-        self.steps.borrow_mut().push(what);
-        if n >= self.from && n - self.from < self.count {
-            self.met.set(true);
-            return Err(io::Error::other("as ordered"));
-        }
-        does()
+impl Rigged {
+    /// `from`: the first step that is not done. `count`: how many are not done.
+    fn new(from: usize, count: usize) -> Self {
+        let seen: Rc<RefCell<Seen>> = Rc::default();
+        let all = seen.clone();
+        let armed = crash_point::arm(move |step, path| {
+            let mut seen = all.borrow_mut();
+            let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
+            let name = plain(path.file_name().unwrap());
+            let what = match verb {
+                "twin" => return Ok(()),
+                "names" | "write" => verb.to_owned(),
+                "rename" => format!("rename {} {name}", plain(object.as_ref())),
+                "sync" | "flush" | "close" | "free" => step.to_owned(),
+                _ => format!("{verb} {name}"),
+            };
+            if verb == "create" {
+                seen.temporary = path.to_owned();
+            }
+            let n = seen.steps.len();
+            seen.steps.push(what);
+            if n < from || n - from >= count {
+                return Ok(());
+            }
+            seen.met = true;
+            if verb == "write" {
+                let half = vec![b'n'; object.parse::<usize>().unwrap() / 2];
+                std::fs::write(&seen.temporary, half).unwrap();
+            }
+            Err(io::Error::other("as ordered"))
+        });
+        Rigged { _armed: armed, seen }
     }
 
     fn list(&self) -> Vec<String> {
-        self.steps.borrow().clone()
+        self.seen.borrow().steps.clone()
     }
 }
 
 fn plain(name: &OsStr) -> &str {
     if is_temporary(name) { "T" } else { name.to_str().unwrap() }
-}
-
-impl Steps for Rigged<'_> {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.step("names".into(), || self.folder.names())
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.step(format!("holds {}", plain(name)), || self.folder.holds(name, content))
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.step(format!("hold {}", plain(name)), || self.folder.hold(name))
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.step(format!("create {}", plain(name)), || self.folder.create(name, content))
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        // Half of it is there when it fails.
-        if let Content::Bytes(bytes) = content {
-            self.folder.write(file, &Content::Bytes(&bytes[..bytes.len() / 2]))?;
-        }
-        self.step("write".into(), || self.folder.write(file, content))
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.step("sync".into(), || self.folder.sync(file))
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.step(format!("rename {} {}", plain(from), plain(to)), || self.folder.rename(from, to))
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.step(format!("unlink {}", plain(name)), || self.folder.unlink(name))
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.step(format!("make {}", plain(name)), || self.folder.make(name))
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.step(format!("hold {}", plain(name)), || self.folder.hold_folder(name))
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.step(format!("unlink {}", plain(name)), || self.folder.unlink_folder(name))
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.step("sync folder".into(), || self.folder.sync_folder())
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.step("flush".into(), || self.folder.flush())
-    }
-    fn close(&self, file: File) -> io::Result<()> {
-        let gone = file.metadata()?.nlink() == 0;
-        self.step(if gone { "free" } else { "close" }.into(), || self.folder.close(file))
-    }
 }
 
 const SIDE: &str = ".f.0123abcd.00112233445566778899aabbccddeeff.md5sum";
@@ -118,9 +88,10 @@ fn folder(old: Option<&str>, side: bool) -> (tempfile::TempDir, PathBuf) {
 
 fn run(path: &Path, from: usize, count: usize) -> (io::Result<Outcome>, Vec<String>, bool) {
     let folder = Folder::open(path).unwrap();
-    let rigged = Rigged::new(&folder, from, count);
-    let result = file::replace_by(&rigged, OsStr::new(NAME), &Content::Bytes(b"new content"));
-    (result, rigged.list(), rigged.met.get())
+    let rigged = Rigged::new(from, count);
+    let result = file::replace(&folder, OsStr::new(NAME), &Content::Bytes(b"new content"));
+    let met = rigged.seen.borrow().met;
+    (result, rigged.list(), met)
 }
 
 #[test]
@@ -234,55 +205,19 @@ fn a_stale_side_file_goes_also_when_the_content_is_equal() {
 /// A medium that loses what it is given must not cost the old file.
 #[test]
 fn what_reads_back_differently_does_not_replace() {
-    struct Lying<'a>(Rigged<'a>);
-    impl Steps for Lying<'_> {
-        fn write(&self, file: &File, _: &Content<'_>) -> io::Result<()> {
-            self.0.write(file, &Content::Bytes(b"new cOntent"))
-        }
-        fn names(&self) -> io::Result<Vec<OsString>> {
-            self.0.names()
-        }
-        fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-            a == b
-        }
-        fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-            self.0.holds(name, content)
-        }
-        fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-            self.0.hold(name)
-        }
-        fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-            self.0.create(name, content)
-        }
-        fn sync(&self, file: &File) -> io::Result<()> {
-            self.0.sync(file)
-        }
-        fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-            self.0.rename(from, to)
-        }
-        fn unlink(&self, name: &OsStr) -> io::Result<()> {
-            self.0.unlink(name)
-        }
-        fn make(&self, name: &OsStr) -> io::Result<File> {
-            self.0.make(name)
-        }
-        fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-            self.0.hold_folder(name)
-        }
-        fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-            self.0.unlink_folder(name)
-        }
-        fn sync_folder(&self) -> io::Result<()> {
-            self.0.sync_folder()
-        }
-        fn flush(&self) -> io::Result<()> {
-            self.0.flush()
-        }
-    }
     let (_dir, path) = folder(Some("old"), false);
     let open = Folder::open(&path).unwrap();
-    let lying = Lying(Rigged::new(&open, usize::MAX, 0));
-    let e = file::replace_by(&lying, OsStr::new(NAME), &Content::Bytes(b"new content")).unwrap_err();
+    let (mut temporary, mut written) = (PathBuf::new(), false);
+    let _armed = crash_point::arm(move |step, path| {
+        match step.split(' ').next().unwrap() {
+            "create" => temporary = path.to_owned(),
+            "write" => written = true,
+            "flush" if std::mem::take(&mut written) => std::fs::write(&temporary, "new cOntent").unwrap(),
+            _ => {}
+        }
+        Ok(())
+    });
+    let e = file::replace(&open, OsStr::new(NAME), &Content::Bytes(b"new content")).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::InvalidData);
     assert_eq!(see(&path).into_iter().collect::<Vec<_>>(), [(NAME.to_owned(), "old".to_owned())]);
 }
@@ -291,8 +226,8 @@ fn what_reads_back_differently_does_not_replace() {
 fn removing_frees_only_what_has_gone_from_the_medium() {
     let (_dir, path) = folder(Some("old"), false);
     let open = Folder::open(&path).unwrap();
-    let rigged = Rigged::new(&open, usize::MAX, 0);
-    assert!(file::remove(&rigged, OsStr::new(NAME)).unwrap());
+    let rigged = Rigged::new(usize::MAX, 0);
+    assert!(file::remove(&open, OsStr::new(NAME)).unwrap());
     assert_eq!(rigged.list(), ["names", "hold f", "unlink f", "sync folder", "flush", "free", "flush"]);
     assert!(!file::remove(&open, OsStr::new(NAME)).unwrap());
     assert!(see(&path).is_empty());
@@ -302,14 +237,14 @@ fn removing_frees_only_what_has_gone_from_the_medium() {
 fn a_folder_gets_its_name_when_it_is_on_the_medium() {
     let (_dir, path) = folder(None, false);
     let open = Folder::open(&path).unwrap();
-    let rigged = Rigged::new(&open, usize::MAX, 0);
-    file::make_folder(&rigged, OsStr::new("d")).unwrap();
+    let rigged = Rigged::new(usize::MAX, 0);
+    file::make_folder(&open, OsStr::new("d")).unwrap();
     assert_eq!(
         rigged.list(),
         ["names", "make T", "sync", "sync folder", "flush", "rename T d", "sync", "sync folder", "flush"]
     );
-    let rigged = Rigged::new(&open, usize::MAX, 0);
-    file::remove_folder(&rigged, OsStr::new("d")).unwrap();
+    let rigged = Rigged::new(usize::MAX, 0);
+    file::remove_folder(&open, OsStr::new("d")).unwrap();
     assert_eq!(&rigged.list()[..5], ["names", "hold d", "unlink d", "sync folder", "flush"]);
     assert!(see(&path).is_empty());
 }

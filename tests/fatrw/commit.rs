@@ -1,11 +1,11 @@
 //! Side files that a cut-off `fatrw` has left: which one counts, and what is there whenever the power goes again.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use copal::sys::crash_point::{self, Answer};
 use copal::sys::file::{self, Folder, Outcome};
 
 use crate::let_go::let_go;
@@ -100,8 +100,8 @@ fn the_file_is_whole_and_its_readers_see_the_new_content_at_every_step() {
         for from in 0.. {
             let (_dir, path) = torn();
             let open = Folder::open(&path).unwrap();
-            let rig = Rig::new(&open, from, count);
-            let result = file::commit_side_files_by(&rig, OsStr::new(NAME));
+            let rig = Rig::new(from, count);
+            let result = file::commit_side_files(&open, OsStr::new(NAME));
             if !rig.met() {
                 assert_eq!(result.unwrap(), Outcome::Written);
                 break;
@@ -109,6 +109,7 @@ fn the_file_is_whole_and_its_readers_see_the_new_content_at_every_step() {
             stops += 1;
             let context = format!("{count} from {from} of {:?}", rig.list());
             assert!(result.is_err(), "{context}");
+            drop(rig);
             let there = std::fs::read(path.join(NAME)).unwrap();
             assert!(there == b"old" || there == b"new", "{context}");
             let_go(&path);
@@ -125,8 +126,8 @@ fn the_side_file_goes_when_the_file_is_on_the_medium() {
     let side = side_name(NAME, "aaaaaaaa", b"new");
     let (_dir, path) = folder(&[(NAME, b"old"), (&side, b"new")]);
     let open = Folder::open(&path).unwrap();
-    let rig = Rig::new(&open, usize::MAX, 0);
-    file::commit_side_files_by(&rig, OsStr::new(NAME)).unwrap();
+    let rig = Rig::new(usize::MAX, 0);
+    file::commit_side_files(&open, OsStr::new(NAME)).unwrap();
     let steps = rig.list();
     let at = |what: &str| steps.iter().position(|s| s == what).unwrap_or_else(|| panic!("{what}: {steps:?}"));
     let (rename, unlink) = (at("rename T config.json"), at("unlink S"));
@@ -138,97 +139,54 @@ fn the_side_file_goes_when_the_file_is_on_the_medium() {
 fn without_space_the_side_file_is_read_and_stays() {
     let (_dir, path) = torn();
     let open = Folder::open(&path).unwrap();
-    let rig = Rig::new(&open, usize::MAX, 0).with_room(1);
-    let e = file::commit_side_files_by(&rig, OsStr::new(NAME)).unwrap_err();
+    let _rig = Rig::new(usize::MAX, 0).with_room(1);
+    let e = file::commit_side_files(&open, OsStr::new(NAME)).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::StorageFull, "{e}");
     for _ in 0..2 {
         let mut text = String::new();
-        file::open_current_by(&rig, OsStr::new(NAME)).unwrap().read_to_string(&mut text).unwrap();
+        file::open_current(&open, OsStr::new(NAME)).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "new");
         assert_eq!(std::fs::read(path.join(NAME)).unwrap(), b"old");
     }
     // Renamed, it needs none.
-    assert!(file::rename_side_file_by(&rig, OsStr::new(NAME)).unwrap());
+    assert!(file::rename_side_file(&open, OsStr::new(NAME)).unwrap());
     assert_eq!(see(&path), only(NAME, b"new"));
-    assert!(!file::rename_side_file_by(&rig, OsStr::new(NAME)).unwrap());
+    assert!(!file::rename_side_file(&open, OsStr::new(NAME)).unwrap());
 }
 
-/// A folder where half a rename has happened: the side file and the file are one.
-struct Twins<'a>(Rig<'a>, std::cell::Cell<bool>);
-
-impl file::Steps for Twins<'_> {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.0.names()
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &file::Content<'_>) -> io::Result<bool> {
-        self.0.holds(name, content)
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.0.hold(name)
-    }
-    fn create(&self, name: &OsStr, content: &file::Content<'_>) -> io::Result<File> {
-        self.0.create(name, content)
-    }
-    fn write(&self, file: &File, content: &file::Content<'_>) -> io::Result<()> {
-        self.0.write(file, content)
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.0.sync(file)
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        assert!(self.1.get(), "{} shares its clusters, and was unlinked", name.display());
-        self.0.unlink(name)
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.0.make(name)
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.0.hold_folder(name)
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.0.unlink_folder(name)
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.0.sync_folder()
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-    fn twin(&self, _: &OsStr) -> io::Result<Option<OsString>> {
-        Ok((!self.1.get()).then(|| NAME.into()))
-    }
-    fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
-        assert_eq!(twin, NAME);
-        self.1.set(true);
-        self.0.unlink(name)
-    }
-}
-
+/// Half a rename has happened: the side file and the file are one.
 #[test]
 fn one_that_shares_its_clusters_is_never_simply_unlinked() {
     let side = side_name(NAME, "aaaaaaaa", b"new");
-    type Does = fn(&Twins<'_>) -> bool;
+    type Does = fn(&Folder) -> bool;
     let all: [(Does, &[u8]); 3] = [
-        (|t| file::commit_side_files_by(t, OsStr::new(NAME)).unwrap() == Outcome::Written, b"new"),
+        (|f| file::commit_side_files(f, OsStr::new(NAME)).unwrap() == Outcome::Written, b"new"),
         (
-            |t| {
-                file::replace_by(t, OsStr::new(NAME), &file::Content::Bytes(b"newer")).unwrap()
+            |f| {
+                file::replace(f, OsStr::new(NAME), &file::Content::Bytes(b"newer")).unwrap()
                     == Outcome::Written
             },
             b"newer",
         ),
-        (|t| file::rename_side_file_by(t, OsStr::new(NAME)).is_err(), b"new"),
+        (|f| file::rename_side_file(f, OsStr::new(NAME)).is_err(), b"new"),
     ];
     for (does, there) in all {
         let (_dir, path) = folder(&[(NAME, b"new"), (&side, b"new")]);
         let open = Folder::open(&path).unwrap();
-        assert!(does(&Twins(Rig::new(&open, usize::MAX, 0), false.into())));
+        let mut own_clusters = false;
+        let armed = crash_point::arm(move |step, path| {
+            let is_side = path.extension().is_some_and(|e| e == "md5sum");
+            match step {
+                "twin" if !own_clusters => return Err(io::Error::other(Answer(NAME.into()))),
+                "unlink" if is_side => assert!(own_clusters, "it shares its clusters, and was unlinked"),
+                // Only after that does it have another name.
+                _ if step.starts_with("rename") => own_clusters = true,
+                _ => {}
+            }
+            Ok(())
+        });
+        assert!(does(&open));
+        drop(armed);
         assert_eq!(see(&path)[NAME], there);
     }
 }

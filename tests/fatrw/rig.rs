@@ -1,54 +1,86 @@
 //! A folder that takes down every step, does not do some, and may fill up; and side files as `fatrw` writes them.
 #![allow(unreachable_pub)]
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use copal::sys::file::{Content, Folder, Overwrite, Steps, is_temporary};
+use copal::sys::crash_point::{self, Armed};
+use copal::sys::file::is_temporary;
 
-pub struct Rig<'a> {
-    folder: &'a Folder,
-    steps: RefCell<Vec<String>>,
-    /// The first step that is not done, and how many are not.
-    from: usize,
-    count: usize,
-    met: Cell<bool>,
-    /// No file grows beyond this.
-    room: Option<u64>,
+/// What the calls of this thread are, some of which are not made; until it is dropped.
+pub struct Rig {
+    _armed: Armed,
+    seen: Rc<RefCell<Seen>>,
 }
 
-impl<'a> Rig<'a> {
-    pub fn new(folder: &'a Folder, from: usize, count: usize) -> Self {
-        Rig { folder, steps: RefCell::default(), from, count, met: Cell::new(false), room: None }
+#[derive(Default)]
+struct Seen {
+    steps: Vec<String>,
+    met: bool,
+    /// No file grows beyond this.
+    room: Option<u64>,
+    /// The file that is written in place.
+    opened: PathBuf,
+}
+
+impl Rig {
+    /// `from`: the first step that is not done. `count`: how many are not done.
+    pub fn new(from: usize, count: usize) -> Self {
+        let seen: Rc<RefCell<Seen>> = Rc::default();
+        let all = seen.clone();
+        let armed = crash_point::arm(move |step, path| all.borrow_mut().step(step, path, from, count));
+        Rig { _armed: armed, seen }
     }
 
     pub fn with_room(self, bytes: u64) -> Self {
-        Rig { room: Some(bytes), ..self }
+        self.seen.borrow_mut().room = Some(bytes);
+        self
     }
 
     pub fn list(&self) -> Vec<String> {
-        self.steps.borrow().clone()
+        self.seen.borrow().steps.clone()
     }
 
     /// Whether a step was not done.
     pub fn met(&self) -> bool {
-        self.met.get()
+        self.seen.borrow().met
     }
+}
 
-    fn step<T>(&self, what: String, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let n = self.steps.borrow().len();
-        self.steps.borrow_mut().push(what);
-        if n >= self.from && n - self.from < self.count {
-            self.met.set(true);
+impl Seen {
+    fn step(&mut self, step: &str, path: &Path, from: usize, count: usize) -> io::Result<()> {
+        let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
+        let name = plain(path.file_name().unwrap());
+        let what = match verb {
+            "twin" | "close" | "free" => return Ok(()),
+            "names" | "write" => verb.to_owned(),
+            "rename" => format!("rename {} {name}", plain(object.as_ref())),
+            "sync" | "flush" | "put" | "cut" => step.to_owned(),
+            _ => format!("{verb} {name}"),
+        };
+        let n = self.steps.len();
+        self.steps.push(what);
+        if n >= from && n - from < count {
+            self.met = true;
             return Err(io::Error::other("as ordered"));
         }
-        does()
+        match verb {
+            "open" => path.clone_into(&mut self.opened),
+            "write" => self.full(object.parse().unwrap(), 0)?,
+            "put" => {
+                let end = object.split('+').map(|n| n.parse::<u64>().unwrap()).sum();
+                self.full(end, std::fs::metadata(&self.opened)?.len())?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn full(&self, end: u64, held: u64) -> io::Result<()> {
@@ -65,70 +97,6 @@ fn plain(name: &OsStr) -> String {
         () if is_temporary(OsStr::new(name)) => "T".into(),
         () if name.ends_with(".md5sum") => "S".into(),
         () => name.into(),
-    }
-}
-
-impl Steps for Rig<'_> {
-    fn names(&self) -> io::Result<Vec<OsString>> {
-        self.step("names".into(), || self.folder.names())
-    }
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        a == b
-    }
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        self.step(format!("holds {}", plain(name)), || self.folder.holds(name, content))
-    }
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
-        self.step(format!("hold {}", plain(name)), || self.folder.hold(name))
-    }
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-        self.step(format!("create {}", plain(name)), || self.folder.create(name, content))
-    }
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        self.step("write".into(), || {
-            self.full(content.size()?, 0)?;
-            self.folder.write(file, content)
-        })
-    }
-    fn sync(&self, file: &File) -> io::Result<()> {
-        self.step("sync".into(), || self.folder.sync(file))
-    }
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.step(format!("rename {} {}", plain(from), plain(to)), || self.folder.rename(from, to))
-    }
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        self.step(format!("unlink {}", plain(name)), || self.folder.unlink(name))
-    }
-    fn make(&self, name: &OsStr) -> io::Result<File> {
-        self.folder.make(name)
-    }
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
-        self.folder.hold_folder(name)
-    }
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        self.folder.unlink_folder(name)
-    }
-    fn sync_folder(&self) -> io::Result<()> {
-        self.step("sync folder".into(), || self.folder.sync_folder())
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.step("flush".into(), || self.folder.flush())
-    }
-}
-
-impl Overwrite for Rig<'_> {
-    fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
-        self.step(format!("open {}", plain(name)), || self.folder.open_to_write(name))
-    }
-    fn put(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let len = bytes.len() as u64;
-        self.step(format!("put {offset}+{len}"), || {
-            self.full(offset + len, file.metadata()?.len())?;
-            self.folder.put(file, bytes, offset)
-        })
-    }
-    fn cut(&self, file: &File, size: u64) -> io::Result<()> {
-        self.step(format!("cut {size}"), || self.folder.cut(file, size))
     }
 }
 

@@ -82,7 +82,8 @@ fn with_a_strange_environment() {
         "/usr/libexec/balena-init-flasher-secureboot",
         "secureboot_setup() { [ \"$CRYPT\" = 0 ] && ! env | grep CRYPT= && return 1; }\n",
     );
-    let mut plugin = copal::install::plugin::Plugin::start(&environment(&root), None).unwrap();
+    let mut plugin =
+        copal::install::plugin::Plugin::start(&environment(&root), None, Duration::from_secs(300)).unwrap();
     plugin.secureboot_setup(false).unwrap();
 }
 

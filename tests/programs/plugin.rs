@@ -37,7 +37,7 @@ fn conf(root: &Root) -> Option<PathBuf> {
 }
 
 fn start(root: &Root) -> Result<Plugin, Error> {
-    Plugin::start_with(&environment(root), conf(root).as_deref(), Duration::from_millis(300))
+    Plugin::start(&environment(root), conf(root).as_deref(), Duration::from_millis(300))
 }
 
 /// A root with the logging helper and one plug-in.

@@ -13,7 +13,7 @@ use super::contents::{Action, Contents, Item, SourceFile, unreadable};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome, Steps};
+use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Deployed {

@@ -12,7 +12,7 @@ use crate::slot::Roots;
 use crate::state::files::{
     Flag, Marker, RollbackRecord, Trial, drop_breadcrumbs, remove_breadcrumbs, remove_variables,
 };
-use crate::sys::file::{self, Folder, Steps as _};
+use crate::sys::file::{self, Folder};
 
 /// During an update: breadcrumbs, and no flags of an earlier one. Otherwise neither.
 pub(super) fn run(context: &Context) -> Result<()> {

@@ -14,7 +14,7 @@ use super::support::{make_folders, split};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
-use crate::sys::file::{self, Content, Folder, Steps as _};
+use crate::sys::file::{self, Content, Folder};
 
 const DATABASE: &str = "database.sqlite";
 

@@ -30,7 +30,7 @@ const VARIABLES: &str = "rollback-health-variables";
 /// Limit in bytes; copal writes some hundred.
 const LARGEST: u64 = 64 << 10;
 
-pub(crate) fn any_breadcrumb(paths: &Paths) -> Result<bool> {
+pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
     Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
         || is_there(&paths.state().join(ALTBOOT_BREADCRUMB))?)
 }

@@ -15,9 +15,9 @@ use md5::{Digest as _, Md5};
 use super::at;
 use super::content::{Content, STEP, fill};
 use super::folder::Folder;
-use super::replace::{Outcome, Steps, drop_side_file, replace_only, side_files};
+use super::replace::{Outcome, drop_side_file, replace_only, side_files};
 use super::side::digest_of_name;
-use super::sweep::sweep;
+use super::sweep::{separate_side, sweep};
 
 /// No file that is read as a whole is larger, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -27,14 +27,27 @@ const LARGEST: u64 = 1 << 20;
 ///
 /// If the side file cannot replace the file (no free space, a read-only file system), the side file is opened, and stays.
 pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
-    match sweep_for(folder, name) {
-        Ok(()) => open_current_by(folder, name),
-        Err(e) => {
-            tracing::warn!("{} is read as it is: {e}", folder.path().join(name).display());
-            let newest = newest_complete(folder, &side_files(folder, name)?)?;
-            newest.map_or_else(|| folder.open_file(name), |(_, file)| Ok(file))
+    if let Err(e) = sweep_for(folder, name) {
+        tracing::warn!("{} is read as it is: {e}", folder.path().join(name).display());
+        let newest = newest_complete(folder, &side_files(folder, name)?)?;
+        return newest.map_or_else(|| folder.open_file(name), |(_, file)| Ok(file));
+    }
+    let sides = side_files(folder, name)?;
+    let newest = newest_complete(folder, &sides)?;
+    if let Err(e) = commit(folder, name, &sides, newest.as_ref()) {
+        let shown = name.to_string_lossy();
+        match newest {
+            Some((side, file)) => {
+                let side = side.to_string_lossy();
+                tracing::warn!("{side} is read for {shown}, and cannot be put over it: {e}");
+                return Ok(file);
+            }
+            None => tracing::warn!("cannot clean up beside {shown}: {e}"),
         }
     }
+    at(folder.hold(name), "open", name)?.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("{}: there is no such file", name.to_string_lossy()))
+    })
 }
 
 /// The content that a reader of `name` must see; `None` where there is none. Changes nothing.
@@ -56,56 +69,33 @@ fn sweep_for(folder: &Folder, name: &OsStr) -> io::Result<()> {
     if side_files(folder, name)?.is_empty() { Ok(()) } else { sweep(folder).map(drop) }
 }
 
-pub fn open_current_by(steps: &impl Steps, name: &OsStr) -> io::Result<File> {
-    let sides = side_files(steps, name)?;
-    let newest = newest_complete(steps, &sides)?;
-    if let Err(e) = commit(steps, name, &sides, newest.as_ref()) {
-        let shown = name.to_string_lossy();
-        match newest {
-            Some((side, file)) => {
-                let side = side.to_string_lossy();
-                tracing::warn!("{side} is read for {shown}, and cannot be put over it: {e}");
-                return Ok(file);
-            }
-            None => tracing::warn!("cannot clean up beside {shown}: {e}"),
-        }
-    }
-    at(steps.hold(name), "open", name)?.ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, format!("{}: there is no such file", name.to_string_lossy()))
-    })
-}
-
 /// Puts a complete side file of `fatrw` over its file, as [`replace`](super::replace) does, and removes it; of several, the one
 /// that was written last. Removes incomplete ones. [`Outcome::Written`] if the content of the file has changed.
 ///
 /// At every instant the file is complete, and a reader that knows side files sees the new content.
 pub fn commit_side_files(folder: &Folder, name: &OsStr) -> io::Result<Outcome> {
     sweep_for(folder, name)?;
-    commit_side_files_by(folder, name)
-}
-
-pub fn commit_side_files_by(steps: &impl Steps, name: &OsStr) -> io::Result<Outcome> {
-    let sides = side_files(steps, name)?;
-    let newest = newest_complete(steps, &sides)?;
-    commit(steps, name, &sides, newest.as_ref())
+    let sides = side_files(folder, name)?;
+    let newest = newest_complete(folder, &sides)?;
+    commit(folder, name, &sides, newest.as_ref())
 }
 
 fn commit(
-    steps: &impl Steps,
+    folder: &Folder,
     name: &OsStr,
     sides: &[OsString],
     newest: Option<&(OsString, File)>,
 ) -> io::Result<Outcome> {
     // The others first: a power cut must not leave only an older one.
     for other in sides.iter().filter(|s| newest.is_none_or(|(side, _)| side != *s)) {
-        drop_side_file(steps, other)?;
+        drop_side_file(folder, other)?;
     }
     let Some((side, file)) = newest else { return Ok(Outcome::Unchanged) };
     tracing::info!("{}: putting {} over it", name.to_string_lossy(), side.to_string_lossy());
-    match at(steps.twin(side), "find the clusters of", side)? {
+    match at(folder.twin(side), "find the clusters of", side)? {
         // Power failed during its rename, half of which has happened.
-        Some(twin) if steps.same_name(&twin, name) => {
-            at(steps.separate(side, &twin), "clean up", side)?;
+        Some(twin) if folder.same_name(&twin, name) => {
+            at(separate_side(folder, side, &twin), "clean up", side)?;
             Ok(Outcome::Written)
         }
         Some(twin) => Err(io::Error::other(format!(
@@ -114,8 +104,8 @@ fn commit(
             twin.to_string_lossy()
         ))),
         None => {
-            let outcome = replace_only(steps, name, &Content::File(file))?;
-            drop_side_file(steps, side)?;
+            let outcome = replace_only(folder, name, &Content::File(file))?;
+            drop_side_file(folder, side)?;
             Ok(outcome)
         }
     }
@@ -126,42 +116,38 @@ fn commit(
 ///
 /// At every instant the file is complete. A power cut may leave a side file that shares its clusters with the file: copal
 /// recognises that, the original `fatrw` does not.
-pub(crate) fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     sweep_for(folder, name)?;
-    rename_side_file_by(folder, name)
-}
-
-pub fn rename_side_file_by(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
-    let sides = side_files(steps, name)?;
-    let Some((side, file)) = newest_complete(steps, &sides)? else { return Ok(false) };
-    if at(steps.twin(&side), "find the clusters of", &side)?.is_some() {
+    let sides = side_files(folder, name)?;
+    let Some((side, file)) = newest_complete(folder, &sides)? else { return Ok(false) };
+    if at(folder.twin(&side), "find the clusters of", &side)?.is_some() {
         return Err(io::Error::other(format!("{} shares its clusters", side.to_string_lossy())));
     }
     for other in sides.iter().filter(|s| **s != side) {
-        drop_side_file(steps, other)?;
+        drop_side_file(folder, other)?;
     }
     // The program that wrote it may have ended before it was on the medium.
-    at(steps.sync(&file), "sync", &side)?;
-    at(steps.sync_folder(), "sync the folder of", &side)?;
-    at(steps.flush(), "flush the drive below", &side)?;
-    let old = at(steps.hold(name), "open", name)?;
-    at(steps.rename(&side, name), "rename over", name)?;
-    at(steps.sync(&file), "sync", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)?;
+    at(folder.sync(&file), "sync", &side)?;
+    at(folder.sync_folder(), "sync the folder of", &side)?;
+    at(folder.flush(), "flush the drive below", &side)?;
+    let old = at(folder.hold(name), "open", name)?;
+    at(folder.rename(&side, name), "rename over", name)?;
+    at(folder.sync(&file), "sync", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
     if let Some(old) = old {
-        steps.close(old)?;
-        at(steps.flush(), "flush the drive below", name)?;
+        folder.close(old)?;
+        at(folder.flush(), "flush the drive below", name)?;
     }
     Ok(true)
 }
 
 /// The open side file whose content fits its name; of several, the one that was written last.
-fn newest_complete(steps: &impl Steps, sides: &[OsString]) -> io::Result<Option<(OsString, File)>> {
+fn newest_complete(folder: &Folder, sides: &[OsString]) -> io::Result<Option<(OsString, File)>> {
     let mut newest: Option<(SystemTime, &OsString, File)> = None;
     for side in sides {
         let Some(expected) = digest_of_name(side) else { continue };
-        let Some(file) = at(steps.hold(side), "open", side)? else { continue };
+        let Some(file) = at(folder.hold(side), "open", side)? else { continue };
         if at(digest(&file), "read", side)? != expected {
             tracing::debug!("{} is not complete", side.to_string_lossy());
             continue;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use nix::unistd::UnlinkatFlags;
 
 use super::content::{Content, STEP, fill};
 use super::flush::Drive;
-use super::overwrite::Overwrite;
-use super::replace::Steps;
+use super::in_place::SECTOR;
 use super::sweep;
 use crate::sys::buffer::Buffer;
+use crate::sys::crash_point::crash_point;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
@@ -215,7 +215,9 @@ impl Folder {
         self.open_regular(name, OFlag::O_RDWR | OFlag::O_APPEND)
     }
 
+    /// Whether a file has `content`, read from the medium, not from the cache.
     pub fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
+        crash_point!(self.path.join(name), "holds");
         let file = match self.open_file(name) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -264,20 +266,16 @@ fn fill_direct(file: &File, buf: &mut Buffer, offset: u64) -> io::Result<usize> 
     }
 }
 
-impl Steps for Folder {
-    fn names(&self) -> io::Result<Vec<OsString>> {
+/// The calls that the sequences of this module are made of. A power cut may come before each of them.
+impl Folder {
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        crash_point!(self.path, "names");
         Ok(self.list()?.into_iter().map(|(name, _)| name).collect())
     }
 
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool {
-        Folder::same_name(self, a, b)
-    }
-
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool> {
-        Folder::holds(self, name, content)
-    }
-
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
+    /// Opens a file, so that its clusters are freed only when it is closed; `None` where it does not exist.
+    pub(crate) fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
+        crash_point!(self.path.join(name), "hold");
         match self.open_file(name) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -285,7 +283,8 @@ impl Steps for Folder {
         }
     }
 
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+    pub(super) fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+        crash_point!(self.path.join(name), "create");
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::from_bits_truncate(content.mode()? | 0o600);
         let file = File::from(nix::fcntl::openat(&self.dir, name, flags, mode)?);
@@ -293,8 +292,8 @@ impl Steps for Folder {
         Ok(file)
     }
 
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
-        use std::os::unix::fs::FileExt;
+    pub(super) fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()> {
+        crash_point!(self.path, "write {}", content.size()?);
         let mut buf = vec![0; STEP];
         let mut offset = 0;
         loop {
@@ -305,67 +304,91 @@ impl Steps for Folder {
         }
     }
 
-    fn sync(&self, file: &File) -> io::Result<()> {
+    pub(super) fn sync(&self, file: &File) -> io::Result<()> {
+        crash_point!(self.path, "sync");
         file.sync_all()
     }
 
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
-        #[cfg(test)]
-        super::seen::change(&self.path().join(to));
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        crash_point!(self.path.join(to), "rename {}", from.display());
         Ok(nix::fcntl::renameat(&self.dir, from, &self.dir, to)?)
     }
 
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        #[cfg(test)]
-        super::seen::change(&self.path().join(name));
+    pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<()> {
+        crash_point!(self.path.join(name), "unlink");
         Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
-    fn make(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn make(&self, name: &OsStr) -> io::Result<File> {
+        crash_point!(self.path.join(name), "make");
         nix::sys::stat::mkdirat(&self.dir, name, Mode::from_bits_truncate(0o755))?;
         Ok(File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?))
     }
 
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn hold_folder(&self, name: &OsStr) -> io::Result<File> {
+        crash_point!(self.path.join(name), "hold");
         Ok(File::from(nix::fcntl::openat(&self.dir, name, OPEN_FOLDER, Mode::empty())?))
     }
 
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
-        #[cfg(test)]
-        super::seen::change(&self.path().join(name));
+    pub(super) fn unlink_folder(&self, name: &OsStr) -> io::Result<()> {
+        crash_point!(self.path.join(name), "unlink");
         Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::RemoveDir)?)
     }
 
-    fn sync_folder(&self) -> io::Result<()> {
+    pub(crate) fn sync_folder(&self) -> io::Result<()> {
+        crash_point!(self.path, "sync folder");
         self.dir.sync_all()
     }
 
-    fn flush(&self) -> io::Result<()> {
+    /// Writes back the block device and flushes the drive's cache.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        crash_point!(self.path, "flush");
         self.drive.flush()
     }
 
-    fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
+    /// Another file of the folder that starts at the same cluster, as half a rename leaves it on FAT.
+    pub(super) fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
+        #[cfg(feature = "crash-points")]
+        if let Err(e) = crate::sys::crash_point::reach(&self.path.join(name), "crash-point twin") {
+            return e.downcast().map(|crate::sys::crash_point::Answer(twin)| Some(twin));
+        }
         if !self.fat {
             return Ok(None);
         }
         sweep::twin(self, name, &self.open_file(name)?)
     }
 
-    fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
-        sweep::separate_side(self, name, twin)
+    /// Closes a file: frees the clusters of one that has no name any more.
+    pub(super) fn close(&self, file: File) -> io::Result<()> {
+        crash_point!(self.path, "{}", if file.metadata()?.nlink() == 0 { "free" } else { "close" });
+        drop(file);
+        Ok(())
     }
-}
 
-impl Overwrite for Folder {
-    fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
+    pub(super) fn open_in_place(&self, name: &OsStr) -> io::Result<File> {
+        crash_point!(self.path.join(name), "open in place");
+        self.open_synchronous(name)
+    }
+
+    /// Writes one sector, or the file's part of the last one; the drive has the data when this returns.
+    pub(super) fn write_sector(&self, file: &File, index: usize, sector: &[u8]) -> io::Result<()> {
+        crash_point!(self.path, "sector {}", index);
+        let offset = u64::try_from(index.saturating_mul(SECTOR)).map_err(io::Error::other)?;
+        file.write_all_at(sector, offset)
+    }
+
+    pub(super) fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
+        crash_point!(self.path.join(name), "open to write");
         self.open_regular(name, OFlag::O_RDWR)
     }
 
-    fn put(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+    pub(super) fn put(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        crash_point!(self.path, "put {}+{}", offset, bytes.len());
+        file.write_all_at(bytes, offset)
     }
 
-    fn cut(&self, file: &File, size: u64) -> io::Result<()> {
+    pub(super) fn cut(&self, file: &File, size: u64) -> io::Result<()> {
+        crash_point!(self.path, "cut {}", size);
         file.set_len(size)
     }
 }

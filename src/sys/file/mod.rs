@@ -11,26 +11,22 @@ mod folder;
 mod in_place;
 mod overwrite;
 mod replace;
-#[cfg(test)]
-pub(crate) mod seen;
 mod side;
 mod sweep;
 
 pub use crate::sys::file::sweep::{SweepResult, is_temporary, sweep};
 pub(crate) use append::reserve;
 pub use append::{append, tail};
-pub use commit::{
-    commit_side_files, commit_side_files_by, open_current, open_current_by, rename_side_file_by,
-};
-pub(crate) use commit::{current_content, rename_side_file};
+pub(crate) use commit::current_content;
+pub use commit::{commit_side_files, open_current, rename_side_file};
 pub use content::Content;
 pub(crate) use flush::{flush_node, sync_file_system};
 pub use folder::{FileKind, Folder, FolderEntry, Space};
 pub(crate) use in_place::SECTOR;
-pub use in_place::{InPlace, change_in_place, differing};
-pub use overwrite::{Overwrite, overwrite, overwrite_by};
-pub(crate) use replace::try_by;
-pub use replace::{Outcome, Steps, make_folder, remove, remove_folder, replace, replace_by};
+pub use in_place::{change_in_place, differing};
+pub use overwrite::overwrite;
+pub(crate) use replace::rehearse;
+pub use replace::{Outcome, make_folder, remove, remove_folder, replace};
 pub(crate) use side::is_side_file;
 
 use std::fs::{File, OpenOptions};

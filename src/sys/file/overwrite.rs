@@ -7,13 +7,7 @@ use std::io;
 use super::at;
 use super::content::{Content, STEP, fill};
 use super::folder::Folder;
-use super::replace::{Outcome, Steps, remove_side_files};
-
-pub trait Overwrite: Steps {
-    fn open_to_write(&self, name: &OsStr) -> io::Result<File>;
-    fn put(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<()>;
-    fn cut(&self, file: &File, size: u64) -> io::Result<()>;
-}
+use super::replace::{Outcome, remove_side_files};
 
 /// Makes the existing file `name` have `content` by overwriting it from start to end. Needs space only for its growth. Returns
 /// when the new content is on the medium and was read back from there.
@@ -30,27 +24,23 @@ pub trait Overwrite: Steps {
 /// 3. The part past the end of the new content is cut off. A cut leaves the new content, perhaps with an old end, or with an
 ///    entry that still has the old size.
 pub fn overwrite(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    overwrite_by(folder, name, content)
-}
-
-pub fn overwrite_by(steps: &impl Overwrite, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    let file = at(steps.open_to_write(name), "open", name)?;
-    let stale = remove_side_files(steps, name)?;
-    if at(steps.holds(name, content), "compare", name)? {
-        at(steps.sync_folder(), "sync the folder of", name)?;
-        at(steps.flush(), "flush the drive below", name)?;
+    let file = at(folder.open_to_write(name), "open", name)?;
+    let stale = remove_side_files(folder, name)?;
+    if at(folder.holds(name, content), "compare", name)? {
+        at(folder.sync_folder(), "sync the folder of", name)?;
+        at(folder.flush(), "flush the drive below", name)?;
         return Ok(if stale { Outcome::Written } else { Outcome::Unchanged });
     }
     let (old, new) = (file.metadata()?.len(), content.size()?);
     if new > old {
-        extend(steps, name, &file, content, old)?;
+        extend(folder, name, &file, content, old)?;
     }
-    rewrite(steps, name, &file, content, old.min(new))?;
+    rewrite(folder, name, &file, content, old.min(new))?;
     if new < old {
-        at(steps.cut(&file, new), "cut off the end of", name)?;
-        settle(steps, name, &file)?;
+        at(folder.cut(&file, new), "cut off the end of", name)?;
+        settle(folder, name, &file)?;
     }
-    if at(steps.holds(name, content), "read back", name)? {
+    if at(folder.holds(name, content), "read back", name)? {
         return Ok(Outcome::Written);
     }
     Err(io::Error::new(
@@ -60,43 +50,31 @@ pub fn overwrite_by(steps: &impl Overwrite, name: &OsStr, content: &Content<'_>)
 }
 
 /// Writes the part past the end of `old`. On failure the file has its old size again.
-fn extend(
-    steps: &impl Overwrite,
-    name: &OsStr,
-    file: &File,
-    content: &Content<'_>,
-    old: u64,
-) -> io::Result<()> {
+fn extend(folder: &Folder, name: &OsStr, file: &File, content: &Content<'_>, old: u64) -> io::Result<()> {
     let append = || -> io::Result<()> {
         // An interrupted run may have allocated clusters past the end: FAT refuses to grow a chain that is longer than its file, and
         // makes the whole file system read-only (Linux, `fat_chain_add`). Cutting to the file's size frees them.
-        steps.cut(file, old)?;
+        folder.cut(file, old)?;
         let (mut buf, mut offset) = (vec![0; STEP], old);
         loop {
             let n = content.fill(&mut buf, offset)?;
             let Some(part) = buf.get(..n).filter(|p| !p.is_empty()) else { break };
-            steps.put(file, part, offset)?;
+            folder.put(file, part, offset)?;
             offset += u64::try_from(n).unwrap_or(u64::MAX);
         }
         // The table before the entry with the new size, as for a new file.
-        steps.flush()?;
-        settle(steps, name, file)
+        folder.flush()?;
+        settle(folder, name, file)
     };
     append().map_err(|e| {
-        if let Err(also) = steps.cut(file, old).and_then(|()| settle(steps, name, file)) {
+        if let Err(also) = folder.cut(file, old).and_then(|()| settle(folder, name, file)) {
             tracing::warn!("{} has kept a part of a new end: {also}", name.to_string_lossy());
         }
         io::Error::new(e.kind(), format!("extend {}: {e}", name.to_string_lossy()))
     })
 }
 
-fn rewrite(
-    steps: &impl Overwrite,
-    name: &OsStr,
-    file: &File,
-    content: &Content<'_>,
-    end: u64,
-) -> io::Result<()> {
+fn rewrite(folder: &Folder, name: &OsStr, file: &File, content: &Content<'_>, end: u64) -> io::Result<()> {
     let (mut expected, mut there, mut offset) = (vec![0; STEP], vec![0; STEP], 0);
     while offset < end {
         let len = usize::try_from(end - offset).unwrap_or(STEP).min(STEP);
@@ -110,16 +88,16 @@ fn rewrite(
             )));
         }
         if expected != there {
-            at(steps.put(file, expected, offset), "write", name)?;
-            settle(steps, name, file)?;
+            at(folder.put(file, expected, offset), "write", name)?;
+            settle(folder, name, file)?;
         }
         offset += u64::try_from(len).unwrap_or(u64::MAX);
     }
     Ok(())
 }
 
-fn settle(steps: &impl Overwrite, name: &OsStr, file: &File) -> io::Result<()> {
-    at(steps.sync(file), "sync", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)
+fn settle(folder: &Folder, name: &OsStr, file: &File) -> io::Result<()> {
+    at(folder.sync(file), "sync", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)
 }

@@ -1,4 +1,4 @@
-//! The write sequences, over a small trait, so that a test can stop them anywhere.
+//! The write sequences.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,43 +9,7 @@ use super::at;
 use super::content::Content;
 use super::folder::Folder;
 use super::side::is_side_file_by;
-use super::sweep::{is_temporary, temporary_name};
-
-/// The steps that the sequences use. Tests wrap it to fail or stop.
-pub trait Steps {
-    fn names(&self) -> io::Result<Vec<OsString>>;
-    fn same_name(&self, a: &OsStr, b: &OsStr) -> bool;
-    /// Whether a file has `content`, read from the medium, not from the cache.
-    fn holds(&self, name: &OsStr, content: &Content<'_>) -> io::Result<bool>;
-    /// Opens a file, so that its clusters are freed only when it is closed; `None` where it does not exist.
-    fn hold(&self, name: &OsStr) -> io::Result<Option<File>>;
-    fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File>;
-    fn write(&self, file: &File, content: &Content<'_>) -> io::Result<()>;
-    fn sync(&self, file: &File) -> io::Result<()>;
-    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()>;
-    fn unlink(&self, name: &OsStr) -> io::Result<()>;
-    fn make(&self, name: &OsStr) -> io::Result<File>;
-    fn hold_folder(&self, name: &OsStr) -> io::Result<File>;
-    fn unlink_folder(&self, name: &OsStr) -> io::Result<()>;
-    fn sync_folder(&self) -> io::Result<()>;
-    /// Writes back the block device and flushes the drive's cache.
-    fn flush(&self) -> io::Result<()>;
-    /// Another file of the folder that starts at the same cluster, as half a rename leaves it on FAT.
-    fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
-        let _none_elsewhere = name;
-        Ok(None)
-    }
-    /// Gives `twin` clusters of its own, then removes `name`, with which it shared them.
-    fn separate(&self, name: &OsStr, twin: &OsStr) -> io::Result<()> {
-        let _none_elsewhere = (name, twin);
-        Err(io::ErrorKind::Unsupported.into())
-    }
-    /// Closes a file: frees the clusters of one that has no name any more.
-    fn close(&self, file: File) -> io::Result<()> {
-        drop(file);
-        Ok(())
-    }
-}
+use super::sweep::{is_temporary, separate_side, temporary_name};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -60,73 +24,69 @@ pub enum Outcome {
 /// First removes the side files of `fatrw`, complete or not: they would replace the new content. So content that is derived from
 /// the old one must be derived from [`open_current`](super::open_current).
 pub fn replace(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    replace_by(folder, name, content)
-}
-
-pub fn replace_by(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    let stale = remove_side_files(steps, name)?;
-    let outcome = replace_only(steps, name, content)?;
+    let stale = remove_side_files(folder, name)?;
+    let outcome = replace_only(folder, name, content)?;
     Ok(if stale { Outcome::Written } else { outcome })
 }
 
-/// [`replace_by`] without a change to side files.
-pub(super) fn replace_only(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    if at(steps.holds(name, content), "compare", name)? {
+/// [`replace`] without a change to side files.
+pub(super) fn replace_only(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+    if at(folder.holds(name, content), "compare", name)? {
         // Another program may have written it without a flush.
-        at(steps.sync_folder(), "sync the folder of", name)?;
-        at(steps.flush(), "flush the drive below", name)?;
+        at(folder.sync_folder(), "sync the folder of", name)?;
+        at(folder.flush(), "flush the drive below", name)?;
         return Ok(Outcome::Unchanged);
     }
     // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
-    let old = at(steps.hold(name), "open", name)?;
-    let new = replace_temporary(steps, name, content)?;
-    steps.close(new)?;
+    let old = at(folder.hold(name), "open", name)?;
+    let new = replace_temporary(folder, name, content)?;
+    folder.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
-    steps.close(old)?;
+    folder.close(old)?;
     // Flushes the freed clusters: not necessary for safety, but nothing stays open.
-    at(steps.flush(), "flush the drive below", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
     Ok(Outcome::Written)
 }
 
 /// Writes a temporary file and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards.
 /// The new file is still open.
-pub(super) fn replace_temporary(steps: &impl Steps, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-    let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
-    if let Err(e) = fill(steps, &temporary, &new, content) {
+pub(super) fn replace_temporary(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+    let (temporary, new) = create_unique(folder, |t| folder.create(t, content))?;
+    if let Err(e) = fill(folder, &temporary, &new, content) {
         // It never had another name, so its clusters are its own. If this fails too, the next start sweeps it away.
-        if let Err(also) = steps.unlink(&temporary).and_then(|()| steps.sync_folder()) {
+        if let Err(also) = folder.unlink(&temporary).and_then(|()| folder.sync_folder()) {
             tracing::warn!("cannot remove {}: {also}", temporary.to_string_lossy());
         }
         return Err(e);
     }
     // From here on a failure does not remove the temporary file: on the medium it may have become the target.
-    at(steps.rename(&temporary, name), "rename over", name)?;
-    at(steps.sync(&new), "sync", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)?;
+    at(folder.rename(&temporary, name), "rename over", name)?;
+    at(folder.sync(&new), "sync", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
     Ok(new)
 }
 
-/// Whether [`replace_by`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
-pub(crate) fn try_by(steps: &impl Steps, content: &Content<'_>) -> io::Result<()> {
-    let (temporary, new) = create_unique(steps, |t| steps.create(t, content))?;
-    let filled = fill(steps, &temporary, &new, content);
-    let removed = unlink_open(steps, &temporary);
-    steps.close(new)?;
+/// Whether [`replace`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
+pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()> {
+    let (temporary, new) = create_unique(folder, |t| folder.create(t, content))?;
+    let filled = fill(folder, &temporary, &new, content);
+    let removed = unlink_open(folder, &temporary);
+    folder.close(new)?;
     filled.and(removed)
 }
 
 /// The temporary file is completely on the medium when this returns, with its cluster chain: the rename must not reach the
 /// medium before it.
-fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
-    at(steps.write(new, content), "write", temporary)?;
+fn fill(folder: &Folder, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
+    at(folder.write(new, content), "write", temporary)?;
     // The table before the entry that leads into it: the kernel writes the entry with the next `fsync` of the file. In the other
     // order, a cut leaves an entry that leads to clusters which the table has as free.
-    at(steps.flush(), "flush the drive below", temporary)?;
-    at(steps.sync(new), "sync", temporary)?;
-    at(steps.sync_folder(), "sync the folder of", temporary)?;
-    at(steps.flush(), "flush the drive below", temporary)?;
-    if at(steps.holds(temporary, content), "read back", temporary)? {
+    at(folder.flush(), "flush the drive below", temporary)?;
+    at(folder.sync(new), "sync", temporary)?;
+    at(folder.sync_folder(), "sync the folder of", temporary)?;
+    at(folder.flush(), "flush the drive below", temporary)?;
+    if at(folder.holds(temporary, content), "read back", temporary)? {
         return Ok(());
     }
     Err(io::Error::new(
@@ -136,47 +96,47 @@ fn fill(steps: &impl Steps, temporary: &OsStr, new: &File, content: &Content<'_>
 }
 
 /// Removes the side files of `fatrw`, which it would put over the file at its next read. Returns whether there were any.
-pub(super) fn remove_side_files(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
-    let stale = side_files(steps, name)?;
+pub(super) fn remove_side_files(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+    let stale = side_files(folder, name)?;
     for side in &stale {
-        drop_side_file(steps, side)?;
+        drop_side_file(folder, side)?;
     }
     Ok(!stale.is_empty())
 }
 
-pub(super) fn side_files(steps: &impl Steps, name: &OsStr) -> io::Result<Vec<OsString>> {
-    let all = at(steps.names(), "list the folder of", name)?;
-    Ok(all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| steps.same_name(a, b))).collect())
+pub(super) fn side_files(folder: &Folder, name: &OsStr) -> io::Result<Vec<OsString>> {
+    let all = at(folder.names(), "list the folder of", name)?;
+    Ok(all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| folder.same_name(a, b))).collect())
 }
 
 /// Removes a side file. `fatrw` renames one over its file; half a rename leaves two names for the same clusters, and unlinking
 /// one would free those of the other.
-pub(super) fn drop_side_file(steps: &impl Steps, side: &OsStr) -> io::Result<()> {
-    match at(steps.twin(side), "find the clusters of", side)? {
-        Some(twin) => at(steps.separate(side, &twin), "clean up", side),
-        None => unlink_open(steps, side),
+pub(super) fn drop_side_file(folder: &Folder, side: &OsStr) -> io::Result<()> {
+    match at(folder.twin(side), "find the clusters of", side)? {
+        Some(twin) => at(separate_side(folder, side, &twin), "clean up", side),
+        None => unlink_open(folder, side),
     }
 }
 
 /// Removes a name; its clusters are freed only after the entry has gone from the medium.
-fn unlink_open(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
-    let held = at(steps.hold(name), "open", name)?;
-    at(steps.unlink(name), "remove", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)?;
+fn unlink_open(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    let held = at(folder.hold(name), "open", name)?;
+    at(folder.unlink(name), "remove", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
     match held {
         Some(file) => {
-            steps.close(file)?;
-            at(steps.flush(), "flush the drive below", name)
+            folder.close(file)?;
+            at(folder.flush(), "flush the drive below", name)
         }
         None => Ok(()),
     }
 }
 
 /// Removes a regular file with its side files; returns whether it existed. On the medium the file is complete or gone.
-pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
-    remove_side_files(steps, name)?;
-    match unlink_open(steps, name) {
+pub fn remove(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+    remove_side_files(folder, name)?;
+    match unlink_open(folder, name) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -187,9 +147,9 @@ pub fn remove(steps: &impl Steps, name: &OsStr) -> io::Result<bool> {
 /// [`make_folder`] both names lead to the same cluster. The removal would free that cluster, and the next file that is written there
 /// would share it with the temporary folder, so that a repair (`fsck.fat -a`) could cut the file off. No system call shows the
 /// clusters of a folder on FAT.
-pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
-    for other in at(steps.names(), "list the folder of", name)?.iter().filter(|n| is_temporary(n)) {
-        match steps.hold_folder(other) {
+pub fn remove_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    for other in at(folder.names(), "list the folder of", name)?.iter().filter(|n| is_temporary(n)) {
+        match folder.hold_folder(other) {
             // A file, or removed meanwhile.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::NotFound) => {}
             Err(e) => return at(Err(e), "open", other),
@@ -199,31 +159,28 @@ pub fn remove_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
             }
         }
     }
-    let held = at(steps.hold_folder(name), "open", name)?;
-    at(steps.unlink_folder(name), "remove", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)?;
-    steps.close(held)?;
-    at(steps.flush(), "flush the drive below", name)
+    let held = at(folder.hold_folder(name), "open", name)?;
+    at(folder.unlink_folder(name), "remove", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
+    folder.close(held)?;
+    at(folder.flush(), "flush the drive below", name)
 }
 
 /// Creates a folder. It gets its name only after it is on the medium, empty: otherwise a cut could leave an entry that leads to a
 /// cluster with other content.
-pub fn make_folder(steps: &impl Steps, name: &OsStr) -> io::Result<()> {
-    let (temporary, made) = create_unique(steps, |t| steps.make(t))?;
-    at(steps.sync(&made), "sync", &temporary)?;
-    at(steps.sync_folder(), "sync the folder of", &temporary)?;
-    at(steps.flush(), "flush the drive below", &temporary)?;
-    at(steps.rename(&temporary, name), "rename to", name)?;
-    at(steps.sync(&made), "sync", name)?;
-    at(steps.sync_folder(), "sync the folder of", name)?;
-    at(steps.flush(), "flush the drive below", name)
+pub fn make_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    let (temporary, made) = create_unique(folder, |t| folder.make(t))?;
+    at(folder.sync(&made), "sync", &temporary)?;
+    at(folder.sync_folder(), "sync the folder of", &temporary)?;
+    at(folder.flush(), "flush the drive below", &temporary)?;
+    at(folder.rename(&temporary, name), "rename to", name)?;
+    at(folder.sync(&made), "sync", name)?;
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)
 }
 
-fn create_unique(
-    steps: &impl Steps,
-    make: impl Fn(&OsStr) -> io::Result<File>,
-) -> io::Result<(OsString, File)> {
+fn create_unique(folder: &Folder, make: impl Fn(&OsStr) -> io::Result<File>) -> io::Result<(OsString, File)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = None;
     for _ in 0..64 {
@@ -231,7 +188,7 @@ fn create_unique(
         let mixed = clock.subsec_nanos() ^ std::process::id().rotate_left(12);
         let name = temporary_name(mixed.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed)));
         // Checked before it is created: on FAT `O_EXCL` alone does not see short names of other files.
-        if at(steps.names(), "look for", &name)?.iter().any(|n| steps.same_name(n, &name)) {
+        if at(folder.names(), "look for", &name)?.iter().any(|n| folder.same_name(n, &name)) {
             continue;
         }
         match make(&name) {

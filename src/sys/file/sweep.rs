@@ -16,7 +16,8 @@ use nix::sys::statvfs::FsFlags;
 use super::at;
 use super::content::Content;
 use super::folder::{FileKind, Folder, lock};
-use super::replace::{Steps, remove, replace_temporary};
+use super::replace::{remove, replace_temporary};
+use crate::sys::crash_point::crash_point;
 
 #[allow(unsafe_code, missing_docs)]
 mod ioctl {
@@ -56,6 +57,7 @@ type Swept = Vec<(OsString, SweepResult)>;
 /// Removes what an interrupted [`replace`](super::replace) has left in a folder (not in subfolders). Call it before anything in
 /// that folder is replaced or removed: only until then can a temporary file that shares its clusters be recognised.
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
+    crash_point!(folder.path(), "sweep");
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
     let mut swept = Swept::new();
     for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_temporary(n)) {

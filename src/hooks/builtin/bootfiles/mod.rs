@@ -6,7 +6,6 @@
 
 mod call;
 mod fingerprint;
-mod hands;
 mod plan;
 mod release;
 mod rules;
@@ -19,7 +18,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use call::{Call, VARIABLES};
-pub use hands::{Hands, OwnHands};
 pub use rules::{Board, FINGERPRINT};
 pub use run::Deployed;
 
@@ -122,10 +120,6 @@ fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
 
 /// A repeated run completes an interrupted one, for the same release or for another.
 pub fn deploy(request: &Request) -> Result<Deployed> {
-    deploy_by(request, &OwnHands)
-}
-
-pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     mounted(request)?;
     let release = release::list(&request.source)?;
     let choice = rules::choose(release, &request.board, request.encrypted);
@@ -140,7 +134,7 @@ pub fn deploy_by(request: &Request, hands: &impl Hands) -> Result<Deployed> {
     if plan.changes() || is_recorded_for_another(request) {
         record(request)?;
     }
-    run::Deployment::new(request, &dest, plan, hands).run()
+    run::Deployment::new(request, &dest, plan).run()
 }
 
 /// Updates the fingerprints after the selection has changed: hooks of an update, a verdict and a bootloader that counts change it after

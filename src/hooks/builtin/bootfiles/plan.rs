@@ -13,7 +13,7 @@ use crate::boot_state::envblock::{EnvBlock, ROOT};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
-use crate::sys::file::{Content, FileKind, Folder, FolderEntry, Steps as _, is_side_file};
+use crate::sys::file::{Content, FileKind, Folder, FolderEntry, is_side_file};
 
 /// The logo's name before 2018. Owners have replaced that file.
 const OLD_LOGO: &str = "splash/resin-logo.png";

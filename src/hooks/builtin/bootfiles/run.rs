@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::FileTimes;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::fingerprint;
-use super::hands::Hands;
 use super::plan::{Origin, Plan, Step, new_config_json};
 use super::release;
 use super::rules::Choice;
 use super::{Purpose, Request};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::error::Result;
-use crate::sys::file::{self, Content, Folder, Outcome, Steps as _};
+use crate::sys::crash_point::crash_point;
+use crate::sys::file::{self, Content, Folder, Outcome};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deployed {
@@ -48,18 +50,17 @@ enum Made {
     Folder(PathBuf),
 }
 
-pub(super) struct Deployment<'a, H> {
+pub(super) struct Deployment<'a> {
     request: &'a Request,
     dest: &'a Destination,
     plan: Plan,
-    hands: &'a H,
     made: Vec<Made>,
     done: Deployed,
 }
 
-impl<'a, H: Hands> Deployment<'a, H> {
-    pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan, hands: &'a H) -> Self {
-        Deployment { request, dest, plan, hands, made: Vec::new(), done: Deployed::default() }
+impl<'a> Deployment<'a> {
+    pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan) -> Self {
+        Deployment { request, dest, plan, made: Vec::new(), done: Deployed::default() }
     }
 
     pub(super) fn run(mut self) -> Result<Deployed> {
@@ -161,7 +162,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
             if let Walk::Missing = self.dest.walk(each)? {
                 // First, since the folder may exist although its creation fails.
                 self.made.push(Made::Folder(each.to_owned()));
-                self.dest.make_by(each, |folder, name| self.hands.make_folder(folder, name))?;
+                self.dest.make(each)?;
             }
         }
         match self.dest.walk(path)? {
@@ -172,13 +173,13 @@ impl<'a, H: Hands> Deployment<'a, H> {
 
     /// Without space for a second copy, an undo overwrites the file in place.
     fn put(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-        match self.hands.replace(folder, name, content) {
+        match file::replace(folder, name, content) {
             Err(e) if e.kind() == io::ErrorKind::StorageFull && self.may_overwrite(folder, name) => {
                 tracing::warn!(
                     "no space for a second copy of {}; overwriting it in place",
                     folder.path().join(name).display()
                 );
-                self.hands.overwrite(folder, name, content)
+                file::overwrite(folder, name, content)
             }
             other => other,
         }
@@ -192,7 +193,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
         for path in &plan.obsolete {
             let (Walk::There(folder), name) = self.dest.parent(path)? else { continue };
             tracing::info!("removing {}", folder.path().join(name).display());
-            if self.hands.remove(&folder, name).map_err(|e| failed(&folder, name, e))? {
+            if file::remove(&folder, name).map_err(|e| failed(&folder, name, e))? {
                 self.done.removed += 1;
             }
         }
@@ -205,7 +206,7 @@ impl<'a, H: Hands> Deployment<'a, H> {
             let (Walk::There(folder), name) = self.dest.parent(&step.to)? else { continue };
             // A repeated run that changes nothing must not write for this alone.
             if plan.changes()
-                && let Err(e) = self.hands.touch(&folder, name)
+                && let Err(e) = touch(&folder, name)
             {
                 tracing::warn!("cannot set the time of {}: {e}", folder.path().join(name).display());
             }
@@ -248,8 +249,12 @@ impl<'a, H: Hands> Deployment<'a, H> {
                 continue;
             }
             let removed = match made {
-                Made::File(_) => self.hands.remove(&folder, name).map(drop),
-                Made::Folder(_) => self.hands.remove_folder(&folder, name),
+                Made::File(_) => file::remove(&folder, name).map(drop),
+                // Temporary files of interrupted writes may be in it.
+                Made::Folder(_) => folder
+                    .enter(name)
+                    .and_then(|made| file::sweep(&made))
+                    .and_then(|_| file::remove_folder(&folder, name)),
             };
             match removed {
                 Ok(()) => tracing::info!("removed {} again", folder.path().join(name).display()),
@@ -257,4 +262,12 @@ impl<'a, H: Hands> Deployment<'a, H> {
             }
         }
     }
+}
+
+/// Sets the time of a file to now. On FAT this rewrites one sector of its folder, with only the time changed; it need not outlast a
+/// power cut.
+fn touch(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    crash_point!(folder.path().join(name), "touch");
+    let now = SystemTime::now();
+    folder.open_file(name)?.set_times(FileTimes::new().set_accessed(now).set_modified(now))
 }

@@ -14,7 +14,7 @@ use crate::disk::{Facts, resolve};
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
 use crate::slot::Root;
-use crate::sys::file::{self, FileKind, Folder, Steps as _};
+use crate::sys::file::{self, FileKind, Folder};
 
 const FOR_BIOS: &str = "/mnt/boot/grub";
 const FOR_UEFI: &str = "/mnt/boot/EFI/BOOT";

@@ -9,7 +9,7 @@ use crate::state::phase::Marked;
 use crate::update::preflight::Device;
 use crate::update::undo::{self, EndHooks, Restore, Undo, Undone};
 
-pub(crate) struct Update<'a> {
+pub struct Update<'a> {
     pub request: &'a Request,
     /// `None` where an image is being built.
     pub device: Option<&'a Device>,
@@ -19,7 +19,7 @@ pub(crate) struct Update<'a> {
 }
 
 impl Update<'_> {
-    pub(crate) fn run(&self) -> Result<Installed> {
+    pub fn run(&self) -> Result<Installed> {
         if let Some(device) = self.device {
             files::sweep(&self.request.paths);
             self.undo_earlier(device)?;
@@ -163,6 +163,3 @@ impl Update<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,13 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::config::paths::Paths;
-use crate::slot::Slot;
-use crate::sys::file;
 use crate::tree::{GIB, MIB, Tree};
+use copal::config::paths::Paths;
+use copal::slot::Slot;
+use copal::sys::crash_point::{self, Armed};
+use copal::sys::file;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Loader {
+pub(crate) enum Loader {
     Uboot,
     Grub,
     Balena,
@@ -37,7 +38,7 @@ impl Loader {
         }
     }
 
-    pub(super) fn hook(self) -> &'static str {
+    pub(crate) fn hook(self) -> &'static str {
         match self {
             Loader::Uboot => "99-resin-uboot",
             Loader::Grub => "99-resin-grub",
@@ -47,18 +48,18 @@ impl Loader {
 }
 
 /// What lasts, by path: boot partition, state partition, and the content of the two slots.
-pub(super) type Lasting = BTreeMap<String, Vec<u8>>;
+pub(crate) type Lasting = BTreeMap<String, Vec<u8>>;
 
-pub(super) fn slot_file(slot: Slot) -> String {
+pub(crate) fn slot_file(slot: Slot) -> String {
     format!("mnt/slots/{slot}")
 }
 
-pub(super) fn content(state: &Lasting, slot: Slot) -> &str {
+pub(crate) fn content(state: &Lasting, slot: Slot) -> &str {
     std::str::from_utf8(&state[&slot_file(slot)]).unwrap()
 }
 
 /// The boot selection, read without copal's code: root, on trial, count.
-pub(super) fn selection(loader: Loader, state: &Lasting) -> (Slot, bool, u32) {
+pub(crate) fn selection(loader: Loader, state: &Lasting) -> (Slot, bool, u32) {
     let value = |file: &str, key: &str| -> Option<String> {
         let text = String::from_utf8_lossy(state.get(file)?).into_owned();
         let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))?;
@@ -95,7 +96,7 @@ fn count(loader: Loader, state: &mut Lasting, count: u32) {
 }
 
 /// From power-on to userspace: the slot that boots, or why none does. `lives`: which slots reach userspace.
-pub(super) fn boot(
+pub(crate) fn boot(
     loader: Loader,
     state: &mut Lasting,
     lives: impl Fn(&Lasting, Slot) -> bool,
@@ -120,11 +121,12 @@ pub(super) fn boot(
     Err("boots no system at all")
 }
 
-pub(super) struct Machine {
+pub(crate) struct Machine {
     tree: Tree,
     pub loader: Loader,
     pub running: Slot,
     seen: Rc<RefCell<Seen>>,
+    armed: RefCell<Option<Armed>>,
 }
 
 #[derive(Default)]
@@ -137,6 +139,15 @@ struct Seen {
 }
 
 impl Seen {
+    /// Before each change: a place for a cut.
+    fn change(&mut self, root: &Path, path: &Path) {
+        self.catch_up(root);
+        if name_of(root, path).is_some() {
+            self.cuts.push(self.now.clone());
+        }
+        self.changing = Some(path.to_owned());
+    }
+
     fn catch_up(&mut self, root: &Path) {
         let Some(path) = self.changing.take() else { return };
         let Some(name) = name_of(root, &path) else { return };
@@ -148,7 +159,7 @@ impl Seen {
 }
 
 impl Machine {
-    pub(super) fn new(loader: Loader, running: Slot) -> Machine {
+    pub(crate) fn new(loader: Loader, running: Slot) -> Machine {
         // In memory: there is no drive to flush.
         let mut tree = Tree::in_folder(Path::new("/dev/shm"));
         tree.disk("sda", "8:0", 8 * MIB).folder("/run/udev/data").folder("/mnt/data");
@@ -167,11 +178,11 @@ impl Machine {
             tree.folder("/sys/firmware/efi");
         }
         tree.link("/resin-boot", &format!("releases/{running}/resin-boot"));
-        Machine { tree, loader, running, seen: Rc::default() }
+        Machine { tree, loader, running, seen: Rc::default(), armed: RefCell::default() }
     }
 
     /// Power on: only what lasts is there. From now on each change is a place for a cut.
-    pub(super) fn start(&self, state: &Lasting) {
+    pub(crate) fn start(&self, state: &Lasting) {
         let root = self.paths().root().to_owned();
         for folder in PARTITIONS.iter().chain(&["run/copal", "releases"]) {
             drop(fs::remove_dir_all(root.join(folder)));
@@ -189,29 +200,28 @@ impl Machine {
         }
         *self.seen.borrow_mut() = Seen { now: state.clone(), ..Seen::default() };
         let seen = self.seen.clone();
-        file::seen::each_change(move |path| {
-            let mut seen = seen.borrow_mut();
-            seen.catch_up(&root);
-            if name_of(&root, &path).is_some() {
-                let now = seen.now.clone();
-                seen.cuts.push(now);
+        let armed = crash_point::arm(move |step, path| {
+            // Of the steps in place: related bytes fit one sector.
+            if ["rename", "unlink", "open in place"].iter().any(|change| step.starts_with(change)) {
+                seen.borrow_mut().change(&root, path);
             }
-            seen.changing = Some(path);
+            Ok(())
         });
+        *self.armed.borrow_mut() = Some(armed);
     }
 
-    pub(super) fn lose_other(&self) {
+    pub(crate) fn lose_other(&self) {
         let table = self.paths().at("/proc/self/mountinfo");
         let text = fs::read_to_string(&table).unwrap();
         let left = text.split_inclusive('\n').filter(|line| !line.contains(" /mnt/sysroot/inactive "));
         fs::write(&table, left.collect::<String>()).unwrap();
     }
 
-    pub(super) fn paths(&self) -> Paths {
+    pub(crate) fn paths(&self) -> Paths {
         self.tree.paths()
     }
 
-    pub(super) fn release(&self, slot: Slot) -> PathBuf {
+    pub(crate) fn release(&self, slot: Slot) -> PathBuf {
         self.paths().at(format!("/releases/{slot}/resin-boot"))
     }
 
@@ -225,8 +235,8 @@ impl Machine {
     }
 
     /// What every cut has left, and what the device has at the end.
-    pub(super) fn stop(&self) -> (Vec<Lasting>, Lasting) {
-        file::seen::no_more();
+    pub(crate) fn stop(&self) -> (Vec<Lasting>, Lasting) {
+        drop(self.armed.take());
         let end = self.now();
         let mut seen = self.seen.borrow_mut();
         seen.catch_up(self.paths().root());
@@ -238,16 +248,17 @@ impl Machine {
         lasting(self.paths().root())
     }
 
-    pub(super) fn fill(&self, slot: Slot, content: &str) {
-        file::seen::change(&self.paths().at(slot_file(slot)));
+    pub(crate) fn fill(&self, slot: Slot, content: &str) {
+        let paths = self.paths();
+        self.seen.borrow_mut().change(paths.root(), &paths.at(slot_file(slot)));
         fs::write(self.paths().at(slot_file(slot)), content).unwrap();
         self.lay_out_release(slot);
     }
 }
 
-pub(super) const BOOT_FILES: [&str; 2] = ["board.dtb", "overlays/wifi.dtbo"];
+pub(crate) const BOOT_FILES: [&str; 2] = ["board.dtb", "overlays/wifi.dtbo"];
 
-pub(super) fn boot_files(state: &Lasting) -> Option<&str> {
+pub(crate) fn boot_files(state: &Lasting) -> Option<&str> {
     let all = BOOT_FILES
         .map(|name| state.get(&format!("mnt/boot/{name}")).map(|b| std::str::from_utf8(b).unwrap()));
     all.iter().all(|f| *f == all[0]).then_some(all[0]).flatten()
@@ -294,7 +305,7 @@ fn anonymous(name: &str, bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Root A with its boot files, selected for good.
-pub(super) fn factory(loader: Loader) -> Lasting {
+pub(crate) fn factory(loader: Loader) -> Lasting {
     let mut state = Lasting::new();
     state.insert(slot_file(Slot::A), b"v1".into());
     state.insert(slot_file(Slot::B), b"empty".into());

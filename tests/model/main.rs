@@ -4,9 +4,12 @@
 //! The programs are the real ones, on the files of a made-up device. The container engine, the health checks, the reboot and the bootloader
 //! are replaced. A change is one rename, removal or sector; cuts within one of these are tested elsewhere (`tests/bootloader/cuts.rs`,
 //! `tests/guest/hooks.rs`).
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod lost_engine;
 mod machine;
+#[path = "../common/tree.rs"]
+mod tree;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -14,23 +17,23 @@ use std::io::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
-use machine::{Lasting, Loader, Machine, boot, boot_files, content, factory, selection};
+use copal::config::rollback_conf::RollbackConf;
+use copal::disk::Facts;
+use copal::engine::{Hostapp, Image};
+use copal::error::{Code, Error, Result};
+use copal::hooks;
+use copal::hooks::builtin::BUILTINS;
+use copal::hooks::builtin::bootfiles::{self, Purpose, Request};
+use copal::rollback::{Context, Platform, altboot, boot_check, clear_bootcount, commit_hooks, health};
+use copal::slot::{Roots, Slot};
+use copal::state::history::{Check, CheckResult};
+use copal::state::phase::{Phase, observe};
+use copal::update::installer::{Installer, When};
+use copal::update::preflight::Device;
+use copal::update::steps::Update;
+use copal::update::{self, Source};
 
-use super::{Context, Platform, altboot, boot_check, clear_bootcount, commit_hooks, health};
-use crate::config::rollback_conf::RollbackConf;
-use crate::disk::Facts;
-use crate::engine::{Hostapp, Image};
-use crate::error::{Code, Error, Result};
-use crate::hooks;
-use crate::hooks::builtin::BUILTINS;
-use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
-use crate::slot::{Roots, Slot};
-use crate::state::history::{Check, CheckResult};
-use crate::state::phase::{Phase, observe};
-use crate::update::installer::{Installer, When};
-use crate::update::preflight::Device;
-use crate::update::steps::Update;
-use crate::update::{self, Source};
+use machine::{Lasting, Loader, Machine, boot, boot_files, content, factory, selection};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
@@ -109,7 +112,7 @@ impl Installer for Engine<'_> {
     }
 
     fn keep(&self) -> Result<()> {
-        crate::state::files::keep_vpn_state(&self.machine.paths(), true)
+        copal::state::files::keep_vpn_state(&self.machine.paths(), true)
     }
 
     fn install(&self) -> Result<(Image, Hostapp)> {
@@ -418,7 +421,8 @@ fn run(loader: Loader, health: Health) {
     model.explore();
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
     // Not captured by the test: every log shows how far this reaches.
-    writeln!(std::io::stdout(), "{loader:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "{loader:?}, {health:?}: {states} states, {runs} runs, {cuts} cuts").unwrap();
     let complaints: Vec<String> = model
         .complaints
         .iter()

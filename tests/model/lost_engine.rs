@@ -1,17 +1,24 @@
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+//! An update that loses its engine: hooks that may still run are ended before the update is undone.
 
 use std::cell::{Cell, RefCell};
 
-use super::*;
-use crate::config::paths::Paths;
-use crate::disk::Facts;
-use crate::engine::Hostapp;
-use crate::hooks::Context;
-use crate::hooks::builtin::BUILTINS;
-use crate::slot::{Roots, Slot};
-use crate::state::phase::{Phase, observe};
 use crate::tree::{GIB, MIB, Tree};
-use crate::update::Source;
+use copal::boot_state;
+use copal::config::paths::Paths;
+use copal::disk::Facts;
+use copal::engine::Hostapp;
+use copal::engine::Image;
+use copal::error::{Code, Error, Result};
+use copal::hooks::Context;
+use copal::hooks::builtin::BUILTINS;
+use copal::slot::{Roots, Slot};
+use copal::state::files::{self, Trial};
+use copal::state::phase::{Phase, observe};
+use copal::update::Request;
+use copal::update::Source;
+use copal::update::installer::{Installer, When};
+use copal::update::preflight::Device;
+use copal::update::steps::Update;
 
 /// Runs slot A; the bootloader is U-Boot.
 fn device() -> Tree {
@@ -165,6 +172,6 @@ fn hooks_that_cannot_be_ended_are_reported_and_handled_at_the_next_boot() {
 
     let tree = device();
     lost(&tree, true, false, true);
-    std::fs::remove_dir_all(tree.paths().run_files()).unwrap();
+    std::fs::remove_dir_all(tree.paths().at("/run/copal")).unwrap();
     assert_eq!(phase(&tree.paths()), Phase::Cleanup, "the next boot");
 }

@@ -1,0 +1,66 @@
+//! Points at which a test observes, fails or cuts off the calling thread: a power cut is every point failing from one on.
+//!
+//! Only the tests' own builds have the feature `crash-points`. Without it a point is no code at all (`tests/static_build.rs`).
+
+#[cfg(feature = "crash-points")]
+use std::{cell::RefCell, error, ffi::OsString, fmt, io, path::Path};
+
+/// `crash_point!(path, "step {}", argument)`: the path that the next call changes, and what that call does.
+macro_rules! crash_point {
+    ($path:expr, $step:literal $(, $argument:expr)*) => {
+        #[cfg(feature = "crash-points")]
+        $crate::sys::crash_point::reach(&$path, &format!(concat!("crash-point ", $step) $(, $argument)*))?;
+    };
+}
+pub(crate) use crash_point;
+
+#[cfg(feature = "crash-points")]
+type Handler = Box<dyn FnMut(&str, &Path) -> io::Result<()>>;
+
+#[cfg(feature = "crash-points")]
+thread_local! {
+    static HANDLER: RefCell<Option<Handler>> = const { RefCell::new(None) };
+}
+
+/// Disarms the points when it is dropped.
+#[cfg(feature = "crash-points")]
+#[must_use]
+pub struct Armed;
+
+#[cfg(feature = "crash-points")]
+impl Drop for Armed {
+    fn drop(&mut self) {
+        HANDLER.take();
+    }
+}
+
+/// Hands each point that this thread reaches to `handler`. Its error is that of the call that would have come next, which is not made.
+/// What the handler itself calls reaches no point.
+#[cfg(feature = "crash-points")]
+pub fn arm(handler: impl FnMut(&str, &Path) -> io::Result<()> + 'static) -> Armed {
+    HANDLER.replace(Some(Box::new(handler)));
+    Armed
+}
+
+#[cfg(feature = "crash-points")]
+pub(crate) fn reach(path: &Path, step: &str) -> io::Result<()> {
+    let Some(mut handler) = HANDLER.take() else { return Ok(()) };
+    let result = handler(step.strip_prefix("crash-point ").unwrap_or(step), path);
+    HANDLER.replace(Some(handler));
+    result
+}
+
+/// An error of the handler that stands for the result of the next call: only a FAT after a power cut gives it.
+#[cfg(feature = "crash-points")]
+#[derive(Debug)]
+pub struct Answer(pub OsString);
+
+#[cfg(feature = "crash-points")]
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the answer {:?}", self.0)
+    }
+}
+
+#[cfg(feature = "crash-points")]
+impl error::Error for Answer {}
