@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::daemon::Daemon;
+use crate::kit::storage_daemon::Daemon;
 use crate::support::*;
 
 /// A loop device on a file that a storage daemon exports. The device goes before the daemon does.

@@ -152,7 +152,7 @@ impl Drop for Disk {
 
 #[test]
 fn a_set_on_a_real_disk_is_written_around_its_table() {
-    if !crate::needs::can_run("a_set_on_a_real_disk_is_written_around_its_table") {
+    if !crate::kit::needs::can_run("a_set_on_a_real_disk_is_written_around_its_table") {
         return;
     }
     let release = Release::new();

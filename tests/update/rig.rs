@@ -3,9 +3,6 @@
 //! Everything of it lives in its own mount and PID namespaces, where `reboot(2)` ends the namespace only. A process in there
 //! stands for the system's first one; commands are run beside it.
 
-#[path = "../common/needs.rs"]
-mod needs;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -13,10 +10,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub use crate::ended::wait;
 use crate::image::Release;
+pub use crate::kit::ended::wait;
 
-pub use needs::can_run;
+pub use crate::kit::needs::can_run;
 
 /// Longer than anything here takes, on a machine that has much else to do.
 const LIMIT: Duration = Duration::from_secs(300);

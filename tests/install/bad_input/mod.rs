@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use crate::daemon::Daemon;
+use crate::kit::storage_daemon::Daemon;
 use crate::rig::{Disk, MIB, Rig, can_run};
 use crate::stderr;
 

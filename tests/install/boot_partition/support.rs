@@ -1,0 +1,91 @@
+//! Folder trees as maps, and what the tests need of the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use copal::boot_files::install::{Contents, Destination, Install};
+use copal::config::flasher_conf::{FlasherConf, RawConf};
+use copal::error::Result;
+
+pub use crate::kit::files::{Tree, make, see, tree};
+pub use crate::kit::needs::can_run;
+
+/// A medium, a destination, a configuration.
+pub struct Rig {
+    pub dir: tempfile::TempDir,
+    pub medium: PathBuf,
+    pub dest: PathBuf,
+    pub config: PathBuf,
+}
+
+impl Rig {
+    pub fn new(medium: &[(&str, &str)], dest: &[(&str, &str)]) -> Rig {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let rig = Rig { medium: at("boot"), dest: at("internal_boot"), config: at("config.json"), dir };
+        for folder in [&rig.medium, &rig.dest] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(&rig.config, "{\"uuid\":\"abc\"}").unwrap();
+        make(&rig.medium, &tree(medium));
+        make(&rig.dest, &tree(dest));
+        rig
+    }
+
+    pub fn gather(&self, conf: &str) -> Result<Contents> {
+        Contents::gather(&self.medium, &parse(conf)?, &self.config, Install::Plain)
+    }
+
+    pub fn open(&self) -> Destination {
+        Destination::open(&self.dest, None).unwrap()
+    }
+
+    pub fn see(&self) -> Tree {
+        see(&self.dest)
+    }
+}
+
+pub fn parse(conf: &str) -> Result<FlasherConf> {
+    FlasherConf::from_raw(RawConf::parse(conf, Path::new("/etc/resin-init-flasher.conf"))?)
+}
+
+/// Runs a tool that must succeed.
+pub fn tool(argv: &[&str]) -> String {
+    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
+    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Undoes something when the test ends, also by a failure.
+pub struct Undo(pub Vec<String>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Err(e) = Command::new(&self.0[0]).args(&self.0[1..]).output() {
+            eprintln!("cannot clean up: {e}");
+        }
+    }
+}
+
+/// A loop device with an ext4, which stands for a partition here.
+pub struct Ext4 {
+    pub node: PathBuf,
+    _detach: Undo,
+}
+
+impl Ext4 {
+    pub fn new(dir: &Path, name: &str, mib: u64) -> Ext4 {
+        let file = dir.join(name);
+        std::fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        let file = file.to_str().unwrap();
+        tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "resin-boot", file]);
+        let node = tool(&["losetup", "-f", "--show", file]).trim().to_owned();
+        Ext4 { _detach: Undo(vec!["losetup".into(), "-d".into(), node.clone()]), node: node.into() }
+    }
+}
+
+/// A tmpfs of a few kilobytes.
+pub fn small(at: &Path, kib: u64) -> Undo {
+    tool(&["mount", "-t", "tmpfs", "-o", &format!("size={kib}k"), "small", at.to_str().unwrap()]);
+    Undo(vec!["umount".into(), at.to_str().unwrap().into()])
+}
