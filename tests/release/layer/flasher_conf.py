@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CLASS = Path(__file__).resolve().parents[2] / "recipes/classes/copal_flasher_conf.bbclass"
+CLASS = Path(__file__).resolve().parents[3] / "recipes/classes/copal_flasher_conf.bbclass"
 
 
 class Variables:

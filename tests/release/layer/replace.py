@@ -18,7 +18,7 @@ from typing import Any
 
 from standin import Data, Stop, bb, functions
 
-TOP = Path(__file__).resolve().parents[2]
+TOP = Path(__file__).resolve().parents[3]
 CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_replace")]
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 OWN = "/layers/meta-balena-common/recipes-support/own/files"
