@@ -91,7 +91,7 @@ ln -s /run /run/root/run
 /lib/systemd/systemd-journald & journald=$!
 trap 'kill $journald' EXIT
 for i in $(seq 200); do [ ! -S /run/systemd/journal/socket ] || break; sleep 0.05; done
-for test in journal::a_legacy_name_speaks_in_both_places journal::an_entry_of_any_size_arrives; do
+for test in systemd::journal::a_legacy_name_speaks_in_both_places systemd::journal::an_entry_of_any_size_arrives; do
     "$1" "$test" --exact --test-threads=1 >/dev/null 2>&1
 done
 for i in $(seq 200); do
