@@ -6,8 +6,10 @@
 mod kit {
     pub mod files;
     pub mod let_go;
+    pub mod log;
     pub mod loops;
     pub mod needs;
+    pub mod process;
     pub mod tree;
 }
 

@@ -5,11 +5,11 @@
 #[path = "../kit"]
 mod kit {
     pub mod dbus;
-    pub mod ended;
     pub mod image_archive;
     pub mod mount_namespace;
     pub mod needs;
     pub mod old_kernel;
+    pub mod process;
     pub mod stub_engine;
 }
 

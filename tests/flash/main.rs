@@ -5,6 +5,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod process;
     pub mod storage_daemon;
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+pub use crate::kit::process::tool;
+
 pub const MIB: u64 = 1 << 20;
 
 /// A folder on a disk: `/tmp` may be a tmpfs, on which direct I/O and holes are another thing.
@@ -16,13 +18,6 @@ pub fn folder() -> tempfile::TempDir {
 /// Says why a test cannot run here. `./dev test` lists these lines.
 pub fn not_run(test: &str, why: &str) {
     eprintln!("not run: {test}: {why}");
-}
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 pub fn copal() -> Command {

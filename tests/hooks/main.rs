@@ -5,7 +5,9 @@
 #[path = "../kit"]
 mod kit {
     pub mod added;
+    pub mod log;
     pub mod needs;
+    pub mod process;
     pub mod tree;
 }
 

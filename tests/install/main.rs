@@ -6,9 +6,10 @@
 mod kit {
     pub mod files;
     pub mod let_go;
+    pub mod log;
     pub mod needs;
     pub mod old_kernel;
-    pub mod root;
+    pub mod process;
     pub mod schema;
     pub mod storage_daemon;
 }
@@ -25,14 +26,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
 use crate::kit::schema;
+use kit::process::stderr;
 use rig::{CONFIG_JSON, MIB, Rig, can_run, image};
 
 /// What the event says by which an owner takes the old system for lost.
 pub const STARTED: &str = ": flashing ";
-
-pub fn stderr(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
 
 fn assert_ok(out: &Output) {
     assert!(

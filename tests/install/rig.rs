@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub use crate::kit::needs::can_run;
+pub use crate::kit::process::tool;
 
 pub const MIB: usize = 1 << 20;
 
@@ -20,13 +21,6 @@ const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kit/blkpg.py");
 
 /// Longer than any run here takes; a hang fails with its output so far.
 const LIMIT: Duration = Duration::from_secs(100);
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("install-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()

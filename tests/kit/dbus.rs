@@ -15,8 +15,8 @@ use tokio::runtime::Handle;
 use zbus::wire::{ObjectPath, OwnedFd, OwnedObjectPath, Variant};
 use zbus::{Connection, Message, MessageStream, message};
 
-use super::ended::Ended;
 use super::needs::has;
+use super::process::Ended;
 
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 

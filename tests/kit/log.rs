@@ -1,91 +1,57 @@
-//! A root folder with programs, and the log.
+//! What is logged.
 #![allow(dead_code)] // no test program uses all of it
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
 use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
 
-/// A root folder.
-pub struct Root(TempDir);
+/// A line of the log: `LEVEL message`, and the fields of the journal.
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub text: String,
+    pub fields: BTreeMap<&'static str, String>,
+}
 
-impl Root {
-    pub fn new() -> Self {
-        Root(tempfile::tempdir().unwrap())
-    }
-
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub fn at(&self, path: &str) -> PathBuf {
-        self.0.path().join(path.trim_start_matches('/'))
-    }
-
-    /// A file with `text`, mode 0755. Another process writes it: a descriptor that is open for writing in this one
-    /// would be open for an instant in what other tests start, and the kernel would not run the file (ETXTBSY).
-    pub fn program(&self, path: &str, text: &str) -> PathBuf {
-        let path = self.at(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let status = Command::new("sh")
-            .args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""])
-            .arg(&path)
-            .arg(text)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        path
-    }
-
-    /// What the file holds; nothing where it is missing.
-    pub fn read(&self, path: &str) -> String {
-        std::fs::read_to_string(self.at(path)).unwrap_or_default()
+impl Line {
+    /// A field; empty where it is missing.
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
     }
 }
 
-/// Whether a process with this number runs (a zombie does not).
-pub fn runs(pid: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(|s| !s.contains(") Z "))
-}
-
-/// Waits until `true`, a minute at most.
-pub fn soon(mut is: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < end {
-        if is() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
-}
-
-/// What `job` logs on this thread, as `LEVEL message`.
-pub fn logged<T>(job: impl FnOnce() -> T) -> (T, Vec<String>) {
+/// What `job` logs on this thread.
+pub fn lines<T>(job: impl FnOnce() -> T) -> (T, Vec<Line>) {
     let log = Log::default();
     let value = tracing::subscriber::with_default(Registry::default().with(log.clone()), job);
     let lines = log.0.lock().unwrap().clone();
     (value, lines)
 }
 
+/// The same, without the fields.
+pub fn logged<T>(job: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let (value, lines) = lines(job);
+    (value, lines.into_iter().map(|l| l.text).collect())
+}
+
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+struct Log(Arc<Mutex<Vec<Line>>>);
 
 impl<S: tracing::Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        struct Message(String);
-        impl tracing::field::Visit for Message {
+        struct Fields(BTreeMap<&'static str, String>);
+        impl tracing::field::Visit for Fields {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
+                self.0.insert(field.name(), format!("{value:?}"));
+            }
+            fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+                self.0.insert(field.name(), value.to_owned());
             }
         }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        self.0.lock().unwrap().push(format!("{} {}", event.metadata().level(), message.0));
+        let mut fields = Fields(BTreeMap::new());
+        event.record(&mut fields);
+        let message = fields.0.remove("message").unwrap_or_default();
+        let text = format!("{} {message}", event.metadata().level());
+        self.0.lock().unwrap().push(Line { text, fields: fields.0 });
     }
 }

@@ -6,10 +6,10 @@
 mod kit {
     pub mod added;
     pub mod dbus;
-    pub mod ended;
+    pub mod log;
     pub mod mount_namespace;
     pub mod needs;
-    pub mod root;
+    pub mod process;
     pub mod schema;
     pub mod stub_engine;
     pub mod tree;

@@ -6,11 +6,11 @@
 mod kit {
     pub mod added;
     pub mod dbus;
-    pub mod ended;
     pub mod image_archive;
+    pub mod log;
     pub mod needs;
     pub mod old_kernel;
-    pub mod root;
+    pub mod process;
     pub mod stub_engine;
 }
 

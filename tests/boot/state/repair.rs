@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use copal::boot_state::envblock::EnvBlock;
 use copal::boot_state::{self, Named};
@@ -10,7 +9,9 @@ use copal::error::Code;
 use copal::slot::Slot;
 use copal::sys::log::events;
 use md5::{Digest, Md5};
-use tracing_subscriber::layer::SubscriberExt as _;
+
+use crate::kit::log;
+use crate::kit::process::tool;
 
 use super::support::{Device, block, root, state};
 use crate::kit::needs::can_run;
@@ -36,25 +37,6 @@ fn a_damaged_block_is_rewritten_with_what_can_be_read() {
     }
 }
 
-/// The fields of the events of this thread.
-#[derive(Clone, Default)]
-struct Events(Arc<Mutex<Vec<(String, String)>>>);
-
-impl tracing::field::Visit for Events {
-    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
-        self.0.lock().unwrap().push((field.name().to_owned(), value.to_owned()));
-    }
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.record_str(field, &format!("{value:?}"));
-    }
-}
-
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Events {
-    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        event.record(&mut self.clone());
-    }
-}
-
 /// In a process of its own: whether anybody listens to an event is remembered for all threads, and others do what is told of here.
 #[test]
 fn a_repair_is_an_event_and_a_change_is_not() {
@@ -69,18 +51,13 @@ fn a_repair_is_an_event_and_a_change_is_not() {
     }
     let device = Device::new(&[("bootenv", b"resin_root_part=A\n")]);
     let backend = boot_state::detect(&device.paths).unwrap();
-    let change = || {
-        let events = Events::default();
-        let subscriber = tracing_subscriber::registry().with(events.clone());
-        tracing::subscriber::with_default(subscriber, || backend.set(&root(Slot::B, 3), true).unwrap());
-        events.0.lock().unwrap().clone()
-    };
-    let fields = change();
-    let field = |name: &str| fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
-    assert_eq!(field("MESSAGE_ID").as_deref(), Some(events::ENVIRONMENT_REPAIRED));
-    assert_eq!(field("COPAL_FILE"), Some(device.at("bootenv").display().to_string()));
-    assert!(field("message").unwrap().contains("18 bytes instead of 1024"), "{fields:?}");
-    assert_eq!(change(), []);
+    let change = || log::lines(|| backend.set(&root(Slot::B, 3), true).unwrap()).1;
+    let said = change();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].field("MESSAGE_ID"), events::ENVIRONMENT_REPAIRED);
+    assert_eq!(said[0].field("COPAL_FILE"), device.at("bootenv").display().to_string());
+    assert!(said[0].text.contains("18 bytes instead of 1024"), "{said:?}");
+    assert!(change().is_empty());
 }
 
 #[test]
@@ -214,18 +191,13 @@ struct Mounted(String);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        run(&["umount", &self.0]);
+        tool(&["umount", &self.0]);
     }
-}
-
-fn run(argv: &[&str]) {
-    let output = Command::new(argv[0]).args(&argv[1..]).output().unwrap();
-    assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn tmpfs(at: &Path) -> Mounted {
     let at = at.to_str().unwrap().to_owned();
-    run(&["mount", "-t", "tmpfs", "-o", "size=32k", "small", &at]);
+    tool(&["mount", "-t", "tmpfs", "-o", "size=32k", "small", &at]);
     Mounted(at)
 }
 
@@ -279,7 +251,7 @@ fn a_boot_partition_that_is_read_only() {
     let old = block("bootcount=1\nresin_root_part=A\nupgrade_available=1\n");
     device.write("bootenv", &old);
     device.write("bootcount.env", b"bootcount=2\n\0");
-    run(&["mount", "-o", "remount,ro", device.paths.boot().to_str().unwrap()]);
+    tool(&["mount", "-o", "remount,ro", device.paths.boot().to_str().unwrap()]);
     let all = [boot_state::balena(&device.paths), boot_state::uboot(&device.paths)];
     for backend in all.map(Result::unwrap) {
         backend.read().unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub use crate::kit::ended::wait;
+pub use crate::kit::process::wait;
 
 pub use crate::kit::needs::can_run;
 

@@ -10,8 +10,8 @@ use copal::sys::uevent::Uevents;
 use nix::libc;
 
 use super::{child, is_child};
-use crate::kit::ended::Ended;
 use crate::kit::needs::{has, is_root};
+use crate::kit::process::Ended;
 
 /// In a process namespace of its own, `reboot(2)` ends the namespace, and its first process by a signal that tells which
 /// end was asked for: see reboot(2).

@@ -9,6 +9,7 @@ use copal::error::Result;
 
 pub use crate::kit::files::{Tree, make, see, tree};
 pub use crate::kit::needs::can_run;
+pub use crate::kit::process::tool;
 
 /// A medium, a destination, a configuration.
 pub struct Rig {
@@ -47,13 +48,6 @@ impl Rig {
 
 pub fn parse(conf: &str) -> Result<FlasherConf> {
     FlasherConf::from_raw(RawConf::parse(conf, Path::new("/etc/resin-init-flasher.conf"))?)
-}
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 /// Undoes something when the test ends, also by a failure.

@@ -7,7 +7,8 @@ use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
 use copal::install::board::{Board, Environment};
 
-use crate::kit::root::{Root, logged, runs, soon};
+use crate::kit::log::logged;
+use crate::kit::process::{Root, runs, soon};
 
 const INIT: &str = "/usr/bin/resin-init-board";
 const FLASHER: &str = "/usr/bin/resin-init-flasher-board";

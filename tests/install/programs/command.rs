@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use copal::sys::command::{self, Command, End, Event, LONGEST, Said, Stream};
 
-use crate::kit::root::{Root, runs, soon};
+use crate::kit::process::{Root, runs, soon};
 
 fn sh(script: &str) -> Command {
     Command::new("sh").args(["-c", script])

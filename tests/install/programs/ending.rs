@@ -16,7 +16,8 @@ use copal::install::shutdown::{
 use copal::sys::command::is_running;
 use copal::sys::power::Shutdown;
 
-use crate::kit::root::{Root, logged, runs, soon};
+use crate::kit::log::logged;
+use crate::kit::process::{Root, runs, soon};
 
 const POWER: &str = "/usr/libexec/os-helpers-power";
 

@@ -8,7 +8,8 @@ use copal::error::{Code, Effect, Error};
 use copal::install::board::Environment;
 use copal::install::plugin::Plugin;
 
-use crate::kit::root::{Root, logged, runs, soon};
+use crate::kit::log::logged;
+use crate::kit::process::{Root, runs, soon};
 
 const SECUREBOOT: &str = "/usr/libexec/balena-init-flasher-secureboot";
 const DISKENC: &str = "/usr/libexec/balena-init-flasher-diskenc";

@@ -11,7 +11,8 @@ use copal::progress::meter::{Due, Sink, Snapshot};
 use copal::progress::status::Status;
 use copal::progress::{self, Progress, Stage, cloud, cloud::Cloud};
 
-use crate::kit::root::{Root, logged, runs, soon};
+use crate::kit::log::logged;
+use crate::kit::process::{Root, runs, soon};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 

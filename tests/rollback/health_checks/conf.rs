@@ -8,7 +8,8 @@ use copal::config::paths::Paths;
 use copal::config::rollback_conf::{FILE, NUMBERS, RollbackConf};
 use copal::error::Code;
 
-use crate::kit::root::{Root, logged};
+use crate::kit::log::logged;
+use crate::kit::process::Root;
 
 fn with(text: &str) -> (Root, Paths) {
     let root = Root::new();

@@ -7,7 +7,7 @@ use copal::rollback::checks::passed;
 use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use super::rig::{FINE, Rig, find, names};
-use crate::kit::root::logged;
+use crate::kit::log::logged;
 
 const REQUIRED: &str = "/etc/copal/health.d";
 const WANTED: &str = "/etc/copal/health.wanted.d";

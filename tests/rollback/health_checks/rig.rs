@@ -9,7 +9,7 @@ use copal::rollback::checks;
 use copal::state::history::{Check, CheckResult};
 use copal::sys::systemd::Bus;
 
-use crate::kit::root::Root;
+use crate::kit::process::Root;
 
 pub(crate) const ENGINE: &str = "/usr/lib/balena/balena-healthcheck";
 pub(crate) const BOARD: &str = "/usr/bin/rollback-board-healthcheck";

@@ -7,7 +7,8 @@ use copal::rollback::checks::{judge, passed};
 use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use super::rig::{BOARD, ENGINE, FINE, Rig, VARIABLES, VPN, find, names};
-use crate::kit::root::{logged, runs, soon};
+use crate::kit::log::logged;
+use crate::kit::process::{runs, soon};
 
 #[test]
 fn a_healthy_device_passes() {

@@ -10,12 +10,7 @@ use copal::state::history::{self, Record};
 
 use super::support::{logged, rollback, small, told_to_the_journal};
 use crate::kit::needs::can_run;
-
-fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).trim().to_owned()
-}
+use crate::kit::process::tool;
 
 /// A state partition of its own: ext4 on a loop device, as images have it.
 struct Partition {
@@ -29,7 +24,7 @@ impl Partition {
         let file = dir.path().join("state.raw");
         fs::File::create(&file).unwrap().set_len(8 << 20).unwrap();
         tool(&["mkfs.ext4", "-q", "-F", "-L", "resin-state", file.to_str().unwrap()]);
-        let node = tool(&["losetup", "--show", "-f", file.to_str().unwrap()]);
+        let node = tool(&["losetup", "--show", "-f", file.to_str().unwrap()]).trim().to_owned();
         let partition = Partition { dir, node };
         fs::create_dir_all(partition.state()).unwrap();
         partition.mount("rw");

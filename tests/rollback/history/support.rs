@@ -2,14 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
 use copal::config::paths::Paths;
 use copal::slot::Slot;
 use copal::state::history::{Check, CheckResult, Event, Failure, Hook, Record, Side};
-use tracing::field::{Field, Visit};
-use tracing_subscriber::layer::{Context, SubscriberExt as _};
-use tracing_subscriber::{Layer, Registry};
+
+use crate::kit::log::{self, Line};
 
 pub struct Device {
     dir: tempfile::TempDir,
@@ -82,42 +80,16 @@ pub fn times(records: &[Record]) -> Vec<String> {
     records.iter().map(|r| r.time.clone()).collect()
 }
 
-/// A line of the log: its fields, the text under `message`.
-pub type Said = Vec<(String, String)>;
-
-/// What `work` tells the log.
-pub fn logged(work: impl FnOnce()) -> Vec<Said> {
-    struct Keep(Arc<Mutex<Vec<Said>>>);
-    struct Fields(Said);
-    impl Visit for Fields {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            self.0.push((field.name().to_owned(), format!("{value:?}")));
-        }
-        fn record_str(&mut self, field: &Field, value: &str) {
-            self.0.push((field.name().to_owned(), value.to_owned()));
-        }
-    }
-    impl<S: tracing::Subscriber> Layer<S> for Keep {
-        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-            let mut fields = Fields(Vec::new());
-            event.record(&mut fields);
-            self.0.lock().unwrap().push(fields.0);
-        }
-    }
-    let kept: Arc<Mutex<Vec<Said>>> = Arc::default();
-    tracing::subscriber::with_default(Registry::default().with(Keep(Arc::clone(&kept))), work);
-    kept.lock().unwrap().clone()
-}
-
-pub fn field<'a>(said: &'a Said, name: &str) -> &'a str {
-    said.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
+/// What `work` logs.
+pub fn logged(work: impl FnOnce()) -> Vec<Line> {
+    log::lines(work).1
 }
 
 /// The record that the journal got in the place of the file.
 #[track_caller]
-pub fn told_to_the_journal(said: &[Said]) -> Record {
+pub fn told_to_the_journal(said: &[Line]) -> Record {
     assert_eq!(said.len(), 1, "{said:?}");
-    assert_eq!(field(&said[0], "MESSAGE_ID"), copal::sys::log::events::HISTORY_UNWRITTEN);
-    assert!(field(&said[0], "COPAL_FILE").ends_with("/mnt/state/copal/history.jsonl"), "{said:?}");
-    Record::of_line(field(&said[0], "COPAL_HISTORY").as_bytes()).expect("a record in COPAL_HISTORY")
+    assert_eq!(said[0].field("MESSAGE_ID"), copal::sys::log::events::HISTORY_UNWRITTEN);
+    assert!(said[0].field("COPAL_FILE").ends_with("/mnt/state/copal/history.jsonl"), "{said:?}");
+    Record::of_line(said[0].field("COPAL_HISTORY").as_bytes()).expect("a record in COPAL_HISTORY")
 }

@@ -7,16 +7,13 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use copal::config::paths::Paths;
 use copal::rollback::chroot;
 use copal::sys::log;
 
-pub use crate::kit::ended::wait;
-
-/// Longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(60);
+pub use crate::kit::process::{stderr, stdout, until, wait};
 
 /// Starts the namespaces, mounts everything, and stays.
 const START: &str = r#"set -e
@@ -297,22 +294,5 @@ pub fn act() {
     match result {
         Ok(()) => eprintln!("RESULT ok"),
         Err(e) => eprintln!("RESULT error {:?} {e}", e.effect()),
-    }
-}
-
-pub fn stderr(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
-
-pub fn stdout(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-/// Waits until something is so.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }

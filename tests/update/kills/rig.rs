@@ -9,14 +9,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::statvfs::statvfs;
 
 use super::shim::{self, Held, Traced, Watched};
 use super::system::{HOOK, VOLUME, boot_file, boot_files, make_system, put};
 use super::tree::Tree;
-use crate::kit::ended;
+pub use crate::kit::process::tool;
+use crate::kit::process::{self, until};
 use crate::kit::stub_engine::Script;
 
 /// How the bootloader of the device is told what to boot.
@@ -47,26 +47,8 @@ pub const PLACES: [&str; 7] =
 
 const SOCKET: &str = "run/balena-host.sock";
 
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
 /// More than a device takes, for each of some that are made at once. Containers often have 64 MiB of memory for files.
 const ROOM: u64 = 256 << 20;
-
-/// Longer than it takes on any machine that still does something.
-const LIMIT: Duration = Duration::from_secs(300);
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 struct Disk {
     node: String,
@@ -342,7 +324,7 @@ impl Rig {
         all.extend(argv.iter().map(|s| (*s).to_owned()));
         let mut command = Command::new(&all[0]);
         set(command.args(&all[1..])).env("COPAL_LOG", "info").stdin(Stdio::null());
-        let out = ended::wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let out = process::wait(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         engine.kill().unwrap();
         engine.wait().unwrap();
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);

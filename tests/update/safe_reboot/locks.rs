@@ -12,9 +12,10 @@ use copal::config::paths::Paths;
 use copal::progress::dashboard::Dashboard;
 use copal::update::safe_reboot::{self, Times, WAITING};
 
-use crate::kit::ended::Ended;
+use crate::kit::log::logged;
 use crate::kit::needs::has;
-use crate::kit::root::{Root, logged, soon};
+use crate::kit::process::Ended;
+use crate::kit::process::{Root, soon};
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
 const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";

@@ -9,9 +9,9 @@ use std::time::Duration;
 use nix::libc;
 
 use crate::kit::dbus::{Daemon, Fake};
-use crate::kit::ended::Ended;
 use crate::kit::needs::{has, is_root};
-use crate::kit::root::{Root, soon};
+use crate::kit::process::Ended;
+use crate::kit::process::{Root, soon};
 
 /// In mount and process namespaces: `/tmp` and `/run` are the test's, `/proc` (with sysrq) is not there.
 const RUN: &str = r#"set -e
