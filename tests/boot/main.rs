@@ -4,10 +4,10 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod disk;
     pub mod files;
     pub mod let_go;
     pub mod log;
-    pub mod loops;
     pub mod needs;
     pub mod process;
     pub mod tree;

@@ -5,7 +5,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::kit::loops::{Loop, MIB, Undo, can_run, ext4, has, mount, run};
+use crate::kit::disk::{Loop, MIB, Undo, ext4, mount, run};
+use crate::kit::needs::{can_run, has};
 use copal::config::paths::Paths;
 use copal::disk::Facts;
 use copal::disk::select::ImageSize;
@@ -117,7 +118,7 @@ fn swap_on_a_disk_and_on_a_partition() {
         let name = node.to_str().unwrap();
         run("mkswap", &[name]).unwrap();
         run("swapon", &["-p", "0", name]).unwrap();
-        Undo("swapoff", vec![name.into()])
+        Undo::by(&["swapoff", name])
     };
     let disk = Loop::new(128 * MIB);
     let whole = swap(&disk.node);
@@ -142,7 +143,7 @@ fn swap_in_a_file() {
     let name = file.to_str().unwrap();
     run("mkswap", &[name]).unwrap();
     run("swapon", &["-p", "0", name]).unwrap();
-    let _off = Undo("swapoff", vec![name.into()]);
+    let _off = Undo::by(&["swapoff", name]);
     fs::hard_link(&file, mounted.point.join("other")).unwrap();
     for name in ["swap file", "other"] {
         assert_eq!(named(&mounted.point.join(name)).unwrap_err().code(), Code::TargetSwap);
@@ -162,13 +163,13 @@ fn swap_in_compressed_memory() {
     };
     let number = number.trim().to_owned();
     let remove = format!("echo {number} >{}/hot_remove", control.display());
-    let _remove = Undo("sh", vec!["-c".into(), remove]);
+    let _remove = Undo::by(&["sh", "-c", &remove]);
     let (node, sysfs) = (format!("/dev/zram{number}"), format!("/sys/block/zram{number}"));
     assert_eq!(named(Path::new(&node)).unwrap_err().code(), Code::TargetNoMedium);
     fs::write(format!("{sysfs}/disksize"), "32M").unwrap();
     run("mkswap", &[&node]).unwrap();
     run("swapon", &["-p", "0", &node]).unwrap();
-    let _off = Undo("swapoff", vec![node.clone()]);
+    let _off = Undo::by(&["swapoff", &node]);
     refused(Path::new(&node), Code::TargetSwap, &[&node]);
 }
 
@@ -302,7 +303,7 @@ fn a_loop_device_over_a_file_on_the_disk() {
     // The path leads elsewhere now, the file is where it was: the driver still knows.
     let at = outer.point.to_str().unwrap();
     run("mount", &["-t", "tmpfs", "cover", at]).unwrap();
-    let _uncover = Undo("umount", vec![at.into()]);
+    let _uncover = Undo::by(&["umount", at]);
     let facts = facts();
     let below = facts.all_below([facts.device_at(&inner.node).unwrap().dev]);
     assert!(below.contains(&facts.device_at(&disk.node).unwrap().dev));

@@ -4,7 +4,7 @@
 
 #[path = "../kit"]
 mod kit {
-    pub mod loops;
+    pub mod disk;
     pub mod needs;
     pub mod tree;
 }

@@ -21,7 +21,7 @@ impl Failing {
         let backing = dir.path().join("backing");
         fill(&backing, size);
         let daemon = Daemon::start(&backing, rules).map_err(|why| not_run(test, why)).ok()?;
-        let disk = Some(Loop::over(test, &daemon.export, &[])?);
+        let disk = Some(over(test, &daemon.export, &[])?);
         Some(Failing { disk, daemon: Some(daemon), dir })
     }
 

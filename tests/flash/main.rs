@@ -5,6 +5,8 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod disk;
+    pub mod needs;
     pub mod process;
     pub mod storage_daemon;
 }

@@ -8,7 +8,8 @@ use copal::error::Code;
 use copal::hooks::builtin::bootfiles::{Hands, Purpose, deploy_by};
 use copal::sys::file::{self, Content, Folder, Outcome};
 
-use super::support::{Device, Mounted, stamps};
+use super::support::{Device, stamps};
+use crate::kit::disk::tmpfs;
 use crate::kit::files::{see, tree};
 use crate::kit::needs::can_run;
 
@@ -115,7 +116,7 @@ fn the_link_to_the_other_partition_is_followed_and_its_space_counted() {
     assert_eq!(device.update().unwrap_err().code(), Code::BootPathEscapes);
     device.machine.mount("8:1", "/mnt/efi", "vfat", "/dev/sda1", "rw");
     for (kib, fits) in [(300, false), (1200, true)] {
-        let _efi = Mounted::tmpfs(&device.at("/mnt/efi"), kib);
+        let _efi = tmpfs(&device.at("/mnt/efi"), kib);
         std::fs::create_dir(device.at("/mnt/efi/EFI")).unwrap();
         let result = device.update();
         if !fits {

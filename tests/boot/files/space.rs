@@ -6,13 +6,14 @@ use copal::error::{Code, Effect};
 use copal::slot::Slot;
 use copal::state::files::{RollbackKind, RollbackRecord};
 
-use super::support::{Device, Mounted, md5sum_is_content, stamps};
+use super::support::{Device, md5sum_is_content, stamps};
+use crate::kit::disk::{Undo, tmpfs};
 use crate::kit::needs::can_run;
 
 /// A boot partition of `kib` with a kernel of `old` KiB, and a release with one of `new` KiB.
-fn device(kib: u64, old: usize, new: usize) -> (Mounted, Device) {
+fn device(kib: u64, old: usize, new: usize) -> (Undo, Device) {
     let device = Device::new(&[], &[("a", "new"), ("zImage", &"n".repeat(new << 10))]);
-    let mounted = Mounted::tmpfs(&device.boot(), kib);
+    let mounted = tmpfs(&device.boot(), kib);
     std::fs::write(device.boot().join("a"), "old").unwrap();
     std::fs::write(device.boot().join("zImage"), "o".repeat(old << 10)).unwrap();
     (mounted, device)

@@ -134,27 +134,3 @@ pub fn md5sum_is_content(boot: &Path) -> bool {
         .unwrap();
     out.status.success() && out.stdout.is_empty()
 }
-
-/// A file system of its own, gone when the test ends.
-pub struct Mounted(PathBuf);
-
-impl Mounted {
-    pub fn tmpfs(at: &Path, kib: u64) -> Mounted {
-        std::fs::create_dir_all(at).unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "boot"])
-            .arg(at)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        Mounted(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Err(e) = Command::new("umount").arg(&self.0).status() {
-            eprintln!("cannot unmount: {e}");
-        }
-    }
-}

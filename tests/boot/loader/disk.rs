@@ -10,7 +10,8 @@ use copal::disk::partition::{Partition, Table, TableKind};
 use copal::error::{Code, Effect, Error};
 use copal::sys::block::major_minor;
 
-use crate::kit::loops::{Loop, MIB, can_run, ext4, has, mount, run};
+use crate::kit::disk::{Loop, MIB, ext4, mount, run};
+use crate::kit::needs::{can_run, has};
 
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);

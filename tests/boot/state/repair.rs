@@ -10,6 +10,7 @@ use copal::slot::Slot;
 use copal::sys::log::events;
 use md5::{Digest, Md5};
 
+use crate::kit::disk::tmpfs;
 use crate::kit::log;
 use crate::kit::process::tool;
 
@@ -187,20 +188,6 @@ fn a_complete_side_file_is_what_counts() {
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=0\n");
 }
 
-struct Mounted(String);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        tool(&["umount", &self.0]);
-    }
-}
-
-fn tmpfs(at: &Path) -> Mounted {
-    let at = at.to_str().unwrap().to_owned();
-    tool(&["mount", "-t", "tmpfs", "-o", "size=32k", "small", &at]);
-    Mounted(at)
-}
-
 fn fill(folder: &Path) {
     let mut size = 64 << 10;
     let file = std::fs::File::create(folder.join("filler")).unwrap();
@@ -219,7 +206,7 @@ fn a_full_boot_partition() {
         return;
     }
     let device = Device::new(&[]);
-    let mounted = tmpfs(&device.paths.boot());
+    let mounted = tmpfs(&device.paths.boot(), 32);
     let old = block("bootcount=1\nresin_root_part=A\nupgrade_available=1\n");
     let uenv = "resin_root_part=2\nupgrade_available=0\n";
     device.write("bootenv", &old);
@@ -247,7 +234,7 @@ fn a_boot_partition_that_is_read_only() {
         return;
     }
     let device = Device::new(&[]);
-    let mounted = tmpfs(&device.paths.boot());
+    let mounted = tmpfs(&device.paths.boot(), 32);
     let old = block("bootcount=1\nresin_root_part=A\nupgrade_available=1\n");
     device.write("bootenv", &old);
     device.write("bootcount.env", b"bootcount=2\n\0");

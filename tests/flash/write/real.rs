@@ -3,8 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Mutex;
 
 use copal::flash::write::execute;
@@ -12,38 +11,10 @@ use copal::progress::Silent;
 use copal::sys::block::{Access, Device, Medium};
 
 use super::{Bytes, Job, image};
+use crate::kit::disk::Loop;
+use crate::kit::needs::can_run;
 
 const MIB: usize = 1 << 20;
-
-/// A loop device over a file, detached when it goes.
-struct Loop {
-    node: PathBuf,
-    backing: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Loop {
-    fn new(len: usize) -> Option<Loop> {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let backing = dir.path().join("disk.raw");
-        std::fs::write(&backing, vec![0xA5; len]).unwrap();
-        for _ in 0..20 {
-            let out = Command::new("losetup").args(["-f", "--show"]).arg(&backing).output().ok()?;
-            if out.status.success() {
-                let node = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
-                return Some(Loop { node, backing, _dir: dir });
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        None
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ignored = Command::new("losetup").arg("-d").arg(&self.node).output();
-    }
-}
 
 /// A device whose medium changes by itself after the `when`th flush.
 struct Flipping<'a> {
@@ -99,12 +70,10 @@ impl Medium for Flipping<'_> {
 fn a_bit_that_flips_on_a_loop_device_is_found() {
     let len = 5 * MIB + 777;
     let job = Job { backup: 0, ..Job::new(image(len, 61)) };
-    let Some(disk) = Loop::new(6 * MIB) else {
-        eprintln!(
-            "not run: a_bit_that_flips_on_a_loop_device_is_found: no loop device can be had (root needed)"
-        );
+    if !can_run("a_bit_that_flips_on_a_loop_device_is_found") {
         return;
-    };
+    }
+    let disk = Loop::dirty(6 * MIB as u64);
     let mut rng = fastrand::Rng::with_seed(99);
     let shared: &'static [u8] = Box::leak(job.image.clone().into_boxed_slice());
     for round in 0..200 {
@@ -118,11 +87,11 @@ fn a_bit_that_flips_on_a_loop_device_is_found() {
         let sparse = round % 2 == 0;
         // The second flush is the one behind the body: the first is behind the cleared table.
         let (bit, left) = (1 << rng.u8(0..8), Mutex::new(2));
-        let medium = Flipping { device, backing: &disk.backing, at: at as u64, bit, left };
+        let medium = Flipping { device, backing: &disk.file, at: at as u64, bit, left };
         let plan = job.plan_for(&medium, 6 * MIB as u64);
         let open = move || Ok(Box::new(Bytes::new(shared, sparse)) as Box<_>);
         let done = execute(&plan, &open, &medium, &Silent).unwrap();
         assert_eq!(done.rewritten_chunks, 1, "round {round}: byte {at}");
-        assert!(std::fs::read(&disk.backing).unwrap()[..len] == job.image[..], "round {round}: byte {at}");
+        assert!(std::fs::read(&disk.file).unwrap()[..len] == job.image[..], "round {round}: byte {at}");
     }
 }

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use copal::boot_state::{BootState, detect};
@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, SFlag, mknod};
 use super::bios::{boot_img, core_img, disk, ship, started};
 use super::golden::CASES;
 use super::machine::{Machine, PLAIN, copy, golden, see};
+use crate::kit::disk::Loop;
 use crate::kit::needs::can_run;
 
 /// Whatever changes a file or a name, or says that it is on the medium.
@@ -302,37 +303,6 @@ fn the_host_key() {
     });
 }
 
-/// A loop device in place of the disk: the program writes to nothing else when its root is `/`.
-struct Loop {
-    node: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Loop {
-    fn new(bytes: usize) -> Loop {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("disk");
-        File::create(&file).unwrap().set_len(bytes as u64).unwrap();
-        let out = Command::new("losetup").args(["-f", "--show"]).arg(&file).output().unwrap();
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        Loop { node: String::from_utf8(out.stdout).unwrap().trim().into(), _dir: dir }
-    }
-
-    fn put(&self, bytes: &[u8]) {
-        let mut node = File::options().write(true).open(&self.node).unwrap();
-        node.write_all(bytes).unwrap();
-        node.sync_all().unwrap();
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Err(e) = Command::new("losetup").arg("-d").arg(&self.node).status() {
-            eprintln!("cannot detach {}: {e}", self.node.display());
-        }
-    }
-}
-
 /// At every instant a BIOS starts the whole old GRUB or the whole new one.
 #[test]
 fn grub_for_a_bios() {
@@ -341,7 +311,7 @@ fn grub_for_a_bios() {
     }
     let (old, new) = (core_img(20_000, 1), core_img(30_000, 2));
     let before = disk(&boot_img(1), &old);
-    let device = Loop::new(before.len());
+    let device = Loop::new(before.len() as u64);
     let rounded = |core: &[u8]| {
         let mut core = core.to_vec();
         core.resize(core.len().next_multiple_of(512), 0);
@@ -352,7 +322,9 @@ fn grub_for_a_bios() {
         let machine = Machine::new(PLAIN);
         machine.lay(&golden("grub-bios", "root"));
         ship(&machine, &boot_img(2), &new);
-        device.put(&before);
+        let mut node = File::options().write(true).open(&device.node).unwrap();
+        node.write_all(&before).unwrap();
+        node.sync_all().unwrap();
         let node = machine.at("/dev/sda");
         fs::remove_file(&node).unwrap();
         let number = fs::metadata(&device.node).unwrap().rdev();

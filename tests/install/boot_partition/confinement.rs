@@ -96,7 +96,7 @@ fn the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted() {
     std::fs::create_dir(&efi).unwrap();
     let (disk, other) = (Ext4::new(rig.dir.path(), "a", 8), Ext4::new(rig.dir.path(), "b", 8));
     tool(&["mount", disk.node.to_str().unwrap(), efi.to_str().unwrap()]);
-    let _unmount = Undo(vec!["umount".into(), efi.to_str().unwrap().into()]);
+    let _unmount = Undo::by(&["umount", efi.to_str().unwrap()]);
     std::fs::create_dir(efi.join("EFI")).unwrap();
     let contents = rig.gather(CONF).unwrap();
 

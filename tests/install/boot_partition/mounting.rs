@@ -59,7 +59,7 @@ fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
     partition.unmount().unwrap();
 
     tool(&["mount", other.node.to_str().unwrap(), at]);
-    let _unmount = Undo(vec!["umount".into(), at.into()]);
+    let _unmount = Undo::by(&["umount", at]);
     let e = BootPartition::mount(&disk.node, &point).unwrap_err();
     assert_eq!((e.code(), e.effect()), (Code::BootMountFailed, Effect::Written));
     assert!(e.message().contains(other.node.to_str().unwrap()), "{e}");
@@ -136,7 +136,7 @@ fn a_partition_that_stays_busy_names_its_users() {
     let disk = Ext4::new(rig.dir.path(), "disk", 8);
     let point = rig.dest.canonicalize().unwrap();
     let partition = BootPartition::mount(&disk.node, &point).unwrap();
-    let _unmount = Undo(vec!["umount".into(), "-l".into(), point.display().to_string()]);
+    let _unmount = Undo::by(&["umount", "-l", point.to_str().unwrap()]);
     let mut sleeper = std::process::Command::new("sleep").arg("60").current_dir(&point).spawn().unwrap();
     let e = partition.unmount().unwrap_err();
     sleeper.kill().unwrap();

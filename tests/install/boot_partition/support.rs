@@ -1,12 +1,13 @@
 //! Folder trees as maps, and what the tests need of the machine.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use copal::boot_files::install::{Contents, Destination, Install};
 use copal::config::flasher_conf::{FlasherConf, RawConf};
 use copal::error::Result;
 
+use crate::kit::disk::Loop;
+pub use crate::kit::disk::{Undo, tmpfs as small};
 pub use crate::kit::files::{Tree, make, see, tree};
 pub use crate::kit::needs::can_run;
 pub use crate::kit::process::tool;
@@ -50,36 +51,18 @@ pub fn parse(conf: &str) -> Result<FlasherConf> {
     FlasherConf::from_raw(RawConf::parse(conf, Path::new("/etc/resin-init-flasher.conf"))?)
 }
 
-/// Undoes something when the test ends, also by a failure.
-pub struct Undo(pub Vec<String>);
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        if let Err(e) = Command::new(&self.0[0]).args(&self.0[1..]).output() {
-            eprintln!("cannot clean up: {e}");
-        }
-    }
-}
-
 /// A loop device with an ext4, which stands for a partition here.
 pub struct Ext4 {
     pub node: PathBuf,
-    _detach: Undo,
+    _disk: Loop,
 }
 
 impl Ext4 {
     pub fn new(dir: &Path, name: &str, mib: u64) -> Ext4 {
         let file = dir.join(name);
         std::fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
-        let file = file.to_str().unwrap();
-        tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "resin-boot", file]);
-        let node = tool(&["losetup", "-f", "--show", file]).trim().to_owned();
-        Ext4 { _detach: Undo(vec!["losetup".into(), "-d".into(), node.clone()]), node: node.into() }
+        tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "resin-boot", file.to_str().unwrap()]);
+        let disk = Loop::over(&file, &[]);
+        Ext4 { node: disk.node.clone(), _disk: disk }
     }
-}
-
-/// A tmpfs of a few kilobytes.
-pub fn small(at: &Path, kib: u64) -> Undo {
-    tool(&["mount", "-t", "tmpfs", "-o", &format!("size={kib}k"), "small", at.to_str().unwrap()]);
-    Undo(vec!["umount".into(), at.to_str().unwrap().into()])
 }

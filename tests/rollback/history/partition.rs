@@ -9,23 +9,23 @@ use copal::config::paths::Paths;
 use copal::state::history::{self, Record};
 
 use super::support::{logged, rollback, small, told_to_the_journal};
+use crate::kit::disk::{Loop, folder};
 use crate::kit::needs::can_run;
 use crate::kit::process::tool;
 
 /// A state partition of its own: ext4 on a loop device, as images have it.
 struct Partition {
     dir: tempfile::TempDir,
-    node: String,
+    disk: Loop,
 }
 
 impl Partition {
     fn new() -> Partition {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = folder();
         let file = dir.path().join("state.raw");
         fs::File::create(&file).unwrap().set_len(8 << 20).unwrap();
         tool(&["mkfs.ext4", "-q", "-F", "-L", "resin-state", file.to_str().unwrap()]);
-        let node = tool(&["losetup", "--show", "-f", file.to_str().unwrap()]).trim().to_owned();
-        let partition = Partition { dir, node };
+        let partition = Partition { dir, disk: Loop::over(&file, &[]) };
         fs::create_dir_all(partition.state()).unwrap();
         partition.mount("rw");
         partition
@@ -40,7 +40,7 @@ impl Partition {
     }
 
     fn mount(&self, options: &str) {
-        tool(&["mount", "-o", options, &self.node, self.state().to_str().unwrap()]);
+        tool(&["mount", "-o", options, self.disk.name(), self.state().to_str().unwrap()]);
     }
 
     fn tool_on_it(&self, argv: &[&str]) {
@@ -64,7 +64,6 @@ impl Drop for Partition {
     fn drop(&mut self) {
         drop(Command::new("fsfreeze").arg("-u").arg(self.state()).output());
         drop(Command::new("umount").arg(self.state()).output());
-        drop(Command::new("losetup").args(["-d", &self.node]).output());
     }
 }
 
@@ -84,7 +83,7 @@ fn a_partition_that_fills_up_during_the_update_keeps_the_history() {
     assert_eq!(history::read(&partition.paths()), records);
     // They are on the medium, and the file system is as it should be.
     partition.tool_on_it(&["umount"]);
-    tool(&["e2fsck", "-f", "-n", &partition.node]);
+    tool(&["e2fsck", "-f", "-n", partition.disk.name()]);
     partition.mount("ro");
     assert_eq!(history::read(&partition.paths()), records);
 }
@@ -175,5 +174,5 @@ fn a_partition_that_hangs_is_not_waited_for() {
     }
     history::append(&partition.paths(), &small(3));
     assert_eq!(history::read(&partition.paths()), [small(1), small(2), small(3)]);
-    assert!(Path::new(&partition.node).exists());
+    assert!(Path::new(partition.disk.name()).exists());
 }

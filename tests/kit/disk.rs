@@ -2,11 +2,10 @@
 #![allow(dead_code)] // no test program uses all of it
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
-
-pub use super::needs::{can_run, has};
 
 /// Tells the kernel of a partition that is in no table.
 const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kit/blkpg.py");
@@ -29,16 +28,40 @@ pub fn run(program: &str, args: &[&str]) -> Result<Output, String> {
     Err(format!("{program} {args:?}: still busy"))
 }
 
-/// Undoes something when the test ends, also by a failure.
-pub struct Undo(pub &'static str, pub Vec<String>);
+/// Undoes something with a tool when the test ends, also by a failure.
+pub struct Undo(Vec<String>);
+
+impl Undo {
+    pub fn by(argv: &[&str]) -> Undo {
+        Undo(argv.iter().map(|&word| word.to_owned()).collect())
+    }
+}
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        let args: Vec<&str> = self.1.iter().map(String::as_str).collect();
-        if let Err(e) = run(self.0, &args) {
+        let args: Vec<&str> = self.0[1..].iter().map(String::as_str).collect();
+        if let Err(e) = run(&self.0[0], &args) {
             eprintln!("cannot clean up: {e}");
         }
     }
+}
+
+/// A folder on a disk: `/tmp` may be a tmpfs, on which direct I/O and holes are another thing.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Writes a file of 0xA5.
+pub fn fill(path: &Path, size: u64) {
+    let mut file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+    let block = vec![0xA5; 1 << 20];
+    let mut left = usize::try_from(size).unwrap();
+    while left > 0 {
+        let n = left.min(block.len());
+        file.write_all(&block[..n]).unwrap();
+        left -= n;
+    }
+    file.sync_all().unwrap();
 }
 
 /// A loop device over a file of a temporary folder.
@@ -50,10 +73,20 @@ pub struct Loop {
 }
 
 impl Loop {
+    /// Of zeroes.
     pub fn new(size: u64) -> Loop {
-        let dir = tempfile::tempdir().unwrap();
+        Loop::made(|file| File::create(file).unwrap().set_len(size).unwrap())
+    }
+
+    /// Full of 0xA5.
+    pub fn dirty(size: u64) -> Loop {
+        Loop::made(|file| fill(file, size))
+    }
+
+    fn made(make: impl FnOnce(&Path)) -> Loop {
+        let dir = folder();
         let file = dir.path().join("disk");
-        File::create(&file).unwrap().set_len(size).unwrap();
+        make(&file);
         Loop { _dir: Some(dir), ..Loop::over(&file, &[]) }
     }
 
@@ -63,7 +96,7 @@ impl Loop {
         args.push(file.to_str().unwrap());
         let out = run("losetup", &args).unwrap();
         let node = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim());
-        let detach = Undo("losetup", vec!["-d".into(), node.display().to_string()]);
+        let detach = Undo::by(&["losetup", "-d", node.to_str().unwrap()]);
         Loop { node, file: file.to_owned(), _detach: detach, _dir: None }
     }
 
@@ -78,7 +111,7 @@ impl Loop {
         let args = [BLKPG, "add", self.name(), &number_text, &start, &(size / 512).to_string()];
         run("python3", &args).unwrap();
         let node = PathBuf::from(format!("{}p{number}", self.name()));
-        (node, Undo("python3", vec![BLKPG.into(), "del".into(), self.name().into(), number_text]))
+        (node, Undo::by(&["python3", BLKPG, "del", self.name(), &number_text]))
     }
 }
 
@@ -95,10 +128,18 @@ pub fn mount(what: &Path, options: &[&str]) -> Mounted {
     let mut args = options.to_vec();
     args.extend([what, at]);
     run("mount", &args).unwrap();
-    let unmount = Undo("umount", vec![at.into()]);
+    let unmount = Undo::by(&["umount", at]);
     Mounted { point, _unmount: unmount, _dir: dir }
 }
 
 pub fn ext4(node: &Path) {
     run("mke2fs", &["-q", "-F", "-t", "ext4", node.to_str().unwrap()]).unwrap();
+}
+
+/// A file system of a few kilobytes, on a folder that is made if it is not there.
+pub fn tmpfs(at: &Path, kib: u64) -> Undo {
+    std::fs::create_dir_all(at).unwrap();
+    let at = at.to_str().unwrap();
+    run("mount", &["-t", "tmpfs", "-o", &format!("size={kib}k"), "small", at]).unwrap();
+    Undo::by(&["umount", at])
 }
