@@ -1,10 +1,10 @@
 //! The pretended container engine of the tests as a program: `stub_engine SOCKET SCRIPT`, `SCRIPT` being a JSON file as
-//! `tests/common/stub_engine.rs` describes it. It serves until it is killed, and goes on where it was when started again.
+//! `tests/kit/stub_engine.rs` describes it. It serves until it is killed, and goes on where it was when started again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::path::PathBuf;
 
-#[path = "../tests/common/stub_engine.rs"]
+#[path = "../tests/kit/stub_engine.rs"]
 mod stub_engine;
 
 fn main() {

@@ -95,7 +95,7 @@ shortened() {
 tests() {
     say "tests"
     mkdir -p target
-    # Folder of the binaries that tests/static_build.rs looks at; absolute, for any working directory.
+    # Folder of the binaries that tests/release/static_build.rs looks at; absolute, for any working directory.
     export COPAL_DIST="$TOP/$DIST"
     echo 101 >"$TMP/status"
     # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.

@@ -1,6 +1,6 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
-//! Modules from top to bottom; none uses one above it (`tests/architecture.rs`): `names` · `cli` · `doctor`, `daemon` · `status`, `rollback` ·
+//! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon` · `status`, `rollback` ·
 //! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `image`, `slot` · `boot_files`, `disk`,
 //! `progress` · `config`, `version` · `sys` · `error`.
 

@@ -260,9 +260,9 @@ fn without_a_bus_it_says_so() {
 #[test]
 fn it_serves_on_the_oldest_kernel() {
     let Some(place) = Place::new("the oldest kernel") else { return };
-    place.put("old_kernel.py", crate::old_kernel::SCRIPT);
+    place.put("old_kernel.py", crate::kit::old_kernel::SCRIPT);
     let mut command = Command::new("python3");
-    command.arg(place.at("old_kernel.py")).arg(crate::old_kernel::program());
+    command.arg(place.at("old_kernel.py")).arg(crate::kit::old_kernel::program());
     let mut service = place.service_of(command, &[]);
     let filtered = std::fs::read_to_string(format!("/proc/{}/status", service.0.id())).unwrap();
     assert!(filtered.lines().any(|l| l.split_whitespace().eq(["Seccomp:", "2"])), "{filtered}");

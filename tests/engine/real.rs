@@ -1,128 +1,493 @@
-//! The same promise on a real block device: bits that flip on the medium between the flush and the read-back.
+//! Against dockerd and a registry.
 
-use std::fs::OpenOptions;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-use copal::flash::write::execute;
-use copal::progress::Silent;
-use copal::sys::block::{Access, Device, Medium};
+use copal::config::paths::Paths;
+use copal::engine::archive;
+use copal::engine::{Engine, Progress, Retry, Stage, Timeouts};
+use copal::error::Code;
 
-use crate::{Bytes, Job, image};
+use crate::archives::filter;
+use crate::calls::fails;
+use crate::kit::dockerd::Dockerd;
+use crate::kit::image_archive::Made;
+use crate::kit::needs;
+use crate::kit::registry::{AUTH, Proxy, Registry};
 
-const MIB: usize = 1 << 20;
+const TAG: &str = "hostapp:test";
 
-/// A loop device over a file, detached when it goes.
-struct Loop {
-    node: PathBuf,
-    backing: PathBuf,
-    _dir: tempfile::TempDir,
+const FAST: Retry = Retry { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
+
+fn can_run(test: &str) -> bool {
+    if !needs::can_run(test) {
+        return false;
+    }
+    let missing = ["dockerd", "docker-registry", "runc"].into_iter().find(|program| {
+        Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .output()
+            .is_ok_and(|o| !o.status.success())
+    });
+    if let Some(program) = missing {
+        eprintln!("not run: {test}: no {program}");
+    }
+    missing.is_none()
 }
 
-impl Loop {
-    fn new(len: usize) -> Option<Loop> {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let backing = dir.path().join("disk.raw");
-        std::fs::write(&backing, vec![0xA5; len]).unwrap();
-        for _ in 0..20 {
-            let out = Command::new("losetup").args(["-f", "--show"]).arg(&backing).output().ok()?;
-            if out.status.success() {
-                let node = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
-                return Some(Loop { node, backing, _dir: dir });
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        None
-    }
+fn engine(dockerd: &Dockerd) -> Engine {
+    // No credentials of whoever runs this.
+    Engine::connect(&Paths::new(dockerd.root())).unwrap().with_retry(FAST).with_credentials(dockerd.root())
 }
 
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ignored = Command::new("losetup").arg("-d").arg(&self.node).output();
-    }
+fn disk_use(folder: &Path) -> u64 {
+    let text = Command::new("du").args(["-sk"]).arg(folder).output().unwrap().stdout;
+    String::from_utf8(text).unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// A device whose medium changes by itself after the `when`th flush.
-struct Flipping<'a> {
-    device: Device,
-    backing: &'a Path,
-    at: u64,
-    bit: u8,
-    left: Mutex<u32>,
+#[test]
+fn from_an_archive_to_the_end_of_the_hooks() {
+    if !can_run("from_an_archive_to_the_end_of_the_hooks") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    assert_eq!(engine.data_root().unwrap(), dockerd.data());
+    let empty = disk_use(dockerd.data());
+
+    let hooks = "echo during $DURING_UPDATE; echo on stderr >&2; read below < /mnt/below/file; echo $below; \
+                 test -e /dev/null && test -d /sys/class && test -e /run/engine.pid && echo mounts; \
+                 busybox mount -t tmpfs none /mnt && echo mounted; exit 7";
+    let image = Made::host_os(hooks, 3 << 20);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let mut seen = Vec::new();
+    let loaded = engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()));
+    assert!(loaded.size > 3 << 20);
+    assert!(seen.iter().any(|p| p.stage == Stage::Extract && p.done > 3 << 20), "{seen:?}");
+    assert!(seen.windows(2).all(|w| w[0].stage != w[1].stage || w[0].done <= w[1].done), "{seen:?}");
+
+    let hostapp = engine.create_hostapp(&loaded).unwrap();
+    assert_eq!(std::fs::read(hostapp.boot.join("vmlinuz")).unwrap(), b"kernel");
+    assert!(hostapp.boot.starts_with(dockerd.data().join("volumes")), "{hostapp:?}");
+
+    let mut said = Vec::new();
+    let status = engine.run_hooks(&loaded, &mut |l| said.push(l.to_owned())).unwrap();
+    said.sort();
+    assert_eq!(
+        (status, said),
+        (7, ["during 1", "mounted", "mounts", "on stderr", "seen"].map(str::to_owned).to_vec())
+    );
+    assert!(hostapp.boot.is_dir(), "the hooks' volumes go, not those of the host OS");
+
+    // A name without hooks, and an image that is not there.
+    let bare = Made::new(vec![crate::kit::image_archive::tar_of(&[("etc/x", 0o644, b"x")])]);
+    bare.save(&archive, &["bare:1"]);
+    let bare = engine.load(&archive, &mut |_| {}).unwrap();
+    fails(engine.run_hooks(&bare, &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
+
+    engine.remove_containers().unwrap();
+    assert!(!hostapp.boot.exists());
+    engine.remove_images().unwrap();
+    engine.remove_images().unwrap();
+    let left = disk_use(dockerd.data());
+    assert!(left < empty + (1 << 20), "{empty} before, {left} after");
 }
 
-impl Medium for Flipping<'_> {
-    fn size(&self) -> io::Result<u64> {
-        self.device.size()
+#[test]
+fn what_no_archive_is() {
+    if !can_run("what_no_archive_is") {
+        return;
     }
-    fn block_size(&self) -> usize {
-        self.device.block_size()
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 1 << 20);
+    let archive = dockerd.root().join("image.tar");
+    let load = |bytes: &[u8]| {
+        std::fs::write(&archive, bytes).unwrap();
+        engine.load(&archive, &mut |_| {})
+    };
+    let whole = image.archive(&[TAG]);
+    fails(load(b"this is no archive"), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&whole[..whole.len() / 2]), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&vec![0; 10240]), Code::ImageArchiveInvalid, &["image.tar"]);
+    fails(load(&image.archive(&["a:1", "b:1"])), Code::ImageArchiveInvalid, &["a:1", "b:1"]);
+    // Without a name the ID is what there is.
+    let nameless = load(&image.archive(&[])).unwrap();
+    assert_eq!((&nameless.id, &nameless.reference), (&image.id(), &image.id()));
+}
+
+#[test]
+fn an_archive_loads_in_every_compression() {
+    if !can_run("an_archive_loads_in_every_compression") {
+        return;
     }
-    fn extend(&self, len: u64) -> io::Result<()> {
-        self.device.extend(len)
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 1 << 20);
+    let path = dockerd.root().join("image.tar");
+    let load = |name: &str, bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let found = archive::inspect(&path, u64::MAX).unwrap();
+        engine.check_loadable(&found).unwrap();
+        let loaded = engine.load(&path, &mut |_| {}).unwrap();
+        assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()), "{name}");
+        engine.remove_images().unwrap();
+    };
+    load("plain", &image.archive(&[TAG]));
+    for program in ["gzip", "bzip2", "xz", "zstd"] {
+        load(program, &filter(program, &image.archive(&[TAG])));
     }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.device.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        self.device.write_at(buf, offset)
-    }
-    fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.zero_range(offset, len)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.device.flush()?;
-        let mut left = self.left.lock().unwrap();
-        if *left == 1 {
-            // Behind the back of the block device, as a failing cell would.
-            let file = OpenOptions::new().read(true).write(true).open(self.backing)?;
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, self.at)?;
-            file.write_all_at(&[byte[0] ^ self.bit], self.at)?;
-            file.sync_all()?;
-        }
-        *left = left.saturating_sub(1);
-        Ok(())
-    }
-    fn drop_cache(&self) -> io::Result<()> {
-        self.device.drop_cache()
-    }
-    fn is_direct(&self) -> bool {
-        self.device.is_direct()
+    for program in ["gzip", "bzip2"] {
+        let mut members = image.members(&[TAG]);
+        members[1].1 = filter(program, &members[1].1);
+        load(program, &crate::kit::image_archive::pack(&members));
     }
 }
 
 #[test]
-fn a_bit_that_flips_on_a_loop_device_is_found() {
-    let len = 5 * MIB + 777;
-    let job = Job { backup: 0, ..Job::new(image(len, 61)) };
-    let Some(disk) = Loop::new(6 * MIB) else {
-        eprintln!(
-            "not run: a_bit_that_flips_on_a_loop_device_is_found: no loop device can be had (root needed)"
-        );
+fn pulls() {
+    if !can_run("pulls") {
         return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 5 << 20);
+    let digest = registry.push("host/os", "1", &image);
+    registry.push("host/os", "latest", &image);
+    let mut seen = Vec::new();
+    let pulled = engine.pull(&registry.name("host/os:1"), &mut |p: &Progress| seen.push(*p)).unwrap();
+    assert_eq!(pulled.id, image.id());
+    for stage in [Stage::Pull, Stage::Extract] {
+        let of: Vec<_> = seen.iter().filter(|p| p.stage == stage).collect();
+        assert!(of.last().is_some_and(|p| p.done > 5 << 20 && p.total == Some(p.done)), "{of:?}");
+        assert!(of.windows(2).all(|w| w[0].done <= w[1].done), "{of:?}");
+    }
+    assert_eq!(
+        engine.pull(&registry.name("host/os"), &mut |_| {}).unwrap().id,
+        image.id(),
+        "latest, and there already"
+    );
+    let by_digest = registry.name(&format!("host/os@{digest}"));
+    assert_eq!(engine.pull(&by_digest, &mut |_| {}).unwrap().id, image.id());
+    fails(engine.pull(&registry.name("host/os:no"), &mut |_| {}), Code::ImageUnknown, &["host/os:no"]);
+    fails(engine.pull(&registry.name("no/os"), &mut |_| {}), Code::ImageUnknown, &["no/os"]);
+    let port = registry.port;
+    drop(registry);
+    let began = Instant::now();
+    fails(engine.pull(&format!("127.0.0.1:{port}/a"), &mut |_| {}), Code::RegistryUnreachable, &["refused"]);
+    assert!(began.elapsed() >= Duration::from_millis(1400), "it was tried four times");
+}
+
+#[test]
+fn pulls_with_credentials() {
+    if !can_run("pulls_with_credentials") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 0);
+    registry.push("private", "1", &image);
+    let name = registry.name("private:1");
+    fails(engine.pull(&name, &mut |_| {}), Code::RegistryRefused, &["private"]);
+    let config = |auth: &str| {
+        let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port);
+        std::fs::write(dockerd.root().join("config.json"), text).unwrap();
     };
-    let mut rng = fastrand::Rng::with_seed(99);
-    let shared: &'static [u8] = Box::leak(job.image.clone().into_boxed_slice());
-    for round in 0..200 {
-        let at = match round {
-            0..60 => (0..).map(|_| rng.usize(MIB..len)).find(|i| job.image[*i] == 0).unwrap(),
-            60..90 => rng.usize(5 * MIB..len),
-            _ => rng.usize(MIB..len),
+    config("Y29wYWw6d3Jvbmc=");
+    fails(engine.pull(&name, &mut |_| {}), Code::RegistryRefused, &["private"]);
+    config(AUTH);
+    assert_eq!(engine.pull(&name, &mut |_| {}).unwrap().id, image.id());
+}
+
+#[test]
+fn a_connection_that_breaks_in_the_middle_of_a_pull() {
+    if !can_run("a_connection_that_breaks_in_the_middle_of_a_pull") {
+        return;
+    }
+    let (mut dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let image = Made::host_os("true", 8 << 20);
+    registry.push("host/os", "1", &image);
+    let proxy = Proxy::start(registry.port, 7, 2 << 20);
+    let pulled = engine(&dockerd).pull(&proxy.name("host/os:1"), &mut |_| {}).unwrap();
+    assert_eq!(pulled.id, image.id());
+    assert!(proxy.cut.load(std::sync::atomic::Ordering::SeqCst) > 1, "it was cut");
+    engine(&dockerd).remove_images().unwrap();
+
+    // The engine goes in the middle, and comes back.
+    let slow = Proxy::start(registry.port, 1000, 3 << 20);
+    // For as long as dockerd may take to start.
+    let engine = engine(&dockerd).with_retry(Retry { tries: 400, ..FAST });
+    let name = slow.name("host/os:1");
+    std::thread::scope(|scope| {
+        let pulling = scope.spawn(|| engine.pull(&name, &mut |_| {}));
+        std::thread::sleep(Duration::from_secs(1));
+        dockerd.kill();
+        slow.mend();
+        dockerd.run();
+        assert_eq!(pulling.join().unwrap().unwrap().id, image.id());
+    });
+}
+
+#[test]
+fn an_engine_that_goes_while_it_works() {
+    if !can_run("an_engine_that_goes_while_it_works") {
+        return;
+    }
+    let mut dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let image = Made::host_os("echo begun; while true; do busybox sleep 1; done", 0);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let loaded = engine.load(&archive, &mut |_| {}).unwrap();
+    let (begun, wait) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let engine = &engine;
+        let running =
+            scope.spawn(move || engine.run_hooks(&loaded, &mut |l| begun.send(l.to_owned()).unwrap()));
+        assert_eq!(wait.recv_timeout(Duration::from_secs(300)).unwrap(), "begun");
+        dockerd.kill();
+        fails(running.join().unwrap(), Code::EngineUnreachable, &["hooks"]);
+        assert!(engine.has_left_hooks(), "the container is left");
+    });
+    fails(engine.load(&archive, &mut |_| {}), Code::EngineUnreachable, &["image.tar"]);
+    dockerd.run();
+    engine.remove_containers().unwrap();
+    engine.remove_images().unwrap();
+}
+
+#[test]
+fn an_engine_that_is_killed_during_a_load_and_restarts() {
+    if !can_run("an_engine_that_is_killed_during_a_load_and_restarts") {
+        return;
+    }
+    let mut dockerd = Dockerd::start(None);
+    // For as long as dockerd may take to start.
+    let engine = engine(&dockerd).with_retry(Retry { tries: 400, ..FAST });
+    let image = Made::host_os("true", 200 << 20);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    let (half, there) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let mut tries = 0;
+            let loaded = engine.load(&archive, &mut |p: &Progress| {
+                let is_part = p.stage == Stage::Load && p.total.is_some_and(|total| p.done < total);
+                if is_part && tries == 0 {
+                    tries = 1;
+                    half.send(()).unwrap();
+                    // The rest is not sent until the engine is gone.
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+            (loaded, tries)
+        });
+        there.recv_timeout(Duration::from_secs(120)).expect("it is seen while it is under way");
+        dockerd.kill();
+        dockerd.run();
+        let (loaded, tries) = loading.join().unwrap();
+        assert_eq!((loaded.unwrap().id, tries), (image.id(), 1));
+    });
+}
+
+/// A power cut during a load: moby has flushed its records of the layers, and not their files.
+#[test]
+fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
+    if !can_run("layers_that_a_power_cut_has_left_damaged_are_not_used_again") {
+        return;
+    }
+    let mut dockerd = Dockerd::start(None);
+    let archive = dockerd.root().join("image.tar");
+    let image = Made::host_os("echo whole", 1 << 20);
+    image.save(&archive, &[TAG]);
+    let load = |dockerd: &Dockerd| engine(dockerd).load(&archive, &mut |_| {}).unwrap();
+    let hooks = |dockerd: &Dockerd| {
+        let mut said = Vec::new();
+        let ended = engine(dockerd).run_hooks(&load(dockerd), &mut |l| said.push(l.to_owned()));
+        (ended.ok(), said)
+    };
+    assert_eq!(hooks(&dockerd), (Some(0), vec!["whole".to_owned()]));
+    let engine_here = engine(&dockerd);
+    engine_here.remove_containers().unwrap();
+    engine_here.remove_images().unwrap();
+    engine_here.remove_lost_layers(dockerd.data()).unwrap();
+    load(&dockerd);
+
+    dockerd.kill();
+    let store = dockerd.data().join("image/overlay2");
+    let layers = |records: &str| std::fs::read_dir(store.join(records)).unwrap().count();
+    assert_eq!(layers("layerdb/sha256"), 2);
+    std::fs::remove_dir_all(store.join("imagedb")).unwrap();
+    std::fs::remove_file(store.join("repositories.json")).unwrap();
+    for layer in std::fs::read_dir(dockerd.data().join("overlay2")).unwrap() {
+        let hooks = layer.unwrap().path().join("diff/bin/hostapp-update-hooks");
+        if hooks.exists() {
+            std::fs::write(hooks, "").unwrap();
+        }
+    }
+    dockerd.run();
+    // The engine itself takes them for whole.
+    let (status, said) = hooks(&dockerd);
+    assert!(status == Some(1) && said.iter().any(|l| l.contains("exec format error")), "{status:?} {said:?}");
+    let engine_here = engine(&dockerd);
+    engine_here.remove_containers().unwrap();
+
+    dockerd.kill();
+    std::fs::remove_dir_all(store.join("imagedb")).unwrap();
+    // Another power cut, while the engine removed a layer: it does not know it any more, and leaves it.
+    let removing = store.join("layerdb/sha256").join("0".repeat(64) + "-1-removing");
+    std::fs::create_dir(&removing).unwrap();
+    std::fs::write(removing.join("diff"), format!("sha256:{}", "0".repeat(64))).unwrap();
+    dockerd.run();
+    let engine_here = engine(&dockerd);
+    engine_here.remove_images().unwrap();
+    assert_eq!(layers("layerdb/sha256"), 3);
+    engine_here.remove_lost_layers(dockerd.data()).unwrap();
+    assert_eq!(layers("layerdb/sha256"), 1);
+    assert_eq!(hooks(&dockerd), (Some(0), vec!["whole".to_owned()]));
+}
+
+#[test]
+fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved() {
+    if !can_run("a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let load = |hooks: &str| {
+        let archive = dockerd.root().join("image.tar");
+        Made::host_os(hooks, 0).save(&archive, &[TAG]);
+        engine.load(&archive, &mut |_| {}).unwrap()
+    };
+    let container = |id: &str| -> serde_json::Value {
+        let folder = dockerd.data().join("containers").join(id);
+        serde_json::from_slice(&std::fs::read(folder.join("config.v2.json")).unwrap()).unwrap()
+    };
+    let ours = load("echo ours; exit 1");
+    let made = container(&engine.create_hostapp(&ours).unwrap().id);
+    assert_eq!((&made["Config"]["Image"], &made["Image"]), (&TAG.into(), &ours.id.as_str().into()));
+    // Another process loads another image under the same name.
+    let theirs = load("echo theirs; exit 2");
+    assert_ne!(ours.id, theirs.id);
+    let made = container(&engine.create_hostapp(&ours).unwrap().id);
+    assert_eq!(made["Image"], ours.id.as_str());
+    let mut said = Vec::new();
+    assert_eq!(engine.run_hooks(&ours, &mut |l| said.push(l.to_owned())).unwrap(), 1);
+    assert_eq!(said, ["ours"]);
+    let left = std::fs::read_dir(dockerd.data().join("containers")).unwrap().count();
+    assert_eq!(left, 2, "those that were made from the wrong one are gone");
+}
+
+#[test]
+fn what_a_registry_does_not_give_is_known_before_the_pull() {
+    if !can_run("what_a_registry_does_not_give_is_known_before_the_pull") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
+    let engine = engine(&dockerd);
+    let image = Made::host_os("true", 0);
+    let digest = registry.push("host/os", "1", &image);
+    let config = |auth: &str| {
+        let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port);
+        std::fs::write(dockerd.root().join("config.json"), text).unwrap();
+    };
+    let name = |path: &str| registry.name(path);
+    fails(engine.check_pullable(&name("host/os:1")), Code::RegistryRefused, &["host/os:1"]);
+    config("Y29wYWw6d3Jvbmc=");
+    fails(engine.check_pullable(&name("host/os:1")), Code::RegistryRefused, &["host/os:1"]);
+    config(AUTH);
+    // By plain HTTP, which the engine allows on the loopback interface.
+    engine.check_pullable(&name("host/os:1")).unwrap();
+    engine.check_pullable(&name(&format!("host/os@{digest}"))).unwrap();
+    engine.check_pullable(&name(&format!("host/os:any@{digest}"))).unwrap();
+    let other = format!("host/os@sha256:{}", "0a".repeat(32));
+    for unknown in ["host/os:no", "host/os", "no/os:1", &other] {
+        fails(engine.check_pullable(&name(unknown)), Code::ImageUnknown, &[unknown]);
+    }
+    // Nothing was pulled for it.
+    assert_eq!(
+        std::fs::read_dir(dockerd.data().join("overlay2"))
+            .unwrap()
+            .filter(|e| e.as_ref().unwrap().file_name() != "l")
+            .count(),
+        0
+    );
+    let port = registry.port;
+    drop(registry);
+    let began = Instant::now();
+    let gone = format!("127.0.0.1:{port}/host/os:1");
+    fails(engine.check_pullable(&gone), Code::RegistryUnreachable, &["refused"]);
+    assert!(began.elapsed() >= Duration::from_secs(8), "it is given time to come back");
+    fails(engine.check_pullable("nobody.invalid/os:1"), Code::RegistryUnreachable, &["nobody.invalid"]);
+}
+
+#[test]
+fn a_slow_registry_is_not_one_that_cannot_be_reached() {
+    if !can_run("a_slow_registry_is_not_one_that_cannot_be_reached") {
+        return;
+    }
+    let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
+    let timeout = Timeouts { registry: Duration::from_secs(2), ..Timeouts::default() };
+    let engine = engine(&dockerd).with_timeouts(timeout);
+    let image = Made::host_os("true", 0);
+    registry.push("host/os", "1", &image);
+    let slow = Proxy::late(registry.port, Duration::from_secs(3));
+    engine.check_pullable(&slow.name("host/os:1")).unwrap();
+    assert_eq!(engine.pull(&slow.name("host/os:1"), &mut |_| {}).unwrap().id, image.id());
+}
+
+#[test]
+fn a_slot_without_space() {
+    if !can_run("a_slot_without_space") {
+        return;
+    }
+    let registry = Registry::start(false);
+    let image = Made::host_os("true", 60 << 20);
+    registry.push("host/os", "1", &image);
+    let slot = Slot::new(48);
+    let mut dockerd = Dockerd::start(Some(&slot.point.join("balena")));
+    let engine = engine(&dockerd);
+    let archive = dockerd.root().join("image.tar");
+    image.save(&archive, &[TAG]);
+    fails(engine.load(&archive, &mut |_| {}), Code::SlotFull, &["no space left on device"]);
+    fails(
+        engine.pull(&registry.name("host/os:1"), &mut |_| {}),
+        Code::SlotFull,
+        &["no space left on device"],
+    );
+    engine.remove_images().unwrap();
+    let small = Made::host_os("true", 1 << 20);
+    small.save(&archive, &[TAG]);
+    assert_eq!(engine.load(&archive, &mut |_| {}).unwrap().id, small.id(), "the room is given back");
+    dockerd.kill();
+}
+
+/// A small ext4 on a loop device.
+struct Slot {
+    _dir: tempfile::TempDir,
+    point: std::path::PathBuf,
+}
+
+impl Slot {
+    fn new(mib: u64) -> Slot {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, point) = (dir.path().join("disk"), dir.path().join("slot"));
+        std::fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        std::fs::create_dir(&point).unwrap();
+        let run = |words: &[&str]| {
+            let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         };
-        let device = Device::open(&disk.node, Access::ExclusiveDisk).unwrap();
-        assert!(device.is_direct(), "a loop device takes direct I/O");
-        let sparse = round % 2 == 0;
-        // The second flush is the one behind the body: the first is behind the cleared table.
-        let (bit, left) = (1 << rng.u8(0..8), Mutex::new(2));
-        let medium = Flipping { device, backing: &disk.backing, at: at as u64, bit, left };
-        let plan = job.plan_for(&medium, 6 * MIB as u64);
-        let open = move || Ok(Box::new(Bytes::new(shared, sparse)) as Box<_>);
-        let done = execute(&plan, &open, &medium, &Silent).unwrap();
-        assert_eq!(done.rewritten_chunks, 1, "round {round}: byte {at}");
-        assert!(std::fs::read(&disk.backing).unwrap()[..len] == job.image[..], "round {round}: byte {at}");
+        run(&["mke2fs", "-q", "-t", "ext4", file.to_str().unwrap()]);
+        run(&["mount", "-o", "loop", file.to_str().unwrap(), point.to_str().unwrap()]);
+        Slot { _dir: dir, point }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("-l").arg(&self.point).output();
     }
 }

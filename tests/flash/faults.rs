@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::daemon::Daemon;
+use crate::kit::storage_daemon::Daemon;
 use crate::support::*;
 
 /// A loop device on a file that a storage daemon exports. The device goes before the daemon does.
@@ -21,7 +21,7 @@ impl Failing {
         let backing = dir.path().join("backing");
         fill(&backing, size);
         let daemon = Daemon::start(&backing, rules).map_err(|why| not_run(test, why)).ok()?;
-        let disk = Some(Loop::over(test, &daemon.export, &[])?);
+        let disk = Some(over(test, &daemon.export, &[])?);
         Some(Failing { disk, daemon: Some(daemon), dir })
     }
 

@@ -29,7 +29,7 @@ fn mbr_image(dir: &Path) -> PathBuf {
 
 #[test]
 fn every_kind_of_image_on_a_dirty_disk() {
-    let Some(disk) = Loop::dirty("every_kind_of_image_on_a_dirty_disk", 130 * MIB) else { return };
+    let Some(disk) = dirty("every_kind_of_image_on_a_dirty_disk", 130 * MIB) else { return };
     let dir = folder();
     let d = dir.path();
     let raw = os_image();
@@ -74,7 +74,7 @@ fn every_kind_of_image_on_a_dirty_disk() {
         (mbr.clone(), &mbr, &[]),
     ];
     for (image, plain, options) in cases {
-        fill(&disk.backing, 130 * MIB);
+        fill(&disk.file, 130 * MIB);
         let receipt = flashed(&image, &disk.node, options);
         assert_equal(plain, &disk.node);
         let len = std::fs::metadata(plain).unwrap().len();
@@ -103,11 +103,11 @@ fn every_kind_of_image_on_a_dirty_disk() {
 #[test]
 fn tools_that_are_not_ours_find_no_fault() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = Loop::dirty("tools_that_are_not_ours_find_no_fault", size) else { return };
+    let Some(disk) = dirty("tools_that_are_not_ours_find_no_fault", size) else { return };
     flashed(os_image(), &disk.node, &[]);
-    let report = tool(&["sgdisk", "-v", disk.text()]);
+    let report = tool(&["sgdisk", "-v", disk.name()]);
     assert!(report.contains("No problems found"), "{report}");
-    let table = tool(&["sfdisk", "-d", disk.text()]);
+    let table = tool(&["sfdisk", "-d", disk.name()]);
     let mut checked = 0;
     for line in table.lines().filter(|l| l.contains("start=")) {
         let field = |key: &str| -> u64 {
@@ -116,11 +116,11 @@ fn tools_that_are_not_ours_find_no_fault() {
         };
         let (start, len) = (field("start=") * 512, field("size=") * 512);
         let options = ["-o", &start.to_string(), "--sizelimit", &len.to_string(), "-r"];
-        let part = Loop::over("tools_that_are_not_ours_find_no_fault", &disk.backing, &options).unwrap();
+        let part = over("tools_that_are_not_ours_find_no_fault", &disk.file, &options).unwrap();
         let boot_sector = read(&part.node, 0, 512);
         let fat = boot_sector[54..57] == *b"FAT" || boot_sector[82..85] == *b"FAT";
         let check: &[&str] =
-            if fat { &["fsck.vfat", "-n", part.text()] } else { &["e2fsck", "-fn", part.text()] };
+            if fat { &["fsck.vfat", "-n", part.name()] } else { &["e2fsck", "-fn", part.name()] };
         tool(check);
         checked += 1;
     }
@@ -134,20 +134,20 @@ fn a_disk_with_sectors_of_4096_bytes() {
     let image = dir.path().join("4k.img");
     // The image is made on such a disk, so that sgdisk counts in its sectors.
     std::fs::File::create(&image).unwrap().set_len(48 * MIB).unwrap();
-    let Some(made) = Loop::over("a_disk_with_sectors_of_4096_bytes", &image, &["-b", "4096"]) else { return };
-    tool(&["sgdisk", "-o", "-n", "1:1024:+16M", "-n", "2:0:0", made.text()]);
+    let Some(made) = over("a_disk_with_sectors_of_4096_bytes", &image, &["-b", "4096"]) else { return };
+    tool(&["sgdisk", "-o", "-n", "1:1024:+16M", "-n", "2:0:0", made.name()]);
     tool(&[
         "sh",
         "-ec",
-        &format!("mke2fs -q -L resin-boot -E offset=4194304 {0} 16M; sync {0}", made.text()),
+        &format!("mke2fs -q -L resin-boot -E offset=4194304 {0} 16M; sync {0}", made.name()),
     ]);
     drop(made);
     fill(&backing, 48 * MIB);
-    let disk = Loop::over("a_disk_with_sectors_of_4096_bytes", &backing, &["-b", "4096"]).unwrap();
+    let disk = over("a_disk_with_sectors_of_4096_bytes", &backing, &["-b", "4096"]).unwrap();
     let receipt = flashed(&image, &disk.node, &[]);
     assert_equal(&image, &disk.node);
     assert_eq!(receipt["target"]["block_size"], 4096);
-    let report = tool(&["sgdisk", "-v", disk.text()]);
+    let report = tool(&["sgdisk", "-v", disk.name()]);
     assert!(report.contains("No problems found"), "{report}");
 }
 
@@ -292,9 +292,9 @@ fn a_single_pass_of_any_size() {
         if size % 512 != 0 {
             continue;
         }
-        let Some(disk) = Loop::dirty("a_single_pass_of_any_size", size) else { return };
+        let Some(disk) = dirty("a_single_pass_of_any_size", size) else { return };
         flashed(&packed, &disk.node, &["--single-pass", "--force-raw"]);
-        assert!(std::fs::read(&disk.backing).unwrap() == data, "{size}");
+        assert!(std::fs::read(&disk.file).unwrap() == data, "{size}");
     }
 }
 
@@ -463,11 +463,11 @@ fn a_shorter_target_differs() {
 #[test]
 fn the_run_does_what_the_plan_says() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = Loop::dirty("the_run_does_what_the_plan_says", size + MIB) else { return };
-    let before = std::fs::read(&disk.backing).unwrap();
+    let Some(disk) = dirty("the_run_does_what_the_plan_says", size + MIB) else { return };
+    let before = std::fs::read(&disk.file).unwrap();
     let out = flash(os_image(), &disk.node, &["--plan", "--json"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    assert!(std::fs::read(&disk.backing).unwrap() == before, "--plan wrote something");
+    assert!(std::fs::read(&disk.file).unwrap() == before, "--plan wrote something");
     let plan = last_line(&out)["plan"].clone();
     let steps: Vec<&str> =
         plan["steps"].as_array().unwrap().iter().map(|s| s["step"].as_str().unwrap()).collect();
@@ -477,17 +477,17 @@ fn the_run_does_what_the_plan_says() {
         "{plan}"
     );
     assert_eq!(plan["image"]["size"]["exact"], size);
-    assert_eq!(plan["target"]["name"], disk.text());
+    assert_eq!(plan["target"]["name"], disk.name());
     assert_eq!(plan["image"]["table"]["partitions"][0]["label"], "resin-boot");
     let text = flash(os_image(), &disk.node, &["--plan"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(text.contains("resin-boot") && text.contains(disk.text()), "{text}");
+    assert!(text.contains("resin-boot") && text.contains(disk.name()), "{text}");
 }
 
 #[test]
 fn the_second_flash_of_the_same_image_writes_almost_nothing() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = Loop::dirty("the_second_flash_of_the_same_image_writes_almost_nothing", size) else {
+    let Some(disk) = dirty("the_second_flash_of_the_same_image_writes_almost_nothing", size) else {
         return;
     };
     let first = flashed(os_image(), &disk.node, &[]);

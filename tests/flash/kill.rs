@@ -19,7 +19,7 @@ struct Seen {
 #[test]
 fn killed_at_any_moment_it_leaves_no_table_and_continues() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = Loop::dirty("killed_at_any_moment_it_leaves_no_table_and_continues", size) else {
+    let Some(disk) = dirty("killed_at_any_moment_it_leaves_no_table_and_continues", size) else {
         return;
     };
     // An old system: boot sector and both partition tables.
@@ -43,11 +43,11 @@ fn killed_at_any_moment_it_leaves_no_table_and_continues() {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut seen = Seen::default();
     for round in 0..ROUNDS {
-        fill(&disk.backing, size);
+        fill(&disk.file, size);
         for (at, sign) in spots {
-            poke(&disk.backing, at, sign);
+            poke(&disk.file, at, sign);
         }
-        tool(&["blockdev", "--flushbufs", disk.text()]);
+        tool(&["blockdev", "--flushbufs", disk.name()]);
         let old_head = read(&disk.node, 0, MIB);
 
         let mut child = copal()

@@ -114,20 +114,20 @@ fn images() {
 
 #[test]
 fn disks() {
-    let Some(disk) = Loop::dirty("disks", 128 * MIB) else { return };
+    let Some(disk) = dirty("disks", 128 * MIB) else { return };
     let dir = folder();
-    let name = disk.text().to_owned();
+    let name = disk.name().to_owned();
 
-    let small = Loop::dirty("disks", 64 * MIB).unwrap();
-    refused(os_image(), &small.node, "target-too-small", small.text(), &[]);
+    let small = dirty("disks", 64 * MIB).unwrap();
+    refused(os_image(), &small.node, "target-too-small", small.name(), &[]);
 
-    let read_only = Loop::over("disks", &small.backing, &["-r"]).unwrap();
-    refused(os_image(), &read_only.node, "target-read-only", read_only.text(), &[]);
+    let read_only = over("disks", &small.file, &["-r"]).unwrap();
+    refused(os_image(), &read_only.node, "target-read-only", read_only.name(), &[]);
 
     let sectors = dir.path().join("4k.raw");
     fill(&sectors, 128 * MIB);
-    let four_k = Loop::over("disks", &sectors, &["-b", "4096"]).unwrap();
-    refused(os_image(), &four_k.node, "sector-size-mismatch", four_k.text(), &[]);
+    let four_k = over("disks", &sectors, &["-b", "4096"]).unwrap();
+    refused(os_image(), &four_k.node, "sector-size-mismatch", four_k.name(), &[]);
 
     // Held by somebody else, exclusively.
     let holder = std::process::Command::new("flock").args(["-x", &name, "sleep", "60"]).spawn().unwrap();
@@ -167,10 +167,10 @@ fn disks() {
 
 #[test]
 fn configurations() {
-    let Some(disk) = Loop::dirty("configurations", 128 * MIB) else { return };
+    let Some(disk) = dirty("configurations", 128 * MIB) else { return };
     let dir = folder();
     let conf = dir.path().join("flasher.conf");
-    let pattern = disk.text().strip_prefix("/dev/").unwrap().to_owned();
+    let pattern = disk.name().strip_prefix("/dev/").unwrap().to_owned();
     let good = format!("INTERNAL_DEVICE_KERNEL=\"{pattern}\"\n");
     let cases = [
         (format!("{good}BALENA_IMAGE='unclosed\n"), "conf-syntax"),
@@ -225,7 +225,7 @@ fn configurations() {
         assert_eq!((status, &line["code"]), (Some(3), &"boot-copy-failed".into()), "{line}");
         assert!(line["hint"].as_str().unwrap().contains("--image-only"), "{line}");
     }
-    assert!(read(&disk.backing, 0, 4096).iter().all(|b| *b == 0xA5));
+    assert!(read(&disk.file, 0, 4096).iter().all(|b| *b == 0xA5));
     // config.json has the last word on the target.
     let installer = "{\"installer\":{\"target_devices\":\"nothing-like-this\"}}";
     std::fs::write(dir.path().join("config.json"), installer).unwrap();
@@ -238,7 +238,7 @@ fn configurations() {
 
 #[test]
 fn a_disk_needs_root() {
-    let Some(disk) = Loop::dirty("a_disk_needs_root", 128 * MIB) else { return };
+    let Some(disk) = dirty("a_disk_needs_root", 128 * MIB) else { return };
     let dir = tempfile::tempdir().unwrap();
     tool(&["chmod", "755", dir.path().to_str().unwrap()]);
     let image = dir.path().join("os.img");
@@ -260,7 +260,7 @@ fn a_disk_needs_root() {
             .unwrap();
         let line = last_line(&out);
         assert_eq!((out.status.code(), &line["code"]), (Some(3), &"not-root".into()), "{line}");
-        assert!(line["message"].as_str().unwrap().contains(disk.text()), "{line}");
+        assert!(line["message"].as_str().unwrap().contains(disk.name()), "{line}");
     }
 }
 
@@ -325,13 +325,13 @@ fn a_receipt_that_cannot_be_saved_is_no_refusal() {
 #[test]
 fn a_lock_that_goes_away_is_waited_for() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = Loop::dirty("a_lock_that_goes_away_is_waited_for", size) else { return };
+    let Some(disk) = dirty("a_lock_that_goes_away_is_waited_for", size) else { return };
     // As udev holds it while it probes.
     let mut holder =
-        std::process::Command::new("flock").args(["-s", disk.text(), "sleep", "2"]).spawn().unwrap();
+        std::process::Command::new("flock").args(["-s", disk.name(), "sleep", "2"]).spawn().unwrap();
     let is_free = || {
         std::process::Command::new("flock")
-            .args(["-n", "-x", disk.text(), "true"])
+            .args(["-n", "-x", disk.name(), "true"])
             .status()
             .unwrap()
             .success()

@@ -6,23 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-pub const MIB: u64 = 1 << 20;
+pub use crate::kit::disk::{Loop, fill, folder};
+use crate::kit::needs::can_run;
+pub use crate::kit::process::tool;
 
-/// A folder on a disk: `/tmp` may be a tmpfs, on which direct I/O and holes are another thing.
-pub fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("flash-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
+pub const MIB: u64 = 1 << 20;
 
 /// Says why a test cannot run here. `./dev test` lists these lines.
 pub fn not_run(test: &str, why: &str) {
     eprintln!("not run: {test}: {why}");
-}
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 pub fn copal() -> Command {
@@ -67,63 +59,14 @@ pub fn os_image() -> &'static Path {
         .1
 }
 
-/// A loop device over a file full of 0xA5.
-pub struct Loop {
-    pub node: PathBuf,
-    pub backing: PathBuf,
-    _dir: Option<tempfile::TempDir>,
+/// A disk full of 0xA5; `None`, and a line that says so, where there are no loop devices.
+pub fn dirty(test: &str, size: u64) -> Option<Loop> {
+    can_run(test).then(|| Loop::dirty(size))
 }
 
-impl Loop {
-    /// `None`, and a line that says so, where there are no loop devices.
-    pub fn dirty(test: &str, size: u64) -> Option<Loop> {
-        let dir = folder();
-        let backing = dir.path().join("disk.raw");
-        fill(&backing, size);
-        let mut l = Loop::over(test, &backing, &[])?;
-        l._dir = Some(dir);
-        Some(l)
-    }
-
-    /// Over a file that is there.
-    pub fn over(test: &str, backing: &Path, options: &[&str]) -> Option<Loop> {
-        for _ in 0..20 {
-            // Others take devices at the same time: the free one of a moment ago may be gone.
-            let out = Command::new("losetup").args(["-f", "--show"]).args(options).arg(backing).output();
-            match out {
-                Ok(o) if o.status.success() => {
-                    let node = PathBuf::from(String::from_utf8_lossy(&o.stdout).trim());
-                    return Some(Loop { node, backing: backing.to_owned(), _dir: None });
-                }
-                _ => std::thread::sleep(std::time::Duration::from_millis(100)),
-            }
-        }
-        not_run(test, "no loop device can be had (root needed)");
-        None
-    }
-
-    pub fn text(&self) -> &str {
-        self.node.to_str().unwrap()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ignored = Command::new("losetup").arg("-d").arg(&self.node).output();
-    }
-}
-
-/// Writes a file of 0xA5.
-pub fn fill(path: &Path, size: u64) {
-    let mut f = OpenOptions::new().create(true).truncate(false).write(true).open(path).unwrap();
-    let block = vec![0xA5; MIB as usize];
-    let mut left = size;
-    while left > 0 {
-        let n = left.min(MIB);
-        f.write_all(&block[..n as usize]).unwrap();
-        left -= n;
-    }
-    f.sync_all().unwrap();
+/// One over a file that is there.
+pub fn over(test: &str, file: &Path, options: &[&str]) -> Option<Loop> {
+    can_run(test).then(|| Loop::over(file, options))
 }
 
 pub fn read(path: &Path, at: u64, len: u64) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use copal::engine::HOST_VARIABLE;
 use copal::hooks::{Phases, current, run};
 
-use crate::added::is_added;
+use crate::kit::added::is_added;
 use crate::support::{Site, program};
 
 type Environment = BTreeMap<String, String>;

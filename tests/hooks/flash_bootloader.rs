@@ -10,6 +10,9 @@ use copal::error::{Code, Effect, Error};
 use copal::hooks::Context;
 use copal::hooks::builtin::flash_bootloader::{run, write};
 
+use crate::kit::disk::Loop;
+use crate::kit::needs::can_run;
+
 const KIB: usize = 1024;
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {
@@ -133,39 +136,22 @@ fn bootloaders_over_each_other_and_lists_that_are_not_clear_are_refused() {
     assert!(release.is_blank());
 }
 
-/// A loop device, freed with the test.
-struct Disk(String);
-
-impl Disk {
-    fn over(file: &Path) -> Disk {
-        let out = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
-        assert!(out.status.success(), "{out:?}");
-        Disk(String::from_utf8(out.stdout).unwrap().trim().to_owned())
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        drop(Command::new("losetup").args(["-d", &self.0]).status());
-    }
-}
-
 #[test]
 fn a_set_on_a_real_disk_is_written_around_its_table() {
-    if !crate::needs::can_run("a_set_on_a_real_disk_is_written_around_its_table") {
+    if !can_run("a_set_on_a_real_disk_is_written_around_its_table") {
         return;
     }
     let release = Release::new();
     release.put("disk", &vec![0; 16 << 20]);
-    let disk = Disk::over(&release.at("disk"));
-    let made = Command::new("sgdisk").args(["-n", "1:16384:0", &disk.0]).output().unwrap();
+    let disk = Loop::over(&release.at("disk"), &[]);
+    let made = Command::new("sgdisk").args(["-n", "1:16384:0", disk.name()]).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let conf = |seek: u32| {
         let section = |name: &str, seek: u32| {
             let image = release.at(&format!("resin-boot/{name}"));
             format!(
                 "[{name}]\ndevice = {}\nimage = {}\nblock-size = 512\nseek = {seek}\n",
-                disk.0,
+                disk.name(),
                 image.display()
             )
         };
@@ -177,6 +163,6 @@ fn a_set_on_a_real_disk_is_written_around_its_table() {
     write(&Paths::default(), &conf(64), true).unwrap();
     assert!(Command::new("sync").status().unwrap().success());
     assert!(release.holds("spl", "disk", 32) && release.holds("u-boot", "disk", 4096));
-    let checked = Command::new("sgdisk").args(["-v", &disk.0]).output().unwrap();
+    let checked = Command::new("sgdisk").args(["-v", disk.name()]).output().unwrap();
     assert!(String::from_utf8_lossy(&checked.stdout).contains("No problems found"), "{checked:?}");
 }

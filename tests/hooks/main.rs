@@ -1,14 +1,21 @@
 //! Hooks of host OS updates: which run, in which order, what they find, and what their failure means.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(unreachable_pub)]
 
-#[path = "../common/added.rs"]
-mod added;
+#[path = "../kit"]
+mod kit {
+    pub mod added;
+    pub mod disk;
+    pub mod log;
+    pub mod needs;
+    pub mod process;
+    pub mod tree;
+}
+
+mod builtin;
 mod environment;
 mod flash_bootloader;
 mod generated;
-#[path = "../common/needs.rs"]
-#[allow(unreachable_pub)]
-mod needs;
 mod order;
 mod place;
 mod program;

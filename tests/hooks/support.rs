@@ -1,17 +1,17 @@
-//! A root folder with hooks in it, and the log.
+//! A root folder with hooks in it.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::hooks::{Phases, Run, Signals};
 use tempfile::TempDir;
-use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::SubscriberExt as _};
+
+use crate::kit::log::Line;
+pub(crate) use crate::kit::log::lines as logged;
+pub(crate) use crate::kit::process::{program, soon};
 
 pub(crate) const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 pub(crate) const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hooks/stand-in.sh");
@@ -114,69 +114,6 @@ pub(crate) fn escape(name: &OsStr) -> String {
     name.as_bytes().utf8_chunks().map(chunk).collect()
 }
 
-/// A file with this text and mode. Another process writes it: a descriptor that is open for writing in this one would be
-/// open for an instant in what other tests start, and the kernel would not run the file (ETXTBSY).
-pub(crate) fn program(path: &Path, text: &str, mode: &str) -> PathBuf {
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let status = Command::new("sh")
-        .args(["-c", "printf %s \"$1\" >\"$0\" && chmod \"$2\" \"$0\""])
-        .arg(path)
-        .args([text, mode])
-        .status()
-        .unwrap();
-    assert!(status.success());
-    path.to_owned()
-}
-
-/// Waits until `true`, twenty seconds at most.
-pub(crate) fn soon(mut is: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < end {
-        if is() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
-}
-
-/// A line of the log: `LEVEL message`, and the fields of the journal.
-#[derive(Debug, Clone)]
-pub(crate) struct Line {
-    pub(crate) text: String,
-    pub(crate) fields: BTreeMap<&'static str, String>,
-}
-
-/// What `job` logs on this thread.
-pub(crate) fn logged<T>(job: impl FnOnce() -> T) -> (T, Vec<Line>) {
-    let log = Log::default();
-    let value = tracing::subscriber::with_default(Registry::default().with(log.clone()), job);
-    let lines = log.0.lock().unwrap().clone();
-    (value, lines)
-}
-
 pub(crate) fn texts(lines: &[Line]) -> Vec<&str> {
     lines.iter().map(|l| l.text.as_str()).collect()
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Line>>>);
-
-impl<S: tracing::Subscriber> Layer<S> for Log {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        struct Fields(BTreeMap<&'static str, String>);
-        impl tracing::field::Visit for Fields {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0.insert(field.name(), format!("{value:?}"));
-            }
-            fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
-                self.0.insert(field.name(), value.to_owned());
-            }
-        }
-        let mut fields = Fields(BTreeMap::new());
-        event.record(&mut fields);
-        let message = fields.0.remove("message").unwrap_or_default();
-        let text = format!("{} {message}", event.metadata().level());
-        self.0.lock().unwrap().push(Line { text, fields: fields.0 });
-    }
 }

@@ -2,29 +2,36 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 #![allow(unreachable_pub)]
 
+#[path = "../kit"]
+mod kit {
+    pub mod disk;
+    pub mod files;
+    pub mod let_go;
+    pub mod log;
+    pub mod needs;
+    pub mod old_kernel;
+    pub mod process;
+    pub mod schema;
+    pub mod storage_daemon;
+}
+
 mod bad_input;
-#[path = "../common/daemon.rs"]
-mod daemon;
-#[path = "../common/old_kernel.rs"]
-mod old_kernel;
+mod boot_partition;
 mod oldest_kernel;
+mod programs;
 mod refusals;
 mod rig;
-#[path = "../common/schema.rs"]
-mod schema;
 mod undone;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
+use crate::kit::schema;
+use kit::process::stderr;
 use rig::{CONFIG_JSON, MIB, Rig, can_run, image};
 
 /// What the event says by which an owner takes the old system for lost.
 pub const STARTED: &str = ": flashing ";
-
-pub fn stderr(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
 
 fn assert_ok(out: &Output) {
     assert!(

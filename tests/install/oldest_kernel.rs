@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Output;
 
-use crate::old_kernel::{CONTROL, REFUSED, SCRIPT, program};
+use crate::kit::old_kernel::{CONTROL, REFUSED, SCRIPT, program};
 use crate::rig::{Disk, Rig, can_run, image, tool};
 use crate::{assert_image, assert_ok, stderr};
 

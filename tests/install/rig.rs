@@ -4,9 +4,6 @@
 //! It runs as PID 1 of its own PID namespace, where `reboot(2)` ends that namespace only, without a way to sysrq. The
 //! kernel may have no partition parsers: `partx` tells it what the table says, as soon as there is one.
 
-#[path = "../common/needs.rs"]
-mod needs;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,22 +11,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub use needs::can_run;
+pub use crate::kit::needs::can_run;
+pub use crate::kit::process::tool;
 
 pub const MIB: usize = 1 << 20;
 
 /// Tells the kernel of a partition that is in no table.
-const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/blkpg.py");
+const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kit/blkpg.py");
 
 /// Longer than any run here takes; a hang fails with its output so far.
 const LIMIT: Duration = Duration::from_secs(100);
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("install-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()

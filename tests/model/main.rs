@@ -8,7 +8,7 @@
 
 mod lost_engine;
 mod machine;
-#[path = "../common/tree.rs"]
+#[path = "../kit/tree.rs"]
 mod tree;
 
 use std::cell::Cell;

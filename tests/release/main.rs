@@ -1,13 +1,17 @@
 //! What a release brings besides the program: the list of what goes where, manual pages, completions, the archive itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(unreachable_pub)]
 
 mod archive;
+mod boards;
 mod contents;
 mod help;
+mod layer;
 mod manual;
 #[path = "../../examples/pages.rs"]
 mod pages;
 mod recipe;
+mod static_build;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

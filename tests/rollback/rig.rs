@@ -19,7 +19,7 @@ use copal::state::files::{Trial, drop_breadcrumbs};
 use copal::state::history::{Check, CheckResult};
 use copal::state::phase::{Phase, observe};
 
-use crate::tree::{GIB, MIB, Tree};
+use crate::kit::tree::{GIB, MIB, Tree};
 
 /// How the bootloader is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

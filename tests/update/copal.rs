@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::image::Release;
-use crate::old_kernel;
+use crate::kit::old_kernel;
 use crate::rig::{Rig, can_run, stderr, tool};
 
 pub const HOOKS: &str = "etc/hostapp-update-hooks.d";

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::added::is_added;
 use crate::copal::{Board, ready};
+use crate::kit::added::is_added;
 use crate::rig::{Rig, can_run, stderr};
 
 /// What the updater of meta-balena exports (`hostapp-update` of v8.0.2).

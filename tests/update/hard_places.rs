@@ -5,8 +5,8 @@ use std::fs;
 use crate::copal::{
     Board, HOOKS, assert_as_before, assert_pending, boot, breadcrumbs, program, ready, release_of,
 };
+use crate::kit::old_kernel::{CONTROL, REFUSED, SCRIPT};
 use crate::layout::assert_slot;
-use crate::old_kernel::{CONTROL, REFUSED, SCRIPT};
 use crate::rig::{RUNC, Rig, stderr};
 
 /// Runs it as on the oldest kernel.

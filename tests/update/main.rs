@@ -1,35 +1,35 @@
 //! Updates of a whole device, with a real container engine.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    missing_docs,
-    unreachable_pub
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(unreachable_pub)]
 
-#[path = "../common/added.rs"]
-mod added;
+#[path = "../kit"]
+mod kit {
+    pub mod added;
+    pub mod dbus;
+    pub mod image_archive;
+    pub mod log;
+    pub mod needs;
+    pub mod old_kernel;
+    pub mod process;
+    pub mod stub_engine;
+}
+
 mod copal;
-#[path = "../common/ended.rs"]
-mod ended;
 mod environment;
 mod failures;
 mod hard_places;
 mod history;
 mod image;
-#[path = "../common/image_archive.rs"]
-mod image_archive;
 mod image_build;
 mod interrupted;
+mod kills;
 mod layout;
 mod mixed;
-#[path = "../common/old_kernel.rs"]
-mod old_kernel;
 mod old_system;
 mod own_hooks;
 mod refusals;
 mod rig;
+mod safe_reboot;
 mod signals;
 mod test_suite;
 

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::json;
 
-use crate::image_archive::{Made, digest, elf, pack, tar_of};
+use crate::kit::image_archive::{Made, digest, elf, pack, tar_of};
 use crate::rig::{Rig, can_run, stderr, stdout};
 
 /// Refused with this code, and everything is as it was.
@@ -148,7 +148,7 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
     let mut layer = tar::Header::new_gnu();
     layer.set_size(2 << 30);
     layer.set_cksum();
-    let head = crate::image_archive::gzip(layer.as_bytes());
+    let head = crate::kit::image_archive::gzip(layer.as_bytes());
     bomb[1].1 = [head, zeroes].concat();
     refused(pack(&bomb), "slot-full");
 

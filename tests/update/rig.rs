@@ -3,9 +3,6 @@
 //! Everything of it lives in its own mount and PID namespaces, where `reboot(2)` ends the namespace only. A process in there
 //! stands for the system's first one; commands are run beside it.
 
-#[path = "../common/needs.rs"]
-mod needs;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -13,42 +10,18 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-pub use crate::ended::wait;
 use crate::image::Release;
+pub use crate::kit::process::{stderr, stdout, tool, until, wait};
 
-pub use needs::can_run;
+pub use crate::kit::needs::can_run;
 
 /// Longer than anything here takes, on a machine that has much else to do.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Runs a tool that must succeed.
-pub fn tool(argv: &[&str]) -> String {
-    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap_or_else(|e| panic!("{argv:?}: {e}"));
-    assert!(out.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-pub fn stderr(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
-}
-
-pub fn stdout(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
 
 /// Whether somebody listens there. Nobody does who is met by his own connection: that may be given the very port it asks for.
 fn listens(port: u16) -> bool {
     let there = std::net::TcpStream::connect(("127.0.0.1", port));
     there.is_ok_and(|s| s.local_addr().unwrap().port() != port)
-}
-
-/// Waits until something is so.
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 struct Disk {

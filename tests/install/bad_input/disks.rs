@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Case, Make};
-use crate::daemon::Daemon;
+use crate::kit::storage_daemon::Daemon;
 use crate::rig::{Disk, Rig, image, tool};
 
 /// Offsets of files count in 64 bits.
@@ -77,7 +77,7 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
     (
         "board program silent for minutes, with a limit",
         &[|c| {
-            // That it is warned about, and otherwise waited for, is in tests/programs.
+            // That it is warned about, and otherwise waited for, is in tests/install/programs.
             program(c, "resin-init-flasher-board", "#!/bin/sh\nsleep 1000\n");
             c.env.push(("COPAL_BOARD_PROGRAM_TIMEOUT", "1"));
         }],

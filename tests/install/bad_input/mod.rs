@@ -8,10 +8,10 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 
-use crate::daemon::Daemon;
+use crate::kit::disk::Undo;
+use crate::kit::storage_daemon::Daemon;
 use crate::rig::{Disk, MIB, Rig, can_run};
 use crate::stderr;
 
@@ -96,7 +96,7 @@ impl Case {
 
     /// Runs a command when the situation is over.
     fn afterwards(&mut self, argv: &[&str]) {
-        self.undo.push(Box::new(Undo(argv.iter().map(|&a| a.to_owned()).collect())));
+        self.undo.push(Box::new(Undo::by(argv)));
     }
 
     /// Of each disk.
@@ -147,18 +147,6 @@ fn digest(path: &Path) -> u64 {
         match file.read(&mut buffer).unwrap() {
             0 => return hasher.finish(),
             n => hasher.write(&buffer[..n]),
-        }
-    }
-}
-
-/// Undoes something with a tool.
-struct Undo(Vec<String>);
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        let done = Command::new(&self.0[0]).args(&self.0[1..]).status();
-        if !done.is_ok_and(|s| s.success()) {
-            eprintln!("cannot clean up: {:?}", self.0);
         }
     }
 }

@@ -1,0 +1,125 @@
+//! Encrypted systems: of two loaders the one for secure boot, and `EFI` on a partition of its own.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::rc::Rc;
+
+use copal::error::Code;
+use copal::hooks::builtin::bootfiles::Purpose;
+use copal::sys::crash_point;
+
+use super::support::{Device, stamps};
+use crate::kit::disk::tmpfs;
+use crate::kit::files::{see, tree};
+use crate::kit::needs::can_run;
+
+const RELEASE: &[(&str, &str)] = &[
+    ("EFI/BOOT/bootx64.efi", "plain loader"),
+    ("EFI/BOOT/bootx64.efi.secureboot", "secure loader"),
+    ("EFI/BOOT/grub-luks.cfg", "luks config"),
+    ("EFI/BOOT/grub-luks.cfg.sig", "luks signature"),
+    ("EFI/BOOT/grub.cfg", "plain config"),
+    ("EFI/BOOT/grub.cfg.sig", "plain signature"),
+    ("splash/frame.png", "frame"),
+];
+
+const SECURE: &[(&str, &str)] = &[
+    ("EFI/", ""),
+    ("EFI/BOOT/", ""),
+    ("EFI/BOOT/bootx64.efi", "secure loader"),
+    ("EFI/BOOT/grub.cfg", "luks config"),
+    ("EFI/BOOT/grub.cfg.sig", "luks signature"),
+];
+
+#[test]
+fn the_secure_variant_is_deployed_under_the_final_name_and_never_the_plain_one() {
+    for boot in [&[][..], &[("EFI/BOOT/bootx64.efi", "old loader"), ("EFI/BOOT/grub.cfg", "old config")]] {
+        let device = Device::encrypted(boot, RELEASE);
+        // What each loader and configuration file holds before every call.
+        let all: Rc<RefCell<BTreeSet<String>>> = Rc::default();
+        let (held, boot) = (all.clone(), device.boot());
+        let armed = crash_point::arm(move |_, _| {
+            let is_one =
+                |path: &str| [".efi", "grub.cfg", "grub.cfg.sig"].iter().any(|end| path.ends_with(end));
+            held.borrow_mut().extend(see(&boot).into_iter().filter(|(path, _)| is_one(path)).map(|(_, c)| c));
+            Ok(())
+        });
+        device.deploy(Purpose::Update).unwrap();
+        drop(armed);
+        let seen = all.take();
+        assert!(seen.contains("secure loader") && seen.iter().all(|s| !s.contains("plain")), "{seen:?}");
+        let mut wanted = tree(SECURE);
+        wanted.extend(tree(&[("splash/", ""), ("splash/frame.png", "frame")]));
+        assert_eq!(device.see(), wanted);
+    }
+}
+
+#[test]
+fn a_plain_system_gets_the_plain_one_alone() {
+    let device = Device::new(&[], RELEASE);
+    device.update().unwrap();
+    let seen = device.see();
+    assert_eq!(seen["EFI/BOOT/bootx64.efi"], "plain loader");
+    assert_eq!(seen["EFI/BOOT/grub.cfg.sig"], "plain signature");
+    assert!(seen.keys().all(|k| !k.contains("secureboot") && !k.contains("luks")), "{seen:?}");
+}
+
+/// A shell release deploys both and renames one later; a cut in between leaves it, and a later hook would take it for newer.
+#[test]
+fn variants_left_by_a_shell_release_go() {
+    let boot = [("EFI/BOOT/bootx64.efi.secureboot", "stale"), ("EFI/BOOT/grub-luks.cfg.sig", "stale")];
+    let device = Device::encrypted(&boot, &RELEASE[..6]);
+    device.update().unwrap();
+    assert_eq!(device.see(), tree(SECURE));
+}
+
+#[test]
+fn a_release_without_the_secure_variant_is_refused() {
+    for missing in [1, 3] {
+        let mut release = RELEASE.to_vec();
+        release.remove(missing);
+        let boot = [("EFI/BOOT/bootx64.efi", "old loader"), ("EFI/BOOT/grub.cfg.sig", "old signature")];
+        let device = Device::encrypted(&boot, &release);
+        let before = stamps(&device.boot());
+        assert_eq!(device.update().unwrap_err().code(), Code::BootFilesInvalid);
+        assert_eq!(stamps(&device.boot()), before);
+        // An undo leaves that one alone, and says so at the end.
+        assert_eq!(device.undo().unwrap_err().code(), Code::BootFilesInvalid);
+        let seen = device.see();
+        assert_eq!(seen["splash/frame.png"], "frame");
+        assert!(seen.values().all(|c| !c.starts_with("plain") || missing == 3), "{seen:?}");
+        let kept = if missing == 1 { "EFI/BOOT/bootx64.efi" } else { "EFI/BOOT/grub.cfg.sig" };
+        assert!(seen[kept].starts_with("old"), "{seen:?}");
+    }
+}
+
+#[test]
+fn the_link_to_the_other_partition_is_followed_and_its_space_counted() {
+    if !can_run("the_link_to_the_other_partition_is_followed_and_its_space_counted") {
+        return;
+    }
+    let mut device = Device::encrypted(&[], RELEASE);
+    symlink("../efi/EFI", device.boot().join("EFI")).unwrap();
+    // Nothing is mounted there: the link leads out.
+    assert_eq!(device.update().unwrap_err().code(), Code::BootPathEscapes);
+    device.machine.mount("8:1", "/mnt/efi", "vfat", "/dev/sda1", "rw");
+    for (kib, fits) in [(300, false), (1200, true)] {
+        let _efi = tmpfs(&device.at("/mnt/efi"), kib);
+        std::fs::create_dir(device.at("/mnt/efi/EFI")).unwrap();
+        let result = device.update();
+        if !fits {
+            assert_eq!(result.unwrap_err().code(), Code::BootPartitionFull);
+            assert_eq!(see(&device.at("/mnt/efi")), tree(&[("EFI/", "")]));
+            continue;
+        }
+        result.unwrap();
+        assert_eq!(see(&device.at("/mnt/efi")), tree(SECURE));
+        assert_eq!(
+            device.see(),
+            tree(&[("EFI", "-> ../efi/EFI"), ("splash/", ""), ("splash/frame.png", "frame")])
+        );
+        let text = std::fs::read_to_string(device.boot().join("balenaos.fingerprint")).unwrap();
+        assert_eq!(text.lines().count(), 1, "each partition has its own: {text}");
+    }
+}

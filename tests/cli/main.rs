@@ -1,0 +1,13 @@
+//! The program as it is called, what it reads of its configuration, and where it says that the device stands.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(unreachable_pub)]
+
+#[path = "../kit"]
+mod kit {
+    pub mod tree;
+}
+
+mod config;
+mod config_json;
+mod names;
+mod status;

@@ -1,0 +1,317 @@
+//! `copal status` and `copal doctor`, on made-up machines.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use crate::kit::tree::{GIB, MIB, Tree};
+use serde_json::Value;
+
+/// A device with U-Boot: A (partition 2) runs release 5.3.1, B holds 6.0.0.
+fn device() -> Tree {
+    let mut t = Tree::new();
+    t.disk("mmcblk0", "179:0", 16 * GIB);
+    for (n, bytes) in [(1, 40 * MIB), (2, GIB), (3, GIB), (5, 20 * MIB), (6, 10 * GIB)] {
+        t.part("mmcblk0", &format!("mmcblk0p{n}"), &format!("179:{n}"), bytes);
+    }
+    t.udev("179:2", &[("ID_FS_LABEL", "resin-rootA")]).udev("179:3", &[("ID_FS_LABEL", "resin-rootB")]);
+    t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "rw");
+    t.mount("179:5", "/mnt/state", "ext4", "/dev/mmcblk0p5", "rw");
+    t.mount("179:6", "/mnt/data", "ext4", "/dev/mmcblk0p6", "rw");
+    t.mount("179:2", "/mnt/sysroot/active", "ext4", "/dev/mmcblk0p2", "ro");
+    t.mount("179:3", "/mnt/sysroot/inactive", "ext4", "/dev/mmcblk0p3", "rw");
+    t.folder("/mnt/state")
+        .folder("/mnt/data")
+        .folder("/run")
+        .file("/proc/sys/kernel/random/boot_id", "boot\n");
+    hostapp(&mut t, "active", "5.3.1", "3");
+    hostapp(&mut t, "inactive", "6.0.0", "4");
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=0\n");
+    t
+}
+
+fn hostapp(t: &mut Tree, place: &str, version: &str, counter: &str) {
+    let root = format!("/mnt/sysroot/{place}");
+    t.folder(&format!("{root}/balena/volumes/v/_data")).file(&format!("{root}/counter"), counter);
+    t.link(&format!("{root}/hostapps/{place}id/boot"), "../../balena/volumes/v/_data");
+    t.link(&format!("{root}/current"), &format!("hostapps/{place}id"));
+    t.file(&format!("{root}/balena/image/overlay2/layerdb/mounts/{place}id/mount-id"), "top");
+    t.file(&format!("{root}/balena/overlay2/top/diff/etc/os-release"), &format!("VERSION=\"{version}\"\n"));
+}
+
+fn copal(t: &Tree, args: &[&str]) -> (i32, String, String) {
+    let root = t.paths().root().to_owned();
+    let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(args).arg("--root").arg(root).output().unwrap();
+    let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+}
+
+fn status(t: &Tree) -> Value {
+    let (code, out, err) = copal(t, &["status", "--json"]);
+    assert_eq!(code, 0, "{err}");
+    let line: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!(line["ok"], true, "{line}");
+    line["status"].clone()
+}
+
+/// Files of a tree with their content, links and all.
+fn snapshot(t: &Tree) -> BTreeSet<String> {
+    let out = Command::new("find")
+        .args([".", "-printf", "%p %y %s %T@ %l\n"])
+        .current_dir(t.paths().root())
+        .output()
+        .unwrap();
+    assert!(out.status.success());
+    String::from_utf8(out.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_healthy_device_in_words_and_in_json() {
+    let t = device();
+    let before = snapshot(&t);
+    let (code, out, err) = copal(&t, &["status"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in [
+        "phase    healthy: no update is under way",
+        "slot A   5.3.1, on mmcblk0p2 (partition 2), counter 3, runs now, boots next",
+        "slot B   6.0.0, on mmcblk0p3 (partition 3), counter 4",
+        "boot     U-Boot selects root 2 for good; 0 attempts of 3",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
+    }
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["running"], &s["next"]), (&"healthy".into(), &"A".into(), &"A".into()));
+    assert_eq!((&s["slots"][1]["version"], &s["slots"][1]["counter"]), (&"6.0.0".into(), &4.into()));
+    assert_eq!(s["slots"][0]["hostapp"], "activeid");
+    assert_eq!(s["problems"], Value::Array(Vec::new()));
+    assert_eq!(snapshot(&t), before, "nothing may be changed");
+}
+
+#[test]
+fn phases_show_as_they_are() {
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=1\n");
+    t.file("/mnt/state/rollback-health-breadcrumb", "");
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["next"], &s["breadcrumb"]), (&"altboot".into(), &"B".into(), &true.into()));
+    t.file("/run/copal/marker", r#"{"kind":"installing","boot_id":"boot","target":"B","transaction":"t"}"#);
+    assert_eq!(status(&t)["phase"], "pending");
+    t.file("/mnt/boot/bootcount.env", "bootcount=4\n\0");
+    let s = status(&t);
+    assert_eq!((&s["boot"]["exceeded"], &s["next"]), (&true.into(), &"A".into()), "{s}");
+    t.file("/mnt/state/copal/rollback", r#"{"target":"A","kind":"health"}"#);
+    t.file("/mnt/state/copal/bootfiles", r#"{"transaction":"t","owner":"B"}"#);
+    t.file("/mnt/state/rollback-health-triggered", "");
+    let s = status(&t);
+    assert_eq!(
+        (&s["phase"], &s["rollback"], &s["bootfiles"]),
+        (&"finishing".into(), &"A".into(), &"B".into())
+    );
+    assert_eq!(s["flags"][0], "rollback-health-triggered");
+}
+
+#[test]
+fn one_part_that_cannot_be_read_hides_no_other() {
+    let mut t = device();
+    t.file("/mnt/state/copal/rollback", "{");
+    let s = status(&t);
+    assert_eq!(s["phase"], Value::Null);
+    assert_eq!((&s["running"], &s["boot"]["root"]), (&"A".into(), &"2".into()));
+    assert_eq!(s["problems"].as_array().unwrap().len(), 1, "{s}");
+    assert_eq!(s["problems"][0]["code"], "state-invalid");
+    // Nothing is mounted at all.
+    let s = status(&Tree::new());
+    assert_eq!(s["problems"][0]["code"], "slot-unknown");
+    // A lock that cannot be looked at, as for who is not root.
+    let mut t = device();
+    t.link("/run/copal/update.lock", "update.lock");
+    let s = status(&t);
+    assert_eq!((&s["phase"], &s["update"]), (&"healthy".into(), &Value::Null));
+    assert_eq!(s["problems"].as_array().unwrap().len(), 1, "{s}");
+    assert_eq!(
+        (&s["problems"][0]["code"], &s["problems"][0]["hint"]),
+        (&"io".into(), &"run it as root".into())
+    );
+    finds(&t, "update", "warning", "cannot determine whether an update is running");
+}
+
+#[test]
+fn a_root_that_is_not_mounted_is_named() {
+    let mut t = device();
+    let table = fs::read_to_string(t.paths().at("/proc/self/mountinfo")).unwrap();
+    let table: String =
+        table.split_inclusive('\n').filter(|line| !line.contains(" /mnt/sysroot/inactive ")).collect();
+    t.file("/proc/self/mountinfo", &table).file("/mnt/state/rollback-health-failed", "");
+    let (_, out, _) = copal(&t, &["status"]);
+    for line in [
+        "slot A   5.3.1, on mmcblk0p2 (partition 2), counter 3, runs now, boots next",
+        "slot B   not mounted",
+        "flag     rollback-health-failed",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
+    }
+    finds(&t, "slots", "problem", "by /mnt/sysroot/inactive: no ext4 file system is mounted there");
+}
+
+#[test]
+fn every_key_is_documented() {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/status.md")).unwrap();
+    let documented: BTreeSet<String> = text
+        .lines()
+        .filter_map(|l| Some(l.strip_prefix("| `")?.split('`').next().unwrap().to_owned()))
+        .collect();
+    let (_, out, _) = copal(&device(), &["status", "--json", "--history"]);
+    let s = serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()["status"].clone();
+    let mut used = BTreeSet::new();
+    for object in [&s, &s["boot"], &s["slots"][0]] {
+        used.extend(object.as_object().unwrap().keys().cloned());
+    }
+    used.extend(copal::doctor::names().into_iter().map(str::to_owned));
+    assert_eq!(documented, used);
+}
+
+#[track_caller]
+fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
+    let (_, out, _) = copal(t, &["doctor", "--json"]);
+    let found = out.lines().find_map(|l| {
+        let line: Value = serde_json::from_str(l).unwrap();
+        line["doctor"].as_array().cloned()
+    });
+    let found = found.unwrap();
+    let hit = |f: &&Value| {
+        f["check"] == check && f["verdict"] == verdict && f["text"].as_str().unwrap().contains(words)
+    };
+    assert!(found.iter().any(|f| hit(&f)), "{check} {verdict} {words:?} in {found:#?}");
+}
+
+#[test]
+fn the_doctor_names_what_would_stop_an_update() {
+    let t = device();
+    let before = snapshot(&t);
+    let (code, out, err) = copal(&t, &["doctor"]);
+    // No engine answers in a folder tree.
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("PROBLEM engine: ") && out.contains("[engine-unreachable]"), "{out}");
+    assert!(err.contains("1 thing would stop") && err.contains("[problems-found]"), "{err}");
+    assert!(out.contains("ok      slots: slot A runs, from mmcblk0p2 (partition 2)"), "{out}");
+    assert_eq!(snapshot(&t), before, "nothing may be changed");
+
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=9\nupgrade_available=0\n");
+    finds(&t, "boot-state", "problem", "selects neither");
+    let mut t = device();
+    t.file("/mnt/boot/bootcount.env", "bootcount=9\n\0");
+    finds(&t, "boot-state", "warning", "9 attempts");
+    let mut t = device();
+    t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "ro");
+    finds(&t, "boot-partition", "problem", "mounted read-only");
+    let mut t = device();
+    t.file("/mnt/boot/splash/.logo.png.12345678.0123456789abcdef0123456789abcdef.md5sum", "");
+    t.file("/mnt/boot/CPL0A0B0.TMP", "");
+    finds(&t, "boot-partition", "warning", "CPL0A0B0.TMP");
+    finds(&t, "boot-partition", "warning", "splash/.logo.png");
+    let mut t = device();
+    t.folder("/mnt/sysroot/inactive/hostapps/.new");
+    finds(&t, "cleanup", "warning", "hostapps/.new");
+    fs::remove_file(t.paths().inactive().join("current")).unwrap();
+    finds(&t, "slots", "warning", "slot B holds no complete hostapp");
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=1\n");
+    finds(&t, "update", "warning", "trial: ");
+    finds(&Tree::new(), "slots", "problem", "no ext4 file system is mounted there");
+}
+
+/// What the doctor says of a folder with a small file system on it: the verdict and the code.
+fn space(place: &str, kib: u32) -> (String, Value) {
+    let t = device();
+    let root = t.paths().root().to_owned();
+    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", &kib.to_string()])
+        .arg(t.paths().at(place))
+        .arg(env!("CARGO_BIN_EXE_copal"))
+        .arg(root)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let found =
+        text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
+    let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
+    let about =
+        |f: &&Value| f["check"] == "space" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
+    let of_it: Vec<&Value> = found.iter().filter(about).collect();
+    assert_eq!(of_it.len(), 1, "{found:#?}");
+    (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
+}
+
+#[test]
+fn space_is_a_problem_where_an_update_would_stop_for_it() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: space_is_a_problem_where_an_update_would_stop_for_it: needs root");
+        return;
+    }
+    assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
+    assert_eq!(space("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
+    // Only an archive is unpacked there.
+    assert_eq!(space("/mnt/data", 512), ("warning".into(), Value::Null));
+    assert_eq!(space("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
+    let t = device();
+    fs::remove_dir(t.paths().data()).unwrap();
+    finds(&t, "space", "warning", "/mnt/data");
+}
+
+#[test]
+fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
+    let mut t = device();
+    t.file("/mnt/boot/balena-image-flasher", "");
+    finds(&t, "flash", "problem", "resin-init-flasher.conf");
+    let (code, out, _) = copal(&t, &["doctor"]);
+    assert_eq!((code, out.lines().count()), (1, 1), "{out}");
+}
+
+/// Where a small file of copal's own belongs: a pipe that no process writes to, or more than memory holds.
+#[test]
+fn a_record_that_is_no_small_file_delays_no_caller() {
+    let records = [
+        "mnt/state/copal/trial",
+        "mnt/state/copal/rollback",
+        "mnt/state/copal/bootfiles",
+        "mnt/state/copal/commit-due",
+        "mnt/state/copal/history.jsonl",
+        "mnt/state/rollback-health-variables",
+        "run/copal/marker",
+        "run/copal/hook",
+        "run/copal/update.lock",
+        "mnt/sysroot/active/counter",
+        "mnt/sysroot/inactive/counter",
+        "mnt/sysroot/inactive/balena/overlay2/top/diff/etc/os-release",
+    ];
+    for is_pipe in [true, false] {
+        for record in records {
+            let t = device();
+            let place = t.paths().root().join(record);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            drop(fs::remove_file(&place));
+            if is_pipe {
+                nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRUSR).unwrap();
+            } else {
+                fs::File::create(&place).unwrap().set_len(8 << 30).unwrap();
+            }
+            let out = Command::new("timeout")
+                .args([
+                    "60",
+                    "prlimit",
+                    "--as=1073741824",
+                    env!("CARGO_BIN_EXE_copal"),
+                    "status",
+                    "--json",
+                    "--root",
+                ])
+                .arg(t.paths().root())
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(0), "{record}, pipe: {is_pipe}: {said}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The same promise on a real block device: bits that flip on the medium between the flush and the read-back.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use copal::flash::write::execute;
+use copal::progress::Silent;
+use copal::sys::block::{Access, Device, Medium};
+
+use super::{Bytes, Job, image};
+use crate::kit::disk::Loop;
+use crate::kit::needs::can_run;
+
+const MIB: usize = 1 << 20;
+
+/// A device whose medium changes by itself after the `when`th flush.
+struct Flipping<'a> {
+    device: Device,
+    backing: &'a Path,
+    at: u64,
+    bit: u8,
+    left: Mutex<u32>,
+}
+
+impl Medium for Flipping<'_> {
+    fn size(&self) -> io::Result<u64> {
+        self.device.size()
+    }
+    fn block_size(&self) -> usize {
+        self.device.block_size()
+    }
+    fn extend(&self, len: u64) -> io::Result<()> {
+        self.device.extend(len)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.device.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.device.write_at(buf, offset)
+    }
+    fn zero_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.zero_range(offset, len)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()?;
+        let mut left = self.left.lock().unwrap();
+        if *left == 1 {
+            // Behind the back of the block device, as a failing cell would.
+            let file = OpenOptions::new().read(true).write(true).open(self.backing)?;
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, self.at)?;
+            file.write_all_at(&[byte[0] ^ self.bit], self.at)?;
+            file.sync_all()?;
+        }
+        *left = left.saturating_sub(1);
+        Ok(())
+    }
+    fn drop_cache(&self) -> io::Result<()> {
+        self.device.drop_cache()
+    }
+    fn is_direct(&self) -> bool {
+        self.device.is_direct()
+    }
+}
+
+#[test]
+fn a_bit_that_flips_on_a_loop_device_is_found() {
+    let len = 5 * MIB + 777;
+    let job = Job { backup: 0, ..Job::new(image(len, 61)) };
+    if !can_run("a_bit_that_flips_on_a_loop_device_is_found") {
+        return;
+    }
+    let disk = Loop::dirty(6 * MIB as u64);
+    let mut rng = fastrand::Rng::with_seed(99);
+    let shared: &'static [u8] = Box::leak(job.image.clone().into_boxed_slice());
+    for round in 0..200 {
+        let at = match round {
+            0..60 => (0..).map(|_| rng.usize(MIB..len)).find(|i| job.image[*i] == 0).unwrap(),
+            60..90 => rng.usize(5 * MIB..len),
+            _ => rng.usize(MIB..len),
+        };
+        let device = Device::open(&disk.node, Access::ExclusiveDisk).unwrap();
+        assert!(device.is_direct(), "a loop device takes direct I/O");
+        let sparse = round % 2 == 0;
+        // The second flush is the one behind the body: the first is behind the cleared table.
+        let (bit, left) = (1 << rng.u8(0..8), Mutex::new(2));
+        let medium = Flipping { device, backing: &disk.file, at: at as u64, bit, left };
+        let plan = job.plan_for(&medium, 6 * MIB as u64);
+        let open = move || Ok(Box::new(Bytes::new(shared, sparse)) as Box<_>);
+        let done = execute(&plan, &open, &medium, &Silent).unwrap();
+        assert_eq!(done.rewritten_chunks, 1, "round {round}: byte {at}");
+        assert!(std::fs::read(&disk.file).unwrap()[..len] == job.image[..], "round {round}: byte {at}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Image files: finding, opening, decoding and inspecting them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(unreachable_pub)]
+
+mod bmap;
+mod decode;
+mod inspect;
+mod support;
+mod tables;

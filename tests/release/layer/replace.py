@@ -1,0 +1,133 @@
+"""Runs what the Yocto layer does in the place of a recipe's scripts, without bitbake: the looks at what a board changes, and the exchange.
+
+Reads a list of cases as JSON from standard input. Prints a list: for each case what stopped the build, or the scripts as they were
+unpacked, each `copal` or as the board has it, in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from standin import Data, Stop, bb, functions
+
+TOP = Path(__file__).resolve().parents[3]
+CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_replace")]
+APPENDS = TOP / "recipes/dynamic-layers/balena-common"
+OWN = "/layers/meta-balena-common/recipes-support/own/files"
+
+
+def decodeurl(url: str) -> tuple[str, str, str, str, str, dict[str, str]]:
+    """The parts of a URL of SRC_URI."""
+    kind, _, path = url.partition(";")[0].partition("://")
+    return kind, "", path, "", "", {}
+
+
+def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The Python functions of the classes and of an append, and the flags that the classes set."""
+    fetch = SimpleNamespace(decodeurl=decodeurl, localpath=lambda url, d: found[decodeurl(url)[2]])
+    utils = SimpleNamespace(mkdirhier=lambda folder: os.makedirs(folder, exist_ok=True))
+    known = bb([])
+    known.fetch = known.fetch2 = fetch
+    known.utils = utils
+    sys.modules["oe"], sys.modules["oe.patch"] = ModuleType("oe"), ModuleType("oe.patch")
+    sys.modules["oe"].patch = sys.modules["oe.patch"]  # type: ignore[attr-defined]
+    sys.modules["oe.patch"].src_patches = lambda d: patches  # type: ignore[attr-defined]
+    text = "".join(file.read_text(encoding="utf-8") for file in CLASSES) + append
+    made = functions(text, {"bb": known, "os": os})
+    instead = dict(re.findall(r'^COPAL_INSTEAD\[([^]]+)\] = "(.*)"$', text, re.MULTILINE))
+    return made, {"COPAL_INSTEAD": instead}
+
+
+def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
+    """What stopped the build, or what each script is in the end."""
+    recipe = case["recipe"]
+    append = next(APPENDS.glob(f"recipes-*/*/{recipe}.bbappend")).read_text(encoding="utf-8")
+    contents = re.search(r'^COPAL_CONTENTS = "([^"]*)"', append, re.MULTILINE)
+    archive, unpacked = folder / "archive", folder / "unpacked"
+    shutil.copytree(TOP / "hooks", archive / "hooks")
+    shutil.copy(TOP / "scripts/contents.tsv", archive / "contents")
+    found, patches = {}, []
+    for name, owner in case["sources"].items():
+        found[name] = f"{OWN if owner == 'own' else '/layers/board'}/{name}"
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_text(owner)
+    for name, text in case.get("patches", {}).items():
+        (folder / name).write_text(text)
+        patches.append(f"file://{folder / name};patchdir=.")
+    made, flags = load(append, found, patches)
+    d = Data(
+        {
+            "BPN": recipe,
+            "PN": recipe,
+            "PACKAGES": case.get("packages", f"{recipe} {recipe}-reboot"),
+            "FILE": f"{OWN.rpartition('/files')[0]}/{recipe}.bb",
+            "SRC_URI": " ".join([f"file://{name}" for name in found] + patches),
+            "COPAL_ARCHIVE": str(archive),
+            "COPAL_CONTENTS": contents[1].replace("\\", " ") if contents else recipe,
+            "COPAL_UNPACKED": str(unpacked),
+            "COPAL_HOOK_FOLDER": "/etc/hostapp-update-hooks.d/",
+            "COPAL_KEEP_HOOKS": case.get("keep", ""),
+            "COPAL_HOOKS": case.get("hooks", ""),
+            "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
+            "COPAL_ROOT_HOOK": case.get("root", ""),
+            "COPAL_ROOT_HOOKS": (re.search(r'^COPAL_ROOT_HOOKS = "(.*)"$', append, re.MULTILINE) or ["", ""])[1],
+            "HOSTAPP_HOOKS": " ".join(found),
+            "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
+            "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
+            "D": str(folder / "image"),
+            "sysconfdir": "/etc",
+            "bindir": "/usr/bin",
+            "systemd_unitdir": "/usr/lib/systemd",
+        },
+        flags,
+    )
+    try:
+        made["copal_check_sources"](d)
+        if "copal_put_hooks" in made:
+            made["copal_put_hooks"](d)
+        # The recipe's do_install, with what a board's append edits there.
+        for name, path, _ in made["copal_replaced"](d):
+            if (unpacked / name).is_file():
+                place = Path(made["copal_place"](d, path))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text((unpacked / name).read_text() + case.get("edits", {}).get(name, ""))
+        made["copal_check_installed"](d)
+        if "root" in case:
+            hooks = folder / "image/etc/hostapp-update-hooks.d"
+            hooks.mkdir(parents=True, exist_ok=True)
+            for name in found:
+                shutil.copy(unpacked / name, hooks / name)
+            made["copal_add_hooks"](d)
+            made["copal_check_root_hook"](d)
+            return "goes on"
+        if "hooks" in case or "bootloaders" in case:
+            made["copal_add_hooks"](d)
+            added = [file for file in (folder / "image/etc").rglob("*") if file.is_file()]
+            return {f"/{file.relative_to(folder / 'image')}": f"{file.stat().st_mode & 0o777:o} {file.read_text()}" for file in added}
+    except Stop as stop:
+        return str(stop)
+    ours = {file.read_text(encoding="utf-8") for file in (TOP / "hooks").iterdir()}
+    texts = {name: (unpacked / name).read_text() for name in found}
+    return {name: "copal" if text in ours else text for name, text in texts.items()}
+
+
+def main() -> int:
+    """Answers for all cases."""
+    answers = []
+    for case in json.load(sys.stdin):
+        with tempfile.TemporaryDirectory() as folder:
+            answers.append(answer(case, Path(folder)))
+    json.dump(answers, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+//! What a board's layer changes in a script that copal replaces stops the build, or goes on being used: nothing is lost in silence.
+
+use serde_json::{Value, json};
+
+use super::answers as answers_of;
+
+const PATCH: &str = "--- a/99-resin-uboot\n+++ b/99-resin-uboot\n@@ -1 +1,2 @@\n #!/bin/sh\n+true\n";
+
+/// The message that stops the build, or what each script is in the end.
+fn answers(cases: &[Value]) -> Vec<Value> {
+    answers_of("replace.py", cases)
+}
+
+#[test]
+fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
+    let rows = [
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "own"}, "patches": {"board.patch": PATCH}}),
+            [
+                "board.patch changes 99-resin-uboot",
+                "docs/boot-selection.md",
+                "COPAL_KEEP_HOOKS += \"99-resin-uboot\"",
+            ],
+        ),
+        (
+            json!({"recipe": "resin-init-flasher", "sources": {"resin-init-flasher": "own"},
+                "patches": {"board.patch": PATCH.replace("99-resin-uboot", "resin-init-flasher")}}),
+            ["board.patch changes resin-init-flasher", "os-helpers-power", "docs/board-programs.md"],
+        ),
+        (
+            json!({"recipe": "resin-init-flasher", "sources": {"resin-init-flasher": "board"}}),
+            [
+                "/layers/board/resin-init-flasher is in place of the recipe's own",
+                "os_helpers_shutdown",
+                "resin-init-board",
+            ],
+        ),
+        (
+            json!({"recipe": "balena-rollback", "sources": {"rollback-health": "own"},
+                "patches": {"board.patch": PATCH.replace("99-resin-uboot", "files/rollback-health")}}),
+            ["board.patch changes rollback-health", "/etc/copal/health.d", "docs/health-checks.md"],
+        ),
+        (
+            json!({"recipe": "os-helpers", "sources": {"safe_reboot": "own"}, "edits": {"safe_reboot": "sed was here"}}),
+            ["do_install changes /usr/libexec/safe_reboot", "os_helpers_reboot", "docs/board-programs.md"],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"80-rollback": "own"}, "edits": {"80-rollback": "true"}}),
+            [
+                "do_install changes /etc/hostapp-update-hooks.d/80-rollback",
+                "docs/hooks.md",
+                "COPAL_KEEP_HOOKS",
+            ],
+        ),
+    ];
+    let cases: Vec<Value> = rows.iter().map(|(case, _)| case.clone()).collect();
+    for ((case, words), said) in rows.iter().zip(answers(&cases)) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {case}: {said}"));
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
+}
+
+/// A patch applies, since the recipe unpacks its own hooks; copal's take their places afterwards, but for those that a board keeps or brings.
+#[test]
+fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
+    let sources = json!({"80-rollback": "own", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let plain = json!({"80-rollback": "copal", "99-resin-uboot": "copal", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let kept = json!({"80-rollback": "copal", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let said = answers(&[
+        json!({"recipe": "hostapp-update-hooks", "sources": sources}),
+        json!({"recipe": "hostapp-update-hooks", "sources": sources, "patches": {"board.patch": PATCH}, "keep": "99-resin-uboot",
+            "edits": {"99-resin-uboot": "sed was here", "99-resin-grub": "and here"}}),
+        // A patch of what copal does not replace is none of its business.
+        json!({"recipe": "os-helpers", "sources": {"os-helpers-fs": "own", "safe_reboot": "own"},
+            "patches": {"board.patch": PATCH.replace("99-resin-uboot", "os-helpers-fs")}}),
+    ]);
+    assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
+}
+
+/// meta-balena before 4.1 has no `safe_reboot`, and no package that it would be in.
+#[test]
+fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
+    let edited = |packages: &str| {
+        json!({"recipe": "os-helpers", "packages": packages, "sources": {"safe_reboot": "own"},
+            "edits": {"safe_reboot": "sed was here"}})
+    };
+    let said = answers(&[edited("os-helpers os-helpers-fs"), edited("os-helpers os-helpers-reboot")]);
+    assert_eq!(said[0], json!({"safe_reboot": "own"}));
+    assert!(said[1].as_str().unwrap().contains("do_install changes /usr/libexec/safe_reboot"), "{}", said[1]);
+}
+
+/// Hooks of copal that a board asks for by name, filled in as the recipe does with its own.
+#[test]
+fn hooks_that_a_board_asks_for_are_added() {
+    let recipe = |more: Value| {
+        let mut case = json!({"recipe": "hostapp-update-hooks", "sources": {"bootloaders.conf": "board"}});
+        case.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        case
+    };
+    let said = answers(&[
+        recipe(json!({"hooks": "2-rpifiles", "bootloaders": "bootloaders.conf"})),
+        recipe(json!({"hooks": "3-nothing"})),
+        json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "board"}, "hooks": "99-resin-uboot"}),
+    ]);
+    let files = said[0].as_object().unwrap_or_else(|| panic!("{}", said[0]));
+    let mut names: Vec<&str> = files.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let folder = "/etc/hostapp-update-hooks.d";
+    assert_eq!(
+        names,
+        [
+            "/etc/copal/bootloaders.conf",
+            &format!("{folder}/2-rpifiles"),
+            &format!("{folder}/99-flash-bootloader")
+        ]
+    );
+    assert_eq!(files["/etc/copal/bootloaders.conf"], "644 board");
+    let hook = files[&format!("{folder}/2-rpifiles")].as_str().unwrap();
+    assert!(hook.starts_with("755 #!") && hook.contains("/config.json /board.txt"), "{hook}");
+    assert!(hook.contains("balenaos.fingerprint") && !hook.contains("@BALENA"), "{hook}");
+    assert!(said[1].as_str().unwrap().contains("copal has no hook 3-nothing; it has "), "{}", said[1]);
+    assert!(said[2].as_str().unwrap().contains("HOSTAPP_HOOKS has the board's own"), "{}", said[2]);
+}
+
+/// The hooks of a board, of which none, one or two select the root; `root` is its COPAL_ROOT_HOOK.
+fn hooks(names: &[&str], root: &str) -> Value {
+    let sources: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), json!("own"))).collect();
+    json!({"recipe": "hostapp-update-hooks", "sources": sources, "root": root})
+}
+
+/// Three machines in the field are built so (balena-tm3: tm3; balena-fsl-arm: nitrogen6x; balena-compulab-imx9: mcm-imx93).
+#[test]
+fn a_build_stops_where_no_hook_selects_the_root() {
+    let rows = [
+        (hooks(&["1-bootfiles", "80-rollback"], ""), "no hook selects the root for the bootloader"),
+        (hooks(&["80-rollback", "99-flash-bootloader"], ""), "COPAL_ROOT_HOOK = \"none\""),
+        (hooks(&["80-rollback"], "99-rpi-bootloader"), "COPAL_ROOT_HOOK: there is no hook 99-rpi-bootloader"),
+    ];
+    for (said, (case, words)) in answers(&rows.clone().map(|row| row.0)).iter().zip(&rows) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {case}"));
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let said = &answers(&[hooks(&["80-rollback"], "")])[0];
+    for hook in ["99-balena-bootloader", "99-resin-grub", "99-resin-uboot", "HOSTAPP_HOOKS"] {
+        assert!(said.as_str().unwrap().contains(hook), "{hook}: {said}");
+    }
+}
+
+#[test]
+fn a_build_stops_where_two_hooks_select_the_root() {
+    let said = &answers(&[hooks(&["99-resin-uboot", "99-balena-bootloader"], "")])[0];
+    let said = said.as_str().unwrap();
+    assert!(said.starts_with("99-balena-bootloader and 99-resin-uboot select the root"), "{said}");
+    assert!(said.contains("HOSTAPP_HOOKS:remove") && said.contains("COPAL_ROOT_HOOK"), "{said}");
+}
+
+#[test]
+fn a_build_goes_on_where_one_hook_selects_the_root_or_the_board_names_it() {
+    let mut from_copal = hooks(&["80-rollback"], "");
+    from_copal["hooks"] = json!("99-resin-grub");
+    let mut board = hooks(&["80-rollback"], "99-rpi-bootloader");
+    board["sources"]["99-rpi-bootloader"] = json!("board");
+    let cases = [
+        hooks(&["80-rollback", "99-resin-uboot"], ""),
+        from_copal,
+        board,
+        hooks(&["80-rollback"], "none"),
+        hooks(&["99-resin-grub", "99-resin-uboot"], "99-resin-uboot"),
+    ];
+    assert_eq!(answers(&cases), ["goes on"; 5]);
+}

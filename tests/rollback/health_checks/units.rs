@@ -1,0 +1,161 @@
+//! Units that have failed since the update.
+
+use std::time::{Duration, Instant};
+
+use copal::rollback::checks::{self, passed};
+use copal::state::history::CheckResult::{Failed, Passed, Unknown};
+use copal::state::history::{Check, CheckResult};
+use copal::sys::systemd::Bus;
+use copal::update::snapshot;
+
+use super::rig::{Rig, VARIABLES, find};
+use crate::kit::dbus::{ACTIVE, Daemon, FAILED, Fake};
+
+const LIST: &str = "/mnt/state/copal/units";
+
+fn rig(units: &[&str]) -> Rig {
+    let rig = Rig::healthy();
+    std::fs::create_dir_all(rig.root.at("/run/systemd/system")).unwrap();
+    rig.put(VARIABLES, "BALENAOS_ROLLBACK_VPNONLINE=0\n");
+    let units: Vec<String> = units.iter().map(|&u| u.to_owned()).collect();
+    snapshot::keep_units(&rig.paths(), Some(&units)).unwrap();
+    rig
+}
+
+fn run(rig: &Rig, bus: &Bus) -> Vec<Check> {
+    checks::run_with(&rig.paths(), &rig.conf, bus)
+}
+
+fn units(rig: &Rig, bus: &Bus) -> (CheckResult, String) {
+    find(&run(rig, bus), "units")
+}
+
+#[test]
+fn only_those_that_were_active_and_have_failed_count() {
+    let Some(daemon) = Daemon::start("failed units") else { return };
+    let fake = Fake::start(&daemon)
+        .with("a.service", ACTIVE)
+        .with("b.service", FAILED)
+        .with("new.service", FAILED)
+        .with("c.mount", FAILED);
+    let rig = rig(&["a.service", "b.service", "c.mount", "gone.service"]);
+    let found = run(&rig, &daemon.bus());
+    let expected = "failed, and active before the update: b.service, c.mount";
+    assert_eq!(find(&found, "units"), (Failed, expected.to_owned()));
+    assert_eq!(fake.calls(), ["ListUnitsFiltered failed"]);
+    assert!(passed(&found), "it is only reported");
+
+    let required = Rig {
+        conf: copal::config::rollback_conf::RollbackConf { units_required: true, ..rig.conf.clone() },
+        ..rig
+    };
+    let found = run(&required, &daemon.bus());
+    assert!(found.last().unwrap().required);
+    assert!(!passed(&found), "unless the owner wants more");
+
+    for unit in ["b.service", "c.mount"] {
+        fake.change(unit, ACTIVE);
+    }
+    let found = run(&required, &daemon.bus());
+    let expected = "of 4 units that were active before, none has failed";
+    assert_eq!(find(&found, "units"), (Passed, expected.to_owned()));
+    assert!(passed(&found));
+}
+
+#[test]
+fn a_reason_names_some_and_counts_the_rest() {
+    let Some(daemon) = Daemon::start("many units") else { return };
+    let names: Vec<String> = (0..20).map(|i| format!("{i:02}.service")).collect();
+    let fake = names.iter().fold(Fake::start(&daemon), |fake, name| fake.with(name, FAILED));
+    let rig = rig(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let (_, reason) = units(&rig, &daemon.bus());
+    assert!(reason.ends_with("00.service, 01.service, 02.service, 03.service, 04.service, 05.service, 06.service, 07.service and 12 more"), "{reason}");
+    drop(fake);
+}
+
+#[test]
+fn without_a_list_of_this_update_nothing_is_compared() {
+    let Some(daemon) = Daemon::start("no list") else { return };
+    let fake = Fake::start(&daemon).with("a.service", FAILED);
+    let none = (Unknown, "no list of units was kept before the update".to_owned());
+
+    let kept = rig(&["a.service"]);
+    assert_eq!(units(&kept, &daemon.bus()).0, Failed);
+    snapshot::keep_units(&kept.paths(), None).unwrap();
+    assert_eq!(units(&kept, &daemon.bus()), none);
+
+    // An update by shell scripts came after the one that kept the list.
+    let stale = rig(&["a.service"]);
+    stale.age(LIST, 3600);
+    assert_eq!(units(&stale, &daemon.bus()), none);
+    stale.age(VARIABLES, 7200);
+    assert_eq!(units(&stale, &daemon.bus()).0, Failed);
+    std::fs::remove_file(stale.root.at(VARIABLES)).unwrap();
+    assert_eq!(units(&stale, &daemon.bus()), none);
+    assert_eq!(fake.count("ListUnitsFiltered"), 2);
+}
+
+/// As after an update that was rolled back, tried once more.
+#[test]
+fn a_list_that_says_the_same_is_of_this_update() {
+    let rig = rig(&["a.service"]);
+    rig.age(LIST, 7200);
+    rig.age(VARIABLES, 3600);
+    assert_eq!(snapshot::kept_units(&rig.paths()).unwrap(), None);
+    snapshot::keep_units(&rig.paths(), Some(&["a.service".to_owned()])).unwrap();
+    assert_eq!(snapshot::kept_units(&rig.paths()).unwrap().unwrap(), ["a.service"]);
+}
+
+#[test]
+fn what_systemd_does_not_report_is_unknown_and_passes() {
+    let mut rig = rig(&["a.service"]);
+    rig.conf.units_required = true;
+    let expect = |bus: &Bus, why: &str| {
+        let began = Instant::now();
+        let found = run(&rig, bus);
+        assert!(began.elapsed() < Duration::from_secs(20));
+        let (result, reason) = find(&found, "units");
+        assert_eq!(result, Unknown, "{reason}");
+        assert!(
+            reason.starts_with("cannot list the failed units: D-Bus: ") && reason.contains(why),
+            "{reason}"
+        );
+        assert!(passed(&found));
+    };
+    expect(&Bus::at("unix:path=/nonexistent"), "");
+    let Some(daemon) = Daemon::start("no answer") else { return };
+    expect(&daemon.bus(), "org.freedesktop.systemd1");
+    let fake = Fake::start(&daemon).with("a.service", FAILED).refusing("ListUnitsFiltered");
+    expect(&daemon.bus(), "NoSuchUnit");
+    drop(fake.silent_on("ListUnitsFiltered"));
+    expect(&daemon.bus().with_limit(Duration::from_millis(200)), "no answer in 200ms");
+
+    std::fs::remove_dir(rig.root.at("/run/systemd/system")).unwrap();
+    assert_eq!(units(&rig, &daemon.bus()), (Unknown, "systemd does not run here".to_owned()));
+}
+
+#[test]
+fn a_list_that_cannot_be_read_is_unknown() {
+    let rig = rig(&[]);
+    std::fs::write(rig.root.at(LIST), b"\xff\xfe\n").unwrap();
+    let (result, reason) = rig.one("units");
+    assert_eq!(result, Unknown);
+    assert!(reason.starts_with("cannot read the list of units: "), "{reason}");
+}
+
+#[test]
+fn units_that_come_and_go_are_not_kept() {
+    let rig = rig(&["a.service", "dev-sda.device", "session-1.scope", "user.slice", "x.timer"]);
+    assert_eq!(rig.root.read(LIST), "a.service\nx.timer\n");
+    assert_eq!(snapshot::kept_units(&rig.paths()).unwrap().unwrap(), ["a.service", "x.timer"]);
+}
+
+#[test]
+fn states_are_asked_for_by_name() {
+    let Some(daemon) = Daemon::start("states of units") else { return };
+    let fake =
+        Fake::start(&daemon).with("b.service", FAILED).with("a.service", ACTIVE).with("a.mount", FAILED);
+    assert_eq!(daemon.bus().failed_units().unwrap(), ["a.mount", "b.service"]);
+    assert_eq!(daemon.bus().active_units().unwrap(), ["a.service"]);
+    assert_eq!(fake.calls(), ["ListUnitsFiltered failed", "ListUnitsFiltered active"]);
+}

@@ -1,0 +1,272 @@
+//! `copal status` on the old system, after a rollback: what failed, when, how often.
+
+use std::process::Command;
+
+use copal::slot::Slot;
+use copal::state::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
+use serde_json::Value;
+
+use super::support::{rollback, small};
+use crate::kit::tree::{GIB, MIB, Tree};
+
+/// A device with U-Boot: A (partition 2) runs release 5.3.1, B holds 6.0.0, which was rolled back.
+fn device() -> Tree {
+    let mut t = Tree::new();
+    t.disk("mmcblk0", "179:0", 16 * GIB);
+    for (n, bytes) in [(1, 40 * MIB), (2, GIB), (3, GIB), (5, 20 * MIB)] {
+        t.part("mmcblk0", &format!("mmcblk0p{n}"), &format!("179:{n}"), bytes);
+    }
+    t.udev("179:2", &[("ID_FS_LABEL", "resin-rootA")]).udev("179:3", &[("ID_FS_LABEL", "resin-rootB")]);
+    t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "rw");
+    t.mount("179:5", "/mnt/state", "ext4", "/dev/mmcblk0p5", "rw");
+    t.mount("179:2", "/mnt/sysroot/active", "ext4", "/dev/mmcblk0p2", "ro");
+    t.mount("179:3", "/mnt/sysroot/inactive", "ext4", "/dev/mmcblk0p3", "rw");
+    t.folder("/mnt/state").folder("/run").file("/proc/sys/kernel/random/boot_id", "boot\n");
+    for (place, version) in [("active", "5.3.1"), ("inactive", "6.0.0")] {
+        let root = format!("/mnt/sysroot/{place}");
+        t.folder(&format!("{root}/balena/volumes/v/_data"));
+        t.link(&format!("{root}/hostapps/{place}id/boot"), "../../balena/volumes/v/_data");
+        t.link(&format!("{root}/current"), &format!("hostapps/{place}id"));
+        t.file(&format!("{root}/balena/image/overlay2/layerdb/mounts/{place}id/mount-id"), "top");
+        t.file(
+            &format!("{root}/balena/overlay2/top/diff/etc/os-release"),
+            &format!("VERSION=\"{version}\"\n"),
+        );
+    }
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=0\n");
+    t.file("/mnt/state/rollback-health-triggered", "");
+    t
+}
+
+fn side(slot: Slot, version: &str) -> Option<Side> {
+    Some(Side { slot, version: Some(version.into()) })
+}
+
+fn at(time: &str, record: Record) -> Record {
+    Record { time: time.into(), ..record }
+}
+
+fn installed() -> Record {
+    Record {
+        image: Some("registry2.balena-cloud.com/v2/0123@sha256:89ab".into()),
+        from: side(Slot::A, "5.3.1"),
+        to: side(Slot::B, "6.0.0"),
+        hooks: vec![Hook { name: "before".into(), status: Some(0) }],
+        ..at("2026-11-21T16:00:00Z", Record::new("t2", Event::Installed))
+    }
+}
+
+fn rolled_back() -> Record {
+    let check = |name: &str, required, result, reason: &str| Check {
+        name: name.into(),
+        required,
+        result,
+        reason: reason.into(),
+        seconds: 1.0,
+    };
+    Record {
+        from: side(Slot::B, "6.0.0"),
+        to: side(Slot::A, "5.3.1"),
+        checks: vec![
+            check("app", false, CheckResult::Failed, "no answer"),
+            check("vpn", true, CheckResult::Passed, ""),
+            check("engine", true, CheckResult::Failed, "balena-healthcheck ended with status 1"),
+            check("board", true, CheckResult::Failed, ""),
+            check("units", false, CheckResult::Unknown, "no snapshot"),
+        ],
+        hooks: vec![Hook { name: "old-system".into(), status: Some(3) }],
+        error: Some(Failure { code: "hook-failed".into(), message: "cannot run the hooks".into() }),
+        journal: vec!["2026-11-21T16:19:00+0000 b engine[7]: no space left".into(), "\u{1b}[2J".into()],
+        ..at("2026-11-21T16:20:00Z", rollback(0))
+    }
+}
+
+fn keep(t: &Tree, records: &[Record]) {
+    records.iter().for_each(|r| history::append(&t.paths(), r));
+}
+
+fn copal(t: &Tree, args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_copal"))
+        .arg("status")
+        .args(args)
+        .arg("--root")
+        .arg(t.paths().root())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn json(t: &Tree, args: &[&str]) -> Value {
+    let out = copal(t, &[&["--json"], args].concat());
+    let line: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    line["status"].clone()
+}
+
+#[test]
+fn the_old_system_says_why_it_is_back() {
+    let t = device();
+    keep(&t, &[installed(), rolled_back()]);
+    let shown = copal(&t, &[]);
+    let shown = shown.replace(t.paths().root().to_str().unwrap(), "");
+    assert_eq!(
+        shown,
+        "phase    healthy: no update is under way
+slot A   5.3.1, on mmcblk0p2 (partition 2), runs now, boots next
+slot B   6.0.0, on mmcblk0p3 (partition 3)
+boot     U-Boot selects root 2 for good; 0 attempts of 3
+         /mnt/boot/resinOS_uEnv.txt
+flag     rollback-health-triggered
+updated  2026-11-21T16:00:00Z: installed 6.0.0 in slot B, from registry2.balena-cloud.com/v2/0123@sha256:89ab
+rollback 2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
+         check engine failed: balena-healthcheck ended with status 1
+         check board failed
+         check app failed (not required): no answer
+         hooks old-system ended with status 3
+         cannot run the hooks [hook-failed]
+         userspace was reached 2 times
+         `copal status --log` shows the last lines of the journal of slot B
+"
+    );
+    let s = json(&t, &[]);
+    assert_eq!(s["last_rollback"], serde_json::from_str::<Value>(&rolled_back().line()).unwrap());
+    assert_eq!(s["last_update"]["event"], "installed");
+    assert_eq!((&s["rollbacks"], s.get("history")), (&1.into(), None));
+}
+
+#[test]
+fn an_update_that_failed_says_why() {
+    let t = device();
+    let hooks = vec![Hook { name: "before".into(), status: Some(7) }];
+    let error = Some(Failure { code: "hook-failed".into(), message: "cannot run the before hooks".into() });
+    keep(&t, &[Record { event: Event::UpdateFailed, hooks, error, ..installed() }]);
+    let shown = copal(&t, &[]);
+    let told =
+        "updated  2026-11-21T16:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
+         hooks before ended with status 7
+         cannot run the before hooks [hook-failed]
+";
+    assert!(shown.ends_with(told), "{shown}");
+}
+
+#[test]
+fn the_lines_of_the_journal_are_shown_when_they_are_asked_for() {
+    let t = device();
+    assert_eq!(copal(&t, &["--log"]), "no rollback is known\n");
+    keep(&t, &[rolled_back(), installed()]);
+    assert_eq!(copal(&t, &["--log"]), "2026-11-21T16:19:00+0000 b engine[7]: no space left\n\\u{1b}[2J\n");
+    keep(&t, &[Record { journal: Vec::new(), ..rolled_back() }]);
+    assert_eq!(
+        copal(&t, &["--log"]),
+        "the record of the rollback of 2026-11-21T16:20:00Z has no lines of the journal\n"
+    );
+}
+
+#[test]
+fn every_record_is_shown_when_it_is_asked_for() {
+    let t = device();
+    assert_eq!(copal(&t, &["--history"]), "no update is known\n");
+    let failed = Record {
+        error: Some(Failure { code: "slot-full".into(), message: "cannot unpack".into() }),
+        to: Some(Side { slot: Slot::B, version: None }),
+        hooks: Vec::new(),
+        ..at("2026-11-20T10:00:00Z", Record { event: Event::UpdateFailed, ..installed() })
+    };
+    let altboot = Record {
+        bootcount: 4,
+        hooks: vec![Hook { name: "own".into(), status: None }],
+        ..at(
+            "2026-11-20T12:00:00Z",
+            Record {
+                from: side(Slot::B, "6.0.0"),
+                to: side(Slot::A, "5.3.1"),
+                ..Record::new("t1", Event::Altboot)
+            },
+        )
+    };
+    let committed = at(
+        "2026-11-22T08:00:00Z",
+        Record { event: Event::Committed, hooks: Vec::new(), attempts: 1, ..installed() },
+    );
+    let stuck = at("2026-11-23T08:00:00Z", Record { from: None, ..Record::new("t3", Event::RollbackFailed) });
+    keep(&t, &[failed, altboot, rolled_back(), committed, stuck]);
+    let shown = copal(&t, &["--history"]);
+    assert_eq!(
+        shown,
+        "2026-11-20T10:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
+         cannot unpack [slot-full]
+2026-11-20T12:00:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the bootloader fell back, with a boot count of 4
+         hooks own were ended
+2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
+         check engine failed: balena-healthcheck ended with status 1
+         check board failed
+         check app failed (not required): no answer
+         hooks old-system ended with status 3
+         cannot run the hooks [hook-failed]
+         userspace was reached 2 times
+2026-11-22T08:00:00Z: 6.0.0 in slot B was committed
+2026-11-23T08:00:00Z: from an unknown slot to an unknown slot FAILED
+"
+    );
+    let s = json(&t, &["--history"]);
+    let events: Vec<&str> =
+        s["history"].as_array().unwrap().iter().map(|r| r["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["update-failed", "altboot", "rolled-back", "committed", "rollback-failed"]);
+    assert_eq!(
+        (&s["last_update"]["event"], &s["last_rollback"]["event"]),
+        (&"committed".into(), &"rollback-failed".into())
+    );
+}
+
+/// What nobody has checked is told neither as failed checks nor as a proof.
+#[test]
+fn a_verdict_is_reported_with_its_reason() {
+    let back = "from 6.0.0 in slot B to 5.3.1 in slot A";
+    for (event, why, attempts, told) in [
+        (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),
+        (Event::RolledBack, Some(Why::Requested), 0, format!("{back}: an operator requested it")),
+        (Event::RolledBack, None, 2, format!("{back}: the health checks failed 2 times")),
+        (Event::RolledBack, None, 0, format!("{back}: the reason is not known")),
+        (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason is not known")),
+        (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A was committed".into()),
+        (
+            Event::Committed,
+            Some(Why::Requested),
+            0,
+            "5.3.1 in slot A was committed without checks: an operator requested it".into(),
+        ),
+        (
+            Event::Committed,
+            Some(Why::TooOld),
+            0,
+            "5.3.1 in slot A was committed without checks: the previous system is too old for a rollback"
+                .into(),
+        ),
+        (Event::Committed, None, 3, "5.3.1 in slot A was committed".into()),
+        (Event::Committed, None, 0, "5.3.1 in slot A was committed without checks".into()),
+    ] {
+        let t = device();
+        let (from, to) = (side(Slot::B, "6.0.0"), side(Slot::A, "5.3.1"));
+        let record = Record { event, why, attempts, from, to, ..small(1) };
+        keep(&t, &[at("2026-11-21T16:20:00Z", record)]);
+        assert_eq!(copal(&t, &["--history"]), format!("2026-11-21T16:20:00Z: {told}\n"));
+    }
+    // As an earlier release has written it.
+    let t = device();
+    let line = rolled_back().line().replace("\"why\":null,", "");
+    assert!(!line.contains("why"), "{line}");
+    let file = t.paths().at("/mnt/state/copal/history.jsonl");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, line).unwrap();
+    assert!(copal(&t, &["--history"]).contains(": the health checks failed 15 times\n"));
+}
+
+/// A release that is installed again and again, and never stays.
+#[test]
+fn rollbacks_from_one_release_are_counted() {
+    let t = device();
+    let other = Record { from: side(Slot::B, "5.9.0"), ..rolled_back() };
+    keep(&t, &[rolled_back(), other, rolled_back(), small(1), rolled_back()]);
+    assert_eq!(json(&t, &[])["rollbacks"], 3);
+    assert!(copal(&t, &[]).contains("         3 rollbacks from this release are known\n"));
+}
