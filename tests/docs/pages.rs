@@ -430,8 +430,8 @@ fn the_operator_s_guide_quotes_the_program() {
     for (words, file) in [
         ("a boot sector or partition table may be left on it", "src/flash/write/mod.rs"),
         ("it may boot half installed", "src/install/undo.rs"),
-        ("but its boot files could not be restored", "src/update/steps/mod.rs"),
-        ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/update/steps/mod.rs"),
+        ("but its boot files could not be restored", "src/update/steps.rs"),
+        ("AND THE RUNNING SYSTEM COULD NOT BE SELECTED AGAIN", "src/update/steps.rs"),
         ("the health checks failed", "src/cli/status/history.rs"),
         ("the bootloader fell back", "src/cli/status/history.rs"),
     ] {
