@@ -20,7 +20,7 @@ pub(super) enum Step {
         /// Numbers of 512-byte sectors that differ.
         order: Vec<usize>,
     },
-    /// Remove each file whose name contains this, ignoring case, with its side folder.
+    /// Remove each file whose name contains this, ignoring case, with its side files.
     RemoveAll(&'static str),
 }
 

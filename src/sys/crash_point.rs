@@ -1,6 +1,6 @@
 //! Points at which a test observes, fails or cuts off the calling thread: a power cut is every point failing from one on.
 //!
-//! Only the tests' own builds have the feature `crash-points`. Without it a point is no code at all (`tests/static_build.rs`).
+//! Only the tests' own builds have the feature `crash-points`. Without it a point is no code at all (`tests/release/static_build.rs`).
 
 #[cfg(feature = "crash-points")]
 use std::{cell::RefCell, error, ffi::OsString, fmt, io, path::Path};

@@ -2,7 +2,7 @@
 //! can happen next, until no new state appears.
 //!
 //! The programs are the real ones, on the files of a made-up device. The container engine, the health checks, the reboot and the bootloader
-//! are replaced. A change is one rename, removal or sector; cuts within one of these are tested elsewhere (`tests/bootloader/cuts.rs`,
+//! are replaced. A change is one rename, removal or sector; cuts within one of these are tested elsewhere (`tests/boot/state/cuts.rs`,
 //! `tests/guest/hooks.rs`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 

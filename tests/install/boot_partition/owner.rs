@@ -75,7 +75,7 @@ fn a_config_json_that_is_being_rewritten_is_never_copied_torn() {
     stop.store(true, Ordering::Relaxed);
     writer.join().unwrap();
     // On a busy machine the writer meets more of them.
-    assert!(copied > 20, "{copied} of 40");
+    assert!(copied > 30, "{copied} of 40");
 }
 
 #[test]
