@@ -349,7 +349,11 @@ impl Cursor<'_> {
     }
 
     fn refuse_expansion(&self, quoted: bool) -> Result<()> {
-        match (self.peek(), self.second()) {
+        // A shell joins lines before it looks for expansions.
+        let mut ahead = Cursor { rest: self.rest.clone(), ..*self };
+        let first = ahead.bump();
+        while ahead.continuation() {}
+        match (first, ahead.peek()) {
             (Some('`'), _) => Err(self.expansion("a back quote would run a command")),
             (Some('$'), Some('(')) => Err(self.expansion("`$(` would run a command")),
             (Some('$'), Some('\'' | '"')) if !quoted => {
