@@ -128,7 +128,8 @@ impl Device {
         let marks: Vec<usize> = (0..requests.len()).filter(|n| at_mark(&requests[*n])).collect();
         assert_eq!(marks.len(), phases.len() * 2, "{}", outcome.file("out"));
         println!("guest: {:?}", outcome.took);
-        let (mut restarts, mut long, mut halved) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut restarts, mut long, mut short, mut halved) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut cuts = Cuts::new(&before[self.boot()], &requests, self.boot());
         let mut phases_seen = Vec::new();
         for (phase, window) in phases.iter().zip(marks.chunks(2)) {
@@ -156,14 +157,17 @@ impl Device {
                 self.state_fits(dir.path(), &before, &requests, &phase, &seen.looks);
             }
             long.extend(seen.long);
+            short.extend(seen.short);
             halved.extend(seen.halved);
             phases_seen.push(phase);
         }
         fastrand::Rng::with_seed(2).shuffle(&mut restarts);
         restarts.truncate(most);
         println!("{} of the disks that start have a file with clusters behind its end", long.len());
+        println!("{} have a file with fewer clusters than its size needs", short.len());
         println!("{} have a folder with two names", halved.len());
         restarts.append(&mut long);
+        restarts.append(&mut short);
         restarts.append(&mut halved);
         let restarts = restarts.into_iter().map(|cut: Cut| {
             let disk = writelog::after_a_cut(&before, &requests, cut.at, |r, s| cut.loss.keeps(r, s));
@@ -206,6 +210,12 @@ impl Device {
             // Linux grows such a file only after it has been cut to its size.
             if !tree.long.is_empty() && seen.long.is_none() {
                 seen.long = Some(Cut { phase: phase.name, at, loss });
+            }
+            // Linux makes a file system read-only when it is to read such a file to its end.
+            let is_short =
+                |(path, node): (&String, &Node)| matches!(node, Node::File(Err(_))) && !is_temporary(path);
+            if seen.short.is_none() && tree.nodes.iter().any(is_short) {
+                seen.short = Some(Cut { phase: phase.name, at, loss });
             }
             let rare = !tree.shared.is_empty() || tree.nodes.keys().any(|p| p.contains('~'));
             if rng.u32(..if rare { 12 } else { 60 }) == 0 {
@@ -329,6 +339,8 @@ struct Seen {
     looks: Vec<Look>,
     /// The first one with a file that has clusters behind its end.
     long: Option<Cut>,
+    /// The first one with a file that has fewer clusters than its size needs.
+    short: Option<Cut>,
     /// The first one with a folder that has two names.
     halved: Option<Cut>,
     disks: usize,

@@ -210,6 +210,14 @@ impl Folder {
         Ok(file)
     }
 
+    /// Opens a regular file for reads that come from the medium, without reading ahead.
+    pub(super) fn open_past_cache(&self, name: &OsStr) -> io::Result<File> {
+        let file = self.open_file(name)?;
+        past_cache(&file)?;
+        nix::fcntl::posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM)?;
+        Ok(file)
+    }
+
     /// Opens a regular file to append; never a link.
     pub(super) fn open_to_append(&self, name: &OsStr) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDWR | OFlag::O_APPEND)
@@ -254,7 +262,7 @@ fn past_cache(file: &File) -> io::Result<()> {
     }
 }
 
-fn fill_direct(file: &File, buf: &mut Buffer, offset: u64) -> io::Result<usize> {
+pub(super) fn fill_direct(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     match fill(file, buf, offset) {
         // Directly after the last sector of a file nothing is aligned; and some drivers refuse direct I/O late.
         Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io;
 
 use super::at;
-use super::content::{Content, STEP, fill};
-use super::folder::Folder;
+use super::content::{Content, STEP};
+use super::folder::{Folder, fill_direct};
+use super::in_place::SECTOR;
 use super::replace::{Outcome, remove_side_files};
+use crate::sys::buffer::Buffer;
 
 /// Makes the existing file `name` have `content` by overwriting it from start to end. Needs space only for its growth. Returns
 /// when the new content is on the medium and was read back from there.
@@ -75,13 +77,21 @@ fn extend(folder: &Folder, name: &OsStr, file: &File, content: &Content<'_>, old
 }
 
 fn rewrite(folder: &Folder, name: &OsStr, file: &File, content: &Content<'_>, end: u64) -> io::Result<()> {
-    let (mut expected, mut there, mut offset) = (vec![0; STEP], vec![0; STEP], 0);
+    // Never past the sector in which the new content ends: after a cut in step 3 the file may have fewer clusters than its size needs, and
+    // Linux makes the whole file system read-only when it is to read past the last one (`fat_bmap_cluster`).
+    let reader = at(folder.open_past_cache(name), "open", name)?;
+    let (mut expected, mut there, mut offset) = (vec![0; STEP], Buffer::zeroed(STEP), 0);
     while offset < end {
         let len = usize::try_from(end - offset).unwrap_or(STEP).min(STEP);
-        let (Some(expected), Some(there)) = (expected.get_mut(..len), there.get_mut(..len)) else { break };
+        let (Some(expected), Some(sectors)) =
+            (expected.get_mut(..len), there.get_mut(..len.next_multiple_of(SECTOR)))
+        else {
+            break;
+        };
         let n = content.fill(expected, offset)?;
-        let m = at(fill(file, there, offset), "read", name)?;
-        if (n, m) != (len, len) {
+        let m = at(fill_direct(&reader, sectors, offset), "read", name)?;
+        let Some(there) = sectors.get(..len.min(m)) else { break };
+        if (n, there.len()) != (len, len) {
             return Err(io::Error::other(format!(
                 "{}: it or its new content has become shorter meanwhile",
                 name.to_string_lossy()
