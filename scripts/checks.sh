@@ -1,24 +1,21 @@
 # shellcheck shell=sh
 # Lint and tests, for ./dev. Sourced after lib.sh.
 
-LOG=target/test.log
 FARM_LOG=target/farm.log
-PASSED=0
-FAILED=0
-FAILURES=
 
-# check NAME COMMAND…: one check of the summary.
+# check NAME COMMAND…: one check of the summary, with its time.
 check() {
     name=$1
     shift
+    began=$(date +%s)
     if "$@"; then
-        PASSED=$((PASSED + 1))
+        result passed "$name"
     else
-        FAILED=$((FAILED + 1))
-        FAILURES="$FAILURES
-  $name"
+        case $? in 124) result failed "$name" "it met its time limit" ;; *) result failed "$name" ;; esac
         echo "dev: failed: $name" >&2
     fi
+    took=$(($(date +%s) - began))
+    [ "$took" -lt 2 ] || result step "$took" "$name"
 }
 
 # builds_with RUST: whether the program compiles with an older Rust than the pinned one; nothing is linked.
@@ -33,7 +30,6 @@ builds_with() {
 
 # older_rusts: the one that Cargo.toml asks for, and that of wrynose.
 older_rusts() {
-    say "older Rust"
     asked=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
     case $asked in *.*.*) ;; *) asked=$asked.0 ;; esac
     for rust in "$asked" "$WRYNOSE_RUST"; do
@@ -41,20 +37,22 @@ older_rusts() {
     done
 }
 
-# lint [FOLDER]: with cargo's files in that folder.
-lint() {
-    say "format"
-    check "cargo fmt" run 120 cargo fmt --check
-    say "clippy"
-    check "cargo clippy" run 1500 env CARGO_TARGET_DIR="${1:-target}" cargo clippy --locked --all-targets -- -D warnings
-    older_rusts
-    say "words"
-    check "words of the glossary" run 60 python3 scripts/words.py
-    say "licences, bans and sources of dependencies"
+# dependencies: their licences, bans and sources.
+dependencies() {
+    need_cargo_tool cargo-deny "$CARGO_DENY"
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
-    say "shell scripts"
+}
+
+# lint: all that a commit may break within a minute or two.
+lint() {
+    say "format, words, shell scripts"
+    check "cargo fmt" run 120 cargo fmt --check
+    check "words of the glossary" run 60 python3 scripts/words.py
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin recipes/check-layer
+    check "the tests of ./dev itself" run 120 python3 -B -m unittest discover -s scripts/tests -t scripts
+    say "clippy"
+    check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
     say "what virtual boards start with"
     check "the boards' grub.cfg" check_grub
     at="--manifest-path qemu/init/Cargo.toml --target-dir target/boards-init"
@@ -84,75 +82,68 @@ layer() {
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }
 
-# shortened: of the output of the tests, what is compiled, a line for each test program, and failures in full. A log that is cut off
-# somewhere still has the failures in it. $LOG has everything.
-shortened() {
-    sed -u -e '/^successes:$/,/^\(failures:\|test result:.*\)$/{/^\(failures:\|test result:.*\)$/!d}' \
-        -e '/^test .* \.\.\. \(ok\|ignored\)$/d' -e '/^running [0-9]* tests\{0,1\}$/d' -e '/^$/d'
-}
-
-# One run of all tests, with the coverage measured in it.
-tests() {
-    say "tests"
-    mkdir -p target
+# test_programs: where a test draws a sample of its cases, the commit says which.
+test_programs() {
     # Folder of the binaries that tests/release/static_build.rs looks at; absolute, for any working directory.
     export COPAL_DIST="$TOP/$DIST"
-    echo 101 >"$TMP/status"
-    # `--show-output`: what a passing test prints, `not run:` lines above all, is to be seen.
-    {
-        status=0
-        # A shell ignores SIGINT for what it starts in the background, and so would all that the tests start.
-        signals=--default-signal=INT,QUIT
-        env "$signals" true 2>/dev/null || signals=-u_ # coreutils before 8.31
-        run 3000 env "$signals" RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast -- --show-output || status=$?
-        echo "$status" >"$TMP/status"
-    } 2>&1 | tee "$LOG" | shortened
-    count_tests
-    # llvm-cov leaves documentation's examples out; they are built only where there are any.
+    COPAL_SEED=$(python3 -B scripts/prove.py seed)
+    export COPAL_SEED
+    # It ends by itself, with what is cut off, before its time is over.
+    run 3600 python3 -B scripts/suite.py --limit "$((DEADLINE - $(date +%s) - 90))"
+}
+
+# tests: all test programs, each with its own results.
+tests() {
+    say "tests (samples are drawn with COPAL_SEED=$(python3 -B scripts/prove.py seed))"
+    test_programs || status_of_tests=$?
+    # What its programs have not reported: it met its limit, or the tests do not compile.
+    case ${status_of_tests:-0} in 0 | 1) ;; *) result failed "run of the tests" "it ended with $status_of_tests" ;; esac
+    # Documentation's examples are built only where there are any.
     if grep -rqE '^ *//[/!] *```' src; then
         say "examples in the documentation"
         check "examples in the documentation" run 900 cargo test --doc --locked
     fi
-    say "coverage"
-    run 300 cargo llvm-cov report --summary-only --ignore-filename-regex '(^|/)(tests|benches)/' >"$TMP/coverage" 2>"$TMP/coverage.err" ||
-        cat "$TMP/coverage.err"
+}
+
+# coverage: the tests once more, with the lines of the program that they run counted.
+coverage() {
+    need_cargo_tool cargo-llvm-cov "$CARGO_LLVM_COV"
+    export COPAL_DIST="$TOP/$DIST"
+    check "tests with their coverage" run 3300 env RUSTC_WORKSPACE_WRAPPER="$TOP/scripts/measured-rustc.sh" \
+        cargo llvm-cov --no-report --no-cfg-coverage --locked --no-fail-fast
+    run 300 cargo llvm-cov report --summary-only --ignore-filename-regex '(^|/)(tests|benches)/' >"$TMP/coverage" || true
     cat "$TMP/coverage"
-    COVERAGE=$(awk '$1 == "TOTAL" { print $10 }' "$TMP/coverage")
-    check "coverage report" [ -n "$COVERAGE" ]
+    covered=$(awk '$1 == "TOTAL" { print $10 }' "$TMP/coverage")
+    check "coverage report" [ -n "$covered" ]
+    result note "line coverage: $covered"
 }
 
-# The farm's own tests.
-farm_tests() {
-    say "tests of the board farm"
-    check "tests of the board farm" farm_unit_tests
-    NOT_RUN=$(printf '%s\n' "${NOT_RUN:-}" "$(sed -n "s/^.* skipped [\"']\(not run: .*\)[\"']$/\1/p" "$TMP/farm-tests")" | sed '/^$/d' | sort -u)
-}
-
+# farm_unit_tests: the farm's own.
 farm_unit_tests() {
     status=0
-    run 600 env PYTHONDONTWRITEBYTECODE=1 python3 -m unittest discover -v -s qemu/farm/tests -t qemu/farm >"$TMP/farm-tests" 2>&1 ||
-        status=$?
-    cat "$TMP/farm-tests"
+    run 600 python3 -B -m unittest discover -v -s qemu/farm/tests -t qemu/farm >"$TMP/farm-tests" 2>&1 || status=$?
+    sed -n "s/^.* skipped [\"']not run: \(.*\)[\"']$/\1/p" "$TMP/farm-tests" | while read -r why; do result not-run "$why"; done
+    [ "$status" -eq 0 ] || cat "$TMP/farm-tests"
     return "$status"
 }
 
-# farm_begins WHAT…: the farm's own tests, then scenarios on virtual boards (`NAME@BOARD`, `@BOARD` for all of them), in the
-# background. Until farm_ends it takes one processor: other work goes on.
+# farm_begins SECONDS: scenarios on virtual boards, in the background; after so many seconds only those begin that always run. Until
+# farm_ends it takes one processor: other work goes on.
 farm_begins() {
     export COPAL_DIST="$TOP/$DIST"
-    farm_tests
     say "scenarios on virtual boards, beside what follows: $FARM_LOG"
     mkdir -p target
     BESIDE=$TMP/beside
     : >"$BESIDE"
+    FARM_BEGAN=$(date +%s)
     # It ends by itself, with its table, before its time is over.
-    left=$((DEADLINE - $(date +%s) - 60))
-    # shellcheck disable=SC2086 # one word or none
-    timeout $FOREGROUND -k 20 "$((left + 45))" python3 qemu/farm run --deadline "$left" --beside "$BESIDE" "$@" >"$FARM_LOG" 2>&1 &
+    left=$((DEADLINE - FARM_BEGAN - 60))
+    python3 -B scripts/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
+        >"$FARM_LOG" 2>&1 &
     FARM=$!
 }
 
-# Shows what the farm has done and does, and counts its scenarios.
+# farm_ends: shows what the farm has done and does.
 farm_ends() {
     say "scenarios on virtual boards"
     rm "$BESIDE"
@@ -160,70 +151,14 @@ farm_ends() {
     farm_status=0
     wait "$FARM" || farm_status=$?
     FARM=
-    count_scenarios
-}
-
-# All that ./dev test runs: every scenario on one board; on the other, some in which its firmware and bootloader have a part.
-farm_for_test() {
-    set -- @qemu-amd64
-    for name in flash bootloader-writes update-healthy rollback-engine altboot-no-init; do
-        set -- "$@" "$name@qemu-aarch64"
-    done
-    farm_begins "$@"
-}
-
-# Adds up the farm's table.
-count_scenarios() {
-    passed=$(grep -c '^farm: .* passed$' "$FARM_LOG") || true
-    failed=$(grep -c '^farm: .* failed' "$FARM_LOG") || true
-    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
-    FARM_TABLE=$(sed -n 's/^farm: /  /p; s/^farm times: /  /p' "$FARM_LOG")
-    names=$(sed -n 's/^farm: \([^ ]* *[^ ]*\) .* failed.*$/  \1/p' "$FARM_LOG")
-    [ -z "$names" ] || FAILURES="$FAILURES
-$names"
-    if ! grep -q '^farm result: ' "$FARM_LOG" || { [ "$farm_status" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
-        check "run of the board farm (see $FARM_LOG)" false
-    fi
-    NOT_RUN=$(printf '%s\n' "${NOT_RUN:-}" "$(sed -n '/^not run: /p' "$FARM_LOG")" | sed '/^$/d' | sort -u)
-}
-
-# total passed|failed: over all test programs.
-total() { sed -n "s/^test result:.* \([0-9]*\) $1;.*/\1/p" "$LOG" | awk '{ n += $1 } END { print n + 0 }'; }
-
-# Adds up cargo's `test result:` lines. A run that broke off (a crash, the time limit, code that does not compile)
-# has fewer failures counted than there are.
-count_tests() {
-    passed=$(total passed) failed=$(total failed)
-    PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed))
-    names=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/  \1/p' "$LOG")
-    [ -z "$names" ] || FAILURES="$FAILURES
-$names"
-    if [ "$passed" -eq 0 ] || { [ "$(cat "$TMP/status")" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
-        check "test run (see $LOG)" false
-    fi
-    NOT_RUN=$({
-        sed -n 's/^\(test .* \.\.\. \)\{0,1\}\(not run: .*\)/\2/p' "$LOG"
-        # One that is ignored for a reason is a part of another test.
-        sed -n 's/^test \(.*\) \.\.\. ignored$/not run: \1: ignored/p' "$LOG"
-    } | sort -u)
+    result step "$(($(date +%s) - FARM_BEGAN))" "scenarios on virtual boards, beside the others"
+    grep -q '^farm result: ' "$FARM_LOG" || result failed "run of the board farm" "it ended with $farm_status: see $FARM_LOG"
 }
 
 # summary COMMAND: the counts and the verdict; ends the script.
 summary() {
+    tidy
     say "summary"
-    [ -z "${NOT_BUILT:-}" ] || echo "$NOT_BUILT"
-    [ -z "${FARM_TABLE:-}" ] || printf 'scenarios on virtual boards:\n%s\n' "$FARM_TABLE"
-    [ -z "${COVERAGE:-}" ] || echo "line coverage: $COVERAGE"
-    [ -z "$FAILURES" ] || printf 'failed:%s\n' "$FAILURES"
-    if [ -n "${NOT_RUN:-}" ]; then
-        echo "$NOT_RUN"
-        # A machine that is meant to test everything must not become one that tests less.
-        if [ "${CI:-}" = true ]; then
-            echo "not run tests count as failed where CI=true"
-            FAILED=$((FAILED + $(echo "$NOT_RUN" | wc -l)))
-        fi
-    fi
-    echo "$PASSED passed, $FAILED failed"
-    [ "$FAILED" -eq 0 ] || fail "$1 failed"
+    python3 -B scripts/results.py summary || fail "$1 failed"
     verdict "$1: ok"
 }

@@ -45,22 +45,45 @@ need_mount_point() {
 # deadline MINUTES: for the whole command. Every step ends by then, however long it may take by itself.
 deadline() { DEADLINE=$(($(date +%s) + $1 * 60)); }
 
-# On a terminal the steps stay in its foreground, so that Ctrl-C reaches them; elsewhere a step that takes too long is
-# ended together with everything it started.
-if [ -t 0 ]; then FOREGROUND=--foreground; else FOREGROUND=; fi
-
-# run SECONDS COMMAND…: fails when the command fails, or after that time.
+# run SECONDS COMMAND…: fails when the command fails, or after that time. Whatever the command has started ends with it.
 run() {
     limit=$1
     shift
     left=$((DEADLINE - $(date +%s)))
     [ "$left" -gt 0 ] || { echo "dev: no time left for: $*" >&2; return 124; }
     [ "$limit" -le "$left" ] || limit=$left
-    status=0
-    timeout $FOREGROUND -k 20 "$limit" "$@" || status=$?
-    [ "$status" -ne 124 ] || echo "dev: ended after $limit s: $*" >&2
-    return "$status"
+    if command -v python3 >/dev/null; then
+        python3 -B "$TOP/scripts/step.py" "$limit" "$@"
+    else
+        # Until the packages are installed.
+        timeout --foreground -k 20 "$limit" "$@"
+    fi
 }
+
+# tidy: ends what no step can have left, and still may have: loop devices and mounts over files of this checkout.
+tidy() {
+    [ "$(id -u)" -eq 0 ] || return 0
+    for file in /sys/block/loop*/loop/backing_file; do
+        case $(cat "$file" 2>/dev/null) in
+            "$TOP"/target/* | "$TMP"/*)
+                device=${file%/loop/backing_file}
+                losetup -d "/dev/${device##*/}" && echo "dev: detached /dev/${device##*/}, which a test had left" >&2
+                ;;
+        esac
+    done
+    # The last one first: it may be below another.
+    sed -n 's/^[0-9]* [0-9]* [^ ]* [^ ]* \([^ ]*\) .*/\1/p' /proc/self/mountinfo | tac | while read -r point; do
+        case $point in
+            "$TOP"/target/* | "$TMP"/*)
+                umount "$point" && echo "dev: unmounted $point, which a test had left" >&2
+                ;;
+        esac
+    done
+    return 0
+}
+
+# result WORD…: a line for the summary; scripts/results.py says which there are.
+result() { (IFS=$(printf '\t') && printf '%s\n' "$*") >>"$COPAL_RESULTS"; }
 
 # --- Debian packages --------------------------------------------------------------------------------------------------
 
@@ -105,6 +128,7 @@ tools_of() {
         engine-client) echo docker:docker-cli ;;
         storage-daemon-12) echo qemu-storage-daemon:qemu-system-common ;;
         rustup) echo rustup:rustup ;;
+        fuzz) echo c++:g++ ;;
         release) echo python3:python3 zstd:zstd git:git cmp:diffutils ;;
         bench)
             echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
@@ -285,13 +309,11 @@ publish() {
     printf '%s  %s bytes\n' "$to" "$(wc -c <"$to")"
 }
 
-# Where cargo compiles what makes the pages.
-PAGES_TARGET=target
-
-# pages: the manual pages and completions of a release, made from the program's own definitions, on this machine.
+# pages: the manual pages and completions of a release, made from the program's own definitions, on this machine. The tests are compiled
+# from the same crates, in the same folder.
 pages() {
     run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
-        -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/$PAGES_TARGET" \
+        -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
         cargo run --quiet --locked --example pages -- "$DIST"
 }
 
@@ -303,7 +325,7 @@ build_static() {
         publish "$target" || return 1
     done
     pages || return 1
-    [ -z "$NOT_BUILT" ] || echo "$NOT_BUILT"
+    [ -z "$NOT_BUILT" ] || result note "$NOT_BUILT"
 }
 
 # build_native: the static binary for this machine; sets COPAL to its path.
@@ -318,6 +340,9 @@ build_native() {
 }
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/copal-dev.XXXXXX")
+# What steps report, for the summary. A part of ./dev prove adds to that of its caller.
+export COPAL_RESULTS="${COPAL_RESULTS:-$TMP/results}"
+: >>"$COPAL_RESULTS"
 # What runs in the background: the scenarios of scripts/checks.sh. It ends its guests, and is killed where it does not.
 FARM=
 trap '[ -z "$FARM" ] || { kill "$FARM" || true; wait "$FARM" || true; }; rm -rf "$TMP"' EXIT

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 import board as boards
+import choice
 import demo
 import machine as machines
 import place
@@ -33,6 +34,8 @@ from scenario import Scenario
 
 PRINTING = threading.Lock()
 BEGUN = time.monotonic()
+# The state of a run that another command is left to make, for want of time.
+LEFT = "left"
 # Exit code where this machine lacks what is needed; the usual one for tests that are skipped.
 NOT_RUN = 77
 
@@ -48,12 +51,15 @@ def speaker(name: str) -> Callable[[str], None]:
     return lambda text: say(f"{time.monotonic() - BEGUN:7.1f} s  {name}: {text}")
 
 
-def choose(words: list[str], wanted_boards: list[str]) -> list[tuple[Scenario, str]]:
-    """The runs asked for: `NAME`, `NAME@BOARD`, `@BOARD`; everything where nothing is said. All files are read, so that
-    none is broken."""
+def choose(words: list[str], wanted_boards: list[str], chosen: bool = False) -> list[tuple[Scenario, str]]:
+    """The runs asked for: `NAME`, `NAME@BOARD`, `@BOARD`; everything where nothing is said; `chosen`: those of this commit. All files are
+    read, so that none is broken."""
     known = boards.names()
     runner.checked()
     found = {scenario.name: scenario for scenario in scenarios.all_in(place.SCENARIOS, known)}
+    if chosen:
+        here = [scenario.name for scenario in found.values() if choice.BOARD in scenario.boards]
+        words = choice.choice(here, choice.changed(), choice.commits(), choice.table())
     runs: list[tuple[Scenario, str]] = []
     for word in words or [""]:
         name, _, board = word.partition("@")
@@ -88,13 +94,14 @@ def one(scenario: Scenario, board: str, seed: int) -> Result:
 
 def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
-    runs = choose(options.scenario, options.board) * options.repeat
+    runs = choose(options.scenario, options.board, options.chosen) * options.repeat
     place.need_space(len({board for _, board in runs}))
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
-    # The longest first: with short ones left, the places fall empty at the same time.
-    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: -run[1][0].work(run[1][1])):
+    # The longest first: with short ones left, the places fall empty at the same time. Where only some may come to their turn, those that
+    # matter most.
+    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: 0 if options.chosen else -run[1][0].work(run[1][1])):
         waiting.put((number, scenario, board))
     results: list[Result | None] = [None] * len(runs)
 
@@ -107,6 +114,10 @@ def run(options: argparse.Namespace) -> int:
                 number, scenario, board = waiting.get_nowait()
             except queue.Empty:
                 return
+            late = options.start_within is not None and time.monotonic() - BEGUN > options.start_within
+            if late and not (options.chosen and f"{scenario.name}@{board}" in choice.ALWAYS):
+                results[number] = Result(scenario.name, board, 0, LEFT)
+                continue
             # A repeated run is to be another one.
             result = one(scenario, board, seed + number)
             results[number] = result
@@ -145,14 +156,42 @@ def summary(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> i
     for (scenario, board), result in zip(runs, results):
         if result and result.state == "not run":
             say(f"not run: {scenario.name} on {board}: {result.why}")
+    report(runs, results)
     passed = sum(1 for result in results if result and result.state == "passed")
     say(f"farm result: {passed} passed; {failed} failed; {len(runs) - passed - failed} not run; {time.monotonic() - BEGUN:.0f} s")
     return 1 if failed else 0
 
 
-def listing(_: argparse.Namespace) -> int:
+def report(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> None:
+    """Adds everything to the summary of ./dev, where this is a step of it."""
+    if "COPAL_RESULTS" not in os.environ:
+        return
+    sys.path.append(str(place.TOP / "scripts"))
+    from results import add
+
+    for (scenario, board), result in zip(runs, results):
+        name = f"{scenario.name} {board}"
+        if result is None:
+            add("failed", name, "no time was left for it")
+        elif result.state == "not run":
+            add("not-run", f"{scenario.name} on {board}: {result.why}")
+        elif result.state == LEFT:
+            add("left", board, scenario.name)
+        else:
+            add("scenario", f"{result.seconds:.1f}", name, result.state)
+            add(result.state, name, *([result.why.splitlines()[0]] if result.why and result.state == "failed" else []))
+        if result and result.times:
+            add("note", f"times of {result.scenario} on {result.board}: {result.times}")
+
+
+def listing(options: argparse.Namespace) -> int:
     """What there is."""
     known = boards.names()
+    if options.board:
+        for scenario in scenarios.all_in(place.SCENARIOS, known):
+            if options.board in scenario.boards:
+                print(scenario.name)
+        return 0
     print("boards:")
     for name in known:
         board = boards.load(name)
@@ -232,11 +271,12 @@ def run_demo(options: argparse.Namespace) -> int:
 def tampered(options: argparse.Namespace) -> int:
     """Whether scenarios notice what they are for."""
     board = boards.load(options.board)
+    kinds = options.kind or list(tamper.KINDS)
     try:
-        unnoticed = tamper.prove(place.TOP, place.farm(), board.name, f"{board.arch}-unknown-linux-musl", say)
+        unnoticed = tamper.prove(place.TOP, place.farm(), board.name, f"{board.arch}-unknown-linux-musl", kinds, say)
     except RuntimeError as error:
         raise FarmError(str(error)) from None
-    say(f"tamper result: {len(tamper.KINDS) - unnoticed} noticed; {unnoticed} not")
+    say(f"tamper result: {len(kinds) - unnoticed} noticed; {unnoticed} not")
     return 1 if unnoticed else 0
 
 
@@ -268,13 +308,17 @@ def main() -> int:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python3 qemu/farm", description="The real thing on virtual boards.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="the boards and scenarios there are").set_defaults(function=listing)
+    at = commands.add_parser("list", help="the boards and scenarios there are")
+    at.add_argument("--board", help="only the names of the scenarios for this board")
+    at.set_defaults(function=listing)
     commands.add_parser("steps", help="what a scenario may say").set_defaults(function=steps)
     at = commands.add_parser("run", help="run scenarios")
     at.add_argument("scenario", nargs="*", help="NAME, NAME@BOARD or @BOARD; all where nothing is said")
     at.add_argument("--board", action="append", default=[], help="on this board only (may be repeated)")
     at.add_argument("--jobs", type=int, default=2, help="guests side by side (2)")
     at.add_argument("--beside", type=Path, help="one guest only, as long as this file is there: other work goes on")
+    at.add_argument("--chosen", action="store_true", help="those of ./dev test on this commit (qemu/farm/choice.py)")
+    at.add_argument("--start-within", type=float, help="seconds after which none begins; with --chosen, only those that always run")
     at.add_argument("--repeat", type=int, default=1, help="run everything that often")
     at.add_argument("--seed", type=int, help="of the power cuts; one that failed says which it was")
     at.add_argument("--deadline", type=float, help="seconds after which everything ends")
@@ -292,6 +336,7 @@ def main() -> int:
     at.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     at.set_defaults(function=run_demo)
     at = commands.add_parser("tamper", help="prove that scenarios fail with a copal that breaks its promises (builds it)")
+    at.add_argument("kind", nargs="*", choices=[[], *tamper.KINDS], help=f"without this promise: {', '.join(tamper.KINDS)}; each where nothing is said")
     at.add_argument("--board", default="qemu-amd64")
     at.set_defaults(function=tampered)
     options = parser.parse_args()

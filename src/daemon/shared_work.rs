@@ -73,34 +73,47 @@ impl<T: Clone + Send + Sync + 'static> SharedWork<T> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+    use tokio::sync::Semaphore;
 
     #[test]
     fn all_who_ask_meanwhile_share_the_next_run() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (shared, runs) = (SharedWork::new(), Arc::new(AtomicUsize::new(0)));
+        // A run ends when the test lets it.
+        let (asked, may_end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let ask = || {
-            let (shared, runs) = (shared.clone(), runs.clone());
+            let (shared, runs, asked, may_end) =
+                (shared.clone(), runs.clone(), asked.clone(), may_end.clone());
             async move {
                 let work = move || {
-                    let runs = runs.clone();
+                    let (runs, may_end) = (runs.clone(), may_end.clone());
                     async move {
                         let number = runs.fetch_add(1, Ordering::Relaxed);
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        may_end.acquire().await.unwrap().forget();
                         number
                     }
                 };
+                asked.fetch_add(1, Ordering::Relaxed);
                 shared.run(work).await
             }
         };
         runtime.block_on(async {
             let first = tokio::spawn(ask());
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            while runs.load(Ordering::Relaxed) == 0 {
+                tokio::task::yield_now().await;
+            }
             let others: Vec<_> = (0..1000).map(|_| tokio::spawn(ask())).collect();
+            // On one thread a caller that has been counted has asked, too.
+            while asked.load(Ordering::Relaxed) <= others.len() {
+                tokio::task::yield_now().await;
+            }
+            may_end.add_permits(1);
             assert_eq!(first.await.unwrap(), Some(0));
+            may_end.add_permits(1);
             for other in others {
                 assert_eq!(other.await.unwrap(), Some(1));
             }
+            may_end.add_permits(1);
             assert_eq!(ask().await, Some(2));
         });
     }

@@ -13,8 +13,8 @@ use crate::archives::filter;
 use crate::calls::fails;
 use crate::kit::dockerd::Dockerd;
 use crate::kit::image_archive::Made;
-use crate::kit::needs;
 use crate::kit::registry::{AUTH, Proxy, Registry};
+use crate::kit::{needs, prove};
 
 const TAG: &str = "hostapp:test";
 
@@ -204,7 +204,8 @@ fn pulls_with_credentials() {
 
 #[test]
 fn a_connection_that_breaks_in_the_middle_of_a_pull() {
-    if !can_run("a_connection_that_breaks_in_the_middle_of_a_pull") {
+    let test = "a_connection_that_breaks_in_the_middle_of_a_pull";
+    if !prove::runs("engine", test) || !can_run(test) {
         return;
     }
     let (mut dockerd, registry) = (Dockerd::start(None), Registry::start(false));

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::kit::prove;
 use crate::support::*;
 
 fn packed(dir: &Path, name: &str, shell: &str) -> PathBuf {
@@ -29,51 +30,31 @@ fn mbr_image(dir: &Path) -> PathBuf {
 
 #[test]
 fn every_kind_of_image_on_a_dirty_disk() {
-    let Some(disk) = dirty("every_kind_of_image_on_a_dirty_disk", 130 * MIB) else { return };
+    let test = "every_kind_of_image_on_a_dirty_disk";
+    let Some(disk) = dirty(test, 130 * MIB) else { return };
     let dir = folder();
-    let d = dir.path();
-    let raw = os_image();
-    let mbr = mbr_image(d);
-    let with_bmap =
-        packed(d, "bmap.img", "cp --sparse=always IMAGE OUT; bmaptool -q create -o OUT.bmap IMAGE");
-    let cases: Vec<(PathBuf, &Path, &[&str])> = vec![
-        (raw.to_owned(), raw, &[]),
-        (with_bmap, raw, &[]),
-        (packed(d, "a.gz", "gzip -1c IMAGE > OUT"), raw, &[]),
-        (
-            packed(
-                d,
-                "two.gz",
-                "head -c 33333333 IMAGE | gzip -1 > OUT; tail -c +33333334 IMAGE | gzip -1 >> OUT",
-            ),
-            raw,
-            &[],
-        ),
-        (packed(d, "a.xz", "xz -T2 -0c IMAGE > OUT"), raw, &[]),
-        (packed(d, "bcj.xz", "xz -T2 --x86 --lzma2=preset=0 -c IMAGE > OUT"), raw, &[]),
-        (
-            packed(
-                d,
-                "two.xz",
-                "head -c 33333333 IMAGE | xz -0 > OUT; tail -c +33333334 IMAGE | xz -0 >> OUT",
-            ),
-            raw,
-            &[],
-        ),
-        (packed(d, "a.zst", "zstd -q -1c IMAGE > OUT"), raw, &["--sha256"]),
-        (packed(d, "single.zst", "zstd -q -1c IMAGE > OUT"), raw, &["--single-pass"]),
-        (
-            packed(
-                d,
-                "two.zst",
-                "head -c 33333333 IMAGE | zstd -q > OUT; tail -c +33333334 IMAGE | zstd -q >> OUT",
-            ),
-            raw,
-            &[],
-        ),
-        (mbr.clone(), &mbr, &[]),
+    let mbr = mbr_image(dir.path());
+    // Name of the packed image, what makes it, the options it is flashed with.
+    let packed_as: [(&str, &str, &[&str]); 9] = [
+        ("bmap.img", "cp --sparse=always IMAGE OUT; bmaptool -q create -o OUT.bmap IMAGE", &[]),
+        ("a.gz", "gzip -1c IMAGE > OUT", &[]),
+        ("two.gz", "head -c 33333333 IMAGE | gzip -1 > OUT; tail -c +33333334 IMAGE | gzip -1 >> OUT", &[]),
+        ("a.xz", "xz -T2 -0c IMAGE > OUT", &[]),
+        ("bcj.xz", "xz -T2 --x86 --lzma2=preset=0 -c IMAGE > OUT", &[]),
+        ("two.xz", "head -c 33333333 IMAGE | xz -0 > OUT; tail -c +33333334 IMAGE | xz -0 >> OUT", &[]),
+        ("a.zst", "zstd -q -1c IMAGE > OUT", &["--sha256"]),
+        ("single.zst", "zstd -q -1c IMAGE > OUT", &["--single-pass"]),
+        ("two.zst", "head -c 33333333 IMAGE | zstd -q > OUT; tail -c +33333334 IMAGE | zstd -q >> OUT", &[]),
     ];
-    for (image, plain, options) in cases {
+    for case in prove::cases("inputs", test, packed_as.len() + 2, 4) {
+        let (image, plain, options): (PathBuf, &Path, &[&str]) = match case {
+            0 => (os_image().to_owned(), os_image(), &[]),
+            1 => (mbr.clone(), &mbr, &[]),
+            n => {
+                let (name, command, options) = packed_as[n - 2];
+                (packed(dir.path(), name, command), os_image(), options)
+            }
+        };
         fill(&disk.file, 130 * MIB);
         let receipt = flashed(&image, &disk.node, options);
         assert_equal(plain, &disk.node);

@@ -3,9 +3,12 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::kit::prove;
 use crate::support::*;
 
-const ROUNDS: u32 = 110;
+const TEST: &str = "killed_at_any_moment_it_leaves_no_table_and_continues";
+const ROUNDS: usize = 110;
+const SAMPLE: usize = 6;
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -19,9 +22,7 @@ struct Seen {
 #[test]
 fn killed_at_any_moment_it_leaves_no_table_and_continues() {
     let size = std::fs::metadata(os_image()).unwrap().len();
-    let Some(disk) = dirty("killed_at_any_moment_it_leaves_no_table_and_continues", size) else {
-        return;
-    };
+    let Some(disk) = dirty(TEST, size) else { return };
     // An old system: boot sector and both partition tables.
     let spots: [(u64, &[u8]); 4] =
         [(510, &[0x55, 0xaa]), (512, b"EFI PART"), (4096, b"EFI PART"), (size - 512, b"EFI PART")];
@@ -40,9 +41,10 @@ fn killed_at_any_moment_it_leaves_no_table_and_continues() {
     // A kill comes within this time. It follows the machine, which may become faster or slower while the test runs.
     let mut limit = whole * 11 / 10;
 
-    let mut rng = fastrand::Rng::with_seed(2);
     let mut seen = Seen::default();
-    for round in 0..ROUNDS {
+    let rounds = prove::draws("cuts", TEST, ROUNDS, SAMPLE);
+    let count = rounds.len();
+    for (round, mut rng) in rounds.into_iter().enumerate() {
         fill(&disk.file, size);
         for (at, sign) in spots {
             poke(&disk.file, at, sign);
@@ -100,6 +102,8 @@ fn killed_at_any_moment_it_leaves_no_table_and_continues() {
         assert!(!continued || skipped > 0, "round {round}: did not continue: {receipt}");
         seen.compared += u32::from(skipped > 0);
     }
-    eprintln!("{ROUNDS} kills within {whole:?}: {seen:?}");
-    assert!(seen.body > ROUNDS / 4 && seen.cleared > ROUNDS / 4, "the kills missed the write: {seen:?}");
+    eprintln!("{count} kills within {whole:?}: {seen:?}");
+    // A sample may do so by chance.
+    let few = u32::try_from(ROUNDS / 4).unwrap();
+    assert!(count < ROUNDS || seen.body > few && seen.cleared > few, "the kills missed the write: {seen:?}");
 }

@@ -8,6 +8,7 @@ mod kit {
     pub mod disk;
     pub mod needs;
     pub mod process;
+    pub mod prove;
     pub mod storage_daemon;
 }
 

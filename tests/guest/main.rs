@@ -3,6 +3,11 @@
 //! `qemu/README.md` tells how they are made. Without what they need, each test says `not run:` and why.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+#[path = "../kit"]
+mod kit {
+    pub mod prove;
+}
+
 mod bootloader;
 mod bootpart;
 mod flash_chips;

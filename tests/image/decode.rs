@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use super::prove;
 use super::support::{Bench, MIB, content, noise, put, refused};
 use copal::error::Code;
 use copal::image::chunks::Piece;
@@ -212,8 +213,6 @@ fn zstd_checksum_and_size_are_compared() {
 
 #[test]
 fn mutated_files_give_the_same_bytes_or_an_error() {
-    let rounds: u64 = std::env::var("COPAL_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
-    let seed: u64 = std::env::var("COPAL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(11);
     let bench = Bench::new();
     let mut data = noise(40_000, 4);
     data.extend(fs::read("/bin/sh").unwrap().into_iter().take(60_000));
@@ -221,8 +220,8 @@ fn mutated_files_give_the_same_bytes_or_an_error() {
     let raw = bench.write("raw", &data);
     for (name, _, command) in PACKERS {
         let good = fs::read(bench.pack(&raw, name, command)).unwrap();
-        let mut rng = fastrand::Rng::with_seed(seed);
-        for round in 0..rounds {
+        let rounds = prove::draws("inputs", "mutated_files_give_the_same_bytes_or_an_error", 400, 15);
+        for (round, mut rng) in rounds.into_iter().enumerate() {
             let bad = mutate(&good, &mut rng);
             let path = bench.write("mutated", &bad);
             let Ok(image) = Image::open(&path) else { continue };

@@ -8,6 +8,8 @@
 
 mod lost_engine;
 mod machine;
+#[path = "../kit/prove.rs"]
+mod prove;
 #[path = "../kit/tree.rs"]
 mod tree;
 
@@ -295,8 +297,10 @@ impl Model {
         self.complaints.entry(what.to_owned()).or_insert((0, path)).0 += 1;
     }
 
-    fn explore(&mut self) {
-        while let Some(number) = self.todo.pop_front() {
+    /// Whatever can happen next, from each state, in any order; at most so many runs of the programs.
+    fn explore(&mut self, most: usize, mut random: fastrand::Rng) {
+        while !self.todo.is_empty() && self.runs < most {
+            let number = self.todo.swap_remove_back(random.usize(..self.todo.len())).unwrap();
             let (mut state, good) = self.states[number].clone();
             let (loader, health) = (self.loader, self.health);
             let lives = |state: &Lasting, slot: Slot| {
@@ -416,9 +420,19 @@ impl Model {
 const LEFT: [&str; 6] =
     ["breadcrumb", "copal/bootfiles", "copal/rollback", "copal/commit-due", "copal/trial", "-variables"];
 
-fn run(loader: Loader, health: Health) {
+/// Runs of the programs in a sample.
+const SAMPLE: usize = 120;
+
+fn run(test: &str, loader: Loader, health: Health) {
+    match prove::samples("model", test) {
+        None => explored(loader, health, usize::MAX, fastrand::Rng::with_seed(0)),
+        Some(samples) => samples.into_iter().for_each(|random| explored(loader, health, SAMPLE, random)),
+    }
+}
+
+fn explored(loader: Loader, health: Health, most: usize, random: fastrand::Rng) {
     let mut model = Model::new(loader, health);
-    model.explore();
+    model.explore(most, random);
     let (states, runs, cuts) = (model.states.len(), model.runs, model.cuts);
     // Not captured by the test: every log shows how far this reaches.
     let mut out = std::io::stdout();
@@ -438,7 +452,7 @@ macro_rules! explore {
     ($($name:ident: $loader:ident $health:ident;)*) => {
         $(#[test]
         fn $name() {
-            run(Loader::$loader, Health::$health);
+            run(stringify!($name), Loader::$loader, Health::$health);
         })*
     };
 }

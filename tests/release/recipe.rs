@@ -105,7 +105,7 @@ fn cargo(words: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// What a crate says of itself is not all that it needs: `./dev lint` compiles the program with that Rust.
+/// What a crate says of itself is not all that it needs: `./dev prove older-rust` compiles the program with that Rust.
 #[test]
 fn no_crate_of_the_program_asks_for_a_newer_rust_than_the_program_does() {
     let tree = cargo(&["tree", "--locked", "--edges", "normal,build", "--target", "all", "--prefix", "none"]);

@@ -5,6 +5,7 @@ use nix::libc;
 
 use super::medium::{Call, Disk, Fault};
 use super::{Job, image};
+use crate::kit::prove;
 
 const MIB: usize = 1 << 20;
 
@@ -19,10 +20,10 @@ fn table_is_gone(disk: &Disk) {
 /// Bit flips between write and read-back: the disk does it once, and the chunk is written again.
 #[test]
 fn a_flipped_bit_is_found_and_repaired() {
-    let mut rng = fastrand::Rng::with_seed(77);
     let len = 6 * MIB + 777;
     let job = Job { backup: 0, ..Job::new(image(len, 21)) };
-    for round in 0..200 {
+    for round in prove::cases("inputs", "a_flipped_bit_is_found_and_repaired", 200, 20) {
+        let mut rng = fastrand::Rng::with_seed(round as u64);
         let at = match round {
             // Zero ranges, the last partial chunk, the first byte of the body, its last byte.
             0..60 => (0..).map(|_| rng.usize(MIB..len)).find(|i| job.image[*i] == 0).unwrap(),
@@ -53,9 +54,9 @@ fn a_flipped_bit_is_found_and_repaired() {
 /// A bit that stays as it is, whatever is written: named to the byte, and no table left.
 #[test]
 fn a_stuck_bit_is_named_exactly() {
-    let mut rng = fastrand::Rng::with_seed(78);
     let len = 5 * MIB + 4096;
-    for round in 0..200 {
+    for round in prove::cases("inputs", "a_stuck_bit_is_named_exactly", 200, 20) {
+        let mut rng = fastrand::Rng::with_seed(round as u64);
         let digested = round % 2 == 0;
         let backup = if round % 3 == 0 { 0 } else { 33 * 512 };
         let job = Job { backup, digested, ..Job::new(image(len, 22)) };

@@ -7,6 +7,7 @@ mod host;
 mod machine;
 pub(crate) mod medium;
 mod system;
+mod turn;
 pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};

@@ -1,14 +1,13 @@
 //! A whole update, killed after each change.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::judge::{Root, Verdict, beginning, difference, ending, events, judge, unnamed};
 use super::rig::{Backend, Rig, View};
 use super::shim::{self, End};
 use super::tree::{Tree, plain};
-use crate::kit::needs;
+use crate::kit::{needs, prove};
 
 pub const UPDATE: [&str; 3] = ["hostapp-update", "-f", "/mnt/data/os.tar"];
 
@@ -188,81 +187,69 @@ impl Bench {
     }
 }
 
-/// Some of many points, the same in every run: the first, and each `every`th from there. All with `COPAL_EVERY_KILL` in the
-/// environment, one with its number in `COPAL_KILL_AT`.
-pub struct Stride {
-    every: usize,
-    only: Option<usize>,
+/// Which of an update's changes it is killed after: with `COPAL_KILL_AT` in the environment that one only.
+pub fn chosen(test: &str, candidates: &[usize], few: usize) -> Vec<usize> {
+    if let Ok(only) = std::env::var("COPAL_KILL_AT") {
+        let only: usize = only.parse().expect("COPAL_KILL_AT is a number");
+        return candidates.iter().copied().filter(|n| *n == only).collect();
+    }
+    prove::cases("cuts", test, candidates.len(), few).into_iter().map(|at| candidates[at]).collect()
 }
 
-impl Stride {
-    pub fn new(every: usize) -> Stride {
-        let every = if std::env::var_os("COPAL_EVERY_KILL").is_some() { 1 } else { every };
-        let only = std::env::var("COPAL_KILL_AT").ok();
-        Stride { every, only: only.map(|n| n.parse().expect("COPAL_KILL_AT is a number")) }
-    }
+/// Changes of an update that a test kills it after, where not all are proved.
+const FEW: usize = 5;
 
-    pub fn has(&self, n: usize) -> bool {
-        self.only.map_or(n % self.every == 1 % self.every, |only| n == only)
-    }
-}
-
-impl fmt::Display for Stride {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.only, self.every) {
-            (Some(n), _) => write!(f, "only change {n}"),
-            (_, 1) => write!(f, "every change"),
-            (_, every) => write!(f, "each {every}th change"),
-        }
-    }
-}
-
-/// Those changes of an update that `stride` has.
-fn changes(backend: Backend, stride: &Stride) {
+fn changes(test: &str, backend: Backend) {
     let mut bench = Bench::new(backend, &[]);
     let start = bench.rig.pristine().clone();
     let (whole, _) = bench.whole(&start, &UPDATE, 0);
     let (mut boots, mut bad) = (Vec::new(), Vec::new());
-    for n in (1..=whole.len()).filter(|n| stride.has(*n)) {
-        match bench.point(&start, &UPDATE, n, &whole) {
+    let all: Vec<usize> = (1..=whole.len()).collect();
+    let points = chosen(test, &all, FEW);
+    for n in &points {
+        match bench.point(&start, &UPDATE, *n, &whole) {
             Ok(verdict) => boots.push(verdict.boots),
             Err(e) => bad.push(e),
         }
     }
     bench.assert_none(&bad);
     // One switch, and nothing else ever.
-    let switches = boots.windows(2).filter(|w| w[0] != w[1]).count();
-    let seen = (boots.first(), boots.last(), switches);
+    let switches: Vec<_> = boots.windows(2).filter(|w| w[0] != w[1]).collect();
     assert!(
-        stride.only.is_some() || seen == (Some(&Root::A), Some(&Root::B), 1),
-        "what boots after each of the changes, {stride}: {boots:?}"
+        switches.len() < 2 && switches.iter().all(|w| w[0] == Root::A),
+        "what boots after the changes {points:?}: {boots:?}"
     );
-    bench.told(&format!("a whole update of {} changes, {stride}", whole.len()));
+    let ends = (boots.first(), boots.last());
+    assert!(points.len() < all.len() || ends == (Some(&Root::A), Some(&Root::B)), "what boots: {boots:?}");
+    bench.told(&format!("{} of the {} changes of an update", points.len(), all.len()));
 }
 
 #[test]
 fn killed_after_any_change_of_an_update_with_u_boot() {
-    if can_run("killed_after_any_change_of_an_update_with_u_boot") {
-        changes(Backend::Uboot, &Stride::new(1));
+    let test = "killed_after_any_change_of_an_update_with_u_boot";
+    if can_run(test) {
+        changes(test, Backend::Uboot);
     }
 }
 
 #[test]
 fn killed_after_any_change_of_an_update_with_grub() {
-    if can_run("killed_after_any_change_of_an_update_with_grub") {
-        changes(Backend::Grub, &Stride::new(1));
+    let test = "killed_after_any_change_of_an_update_with_grub";
+    if can_run(test) {
+        changes(test, Backend::Grub);
     }
 }
 
 #[test]
-fn killed_after_some_changes_of_an_update_with_the_balena_bootloader() {
-    if can_run("killed_after_some_changes_of_an_update_with_the_balena_bootloader") {
-        changes(Backend::Balena, &Stride::new(8));
+fn killed_after_any_change_of_an_update_with_the_balena_bootloader() {
+    let test = "killed_after_any_change_of_an_update_with_the_balena_bootloader";
+    if can_run(test) {
+        changes(test, Backend::Balena);
     }
 }
 
 /// The second update's way back, from what a first one has left: until it erases the slot.
-fn recoveries(backend: Backend) {
+fn recoveries(test: &str, backend: Backend) {
     let mut bench = Bench::new(backend, &[]);
     let pristine = bench.rig.pristine().clone();
     let (whole, _) = bench.whole(&pristine, &UPDATE, 0);
@@ -278,36 +265,40 @@ fn recoveries(backend: Backend) {
         bench.rig.reboot();
         starts.push((what, bench.rig.tree()));
     }
-    let (all, some, mut bad) = (Stride::new(1), Stride::new(6), Vec::new());
-    for (what, start) in &starts {
+    let mut bad = Vec::new();
+    let tried = prove::cases("cuts", test, starts.len(), 1);
+    for (what, start) in tried.iter().map(|at| &starts[*at]) {
         let (whole, said) = bench.whole(start, &UPDATE, 0);
         assert!(said.contains("undoing it first"), "{what}: {said}");
         // The room to unpack in comes after everything was set back and erased.
         let end = whole.iter().position(|c| c.ends_with("/balena/tmp")).unwrap() + 1;
-        let stride = if *what == "installed" { &all } else { &some };
-        for n in (1..=end).filter(|n| stride.has(*n)) {
+        let every = if *what == "installed" { 1 } else { 6 };
+        let candidates: Vec<usize> = (1..=end).step_by(every).collect();
+        for n in chosen(test, &candidates, FEW) {
             if let Err(e) = bench.point(start, &UPDATE, n, &whole) {
                 bad.push(format!("{what}: {e}"));
             }
         }
     }
     bench.assert_none(&bad);
+    let (tried, starts) = (tried.len(), starts.len());
     bench.told(&format!(
-        "the way back before a second update, {all} when installed, {some} from {} other states",
-        starts.len() - 1
+        "the way back before a second update, from {tried} of {starts} states that a first one has left"
     ));
 }
 
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_u_boot() {
-    if can_run("killed_while_an_earlier_update_is_undone_with_u_boot") {
-        recoveries(Backend::Uboot);
+    let test = "killed_while_an_earlier_update_is_undone_with_u_boot";
+    if can_run(test) {
+        recoveries(test, Backend::Uboot);
     }
 }
 
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_grub() {
-    if can_run("killed_while_an_earlier_update_is_undone_with_grub") {
-        recoveries(Backend::Grub);
+    let test = "killed_while_an_earlier_update_is_undone_with_grub";
+    if can_run(test) {
+        recoveries(test, Backend::Grub);
     }
 }

@@ -1,0 +1,51 @@
+"""What `./dev test` runs on virtual boards."""
+
+import unittest
+
+import board as boards
+import choice
+import place
+import scenario as scenarios
+
+KNOWN = scenarios.all_in(place.SCENARIOS, boards.names())
+NAMES = [one.name for one in KNOWN if choice.BOARD in one.boards]
+
+
+class Table(unittest.TestCase):
+    def test_each_folder_of_the_program_is_in_it_and_no_other(self) -> None:
+        folders = {f"src/{path.name}" for path in (place.TOP / "src").iterdir() if path.is_dir()} | {"hooks", "systemd"}
+        self.assertEqual(set(choice.table()), folders)
+
+    def test_it_names_scenarios_that_exist_and_leaves_none_out(self) -> None:
+        named = {name for names in choice.table().values() for name in names}
+        always = {run.split("@")[0] for run in choice.ALWAYS}
+        self.assertEqual(named - set(NAMES), set())
+        self.assertEqual(set(NAMES) - named - always, set())
+
+    def test_what_always_runs_exists(self) -> None:
+        pairs = {f"{one.name}@{board}" for one in KNOWN for board in one.boards}
+        self.assertEqual(set(choice.ALWAYS + choice.OTHERS_ELSEWHERE) - pairs, set())
+
+
+class Choice(unittest.TestCase):
+    def test_four_turns_run_everything(self) -> None:
+        seen: set[str] = set()
+        for turn in range(100, 100 + choice.TURNS):
+            seen.update(choice.choice(NAMES, [], turn, {}))
+        self.assertEqual(seen, {f"{name}@{choice.BOARD}" for name in NAMES} | set(choice.ALWAYS) | set(choice.OTHERS_ELSEWHERE))
+
+    def test_a_turn_is_a_quarter(self) -> None:
+        one = choice.choice(NAMES, [], 7, {})
+        others = len(NAMES) + len(choice.OTHERS_ELSEWHERE) + 2 - len(choice.ALWAYS)
+        self.assertAlmostEqual(len(one) - len(choice.ALWAYS), others / 4, delta=1)
+
+    def test_what_has_changed_comes_before_what_has_its_turn(self) -> None:
+        table = {"src/engine": ["cut-loading"], "src/slot": ["update-repeat"]}
+        found = choice.choice(NAMES, ["README.md", "src/slot/mod.rs", "src/engine/load.rs", "src/enginex"], 0, table)
+        at = len(choice.ALWAYS)
+        self.assertEqual(found[at : at + 2], ["update-repeat@qemu-amd64", "cut-loading@qemu-amd64"])
+        self.assertEqual(len(found), len(set(found)))
+
+
+if __name__ == "__main__":
+    unittest.main()

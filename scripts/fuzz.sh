@@ -1,0 +1,24 @@
+# shellcheck shell=sh
+# Fuzzing, for ./dev prove. Sourced after checks.sh. fuzz/README.md says which targets there are.
+
+# Seconds for each target.
+FUZZ=120
+
+# fuzz TARGET: builds the targets where they are not built, and runs one. What was found lies in target/fuzz/.
+fuzz() {
+    need_tools fuzz
+    fuzzers=$TOP/target/fuzz
+    triple=$(uname -m)-unknown-linux-gnu
+    mkdir -p "$fuzzers/corpus/$1" "$fuzzers/artifacts"
+    # The flags that cargo-fuzz gives, without the address sanitizer, which is for nightly compilers; these formats are read without `unsafe`.
+    # --target keeps them away from build scripts.
+    check "fuzz targets are built" run 1800 env CARGO_TARGET_DIR="$fuzzers" RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module \
+-Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1" \
+        cargo build --quiet --release --locked --bins --manifest-path fuzz/Cargo.toml --target "$triple"
+    seeds=
+    [ ! -d "fuzz/seeds/$1" ] || seeds=fuzz/seeds/$1
+    # shellcheck disable=SC2086 # one word or none
+    check "fuzz $1" run $((FUZZ + 120)) "$fuzzers/$triple/release/$1" -max_total_time=$FUZZ -print_final_stats=1 \
+        -artifact_prefix="$fuzzers/artifacts/$1-" "$fuzzers/corpus/$1" $seeds
+}

@@ -1,0 +1,16 @@
+#!/bin/sh
+# part.sh NAME: a part of ./dev prove that is no test program and no scenario. In the checkout's root; COPAL_RESULTS gets its results.
+set -eu
+. scripts/lib.sh
+. scripts/checks.sh
+deadline 60
+before=$(grep -c '^failed' "$COPAL_RESULTS") || true
+case $1 in
+    older-rust) older_rusts ;;
+    dependencies) dependencies ;;
+    coverage) coverage ;;
+    tamper) check "the farm notices a copal without $2" run 3500 python3 -B qemu/farm tamper "$2" ;;
+    fuzz) . scripts/fuzz.sh && fuzz "$2" ;;
+    *) fail "no part $1" ;;
+esac
+[ "$(grep -c '^failed' "$COPAL_RESULTS")" = "$before" ]
