@@ -157,7 +157,6 @@ farm_ends() {
 
 # summary COMMAND: the counts and the verdict; ends the script.
 summary() {
-    tidy
     say "summary"
     python3 -B scripts/results.py summary || fail "$1 failed"
     verdict "$1: ok"

@@ -60,7 +60,7 @@ run() {
     fi
 }
 
-# tidy: ends what no step can have left, and still may have: loop devices and mounts over files of this checkout.
+# tidy: undoes what a test that was killed has left: loop devices over files of this checkout, and mounts in it.
 tidy() {
     [ "$(id -u)" -eq 0 ] || return 0
     for file in /sys/block/loop*/loop/backing_file; do
@@ -288,14 +288,15 @@ remapped() {
 # static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of the caller.
 static_cargo() {
     run 600 cargo fetch --quiet --locked || return 1
-    remapped "$@" >"$TMP/remapped"
+    # shellcheck disable=SC2086 # a list of words
+    remapped $BUILD_TARGETS >"$TMP/remapped.$1"
     # For the tests: what they build with it besides finds the crates built.
-    export COPAL_STATIC_CONFIG="$TMP/remapped"
+    export COPAL_STATIC_CONFIG="$TMP/remapped.$1"
     # shellcheck disable=SC2046 # two words for each
     set -- $(for target in "$@"; do echo "--target $target"; done)
     while IFS= read -r option; do
         set -- "$@" --config "$option"
-    done <"$TMP/remapped"
+    done <"$COPAL_STATIC_CONFIG"
     run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
         -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
         cargo build --release --locked --bin copal "$@"
@@ -328,6 +329,21 @@ build_static() {
     [ -z "$NOT_BUILT" ] || result note "$NOT_BUILT"
 }
 
+# first_static TARGET: that one only, and the pages beside it: the link of a static binary keeps one processor busy.
+first_static() {
+    rm -f "$DIST"/copal-*
+    static_cargo "$1" >"$TMP/first-static" 2>&1 &
+    first=$!
+    status=0
+    pages || status=1
+    wait "$first" || status=1
+    cat "$TMP/first-static"
+    [ "$status" -eq 0 ] && publish "$1"
+}
+
+# other_static TARGET: the other one.
+other_static() { static_cargo "$1" && publish "$1"; }
+
 # build_native: the static binary for this machine; sets COPAL to its path.
 build_native() {
     native=$(uname -m)-unknown-linux-musl
@@ -345,6 +361,6 @@ export COPAL_RESULTS="${COPAL_RESULTS:-$TMP/results}"
 : >>"$COPAL_RESULTS"
 # What runs in the background: the scenarios of scripts/checks.sh. It ends its guests, and is killed where it does not.
 FARM=
-trap '[ -z "$FARM" ] || { kill "$FARM" || true; wait "$FARM" || true; }; rm -rf "$TMP"' EXIT
+trap '[ -z "$FARM" ] || { kill "$FARM" || true; wait "$FARM" || true; }; tidy; rm -rf "$TMP"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

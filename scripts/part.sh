@@ -4,7 +4,6 @@ set -eu
 . scripts/lib.sh
 . scripts/checks.sh
 deadline 60
-before=$(grep -c '^failed' "$COPAL_RESULTS") || true
 case $1 in
     older-rust) older_rusts ;;
     dependencies) dependencies ;;
@@ -13,4 +12,4 @@ case $1 in
     fuzz) . scripts/fuzz.sh && fuzz "$2" ;;
     *) fail "no part $1" ;;
 esac
-[ "$(grep -c '^failed' "$COPAL_RESULTS")" = "$before" ]
+! grep -q '^failed' "$COPAL_RESULTS"

@@ -96,12 +96,13 @@ def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
     runs = choose(options.scenario, options.board, options.chosen) * options.repeat
     place.need_space(len({board for _, board in runs}))
+    place.BESIDE[:] = [options.beside] if options.beside else []
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
-    # The longest first: with short ones left, the places fall empty at the same time. Where only some may come to their turn, those that
-    # matter most.
-    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: 0 if options.chosen else -run[1][0].work(run[1][1])):
+    # The longest first: with short ones left, the places fall empty at the same time. Where only some may come to their turn,
+    # as they were asked for.
+    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: 0 if options.start_within is not None else -run[1][0].work(run[1][1])):
         waiting.put((number, scenario, board))
     results: list[Result | None] = [None] * len(runs)
 

@@ -70,7 +70,7 @@ class Runs(unittest.TestCase):
     def prove(self, end: float = LATER) -> bool:
         self.ran.clear()
         with mock.patch("builtins.print"):
-            return prove.prove(self.part, end, True, dict)
+            return prove.prove(self.part, end, dict)
 
     def test_a_complete_run_is_recorded(self) -> None:
         self.assertTrue(self.prove())
@@ -113,6 +113,24 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.prove(time.monotonic() - 1))
         self.assertEqual(self.ran, [])
         self.assertEqual(prove.proved(), {})
+
+
+class Commands(unittest.TestCase):
+    def run_unit(self, script: str, end: float, limit: float) -> tuple[str, list[list[str]]]:
+        with tempfile.NamedTemporaryFile("r") as file, mock.patch.dict(os.environ, COPAL_RESULTS=file.name):
+            state = prove.command_unit("unit", ["sh", "-c", script], limit).run(end)
+            return state, results.read(Path(file.name))
+
+    def test_its_own_results_count(self) -> None:
+        one = "printf 'passed\\tone\\n' >>\"$COPAL_RESULTS\""
+        self.assertEqual(self.run_unit(one, LATER, 60), ("passed", [["passed", "one"]]))
+        self.assertEqual(self.run_unit(f"{one}; exit 3", LATER, 60), ("failed", [["passed", "one"], ["failed", "unit", "it ended with 3"]]))
+
+    def test_its_own_limit_is_a_failure_and_the_end_of_the_call_is_none(self) -> None:
+        self.assertEqual(self.run_unit("sleep 1000", LATER, 0.5), ("failed", [["failed", "unit", "it met its time limit"]]))
+        # What it has reported until then is not whole.
+        broken = "printf 'failed\\tone\\n' >>\"$COPAL_RESULTS\"; sleep 1000"
+        self.assertEqual(self.run_unit(broken, time.monotonic() + 1, 60), ("left", []))
 
 
 class Turn(unittest.TestCase):
