@@ -17,12 +17,17 @@ ALWAYS = (
     "rollback-engine@qemu-amd64",
     "altboot-no-init@qemu-amd64",
     "flash@qemu-aarch64",
-    "update-healthy@qemu-aarch64",
+    "update-light@qemu-aarch64",
 )
-# Where no scenario needs a second processor's firmware and bootloader, the first board is enough.
+# Where a scenario does not need the second board's firmware and bootloader, this one is enough.
 BOARD = "qemu-amd64"
 # What `./dev test` runs on the other one by turns.
-OTHERS_ELSEWHERE = ("bootloader-writes@qemu-aarch64", "rollback-engine@qemu-aarch64", "altboot-no-init@qemu-aarch64")
+OTHERS_ELSEWHERE = (
+    "bootloader-writes@qemu-aarch64",
+    "rollback-engine@qemu-aarch64",
+    "altboot-no-init@qemu-aarch64",
+    "update-healthy@qemu-aarch64",
+)
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4
 # So many commits back, a change still has its scenarios run.
