@@ -112,7 +112,7 @@ until printf 'GET /_ping HTTP/1.0\r\n\r\n' | chroot . nc -U -N -w 5 /run/balena-
     fi
     sleep 0.2
 done
-chroot . /copal hostapp-update --no-daemon -f /image.tar -n >copal.log 2>&1 || {
+chroot . /copal hostapp-update --no-job -f /image.tar -n >copal.log 2>&1 || {
     grep level=error engine.log | tail -n 5 >&2 || true
     cat copal.log >&2
     exit 1

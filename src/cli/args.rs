@@ -11,6 +11,7 @@ use super::digest::DigestArgs;
 use super::doctor::DoctorArgs;
 use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
+use super::job::JobArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use super::update::UpdateArgs;
@@ -70,6 +71,11 @@ pub(super) enum Verb {
     Status(StatusArgs),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
+    #[command(hide = true)]
+    Job(JobArgs),
+    /// Reboot, by force where the system does not (for copal-reboot.service)
+    #[command(hide = true)]
+    Reboot,
 }
 
 pub(super) enum Request {

@@ -57,9 +57,9 @@ pub(super) struct UpdateArgs {
     #[arg(long)]
     force: bool,
 
-    /// Run in this process, even where a daemon could run the update
+    /// Run in this process, not as a job of systemd
     #[arg(long)]
-    no_daemon: bool,
+    no_job: bool,
 
     /// Progress and result as JSON lines on stdout
     #[arg(long)]
@@ -81,7 +81,7 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
         reboot: args.reboot,
         force: args.force,
     };
-    client::update(&request, !args.no_daemon, ui.progress(), &|installed| {
+    client::update(&request, !args.no_job, ui.progress(), &|installed| {
         ui.result("update", installed, &summary(&request, installed));
     })
 }

@@ -6,7 +6,7 @@ use super::{Request, Source};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
+const USAGE: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-job]";
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
@@ -16,7 +16,7 @@ struct Arguments {
     no_hooks: bool,
     no_recovery: bool,
     force: bool,
-    no_daemon: bool,
+    no_job: bool,
 }
 
 /// The update, and whether the daemon may run it.
@@ -31,7 +31,7 @@ pub fn asked(args: &[OsString]) -> Result<(Request, bool)> {
         reboot: asked.reboot,
         force: asked.force,
     };
-    Ok((request, !asked.no_daemon))
+    Ok((request, !asked.no_job))
 }
 
 impl Arguments {
@@ -93,7 +93,7 @@ impl Arguments {
             b"no-hooks" => &mut self.no_hooks,
             b"no-recovery" => &mut self.no_recovery,
             b"force" => &mut self.force,
-            b"no-daemon" => &mut self.no_daemon,
+            b"no-job" => &mut self.no_job,
             _ => return Err(usage(&format!("unknown option {shown}"))),
         };
         *flag = true;
@@ -149,7 +149,7 @@ mod tests {
         // A value may look like an option.
         assert_eq!(parse("-f -r").unwrap(), Arguments { file: Some("-r".into()), ..Arguments::default() });
         assert!(parse("-i a:1 --force").unwrap().force);
-        assert!(parse("-i a:1 --no-daemon").unwrap().no_daemon);
+        assert!(parse("-i a:1 --no-job").unwrap().no_job);
     }
 
     #[test]

@@ -315,7 +315,7 @@ impl Build {
             .arg(self.dir.path())
             .args(["python3", "-c", MEASURE])
             .arg(old_kernel::program())
-            .args(["update", "-n", "--no-daemon", "-f"])
+            .args(["update", "-n", "--no-job", "-f"])
             .arg(&path)
             .output()
             .unwrap();

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use super::jobs::Daemon;
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
-use super::served::Daemon;
 use crate::kit::image_archive::{Made, tar_of};
 use crate::kit::stub_engine::{Kind, Script, Stub};
 
@@ -76,9 +76,9 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
         return;
     }
     for recorded in [PULL_FULL, PULL_DELTA] {
-        let place = Place::with_bus();
+        let place = Place::with_systemd();
         let _engine = engine(&place, "pull", 1, slower(recorded, 8.0));
-        let _daemon = Daemon::start(&place, &[]);
+        let _daemon = Daemon::start(&place);
         begin(&place);
         let mut seen: Vec<(String, u32)> = Vec::new();
         until("the end", || {
@@ -109,7 +109,7 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
 
 /// The JSON lines of an update in its own process.
 fn lines_of(place: &Place, source: &[&str]) -> Vec<Value> {
-    let out = place.run(&[&["copal", "update", "--json", "--no-daemon", "-n"], source].concat());
+    let out = place.run(&[&["copal", "update", "--json", "--no-job", "-n"], source].concat());
     assert_eq!(out.status.code(), Some(0), "{}{}", stdout(&out), stderr(&out));
     stdout(&out).lines().map(|l| serde_json::from_str(l).unwrap()).collect()
 }
@@ -160,9 +160,9 @@ fn a_cancelled_job_breaks_its_pull_off() {
         return;
     }
     for (call_that_hangs, effect, exit) in [("pull", "written", "4"), ("distribution", "refused", "3")] {
-        let place = Place::with_bus();
+        let place = Place::with_systemd();
         let engine = engine(&place, call_that_hangs, 0, Kind::Hang);
-        let _daemon = Daemon::start(&place, &[]);
+        let _daemon = Daemon::start(&place);
         begin(&place);
         until("the engine is asked", || engine.calls().iter().any(|c| c == call_that_hangs));
         std::thread::sleep(Duration::from_millis(500));
@@ -190,7 +190,7 @@ fn a_signal_breaks_off_what_a_program_waits_for_in_its_own_process() {
     for (call_that_hangs, code, killed) in [("pull", Some(4), None), ("distribution", None, Some(15))] {
         let place = Place::new();
         let engine = engine(&place, call_that_hangs, 0, Kind::Hang);
-        let update = place.start(&["copal", "update", "--no-daemon", "-n", "-i", "127.0.0.1:5000/os:full"]);
+        let update = place.start(&["copal", "update", "--no-job", "-n", "-i", "127.0.0.1:5000/os:full"]);
         until("the engine is asked", || engine.calls().iter().any(|c| c == call_that_hangs));
         std::thread::sleep(Duration::from_millis(500));
         signal(&update, Signal::SIGTERM);
