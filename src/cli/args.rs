@@ -84,11 +84,18 @@ pub(super) enum Request {
     Text(String),
 }
 
+/// With those that help does not list, since only units run them.
 #[must_use]
 pub fn verbs() -> Vec<String> {
     let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     all.push("help".to_owned());
     all
+}
+
+/// Whether help lists the verb, and a release has a page of it.
+#[must_use]
+pub fn is_listed(verb: &str) -> bool {
+    command().find_subcommand(verb).is_none_or(|c| !c.is_hide_set())
 }
 
 #[must_use]

@@ -23,7 +23,7 @@ mod update;
 mod verify;
 
 use args::{Cli, Request, Verb};
-pub use args::{command, verbs};
+pub use args::{command, is_listed, verbs};
 use ui::Ui;
 pub(crate) use ui::answer;
 
