@@ -104,8 +104,8 @@ impl Units for Workers {
         command.spawn().unwrap()
     }
 
-    fn main_process(&self, child: u32) -> Pid {
-        Pid::from_raw(child.cast_signed())
+    fn main_process(&self, child: u32) -> Option<Pid> {
+        Some(Pid::from_raw(child.cast_signed()))
     }
 
     fn ended(&self, instance: &str, code: &str, status: &str) {

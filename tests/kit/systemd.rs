@@ -16,8 +16,8 @@ use zbus::fdo;
 pub trait Units: Send + Sync + 'static {
     /// `ExecStart=`
     fn start(&self, instance: &str) -> Child;
-    /// The process that systemd would call the main one, of the child with this number.
-    fn main_process(&self, child: u32) -> Pid;
+    /// The process that systemd would call the main one, of the child with this number; `None` where it has ended.
+    fn main_process(&self, child: u32) -> Option<Pid>;
     /// `ExecStopPost=`, with `EXIT_CODE` and `EXIT_STATUS`.
     fn ended(&self, instance: &str, code: &str, status: &str);
 }
@@ -95,8 +95,10 @@ impl Manager {
         state.calls.push(format!("kill {unit} {signal}"));
         match state.running.get(unit) {
             Some(&child) => {
-                // It may just have ended.
-                let _ended = kill(self.units.main_process(child), Signal::try_from(signal).unwrap());
+                if let Some(process) = self.units.main_process(child) {
+                    // It may end just now.
+                    let _ended = kill(process, Signal::try_from(signal).unwrap());
+                }
                 Ok(())
             }
             None => Err(fdo::Error::Failed(format!("Unit {unit} not loaded."))),
@@ -171,9 +173,11 @@ impl Systemd {
 impl Drop for Systemd {
     fn drop(&mut self) {
         self.leave();
-        // No unit outlives its test.
+        // No unit outlives its test. It may have ended with the system that it ran in, and its end may not be noted yet.
         for child in self.state.lock().unwrap().running.values() {
-            let _ended = kill(self.units.main_process(*child), Signal::SIGKILL);
+            if let Some(process) = self.units.main_process(*child) {
+                let _ended = kill(process, Signal::SIGKILL);
+            }
         }
     }
 }

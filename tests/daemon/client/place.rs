@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::process::runs;
 pub use crate::kit::process::wait;
 
 pub use crate::kit::needs::can_run;
@@ -104,7 +105,7 @@ impl Units for InSystem {
         command.stderr(self.append("run/stderr")).spawn().unwrap()
     }
 
-    fn main_process(&self, child: u32) -> nix::unistd::Pid {
+    fn main_process(&self, child: u32) -> Option<nix::unistd::Pid> {
         inside(child)
     }
 
@@ -236,19 +237,22 @@ impl Drop for Place {
     }
 }
 
-/// The process that `nsenter` has started: it stays beside it, where a new namespace of processes is entered.
-pub fn inside(id: u32) -> nix::unistd::Pid {
+/// The process that `nsenter` has started: it stays beside it, where a new namespace of processes is entered. `None` where `nsenter` has ended,
+/// which it does with that process.
+fn inside(id: u32) -> Option<nix::unistd::Pid> {
     let children = format!("/proc/{id}/task/{id}/children");
-    let mut found = 0;
+    let mut found = None;
     until("the program behind nsenter", || {
+        // Asked first: where it had ended, its children cannot change any more.
+        let ended = !runs(&id.to_string());
         let text = fs::read_to_string(&children).unwrap_or_default();
-        found = text.split_whitespace().next().and_then(|t| t.parse().ok()).unwrap_or(0);
-        found != 0
+        found = text.split_whitespace().next().and_then(|t| t.parse().ok());
+        found.is_some() || ended
     });
-    nix::unistd::Pid::from_raw(found)
+    found.map(nix::unistd::Pid::from_raw)
 }
 
-/// Sends a signal to the program behind `nsenter`.
+/// Sends a signal to the program behind `nsenter`, which has not ended.
 pub fn signal(child: &Child, signal: nix::sys::signal::Signal) {
-    nix::sys::signal::kill(inside(child.id()), signal).unwrap();
+    nix::sys::signal::kill(inside(child.id()).unwrap(), signal).unwrap();
 }
