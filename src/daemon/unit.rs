@@ -206,8 +206,8 @@ impl Files {
     fn start_unit(&self) -> Result<(), NotStarted> {
         match Bus::system().start_unit(&self.unit()) {
             Ok(()) => Ok(()),
-            // Without an answer systemd may have started it.
-            Err(SystemdError::Silent(_)) if !self.withdraw() => Ok(()),
+            // The job runs, and only the answer is lost: systemd was slow, or left the bus.
+            Err(_) if !self.withdraw() => Ok(()),
             Err(e) => {
                 self.clean();
                 Err(NotStarted::Unavailable(e))

@@ -29,6 +29,8 @@ pub enum Answer {
     Given,
     /// It starts the unit, and does not answer.
     Lost,
+    /// It starts the unit, and leaves the bus, which answers in its place.
+    Gone,
     /// It neither starts the unit nor answers.
     Silence,
     NoSuchUnit,
@@ -66,7 +68,7 @@ impl Manager {
         match answer {
             Answer::Silence => std::future::pending().await,
             Answer::NoSuchUnit => return Err(fdo::Error::Failed(format!("Unit {unit} not found."))),
-            Answer::Given | Answer::Lost => {}
+            Answer::Given | Answer::Lost | Answer::Gone => {}
         }
         let instance = instance(unit)?;
         let mut child = self.units.start(&instance);
@@ -83,8 +85,10 @@ impl Manager {
             }
             state.lock().unwrap().running.remove(&unit);
         });
-        if answer == Answer::Lost {
-            std::future::pending::<()>().await;
+        match answer {
+            Answer::Lost => std::future::pending().await,
+            Answer::Gone => return Err(fdo::Error::NoReply("Message recipient disconnected".to_owned())),
+            _ => {}
         }
         Ok(OwnedObjectPath::try_from("/org/freedesktop/systemd1/job/1").unwrap())
     }

@@ -286,12 +286,14 @@ fn a_start_without_an_answer_is_followed_where_the_job_has_begun() {
     }
     let place = Place::with_systemd();
     place.worker(WAITS);
-    place.systemd.answer(Answer::Lost);
     place.put("run/go", "");
-    let out = place.run(&UPDATE);
-    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    assert!(!stderr(&out).contains(BEGUN_HERE), "{}", stderr(&out));
-    assert_eq!(place.systemd.calls().len(), 1);
+    for (answer, calls) in [(Answer::Lost, 1), (Answer::Gone, 2)] {
+        place.systemd.answer(answer);
+        let out = place.run(&UPDATE);
+        assert_eq!(out.status.code(), Some(0), "{answer:?}: {}", stderr(&out));
+        assert!(!stderr(&out).contains(BEGUN_HERE), "{answer:?}: {}", stderr(&out));
+        assert_eq!(place.systemd.calls().len(), calls, "{answer:?}");
+    }
 }
 
 /// The bus may end before this program, and the shutdown waits for both.
