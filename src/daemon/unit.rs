@@ -12,6 +12,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,9 @@ use crate::update::lock::Holder;
 
 const RECORD: &str = "job.json";
 const LOCK: &str = "job.lock";
+/// The process that holds it asks systemd twice, for 10 s at most.
+const LOCK_LIMIT: Duration = Duration::from_secs(60);
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// In bytes, of each file.
 const LARGEST: u64 = LONGEST as u64;
 
@@ -277,6 +282,19 @@ fn open_lock(folder: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join(LOCK))
 }
 
+/// Waits for the lock, but not for a process that was stopped while it held it.
+fn take(lock: &File, limit: Duration) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if began.elapsed() < limit => thread::sleep(LOCK_LOOK),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+    }
+}
+
 fn secret(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
@@ -343,7 +361,14 @@ impl Job {
         fs::create_dir_all(paths.run_files()).map_err(failed)?;
         let lock = open_lock(&paths.run_files()).map_err(failed)?;
         // Held for the few calls below; the next request waits.
-        lock.lock().map_err(failed)?;
+        if !take(&lock, LOCK_LIMIT).map_err(failed)? {
+            let text = "cannot begin: another process has been starting a job for too long";
+            return Err(NotStarted::Refused(
+                Error::new(Code::Busy, text)
+                    .object(paths.run_files().join(LOCK).display())
+                    .with_hint("end the process that holds this file, then try again"),
+            ));
+        }
         let last = Job::last(paths);
         if let Some(mut last) = last {
             if request.token.is_some()
@@ -494,4 +519,21 @@ pub(crate) fn ended(paths: &Paths, instance: &str) -> Result<()> {
             .object(files.at("end").display())
             .because(e)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_keeps_the_lock_is_not_waited_for_forever() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (open_lock(dir.path()).unwrap(), open_lock(dir.path()).unwrap());
+        assert!(take(&first, Duration::ZERO).unwrap());
+        let began = Instant::now();
+        assert!(!take(&second, Duration::from_millis(100)).unwrap());
+        assert!(began.elapsed() >= Duration::from_millis(100));
+        drop(first);
+        assert!(take(&second, Duration::ZERO).unwrap());
+    }
 }
