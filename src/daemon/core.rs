@@ -8,7 +8,7 @@ use super::job_state::{JobState, State};
 use super::request::JobRequest;
 use super::shared_work::SharedWork;
 use super::snapshot::Snapshot;
-use super::unit::{Files, Job, Record};
+use super::unit::{Files, Job};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::status;
@@ -116,9 +116,9 @@ impl Core {
         let mut held = self.lock();
         match &mut held.job {
             Some(job) if job.is_running() => job.poll(),
-            _ => {
-                if let Some(record) = Record::read(&self.paths) {
-                    let job = Job::of(&self.paths, record);
+            known => {
+                let known = known.as_ref().map(|j| &j.record);
+                if let Some(job) = Job::after(&self.paths, known) {
                     held.follow(job);
                 }
             }

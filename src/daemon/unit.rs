@@ -32,7 +32,7 @@ use crate::update::lock::Holder;
 
 const RECORD: &str = "job.json";
 const LOCK: &str = "job.lock";
-/// The process that holds it asks systemd twice, for 10 s at most.
+/// The process that holds it asks systemd twice, 10 s each time at most.
 const LOCK_LIMIT: Duration = Duration::from_secs(60);
 const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// In bytes, of each file.
@@ -341,6 +341,13 @@ impl Job {
         Record::read(paths).map(|record| Job::of(paths, record))
     }
 
+    /// The last one, unless that is `known`, or a process is starting a job at this moment: systemd may still refuse that one.
+    pub(super) fn after(paths: &Paths, known: Option<&Record>) -> Option<Job> {
+        let lock = open_lock(&paths.run_files()).ok()?;
+        lock.try_lock().ok()?;
+        Record::read(paths).filter(|record| Some(record) != known).map(|record| Job::of(paths, record))
+    }
+
     pub(super) fn of(paths: &Paths, record: Record) -> Job {
         let files = Files::new(paths, &record.id);
         let output = Output::open(&files.output());
@@ -535,5 +542,21 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(100));
         drop(first);
         assert!(take(&second, Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn a_job_is_taken_up_once_its_start_is_certain() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        assert!(Job::after(&paths, None).is_none());
+        fs::create_dir_all(paths.run_files()).unwrap();
+        let record = Record { id: 1, kind: JobKind::Update, token: None, reboot: false };
+        record.write(&paths).unwrap();
+        let lock = open_lock(&paths.run_files()).unwrap();
+        lock.lock().unwrap();
+        assert!(Job::after(&paths, None).is_none(), "systemd may still refuse it");
+        drop(lock);
+        assert_eq!(Job::after(&paths, None).unwrap().record, record);
+        assert!(Job::after(&paths, Some(&record)).is_none(), "known");
     }
 }

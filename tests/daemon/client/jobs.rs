@@ -336,6 +336,16 @@ fn a_job_whose_unit_is_gone_is_an_error_that_says_so() {
     assert!(!log.contains(BEGUN_HERE), "{log}");
 }
 
+/// Of job 1, as the service shows it; empty where it shows none.
+fn property(place: &Place, name: &str) -> String {
+    let out = std::process::Command::new("busctl")
+        .arg(format!("--address={}", place.address()))
+        .args(["get-property", "io.balena.Copal1", "/io/balena/Copal1/job/1", "io.balena.Copal1.Job", name])
+        .output()
+        .unwrap();
+    stdout(&out).trim().to_owned()
+}
+
 #[test]
 fn a_job_of_a_client_is_shown_by_the_daemon() {
     if !can_run("a_job_of_a_client_is_shown_by_the_daemon") {
@@ -346,22 +356,8 @@ fn a_job_of_a_client_is_shown_by_the_daemon() {
     let _daemon = Daemon::start(&place);
     let child = place.start(&UPDATE);
     begun(&place);
-    let property = |name: &str| {
-        let out = std::process::Command::new("busctl")
-            .arg(format!("--address={}", place.address()))
-            .args([
-                "get-property",
-                "io.balena.Copal1",
-                "/io/balena/Copal1/job/1",
-                "io.balena.Copal1.Job",
-                name,
-            ])
-            .output()
-            .unwrap();
-        stdout(&out).trim().to_owned()
-    };
-    until("it is on the bus", || property("State") == r#"s "running""#);
-    assert_eq!(property("Stage"), r#"s "load""#);
+    until("it is on the bus", || property(&place, "State") == r#"s "running""#);
+    assert_eq!(property(&place, "Stage"), r#"s "load""#);
     // From there it can be cancelled, too, and its client learns of it.
     let out = std::process::Command::new("busctl")
         .arg(format!("--address={}", place.address()))
@@ -370,7 +366,35 @@ fn a_job_of_a_client_is_shown_by_the_daemon() {
         .unwrap();
     assert!(out.status.success(), "{}", stderr(&out));
     assert_eq!(wait(child).status.code(), Some(4));
-    until("its end", || property("State") == r#"s "cancelled""#);
+    until("its end", || property(&place, "State") == r#"s "cancelled""#);
+}
+
+#[test]
+fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
+    if !can_run("a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon") {
+        return;
+    }
+    let place = Place::with_systemd();
+    place.worker(WAITS);
+    let _daemon = Daemon::start(&place);
+    place.systemd.answer(Answer::Silence);
+    let mut child = place.start(&UPDATE);
+    // Each call makes the service look for a new job, while the client waits for systemd and after it.
+    until("the update in the process of the client", || {
+        assert_eq!(property(&place, "State"), "");
+        child.try_wait().unwrap().is_some()
+    });
+    let out = wait(child);
+    assert!(stderr(&out).contains(BEGUN_HERE), "{}", stderr(&out));
+    assert_eq!(property(&place, "State"), "");
+    // The next one has its number, and is shown.
+    place.systemd.answer(Answer::Given);
+    let child = place.start(&UPDATE);
+    begun(&place);
+    until("it is on the bus", || property(&place, "State") == r#"s "running""#);
+    place.put("run/go", "");
+    assert_eq!(wait(child).status.code(), Some(0));
+    until("its end", || property(&place, "State") == r#"s "succeeded""#);
 }
 
 #[test]
