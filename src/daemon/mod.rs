@@ -11,6 +11,7 @@ mod job;
 mod job_state;
 mod manager;
 mod output;
+mod record;
 mod request;
 mod service;
 mod shared_work;
@@ -18,6 +19,7 @@ mod signals;
 mod slot;
 mod snapshot;
 mod socket;
+mod start_lock;
 mod unit;
 
 pub use service::{Options, run};

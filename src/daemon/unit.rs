@@ -12,17 +12,16 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use super::IN_DAEMON;
-use super::job_state::{JobKind, JobState};
+use super::job_state::JobState;
 use super::output::{self, LONGEST, Output};
+use super::record::{RECORD, Record, content};
 use super::request::JobRequest;
+use super::start_lock;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{End, become_copal};
@@ -30,13 +29,8 @@ use crate::sys::file;
 use crate::sys::systemd::{Bus, SystemdError};
 use crate::update::lock::Holder;
 
-const RECORD: &str = "job.json";
-const LOCK: &str = "job.lock";
-/// The process that holds it asks systemd twice, 10 s each time at most.
-const LOCK_LIMIT: Duration = Duration::from_secs(60);
-const LOCK_LOOK: Duration = Duration::from_millis(20);
 /// In bytes, of each file.
-const LARGEST: u64 = LONGEST as u64;
+pub(super) const LARGEST: u64 = LONGEST as u64;
 
 /// Variables of the unit that the program does not get: systemd's protocol is with the unit.
 const OF_THE_UNIT: [&str; 6] =
@@ -44,39 +38,6 @@ const OF_THE_UNIT: [&str; 6] =
 
 /// systemd's mark that standard error is the journal: the unit's, whatever the client has.
 const JOURNAL: &str = "JOURNAL_STREAM";
-
-/// The last job, until the next boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub id: u32,
-    pub kind: JobKind,
-    #[serde(default)]
-    pub token: Option<String>,
-    pub reboot: bool,
-}
-
-impl Record {
-    /// `None` where there was no job, or the record is damaged.
-    pub(super) fn read(paths: &Paths) -> Option<Record> {
-        let path = paths.run_files().join(RECORD);
-        let read = file::read_text(&path, LARGEST).and_then(|text| Ok(serde_json::from_str(&text)?));
-        match read {
-            Ok(record) => Some(record),
-            Err(e) => {
-                if e.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!("the last job is unknown: {}: {e}", path.display());
-                }
-                None
-            }
-        }
-    }
-
-    fn write(&self, paths: &Paths) -> io::Result<()> {
-        let file = content(&paths.run_files(), &serde_json::to_vec(self)?)?;
-        file.persist(paths.run_files().join(RECORD))?;
-        Ok(())
-    }
-}
 
 /// What the unit runs.
 #[derive(Debug, Serialize, Deserialize)]
@@ -253,7 +214,7 @@ impl Files {
     pub(super) fn settle(&self) -> Result<(), SystemdError> {
         let unreachable = |e: io::Error| SystemdError::Unreachable(e.to_string());
         // While another process starts a job, the unit may be inactive because it is not started yet.
-        let lock = open_lock(&self.folder).map_err(unreachable)?;
+        let lock = start_lock::open(&self.folder).map_err(unreachable)?;
         match lock.try_lock() {
             Ok(()) => self.settle_locked(),
             Err(TryLockError::WouldBlock) => Ok(()),
@@ -267,31 +228,6 @@ impl Files {
             self.write_end(&EndRecord::default()).map_err(|e| SystemdError::Unreachable(e.to_string()))?;
         }
         Ok(())
-    }
-}
-
-/// A file for root, not yet under its name: no process reads a part of it.
-fn content(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    Ok(file)
-}
-
-/// Held by the process that starts a job, until systemd has answered.
-fn open_lock(folder: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join(LOCK))
-}
-
-/// Waits for the lock, but not for a process that was stopped while it held it.
-fn take(lock: &File, limit: Duration) -> io::Result<bool> {
-    let began = Instant::now();
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if began.elapsed() < limit => thread::sleep(LOCK_LOOK),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-            Err(TryLockError::Error(e)) => return Err(e),
-        }
     }
 }
 
@@ -343,7 +279,7 @@ impl Job {
 
     /// The last one, unless that is `known`, or a process is starting a job at this moment: systemd may still refuse that one.
     pub(super) fn after(paths: &Paths, known: Option<&Record>) -> Option<Job> {
-        let lock = open_lock(&paths.run_files()).ok()?;
+        let lock = start_lock::open(&paths.run_files()).ok()?;
         lock.try_lock().ok()?;
         Record::read(paths).filter(|record| Some(record) != known).map(|record| Job::of(paths, record))
     }
@@ -366,13 +302,13 @@ impl Job {
             NotStarted::Refused(error.because(e))
         };
         fs::create_dir_all(paths.run_files()).map_err(failed)?;
-        let lock = open_lock(&paths.run_files()).map_err(failed)?;
+        let lock = start_lock::open(&paths.run_files()).map_err(failed)?;
         // Held for the few calls below; the next request waits.
-        if !take(&lock, LOCK_LIMIT).map_err(failed)? {
+        if !start_lock::take(&lock, start_lock::LIMIT).map_err(failed)? {
             let text = "cannot begin: another process has been starting a job for too long";
             return Err(NotStarted::Refused(
                 Error::new(Code::Busy, text)
-                    .object(paths.run_files().join(LOCK).display())
+                    .object(paths.run_files().join(start_lock::LOCK).display())
                     .with_hint("end the process that holds this file, then try again"),
             ));
         }
@@ -531,18 +467,7 @@ pub(crate) fn ended(paths: &Paths, instance: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_that_keeps_the_lock_is_not_waited_for_forever() {
-        let dir = tempfile::tempdir().unwrap();
-        let (first, second) = (open_lock(dir.path()).unwrap(), open_lock(dir.path()).unwrap());
-        assert!(take(&first, Duration::ZERO).unwrap());
-        let began = Instant::now();
-        assert!(!take(&second, Duration::from_millis(100)).unwrap());
-        assert!(began.elapsed() >= Duration::from_millis(100));
-        drop(first);
-        assert!(take(&second, Duration::ZERO).unwrap());
-    }
+    use crate::daemon::job_state::JobKind;
 
     #[test]
     fn a_job_is_taken_up_once_its_start_is_certain() {
@@ -552,7 +477,7 @@ mod tests {
         fs::create_dir_all(paths.run_files()).unwrap();
         let record = Record { id: 1, kind: JobKind::Update, token: None, reboot: false };
         record.write(&paths).unwrap();
-        let lock = open_lock(&paths.run_files()).unwrap();
+        let lock = start_lock::open(&paths.run_files()).unwrap();
         lock.lock().unwrap();
         assert!(Job::after(&paths, None).is_none(), "systemd may still refuse it");
         drop(lock);
