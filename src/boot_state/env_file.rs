@@ -35,12 +35,12 @@ impl EnvFile {
         self.path.file_name().unwrap_or_default().to_owned()
     }
 
-    fn folder(&self) -> io::Result<Folder> {
-        Folder::open(self.path.parent().unwrap_or(Path::new("/")))
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
     }
 
     pub(super) fn read(&self) -> Result<Option<ReadBlock>> {
-        let found = self.folder().and_then(|folder| Self::found(&folder, &self.name()));
+        let found = Folder::open_to_read(self.folder()).and_then(|folder| Self::found(&folder, &self.name()));
         found.map_err(|e| invalid(&self.path).because(e))
     }
 
@@ -112,7 +112,7 @@ impl EnvFile {
     }
 
     fn carry_out(&self, step: &dyn Fn(Option<&ReadBlock>) -> io::Result<Step>) -> io::Result<()> {
-        let (folder, name) = (self.folder()?, self.name());
+        let (folder, name) = (Folder::open(self.folder())?, self.name());
         change::prepare(&folder, &name)?;
         let found = Self::found(&folder, &name)?;
         change::carry_out(&folder, &[step(found.as_ref())?])?;

@@ -93,12 +93,12 @@ impl Legacy {
     }
 
     fn text(&self) -> io::Result<Vec<u8>> {
-        file::current_content(&self.folder()?, self.config_name())?
+        file::current_content(&Folder::open_to_read(self.folder())?, self.config_name())?
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn folder(&self) -> io::Result<Folder> {
-        Folder::open(self.config.parent().unwrap_or(Path::new("/")))
+    fn folder(&self) -> &Path {
+        self.config.parent().unwrap_or(Path::new("/"))
     }
 
     fn config_name(&self) -> &OsStr {
@@ -106,7 +106,7 @@ impl Legacy {
     }
 
     fn try_set(&self, slot: Slot) -> io::Result<()> {
-        let folder = self.folder()?;
+        let folder = Folder::open(self.folder())?;
         change::prepare(&folder, self.config_name())?;
         change::carry_out(&folder, &[self.step(slot)?])
     }

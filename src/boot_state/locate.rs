@@ -27,6 +27,13 @@ pub fn detect(paths: &Paths) -> Result<Box<dyn Backend>> {
     }
 }
 
+/// As [`detect`], for a change: refuses a boot partition whose drive cannot be flushed.
+pub fn detect_to_change(paths: &Paths) -> Result<Box<dyn Backend>> {
+    let backend = detect(paths)?;
+    Folder::open(&paths.plain_boot()).map_err(|e| super::unwritable(backend.file()).because(e))?;
+    Ok(backend)
+}
+
 /// The empty folder below an unmounted boot partition looks like a device that was never updated; a selection written there is read
 /// by no bootloader. Where the kernel lists no mounts at all, the check is skipped.
 fn mounted(paths: &Paths, boot: &Path) -> Result<()> {
@@ -119,7 +126,7 @@ fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
 }
 
 fn look(folder: &Path) -> Result<Folder> {
-    Folder::open(folder).map_err(|e| {
+    Folder::open_to_read(folder).map_err(|e| {
         Error::new(Code::BootStateInvalid, format!("cannot read the boot partition, {}", folder.display()))
             .object(folder.display())
             .because(e)

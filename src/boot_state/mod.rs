@@ -15,7 +15,7 @@ pub mod uenv;
 
 use std::path::Path;
 
-pub use locate::{balena, detect, grub, uboot};
+pub use locate::{balena, detect, detect_to_change, grub, uboot};
 pub use retire::{Keep, retire_others};
 
 use crate::error::{Code, Error, Result};

@@ -34,10 +34,6 @@ impl Uboot {
         Uboot { file: boot.join(FILE), boot, first_root }
     }
 
-    fn folder(&self) -> io::Result<Folder> {
-        Folder::open(&self.boot)
-    }
-
     fn content(folder: &Folder, name: &str) -> io::Result<Uenv> {
         let actual = change::find(folder, name)?;
         let name = actual.as_deref().unwrap_or(OsStr::new(name));
@@ -45,7 +41,7 @@ impl Uboot {
     }
 
     fn try_read(&self) -> io::Result<BootState> {
-        let folder = self.folder()?;
+        let folder = Folder::open_to_read(&self.boot)?;
         let uenv = Self::content(&folder, FILE)?;
         let root = match uenv.get(ROOT) {
             None | Some(b"") => Named::Index(self.first_root),
@@ -60,7 +56,7 @@ impl Uboot {
     }
 
     fn try_set(&self, root: &Root, upgrade_available: bool) -> io::Result<()> {
-        let folder = self.folder()?;
+        let folder = Folder::open(&self.boot)?;
         let actual = change::find(&folder, FILE)?.unwrap_or_else(|| FILE.into());
         change::prepare(&folder, &actual)?;
         change::carry_out(&folder, &Self::steps(&folder, root, upgrade_available)?)
@@ -100,7 +96,7 @@ impl Uboot {
     }
 
     fn try_clear(&self) -> io::Result<()> {
-        let folder = self.folder()?;
+        let folder = Folder::open(&self.boot)?;
         if Self::is_clear(&folder)? {
             return Ok(());
         }
@@ -119,7 +115,7 @@ impl Backend for Uboot {
     }
 
     fn limit(&self) -> u32 {
-        let extra = self.folder().and_then(|folder| Self::content(&folder, EXTRA_FILE));
+        let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
         let own = extra.ok().and_then(|extra| env_file::text(extra.get(LIMIT)?).parse().ok());
         own.unwrap_or(DEFAULT_LIMIT)
     }

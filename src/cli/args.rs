@@ -11,6 +11,7 @@ use super::digest::DigestArgs;
 use super::doctor::DoctorArgs;
 use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
+use super::job::JobArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use super::update::UpdateArgs;
@@ -70,6 +71,11 @@ pub(super) enum Verb {
     Status(StatusArgs),
     Doctor(DoctorArgs),
     Daemon(DaemonArgs),
+    #[command(hide = true)]
+    Job(JobArgs),
+    /// Reboot, by force where the system does not (for copal-reboot.service)
+    #[command(hide = true)]
+    Reboot,
 }
 
 pub(super) enum Request {
@@ -78,11 +84,18 @@ pub(super) enum Request {
     Text(String),
 }
 
+/// With those that help does not list, since only units run them.
 #[must_use]
 pub fn verbs() -> Vec<String> {
     let mut all: Vec<String> = command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     all.push("help".to_owned());
     all
+}
+
+/// Whether help lists the verb, and a release has a page of it.
+#[must_use]
+pub fn is_listed(verb: &str) -> bool {
+    command().find_subcommand(verb).is_none_or(|c| !c.is_hide_set())
 }
 
 #[must_use]

@@ -18,17 +18,13 @@ Examples:
 /// Serve updates on the system bus, as io.balena.Copal1
 ///
 /// systemd starts it when a client calls it; it exits when it is idle. Each job
-/// is a process of its own, and goes on without the client and the daemon.
+/// is a unit of its own, and goes on without the client and the daemon.
 #[derive(Debug, Clone, Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct DaemonArgs {
     /// Seconds without a call and without a job after which it ends (for tests)
     #[arg(long, value_name = "SECONDS", hide = true)]
     idle: Option<f32>,
-
-    /// The program that does the jobs (for tests)
-    #[arg(long, value_name = "FILE", hide = true)]
-    worker: Option<PathBuf>,
 
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
@@ -40,6 +36,5 @@ pub(super) fn run_daemon(args: &DaemonArgs) -> Result<()> {
     daemon::run(&Options {
         paths: Paths::new(&args.root),
         idle: args.idle.and_then(|s| Duration::try_from_secs_f32(s).ok()).unwrap_or(default.idle),
-        worker: args.worker.clone().unwrap_or(default.worker),
     })
 }

@@ -13,6 +13,8 @@ mod digest;
 mod doctor;
 mod flash;
 mod hooks;
+mod job;
+mod reboot;
 mod receipt_file;
 pub(crate) mod rollback;
 mod status;
@@ -21,7 +23,7 @@ mod update;
 mod verify;
 
 use args::{Cli, Request, Verb};
-pub use args::{command, verbs};
+pub use args::{command, is_listed, verbs};
 use ui::Ui;
 pub(crate) use ui::answer;
 
@@ -55,6 +57,8 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
+        Some(Verb::Job(a)) => job::run_job(a),
+        Some(Verb::Reboot) => reboot::run_reboot(),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
     }
 }

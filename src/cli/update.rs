@@ -57,7 +57,7 @@ pub(super) struct UpdateArgs {
     #[arg(long)]
     force: bool,
 
-    /// Run in this process, even where a daemon could run the update
+    /// Run in this process, not as a job of systemd
     #[arg(long)]
     no_daemon: bool,
 

@@ -1,27 +1,23 @@
 //! The state that all objects on the bus share. It does not use the bus, and outlives connections to it.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::dbus_error::DbusError;
-use super::job_process::JobProcess;
 use super::job_state::{JobState, State};
-use super::record::{self, Record};
 use super::request::JobRequest;
 use super::shared_work::SharedWork;
 use super::snapshot::Snapshot;
+use super::unit::{Files, Job};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::status;
-use crate::update::lock::Holder;
 
 /// Maximum age of the displayed state of the device.
 const FRESH: Duration = Duration::from_millis(500);
 
 pub(super) struct Core {
     pub paths: Paths,
-    worker: PathBuf,
     held: Mutex<Inner>,
     readings: Arc<SharedWork<Option<Reading>>>,
     /// Plans without options, which every user may request.
@@ -30,27 +26,22 @@ pub(super) struct Core {
 
 #[derive(Default)]
 struct Inner {
-    job: Option<JobProcess>,
+    job: Option<Job>,
+    /// Whether the end of the job was reported.
+    announced: bool,
+    /// The job that has an object on the bus.
+    on_bus: Option<u32>,
     reading: Option<Reading>,
-    calls: [usize; 3],
+    calls: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(super) enum LongCall {
-    /// Without options: any number of callers wait for one.
-    Plan,
-    PlanWithOptions,
-    MarkGood,
-}
-
-/// The call lasts as long as this value.
-pub(super) struct CallGuard(Arc<Core>, LongCall);
+/// A call that lasts: the service does not exit before its end.
+pub(super) struct CallGuard(Arc<Core>);
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        if let Some(calls) = self.0.lock().calls.get_mut(self.1 as usize) {
-            *calls = calls.saturating_sub(1);
-        }
+        let calls = &mut self.0.lock().calls;
+        *calls = calls.saturating_sub(1);
     }
 }
 
@@ -80,98 +71,118 @@ pub(super) struct CurrentJob {
     pub shown: JobState,
 }
 
+impl Inner {
+    /// Unless it is the present one.
+    fn follow(&mut self, job: Job) {
+        if self.job.as_ref().is_none_or(|j| j.record != job.record) {
+            self.job = Some(job);
+            self.announced = false;
+        }
+    }
+}
+
+pub(super) async fn settle(files: Files) {
+    let settled = tokio::task::spawn_blocking(move || files.settle()).await;
+    if let Ok(Err(e)) = settled {
+        tracing::debug!("cannot determine whether a job runs: {e}");
+    }
+}
+
 impl Core {
-    pub(super) fn new(paths: Paths, worker: PathBuf) -> Arc<Core> {
-        let job = Record::read(&paths).map(|record| JobProcess::adopt(&paths, record));
-        let held = Mutex::new(Inner { job, ..Inner::default() });
-        Arc::new(Core { paths, worker, held, readings: SharedWork::new(), plans: SharedWork::new() })
+    pub(super) fn new(paths: Paths) -> Arc<Core> {
+        let job = Job::last(&paths);
+        let announced = job.as_ref().is_none_or(|j| !j.is_running());
+        let held = Mutex::new(Inner { job, announced, ..Inner::default() });
+        Arc::new(Core { paths, held, readings: SharedWork::new(), plans: SharedWork::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn worker(&self) -> &Path {
-        &self.worker
+    /// The number of the job.
+    pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<u32> {
+        let paths = self.paths.clone();
+        // systemd may answer late.
+        let started = tokio::task::spawn_blocking(move || Job::start(&paths, &request)).await;
+        let job = started.map_err(|e| Error::new(Code::Io, "cannot start a job").because(e))??;
+        let id = job.record.id;
+        self.lock().follow(job);
+        Ok(id)
     }
 
-    /// The last job, if this is a repeated request for it: its client got no answer.
-    pub(super) fn asked_before(&self, asked: &JobRequest) -> Option<u32> {
-        let held = self.lock();
-        let job = held.job.as_ref().filter(|j| j.record.kind == asked.kind)?;
-        (asked.token.is_some() && job.record.token == asked.token).then_some(job.record.id)
-    }
-
-    pub(super) fn start(&self, asked: &JobRequest) -> Result<(u32, Option<u32>)> {
-        let mut held = self.lock();
-        if let Some(job) = held.job.as_mut() {
-            job.poll(&self.paths);
-        }
-        if let Some(job) = held.job.as_ref().filter(|j| j.is_running()) {
-            let (kind, id) = (job.record.kind.as_str(), job.record.id);
-            return Err(Error::new(Code::Busy, format!("cannot begin: the {kind} of job {id} is under way"))
-                .object(super::job_path(id))
-                .with_hint("wait until that job is over, or cancel it"));
-        }
-        // An update or a verdict outside the service; the job's own process would be refused with the same words.
-        if let Ok(Some(holder)) = Holder::of(&self.paths) {
-            let text = format!("cannot begin: {}", holder.doing());
-            return Err(Error::new(Code::Busy, text).with_hint(holder.advice()));
-        }
-        let before = held.job.as_ref().map(|j| j.record.id);
-        let id = before.unwrap_or(0).checked_add(1).unwrap_or(1);
-        let job = JobProcess::start(&self.paths, &self.worker, id, asked)?;
-        held.job = Some(job);
-        if let Some(before) = before {
-            record::clean(&self.paths, before, true);
-        }
-        Ok((id, before))
-    }
-
+    /// Reads what the job has reported, or takes up the next one, which a client has started.
     pub(super) fn poll(&self) {
-        if let Some(job) = &mut self.lock().job {
-            job.poll(&self.paths);
+        let mut held = self.lock();
+        match &mut held.job {
+            Some(job) if job.is_running() => job.poll(),
+            known => {
+                let known = known.as_ref().map(|j| &j.record);
+                if let Some(job) = Job::after(&self.paths, known) {
+                    held.follow(job);
+                }
+            }
         }
     }
 
-    pub(super) fn cancel(&self, id: u32) -> Result<()> {
-        let mut held = self.lock();
-        let Some(job) = held.job.as_mut().filter(|j| j.record.id == id) else { return Ok(()) };
-        job.cancel(&self.paths)
-            .map_err(|e| Error::new(Code::Io, "cannot end the process of the job").because(e))
+    /// Ends a job whose unit is gone. systemd may answer late.
+    pub(super) async fn settle(&self) {
+        let files = self.lock().job.as_ref().filter(|j| j.is_running()).map(|j| j.files().clone());
+        if let Some(files) = files {
+            settle(files).await;
+        }
     }
 
-    pub(super) fn end_with_system(&self) -> bool {
-        self.lock().job.as_mut().is_some_and(JobProcess::end_with_system)
+    /// A job is cancelled once; afterwards it ends by itself.
+    pub(super) async fn cancel(&self, id: u32) -> Result<()> {
+        let is_it = |j: &&mut Job| j.record.id == id && j.shown.state == State::Running;
+        let Some(files) = self.lock().job.as_mut().filter(is_it).map(|j| {
+            j.shown.state = State::Cancelling;
+            j.files().clone()
+        }) else {
+            return Ok(());
+        };
+        // systemd may answer late.
+        let result = tokio::task::spawn_blocking(move || files.cancel()).await;
+        let result = result.unwrap_or_else(|e| Err(Error::new(Code::Io, "cannot cancel the job").because(e)));
+        if result.is_err()
+            && let Some(job) = self.lock().job.as_mut().filter(|j| j.record.id == id && j.is_running())
+        {
+            job.shown.state = State::Running;
+        }
+        result
     }
 
     pub(super) fn is_working(&self) -> bool {
-        self.lock().job.as_ref().is_some_and(JobProcess::is_running)
+        self.lock().job.as_ref().is_some_and(Job::is_running)
     }
 
     /// Whether the service must not exit.
     pub(super) fn is_busy(&self) -> bool {
         let held = self.lock();
-        held.calls.iter().any(|&n| n > 0) || held.job.as_ref().is_some_and(|j| j.is_running() || !j.announced)
+        held.calls > 0 || !held.announced
     }
 
     pub(super) fn is_calling(&self) -> bool {
-        self.lock().calls.iter().any(|&n| n > 0)
+        self.lock().calls > 0
     }
 
-    /// `None` where another call of its kind excludes it.
-    pub(super) fn begin_call(self: &Arc<Self>, kind: LongCall) -> Option<CallGuard> {
-        let mut held = self.lock();
-        let calls = held.calls.get_mut(kind as usize)?;
-        if *calls > 0 && !matches!(kind, LongCall::Plan) {
-            return None;
-        }
-        *calls += 1;
-        Some(CallGuard(self.clone(), kind))
+    pub(super) fn begin_call(self: &Arc<Self>) -> CallGuard {
+        self.lock().calls += 1;
+        CallGuard(self.clone())
     }
 
     pub(super) fn job(&self) -> Option<CurrentJob> {
         self.lock().job.as_ref().map(|j| CurrentJob { id: j.record.id, shown: j.shown.clone() })
+    }
+
+    pub(super) fn is_on_bus(&self, id: u32) -> bool {
+        self.lock().on_bus == Some(id)
+    }
+
+    /// Records the job that has an object, and returns the one that had it.
+    pub(super) fn put_on_bus(&self, id: Option<u32>) -> Option<u32> {
+        std::mem::replace(&mut self.lock().on_bus, id)
     }
 
     pub(super) fn job_kind(&self, id: u32) -> &'static str {
@@ -180,13 +191,10 @@ impl Core {
 
     /// Whether the end of the job was not reported yet. It counts as reported from now on.
     pub(super) fn take_end(&self) -> bool {
-        match &mut self.lock().job {
-            Some(job) if job.shown.state.is_final() && !job.announced => {
-                job.announced = true;
-                true
-            }
-            _ => false,
-        }
+        let mut held = self.lock();
+        let ended = held.job.as_ref().is_some_and(|j| !j.is_running()) && !held.announced;
+        held.announced |= ended;
+        ended
     }
 
     pub(super) fn last_error(&self) -> String {

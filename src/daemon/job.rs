@@ -66,7 +66,7 @@ impl Job {
     /// The job ends between two of its steps, with a result.
     async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         check_root(&self.callers, &header, "cancel a job")?;
-        Ok(self.core.cancel(self.id)?)
+        Ok(self.core.cancel(self.id).await?)
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

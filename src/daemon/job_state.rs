@@ -12,6 +12,8 @@ pub(super) enum JobKind {
     Update,
     Flash,
     Rollback,
+    #[serde(rename = "mark-good")]
+    MarkGood,
 }
 
 impl JobKind {
@@ -20,6 +22,7 @@ impl JobKind {
             JobKind::Update => "update",
             JobKind::Flash => "flash",
             JobKind::Rollback => "rollback",
+            JobKind::MarkGood => "mark-good",
         }
     }
 
@@ -95,20 +98,6 @@ impl Failure {
         format!("{message} [{code}]{object}; {hint}")
     }
 
-    /// Parses the text of [`text`](Failure::text); an object that is part of the message is not separated.
-    pub(super) fn parse(code: &str, text: &str) -> Failure {
-        let (message, rest) = text.split_once(&format!(" [{code}]")).unwrap_or((text, ""));
-        let (object, hint) = rest.split_once("; ").unwrap_or((rest, ""));
-        let object = object.strip_prefix(" (").and_then(|o| o.strip_suffix(')')).unwrap_or(object);
-        Failure {
-            code: code.to_owned(),
-            message: message.to_owned(),
-            object: object.to_owned(),
-            hint: hint.to_owned(),
-            effect: Effect::Refused.as_str().to_owned(),
-        }
-    }
-
     /// Exit code of a verb with this error, where that of the process is unknown.
     fn exit(&self) -> u8 {
         let code = Code::named(&self.code).unwrap_or(Code::Io);
@@ -128,8 +117,8 @@ pub(super) struct JobState {
     pub error: Option<Failure>,
     pub exit: u8,
     pub result: Option<Value>,
-    base: (u32, u32),
-    wrote: bool,
+    pub(super) base: (u32, u32),
+    pub(super) wrote: bool,
 }
 
 impl JobState {
@@ -200,16 +189,16 @@ impl JobState {
         self.percent = self.percent.max(now.min(99));
     }
 
-    /// `end`: of the process, where known.
-    pub(super) fn close(&mut self, end: Option<End>, cancelled: bool) {
+    /// `end`: of the process, where known. A job that was interrupted was cancelled: by a client, by an operator who stopped its unit, or by a
+    /// shutdown.
+    pub(super) fn close(&mut self, end: Option<End>) {
         let well = end.is_none_or(End::is_success);
         if self.result.is_some() && self.error.is_none() && well {
             (self.state, self.percent, self.exit) = (State::Succeeded, 100, 0);
         } else {
-            let ended_by_us = cancelled && matches!(end, Some(End::Signal(15)) | None);
-            let error = self.error.take().unwrap_or_else(|| Failure::of(&self.unsaid(end, ended_by_us)));
-            let asked = cancelled && error.code == Code::Interrupted.as_str();
-            self.state = if asked { State::Cancelled } else { State::Failed };
+            let error = self.error.take().unwrap_or_else(|| Failure::of(&self.unsaid(end)));
+            let interrupted = error.code == Code::Interrupted.as_str();
+            self.state = if interrupted { State::Cancelled } else { State::Failed };
             self.exit = match end {
                 Some(End::Status(status)) => u8::try_from(status).unwrap_or(1).max(1),
                 _ => error.exit(),
@@ -220,8 +209,8 @@ impl JobState {
         self.eta = if self.state == State::Succeeded { 0 } else { -1 };
     }
 
-    fn unsaid(&self, end: Option<End>, ended_by_us: bool) -> Error {
-        let error = if ended_by_us {
+    fn unsaid(&self, end: Option<End>) -> Error {
+        let error = if end == Some(End::Signal(nix::libc::SIGTERM)) {
             Error::new(Code::Interrupted, "the job was cancelled").with_hint("run it again")
         } else {
             let why = end.map_or_else(|| "it no longer runs".to_owned(), |end| end.to_string());
@@ -269,12 +258,8 @@ mod tests {
         let all = failure("cannot begin: the update of job 1 is under way", "/job/1");
         let text = "cannot begin: the update of job 1 is under way [busy] (/job/1); wait; then call again";
         assert_eq!(all.text(), text);
-        assert_eq!(Failure::parse("busy", text), all);
         let named = failure("cannot read /a/b", "/a/b");
         assert_eq!(named.text(), "cannot read /a/b [busy]; wait; then call again");
-        assert_eq!(Failure::parse("busy", &named.text()), Failure { object: String::new(), ..named });
-        let other = Failure::parse("busy", "no");
-        assert_eq!((other.message.as_str(), other.hint.as_str()), ("no", ""));
     }
 
     #[test]
@@ -309,7 +294,7 @@ mod tests {
         ];
         assert_eq!(seen, expected.map(|(s, p)| (s.to_owned(), p)));
         assert!(!shown.state.is_final());
-        shown.close(Some(End::Status(0)), false);
+        shown.close(Some(End::Status(0)));
         assert_eq!((shown.percent, shown.state, shown.exit), (100, State::Succeeded, 0));
         assert_eq!(shown.result.unwrap()["slot"], "B");
     }
@@ -324,29 +309,29 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_job_is_one_that_was_ended_by_it() {
-        let close = |lines: &[&str], end, cancelled| {
+    fn an_interrupted_job_was_cancelled() {
+        let close = |lines: &[&str], end| {
             let mut shown = JobState::new();
             lines.iter().for_each(|line| shown.hear(JobKind::Update, true, line));
-            shown.close(end, cancelled);
+            shown.close(end);
             let error = shown.error.clone().unwrap_or_default();
             (shown.state, shown.exit, error.code, error.effect)
         };
         let row = |state, exit, code: &str, effect: &str| (state, exit, code.to_owned(), effect.to_owned());
         let status = |n| Some(End::Status(n));
-        assert_eq!(close(&[REFUSED], status(4), true), row(State::Cancelled, 4, "interrupted", "written"));
-        assert_eq!(close(&[REFUSED], status(4), false), row(State::Failed, 4, "interrupted", "written"));
-        assert_eq!(close(&[REFUSED], None, false), row(State::Failed, 4, "interrupted", "written"));
-        assert_eq!(close(&[DONE], status(0), true), row(State::Succeeded, 0, "", ""));
-        assert_eq!(close(&[DONE], None, false), row(State::Succeeded, 0, "", ""));
+        assert_eq!(close(&[REFUSED], status(4)), row(State::Cancelled, 4, "interrupted", "written"));
+        assert_eq!(close(&[REFUSED], None), row(State::Cancelled, 4, "interrupted", "written"));
+        assert_eq!(close(&[DONE], status(0)), row(State::Succeeded, 0, "", ""));
+        assert_eq!(close(&[DONE], None), row(State::Succeeded, 0, "", ""));
         // Before writing began; and while the job waited for the reboot.
         let term = Some(End::Signal(15));
-        assert_eq!(close(&[], term, true), row(State::Cancelled, 3, "interrupted", "refused"));
-        assert_eq!(close(&[DONE], term, true), row(State::Cancelled, 1, "interrupted", "completed"));
-        assert_eq!(close(&[], Some(End::Signal(9)), false), row(State::Failed, 3, "job-lost", "refused"));
+        assert_eq!(close(&[], term), row(State::Cancelled, 3, "interrupted", "refused"));
+        assert_eq!(close(&[DONE], term), row(State::Cancelled, 1, "interrupted", "completed"));
+        assert_eq!(close(&[], None), row(State::Failed, 3, "job-lost", "refused"));
+        assert_eq!(close(&[], Some(End::Signal(9))), row(State::Failed, 3, "job-lost", "refused"));
         let pull = stage("pull", "begin", "null");
-        assert_eq!(close(&[&pull], Some(End::Signal(9)), true), row(State::Failed, 4, "job-lost", "written"));
-        assert_eq!(close(&[DONE, REFUSED], status(1), false).0, State::Failed);
+        assert_eq!(close(&[&pull], Some(End::Signal(9))), row(State::Failed, 4, "job-lost", "written"));
+        assert_eq!(close(&[DONE, REFUSED], status(1)).0, State::Cancelled);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use zbus::message::Header;
@@ -8,23 +8,26 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
 
 use super::callers::Callers;
-use super::core::{Core, LongCall};
+use super::core::{self, Core};
 use super::dbus_error::DbusError;
-use super::job::Job;
+use super::job_path;
 use super::job_state::Failure;
-use super::output::{self, Output};
+use super::job_state::{JobState, State};
+use super::output::Output;
 use super::request::{JobRequest, Options};
 use super::snapshot::Snapshot;
-use super::{job_path, job_process};
-use crate::config::rollback_conf::RollbackConf;
+use super::unit::Files;
 use crate::error::{Code, Error};
-use crate::rollback::manual::mark_good;
 
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two questions to systemd whether a plan is still being made.
+const CHECK: Duration = Duration::from_secs(10);
 
 pub(super) struct Manager {
     core: Arc<Core>,
     callers: Arc<Mutex<Callers>>,
+    /// Held while a plan with options is made.
+    planning: tokio::sync::Mutex<()>,
 }
 
 /// Refuses callers other than root and the user who runs this service. The bus's policy does the same, but may be missing.
@@ -38,29 +41,22 @@ pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &s
 
 impl Manager {
     pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>) -> Manager {
-        Manager { core, callers }
+        Manager { core, callers, planning: tokio::sync::Mutex::default() }
     }
 
     fn check_root(&self, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
         check_root(&self.callers, header, what)
     }
 
-    async fn begin(&self, connection: &Connection, asked: &JobRequest) -> Result<OwnedObjectPath, DbusError> {
-        if let Some(id) = self.core.asked_before(asked) {
-            return Ok(OwnedObjectPath::try_from(job_path(id))?);
-        }
-        let (id, before) = self.core.start(asked)?;
-        let server = connection.object_server();
-        if let Some(before) = before {
-            // After a damaged record there may be none.
-            drop(server.remove::<Job, _>(job_path(before)).await);
-        }
-        let path = job_path(id);
-        server.at(path.as_str(), Job::new(self.core.clone(), self.callers.clone(), id)).await?;
-        let path = OwnedObjectPath::try_from(path)?;
-        let emitter = SignalEmitter::new(connection, super::MANAGER)?;
-        Self::job_new(&emitter, id, path.as_ref()).await?;
-        Ok(path)
+    /// The object is there, and announced, before the caller learns its path.
+    async fn begin(
+        &self,
+        connection: &Connection,
+        request: JobRequest,
+    ) -> Result<OwnedObjectPath, DbusError> {
+        let id = self.core.start(request).await?;
+        super::signals::announce(&self.core, &self.callers, connection).await?;
+        Ok(OwnedObjectPath::try_from(job_path(id))?)
     }
 
     fn check_flasher(&self) -> Result<(), DbusError> {
@@ -73,28 +69,33 @@ impl Manager {
     }
 }
 
-/// The output of `copal flash --plan`.
-async fn run_plan(core: &Core, asked: &JobRequest) -> Result<String, DbusError> {
+/// The output of `copal flash --plan`, by the unit's instance of this name. It changes nothing, and is no job.
+async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
-    let folder = core.paths.run_files();
-    std::fs::create_dir_all(&folder).map_err(failed)?;
-    // No `await` until the file is removed: no other task opens it.
-    let place = folder.join("plan.jsonl");
-    let out = output::make(&place).map_err(failed)?;
-    let mut process = job_process::start(&core.paths, core.worker(), 0, asked, out).map_err(failed)?;
-    let mut said = Output::open(&place).map_err(failed)?;
-    drop(std::fs::remove_file(&place));
-    while process.ended().is_none() {
+    let lost = || Error::new(Code::JobLost, "the process that plans ended without a result");
+    std::fs::create_dir_all(core.paths.run_files()).map_err(failed)?;
+    let files = Files::new(&core.paths, &instance);
+    let starting = files.clone();
+    let started = tokio::task::spawn_blocking(move || starting.start(&request)).await;
+    started.map_err(|e| lost().because(e))?.map_err(Error::from)?;
+    let mut checked = Instant::now();
+    while files.end().is_none() {
+        if checked.elapsed() > CHECK {
+            core::settle(files.clone()).await;
+            checked = Instant::now();
+        }
         tokio::time::sleep(LOOK).await;
     }
-    let lines = said.lines().map_err(failed)?;
+    let lines = Output::open(&files.output()).and_then(|mut o| o.lines()).map_err(failed);
+    files.clean();
+    let lines = lines?;
     let last = lines.last().and_then(|line| serde_json::from_str::<Value>(line).ok()).unwrap_or_default();
     if let Some(plan) = last.get("plan") {
         return Ok(plan.to_string());
     }
     let error: Failure = serde_json::from_value(last).unwrap_or_default();
     if error.code.is_empty() {
-        return Err(Error::new(Code::JobLost, "the process that plans ended without a result").into());
+        return Err(lost().into());
     }
     Err(DbusError::from_failure(&error))
 }
@@ -128,7 +129,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "update")?;
-        self.begin(connection, &JobRequest::update(source, options)?).await
+        self.begin(connection, JobRequest::update(source, options)?).await
     }
 
     #[zbus(out_args("job"))]
@@ -140,19 +141,19 @@ impl Manager {
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "flash")?;
         self.check_flasher()?;
-        self.begin(connection, &JobRequest::flash(options, false)?).await
+        self.begin(connection, JobRequest::flash(options, false)?).await
     }
 
     /// With options it opens files that the caller names, as root.
     #[zbus(out_args("plan"))]
     async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
+        let _call = self.core.begin_call();
         if options.is_empty() {
             self.check_flasher()?;
-            let _call = self.core.begin_call(LongCall::Plan);
-            let (core, asked) = (self.core.clone(), Arc::new(JobRequest::flash(options, true)?));
+            let core = self.core.clone();
             let plan = move || {
-                let (core, asked) = (core.clone(), asked.clone());
-                async move { run_plan(&core, &asked).await }
+                let core = core.clone();
+                async move { run_plan(&core, "plan", JobRequest::flash(Options::new(), true)?).await }
             };
             return self.core.plans.run(plan).await.unwrap_or_else(|| {
                 Err(Error::new(Code::JobLost, "the process that plans ended without a result").into())
@@ -160,26 +161,30 @@ impl Manager {
         }
         self.check_root(&header, "plan with options")?;
         self.check_flasher()?;
-        let Some(_call) = self.core.begin_call(LongCall::PlanWithOptions) else {
+        let Ok(_one_at_a_time) = self.planning.try_lock() else {
             let busy = Error::new(Code::Busy, "cannot plan: the service is making another plan with options");
             return Err(busy.with_hint("wait until that plan is made, then call again").into());
         };
-        run_plan(&self.core, &JobRequest::flash(options, true)?).await
+        run_plan(&self.core, "plan-with-options", JobRequest::flash(options, true)?).await
     }
 
-    async fn mark_good(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
+    /// Returns when the job has ended.
+    async fn mark_good(
+        &self,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), DbusError> {
         self.check_root(&header, "commit")?;
-        // The service does not exit meanwhile.
-        let Some(_call) = self.core.begin_call(LongCall::MarkGood) else {
-            let busy = Error::new(Code::Busy, "cannot commit: the service is committing already");
-            return Err(busy.with_hint("wait until that call is over").into());
-        };
-        let paths = self.core.paths.clone();
-        match tokio::task::spawn_blocking(move || mark_good(&paths, &RollbackConf::on_trial(&paths, &[])))
-            .await
-        {
-            Ok(result) => Ok(result?),
-            Err(e) => Err(Error::new(Code::Io, "cannot commit").because(e).into()),
+        let _call = self.core.begin_call();
+        let id = self.core.start(JobRequest::mark_good()).await?;
+        super::signals::announce(&self.core, &self.callers, connection).await?;
+        loop {
+            match self.core.job().filter(|j| j.id == id).map(|j| j.shown) {
+                Some(JobState { state: State::Succeeded, .. }) => return Ok(()),
+                Some(shown) if !shown.state.is_final() => tokio::time::sleep(LOOK).await,
+                Some(JobState { error: Some(e), .. }) => return Err(DbusError::from_failure(&e)),
+                _ => return Err(Error::new(Code::JobLost, "the result of the job is lost").into()),
+            }
         }
     }
 
@@ -190,7 +195,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "roll back")?;
-        self.begin(connection, &JobRequest::rollback()).await
+        self.begin(connection, JobRequest::rollback()).await
     }
 
     /// The journal lines in it are only for users who may read the journal.
@@ -204,7 +209,11 @@ impl Manager {
     }
 
     #[zbus(signal)]
-    async fn job_new(emitter: &SignalEmitter<'_>, id: u32, job: ObjectPath<'_>) -> zbus::Result<()>;
+    pub(super) async fn job_new(
+        emitter: &SignalEmitter<'_>,
+        id: u32,
+        job: ObjectPath<'_>,
+    ) -> zbus::Result<()>;
 
     #[zbus(signal)]
     pub(super) async fn job_removed(

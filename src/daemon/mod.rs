@@ -1,14 +1,13 @@
 //! The D-Bus service `io.balena.Copal1`.
 //!
-//! The service itself writes nothing to the device. Each job is a child process: the same program, called with a command line. It
-//! depends neither on the client nor on the service nor on the bus: it reports to a file, which a restarted service reads.
+//! The service writes nothing to the device. Each job is a unit of systemd, which depends neither on its client nor on the service nor on
+//! the bus: the service starts jobs for its callers, and shows every job, also those of clients.
 
 mod callers;
 pub mod client;
 mod core;
 mod dbus_error;
 mod job;
-mod job_process;
 mod job_state;
 mod manager;
 mod output;
@@ -20,21 +19,23 @@ mod signals;
 mod slot;
 mod snapshot;
 mod socket;
+mod start_lock;
+mod unit;
 
 pub use service::{Options, run};
+pub(crate) use unit::{ended as job_ended, run as run_job};
 
-pub const NAME: &str = "io.balena.Copal1";
-pub const MANAGER: &str = "/io/balena/Copal1";
-pub(crate) const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
-pub const JOB_INTERFACE: &str = "io.balena.Copal1.Job";
-pub(crate) const SLOT_INTERFACE: &str = "io.balena.Copal1.Slot";
+const NAME: &str = "io.balena.Copal1";
+const MANAGER: &str = "/io/balena/Copal1";
+const MANAGER_INTERFACE: &str = "io.balena.Copal1.Manager";
+const JOB_INTERFACE: &str = "io.balena.Copal1.Job";
+const SLOT_INTERFACE: &str = "io.balena.Copal1.Slot";
 /// Followed by the error code in CamelCase.
-pub(crate) const ERROR_PREFIX: &str = "io.balena.Copal1.Error.";
+const ERROR_PREFIX: &str = "io.balena.Copal1.Error.";
 
 /// Set in a job's process, which must not hand its work over again. The value is the program name of the request.
 pub(crate) const IN_DAEMON: &str = "COPAL_IN_DAEMON";
 
-#[must_use]
-pub(crate) fn job_path(id: u32) -> String {
+fn job_path(id: u32) -> String {
     format!("{MANAGER}/job/{id}")
 }

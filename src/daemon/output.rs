@@ -2,11 +2,10 @@
 //! read. The file is in memory; what was read is freed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek as _, SeekFrom};
+use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
@@ -34,13 +33,9 @@ pub(super) fn make(path: &Path) -> io::Result<File> {
 impl Output {
     /// From the first byte that is not freed.
     pub(super) fn open(path: &Path) -> io::Result<Output> {
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        // Not every file system supports holes; ENXIO: there is nothing but holes.
-        let read = match lseek(&file, 0, Whence::SeekData) {
-            Ok(at) => u64::try_from(at).unwrap_or(0),
-            Err(Errno::ENXIO) => file.seek(SeekFrom::End(0))?,
-            Err(_) => 0,
-        };
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        // Not every file system supports holes. A file without data (ENXIO) is read from its start, as the job may write its first line at this moment.
+        let read = lseek(&file, 0, Whence::SeekData).ok().and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
         Ok(Output { file, read, given_back: read, rest: Vec::new() })
     }
 

@@ -1,30 +1,47 @@
-//! Requests: source and options of a call, as the command line of the process that does the job.
+//! Requests: an update of a client, or source and options of a call, as the command line of the process that does the job.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf, absolute};
 
 use zbus::OwnedVariant;
 
 use super::dbus_error::DbusError;
 use super::job_state::JobKind;
+use crate::config::paths::Paths;
+use crate::engine::credentials;
+use crate::sys::log;
+use crate::update::{Request, Source};
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
 
 const LONGEST_TOKEN: usize = 64; // bytes
 
-/// Variables of the client that belong to its own service manager, or that the service sets.
-const NOT_PASSED_ON: &[&str] = &[
+/// The program of a request that names none.
+const DAEMON: &str = "copal daemon";
+
+/// Variables of the client's process, its terminal, its parent or its service manager, and those that the job gets from its unit.
+const NOT_PASSED_ON: [&str; 14] = [
+    "_",
+    "COLUMNS",
     super::IN_DAEMON,
-    "JOURNAL_STREAM",
-    "NOTIFY_SOCKET",
-    "WATCHDOG_USEC",
-    "WATCHDOG_PID",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "LISTEN_FDNAMES",
     "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "LINES",
     "MAINPID",
+    "MANAGERPID",
+    "NOTIFY_SOCKET",
+    "OLDPWD",
+    "PWD",
+    "SHLVL",
     "SYSTEMD_EXEC_PID",
+    "TERM",
 ];
+/// Prefixes of variables that would change another program, or name sockets that it does not have.
+const KINDS_NOT_PASSED_ON: [&str; 5] = ["LD_", "LISTEN_", "WATCHDOG_", "DBUS_SESSION_", "DBUS_STARTER_"];
+
+/// The configuration folder of the engine's client, if not in the home folder.
+const CONFIG: &str = "DOCKER_CONFIG";
 
 /// For a job whose client has passed no search path.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,7 +50,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) struct JobRequest {
     pub kind: JobKind,
     pub args: Vec<String>,
-    /// The client's; `None` for the service's own.
+    /// The client's; `None` for the unit's own.
     pub environment: Option<HashMap<String, String>>,
     pub credentials: Option<String>,
     pub program: String,
@@ -79,7 +96,7 @@ impl Given {
         if let Some(name) = given.keys().find(|n| n.is_empty() || n.contains('=')) {
             return Err(DbusError::usage(format!("the environment has a variable named '{name}'")));
         }
-        given.retain(|name, _| !NOT_PASSED_ON.contains(&name.as_str()));
+        given.retain(|name, _| is_passed_on(name));
         given.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
         Ok(Some(given))
     }
@@ -95,7 +112,7 @@ impl Given {
 impl JobRequest {
     pub(super) fn update(source: &str, options: Options) -> Result<JobRequest, DbusError> {
         let mut given = Given(options);
-        let kind: Option<String> = given.text("type")?;
+        let kind = given.text("type")?;
         let is_file = match kind.as_deref() {
             None => source.starts_with('/'),
             Some("file") => true,
@@ -107,26 +124,60 @@ impl JobRequest {
         if source.is_empty() || (is_file && !source.starts_with('/')) {
             return Err(DbusError::usage(format!("the source is no absolute path: '{source}'")));
         }
-        // As one word: a source may begin with a dash.
-        let mut args = vec!["update".to_owned(), "--json".to_owned()];
-        args.push(format!("--{}={source}", if is_file { "file" } else { "image" }));
-        let reboot = given.flag("reboot", false)?;
-        let flags = [
-            (!given.flag("hooks", true)?, "--no-hooks"),
-            (!given.flag("recover", true)?, "--no-recovery"),
-            (reboot, "--reboot"),
-            (given.flag("force", false)?, "--force"),
-        ];
-        args.extend(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()));
+        let request = Request {
+            paths: Paths::default(),
+            program: given.text("program")?.unwrap_or_else(|| DAEMON.to_owned()),
+            source: if is_file { Source::File(source.into()) } else { Source::Reference(source.to_owned()) },
+            hooks: given.flag("hooks", true)?,
+            recover: given.flag("recover", true)?,
+            reboot: given.flag("reboot", false)?,
+            force: given.flag("force", false)?,
+        };
         let credentials: Option<String> = given.take("credentials")?;
         let environment = given.environment()?;
-        let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
         let token = given.text("token")?;
         if token.as_ref().is_some_and(|t| t.len() > LONGEST_TOKEN) {
             return Err(DbusError::usage("the option token is too long"));
         }
         given.end()?;
-        Ok(JobRequest { kind: JobKind::Update, args, environment, credentials, program, reboot, token })
+        let Some(asked) = JobRequest::of(&request) else {
+            return Err(DbusError::usage("the source has a zero byte"));
+        };
+        Ok(JobRequest { environment, credentials, token, ..asked })
+    }
+
+    /// `None` where the source is no text.
+    fn of(request: &Request) -> Option<JobRequest> {
+        // As one word: a source may begin with a dash.
+        let source = match &request.source {
+            Source::File(file) => format!("--file={}", file.to_str()?),
+            Source::Reference(image) => format!("--image={image}"),
+        };
+        let mut args = vec!["update".to_owned(), "--json".to_owned(), source];
+        let flags = [
+            (!request.hooks, "--no-hooks"),
+            (!request.recover, "--no-recovery"),
+            (request.reboot, "--reboot"),
+            (request.force, "--force"),
+        ];
+        args.extend(flags.iter().filter(|(set, _)| *set).map(|(_, flag)| (*flag).to_owned()));
+        Some(JobRequest {
+            reboot: request.reboot,
+            program: request.program.clone(),
+            ..new(JobKind::Update, args)
+        })
+        .filter(|r| r.args.iter().all(|a| !a.contains('\0')))
+    }
+
+    /// With environment and credentials of this process.
+    pub(super) fn of_client(request: &Request) -> Option<JobRequest> {
+        let credentials = match request.source {
+            // An archive needs none. For an image they are read now: the caller's folder may be gone when they are needed.
+            Source::File(_) => None,
+            Source::Reference(_) => credentials::configuration(),
+        };
+        let environment = Some(environment(std::env::vars_os(), log::level()));
+        Some(JobRequest { environment, credentials, ..JobRequest::of(request)? })
     }
 
     pub(super) fn flash(options: Options, plan: bool) -> Result<JobRequest, DbusError> {
@@ -146,30 +197,44 @@ impl JobRequest {
             args.push("--no-power-off".to_owned());
         }
         let environment = given.environment()?;
-        let program = given.text("program")?.unwrap_or_else(|| "copal daemon".to_owned());
+        let program = given.text("program")?.unwrap_or_else(|| DAEMON.to_owned());
         given.end()?;
-        Ok(JobRequest {
-            kind: JobKind::Flash,
-            args,
-            environment,
-            credentials: None,
-            program,
-            reboot: false,
-            token: None,
-        })
+        Ok(JobRequest { environment, program, ..new(JobKind::Flash, args) })
     }
 
     pub(super) fn rollback() -> JobRequest {
-        JobRequest {
-            kind: JobKind::Rollback,
-            args: ["rollback", "now", "--json"].map(str::to_owned).to_vec(),
-            environment: None,
-            credentials: None,
-            program: "copal daemon".to_owned(),
-            reboot: false,
-            token: None,
-        }
+        new(JobKind::Rollback, ["rollback", "now", "--json"].map(str::to_owned).to_vec())
     }
+
+    pub(super) fn mark_good() -> JobRequest {
+        new(JobKind::MarkGood, ["rollback", "mark-good", "--json"].map(str::to_owned).to_vec())
+    }
+}
+
+fn new(kind: JobKind, args: Vec<String>) -> JobRequest {
+    let program = DAEMON.to_owned();
+    JobRequest { kind, args, environment: None, credentials: None, program, reboot: false, token: None }
+}
+
+/// The variables to pass on. The job logs at the same level.
+fn environment(
+    all: impl Iterator<Item = (OsString, OsString)>,
+    level: &'static str,
+) -> HashMap<String, String> {
+    let texts = all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let mut kept: HashMap<String, String> = texts.filter(|(name, _)| is_passed_on(name)).collect();
+    if let Some(folder) = kept.get_mut(CONFIG).filter(|f| !f.is_empty() && Path::new(f).is_relative())
+        && let Some(whole) =
+            absolute(PathBuf::from(&*folder)).ok().and_then(|p| p.into_os_string().into_string().ok())
+    {
+        *folder = whole;
+    }
+    kept.insert(log::LEVEL_VARIABLE.to_owned(), level.to_owned());
+    kept
+}
+
+fn is_passed_on(name: &str) -> bool {
+    !NOT_PASSED_ON.contains(&name) && !KINDS_NOT_PASSED_ON.iter().any(|kind| name.starts_with(kind))
 }
 
 #[cfg(test)]
@@ -242,5 +307,40 @@ mod tests {
         );
         assert!(JobRequest::flash(options([("image", "relative".into())]), false).is_err());
         assert!(JobRequest::flash(options([("power_off", true.into())]), true).is_err());
+    }
+
+    fn passed_on(all: &[(&str, &str)]) -> Vec<(String, String)> {
+        let all = all.iter().map(|(n, v)| (OsString::from(n), OsString::from(v)));
+        let mut kept: Vec<_> = environment(all, "info").into_iter().collect();
+        kept.sort();
+        kept
+    }
+
+    #[test]
+    fn what_belongs_to_the_client_is_not_passed_on() {
+        let own = [
+            ("LD_PRELOAD", "/x.so"),
+            ("NOTIFY_SOCKET", "/run/systemd/notify"),
+            ("JOURNAL_STREAM", "8:1"),
+            ("LISTEN_FDS", "1"),
+            ("DBUS_SESSION_BUS_ADDRESS", "unix:path=/x"),
+            ("TERM", "xterm"),
+            ("PWD", "/root"),
+        ];
+        assert_eq!(passed_on(&own), [("COPAL_LOG".into(), "info".into())]);
+    }
+
+    #[test]
+    fn the_rest_is_passed_on_with_absolute_paths() {
+        let own =
+            [("HOME", "/root"), ("HTTPS_PROXY", "http://a:1"), ("DOCKER_CONFIG", "sub"), ("COPAL_LOG", "x")];
+        let here = std::env::current_dir().unwrap().join("sub").to_str().unwrap().to_owned();
+        let expected = [
+            ("COPAL_LOG".to_owned(), "info".to_owned()),
+            ("DOCKER_CONFIG".into(), here),
+            ("HOME".into(), "/root".into()),
+            ("HTTPS_PROXY".into(), "http://a:1".into()),
+        ];
+        assert_eq!(passed_on(&own), expected);
     }
 }

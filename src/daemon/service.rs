@@ -1,6 +1,5 @@
 //! The life of the service: connection, name, signals, and exit.
 
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,17 +12,15 @@ use zbus::fdo::{self, RequestNameFlags};
 
 use super::callers::Callers;
 use super::core::Core;
-use super::job::Job;
 use super::manager::Manager;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::slot::{self, Slot};
 use super::socket::BusSocket;
-use super::{MANAGER, NAME, job_path};
+use super::{MANAGER, NAME};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::slot::Slot as Which;
 use crate::sys::notify::{self, ServiceState};
-use crate::sys::signal::{self, SignalGuard};
 
 /// Between two checks of a running job, and so at least between two signals about it.
 const TICK: Duration = Duration::from_millis(250);
@@ -35,8 +32,10 @@ const READ: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(10);
 /// After so long without a message, no more come to a released name.
 const DRAINED: Duration = Duration::from_millis(100);
-/// Threads for blocking work: one reads the device, one commits.
-const BLOCKING: usize = 2;
+/// Between two questions to systemd whether the job's unit is still there.
+const CHECK: Duration = Duration::from_secs(10);
+/// Threads for blocking work: one reads the device, the others wait for systemd.
+const BLOCKING: usize = 3;
 const BACK_OFF: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone)]
@@ -44,18 +43,11 @@ pub struct Options {
     pub paths: Paths,
     /// Without a call and a job for so long, the service exits; the next call starts it again.
     pub idle: Duration,
-    /// The program that does the jobs, called as `copal`.
-    pub worker: PathBuf,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            paths: Paths::default(),
-            idle: Duration::from_secs(60),
-            // Also after the file was replaced: service and job are of one release.
-            worker: PathBuf::from("/proc/self/exe"),
-        }
+        Options { paths: Paths::default(), idle: Duration::from_secs(60) }
     }
 }
 
@@ -74,16 +66,14 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 async fn serve(options: &Options) -> Result<()> {
-    let core = Core::new(options.paths.clone(), options.worker.clone());
+    let core = Core::new(options.paths.clone());
     let mut pause = Duration::ZERO;
-    let mut signal_guard = None;
     loop {
         match connect(&core).await {
             Ok(bus) => {
                 pause = Duration::ZERO;
                 notify::state(ServiceState::Ready);
-                let mut service =
-                    Service { core: &core, bus, idle: options.idle, signal_guard: &mut signal_guard };
+                let mut service = Service { core: &core, bus, idle: options.idle };
                 match service.attend().await {
                     Left::Ended => return Ok(()),
                     Left::BusLost => tracing::info!("the bus is gone"),
@@ -102,9 +92,6 @@ async fn serve(options: &Options) -> Result<()> {
             sleep(TICK).await;
             core.poll();
             notify::state(ServiceState::Alive);
-            if signal::came().is_some() {
-                return Ok(());
-            }
         }
     }
 }
@@ -129,11 +116,11 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
         for which in [Which::A, Which::B] {
             builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
         }
-        if let Some(job) = core.job() {
-            builder = builder.serve_at(job_path(job.id), Job::new(core.clone(), callers.clone(), job.id));
-        }
         // By default the builder would queue for a name that another process has.
         let connection = builder.build().await?;
+        // Before a client can ask for it.
+        core.put_on_bus(None);
+        signals::announce(core, &callers, &connection).await?;
         connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
         Ok(Bus { connection, own, callers })
     };
@@ -149,8 +136,6 @@ struct Service<'a> {
     core: &'a Arc<Core>,
     bus: Bus,
     idle: Duration,
-    /// While a job runs, signals are deferred: their meaning depends on it.
-    signal_guard: &'a mut Option<SignalGuard>,
 }
 
 impl Service<'_> {
@@ -158,6 +143,7 @@ impl Service<'_> {
         let alive = notify::watchdog().map_or(LOOK, |interval| interval / 3);
         let mut signals = Signals::new(self.core);
         let mut used = Instant::now();
+        let mut checked = Instant::now();
         loop {
             // Before the check for work, so that no call is missed between the two.
             let activity = self.bus.connection.monitor_activity();
@@ -166,11 +152,15 @@ impl Service<'_> {
                 // A medium that does not answer must not stop the rest of the service's work.
                 drop(timeout(READ, self.core.read()).await);
             }
+            if let Err(e) = signals::announce(self.core, &self.bus.callers, &self.bus.connection).await {
+                tracing::debug!("the job is not on the bus: {e}");
+            }
             signals.emit(self.core, &self.bus.connection).await;
             notify::state(ServiceState::Alive);
             let working = self.core.is_working();
-            if self.is_stopped(working).await {
-                return Left::Ended;
+            if working && checked.elapsed() > CHECK {
+                checked = Instant::now();
+                self.core.settle().await;
             }
             if self.core.is_busy() {
                 used = Instant::now();
@@ -198,40 +188,6 @@ impl Service<'_> {
                 return Left::BusLost;
             }
         }
-    }
-
-    /// Whether a signal ends the service. Its job goes on, except at a shutdown: then the job ends between two steps, and the service waits. It
-    /// does not wait for a job that only waits for the reboot: both would wait for each other.
-    async fn is_stopped(&mut self, working: bool) -> bool {
-        match (working, self.signal_guard.is_some()) {
-            (true, false) => match SignalGuard::begin() {
-                Ok(signal_guard) => *self.signal_guard = Some(signal_guard),
-                Err(e) => tracing::warn!("signals end the service at once: {e}"),
-            },
-            (false, true) => {
-                if let Some(signal_guard) = self.signal_guard.take() {
-                    signal_guard.release();
-                }
-            }
-            _ => {}
-        }
-        if !working || signal::came().is_none() {
-            return false;
-        }
-        if !self.is_system_ending().await {
-            return true;
-        }
-        !self.core.end_with_system()
-    }
-
-    async fn is_system_ending(&self) -> bool {
-        let (service, path) = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1");
-        let body = ("org.freedesktop.systemd1.Manager", "SystemState");
-        let properties = Some("org.freedesktop.DBus.Properties");
-        let call = self.bus.own.call_method(Some(service), path, properties, "Get", &body);
-        let Ok(Ok(answer)) = timeout(LIMIT, call).await else { return false };
-        let state: zbus::Result<zbus::OwnedVariant> = answer.body().deserialize();
-        state.ok().and_then(|v| String::try_from(v).ok()).as_deref() == Some("stopping")
     }
 
     fn any_waits(&self) -> bool {

@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use zbus::names::InterfaceName;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, Variant, fdo};
 
+use super::callers::Callers;
 use super::core::{Core, CurrentJob};
+use super::job::Job;
 use super::manager::{self, Manager};
 use super::snapshot::{Snapshot, index};
 use super::{JOB_INTERFACE, MANAGER, MANAGER_INTERFACE, SLOT_INTERFACE, job, job_path, slot};
@@ -18,6 +20,26 @@ pub(super) struct Signals {
     snapshot: Option<Snapshot>,
     error: String,
     job: Option<CurrentJob>,
+}
+
+/// Puts the present job on the bus, and removes the object of the one before it.
+pub(super) async fn announce(
+    core: &Arc<Core>,
+    callers: &Arc<Mutex<Callers>>,
+    connection: &Connection,
+) -> zbus::Result<()> {
+    let Some(CurrentJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
+    let server = connection.object_server();
+    let path = job_path(id);
+    // Two calls may come here at once.
+    if server.at(path.as_str(), Job::new(core.clone(), callers.clone(), id)).await?.is_some() {
+        return Ok(());
+    }
+    if let Some(before) = core.put_on_bus(Some(id)) {
+        drop(server.remove::<Job, _>(job_path(before)).await);
+    }
+    let emitter = SignalEmitter::new(connection, MANAGER)?;
+    Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
 impl Signals {

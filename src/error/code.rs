@@ -253,13 +253,10 @@ codes! {
     UpdateFailed = "update-failed", "run the update again: the running system is still selected";
     /// The service was asked for a flash or its plan, and the running system is not a flasher medium.
     NotAFlasher = "not-a-flasher", "boot the device from a flasher medium, or run `copal flash` yourself";
-    /// The service cannot connect to the system bus, or another program has its name there.
+    /// The service cannot connect to the system bus, another program has its name there, or systemd does not start a job's unit.
     BusUnreachable = "bus-unreachable", "start dbus.service, and read its log";
     /// The process of a job ended without a result: it was killed, or ran out of memory.
-    JobLost = "job-lost", "read the log of copal.service, then `copal status`, and run it again";
-    /// The daemon took the update, or may have taken it, and its result is not available: the daemon or the bus has ended and does
-    /// not return.
-    DaemonLost = "daemon-lost", "run `copal status`, and read the log of copal.service: the update may still be running";
+    JobLost = "job-lost", "read the log of the job, `journalctl -u 'copal-job@*'`, then `copal status`, and run it again";
     /// The device was to reboot, and neither systemd, nor the kernel, nor sysrq did it; all earlier steps are complete.
     RebootFailed = "reboot-failed", "restart the device yourself: the message has the result of each method";
 }

@@ -28,7 +28,7 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     let own = own_boot_files(context);
     let in_place = own.is_ok();
     warn(own);
-    let backend = boot_state::detect(paths)?;
+    let backend = boot_state::detect_to_change(paths)?;
     kernel_override::commit(paths, &*backend, running.slot);
     // Without a writable state partition, a power cut costs the commit hooks, not the verdict.
     warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));

@@ -59,7 +59,7 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     // Without the record, a power cut from here on leads to another trial of a system that fails it.
     warn(record.write(paths));
     let pending = add_record(context, reason, &record);
-    let before = boot_state::detect(paths)?;
+    let before = boot_state::detect_to_change(paths)?;
     let (old, back) = match old {
         Ok(old) => {
             kernel_override::restore(paths, &*before, target);

@@ -17,6 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Roots};
 use crate::state::files;
 use crate::state::phase::{self, Phase, Welcome};
+use crate::sys::file::Folder;
 use crate::sys::mount;
 
 /// Bytes that an update's files need on the state partition.
@@ -302,6 +303,8 @@ fn boot_is_usable(paths: &Paths) -> Result<()> {
         if is_read_only(&boot)? {
             return Err(error().because("it is mounted read-only"));
         }
+        // Without a node of its drive, no write to it can be flushed.
+        Folder::open(&boot).map_err(|e| error().because(e))?;
     }
     Ok(())
 }

@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
+
+use crate::kit::systemd::{Systemd, Units};
+
 pub const NAME: &str = "io.balena.Copal1";
 pub const TOP: &str = "/io/balena/Copal1";
 pub const MANAGER: &str = "io.balena.Copal1.Manager";
@@ -71,8 +75,44 @@ pub fn has(test: &str, programs: &[&str]) -> bool {
 
 /// A folder with a bus in it, and a device below `root`.
 pub struct Place {
+    pub systemd: Systemd,
     pub dir: tempfile::TempDir,
     bus: Option<Ended>,
+}
+
+/// Runs the program `worker` with what the request says, as `copal job` would run copal.
+struct Workers(PathBuf);
+
+impl Units for Workers {
+    fn start(&self, instance: &str) -> Child {
+        let at = |kind: &str| self.0.join(format!("root/run/copal/job-{instance}.{kind}"));
+        let order: serde_json::Value = serde_json::from_slice(&fs::read(at("request")).unwrap()).unwrap();
+        fs::remove_file(at("request")).unwrap();
+        let args = order["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap());
+        let worker = fs::read_to_string(self.0.join("runs")).unwrap();
+        let mut command = Command::new(worker);
+        command.args(args);
+        if let Some(environment) = order["environment"].as_object() {
+            command.env_clear().envs(environment.iter().map(|(k, v)| (k, v.as_str().unwrap())));
+        }
+        command.env("COPAL_IN_DAEMON", order["program"].as_str().unwrap());
+        if order["credentials"] == true {
+            command.env("DOCKER_CONFIG", at("auth"));
+        }
+        let append = |path: &Path| fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        command.stdin(Stdio::null()).stdout(append(&at("jsonl"))).stderr(append(&self.0.join("stderr")));
+        command.spawn().unwrap()
+    }
+
+    fn main_process(&self, child: u32) -> Option<Pid> {
+        Some(Pid::from_raw(child.cast_signed()))
+    }
+
+    fn ended(&self, instance: &str, code: &str, status: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+        command.args(["job", instance, "--ended", "--root"]).arg(self.0.join("root"));
+        drop(command.env("EXIT_CODE", code).env("EXIT_STATUS", status).status());
+    }
 }
 
 impl Place {
@@ -84,9 +124,11 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         // Others come in, too.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let mut place = Place { dir, bus: None };
+        let systemd = Systemd::new(Workers(dir.path().to_owned()));
+        let mut place = Place { systemd, dir, bus: None };
         fs::create_dir_all(place.root().join("mnt/boot")).unwrap();
         place.put("worker", WORKER);
+        place.runs(&place.at("worker"));
         fs::set_permissions(place.at("worker"), fs::Permissions::from_mode(0o755)).unwrap();
         place.put("interrupted", &format!("{INTERRUPTED}\n"));
         place.says(&[DONE, "exit 0"]);
@@ -117,6 +159,11 @@ impl Place {
     /// What the process of the next job says, and how it ends.
     pub fn says(&self, lines: &[&str]) {
         self.put("says", &format!("{}\n", lines.join("\n")));
+    }
+
+    /// The program that the next job is.
+    pub fn runs(&self, program: &Path) {
+        self.put("runs", program.to_str().unwrap());
     }
 
     /// How many lines it may say.
@@ -159,7 +206,8 @@ impl Place {
             <allow send_type="signal"/><allow send_requested_reply="true" send_type="method_return"/>
             <allow send_requested_reply="true" send_type="error"/><allow receive_type="method_call"/>
             <allow receive_type="method_return"/><allow receive_type="error"/><allow receive_type="signal"/>
-            <allow send_destination="org.freedesktop.DBus"/></policy>
+            <allow send_destination="org.freedesktop.DBus"/><allow own="org.freedesktop.systemd1"/>
+            <allow send_destination="org.freedesktop.systemd1"/></policy>
             {policy}</busconfig>"#,
             self.address(),
             services.display()
@@ -177,20 +225,22 @@ impl Place {
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "dbus-daemon did not start");
         self.bus = Some(Ended(process));
+        let address = self.address();
+        self.systemd.serve(&address);
     }
 
     pub fn stop_bus(&mut self) {
+        self.systemd.leave();
         self.bus = None;
         drop(fs::remove_file(self.at("bus")));
     }
 
     fn shell_line(&self) -> String {
         format!(
-            "env DBUS_SYSTEM_BUS_ADDRESS={} {} daemon --root {} --worker {} --idle 1",
+            "env DBUS_SYSTEM_BUS_ADDRESS={} {} daemon --root {} --idle 1",
             self.address(),
             env!("CARGO_BIN_EXE_copal"),
-            self.root().display(),
-            self.at("worker").display()
+            self.root().display()
         )
     }
 
@@ -202,11 +252,7 @@ impl Place {
     /// The same, by a command that becomes another copal.
     pub fn service_of(&self, mut command: Command, args: &[&str]) -> Ended {
         command.arg("daemon").arg("--root").arg(self.root()).args(args);
-        if !args.contains(&"--worker") {
-            command.arg("--worker").arg(self.at("worker"));
-        }
         command.env("DBUS_SYSTEM_BUS_ADDRESS", self.address());
-        // Its jobs have its stderr, and may outlive the test.
         let said = fs::OpenOptions::new().create(true).append(true).open(self.at("stderr")).unwrap();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).spawn().unwrap();
         let service = Ended(child);

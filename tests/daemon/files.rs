@@ -15,20 +15,41 @@ fn text(path: PathBuf) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Settings of the unit, comments left out.
-fn settings() -> Vec<(String, String)> {
-    let unit = text(shipped("copal.service"));
+/// Settings of a unit, without comments.
+fn settings(unit: &str) -> Vec<(String, String)> {
+    let unit = text(shipped(unit));
     let lines = unit.lines().filter(|l| !l.starts_with('#'));
     lines.filter_map(|l| l.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
 }
 
 #[test]
 fn the_files_belong_together() {
-    let settings = settings();
-    let has = |key: &str, value: &str| settings.iter().any(|(k, v)| k == key && v == value);
+    let service = settings("copal.service");
+    let has = |key: &str, value: &str| service.iter().any(|(k, v)| k == key && v == value);
     assert!(has("Type", "notify") && has("BusName", NAME) && has("ExecStart", "/usr/bin/copal daemon"));
-    // A job outlives the service.
-    assert!(has("KillMode", "process") && has("Restart", "on-failure"));
+    assert!(has("Restart", "on-failure"));
+    // No job runs below it, and a flood of calls has a limit.
+    assert!(!service.iter().any(|(k, _)| k == "KillMode"));
+    for limit in ["MemoryMax", "TasksMax"] {
+        assert!(service.iter().any(|(k, _)| k == limit), "{limit}");
+    }
+    let job = settings("copal-job@.service");
+    let has = |key: &str, value: &str| job.iter().any(|(k, v)| k == key && v == value);
+    assert!(
+        has("ExecStart", "/usr/bin/copal job %i") && has("ExecStopPost", "/usr/bin/copal job %i --ended")
+    );
+    assert!(has("KillMode", "mixed") && has("TimeoutStopSec", "5min") && has("Wants", "copal.service"));
+    let after: Vec<&str> =
+        job.iter().filter(|(k, _)| k == "After").flat_map(|(_, v)| v.split_whitespace()).collect();
+    for later in
+        ["mnt-boot.mount", "resin-state.service", "balena-host.service", "rollback-clear-bootcount.service"]
+    {
+        assert!(after.contains(&later), "{later} is stopped after a job");
+    }
+    let reboot = settings("copal-reboot.service");
+    let has = |key: &str, value: &str| reboot.iter().any(|(k, v)| k == key && v == value);
+    assert!(has("DefaultDependencies", "no"), "a shutdown does not stop it");
+    assert!(!reboot.iter().any(|(k, _)| k == "Conflicts" || k == "Before"));
     let activation = text(shipped("io.balena.Copal1.service"));
     for line in [format!("Name={NAME}").as_str(), "SystemdService=copal.service", "User=root"] {
         assert!(activation.lines().any(|l| l == line), "{line}");
@@ -36,9 +57,11 @@ fn the_files_belong_together() {
 }
 
 #[test]
-fn the_unit_has_no_mount_namespace_of_its_own() {
-    for (key, _) in settings() {
-        assert!(!mount_namespace::makes_one(&key), "{key}");
+fn the_units_of_jobs_and_reboot_have_no_mount_namespace_of_their_own() {
+    for unit in ["copal-job@.service", "copal-reboot.service"] {
+        for (key, _) in settings(unit) {
+            assert!(!mount_namespace::makes_one(&key), "{unit}: {key}");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Jobs: what is started, what is told of it, how it ends.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use copal::update::lock::{Lock, Work};
@@ -86,9 +87,10 @@ fn a_client_hands_its_environment_and_its_credentials_over() {
     assert_eq!(place.read("credentials"), "{\"auths\":{}}");
     assert_eq!(place.read("calls"), "update --json --file=/a b\n");
     // What is secret does not stay.
-    let left: Vec<_> =
+    let mut left: Vec<_> =
         fs::read_dir(place.root().join("run/copal")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["job.json"]);
+    left.sort();
+    assert_eq!(left, ["job-1.end", "job-1.jsonl", "job.json", "job.lock"]);
 }
 
 #[test]
@@ -223,7 +225,8 @@ fn every_client_shows_the_whole_error() {
 fn a_real_update_fails_with_its_real_code() {
     let Some(place) = Place::new("real update") else { return };
     let exe = env!("CARGO_BIN_EXE_copal");
-    let _service = place.service(&["--worker", exe]);
+    place.runs(Path::new(exe));
+    let _service = place.service(&[]);
     let watch = place.watch();
     // Refused before anything is looked at.
     let job = place.update(&["sa{sv}", "/nonexistent/archive", "0"]).unwrap();
@@ -254,8 +257,21 @@ fn wrong_calls_are_refused_with_a_reason() {
         assert!(e.contains(part) && e.contains("[usage]"), "{args:?}: {e}");
     }
     assert_eq!(place.read("calls"), "");
+}
+
+#[test]
+fn a_commit_is_a_job_whose_end_is_the_answer() {
+    let Some(place) = Place::new("commit") else { return };
+    let _service = place.service(&[]);
+    let watch = place.watch();
+    place.says(&[r#"{"event":"result","version":1,"ok":true,"rollback":{"text":""}}"#, "exit 0"]);
+    place.call(TOP, MANAGER, "MarkGood", &[]).unwrap();
+    watch.wait_for("JobRemoved (uint32 1, objectpath '/io/balena/Copal1/job/1', 0, '')");
+    assert_eq!(place.property("/io/balena/Copal1/job/1", JOB, "Kind"), "mark-good");
+    assert_eq!(place.read("calls"), "rollback mark-good --json\n");
+    place.says(&[r#"{"event":"result","version":1,"ok":false,"code":"no-trial","message":"m","object":null,"hint":"h","effect":"refused"}"#, "exit 3"]);
     let e = place.call(TOP, MANAGER, "MarkGood", &[]).unwrap_err();
-    assert!(e.contains('['), "{e}");
+    assert!(e.contains("m [no-trial]; h"), "{e}");
 }
 
 #[test]

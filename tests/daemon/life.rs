@@ -60,57 +60,6 @@ fn a_job_outlives_the_service_in_whichever_way_that_ends() {
     assert_eq!(place.read("signals"), "", "nobody has ended a job");
 }
 
-/// As much of systemd's manager as says that the system ends.
-struct Shutdown;
-
-#[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
-impl Shutdown {
-    #[zbus(property)]
-    fn system_state(&self) -> &'static str {
-        "stopping"
-    }
-}
-
-/// A device that restarted for an update waited two minutes here, and then was restarted by force.
-#[test]
-fn a_system_that_ends_waits_for_a_job_that_works_and_not_for_one_that_waits_for_that_end() {
-    let Some(mut place) = Place::new("system ends") else { return };
-    place.stop_bus();
-    place.start_open_bus();
-    let address = place.address();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let systemd = runtime.block_on(async {
-        let builder = zbus::connection::Builder::address(address.as_str());
-        let builder = builder.serve_at("/org/freedesktop/systemd1", Shutdown);
-        builder.name("org.freedesktop.systemd1").build().await.unwrap()
-    });
-    // It answers for as long as anybody asks; the process of this test ends it.
-    std::thread::spawn(move || runtime.block_on(async { systemd.closed().await }));
-
-    let mut service = place.service(&[]);
-    let job = halfway(&place);
-    let watch = place.watch();
-    signal(&service, Signal::SIGTERM);
-    until("the job is told", || place.read("signals") == "TERM\n");
-    wait(&mut service);
-    let end = watch.wait_for("JobRemoved");
-    assert!(!end.contains(", 0, ''"), "{end}");
-
-    // Its result is told; what is left is the reboot.
-    until("its name is free", || place.owner().is_none());
-    let mut service = place.service(&[]);
-    assert_eq!(place.property(&job, JOB, "State"), "failed");
-    place.says(&[DONE, &progress("pull", 100), "exit 0"]);
-    place.go(1);
-    let job = place.update(&["sa{sv}", "a", "1", "reboot", "b", "true"]).unwrap();
-    until("it is installed", || place.property(&job, JOB, "Result").contains("image"));
-    assert_eq!(place.property(&job, JOB, "State"), "running");
-    signal(&service, Signal::SIGTERM);
-    wait(&mut service);
-    assert_eq!(place.read("signals"), "TERM\n", "only the first one");
-    place.go(9);
-}
-
 #[test]
 fn a_job_that_ended_without_a_service_is_known_afterwards() {
     let Some(place) = Place::new("ended meanwhile") else { return };

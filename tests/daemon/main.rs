@@ -11,6 +11,7 @@ mod kit {
     pub mod old_kernel;
     pub mod process;
     pub mod stub_engine;
+    pub mod systemd;
 }
 
 mod bus;

@@ -234,8 +234,16 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
     let (text, main) = (doc("cli.md"), help(""));
     for verb in copal::cli::verbs() {
         let words = |s: &str| s.split(|c: char| !c.is_ascii_alphanumeric()).any(|w| w == verb);
-        assert!(words(&text), "{verb} in cli.md");
-        assert!(words(&main), "{verb} in help");
+        if copal::cli::is_listed(&verb) {
+            assert!(words(&text), "{verb} in cli.md");
+            assert!(words(&main), "{verb} in help");
+        } else {
+            // A unit runs it, and the page says which one.
+            let line = text.lines().find(|l| l.contains(&format!("`copal {verb}")));
+            let line = line.unwrap_or_else(|| panic!("copal {verb} in cli.md"));
+            assert!(line.contains(".service`"), "{line}");
+            assert!(!main.contains(&format!("\n  {verb} ")), "{verb} in help");
+        }
     }
     for verb in ["flash", "verify", "digest"] {
         for code in 0..=5 {

@@ -86,11 +86,25 @@ pub(crate) fn release(test: &str, slot: &str, version: &str) -> Option<System> {
     for unit in ["copal-boot-check", "rollback-health", "rollback-altboot", "rollback-clear-bootcount"] {
         system = system.shipped_unit(&format!("{unit}.service"));
     }
-    Some(system)
+    Some(system.jobs())
 }
 
-/// A device whose slot B is on trial, tried once.
-fn device(test: &str, dir: &Path) -> Option<PathBuf> {
+impl System {
+    /// The D-Bus service, and the units that it and its clients start.
+    pub(crate) fn jobs(mut self) -> Self {
+        for unit in ["copal.service", "copal-job@.service", "copal-reboot.service"] {
+            self = self.shipped(&format!("systemd/{unit}"), &format!("/lib/systemd/system/{unit}"));
+        }
+        self.shipped(
+            "systemd/io.balena.Copal1.service",
+            "/usr/share/dbus-1/system-services/io.balena.Copal1.service",
+        )
+        .shipped("systemd/io.balena.Copal1.conf", "/usr/share/dbus-1/system.d/io.balena.Copal1.conf")
+    }
+}
+
+/// A device on which this is selected.
+fn device(test: &str, dir: &Path, selected: &str) -> Option<PathBuf> {
     let at = |name: &str| dir.join(name);
     let (boot, state, disk) = (at("boot"), at("state"), at("disk"));
     release(test, "A", "5.1.0")?.ext4(&at("a"), "resin-rootA", 400);
@@ -100,7 +114,7 @@ fn device(test: &str, dir: &Path) -> Option<PathBuf> {
         "resin-boot",
         16,
         &[
-            ("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n"),
+            ("resinOS_uEnv.txt", selected.as_bytes()),
             ("bootcount.env", b"bootcount=1\n\0"),
             ("release.txt", b"6.0.0"),
         ],
@@ -182,7 +196,8 @@ fn a_system_on_trial_goes_or_stays() {
         return;
     }
     let dir = folder();
-    let Some(disk) = device(test, dir.path()) else { return };
+    // Slot B is on trial, and was tried once.
+    let Some(disk) = device(test, dir.path(), "resin_root_part=3\nupgrade_available=1\n") else { return };
 
     let Some(guest) = start(test, &disk) else { return };
     let outcome = guest.script(FAILS).run(LIMIT);
@@ -194,8 +209,14 @@ fn a_system_on_trial_goes_or_stays() {
     has(&said(&journal, "copal"), &["trial: "]);
     has(
         &health,
-        &["to 0 (1 of 3)", "attempt 2 of 2", "rolling back from slot B", "systemd was asked to reboot"],
+        &[
+            "to 0 (1 of 3)",
+            "attempt 2 of 2",
+            "rolling back from slot B",
+            "copal-reboot.service reboots the device",
+        ],
     );
+    has(&said(&journal, "copal"), &["systemd was asked to reboot"]);
     assert!(!said(&journal, "systemd").contains("ordering cycle"), "{}", said(&journal, "systemd"));
     assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=2\nupgrade_available=0\n");
     assert_eq!(boot_file(&disk, "bootcount.env"), "");
@@ -234,4 +255,62 @@ fn a_system_on_trial_goes_or_stays() {
     has(&said(&outcome.journal(), "rollback-clear-bootcount"), &["boot count reset from 2 to 0"]);
     assert_eq!(boot_file(&disk, "bootcount.env"), "");
     assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=2\nupgrade_available=1\n");
+}
+
+/// A commit is taken back by a job, and a unit does not let the system shut down.
+const HANGS: &str = r#"
+show() { systemctl show --value -p "$1" "$2"; }
+for i in $(seq 1200); do [ "$(show Job copal-boot-check.service)" ] || break; sleep 0.1; done
+touch /mnt/state/rollback-health-breadcrumb
+printf 'bootcount=1\n\0' >/mnt/boot/bootcount.env
+printf 'resin_root_part=2\nupgrade_available=1\n' >/mnt/boot/resinOS_uEnv.txt
+call() { busctl -j --system --timeout=120 call io.balena.Copal1 /io/balena/Copal1 io.balena.Copal1.Manager "$@"; }
+# The service is the first to look into the inactive slot.
+call Status >/host/by-service
+copal status --json >/host/by-verb
+call Rollback
+for i in $(seq 1200); do [ -z "$(show ActiveState copal-job@1.service | grep -v inactive)" ] || break; sleep 0.1; done
+sleep 850
+"#;
+
+const STUCK: &str =
+    "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sleep infinity\nTimeoutStopSec=infinity\n";
+
+#[test]
+fn a_job_reboots_a_system_whose_shutdown_hangs() {
+    let test = "a_job_reboots_a_system_whose_shutdown_hangs";
+    if Guest::system(test, "").is_none() {
+        return;
+    }
+    let dir = folder();
+    let Some(disk) = device(test, dir.path(), "resin_root_part=2\nupgrade_available=0\n") else { return };
+    let Some(guest) = start(test, &disk) else { return };
+    let outcome = guest.script(&HANGS.replace("call Rollback", &format!(
+        "printf '{}' >/run/systemd/system/stuck.service\nsystemctl daemon-reload\nsystemctl start stuck.service\ncall Rollback",
+        STUCK.replace('\n', "\\n")
+    ))).run(LIMIT);
+    println!("to the reboot: {:?}", outcome.took);
+    let journal = outcome.journal();
+    let copal = said(&journal, "copal");
+    assert_eq!(outcome.ending, Shutdown::Rebooted, "{copal}\n{}", outcome.console);
+    // The shutdown that hangs is the one that the job began, and has stopped it.
+    let job_said = |e: &&serde_json::Value| e["_SYSTEMD_UNIT"] == "copal-job@1.service";
+    let by_job: String = journal
+        .iter()
+        .filter(job_said)
+        .filter_map(|e| e["MESSAGE"].as_str())
+        .map(|m| format!("{m}\n"))
+        .collect();
+    has(&by_job, &["rolling back from slot A", "copal-reboot.service reboots the device"]);
+    // The unit never ends, so the reboot was copal's own. What it says last may not reach the journal before it.
+    has(&copal, &["systemd was asked to reboot"]);
+    assert_eq!(boot_file(&disk, "resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=0\n");
+    // What the service sees from its sandbox is what root sees.
+    let service: serde_json::Value = serde_json::from_str(&outcome.file("by-service")).unwrap();
+    let service: serde_json::Value = serde_json::from_str(service["data"][0].as_str().unwrap()).unwrap();
+    let verb: serde_json::Value = serde_json::from_str(outcome.file("by-verb").trim()).unwrap();
+    assert_eq!(service["slots"].as_array().map(Vec::len), Some(2), "{service}");
+    for key in ["phase", "slots", "boot", "problems", "breadcrumb"] {
+        assert_eq!(service[key], verb["status"][key], "{key}: {}", service["problems"]);
+    }
 }

@@ -11,7 +11,7 @@ const UNITS: [(&str, usize); 6] = [
     ("copal-boot-check.service", 1),
     ("copal-commit-hooks.service", 2),
     ("rollback-health.service", 3),
-    ("copal.service", 4),
+    ("copal-job@1.service", 4),
     ("rollback-altboot.service", 5),
     ("resin-init-flasher.service", 6),
 ];
@@ -78,7 +78,7 @@ echo "whether the clock is synchronised"
 perl -e 'my $state = "\0" x 256; syscall(159, $state) >= 0 or die "adjtimex: $!"'
 echo "a program of 32 bits"
 in-32-bits
-if [ "$unit" != copal.service ]; then
+if [ "$unit" != copal-job@1.service ]; then
     echo "network: raw socket, settings"
     perl -MSocket -e 'socket(S, AF_INET, SOCK_RAW, 1) or die "raw socket: $!"'
     ip link set lo down && ip link set lo up
@@ -244,12 +244,6 @@ fn hooks_and_health_checks_do_all_they_need_below_each_unit() {
             ],
         )
         .shipped_unit("copal-commit-hooks.service")
-        .shipped("systemd/copal.service", "/lib/systemd/system/copal.service")
-        .shipped(
-            "systemd/io.balena.Copal1.service",
-            "/usr/share/dbus-1/system-services/io.balena.Copal1.service",
-        )
-        .shipped("systemd/io.balena.Copal1.conf", "/usr/share/dbus-1/system.d/io.balena.Copal1.conf")
         .ext4(&at("a"), "resin-rootA", 400);
     for (name, label) in [("b", "resin-rootB"), ("state", "resin-state")] {
         tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", label, at(name).to_str().unwrap(), "16M"]);

@@ -135,8 +135,9 @@ impl Fake {
         self
     }
 
-    pub fn refusing(self, method: &'static str) -> Fake {
-        self.state.lock().unwrap().refused.insert(method);
+    /// Refuses `call`: a method, or a method and its first argument.
+    pub fn refusing(self, call: &'static str) -> Fake {
+        self.state.lock().unwrap().refused.insert(call);
         self
     }
 
@@ -221,7 +222,10 @@ async fn answer(connection: &Connection, state: &Mutex<State>, call: &Message) {
         let mut state = state.lock().unwrap();
         state.calls.push([vec![method.clone()], arguments.clone()].concat().join(" "));
         let during = state.during.take_if(|(m, ..)| *m == method);
-        (state.silent.contains(method.as_str()), state.refused.contains(method.as_str()), during)
+        let with_first = arguments.first().map(|first| format!("{method} {first}"));
+        let refused = [Some(&method), with_first.as_ref()];
+        let refused = refused.into_iter().flatten().any(|call| state.refused.contains(call.as_str()));
+        (state.silent.contains(method.as_str()), refused, during)
     };
     if silent {
         return;

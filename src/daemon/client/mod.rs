@@ -1,15 +1,11 @@
-//! Hands an update over to the daemon, and follows it.
+//! An update as a job of its own, which the client follows.
 //!
-//! A lost connection ends the programs that were started over it, but not the daemon's job. Where there is no daemon, or it must not
-//! do it, the update runs in this process.
-//!
-//! Once the daemon may have taken the update, it never starts here: the job is looked for until it is found, or known to be lost.
+//! A lost connection ends the programs that were started over it, but not a unit of systemd. Where there is no systemd, or it must not do
+//! it, the update runs in this process. Once systemd may have started the job, the update never runs here.
 
-mod bus;
 mod follow;
-mod job;
-mod order;
 mod place;
+mod view;
 
 use std::ffi::OsString;
 
@@ -18,10 +14,10 @@ use crate::progress::{self, Progress};
 use crate::sys::signal::{SignalGuard, came, hung_up};
 use crate::update::{self, Installed, Request};
 
-use follow::{Followed, Follower};
-use order::Order;
+use super::request::JobRequest;
+use super::unit::{Job, NotStarted};
 
-/// In the daemon if `hand_over` and it is reachable, otherwise here. `installed` is called when the new release is in place, before a
+/// As a job if `hand_over` and systemd can start one, otherwise here. `installed` is called when the new release is in place, before a
 /// reboot waits for anything.
 pub fn update(
     request: &Request,
@@ -29,7 +25,7 @@ pub fn update(
     progress: &dyn Progress,
     installed: &dyn Fn(&Installed),
 ) -> Result<()> {
-    if hand_over && let Some(result) = in_daemon(request, progress, installed)? {
+    if hand_over && let Some(result) = as_job(request, progress, installed)? {
         return result;
     }
     update::run(request, progress, installed)?;
@@ -44,8 +40,8 @@ pub(crate) fn hostapp_update(args: &[OsString]) -> Result<()> {
     result
 }
 
-/// `None` where the daemon has not taken it.
-fn in_daemon(
+/// `None` where no job was started.
+fn as_job(
     request: &Request,
     progress: &dyn Progress,
     installed: &dyn Fn(&Installed),
@@ -54,8 +50,8 @@ fn in_daemon(
         tracing::debug!("the update runs in this process: {why}");
         return Ok(None);
     }
-    let Some(order) = Order::of(request)? else {
-        tracing::debug!("the update runs in this process: D-Bus cannot carry the name of its source");
+    let Some(asked) = JobRequest::of_client(request) else {
+        tracing::debug!("the update runs in this process: the name of its source is not UTF-8");
         return Ok(None);
     };
     // The job outlives this process, but a signal to this process cancels it.
@@ -66,21 +62,28 @@ fn in_daemon(
             return Ok(None);
         }
     };
-    let on_installed = |done: &Installed| {
-        // The daemon's log has it as an event.
-        tracing::info!("{}", update::summary(request, done));
-        installed(done);
-    };
-    match Follower::new(&request.paths, &order, progress, &on_installed).follow() {
-        // Not released: a signal was meant for the job, and the result shows its effect.
-        Followed::Ended(result) => Ok(Some(result)),
-        Followed::NotTaken(why) => {
+    let job = match Job::start(&request.paths, &asked) {
+        Ok(job) => job,
+        Err(NotStarted::Refused(e)) => return Ok(Some(Err(e))),
+        Err(NotStarted::Unavailable(why)) => {
             // A deferred signal ends the program here.
             signal_guard.release();
             tracing::info!("the update runs in this process: {why}");
-            Ok(None)
+            return Ok(None);
         }
-    }
+    };
+    tracing::info!(
+        "job {} runs the update; its log is in the journal of {}",
+        job.record.id,
+        job.files().unit()
+    );
+    let on_installed = |done: &Installed| {
+        // The job's log has it as an event.
+        tracing::info!("{}", update::summary(request, done));
+        installed(done);
+    };
+    // Signals stay deferred: one was meant for the job, and the result shows its effect.
+    Ok(Some(follow::follow(job, &request.paths, progress, &on_installed)))
 }
 
 /// Whether a signal asks to end the update. A lost terminal, and what comes with that, does not.

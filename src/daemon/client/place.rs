@@ -3,24 +3,27 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::daemon::IN_DAEMON;
-use crate::sys::mount;
+use crate::sys::{mount, systemd};
 use crate::update::{self, Request};
 
 /// Files of a container, as in `sys::log`.
 const CONTAINER: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
-/// Why this process must do the update itself; `None` if the daemon may.
+/// Why this process must do the update itself; `None` if a job may.
 pub(super) fn stays(request: &Request) -> Option<&'static str> {
     let paths = &request.paths;
     if std::env::var_os(IN_DAEMON).is_some() {
-        return Some("this is the daemon's own job");
+        return Some("this is the job's process");
     }
     if paths.root() != Path::new("/") {
         return Some("the root is a folder");
     }
-    // The daemon is the host's: paths of a container mean nothing to it.
+    // systemd is the host's: paths of a container mean nothing to it.
     if CONTAINER.iter().any(|mark| Path::new(mark).exists()) {
         return Some("this is a container");
+    }
+    if !systemd::is_running(paths.root()) {
+        return Some("systemd does not run");
     }
     if is_elsewhere() {
         return Some("the first process sees other files");

@@ -4,8 +4,9 @@
 //! killed with everything that it started. Nothing makes this program wait longer than agreed: not silence, not endless output,
 //! not a child that keeps the output open.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -15,13 +16,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-mod apart;
 mod lines;
 mod logged;
 mod running;
 mod script;
 
-pub(crate) use apart::{Apart, Mark};
 pub use lines::LONGEST;
 pub(crate) use lines::Splitter;
 pub use logged::{Ended, keep, seconds};
@@ -107,27 +106,12 @@ impl Command {
     }
 
     #[must_use]
-    pub fn called(mut self, name: impl AsRef<OsStr>) -> Self {
-        self.inner.arg0(name);
-        self
-    }
-
-    #[must_use]
     pub fn envs<K: AsRef<OsStr>, V: AsRef<OsStr>>(
         mut self,
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
         self.inner.envs(variables);
         self
-    }
-
-    #[must_use]
-    pub fn only<K: AsRef<OsStr>, V: AsRef<OsStr>>(
-        mut self,
-        variables: impl IntoIterator<Item = (K, V)>,
-    ) -> Self {
-        self.inner.env_clear();
-        self.envs(variables)
     }
 
     #[must_use]
@@ -209,6 +193,12 @@ impl Command {
             }
         }
     }
+}
+
+/// Becomes this program, called as `copal`, with `out` as standard output and no other environment. Returns only on failure.
+pub(crate) fn become_copal(args: &[String], environment: Vec<(OsString, OsString)>, out: File) -> io::Error {
+    let mut command = process::Command::new("/proc/self/exe");
+    command.arg0("copal").args(args).env_clear().envs(environment).stdin(Stdio::null()).stdout(out).exec()
 }
 
 #[derive(Debug, Clone, Copy)]

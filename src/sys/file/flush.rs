@@ -17,6 +17,8 @@ pub(super) enum Drive {
     Node(File),
     /// None that could or must be flushed: memory, a network, btrfs (whose `fsync` flushes all of its devices).
     Anonymous,
+    /// Not looked for: the folder is open to read.
+    Unneeded,
 }
 
 impl Drive {
@@ -50,6 +52,7 @@ impl Drive {
         match self {
             Drive::Node(file) => file.sync_all(),
             Drive::Anonymous => Ok(()),
+            Drive::Unneeded => Err(io::Error::other("the folder is open to read, not to write")),
         }
     }
 }

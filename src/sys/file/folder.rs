@@ -60,18 +60,32 @@ impl Folder {
         Self::from_file(dir, path.to_owned(), None)
     }
 
+    /// As [`open`](Self::open), for a process that has no access to the drive below the folder. Every write of this module ends
+    /// with an error, since the drive cannot be flushed.
+    pub fn open_to_read(path: &Path) -> io::Result<Folder> {
+        let dir = File::from(nix::fcntl::open(path, OPEN_FOLDER, Mode::empty())?);
+        Self::on(dir, path.to_owned(), |_, _| Ok(Arc::new(Drive::Unneeded)))
+    }
+
     fn from_file(dir: File, path: PathBuf, above: Option<&Folder>) -> io::Result<Folder> {
-        let dev = dir.metadata()?.dev();
-        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
-        let drive = match above.filter(|a| a.dev == dev) {
-            Some(above) => above.drive.clone(),
-            None => Arc::new(match Drive::of(dev) {
+        Self::on(dir, path, |dev, fat| match above.filter(|a| a.dev == dev) {
+            Some(above) => Ok(above.drive.clone()),
+            None => Ok(Arc::new(match Drive::of(dev) {
                 // In a container. File systems with a journal flush the drive with each `fsync`; FAT did not always.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && !fat => Drive::Anonymous,
                 drive => drive?,
-            }),
-        };
-        Ok(Folder { dir, path, dev, fat, drive })
+            })),
+        })
+    }
+
+    fn on(
+        dir: File,
+        path: PathBuf,
+        drive: impl FnOnce(u64, bool) -> io::Result<Arc<Drive>>,
+    ) -> io::Result<Folder> {
+        let dev = dir.metadata()?.dev();
+        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
+        Ok(Folder { drive: drive(dev, fat)?, dir, path, dev, fat })
     }
 
     pub fn enter(&self, name: &OsStr) -> io::Result<Folder> {

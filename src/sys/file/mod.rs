@@ -69,6 +69,17 @@ mod tests {
     use std::io::ErrorKind;
 
     #[test]
+    fn a_folder_that_is_open_to_read_keeps_its_content() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "old").unwrap();
+        let folder = Folder::open_to_read(dir.path()).unwrap();
+        let replaced = replace(&folder, "file".as_ref(), &Content::Bytes(b"new")).unwrap_err();
+        assert!(replaced.to_string().contains("open to read"), "{replaced}");
+        assert_eq!(folder.list().unwrap().len(), 1);
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"old");
+    }
+
+    #[test]
     fn a_file_is_read_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");

@@ -3,7 +3,8 @@ use zbus::wire::OwnedObjectPath;
 use super::bus::SYSTEMD;
 use super::{Bus, SystemdError};
 
-/// A row of `ListUnitsFiltered` (systemd 204 and newer): name, description, three states, followed unit, path, and job.
+/// A row of `ListUnitsFiltered` (systemd 204 and newer) and `ListUnitsByNames` (230): name, description, three states, followed unit, path,
+/// and job.
 type Row = (String, String, String, String, String, String, OwnedObjectPath, u32, String, OwnedObjectPath);
 
 impl Bus {
@@ -23,6 +24,27 @@ impl Bus {
         })?;
         names.sort();
         Ok(names)
+    }
+
+    /// Returns once systemd has accepted the request.
+    pub(crate) fn start_unit(&self, unit: &str) -> Result<(), SystemdError> {
+        self.run(async |calls| calls.call(SYSTEMD, "StartUnit", &(unit, "fail")).await.map(drop))
+    }
+
+    /// Sends SIGTERM to the main process. Unlike a stop of the unit, this has no time limit.
+    pub(crate) fn terminate(&self, unit: &str) -> Result<(), SystemdError> {
+        let arguments = (unit, "main", nix::libc::SIGTERM);
+        self.run(async |calls| calls.call(SYSTEMD, "KillUnit", &arguments).await.map(drop))
+    }
+
+    /// Whether the unit neither runs nor is about to.
+    pub(crate) fn is_inactive(&self, unit: &str) -> Result<bool, SystemdError> {
+        self.run(async |calls| {
+            let answer = calls.call(SYSTEMD, "ListUnitsByNames", &(vec![unit],)).await?;
+            let rows: Vec<Row> = answer.body().deserialize()?;
+            let rests = |row: &Row| matches!(row.3.as_str(), "inactive" | "failed") && row.7 == 0;
+            Ok(rows.iter().all(rests))
+        })
     }
 }
 

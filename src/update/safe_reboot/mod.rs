@@ -108,7 +108,32 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
     {
         tracing::debug!("SIGTERM will look like a failure: {e}");
     }
-    Err(reboot(Ways::of(paths), &times, flush, thread::sleep))
+    Err(by_unit(paths))
+}
+
+/// The unit that reboots. Unlike this process it is not stopped by the shutdown that it begins, so it can end a shutdown that hangs.
+const UNIT: &str = "copal-reboot.service";
+
+/// By the unit; in this process where systemd does not have it.
+fn by_unit(paths: &Paths) -> Error {
+    if paths.root() == Path::new("/") && systemd::is_running(paths.root()) {
+        match systemd::Bus::system().start_unit(UNIT) {
+            Ok(()) => {
+                tracing::info!("{UNIT} reboots the device");
+                let times = Times::default().timeouts;
+                thread::sleep(times.iter().sum::<Duration>() + FLUSH_LIMIT * 4);
+                tracing::warn!("{UNIT} does not reboot the device");
+            }
+            Err(e) => tracing::debug!("{UNIT}: {e}; rebooting from this process"),
+        }
+    }
+    in_this_process(paths)
+}
+
+/// Returns only on failure.
+#[must_use]
+pub(crate) fn in_this_process(paths: &Paths) -> Error {
+    reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
 }
 
 /// Does not wait for update locks: for a device that must not continue to run. Returns only on failure.
@@ -128,7 +153,7 @@ pub(crate) fn at_once(paths: &Paths) -> Error {
     {
         tracing::debug!("SIGTERM will look like a failure: {e}");
     }
-    reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
+    by_unit(paths)
 }
 
 /// Without a time limit.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use super::jobs::Daemon;
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
-use super::served::Daemon;
 use crate::kit::image_archive::{Made, tar_of};
 use crate::kit::stub_engine::{Kind, Script, Stub};
 
@@ -76,9 +76,9 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
         return;
     }
     for recorded in [PULL_FULL, PULL_DELTA] {
-        let place = Place::with_bus();
+        let place = Place::with_systemd();
         let _engine = engine(&place, "pull", 1, slower(recorded, 8.0));
-        let _daemon = Daemon::start(&place, &[]);
+        let _daemon = Daemon::start(&place);
         begin(&place);
         let mut seen: Vec<(String, u32)> = Vec::new();
         until("the end", || {
@@ -160,9 +160,9 @@ fn a_cancelled_job_breaks_its_pull_off() {
         return;
     }
     for (call_that_hangs, effect, exit) in [("pull", "written", "4"), ("distribution", "refused", "3")] {
-        let place = Place::with_bus();
+        let place = Place::with_systemd();
         let engine = engine(&place, call_that_hangs, 0, Kind::Hang);
-        let _daemon = Daemon::start(&place, &[]);
+        let _daemon = Daemon::start(&place);
         begin(&place);
         until("the engine is asked", || engine.calls().iter().any(|c| c == call_that_hangs));
         std::thread::sleep(Duration::from_millis(500));

@@ -1,8 +1,6 @@
-//! Updates that are handed to the daemon, against a stand-in for it and against the real one.
+//! Updates as jobs of systemd: what the client hands over, how it follows the job, and how it ends.
 
 mod engine;
-mod followed;
+mod jobs;
 mod own_process;
 mod place;
-mod served;
-mod stand_in;

@@ -1,8 +1,8 @@
-//! Where an update is not handed over.
+//! Where an update runs in the process of its client.
 
-use super::followed::BEGUN_HERE;
+use super::jobs::BEGUN_HERE;
 use super::place::{Place, can_run, stderr};
-use super::stand_in::{Job, StandIn};
+use crate::kit::systemd::Answer;
 
 /// Runs it, and sees it begin in its own process, to be refused there: there are no slots.
 fn begins_here(place: &Place, argv: &[&str], environment: Option<(&str, &str)>) {
@@ -17,11 +17,13 @@ fn begins_here(place: &Place, argv: &[&str], environment: Option<(&str, &str)>) 
 const UPDATE: [&str; 4] = ["copal", "update", "-i", "a:1"];
 
 #[test]
-fn without_a_bus_or_a_daemon() {
-    if !can_run("without_a_bus_or_a_daemon") {
+fn without_a_bus_or_systemd() {
+    if !can_run("without_a_bus_or_systemd") {
         return;
     }
     let mut place = Place::new();
+    begins_here(&place, &UPDATE, None);
+    std::fs::create_dir_all(place.at("run/systemd/system")).unwrap();
     begins_here(&place, &UPDATE, None);
     place.start_bus();
     begins_here(&place, &UPDATE, None);
@@ -29,19 +31,36 @@ fn without_a_bus_or_a_daemon() {
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(1), "{log}");
     assert!(log.contains("[INFO] the update runs in this process: "), "{log}");
+    assert!(!place.at("run/copal/job.json").exists(), "no job is recorded");
 }
 
 #[test]
-fn where_the_daemons_paths_would_mean_something_else() {
-    if !can_run("where_the_daemons_paths_would_mean_something_else") {
+fn where_systemd_does_not_start_the_unit() {
+    if !can_run("where_systemd_does_not_start_the_unit") {
         return;
     }
-    let place = Place::with_bus();
-    let daemon = StandIn::on(&place);
-    daemon.show(Job::succeeded());
-    // Handed over, it ends at once, and well.
+    let place = Place::with_systemd();
+    // One without an answer was not started: its request was withdrawn.
+    for answer in [Answer::NoSuchUnit, Answer::Silence] {
+        place.systemd.answer(answer);
+        begins_here(&place, &UPDATE, None);
+        let left: Vec<_> =
+            std::fs::read_dir(place.at("run/copal")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left.iter().filter(|n| *n != "job.lock" && *n != "update.lock").count(), 0, "{left:?}");
+    }
+    assert_eq!(place.systemd.calls().len(), 2);
+}
+
+#[test]
+fn where_the_jobs_paths_would_mean_something_else() {
+    if !can_run("where_the_jobs_paths_would_mean_something_else") {
+        return;
+    }
+    let place = Place::with_systemd();
+    place.worker(super::jobs::SUCCEEDS);
+    // As a job it ends at once, and well.
     let out = place.run(&UPDATE);
-    assert_eq!((out.status.code(), daemon.count("Update")), (Some(0), 1), "{}", stderr(&out));
+    assert_eq!((out.status.code(), place.systemd.calls().len()), (Some(0), 1), "{}", stderr(&out));
 
     let chroot = "mkdir /chroot && mount --rbind / /chroot && exec chroot /chroot copal update -i a:1";
     begins_here(&place, &["unshare", "-m", "copal", "update", "-i", "a:1"], None);
@@ -56,7 +75,7 @@ fn where_the_daemons_paths_would_mean_something_else() {
     // Without a running slot this is the making of an image.
     let out = place.run(&["copal", "update", "-n", "-i", "a:1"]);
     assert!(stderr(&out).contains("[engine-unreachable]"), "{}", stderr(&out));
-    assert_eq!(daemon.count("Update"), 1, "nobody else has asked");
     let out = place.run(&["hostapp-update", "--no-daemon", "-i", "a:1"]);
-    assert_eq!((out.status.code(), daemon.count("Update")), (Some(1), 1), "{}", stderr(&out));
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert_eq!(place.systemd.calls().len(), 1, "no other was a job");
 }

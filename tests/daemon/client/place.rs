@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::process::runs;
 pub use crate::kit::process::wait;
 
 pub use crate::kit::needs::can_run;
+
+use crate::kit::systemd::{Systemd, Units};
 
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -58,10 +61,74 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus C
 
 /// The system.
 pub struct Place {
+    pub systemd: Systemd,
     _dir: tempfile::TempDir,
     holder: Child,
     first: u32,
     bus: Option<Child>,
+}
+
+/// The units run in the system: copal, or `/opt/worker` in its place.
+struct InSystem(u32);
+
+impl InSystem {
+    fn append(&self, path: &str) -> fs::File {
+        fs::OpenOptions::new().create(true).append(true).open(at(self.0, path)).unwrap()
+    }
+}
+
+impl Units for InSystem {
+    fn start(&self, instance: &str) -> Child {
+        let request = at(self.0, &format!("run/copal/job-{instance}.request"));
+        let text = fs::read_to_string(&request).unwrap();
+        fs::write(at(self.0, "run/asked"), &text).unwrap();
+        drop(fs::copy(
+            at(self.0, &format!("run/copal/job-{instance}.auth/config.json")),
+            at(self.0, "run/credentials"),
+        ));
+        let mut command = if at(self.0, "opt/worker").exists() {
+            fs::remove_file(request).unwrap();
+            let order: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let args = order["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap());
+            let argv: Vec<&str> = std::iter::once("/opt/worker").chain(args).collect();
+            let mut command = enter(self.0, &argv);
+            let environment = order["environment"].as_object().into_iter().flatten();
+            command.envs(environment.map(|(k, v)| (k, v.as_str().unwrap())));
+            command.env("COPAL_IN_DAEMON", order["program"].as_str().unwrap());
+            command.stdout(self.append(&format!("run/copal/job-{instance}.jsonl")));
+            command
+        } else {
+            let mut command = enter(self.0, &["copal", "job", instance]);
+            command.stdout(Stdio::null());
+            command
+        };
+        command.stderr(self.append("run/stderr")).spawn().unwrap()
+    }
+
+    fn main_process(&self, child: u32) -> Option<nix::unistd::Pid> {
+        inside(child)
+    }
+
+    fn ended(&self, instance: &str, code: &str, status: &str) {
+        if at(self.0, "run/no-end").exists() {
+            return;
+        }
+        let mut command = enter(self.0, &["copal", "job", instance, "--ended"]);
+        drop(command.env("EXIT_CODE", code).env("EXIT_STATUS", status).output());
+    }
+}
+
+/// A path of the system of this process, as the test sees it.
+fn at(first: u32, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{first}/root")).join(path)
+}
+
+fn enter(first: u32, argv: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &first.to_string(), "-m", "-p", "-r", "-w", "--"]).args(argv);
+    command.env_clear().env("PATH", "/opt:/usr/bin:/usr/sbin").env("HOME", "/root");
+    command.stdin(Stdio::null());
+    command
 }
 
 impl Place {
@@ -84,14 +151,31 @@ impl Place {
             first = text.split_whitespace().next().and_then(|t| t.parse().ok()).unwrap_or(0);
             first != 0 && Path::new(&format!("/proc/{first}/root/run/up")).exists()
         });
-        Place { _dir: dir, holder, first, bus: None }
+        Place { systemd: Systemd::new(InSystem(first)), _dir: dir, holder, first, bus: None }
     }
 
-    /// With a bus on which nobody is.
-    pub fn with_bus() -> Place {
+    /// With systemd on a bus.
+    pub fn with_systemd() -> Place {
         let mut place = Place::new();
         place.start_bus();
+        place.start_systemd();
         place
+    }
+
+    pub fn start_systemd(&mut self) {
+        fs::create_dir_all(self.at("run/systemd/system")).unwrap();
+        let address = self.address();
+        self.systemd.serve(&address);
+    }
+
+    /// This script is what jobs run.
+    pub fn worker(&self, script: &str) {
+        self.put("opt/worker", script);
+        assert!(self.run(&["chmod", "755", "/opt/worker"]).status.success());
+    }
+
+    pub fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.at(path)).unwrap_or_default()
     }
 
     pub fn start_bus(&mut self) {
@@ -105,6 +189,7 @@ impl Place {
     }
 
     pub fn stop_bus(&mut self) {
+        self.systemd.leave();
         if let Some(mut bus) = self.bus.take() {
             signal(&bus, nix::sys::signal::Signal::SIGKILL);
             bus.wait().unwrap();
@@ -118,7 +203,7 @@ impl Place {
 
     /// A path of the system, as the test sees it.
     pub fn at(&self, path: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.first)).join(path)
+        at(self.first, path)
     }
 
     pub fn put(&self, path: &str, text: impl AsRef<[u8]>) {
@@ -129,10 +214,8 @@ impl Place {
 
     /// A command in the system.
     pub fn command(&self, argv: &[&str]) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.first.to_string(), "-m", "-p", "-r", "-w", "--"]).args(argv);
-        command.env_clear().env("PATH", "/opt:/usr/bin:/usr/sbin").env("HOME", "/root");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = enter(self.first, argv);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -154,20 +237,22 @@ impl Drop for Place {
     }
 }
 
-/// The process that `nsenter` has started: it stays beside it, where a new namespace of processes is entered.
-pub fn inside(child: &Child) -> nix::unistd::Pid {
-    let id = child.id();
+/// The process that `nsenter` has started: it stays beside it, where a new namespace of processes is entered. `None` where `nsenter` has ended,
+/// which it does with that process.
+fn inside(id: u32) -> Option<nix::unistd::Pid> {
     let children = format!("/proc/{id}/task/{id}/children");
-    let mut found = 0;
+    let mut found = None;
     until("the program behind nsenter", || {
+        // Asked first: where it had ended, its children cannot change any more.
+        let ended = !runs(&id.to_string());
         let text = fs::read_to_string(&children).unwrap_or_default();
-        found = text.split_whitespace().next().and_then(|t| t.parse().ok()).unwrap_or(0);
-        found != 0
+        found = text.split_whitespace().next().and_then(|t| t.parse().ok());
+        found.is_some() || ended
     });
-    nix::unistd::Pid::from_raw(found)
+    found.map(nix::unistd::Pid::from_raw)
 }
 
-/// Sends a signal to the program behind `nsenter`.
+/// Sends a signal to the program behind `nsenter`, which has not ended.
 pub fn signal(child: &Child, signal: nix::sys::signal::Signal) {
-    nix::sys::signal::kill(inside(child), signal).unwrap();
+    nix::sys::signal::kill(inside(child.id()).unwrap(), signal).unwrap();
 }
