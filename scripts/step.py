@@ -60,7 +60,8 @@ def send(number: int) -> None:
     for pid in descendants():
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
+            # It has just ended; or it is root's, as what sudo starts.
             pass
 
 

@@ -162,9 +162,8 @@ impl JobState {
                 let value = line.iter().find(|(key, _)| !matches!(key.as_str(), "event" | "version" | "ok"));
                 self.result = Some(value.map_or(Value::Null, |(_, value)| value.clone()));
                 self.error = None;
-                if reboot {
-                    "reboot".clone_into(&mut self.stage);
-                }
+                // With the result every stage has ended, whatever was said of it.
+                if reboot { "reboot" } else { "install" }.clone_into(&mut self.stage);
             }
             "result" => {
                 self.error = Some(serde_json::from_value(Value::Object(line)).unwrap_or_default());
@@ -297,6 +296,14 @@ mod tests {
         shown.close(Some(End::Status(0)));
         assert_eq!((shown.percent, shown.state, shown.exit), (100, State::Succeeded, 0));
         assert_eq!(shown.result.unwrap()["slot"], "B");
+    }
+
+    #[test]
+    fn a_stage_ends_with_the_result_at_the_latest() {
+        let mut shown = JobState::new();
+        shown.hear(JobKind::Update, false, &progress("unpack", 50));
+        shown.hear(JobKind::Update, false, DONE);
+        assert_eq!((shown.stage.as_str(), shown.state), ("install", State::Running));
     }
 
     #[test]

@@ -110,6 +110,8 @@ fn populate() -> Option<PathBuf> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        // scripts/suite.py sets it for the test programs; build scripts would run again.
+        .env_remove("RUSTC_BOOTSTRAP")
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&out.stderr);

@@ -15,6 +15,7 @@ const SLOW: &[&str] = &[
     "a_nor_flash_is_the_file_of_the_host",
     "an_emmc_has_boot_partitions_in_the_file_of_the_host",
     "a_system_on_trial_goes_or_stays",
+    "a_job_reboots_a_system_whose_shutdown_hangs",
     "a_system_boots_from_a_stick_and_switches_off",
     "hooks_and_health_checks_do_all_they_need_below_each_unit",
     "a_board_program_does_all_it_needs_below_the_flasher",
