@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use zbus::Variant;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, has, progress, until};
+use crate::kit::prove;
 use crate::life::{signal, wait};
 
 /// Bytes by which the service may grow. 24 MiB is what it may have; the tests' build begins with more than the release's.
@@ -61,14 +62,18 @@ fn no_flood_makes_the_service_grow_or_keeps_root_from_an_answer() {
     let mut service = place.service(&["--idle", "60"]);
     place.call(TOP, MANAGER, "Status", &[]).unwrap();
     let before = status(&service.0, "VmHWM");
-    for (kind, connections, least) in [
+    let kinds = [
         ("silent", 1, 5000),
         ("replies", 2, 500),
         ("deaf", 2, 500),
         ("long", 2, 2),
         ("plans", 1, 5000),
         ("reconnect", 200, 500),
-    ] {
+    ];
+    let test = "no_flood_makes_the_service_grow_or_keeps_root_from_an_answer";
+    for (kind, connections, least) in
+        prove::cases("slow", test, kinds.len(), 2).into_iter().map(|at| kinds[at])
+    {
         let flood = flood(&place, kind, if kind == "reconnect" { 6 } else { 3 }, connections);
         // Each over a connection of its own: until the bus has named its user, nothing tells it from those of the flood.
         let (calls, pause) = if kind == "reconnect" { (40, 10) } else { (3, 500) };

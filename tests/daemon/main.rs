@@ -10,6 +10,7 @@ mod kit {
     pub mod needs;
     pub mod old_kernel;
     pub mod process;
+    pub mod prove;
     pub mod stub_engine;
     pub mod systemd;
 }

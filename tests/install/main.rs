@@ -11,6 +11,7 @@ mod kit {
     pub mod needs;
     pub mod old_kernel;
     pub mod process;
+    pub mod prove;
     pub mod schema;
     pub mod storage_daemon;
 }

@@ -1,5 +1,6 @@
 //! Failures behind the write: the disk must not boot.
 
+use crate::kit::prove;
 use crate::rig::{Rig, can_run};
 use crate::{STARTED, stderr};
 
@@ -65,7 +66,8 @@ fn a_board_program_that_fails() {
 
 #[test]
 fn a_board_program_that_leaves_a_process_in_the_boot_partition() {
-    if !can_run("a_board_program_that_leaves_a_process_in_the_boot_partition") {
+    let test = "a_board_program_that_leaves_a_process_in_the_boot_partition";
+    if !prove::runs("slow", test) || !can_run(test) {
         return;
     }
     let rig = Rig::new();

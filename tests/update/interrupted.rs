@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::image::Release;
+use crate::kit::prove;
 use crate::layout::assert_slot;
 use crate::rig::{Rig, can_run, stderr, until, wait};
 
@@ -99,7 +100,8 @@ fn a_pull_from_a_registry_that_stalls() {
 
 #[test]
 fn a_load_that_the_engine_does_not_go_on_with() {
-    if !can_run("a_load_that_the_engine_does_not_go_on_with") {
+    let test = "a_load_that_the_engine_does_not_go_on_with";
+    if !prove::runs("slow", test) || !can_run(test) {
         return;
     }
     let mut rig = Rig::new();
