@@ -121,7 +121,7 @@ def test_unit(programs: dict[str, Path], part: str, program: str, tests: list[st
 
     def run(end: float) -> str:
         own = time.monotonic() + limit
-        outcome = suite.run(program, programs[program], min(end, own), tests, {"COPAL_PROVE": part}, f"prove-{program}")
+        outcome = suite.run(program, programs[program], min(end, own), tests, {"COPAL_PROVE": part, "COPAL_SEED": str(seed())}, f"prove-{program}")
         print(suite.shown(outcome), flush=True)
         if outcome.broken and time.monotonic() >= end and not outcome.failed:
             return "left"
