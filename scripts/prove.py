@@ -91,10 +91,10 @@ def proved() -> dict[str, list[str]]:
     return {words[0]: words[1:] for words in rows}
 
 
-def record(part: str, seconds: float) -> None:
-    """Notes a complete run of this tree."""
+def record(part: str, seconds: float, proved_tree: str) -> None:
+    """Notes a complete run of that tree."""
     rows = proved()
-    rows[part] = [f"{seconds / 60:.0f}", head()[:12], datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), tree()]
+    rows[part] = [f"{seconds / 60:.0f}", head()[:12], datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), proved_tree]
     lines = ["# Complete runs without a failure, written by ./dev prove: part, minutes, commit, date, digest of the tree."]
     lines += ["\t".join([name, *rows[name]]) for name in parts() if name in rows]
     new = PROVED.with_suffix(".new")
@@ -210,27 +210,28 @@ def run_scenarios(names: list[str], end: float) -> dict[str, str]:
 # --- commands ---------------------------------------------------------------------------------------------------------------
 
 
-def done_before(part: str) -> dict[str, float]:
+def done_before(part: str, now: str) -> dict[str, float]:
     """Units that passed in earlier calls for this very tree, with their seconds."""
     try:
         state = json.loads((STATE / f"{part}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return dict(state["done"]) if state.get("tree") == tree() else {}
+    return dict(state["done"]) if state.get("tree") == now else {}
 
 
-def keep(part: str, done: dict[str, float]) -> None:
+def keep(part: str, now: str, done: dict[str, float]) -> None:
     """For the next call."""
     STATE.mkdir(parents=True, exist_ok=True)
     new = STATE / f"{part}.new"
-    new.write_text(json.dumps({"tree": tree(), "done": done}), encoding="utf-8")
+    new.write_text(json.dumps({"tree": now, "done": done}), encoding="utf-8")
     new.replace(STATE / f"{part}.json")
 
 
 def prove(part: Part, end: float, programs: Callable[[], dict[str, Path]]) -> bool:
     """Runs what is left of a part; whether nothing failed."""
     print(f"\n-- {part.name}: {part.about}", flush=True)
-    done = done_before(part.name)
+    now = tree()
+    done = done_before(part.name, now)
     all_units = units(part, programs)
     todo = [unit for unit in all_units if unit.name not in done]
     if not todo:
@@ -254,16 +255,16 @@ def prove(part: Part, end: float, programs: Callable[[], dict[str, Path]]) -> bo
         if state == "passed":
             done[unit.name] = time.monotonic() - begun
         ok = ok and state != "failed"
-        keep(part.name, done)
-    keep(part.name, done)
+        keep(part.name, now, done)
+    keep(part.name, now, done)
     left = [unit.name for unit in all_units if unit.name not in done]
     print(f"{part.name}: {len(all_units) - len(left)} of {len(all_units)} done for this tree", flush=True)
     if ok and left:
         results.add("left", part.name, f"{len(left)} of {len(all_units)}: {', '.join(left)}")
-    elif ok and tree().endswith("+"):
-        results.add("note", f"{part.name}: complete, and not recorded: not everything is committed")
+    elif ok and (now.endswith("+") or tree() != now):
+        results.add("note", f"{part.name}: complete, and not recorded: not everything is committed, or something changed meanwhile")
     elif ok:
-        record(part.name, sum(done.values()))
+        record(part.name, sum(done.values()), now)
         results.add("note", f"{part.name}: complete; recorded in {PROVED.relative_to(TOP)}")
     return ok
 

@@ -70,7 +70,7 @@ def table(lines: list[list[str]]) -> list[str]:
         text += [f"  {float(seconds):6.1f} s  {name}: {state}" for _, seconds, name, state in scenarios]
     tests = sorted(((float(words[1]), words[2]) for words in lines if words[0] == "test"), reverse=True)
     if tests:
-        text.append(f"slowest tests (over {LONG:.0f} s on an idle machine: move it to a part of ./dev prove, or make it faster):")
+        text.append(f"slowest tests (one that takes over {LONG:.0f} s alone belongs to a part of ./dev prove):")
         text += [f"  {seconds:6.1f} s  {name}" for seconds, name in tests[:SLOWEST]]
     left: dict[str, dict[str, None]] = {}
     for words in lines:

@@ -109,6 +109,12 @@ class Runs(unittest.TestCase):
         self.assertTrue(self.prove())
         self.assertEqual(prove.proved(), {})
 
+    def test_what_changes_meanwhile_is_not_recorded(self) -> None:
+        trees = iter(["tree1", "tree2"])
+        with mock.patch.object(prove, "tree", side_effect=lambda: next(trees, "tree2")):
+            self.assertTrue(self.prove())
+        self.assertEqual(prove.proved(), {})
+
     def test_no_time_is_no_failure(self) -> None:
         self.assertTrue(self.prove(time.monotonic() - 1))
         self.assertEqual(self.ran, [])
