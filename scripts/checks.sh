@@ -82,6 +82,14 @@ layer() {
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }
 
+# reported NAME STATUS: a failure that no result names: a time limit, a mistake in the script itself. 3 is REPORTED of scripts/results.py.
+reported() {
+    case $2 in
+        0 | 3) ;;
+        *) result failed "$1" "it ended with $2" ;;
+    esac
+}
+
 # test_programs: where a test draws a sample of its cases, the commit says which.
 test_programs() {
     # Folder of the binaries that tests/release/static_build.rs looks at; absolute, for any working directory.
@@ -96,8 +104,7 @@ test_programs() {
 tests() {
     say "tests (samples are drawn with COPAL_SEED=$(python3 -B scripts/prove.py seed))"
     test_programs || status_of_tests=$?
-    # What its programs have not reported: it met its limit, or the tests do not compile.
-    case ${status_of_tests:-0} in 0 | 1) ;; *) result failed "run of the tests" "it ended with $status_of_tests" ;; esac
+    reported "run of the tests" "${status_of_tests:-0}"
     # Documentation's examples are built only where there are any.
     if grep -rqE '^ *//[/!] *```' src; then
         say "examples in the documentation"
@@ -136,10 +143,11 @@ farm_begins() {
     BESIDE=$TMP/beside
     : >"$BESIDE"
     FARM_BEGAN=$(date +%s)
+    seed=$(($(python3 -B scripts/prove.py seed) % 4294967296))
     # It ends by itself, with its table, before its time is over.
     left=$((DEADLINE - FARM_BEGAN - 60))
     python3 -B scripts/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
-        >"$FARM_LOG" 2>&1 &
+        --seed "$seed" >"$FARM_LOG" 2>&1 &
     FARM=$!
 }
 

@@ -336,9 +336,9 @@ def run(known: dict[str, Part], options: argparse.Namespace) -> int:
             ok = prove(known[name], end, programs) and ok
         except suite.CompileError:
             results.add("failed", "the tests compile")
-            return 1
+            return results.REPORTED
         results.add("step", f"{time.monotonic() - part_begun:.0f}", name)
-    return 0 if ok else 1
+    return 0 if ok else results.REPORTED
 
 
 if __name__ == "__main__":

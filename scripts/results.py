@@ -18,6 +18,8 @@ import os
 import sys
 from pathlib import Path
 
+# The exit code of a step that has reported what failed. Any other one than this and 0 is a failure that is in no result.
+REPORTED = 3
 # How many of the slowest tests the summary lists.
 SLOWEST = 20
 # Seconds that a test may take on an idle machine. A slower one belongs into a part of `./dev prove`, or is to be made faster.

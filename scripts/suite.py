@@ -236,7 +236,7 @@ def main() -> int:
         programs = compiled()
     except CompileError:
         results.add("failed", "the tests compile")
-        return 1
+        return results.REPORTED
     results.add("step", f"{time.monotonic() - begun:.0f}", "compile the tests")
     begun = time.monotonic()
     for name in options.program:
@@ -247,7 +247,7 @@ def main() -> int:
     outcomes = run_all(programs, end)
     left_out([outcome for outcome in outcomes if not outcome.broken])
     results.add("step", f"{time.monotonic() - begun:.0f}", "run the tests")
-    return 0 if all(outcome.good for outcome in outcomes) else 1
+    return 0 if all(outcome.good for outcome in outcomes) else results.REPORTED
 
 
 if __name__ == "__main__":
