@@ -1,5 +1,6 @@
 //! What is handed over, how the job is followed, and how its client ends.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -238,6 +239,27 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
     place.put("run/go", "");
     assert_eq!(wait(child).status.code(), Some(0));
     assert_eq!(kills(&place), 0);
+}
+
+#[test]
+fn a_job_that_could_not_be_cancelled_is_cancelled_later() {
+    if !can_run("a_job_that_could_not_be_cancelled_is_cancelled_later") {
+        return;
+    }
+    let mut place = Place::with_systemd();
+    place.worker(WAITS);
+    let mut child = place.start(&UPDATE);
+    begun(&place);
+    place.stop_bus();
+    signal(&child, Signal::SIGINT);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("cannot cancel the job")));
+    assert_eq!(place.read("run/signals"), "");
+    place.start_bus();
+    place.start_systemd();
+    until("the job is cancelled", || place.read("run/signals") == "TERM\n");
+    assert_eq!(wait(child).status.code(), Some(4));
+    assert_eq!(kills(&place), 1);
 }
 
 #[test]
