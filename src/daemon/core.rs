@@ -100,15 +100,15 @@ impl Core {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the job.
-    pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<u32> {
+    /// The job, for its caller to follow: the next one may take its place here at any time.
+    pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<Job> {
         let paths = self.paths.clone();
         // systemd may answer late.
         let started = tokio::task::spawn_blocking(move || Job::start(&paths, &request)).await;
         let job = started.map_err(|e| Error::new(Code::Io, "cannot start a job").because(e))??;
-        let id = job.record.id;
+        let own = Job::of(&self.paths, job.record.clone());
         self.lock().follow(job);
-        Ok(id)
+        Ok(own)
     }
 
     /// Reads what the job has reported, or takes up the next one, which a client has started.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::IN_DAEMON;
 use super::job_state::JobState;
+use super::older;
 use super::output::{self, LONGEST, Output};
 use super::record::{RECORD, Record, content};
 use super::request::JobRequest;
@@ -368,7 +369,8 @@ impl Job {
             return Err(e);
         }
         if let Some(last) = last {
-            last.files.clean();
+            // Its own stay: a follower may not have read its end.
+            older::remove(paths, last.record.id);
         }
         Ok(Job::of(paths, record))
     }

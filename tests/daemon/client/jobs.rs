@@ -391,6 +391,40 @@ fn a_job_of_a_client_is_shown_by_the_daemon() {
     until("its end", || property(&place, "State") == r#"s "cancelled""#);
 }
 
+/// The next one may begin before a follower of the first has looked.
+#[test]
+fn a_job_has_its_result_also_after_the_next_one_has_begun() {
+    if !can_run("a_job_has_its_result_also_after_the_next_one_has_begun") {
+        return;
+    }
+    let place = Place::with_systemd();
+    place.worker(WAITS);
+    let daemon = Daemon::start(&place);
+    let mut commit = std::process::Command::new("busctl");
+    commit.arg(format!("--address={}", place.address())).args(["call", "io.balena.Copal1"]);
+    commit.args(["/io/balena/Copal1", "io.balena.Copal1.Manager", "MarkGood"]);
+    let commit = commit.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    begun(&place);
+    let update = |place: &Place, next: u32| {
+        let out = place.run(&UPDATE);
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        assert!(place.at(&format!("run/copal/job-{next}.end")).exists());
+    };
+    signal(&daemon.0, Signal::SIGSTOP);
+    // `nsenter` stops with the program behind it, and lets that go on with itself.
+    let stat = format!("/proc/{}/stat", daemon.0.id());
+    until("it stands", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    place.put("run/go", "");
+    until("its end", || place.at("run/copal/job-1.end").exists());
+    update(&place, 2);
+    assert!(place.at("run/copal/job-1.end").exists() && place.at("run/copal/job-1.jsonl").exists());
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.0.id().cast_signed()), Signal::SIGCONT).unwrap();
+    let out = wait(commit);
+    assert!(out.status.success(), "{}", stderr(&out));
+    update(&place, 3);
+    assert!(!place.at("run/copal/job-1.end").exists() && !place.at("run/copal/job-1.jsonl").exists());
+}
+
 #[test]
 fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
     if !can_run("a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon") {
