@@ -20,7 +20,7 @@ use super::unit::Files;
 use crate::error::{Code, Error};
 
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two questions to systemd whether a plan is still being made.
+/// Between two questions to systemd whether a unit that is waited for is still there.
 const CHECK: Duration = Duration::from_secs(10);
 
 pub(super) struct Manager {
@@ -54,6 +54,8 @@ impl Manager {
         connection: &Connection,
         request: JobRequest,
     ) -> Result<OwnedObjectPath, DbusError> {
+        // The service must not exit between the start of the job and its announcement.
+        let _call = self.core.begin_call();
         let job = self.core.start(request).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
         Ok(OwnedObjectPath::try_from(job_path(job.record.id))?)
@@ -178,7 +180,13 @@ impl Manager {
         let _call = self.core.begin_call();
         let mut job = self.core.start(JobRequest::mark_good()).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
+        let mut checked = Instant::now();
         while job.is_running() {
+            // The service that leaves answers its calls, and does nothing else.
+            if checked.elapsed() > CHECK {
+                core::settle(job.files().clone()).await;
+                checked = Instant::now();
+            }
             tokio::time::sleep(LOOK).await;
             job.poll();
         }

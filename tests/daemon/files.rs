@@ -28,6 +28,8 @@ fn the_files_belong_together() {
     let has = |key: &str, value: &str| service.iter().any(|(k, v)| k == key && v == value);
     assert!(has("Type", "notify") && has("BusName", NAME) && has("ExecStart", "/usr/bin/copal daemon"));
     assert!(has("Restart", "on-failure"));
+    // A plan that reads an image is answered although the service has begun to leave.
+    assert!(has("TimeoutStopSec", "5min"));
     // No job runs below it, and a flood of calls has a limit.
     assert!(!service.iter().any(|(k, _)| k == "KillMode"));
     for limit in ["MemoryMax", "TasksMax"] {
