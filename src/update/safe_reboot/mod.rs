@@ -117,6 +117,7 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
 
 /// The unit that reboots. Unlike this process it is not stopped by the shutdown that it begins, so it can end a shutdown that hangs.
 const UNIT: &str = "copal-reboot.service";
+const UNIT_LOOK: Duration = Duration::from_secs(10);
 
 /// By the unit; in this process where systemd does not have it.
 fn by_unit(paths: &Paths) -> Error {
@@ -125,14 +126,26 @@ fn by_unit(paths: &Paths) -> Error {
         match systemd::Bus::system().start_unit(UNIT) {
             Ok(()) => {
                 tracing::info!("{UNIT} reboots the device");
-                let times = Times::default().timeouts;
-                thread::sleep(times.iter().sum::<Duration>() + FLUSH_LIMIT * 4 + WORK_LIMIT);
+                attend(|| systemd::Bus::system().is_inactive(UNIT), thread::sleep);
                 tracing::warn!("{UNIT} does not reboot the device");
             }
             Err(e) => tracing::debug!("{UNIT}: {e}; rebooting from this process"),
         }
     }
     in_this_process(paths)
+}
+
+/// Waits as long as the unit may take, or until systemd says that it has ended: its program may be missing, for instance.
+fn attend(is_inactive: impl Fn() -> Result<bool, SystemdError>, wait: impl Fn(Duration)) {
+    let mut left = Times::default().timeouts.iter().sum::<Duration>() + FLUSH_LIMIT * 4 + WORK_LIMIT;
+    while !left.is_zero() {
+        wait(UNIT_LOOK);
+        left = left.saturating_sub(UNIT_LOOK);
+        // Without an answer the system may be ending.
+        if is_inactive().unwrap_or(false) {
+            return;
+        }
+    }
 }
 
 /// Returns only on failure.
@@ -271,5 +284,33 @@ fn by_systemd(
     match end {
         End::Status(0) => Ok(()),
         end => Err(ShutdownRefusal::Failed(format!("{refused}; systemctl: {end}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How long a unit is attended to, of which systemd says this after so many looks.
+    fn attended(says: impl Fn(u32) -> Result<bool, SystemdError>) -> Duration {
+        let (looks, time) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let is_inactive = || {
+            looks.set(looks.get() + 1);
+            says(looks.get())
+        };
+        attend(is_inactive, |wait| time.set(time.get() + wait));
+        time.get()
+    }
+
+    #[test]
+    fn a_unit_that_has_ended_is_not_waited_for() {
+        let seconds = Duration::from_secs;
+        assert_eq!(attended(|_| Ok(true)), seconds(10));
+        assert_eq!(attended(|look| Ok(look >= 5)), seconds(50));
+        // Its own times, flushes, and the work that it waits for.
+        assert_eq!(attended(|_| Ok(false)), seconds(610 + 120 + 330));
+        assert_eq!(attended(|_| Err(SystemdError::Silent(seconds(10)))), seconds(610 + 120 + 330));
     }
 }
