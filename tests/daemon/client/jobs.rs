@@ -360,9 +360,14 @@ fn a_job_whose_unit_is_gone_is_an_error_that_says_so() {
 
 /// Of job 1, as the service shows it; empty where it shows none.
 fn property(place: &Place, name: &str) -> String {
+    property_of(place, 1, name)
+}
+
+fn property_of(place: &Place, job: u32, name: &str) -> String {
     let out = std::process::Command::new("busctl")
         .arg(format!("--address={}", place.address()))
-        .args(["get-property", "io.balena.Copal1", "/io/balena/Copal1/job/1", "io.balena.Copal1.Job", name])
+        .args(["get-property", "io.balena.Copal1", &format!("/io/balena/Copal1/job/{job}")])
+        .args(["io.balena.Copal1.Job", name])
         .output()
         .unwrap();
     stdout(&out).trim().to_owned()
@@ -443,14 +448,14 @@ fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
     let out = wait(child);
     assert!(stderr(&out).contains(BEGUN_HERE), "{}", stderr(&out));
     assert_eq!(property(&place, "State"), "");
-    // The next one has its number, and is shown.
+    // The next one has another number, and is shown.
     place.systemd.answer(Answer::Given);
     let child = place.start(&UPDATE);
     begun(&place);
-    until("it is on the bus", || property(&place, "State") == r#"s "running""#);
+    until("it is on the bus", || property_of(&place, 2, "State") == r#"s "running""#);
     place.put("run/go", "");
     assert_eq!(wait(child).status.code(), Some(0));
-    until("its end", || property(&place, "State") == r#"s "succeeded""#);
+    until("its end", || property_of(&place, 2, "State") == r#"s "succeeded""#);
 }
 
 #[test]
