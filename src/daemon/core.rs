@@ -90,7 +90,8 @@ pub(super) async fn settle(files: Files) {
 
 impl Core {
     pub(super) fn new(paths: Paths) -> Arc<Core> {
-        let job = Job::last(&paths);
+        // One that a process is starting at this moment may be refused; the next look finds what came of it.
+        let job = Job::after(&paths, None);
         let announced = job.as_ref().is_none_or(|j| !j.is_running());
         let held = Mutex::new(Inner { job, announced, ..Inner::default() });
         Arc::new(Core { paths, held, readings: SharedWork::new(), plans: SharedWork::new() })
@@ -100,15 +101,15 @@ impl Core {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the job.
-    pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<u32> {
+    /// The job, for its caller to follow: the next one may take its place here at any time.
+    pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<Job> {
         let paths = self.paths.clone();
         // systemd may answer late.
         let started = tokio::task::spawn_blocking(move || Job::start(&paths, &request)).await;
         let job = started.map_err(|e| Error::new(Code::Io, "cannot start a job").because(e))??;
-        let id = job.record.id;
+        let own = Job::of(&self.paths, job.record.clone());
         self.lock().follow(job);
-        Ok(id)
+        Ok(own)
     }
 
     /// Reads what the job has reported, or takes up the next one, which a client has started.
@@ -234,5 +235,30 @@ impl Core {
 
     pub(super) fn age(&self) -> Duration {
         self.lock().reading.as_ref().map_or(Duration::MAX, |r| r.at.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::job_state::JobKind;
+    use crate::daemon::record::Record;
+    use crate::daemon::start_lock;
+
+    #[test]
+    fn a_job_that_is_being_started_is_not_shown_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        std::fs::create_dir_all(paths.run_files()).unwrap();
+        let lock = start_lock::open(&paths.run_files()).unwrap();
+        lock.lock().unwrap();
+        Record { id: 2, kind: JobKind::Update, token: None, reboot: false }.write(&paths).unwrap();
+        let core = Core::new(paths.clone());
+        assert_eq!(core.job(), None);
+        // systemd has refused it, and its starter has put the record of the last one back.
+        Record { id: 1, kind: JobKind::Update, token: None, reboot: false }.write(&paths).unwrap();
+        drop(lock);
+        core.poll();
+        assert_eq!(core.job().unwrap().id, 1);
     }
 }

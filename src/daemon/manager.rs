@@ -20,7 +20,7 @@ use super::unit::Files;
 use crate::error::{Code, Error};
 
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two questions to systemd whether a plan is still being made.
+/// Between two questions to systemd whether a unit that is waited for is still there.
 const CHECK: Duration = Duration::from_secs(10);
 
 pub(super) struct Manager {
@@ -54,9 +54,11 @@ impl Manager {
         connection: &Connection,
         request: JobRequest,
     ) -> Result<OwnedObjectPath, DbusError> {
-        let id = self.core.start(request).await?;
+        // The service must not exit between the start of the job and its announcement.
+        let _call = self.core.begin_call();
+        let job = self.core.start(request).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
-        Ok(OwnedObjectPath::try_from(job_path(id))?)
+        Ok(OwnedObjectPath::try_from(job_path(job.record.id))?)
     }
 
     fn check_flasher(&self) -> Result<(), DbusError> {
@@ -176,15 +178,22 @@ impl Manager {
     ) -> Result<(), DbusError> {
         self.check_root(&header, "commit")?;
         let _call = self.core.begin_call();
-        let id = self.core.start(JobRequest::mark_good()).await?;
+        let mut job = self.core.start(JobRequest::mark_good()).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
-        loop {
-            match self.core.job().filter(|j| j.id == id).map(|j| j.shown) {
-                Some(JobState { state: State::Succeeded, .. }) => return Ok(()),
-                Some(shown) if !shown.state.is_final() => tokio::time::sleep(LOOK).await,
-                Some(JobState { error: Some(e), .. }) => return Err(DbusError::from_failure(&e)),
-                _ => return Err(Error::new(Code::JobLost, "the result of the job is lost").into()),
+        let mut checked = Instant::now();
+        while job.is_running() {
+            // The service that leaves answers its calls, and does nothing else.
+            if checked.elapsed() > CHECK {
+                core::settle(job.files().clone()).await;
+                checked = Instant::now();
             }
+            tokio::time::sleep(LOOK).await;
+            job.poll();
+        }
+        match job.shown {
+            JobState { state: State::Succeeded, .. } => Ok(()),
+            JobState { error: Some(e), .. } => Err(DbusError::from_failure(&e)),
+            _ => Err(Error::new(Code::JobLost, "the result of the job is lost").into()),
         }
     }
 

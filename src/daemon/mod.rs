@@ -10,6 +10,7 @@ mod dbus_error;
 mod job;
 mod job_state;
 mod manager;
+mod older;
 mod output;
 mod record;
 mod request;

@@ -206,6 +206,7 @@ impl Service<'_> {
         let until = Instant::now() + LIMIT;
         while Instant::now() < until || self.core.is_calling() {
             let activity = self.bus.connection.monitor_activity();
+            self.core.poll();
             if timeout(DRAINED, activity).await.is_err() && !self.core.is_calling() && !self.any_waits() {
                 break;
             }

@@ -1,8 +1,9 @@
-//! The lock of processes that start a job: one at a time.
+//! The lock of processes that start a job: one at a time. Its file has the last number that any job has had, also one that was not started:
+//! no two jobs have the same.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,10 +12,12 @@ pub(super) const LOCK: &str = "job.lock";
 /// The process that holds it asks systemd twice, 10 s each time at most.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
+/// Of a number in the file.
+const DIGITS: usize = 10;
 
 /// Held by the process that starts a job, until systemd has answered.
 pub(super) fn open(folder: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join(LOCK))
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(folder.join(LOCK))
 }
 
 /// Waits for the lock, but not for a process that was stopped while it held it.
@@ -28,6 +31,17 @@ pub(super) fn take(lock: &File, limit: Duration) -> io::Result<bool> {
             Err(TryLockError::Error(e)) => return Err(e),
         }
     }
+}
+
+/// Only for the process that holds the lock. `last`: the number of the job in the record.
+pub(super) fn next_number(lock: &File, last: u32) -> io::Result<u32> {
+    let mut text = [0; DIGITS];
+    let length = lock.read_at(&mut text, 0)?;
+    let used = text.get(..length).and_then(|t| std::str::from_utf8(t).ok()?.parse().ok()).unwrap_or(0);
+    let next = last.max(used).checked_add(1).unwrap_or(1);
+    // In one call, and of one length: no kill leaves a part of it.
+    lock.write_all_at(format!("{next:0width$}", width = DIGITS).as_bytes(), 0)?;
+    Ok(next)
 }
 
 #[cfg(test)]
@@ -44,5 +58,21 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(100));
         drop(first);
         assert!(take(&second, Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn no_number_comes_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = open(dir.path()).unwrap();
+        assert_eq!(next_number(&lock, 0).unwrap(), 1);
+        // The job was not started: nothing else remembers it.
+        assert_eq!(next_number(&lock, 0).unwrap(), 2);
+        // One of before this file had a number.
+        assert_eq!(next_number(&lock, 99).unwrap(), 100);
+        let lock = open(dir.path()).unwrap();
+        assert_eq!(next_number(&lock, 7).unwrap(), 101);
+        lock.set_len(3).unwrap();
+        assert_eq!(next_number(&lock, 101).unwrap(), 102);
+        assert_eq!(next_number(&lock, u32::MAX).unwrap(), 1);
     }
 }

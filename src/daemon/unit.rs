@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::IN_DAEMON;
 use super::job_state::JobState;
+use super::older;
 use super::output::{self, LONGEST, Output};
 use super::record::{RECORD, Record, content};
 use super::request::JobRequest;
@@ -329,9 +330,9 @@ impl Job {
             if last.is_running() {
                 return Err(NotStarted::Refused(last.busy()));
             }
-            return Job::start_after(paths, request, Some(last));
+            return Job::start_after(paths, request, Some(last), &lock);
         }
-        Job::start_after(paths, request, None)
+        Job::start_after(paths, request, None, &lock)
     }
 
     fn busy(&self) -> Error {
@@ -341,14 +342,23 @@ impl Job {
             .with_hint("wait until that job is over, or cancel it")
     }
 
-    fn start_after(paths: &Paths, request: &JobRequest, last: Option<Job>) -> Result<Job, NotStarted> {
+    fn start_after(
+        paths: &Paths,
+        request: &JobRequest,
+        last: Option<Job>,
+        lock: &File,
+    ) -> Result<Job, NotStarted> {
         // An update or a verdict outside of a job; the job would be refused with the same words.
         if let Ok(Some(holder)) = Holder::of(paths) {
             let text = format!("cannot begin: {}", holder.doing());
             return Err(NotStarted::Refused(Error::new(Code::Busy, text).with_hint(holder.advice())));
         }
+        let cannot_record = |e: io::Error| {
+            NotStarted::Refused(Error::new(Code::Io, "cannot record a job").object(RECORD).because(e))
+        };
+        let last_id = last.as_ref().map_or(0, |l| l.record.id);
         let record = Record {
-            id: last.as_ref().map_or(0, |l| l.record.id).checked_add(1).unwrap_or(1),
+            id: start_lock::next_number(lock, last_id).map_err(cannot_record)?,
             kind: request.kind,
             token: request.token.clone(),
             reboot: request.reboot,
@@ -356,9 +366,7 @@ impl Job {
         let files = Files::new(paths, &record.id);
         files.prepare(request)?;
         // After the files: a process that reads the record opens the output. Before the start: no process follows a job without a record.
-        record.write(paths).inspect_err(|_| files.clean()).map_err(|e| {
-            NotStarted::Refused(Error::new(Code::Io, "cannot record a job").object(RECORD).because(e))
-        })?;
+        record.write(paths).inspect_err(|_| files.clean()).map_err(cannot_record)?;
         if let Err(e) = files.start_unit() {
             let restored = match &last {
                 Some(last) => last.record.write(paths),
@@ -368,7 +376,8 @@ impl Job {
             return Err(e);
         }
         if let Some(last) = last {
-            last.files.clean();
+            // Its own stay: a follower may not have read its end.
+            older::remove(paths, last.record.id);
         }
         Ok(Job::of(paths, record))
     }

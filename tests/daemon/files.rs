@@ -28,6 +28,8 @@ fn the_files_belong_together() {
     let has = |key: &str, value: &str| service.iter().any(|(k, v)| k == key && v == value);
     assert!(has("Type", "notify") && has("BusName", NAME) && has("ExecStart", "/usr/bin/copal daemon"));
     assert!(has("Restart", "on-failure"));
+    // A plan that reads an image is answered although the service has begun to leave.
+    assert!(has("TimeoutStopSec", "5min"));
     // No job runs below it, and a flood of calls has a limit.
     assert!(!service.iter().any(|(k, _)| k == "KillMode"));
     for limit in ["MemoryMax", "TasksMax"] {
@@ -38,7 +40,9 @@ fn the_files_belong_together() {
     assert!(
         has("ExecStart", "/usr/bin/copal job %i") && has("ExecStopPost", "/usr/bin/copal job %i --ended")
     );
-    assert!(has("KillMode", "mixed") && has("TimeoutStopSec", "5min") && has("Wants", "copal.service"));
+    assert!(has("TimeoutStopSec", "5min") && has("Wants", "copal.service"));
+    // The end of copal's process does not kill a hook that writes a bootloader.
+    assert!(has("KillMode", "process") && has("OOMPolicy", "continue"));
     let after: Vec<&str> =
         job.iter().filter(|(k, _)| k == "After").flat_map(|(_, v)| v.split_whitespace()).collect();
     for later in

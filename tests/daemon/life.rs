@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, progress, until};
+use crate::kit::systemd::Answer;
 
 pub(crate) fn signal(service: &Ended, signal: Signal) {
     kill(Pid::from_raw(service.0.id().cast_signed()), signal).unwrap();
@@ -181,6 +182,16 @@ fn no_call_is_lost_while_it_ends() {
         assert!(began.elapsed() < Duration::from_secs(20));
     }
     assert!(place.read("starts").lines().count() > 1, "it never ended");
+}
+
+/// systemd may take longer to start a job than an idle service stays.
+#[test]
+fn a_call_that_starts_a_job_is_answered_before_it_ends() {
+    let Some(place) = Place::new("idle start") else { return };
+    let _service = place.service(&["--idle", "1"]);
+    place.systemd.answer(Answer::Silence);
+    let e = place.update(&["sa{sv}", "a", "0"]).unwrap_err();
+    assert!(e.contains("[bus-unreachable]"), "{e}");
 }
 
 #[test]

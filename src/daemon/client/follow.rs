@@ -18,8 +18,40 @@ const LOOK: Duration = Duration::from_millis(200);
 const CHECK: Duration = Duration::from_secs(10);
 /// How long a job may stay without a process, where systemd cannot be asked.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// At a shutdown, which ends this program too.
+/// Between two attempts to cancel the job.
+const AGAIN: Duration = Duration::from_secs(3);
+/// For all attempts at a shutdown, which ends this program too.
 const LAST: Duration = Duration::from_secs(10);
+
+/// Attempts to cancel the job: systemd may be slow, or leave the bus for a moment.
+struct Cancel {
+    first: Instant,
+    last: Instant,
+    accepted: bool,
+}
+
+impl Cancel {
+    fn is_due(&self, now: Instant) -> bool {
+        !self.accepted && now.duration_since(self.last) >= AGAIN
+    }
+
+    fn is_in_vain(&self, now: Instant) -> bool {
+        !self.accepted && now.duration_since(self.first) > LAST
+    }
+
+    fn attempt(before: Option<&Cancel>, job: &Job) -> Cancel {
+        let now = Instant::now();
+        let result = job.files().cancel();
+        match &result {
+            Ok(()) => {
+                tracing::warn!("cancelling the update; waiting until its present step is done, and undone");
+            }
+            Err(e) if before.is_some() => tracing::debug!("{}", e.message()),
+            Err(e) => tracing::warn!("{}; trying again", e.message()),
+        }
+        Cancel { first: before.map_or(now, |c| c.first), last: Instant::now(), accepted: result.is_ok() }
+    }
+}
 
 pub(super) fn follow(
     mut job: Job,
@@ -28,7 +60,7 @@ pub(super) fn follow(
     installed: &dyn Fn(&Installed),
 ) -> Result<()> {
     let mut view = View::new(progress);
-    let (mut reported, mut cancelled) = (false, None);
+    let (mut reported, mut cancel): (bool, Option<Cancel>) = (false, None);
     let (mut heard, mut checked) = (Instant::now(), Instant::now());
     loop {
         if job.poll_each(|shown| view.show(shown)) {
@@ -44,20 +76,12 @@ pub(super) fn follow(
             State::Succeeded => return Ok(()),
             State::Failed | State::Cancelled => return Err(view::failure(&job.shown)),
         }
-        if cancelled.is_none() && is_unwanted() {
-            cancelled = Some(Instant::now());
-            match job.files().cancel() {
-                Ok(()) => {
-                    tracing::warn!(
-                        "cancelling the update; waiting until its present step is done, and undone"
-                    );
-                }
-                // At a shutdown the bus may end first.
-                Err(e) => tracing::warn!("{}", e.message()),
-            }
+        if is_unwanted() && cancel.as_ref().is_none_or(|c| c.is_due(Instant::now())) {
+            cancel = Some(Cancel::attempt(cancel.as_ref(), &job));
         }
-        if reported && cancelled.is_some_and(|since| since.elapsed() > LAST) {
-            // The update is installed, and the reboot ends job and client.
+        if reported && cancel.as_ref().is_some_and(|c| c.is_in_vain(Instant::now())) {
+            // At a shutdown the bus may end first; the reboot then ends job and client.
+            tracing::warn!("the update is installed, and its job {} reboots the device", job.record.id);
             return Ok(());
         }
         let silent = heard.elapsed();
@@ -75,5 +99,22 @@ pub(super) fn follow(
             }
         }
         thread::sleep(LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_job_that_cannot_be_cancelled_is_left() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let refused = Cancel { first: now, last: after(6), accepted: false };
+        assert_eq!([7, 8, 9, 12].map(|s| refused.is_due(after(s))), [false, false, true, true]);
+        assert_eq!([9, 10, 11].map(|s| refused.is_in_vain(after(s))), [false, false, true]);
+        let accepted = Cancel { accepted: true, ..refused };
+        // Its end is on the way, and says how it went.
+        assert!(!accepted.is_due(after(99)) && !accepted.is_in_vain(after(99)));
     }
 }

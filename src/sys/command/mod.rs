@@ -224,6 +224,18 @@ pub fn is_running(pid: i32) -> bool {
     here && !state.rsplit(')').next().is_some_and(|s| s.starts_with(" Z"))
 }
 
+/// Whether the process of this number has started this one, perhaps through others, or is it.
+pub(crate) fn is_self_or_ancestor(pid: u32) -> bool {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before it may contain anything.
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    // No tree of processes is deeper; numbers may be used again while it is read.
+    let line = std::iter::successors(Some(process::id()), |&pid| parent(pid)).take(1000);
+    line.take_while(|&p| p != 0).any(|p| p == pid)
+}
+
 #[must_use]
 pub fn bash() -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod locks;
+mod work;
 
 use locks::{Look, Services};
 
@@ -31,6 +32,9 @@ const LAST_REPORT: Duration = Duration::from_secs(15);
 /// For data of other programs; copal has flushed its own.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
+/// For an update or a verdict, in all: the shutdown gives its unit five minutes.
+const WORK_LIMIT: Duration = Duration::from_secs(330);
+const WORK_LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
@@ -113,15 +117,16 @@ pub fn run(paths: &Paths) -> Result<Infallible> {
 
 /// The unit that reboots. Unlike this process it is not stopped by the shutdown that it begins, so it can end a shutdown that hangs.
 const UNIT: &str = "copal-reboot.service";
+const UNIT_LOOK: Duration = Duration::from_secs(10);
 
 /// By the unit; in this process where systemd does not have it.
 fn by_unit(paths: &Paths) -> Error {
+    work::note_asker(paths);
     if paths.root() == Path::new("/") && systemd::is_running(paths.root()) {
         match systemd::Bus::system().start_unit(UNIT) {
             Ok(()) => {
                 tracing::info!("{UNIT} reboots the device");
-                let times = Times::default().timeouts;
-                thread::sleep(times.iter().sum::<Duration>() + FLUSH_LIMIT * 4);
+                attend(|| systemd::Bus::system().is_inactive(UNIT), thread::sleep);
                 tracing::warn!("{UNIT} does not reboot the device");
             }
             Err(e) => tracing::debug!("{UNIT}: {e}; rebooting from this process"),
@@ -130,10 +135,23 @@ fn by_unit(paths: &Paths) -> Error {
     in_this_process(paths)
 }
 
+/// Waits as long as the unit may take, or until systemd says that it has ended: its program may be missing, for instance.
+fn attend(is_inactive: impl Fn() -> Result<bool, SystemdError>, wait: impl Fn(Duration)) {
+    let mut left = Times::default().timeouts.iter().sum::<Duration>() + FLUSH_LIMIT * 4 + WORK_LIMIT;
+    while !left.is_zero() {
+        wait(UNIT_LOOK);
+        left = left.saturating_sub(UNIT_LOOK);
+        // Without an answer the system may be ending.
+        if is_inactive().unwrap_or(false) {
+            return;
+        }
+    }
+}
+
 /// Returns only on failure.
 #[must_use]
 pub(crate) fn in_this_process(paths: &Paths) -> Error {
-    reboot(Ways::of(paths), &Times::default(), flush, thread::sleep)
+    reboot(Ways::of(paths), &Times::default(), work::is_under_way(paths), flush, thread::sleep)
 }
 
 /// Does not wait for update locks: for a device that must not continue to run. Returns only on failure.
@@ -199,9 +217,16 @@ pub fn wait(paths: &Paths, times: &Times, dashboard: &Dashboard) {
     }
 }
 
-/// Flushes, then tries each way and waits. `flush` must return even where a disk hangs. Returns only on failure.
+/// Flushes, then tries each way and waits. The first way lets processes end; the others wait while `working`, within a limit. `flush` must
+/// return even where a disk hangs. Returns only on failure.
 #[must_use]
-pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnMut(Duration)) -> Error {
+pub fn reboot(
+    ways: Ways<'_>,
+    times: &Times,
+    mut working: impl FnMut() -> bool,
+    mut flush: impl FnMut(),
+    wait: impl Fn(Duration),
+) -> Error {
     let Ways { systemd, forced, kernel, mut sysrq } = ways;
     let kernel: Arc<dyn Fn() -> io::Result<()> + Send + Sync> = kernel.into();
     let [gently, by_force, in_kernel, at_last] = times.timeouts;
@@ -211,7 +236,16 @@ pub fn reboot(ways: Ways<'_>, times: &Times, flush: impl FnMut(), wait: impl FnM
         ShutdownMethod::new("the kernel", Duration::ZERO, move || apart(&kernel, in_kernel)),
         ShutdownMethod::new("sysrq", at_last, move || Ok(sysrq()?)),
     ];
-    let reasons = shutdown::shut_down(Shutdown::Reboot, methods, flush, wait);
+    let (mut begun, mut left) = (false, WORK_LIMIT);
+    let prepare = || {
+        while begun && !left.is_zero() && working() {
+            wait(WORK_LOOK);
+            left = left.saturating_sub(WORK_LOOK);
+        }
+        begun = true;
+        flush();
+    };
+    let reasons = shutdown::shut_down(Shutdown::Reboot, methods, prepare, &wait);
     Error::new(Code::RebootFailed, "the device does not reboot")
         .because(io::Error::other(reasons.join("; ")))
         .after_success()
@@ -250,5 +284,33 @@ fn by_systemd(
     match end {
         End::Status(0) => Ok(()),
         end => Err(ShutdownRefusal::Failed(format!("{refused}; systemctl: {end}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How long a unit is attended to, of which systemd says this after so many looks.
+    fn attended(says: impl Fn(u32) -> Result<bool, SystemdError>) -> Duration {
+        let (looks, time) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let is_inactive = || {
+            looks.set(looks.get() + 1);
+            says(looks.get())
+        };
+        attend(is_inactive, |wait| time.set(time.get() + wait));
+        time.get()
+    }
+
+    #[test]
+    fn a_unit_that_has_ended_is_not_waited_for() {
+        let seconds = Duration::from_secs;
+        assert_eq!(attended(|_| Ok(true)), seconds(10));
+        assert_eq!(attended(|look| Ok(look >= 5)), seconds(50));
+        // Its own times, flushes, and the work that it waits for.
+        assert_eq!(attended(|_| Ok(false)), seconds(610 + 120 + 330));
+        assert_eq!(attended(|_| Err(SystemdError::Silent(seconds(10)))), seconds(610 + 120 + 330));
     }
 }

@@ -1,5 +1,6 @@
 //! What is handed over, how the job is followed, and how its client ends.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -241,6 +242,27 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
 }
 
 #[test]
+fn a_job_that_could_not_be_cancelled_is_cancelled_later() {
+    if !can_run("a_job_that_could_not_be_cancelled_is_cancelled_later") {
+        return;
+    }
+    let mut place = Place::with_systemd();
+    place.worker(WAITS);
+    let mut child = place.start(&UPDATE);
+    begun(&place);
+    place.stop_bus();
+    signal(&child, Signal::SIGINT);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("cannot cancel the job")));
+    assert_eq!(place.read("run/signals"), "");
+    place.start_bus();
+    place.start_systemd();
+    until("the job is cancelled", || place.read("run/signals") == "TERM\n");
+    assert_eq!(wait(child).status.code(), Some(4));
+    assert_eq!(kills(&place), 1);
+}
+
+#[test]
 fn a_killed_client_ends_nothing_and_a_second_one_is_refused() {
     if !can_run("a_killed_client_ends_nothing_and_a_second_one_is_refused") {
         return;
@@ -338,9 +360,14 @@ fn a_job_whose_unit_is_gone_is_an_error_that_says_so() {
 
 /// Of job 1, as the service shows it; empty where it shows none.
 fn property(place: &Place, name: &str) -> String {
+    property_of(place, 1, name)
+}
+
+fn property_of(place: &Place, job: u32, name: &str) -> String {
     let out = std::process::Command::new("busctl")
         .arg(format!("--address={}", place.address()))
-        .args(["get-property", "io.balena.Copal1", "/io/balena/Copal1/job/1", "io.balena.Copal1.Job", name])
+        .args(["get-property", "io.balena.Copal1", &format!("/io/balena/Copal1/job/{job}")])
+        .args(["io.balena.Copal1.Job", name])
         .output()
         .unwrap();
     stdout(&out).trim().to_owned()
@@ -369,6 +396,40 @@ fn a_job_of_a_client_is_shown_by_the_daemon() {
     until("its end", || property(&place, "State") == r#"s "cancelled""#);
 }
 
+/// The next one may begin before a follower of the first has looked.
+#[test]
+fn a_job_has_its_result_also_after_the_next_one_has_begun() {
+    if !can_run("a_job_has_its_result_also_after_the_next_one_has_begun") {
+        return;
+    }
+    let place = Place::with_systemd();
+    place.worker(WAITS);
+    let daemon = Daemon::start(&place);
+    let mut commit = std::process::Command::new("busctl");
+    commit.arg(format!("--address={}", place.address())).args(["call", "io.balena.Copal1"]);
+    commit.args(["/io/balena/Copal1", "io.balena.Copal1.Manager", "MarkGood"]);
+    let commit = commit.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    begun(&place);
+    let update = |place: &Place, next: u32| {
+        let out = place.run(&UPDATE);
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        assert!(place.at(&format!("run/copal/job-{next}.end")).exists());
+    };
+    signal(&daemon.0, Signal::SIGSTOP);
+    // `nsenter` stops with the program behind it, and lets that go on with itself.
+    let stat = format!("/proc/{}/stat", daemon.0.id());
+    until("it stands", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    place.put("run/go", "");
+    until("its end", || place.at("run/copal/job-1.end").exists());
+    update(&place, 2);
+    assert!(place.at("run/copal/job-1.end").exists() && place.at("run/copal/job-1.jsonl").exists());
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon.0.id().cast_signed()), Signal::SIGCONT).unwrap();
+    let out = wait(commit);
+    assert!(out.status.success(), "{}", stderr(&out));
+    update(&place, 3);
+    assert!(!place.at("run/copal/job-1.end").exists() && !place.at("run/copal/job-1.jsonl").exists());
+}
+
 #[test]
 fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
     if !can_run("a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon") {
@@ -387,14 +448,14 @@ fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
     let out = wait(child);
     assert!(stderr(&out).contains(BEGUN_HERE), "{}", stderr(&out));
     assert_eq!(property(&place, "State"), "");
-    // The next one has its number, and is shown.
+    // The next one has another number, and is shown.
     place.systemd.answer(Answer::Given);
     let child = place.start(&UPDATE);
     begun(&place);
-    until("it is on the bus", || property(&place, "State") == r#"s "running""#);
+    until("it is on the bus", || property_of(&place, 2, "State") == r#"s "running""#);
     place.put("run/go", "");
     assert_eq!(wait(child).status.code(), Some(0));
-    until("its end", || property(&place, "State") == r#"s "succeeded""#);
+    until("its end", || property_of(&place, 2, "State") == r#"s "succeeded""#);
 }
 
 #[test]
