@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs one command within a time limit, and ends everything that it has started when it ends.
 
-    step.py [--grace SECONDS] SECONDS COMMAND…
+    step.py [--grace SECONDS] [--hangup] SECONDS COMMAND…
 
-The exit code is that of the command; 124 after the limit; 128 and the signal's number where a signal ended it.
+--hangup: the command obeys SIGHUP, also below `nohup`. The exit code is that of the command; 124 after the limit; 128 and the signal's number where a signal ended it.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def end_all(grace: float) -> None:
     print(f"dev: cannot end: {left}", file=sys.stderr)
 
 
-def defaults() -> None:
+def defaults(hangup: bool) -> None:
     """Signals as a shell has them for what it starts in the foreground: in the background it ignores two, and so would the command."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    for number in [signal.SIGINT, signal.SIGQUIT] + [signal.SIGHUP] * hangup:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def ended(number: int, _: FrameType | None) -> None:
@@ -116,9 +116,11 @@ def ended(number: int, _: FrameType | None) -> None:
 
 def main() -> int:
     """Reads the command line."""
-    words, grace = sys.argv[1:], GRACE
+    words, grace, hangup = sys.argv[1:], GRACE, False
     if words[0] == "--grace":
         grace, words = float(words[1]), words[2:]
+    if words[0] == "--hangup":
+        hangup, words = True, words[1:]
     seconds, command = float(words[0]), words[1:]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signals = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
@@ -127,7 +129,7 @@ def main() -> int:
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            child = subprocess.Popen(command, preexec_fn=defaults)
+            child = subprocess.Popen(command, preexec_fn=lambda: defaults(hangup))
         except OSError as error:
             print(f"dev: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
             return 127

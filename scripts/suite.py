@@ -121,7 +121,8 @@ def run(
         return Outcome(program, 0, "", broken="no time was left for it")
     over = False
     with log.open("wb") as file:
-        step = [sys.executable, str(TOP / "scripts/step.py"), str(limit), str(executable), *arguments]
+        # Tests send it to the program, which obeys it unless it was ignored at its start.
+        step = [sys.executable, str(TOP / "scripts/step.py"), "--hangup", str(limit), str(executable), *arguments]
         environ = {**os.environ, **TIMED, **(environment or {})}
         status = subprocess.run(step, cwd=TOP, env=environ, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
         over = status == 124

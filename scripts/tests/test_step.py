@@ -43,6 +43,11 @@ class Step(unittest.TestCase):
         ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *STEP, "60", "sh", "-c", "kill -INT $$"]
         self.assertEqual(subprocess.run(ignoring, timeout=LONG, check=False).returncode, 130)
 
+    def test_below_nohup_a_command_obeys_a_hangup_where_that_is_asked_for(self) -> None:
+        for words, expected in (["--hangup"], 129), ([], 0):
+            ignoring = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *STEP, *words, "60", "sh", "-c", "kill -HUP $$"]
+            self.assertEqual(subprocess.run(ignoring, timeout=LONG, check=False).returncode, expected)
+
     def test_the_limit_ends_what_has_left_the_session_too(self) -> None:
         done = self.run_step("1", f"setsid sleep {self.mark} & (setsid sleep {self.mark} &) ; sleep {self.mark}")
         self.assertEqual(done.returncode, 124)

@@ -109,6 +109,14 @@ fn what_cannot_be_determined_is_not_guessed() {
     active(&mut t, "179:2");
     inactive(&mut t, "179:2");
     refused(&t, Code::SlotSame, "the same device");
+    // Two volumes of one partition.
+    let mut t = machine();
+    for (name, dev, label) in [("dm-0", "253:0", "resin-rootA"), ("dm-1", "253:1", "resin-rootB")] {
+        t.mapped(name, dev, GIB, label, "CRYPT-LUKS2-0-x").stack("mmcblk0p2", name);
+    }
+    active(&mut t, "253:0");
+    inactive(&mut t, "253:1");
+    refused(&t, Code::SlotSame, "the same device");
     let mut t = machine();
     t.udev("179:3", &[("ID_FS_LABEL", "resin-rootA")]);
     active(&mut t, "179:2");

@@ -99,6 +99,10 @@ fn phases_show_as_they_are() {
     t.file("/mnt/boot/bootcount.env", "bootcount=4\n\0");
     let s = status(&t);
     assert_eq!((&s["boot"]["exceeded"], &s["next"]), (&true.into(), &"A".into()), "{s}");
+    // The bootloader falls back without a trial, too.
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=0\n");
+    assert_eq!(status(&t)["next"], "A");
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=1\n");
     t.file("/mnt/state/copal/rollback", r#"{"target":"A","kind":"health"}"#);
     t.file("/mnt/state/copal/bootfiles", r#"{"transaction":"t","owner":"B"}"#);
     t.file("/mnt/state/rollback-health-triggered", "");

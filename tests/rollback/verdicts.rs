@@ -1,15 +1,20 @@
 //! What becomes of a trial.
 
+use std::cell::RefCell;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use copal::boot_state;
 use copal::error::Code;
 use copal::slot::Slot;
 use copal::state::files::{CommitDue, RollbackRecord, Trial};
 use copal::state::history::{self, CheckResult, Event, Why};
 use copal::state::phase::Phase;
+use copal::sys::crash_point;
 use copal::update::lock::{Lock, Work};
 
 use crate::rig::{Told, on_trial};
@@ -209,6 +214,47 @@ fn boot_files_that_differ_are_deployed_again_with_the_commit() {
     assert!(!rig.has("copal/bootfiles"));
 }
 
+/// Without the record a loop of restarts would never end.
+#[test]
+fn a_count_of_resets_that_cannot_be_written_keeps_the_boot_count() {
+    for told in Told::ALL {
+        let rig = on_trial(told);
+        rig.count(2);
+        rig.health.replace(vec![false]);
+        rig.old_hooks.set(false);
+        rig.old_boot_files.set(false);
+        let full = crash_point::arm(|_, path| {
+            let is_it = path.ends_with("copal/trial");
+            if is_it { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        });
+        rig.health().unwrap_err();
+        drop(full);
+        assert_eq!(rig.selection(), (Slot::B, true, 2), "{told:?}: the count goes on");
+    }
+}
+
+/// A power cut between the two must not cost the commit hooks.
+#[test]
+fn commit_hooks_are_due_before_the_selection_is_for_good() {
+    for told in Told::ALL {
+        let rig = on_trial(told);
+        rig.count(1);
+        // At each change: whether the hooks are due, once the selection is no trial any more.
+        let (paths, due) = (rig.paths(), Rc::new(RefCell::new(Vec::new())));
+        let seen = due.clone();
+        let armed = crash_point::arm(move |_, _| {
+            let selection = boot_state::detect(&paths).and_then(|backend| backend.read());
+            if selection.is_ok_and(|s| !s.upgrade_available) {
+                seen.borrow_mut().push(CommitDue::read(&paths).unwrap().is_some());
+            }
+            Ok(())
+        });
+        rig.health().unwrap();
+        drop(armed);
+        assert_eq!(due.borrow().first(), Some(&true), "{told:?}");
+    }
+}
+
 #[test]
 fn damaged_records_are_removed_at_boot_and_block_nothing() {
     let rig = on_trial(Told::Uboot);
@@ -313,7 +359,7 @@ fn records_that_a_shell_release_has_left_are_not_taken_for_those_of_the_next_upd
 #[test]
 fn a_verdict_waits_for_the_holder_of_the_lock() {
     let rig = on_trial(Told::Uboot);
-    let lock = std::cell::RefCell::new(None);
+    let lock = RefCell::new(None);
     let waited = std::cell::Cell::new(0);
     let mut platform = rig.platform();
     platform.wait = Box::new(|_| {

@@ -266,7 +266,9 @@ fn a_verdict_is_reported_with_its_reason() {
 fn rollbacks_from_one_release_are_counted() {
     let t = device();
     let other = Record { from: side(Slot::B, "5.9.0"), ..rolled_back() };
-    keep(&t, &[rolled_back(), other, rolled_back(), small(1), rolled_back()]);
+    // One that failed has left the release running.
+    let failed = Record { event: Event::RollbackFailed, ..rolled_back() };
+    keep(&t, &[rolled_back(), other, failed, rolled_back(), small(1), rolled_back()]);
     assert_eq!(json(&t, &[])["rollbacks"], 3);
     assert!(copal(&t, &[]).contains("         3 rollbacks from this release are known\n"));
 }
