@@ -19,6 +19,6 @@ fuzz() {
     seeds=
     [ ! -d "fuzz/seeds/$1" ] || seeds=fuzz/seeds/$1
     # shellcheck disable=SC2086 # one word or none
-    check "fuzz $1" run $((FUZZ + 120)) "$fuzzers/$triple/release/$1" -max_total_time=$FUZZ -print_final_stats=1 \
+    check "fuzz $1" run $((FUZZ + 120)) "$fuzzers/$triple/release/$1" -max_total_time=$FUZZ -verbosity=0 -print_final_stats=1 \
         -artifact_prefix="$fuzzers/artifacts/$1-" "$fuzzers/corpus/$1" $seeds
 }
