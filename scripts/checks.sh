@@ -50,7 +50,7 @@ lint() {
     check "words of the glossary" run 60 python3 scripts/words.py
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* recipes/pin recipes/check-layer
-    check "the tests of ./dev itself" run 120 python3 -B -m unittest discover -s scripts/tests -t scripts
+    check "the tests of ./dev itself" unit_tests scripts/tests scripts
     say "clippy"
     check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
     say "what virtual boards start with"
@@ -125,12 +125,12 @@ coverage() {
     result note "line coverage: $covered"
 }
 
-# farm_unit_tests: the farm's own.
-farm_unit_tests() {
+# unit_tests FOLDER TOP: tests in Python of the farm, or of ./dev itself; what they skip is not run.
+unit_tests() {
     status=0
-    run 600 python3 -B -m unittest discover -v -s qemu/farm/tests -t qemu/farm >"$TMP/farm-tests" 2>&1 || status=$?
-    sed -n "s/^.* skipped [\"']not run: \(.*\)[\"']$/\1/p" "$TMP/farm-tests" | while read -r why; do result not-run "$why"; done
-    [ "$status" -eq 0 ] || cat "$TMP/farm-tests"
+    run 600 python3 -B -m unittest discover -v -s "$1" -t "$2" >"$TMP/unit-tests" 2>&1 || status=$?
+    sed -n "s/^.* skipped [\"']not run: \(.*\)[\"']$/\1/p" "$TMP/unit-tests" | while read -r why; do result not-run "$why"; done
+    [ "$status" -eq 0 ] || cat "$TMP/unit-tests"
     return "$status"
 }
 

@@ -60,9 +60,18 @@ run() {
     fi
 }
 
+# alone: ends where another command runs the tests of this checkout: each undoes what tests have left here when it ends.
+TESTS_RUN_HERE=
+alone() {
+    mkdir -p target
+    exec 9>target/tests.lock
+    flock -n 9 || fail "another ./dev test or prove runs in this checkout: wait for its end"
+    TESTS_RUN_HERE=yes
+}
+
 # tidy: undoes what a test that was killed has left: loop devices over files of this checkout, and mounts in it.
 tidy() {
-    [ "$(id -u)" -eq 0 ] || return 0
+    [ -n "$TESTS_RUN_HERE" ] && [ "$(id -u)" -eq 0 ] || return 0
     for file in /sys/block/loop*/loop/backing_file; do
         case $(cat "$file" 2>/dev/null) in
             "$TOP"/target/* | "$TMP"/*)
