@@ -1,7 +1,7 @@
 //! The D-Bus service `io.balena.Copal1`.
 //!
 //! The service writes nothing to the device. Each job is a unit of systemd, which depends neither on its client nor on the service nor on
-//! the bus: the service starts jobs for its callers, and shows every job, also those of clients.
+//! the bus: the service starts jobs for its callers, and shows every job, whether it or a client has started it.
 
 mod callers;
 pub mod client;

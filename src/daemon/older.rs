@@ -6,7 +6,7 @@ use std::io;
 use super::unit::Files;
 use crate::config::paths::Paths;
 
-/// Removes those of jobs before `id`.
+/// Removes the files of jobs with a lower number than `id`.
 pub(super) fn remove(paths: &Paths, id: u32) {
     let entries = match fs::read_dir(paths.run_files()) {
         Ok(entries) => entries,

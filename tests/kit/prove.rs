@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-/// Numbers that made a test fail once: their samples are tried in every run.
+/// Seeds with which a test has failed before: their samples are tried in every run.
 const KEPT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/seeds.tsv"));
 
 /// Whether all cases of this part are to be tried. `./dev prove` sets this.
@@ -25,7 +25,7 @@ pub fn seed() -> u64 {
     std::env::var("COPAL_SEED").map_or(0, |n| n.parse().expect("COPAL_SEED is a number"))
 }
 
-/// The seeds of a test's samples: that of this run, and those at which it failed once.
+/// The seeds of a test's samples: the seed of this run, and each seed with which the test has failed before.
 fn seeds(test: &str) -> Vec<u64> {
     let kept = KEPT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'));
     let kept = kept.filter(|(name, _)| *name == test);
@@ -71,7 +71,7 @@ pub fn is_drawn(part: &str, group: &[&str], test: &str, few: usize) -> bool {
     }
     let mut order = group.to_vec();
     random(part, seed()).shuffle(&mut order);
-    // One that failed once always runs.
+    // A test that has failed before always runs.
     let drawn = order.iter().take(few).any(|name| *name == test) || seeds(test).len() > 1;
     let what = if drawn { "drawn from" } else { "left to" };
     eprintln!("{what} prove: {part}: {test}; COPAL_SEED={} draws the same", seed());

@@ -1,7 +1,7 @@
 //! An update as a job of its own, which the client follows.
 //!
-//! A lost connection ends the programs that were started over it, but not a unit of systemd. Where there is no systemd, or it must not do
-//! it, the update runs in this process. Once systemd may have started the job, the update never runs here.
+//! A lost connection ends the programs that were started over it, but not a unit of systemd. Where systemd does
+//! not run, or the caller's place or `--no-daemon` forbids a job, the update runs in this process. Once systemd may have started the job, the update never runs here.
 
 mod follow;
 mod place;

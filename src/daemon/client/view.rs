@@ -30,7 +30,7 @@ pub(super) fn failure(job: &JobState) -> Error {
     error.with_effect(Effect::named(&failure.effect).unwrap_or(Effect::Written))
 }
 
-/// Shows the job's progress as that of an update in this process.
+/// Shows the job's progress like the progress of an update in this process.
 pub(super) struct View<'a> {
     progress: &'a dyn Progress,
     stage: Option<Stage>,

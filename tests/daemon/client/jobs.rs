@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
 use crate::kit::systemd::Answer;
 
-/// Of what an update in this process says here, where there are no slots.
+/// A part of the error that an update in this process reports here, where there are no slots.
 pub const BEGUN_HERE: &str = "/mnt/sysroot";
 
 const INSTALLED: &str =

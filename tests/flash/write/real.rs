@@ -69,7 +69,8 @@ impl Medium for Flipping<'_> {
     }
 }
 
-/// The disk for us alone. What a test in another thread starts has every open file until it runs its program: that of the round before, too.
+/// Opens the disk exclusively. A process that a test in another thread forks inherits every open file until it executes its program, also the
+/// device of the last round.
 fn exclusive(node: &Path) -> Device {
     let start = Instant::now();
     loop {
