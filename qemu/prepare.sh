@@ -2,7 +2,10 @@
 # Gets everything that the virtual machines of tests/guest need into one folder: QEMU, a kernel with its modules, a small
 # userland, a Debian system. Nothing is installed on this machine, and only the last step needs root.
 #
-#   usage: prepare.sh FOLDER
+#   usage: prepare.sh FOLDER [PART…]
+#
+# Without parts it makes all: those for amd64, those for arm64, and debian and system, which only the tests use. small is made of kernel, and
+# system of debian and small.
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
 # suite this machine runs, the guests are the same: the kernel and the systems are Debian 12's, and QEMU is Debian 13's
@@ -10,17 +13,17 @@
 # its recipe changes.
 set -eu
 
-TOP=${1:?usage: prepare.sh FOLDER}
+TOP=${1:?usage: prepare.sh FOLDER [PART…]}
+shift
 HERE=$(cd "$(dirname "$0")" && pwd)
 MIRROR=${COPAL_DEBIAN_MIRROR:-http://deb.debian.org}
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 SUITE=bookworm
 QEMU_SUITE=trixie
 
-QEMU_PACKAGES='qemu-system-x86 qemu-system-arm'
 # What the boards start with: OVMF and GRUB on amd64, U-Boot on arm64. OVMF is QEMU's suite's, which starts in less than
 # half the time.
-FIRMWARE_PACKAGES='grub-efi-amd64-bin grub-common u-boot-qemu'
+GRUB_PACKAGES='grub-efi-amd64-bin grub-common'
 SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup'
 # What builds a kernel module. It runs in a chroot: the kernel's build goes with this compiler only.
 BUILD_PACKAGES='kmod make dash coreutils sed grep mawk findutils diffutils bash'
@@ -114,6 +117,20 @@ unpack() {
     [ "${to#/}" = "$to" ] || ln -sf "..$to" "$loader"
 }
 
+# fetch PACKAGE…: them and all they depend on, into $TOP/debs. Says how much that is, and from time to time how much is there.
+fetch() {
+    mb=$(apt-get -q -q -y install --print-uris "$@" | awk '{ bytes += $3 } END { printf "%d", (bytes + 999999) / 1000000 }')
+    note "$name: fetching $mb MB of packages"
+    apt-get -q -q -y -o Dir::Cache::archives="$TOP/debs" install --download-only "$@" &
+    fetching=$! looks=0
+    while kill -0 "$fetching" 2>/dev/null; do
+        sleep 0.2
+        looks=$((looks + 1))
+        [ $((looks % 75)) -ne 0 ] || note "$name: $(du -sm "$TOP/debs" | cut -f1) of $mb MB are there"
+    done
+    wait "$fetching" || die "cannot fetch $*"
+}
+
 # tree NAME PACKAGE…: these packages and all they depend on, unpacked below $TOP/NAME.new; no maintainer's script runs.
 # Options of apt may stand before the packages.
 tree() {
@@ -121,7 +138,7 @@ tree() {
     shift
     rm -rf "$TOP/$name.new" "$TOP/debs"
     mkdir -p "$TOP/debs/partial"
-    apt-get -q -q -y -o Dir::Cache::archives="$TOP/debs" install --download-only "$@" || die "cannot fetch $*"
+    fetch "$@"
     unpack "$TOP/$name.new" "$TOP/debs"/*.deb
     # shellcheck disable=SC2016 # dpkg's variables
     for deb in "$TOP/debs"/*.deb; do dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb"; done >"$TOP/$name.new/packages"
@@ -155,13 +172,25 @@ part() {
     note "$1: made in $(($(date +%s) - started)) s"
 }
 
-make_qemu() {
+# qemu NAME PACKAGE PROGRAM: below $TOP/NAME.new.
+qemu() {
     own_apt "$QEMU_SUITE"
-    # shellcheck disable=SC2086 # a list of words
-    tree qemu -t "$QEMU_SUITE-backports" $QEMU_PACKAGES
-    in_tree "$TOP/qemu.new" usr/bin/qemu-system-aarch64 --version >/dev/null || die "this QEMU for arm64 does not start"
-    version=$(in_tree "$TOP/qemu.new" usr/bin/qemu-system-x86_64 --version) || die "this QEMU does not start"
+    tree "$1" -t "$QEMU_SUITE-backports" "$2"
+    version=$(in_tree "$TOP/$1.new" "usr/bin/$3" --version) || die "this $3 does not start"
     note "$(echo "$version" | sed -n 1p)"
+}
+
+make_qemu() { qemu qemu qemu-system-x86 qemu-system-x86_64; }
+make_qemu_arm64() { qemu qemu_arm64 qemu-system-arm qemu-system-aarch64; }
+
+# has NAME FILE…: fails where a package does not have what is expected of it.
+has() {
+    for dir in doc locale man info lintian maven-repo gcc; do rm -rf "$TOP/$1.new/usr/share/$dir"; done
+    at=$TOP/$1.new/usr
+    shift
+    for file in "$@"; do
+        [ -s "$at/$file" ] || die "no $file in its package"
+    done
 }
 
 # The boards' firmware: the packages unpacked as they are, without what no board starts with.
@@ -172,20 +201,22 @@ make_firmware() {
     (cd "$TOP/ovmf.new" && apt-get -q -q download ovmf) || die "cannot fetch ovmf"
     own_apt "$SUITE"
     # shellcheck disable=SC2086 # a list of words
-    tree firmware $FIRMWARE_PACKAGES
+    tree firmware $GRUB_PACKAGES
     unpack "$TOP/firmware.new" "$TOP/ovmf.new"/*.deb
     # shellcheck disable=SC2016 # dpkg's variables
     dpkg-deb -W --showformat '${Package} ${Version}\n' "$TOP/ovmf.new"/*.deb >>"$TOP/firmware.new/packages"
     rm -rf "$TOP/ovmf.new"
-    for dir in "$TOP/firmware.new/usr/lib/u-boot"/*; do
+    in_tree "$TOP/firmware.new" usr/bin/grub-mkimage --version >/dev/null || die "this grub-mkimage does not start"
+    has firmware share/OVMF/OVMF_CODE_4M.fd share/OVMF/OVMF_VARS_4M.fd lib/grub/x86_64-efi/linux.mod
+}
+
+make_firmware_arm64() {
+    own_apt "$SUITE"
+    tree firmware_arm64 u-boot-qemu
+    for dir in "$TOP/firmware_arm64.new/usr/lib/u-boot"/*; do
         [ "${dir##*/}" = qemu_arm64 ] || rm -rf "$dir"
     done
-    for dir in doc locale man info lintian maven-repo gcc; do rm -rf "$TOP/firmware.new/usr/share/$dir"; done
-    in_tree "$TOP/firmware.new" usr/bin/grub-mkimage --version >/dev/null || die "this grub-mkimage does not start"
-    for file in lib/u-boot/qemu_arm64/u-boot.bin share/OVMF/OVMF_CODE_4M.fd share/OVMF/OVMF_VARS_4M.fd \
-        lib/grub/x86_64-efi/linux.mod; do
-        [ -s "$TOP/firmware.new/usr/$file" ] || die "no $file in its package"
-    done
+    has firmware_arm64 lib/u-boot/qemu_arm64/u-boot.bin
 }
 
 # kernel_package NAME ARCHITECTURE: Debian's kernel for it with its modules below $TOP/NAME.new; its release is in $release.
@@ -457,27 +488,40 @@ exec 9>"$TOP/prepare.lock"
 flock -w 600 9 || die "another preparation has been running for ten minutes"
 
 recipe=$(cat "$HERE/prepare.sh")
-part qemu "$recipe"
-part firmware "$recipe"
-# With the NOR flash's module as root only.
-part kernel "$recipe $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)"
-part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")"
-if [ "$(id -u)" -ne 0 ]; then
-    note "no kernel for arm64: made as root only"
-else
-    part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)"
-fi
-if [ "$(id -u)" -ne 0 ]; then
-    note "no systemd guest: made as root only"
-elif ! command -v mmdebstrap >/dev/null; then
-    note "no systemd guest: no mmdebstrap here"
-else
-    part debian "$SYSTEM_PACKAGES"
-    overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
-    part system "$recipe $overlay $(cat "$HERE/system.masked" "$TOP/debian/stamp" "$TOP/small/stamp")"
-fi
-for architecture in amd64 arm64; do
-    part "board_$architecture" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1"
+PARTS='qemu firmware kernel small board_amd64 qemu_arm64 firmware_arm64 kernel_arm64 board_arm64 debian system'
+[ $# -gt 0 ] || eval "set -- $PARTS"
+for wanted in "$@"; do
+    case " $PARTS " in *" $wanted "*) ;; *) die "no part '$wanted': there are $PARTS" ;; esac
+done
+for wanted in $PARTS; do
+    case " $* " in *" $wanted "*) ;; *) continue ;; esac
+    case $wanted in kernel_arm64 | debian | system)
+        if [ "$(id -u)" -ne 0 ]; then
+            note "no $wanted: made as root only"
+            continue
+        fi
+        ;;
+    esac
+    case $wanted in debian | system)
+        if ! command -v mmdebstrap >/dev/null; then
+            note "no $wanted: no mmdebstrap here"
+            continue
+        fi
+        ;;
+    esac
+    case $wanted in
+        # With the NOR flash's module as root only.
+        kernel) part kernel "$recipe $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)" ;;
+        small) part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")" ;;
+        kernel_arm64) part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)" ;;
+        board_*) part "$wanted" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
+        debian) part debian "$SYSTEM_PACKAGES" ;;
+        system)
+            overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
+            part system "$recipe $overlay $(cat "$HERE/system.masked" "$TOP/debian/stamp" "$TOP/small/stamp")"
+            ;;
+        *) part "$wanted" "$recipe" ;;
+    esac
 done
 rm -rf "$TOP"/apt-* "$TOP"/*.new
 note "ready in $TOP"

@@ -1,9 +1,10 @@
 """Packs a release archive: the program, everything that is installed with it, and what has to come along. Or the sources.
 
-    python3 scripts/pack.py --target TARGET --binary FILE [--pages FOLDER] --out FOLDER
+    python3 scripts/pack.py --target TARGET --binary FILE [--pages FOLDER | --without-pages] --out FOLDER
     python3 scripts/pack.py --source [--pages FOLDER] --out FOLDER
 
-Manual pages and completions are those that `./dev build` has made in target/dist, or those below --pages.
+Manual pages and completions are those that `./dev build` has made in target/dist, or those below --pages. --without-pages leaves them
+out, of the list of contents too.
 The same sources and program give the same bytes, wherever and by whomever they are packed. SOURCE_DATE_EPOCH is the time of everything
 in it, and without that the time of the last commit.
 """
@@ -97,20 +98,35 @@ def pages(made: Path) -> dict[str, tuple[bytes, int]]:
     return found
 
 
-def files(top: Path, target: str, binary: Path, made: Path, epoch: int) -> dict[str, tuple[bytes, int]]:
-    """What is in the archive, by name: bytes and mode. `made` has the manual pages and completions."""
+def is_page(row: Row) -> bool:
+    """Whether it is a manual page or a completion, or a link to one."""
+    return row.source.startswith(tuple(f"{name}/" for name in PAGES)) or row.path.startswith("/usr/share/man/")
+
+
+def without_pages(top: Path) -> bytes:
+    """The list of contents without them."""
+    dropped = {"\t".join(vars(row).values()) for row in contents(top) if is_page(row)}
+    return "".join(f"{line}\n" for line in (top / CONTENTS).read_text().splitlines() if line not in dropped).encode()
+
+
+def files(top: Path, target: str, binary: Path, made: Path | None, epoch: int) -> dict[str, tuple[bytes, int]]:
+    """What is in the archive, by name: bytes and mode. `made` has the manual pages and completions; without it there are none."""
     program = binary.read_bytes()
     version = third_party.crates(top, target)[0].version
-    held = {"copal": (program, 0o755)} | pages(made)
+    held = {"copal": (program, 0o755)}
+    if made:
+        held |= pages(made)
     for row in contents(top):
-        if row.kind == "file" and row.source not in held:
-            if row.source.startswith(tuple(f"{name}/" for name in PAGES)):
+        if row.kind == "file" and row.source not in held and (made or not is_page(row)):
+            if is_page(row):
                 raise Fault(f"{CONTENTS} names {row.source}, and {made} has none: run ./dev build")
             # Of a checkout's mode only what git knows counts: whether it may be run.
             mode = 0o755 if (top / row.source).stat().st_mode & 0o100 else 0o644
             held[row.source] = ((top / row.source).read_bytes(), mode)
     for name, source in ALONG.items():
         held[name] = ((top / source).read_bytes(), 0o755 if name.endswith(".sh") else 0o644)
+    if not made:
+        held["contents"] = (without_pages(top), 0o644)
     held["README"] = (README.format(version=version, target=target).encode(), 0o644)
     held["sbom.cdx.json"] = (third_party.bill(top, target, hashlib.sha256(program).hexdigest(), epoch), 0o644)
     for name, text in third_party.texts(top, target).items():
@@ -172,11 +188,15 @@ def main(words: list[str]) -> int:
     what.add_argument("--target", help="Rust's name of the target")
     what.add_argument("--source", action="store_true", help="pack the sources")
     parser.add_argument("--binary", type=Path, help="the program for the target")
-    parser.add_argument("--pages", type=Path, default=DIST, help="the folder of man/ and completions/")
+    from_where = parser.add_mutually_exclusive_group()
+    from_where.add_argument("--pages", type=Path, default=DIST, help="the folder of man/ and completions/")
+    from_where.add_argument("--without-pages", action="store_const", const=None, dest="pages", help="leave both out, of the program's archive")
     parser.add_argument("--out", required=True, type=Path, help="where the archive goes")
     given = parser.parse_args(words)
     if given.target and not given.binary:
         parser.error("--target needs --binary")
+    if given.source and not given.pages:
+        parser.error("the sources come with pages: a build for another machine cannot make them")
     try:
         epoch = commit_time(TOP)
         if given.source:

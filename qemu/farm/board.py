@@ -155,8 +155,8 @@ class Hardware:
     incoming: bool = False
 
 
-def firmware(path: str) -> Path:
-    """A file of the firmware: the name of its part of the prepared guests, then its path below it."""
+def prepared(path: str) -> Path:
+    """A file of the prepared guests: the name of its part, then its path below it."""
     name, _, rest = path.partition("/")
     at = place.part(name) / rest
     if not at.is_file():
@@ -164,11 +164,13 @@ def firmware(path: str) -> Path:
     return at
 
 
-def program(board_qemu: str, tree: Path) -> list[str]:
-    """QEMU with its own loader and libraries, which need not be those of this machine. It dies with who started it."""
+def program(qemu: str) -> list[str]:
+    """QEMU, named like the firmware, with its own loader and libraries, which need not be those of this machine. It dies with who started
+    it."""
+    tree = place.part(qemu.partition("/")[0])
     libraries = ":".join(str(tree / at) for at in ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"))
     argv = ["setpriv", "--pdeathsig", "KILL", "--", str(tree / "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries]
-    argv.append(str(tree / "usr/bin" / board_qemu))
+    argv.append(str(prepared(qemu)))
     for data in ("usr/share/qemu", "usr/share/seabios"):
         argv += ["-L", str(tree / data)]
     return argv

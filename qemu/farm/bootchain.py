@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -178,9 +179,12 @@ def init_binary(arch: str) -> Path:
     """Builds `qemu/init` for an architecture, unless it is built."""
     target = f"{arch}-unknown-linux-musl"
     crate = QEMU / "init"
-    # Flags for coverage, or another toolchain, are for copal.
+    # Flags for coverage, or another toolchain, are for copal. The toolchain is named, so that rustup adds nothing that a build does not need.
     kept = ("CARGO_HOME", "RUSTUP_HOME")
     env = {key: value for key, value in os.environ.items() if key in kept or not key.startswith(("CARGO_", "RUST"))}
+    channel = re.search(r'^channel *= *"(.*)"', (QEMU.parent / "rust-toolchain.toml").read_text(), re.MULTILINE)
+    assert channel
+    env["RUSTUP_TOOLCHAIN"] = channel[1]
     command = ["cargo", "build", "--quiet", "--release", "--locked", "--target", target]
     subprocess.run(command, cwd=crate, env=env, check=True, timeout=600)
     return crate / "target" / target / "release" / "hostapp-init"

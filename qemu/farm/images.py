@@ -27,6 +27,7 @@ from typing import Callable
 import bootchain
 import disk
 import hostapp
+import place
 from disk import MIB, Partition
 from hostapp import Layer
 from tree import Fault, Tree, file_digest
@@ -85,9 +86,6 @@ MEDIUM = ("copal", "resin-init-flasher")
 #: What is installed with the program, and how.
 SHIPPED = [TOP / name for name in ("hooks", "systemd", "examples/pages.rs", "scripts/contents.tsv", "scripts/rootfs-install.sh",
                                    "scripts/pack.py")]
-
-#: Where `./dev build` makes the manual pages and completions. They follow from the program and from what makes them.
-DIST = Path(os.environ.get("COPAL_DIST") or TOP / "target/dist")
 
 #: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
 KEEP_SECONDS = 5 * 3600
@@ -188,6 +186,7 @@ class Cache:
             os.utime(at)
             return at
         began = time.monotonic()
+        note(f"{self.top.name}: making {name}")
         new.mkdir()
         try:
             build(new)
@@ -275,29 +274,29 @@ def modules(tree: Tree, guests: Path, board: Board, scratch: Path) -> None:
     kernel = bootchain.kernel_part(guests, board.machine)
     release = (kernel / "release").read_text().strip()
     known = bootchain.Modules(kernel)
-    place = scratch / "modules"
+    at = scratch / "modules"
     for line in (OS / "modules").read_text().splitlines():
         name, *only = line.split("#")[0].split() or [""]
         if not name or (only and board.arch not in only):
             continue
         for file in known.with_dependencies(name):
-            to = place / "lib/modules" / release / file.relative_to(known.top)
+            to = at / "lib/modules" / release / file.relative_to(known.top)
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, to)
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
-        shutil.copyfile(known.top / name, place / "lib/modules" / release / name)
+        shutil.copyfile(known.top / name, at / "lib/modules" / release / name)
     small = guests / "small"
     disk.run([small / "lib64/ld-linux-x86-64.so.2", "--argv0", "depmod", "--library-path", small / "lib/x86_64-linux-gnu",
-              small / "bin/kmod", "-b", place, release], "list the kernel's modules")
+              small / "bin/kmod", "-b", at, release], "list the kernel's modules")
     for name in ("modules.alias", "modules.dep", "modules.symbols", "modules.builtin.alias.bin"):
-        (place / "lib/modules" / release / name).unlink(missing_ok=True)
+        (at / "lib/modules" / release / name).unlink(missing_ok=True)
     loaded = Tree()
-    loaded.copy(place / "lib")
+    loaded.copy(at / "lib")
     # What is in a temporary folder has to be in memory when that goes.
     for path, data in list(loaded.files()):
         loaded.file(path, data, 0o644)
     tree.put(loaded, "usr/lib")
-    shutil.rmtree(place)
+    shutil.rmtree(at)
 
 
 def system(guests: Path, board: Board, scratch: Path) -> Tree:
@@ -333,12 +332,18 @@ def os_release(board: Board, version: str) -> str:
             f'PRETTY_NAME="board {board.name} {version}"\nMACHINE="{board.name}"\nSLUG="{board.name}"\n')
 
 
+def has_pages(copal: Path) -> bool:
+    """Whether manual pages were made beside that binary: ./dev build makes them there, ./dev demo makes none."""
+    return (copal.parent / "man").is_dir()
+
+
 def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Path) -> Path:
     """A folder with copal installed in it: packed as a release is, and unpacked as a board without Yocto does."""
     root = Path(tempfile.mkdtemp(dir=scratch))
     archives = scratch / "archives"
+    pages = ["--pages", copal.parent] if has_pages(copal) else ["--without-pages"]
     disk.run([sys.executable, "-B", TOP / "scripts/pack.py", "--target", f"{board.machine}-unknown-linux-musl", "--binary", copal,
-              "--pages", DIST, "--out", archives], "pack a release of copal")
+              *pages, "--out", archives], "pack a release of copal")
     (archive,) = archives.glob("*.tar.zst")
     disk.run(["sh", TOP / "scripts/rootfs-install.sh", archive, root, *packages], f"install {archive.name}")
     shutil.rmtree(archives)
@@ -565,11 +570,11 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
     for binary in (copal, runs_here):
         if not binary.is_file():
             raise Fault(f"no {binary}: run ./dev build")
-    kernel = {"amd64": "kernel", "arm64": "kernel_arm64"}[arch]
+    kernel, firmware = {"amd64": ("kernel", "firmware"), "arm64": ("kernel_arm64", "firmware_arm64")}[arch]
     store = Cache(cache / arch)
     try:
         own, its_kernel = sources(*OWN), part(guests, kernel)
-        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, "firmware")],
+        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware)],
                           lambda to: boot_parts(guests, board, to))
 
         def make_base(to: Path) -> None:
@@ -588,13 +593,13 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
                 for name in RELEASES:
                     make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
 
-        inputs = [own, boot.name, sources(OS / "hostapp", *SHIPPED), file_digest(copal)]
+        inputs = [own, boot.name, sources(OS / "hostapp", *SHIPPED), file_digest(copal), str(has_pages(copal))]
         layers = store.make("layers", inputs, make_layers)
         whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
                            lambda to: make_disk(guests, board, boot, base, layers, runs_here, to))
         releases = store.make("releases", [own, base.name, layers.name],
                               lambda to: make_releases(board, base, layers, to))
-        files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, "firmware")],
+        files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, firmware)],
                            lambda to: loaders(guests, board, to))
         medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)],
                             lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to))
@@ -612,10 +617,10 @@ def main(words: list[str]) -> int:
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where images are kept")
     parser.add_argument("--copal", type=Path, help="the static binary for that board")
     given = parser.parse_args(words)
-    copal = given.copal or TOP / "target/dist" / f"copal-{BOARDS[given.arch].machine}"
+    copal = given.copal or place.binary(BOARDS[given.arch].machine)
     try:
         made = build(given.arch, given.guests.resolve(), given.cache.resolve(), copal.resolve())
-    except (Fault, bootchain.MissingPart, ValueError, OSError, subprocess.SubprocessError) as error:
+    except (Fault, place.FarmError, bootchain.MissingPart, ValueError, OSError, subprocess.SubprocessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     for key, value in dataclasses.asdict(made).items():

@@ -125,7 +125,7 @@ class Machine:
             raise FarmError("ended by a signal")
         for name in ("qmp", "agent", "console"):
             (self.sockets / name).unlink(missing_ok=True)
-        argv = boards.program(self.board.qemu, place.part("qemu"))
+        argv = boards.program(self.board.qemu)
         argv += boards.arguments(self.board, self.hardware, self.accelerator)
         (self.folder / "command").write_text("\n".join(argv) + "\n")
         self.resets_seen = 0
@@ -399,7 +399,7 @@ def accelerator(arch: str) -> str:
 
 def kvm_works(seconds: float = 10) -> bool:
     """Boots a kernel that finds no root, panics and restarts: that needs timers, memory and devices to work."""
-    argv = boards.program("qemu-system-x86_64", place.part("qemu")) + [
+    argv = boards.program("qemu/usr/bin/qemu-system-x86_64") + [
         *("-machine", "q35", "-accel", "kvm", "-cpu", "max", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot"),
         *("-serial", "stdio", "-kernel", str(place.part("kernel") / "vmlinuz"), "-append", "console=ttyS0 panic=-1"),
     ]

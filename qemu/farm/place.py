@@ -76,8 +76,11 @@ def need_space(boards: int) -> None:
 
 
 def binary(arch: str) -> Path:
-    """The static binary under test for that processor; one that is still being built is waited for."""
+    """The static binary under test for that processor: that of ./dev build, or else that of ./dev demo. One that is still being built is
+    waited for."""
     at = Path(os.environ.get("COPAL_DIST") or TOP / "target/dist") / f"copal-{arch}"
+    if "COPAL_DIST" not in os.environ and not at.is_file() and (of_demo := TOP / "target/demo" / at.name).is_file():
+        return of_demo
     while BESIDE and BESIDE[0].exists() and not at.is_file() and not STOPPED.is_set():
         time.sleep(1)
     if not at.is_file():

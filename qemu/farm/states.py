@@ -101,7 +101,7 @@ def key(board: Board, accelerator: str) -> str:
     """Of everything that the states of a board come from."""
     built = Images.of(board.name)
     here = Path(__file__).resolve().parent
-    parts = [board.text, board.disk, accelerator, (place.part("qemu") / "stamp").read_text()]
+    parts = [board.text, board.disk, accelerator, (place.part(board.qemu.partition("/")[0]) / "stamp").read_text()]
     parts += [identity(Path(path)) for path in (built.disk, built.releases)]
     parts += [(here / name).read_text() for name in SOURCES]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -137,9 +137,9 @@ def hardware(board: Board, at: Path, sockets: Path, live: bool) -> Hardware:
 
 def chips(board: Board, at: Path) -> None:
     """The firmware's flash and the eMMC as the factory delivers them."""
-    shutil.copyfile(boards.firmware(board.code), at / "flash0")
+    shutil.copyfile(boards.prepared(board.code), at / "flash0")
     if board.variables:
-        shutil.copyfile(boards.firmware(board.variables), at / "flash1")
+        shutil.copyfile(boards.prepared(board.variables), at / "flash1")
     if board.flash_size:
         # Holes where an erased flash has ones: no program reads what is not used.
         empty(at / "flash1", 0)

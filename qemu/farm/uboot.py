@@ -42,7 +42,7 @@ def boot_script(guests: Path, to: Path) -> Path:
 
 def firmware(guests: Path) -> Path:
     """Debian's U-Boot for QEMU's `virt`."""
-    path = guests / "firmware/usr/lib/u-boot/qemu_arm64/u-boot.bin"
+    path = guests / "firmware_arm64/usr/lib/u-boot/qemu_arm64/u-boot.bin"
     if not path.exists():
         raise BadFirmware(f"{path} is missing: run qemu/prepare.sh {guests}")
     return path

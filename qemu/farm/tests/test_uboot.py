@@ -33,7 +33,7 @@ class Files(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def with_firmware(self, data: bytes) -> Path:
-        at = self.folder / "firmware/usr/lib/u-boot/qemu_arm64"
+        at = self.folder / "firmware_arm64/usr/lib/u-boot/qemu_arm64"
         at.mkdir(parents=True)
         (at / "u-boot.bin").write_bytes(data)
         return self.folder
@@ -73,8 +73,8 @@ class Decisions(unittest.TestCase):
 
     def setUp(self) -> None:
         try:
-            self.guests = place.part("firmware").parent
-            self.qemu = place.part("qemu")
+            self.guests = place.part("firmware_arm64").parent
+            self.qemu = board.program("qemu_arm64/usr/bin/qemu-system-aarch64")
         except place.NotRun as error:
             self.skipTest(f"not run: {error}")
         folder = tempfile.TemporaryDirectory()
@@ -103,7 +103,7 @@ class Decisions(unittest.TestCase):
         words += ["-serial", f"file:{at}/console"]
         # It says what it decided, and starts again as there is no system.
         with place.guest_place():
-            process = subprocess.Popen([*board.program("qemu-system-aarch64", self.qemu), *words])
+            process = subprocess.Popen([*self.qemu, *words])
             try:
                 end = time.monotonic() + SECONDS
                 while "starting again" not in self.console():
