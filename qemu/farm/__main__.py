@@ -7,6 +7,7 @@ import os
 import queue
 import random
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -250,13 +251,19 @@ def shell(options: argparse.Namespace) -> int:
                 if not options.console:
                     talk("waiting for the system")
                     machine.ready(board.boot_seconds)
-                    device = f"/dev/{board.console}"
-                    machine.must(f"setsid -c bash -il <{device} >{device} 2>&1 &")
+                    # A board has a shell on its console. A second one would take half of the keys.
+                    console.sendall(greeting())
                 talk("control-] ends it, and the machine with it")
                 terminal(console)
         finally:
             machine.kill()
     return 0
+
+
+def greeting() -> bytes:
+    """What is typed first: a serial line does not know how large the terminal is. The shell answers with a prompt."""
+    size = shutil.get_terminal_size()
+    return f"stty rows {size.lines} cols {size.columns}\r".encode()
 
 
 def run_demo(options: argparse.Namespace) -> int:
@@ -265,7 +272,13 @@ def run_demo(options: argparse.Namespace) -> int:
     board = boards.load(scenario.boards[0])
     place.need_space(1)
     # What takes long and has nothing to show.
-    states.make(board, "blank", machines.accelerator(board.arch), speaker("demo"))
+    talk = speaker("demo")
+    talk("trying whether guests run with KVM here")
+    accelerator = machines.accelerator(board.arch)
+    talk("they do" if accelerator == "kvm" else "they do not: QEMU emulates the processor, which takes some minutes longer")
+    states.make(board, "blank", accelerator, talk)
+    if options.prepare:
+        return 0
     return demo.show(scenario, board, options.seed)
 
 
@@ -327,7 +340,7 @@ def main() -> int:
     at = commands.add_parser("shell", help="a shell in a board")
     at.add_argument("board")
     at.add_argument("--from", dest="state", default="running", help=f"the state it begins in: {', '.join(scenarios.STATES)} (running)")
-    at.add_argument("--console", action="store_true", help="only the console: nothing is started on it")
+    at.add_argument("--console", action="store_true", help="its console from power-on, without waiting for the system")
     at.add_argument("--execute", "-c", help="this command instead of a shell")
     at.set_defaults(function=shell)
     at = commands.add_parser("images", help="make the images of boards")
@@ -335,6 +348,7 @@ def main() -> int:
     at.set_defaults(function=images)
     at = commands.add_parser("demo", help="install, update and rollback on one board, to watch")
     at.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    at.add_argument("--prepare", action="store_true", help="only make what it starts from")
     at.set_defaults(function=run_demo)
     at = commands.add_parser("tamper", help="prove that scenarios fail with a copal that breaks its promises (builds it)")
     at.add_argument("kind", nargs="*", choices=[[], *tamper.KINDS], help=f"without this promise: {', '.join(tamper.KINDS)}; each where nothing is said")

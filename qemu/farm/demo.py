@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
 
-import place
 import runner
 from board import Board
 from runner import Result
@@ -24,40 +24,58 @@ _DULL = re.compile(
 _PERCENT = re.compile(r"(\d+) ?%")
 
 
+# Seconds without a word after which the demo says what it waits for.
+QUIET = 15.0
+
+
 class Screen:
     """Prints whole lines, in one order."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.begun = time.monotonic()
+        self.begun = self.spoken = time.monotonic()
         self.terminal = sys.stdout.isatty()
-        self.width = shutil.get_terminal_size((200, 40)).columns
+        self.width = max(50, shutil.get_terminal_size((200, 40)).columns - 1)
         self.open = False
 
     def heading(self, text: str) -> None:
         """What happens now."""
-        with self.lock:
-            self.end_line()
-            at = int(time.monotonic() - self.begun)
-            print(f"\n{at // 60:2}:{at % 60:02}  {text}", flush=True)
+        at = int(time.monotonic() - self.begun)
+        self.print(f"\n{at // 60:2}:{at % 60:02}  ", " " * 7, text)
 
     def line(self, mark: str, text: str) -> None:
-        """A line of the board."""
+        """A line of the board, in as many lines as it takes; what it begins with decides where they begin."""
+        bare = text.lstrip()
+        first = f"       {mark} {' ' * (len(text) - len(bare))}"
+        self.print(first, " " * min(len(first) + 2, self.width // 2), bare)
+
+    def print(self, first: str, others: str, text: str) -> None:
+        """Text after what its first line and its other lines begin with."""
         with self.lock:
             self.end_line()
-            print(f"       {mark} {text[: max(40, self.width - 10)]}", flush=True)
+            wrapped = textwrap.wrap(
+                text, self.width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, replace_whitespace=False
+            )
+            print("\n".join(wrapped) or first.rstrip(), flush=True)
 
     def progress(self, text: str) -> None:
         """A bar that moves: on a terminal one line, elsewhere a line for every tenth."""
+        if not self.terminal:
+            self.line("|", text)
+            return
         with self.lock:
-            if self.terminal:
-                print(f"\r\x1b[K       | {text[: max(40, self.width - 10)]}", end="", flush=True)
-                self.open = True
-            else:
-                print(f"       | {text[: max(40, self.width - 10)]}", flush=True)
+            self.spoken = time.monotonic()
+            print(f"\r\x1b[K       | {text[: self.width - 9]}", end="", flush=True)
+            self.open = True
+
+    def waiting(self, what: str) -> None:
+        """Says what is waited for, where nothing has been said for a while."""
+        if time.monotonic() - self.spoken > QUIET:
+            self.line(" ", f"… {what}")
 
     def end_line(self) -> None:
         """Leaves the line of a bar."""
+        self.spoken = time.monotonic()
         if self.open:
             print(flush=True)
             self.open = False
@@ -73,6 +91,8 @@ class Console(threading.Thread):
         self.at = 0
         self.ended = threading.Event()
         self.tenth = -1
+        # The step that runs, and since when.
+        self.step = ("", 0.0)
 
     def follow(self, path: Path) -> None:
         """From now on this file, from its end."""
@@ -84,6 +104,8 @@ class Console(threading.Thread):
         rest = b""
         while not self.ended.is_set():
             time.sleep(0.1)
+            step, begun = self.step
+            self.screen.waiting(f"{step}: {time.monotonic() - begun:.0f} s so far")
             if self.path is None or not self.path.exists():
                 continue
             with self.path.open("rb") as file:
@@ -129,6 +151,7 @@ class Demo(runner.Run):
         for comment in self.comments.get(step.number, []):
             self.screen.heading(comment)
         self.screen.line(">", step.text)
+        self.pump.step = (step.text, time.monotonic())
         before = self.last
         super().do(step)
         if self.machine is not None:
@@ -164,5 +187,5 @@ def show(scenario: Scenario, board: Board, seed: int) -> int:
         print(result.why, file=sys.stderr)
         print(f"demo: {result.state}", file=sys.stderr)
         return 1
-    print(f"demo: all steps succeeded, in {result.seconds:.0f} s on {board.name} ({place.farm()})")
+    print(f"demo: all steps succeeded on {board.name}, in {result.seconds:.0f} s")
     return 0
