@@ -148,17 +148,17 @@ farm_begins() {
     left=$((DEADLINE - FARM_BEGAN - 60))
     python3 -B scripts/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
         --seed "$seed" >"$FARM_LOG" 2>&1 &
-    FARM=$!
+    BACKGROUND=$!
 }
 
 # farm_ends: shows what the farm has done and does.
 farm_ends() {
     say "scenarios on virtual boards"
     rm "$BESIDE"
-    tail -n +1 -f --pid="$FARM" "$FARM_LOG"
+    tail -n +1 -f --pid="$BACKGROUND" "$FARM_LOG"
     farm_status=0
-    wait "$FARM" || farm_status=$?
-    FARM=
+    wait "$BACKGROUND" || farm_status=$?
+    BACKGROUND=
     result step "$(($(date +%s) - FARM_BEGAN))" "scenarios on virtual boards, beside the others"
     grep -q '^farm result: ' "$FARM_LOG" || result failed "run of the board farm" "it ended with $farm_status: see $FARM_LOG"
 }

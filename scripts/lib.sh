@@ -32,14 +32,6 @@ fail() {
     exit 1
 }
 
-# In a chroot whose / is no mount point, no process can have mounts of its own. The tests and the virtual boards need that.
-need_mount_point() {
-    [ "$(id -u)" -eq 0 ] || return 0
-    why=$(LC_ALL=C unshare -m true 2>&1) || case $why in
-        *propagation*) fail "the / of this chroot is no mount point: before chroot, mount --bind FOLDER FOLDER" ;;
-    esac
-}
-
 # --- bounded steps ----------------------------------------------------------------------------------------------------
 
 # deadline MINUTES: for the whole command. Every step ends by then, however long it may take by itself.
@@ -104,95 +96,163 @@ tools_of() {
     case $1 in
         rust) echo curl:curl /etc/ssl/certs/ca-certificates.crt:ca-certificates cc:gcc /usr/include/stdio.h:libc6-dev ;;
         lint) echo shellcheck:shellcheck grub-script-check:grub-common python3:python3 git:git ;;
-        venv) echo /usr/share/doc/python3-venv:python3-venv ;;
+        venv) python3 -c 'import ensurepip, venv' 2>/dev/null || echo /usr/share/doc/python3-venv:python3-venv ;;
         test)
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
                 dash:dash /bin/busybox:busybox-static \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 git:git \
-                /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema \
-                dockerd:docker.io runc:runc docker-registry:docker-registry
+                /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema
             ;;
         # Each for a few tests, which say `not run:` without them.
         test-more)
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish \
                 journalctl:systemd systemd-analyze:systemd busctl:systemd gdbus:libglib2.0-bin
             ;;
-        # The virtual machines of tests/guest; everything else they need is fetched without being installed.
+        # What qemu/prepare.sh runs; everything else the virtual machines need is fetched without being installed.
         guest)
             echo mmdebstrap:mmdebstrap /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring \
                 setpriv:util-linux flock:util-linux xz:xz-utils
             ;;
-        # The virtual boards of qemu/farm: their images, and what looks into them.
+        # One virtual board of qemu/farm: its parts, its images, and what looks into them.
         board)
-            echo mkfs.vfat:dosfstools mcopy:mtools sfdisk:fdisk mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount \
-                unshare:util-linux setpriv:util-linux \
-                dockerd:docker.io runc:runc docker-registry:docker-registry python3:python3 zstd:zstd
+            echo /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring flock:util-linux xz:xz-utils \
+                mkfs.vfat:dosfstools mcopy:mtools sfdisk:fdisk mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount \
+                unshare:util-linux setpriv:util-linux python3:python3 zstd:zstd
             ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
-        storage-daemon) echo qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
-        # Likewise the engine's client, into one of its own.
-        engine-client) echo docker:docker-cli ;;
-        storage-daemon-12) echo qemu-storage-daemon:qemu-system-common ;;
+        storage-daemon) echo qemu-storage-daemon:qemu-system-common qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
+        # What the programs of need_engine need. None of these packages has a service.
+        engine) echo runc:runc "/lib/$(uname -m)-linux-gnu/libdevmapper.so.1.02.1:libdevmapper1.02.1" ;;
         rustup) echo rustup:rustup ;;
         fuzz) echo c++:g++ ;;
         release) echo python3:python3 zstd:zstd git:git cmp:diffutils ;;
         bench)
             echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
-                unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static \
-                dockerd:docker.io runc:runc docker-registry:docker-registry dbus-daemon:dbus-daemon
+                unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static dbus-daemon:dbus-daemon
             ;;
     esac
 }
 
-# need_tools GROUP…: installs the packages of missing commands, and leaves whatever is there as it is.
-need_tools() {
+# missing_of GROUP…: sets packages and commands to what is missing of these groups.
+missing_of() {
     packages='' commands=''
     for group in "$@"; do
         for pair in $(tools_of "$group"); do
             command=${pair%%:*} package=${pair#*:}
             ! there "$command" || continue
             case " $packages " in *" $package "*) ;; *) packages="$packages $package" ;; esac
-            commands="$commands $command"
+            case " $commands " in *" $command "*) ;; *) commands="$commands $command" ;; esac
         done
-    done
-    [ -n "$packages" ] || return 0
-    say "installing$packages (missing:$commands)"
-    command -v apt-get >/dev/null || fail "no apt-get here: install what provides$commands, then run this again"
-    sudo=''
-    if [ "$(id -u)" -ne 0 ]; then
-        { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; } ||
-            fail "no rights to install: run as root: apt-get install$packages"
-        sudo=sudo
-    fi
-    # shellcheck disable=SC2086 # lists of words
-    set -- $sudo env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3
-    # --no-upgrade and no --allow-downgrades: what is installed keeps its version.
-    # shellcheck disable=SC2086
-    if ! run 900 "$@" install --no-install-recommends --no-upgrade $packages; then
-        run 300 "$@" update || echo "dev: apt-get update failed; trying with the lists there are" >&2
-        run 900 "$@" install --no-install-recommends --no-upgrade $packages || fail "cannot install$packages"
-    fi
-    hash -r
-    for command in $commands; do
-        there "$command" || fail "$command is still missing after installing$packages"
     done
 }
 
-# want_tools GROUP…: the same, but goes on without them.
-want_tools() { (need_tools "$@") || echo "dev: going on without: some tests will say so" >&2; }
+# apt_get WORD…: Debian's own, without a question. What it says goes to a file; the last line of that is shown every 15 s.
+apt_get() {
+    # shellcheck disable=SC2086 # a word or none
+    run 900 $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 \
+        "$@" >"$TMP/apt" 2>&1 &
+    apt=$! looks=0
+    while kill -0 "$apt" 2>/dev/null; do
+        sleep 0.2
+        looks=$((looks + 1))
+        [ $((looks % 75)) -ne 0 ] || echo "   … $(tail -n 1 "$TMP/apt" | cut -c 1-75)"
+    done
+    wait "$apt"
+}
 
-# want_storage_daemon: qemu-storage-daemon, from whichever package has it.
-want_storage_daemon() {
-    want_tools storage-daemon
-    there qemu-storage-daemon || want_tools storage-daemon-12
+# new_lists: of the packages there are.
+new_lists() { apt_get update || echo "dev: apt-get update failed; trying with the lists there are" >&2; }
+
+# may_install: whether this user may; sets SUDO.
+may_install() {
+    SUDO=
+    [ "$(id -u)" -ne 0 ] || return 0
+    SUDO=sudo
+    command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
+}
+
+# install_missing: the packages of missing_of; what is installed keeps its version. False where a command is missing after that.
+install_missing() {
+    say "installing$packages (missing:$commands)"
+    ls /var/lib/apt/lists/*Packages* >/dev/null 2>&1 || new_lists
+    set -- install --no-install-recommends --no-upgrade
+    # shellcheck disable=SC2086 # a list of words
+    apt_get "$@" $packages || { new_lists && apt_get "$@" $packages; } || {
+        cat "$TMP/apt" >&2
+        return 1
+    }
+    hash -r
+    for command in $commands; do
+        there "$command" || { echo "dev: $command is still missing after installing$packages" >&2 && return 1; }
+    done
+}
+
+# need_tools GROUP… [-- GROUP…]: installs the packages of missing commands, and leaves whatever is there as it is. It goes on without
+# those of the groups after `--`. For who may not install it names all packages at once.
+need_tools() {
+    needed=
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        needed="$needed $1"
+        shift
+    done
+    [ $# -eq 0 ] || shift
+    # shellcheck disable=SC2086 # a list of words
+    missing_of $needed "$@"
+    [ -n "$packages" ] || return 0
+    command -v apt-get >/dev/null || fail "no apt-get here: install what provides$commands, then run this again"
+    all=$packages
+    # shellcheck disable=SC2086
+    missing_of $needed
+    if ! may_install; then
+        [ -z "$packages" ] || fail "packages are missing: as root, run: apt-get install$all"
+        echo "dev: some tests will say that they are not run; for them, as root, run: apt-get install$all" >&2
+        return 0
+    fi
+    [ -z "$packages" ] || install_missing || fail "cannot install$packages"
+    for group in "$@"; do
+        missing_of "$group"
+        [ -z "$packages" ] || install_missing || echo "dev: going on without$commands: some tests will say so" >&2
+    done
+}
+
+# fetch_unpacked FOLDER PACKAGE…: Debian packages without what they depend on, unpacked below FOLDER; nothing is installed.
+fetch_unpacked() {
+    to=$1
+    shift
+    mkdir -p "$to/debs"
+    set -- run 600 env -C "$to/debs" apt-get -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@"
+    "$@" || { may_install && new_lists && "$@"; } || return 1
+    for deb in "$to/debs"/*.deb; do dpkg-deb -x "$deb" "$to" || return 1; done
+    rm -rf "$to/debs"
+}
+
+# need_engine: a container engine, its client and a registry. Their packages would start services at each boot: what this machine does
+# not have of them is unpacked in the cache. The tools of the group `engine` have to be there.
+need_engine() {
+    engine=$CACHE/engine
+    PATH=$PATH:$engine/usr/sbin:$engine/usr/bin
+    missing=
+    for command in dockerd containerd docker docker-registry; do
+        there "$command" || missing="$missing $command"
+    done
+    [ -n "$missing" ] || return 0
+    say "fetching a container engine and a registry into $engine (missing:$missing)"
+    rm -rf "$engine" "$engine.new"
+    fetch_unpacked "$engine.new" docker.io containerd docker-registry || fail "cannot fetch docker.io, containerd and docker-registry"
+    # Since Debian 13 the client is in a package of its own.
+    [ -e "$engine.new/usr/bin/docker" ] || fetch_unpacked "$engine.new" docker-cli || fail "cannot fetch docker-cli"
+    mv "$engine.new" "$engine"
+    hash -r
+    for command in $missing; do
+        "$command" --version >/dev/null || fail "$command in $engine does not start"
+    done
 }
 
 # want_guests: what tests/guest needs, in the cache. Without it these tests say so.
 want_guests() {
-    want_tools guest
     say "guest preparation"
     export COPAL_GUESTS="$CACHE/guests"
     run 900 qemu/prepare.sh "$COPAL_GUESTS" || echo "dev: going on without guests: their tests will say so" >&2
@@ -204,6 +264,9 @@ TARGETS='x86_64-unknown-linux-musl aarch64-unknown-linux-musl armv7-unknown-linu
 
 # Targets without which there is no release. The others are built where rustup has them.
 REQUIRED='x86_64-unknown-linux-musl aarch64-unknown-linux-musl'
+
+# What rustup adds to the toolchain.
+COMPONENTS='clippy rustfmt llvm-tools'
 
 install_rustup() {
     host=$(uname -m)-unknown-linux-gnu
@@ -222,15 +285,15 @@ install_rustup() {
     need_tools rustup
 }
 
+# need_rust: the toolchain with COMPONENTS and TARGETS. The tools of the group `rust` have to be there.
 need_rust() {
-    need_tools rust
     command -v rustup >/dev/null || install_rustup
     # RUSTUP_AUTO_INSTALL=0 may be set: nothing is left to be installed on the side.
     if ! rustup toolchain list | grep -q "^$RUST-"; then
         say "installing Rust $RUST"
         run 900 rustup toolchain install "$RUST" --profile minimal --no-self-update || fail "cannot install Rust $RUST"
     fi
-    for component in clippy rustfmt llvm-tools; do
+    for component in $COMPONENTS; do
         rustup component list --toolchain "$RUST" --installed | grep -q "^$component" ||
             run 600 rustup component add --toolchain "$RUST" "$component" || fail "cannot install $component"
     done
@@ -262,14 +325,13 @@ need_cargo_tool() {
     (cd "$CACHE" && run 1500 cargo install --quiet --locked --root "$root" "$1@$2") || fail "cannot build $1 $2"
 }
 
-# need_oelint: the linter for recipes, from PyPI, once into the cache; sets OELINT_ADV to its path.
+# need_oelint: the linter for recipes, from PyPI, once into the cache; sets OELINT_ADV to its path. The tools of the group `venv` have to be there.
 need_oelint() {
     root=$CACHE/oelint-adv-$OELINT
     # shellcheck disable=SC2034 # used in checks.sh
     OELINT_ADV=$root/bin/oelint-adv
     [ ! -e "$root/complete" ] || return 0
     say "installing oelint-adv $OELINT (once)"
-    python3 -c 'import ensurepip, venv' 2>/dev/null || need_tools venv
     rm -rf "$root"
     mkdir -p "$CACHE"
     { run 120 python3 -m venv "$root" &&
@@ -294,9 +356,12 @@ remapped() {
     done
 }
 
-# static_cargo TARGET…: a release build. The flags in .cargo/config.toml count, not those of the caller.
+# The profile of static binaries.
+PROFILE=release
+
+# static_cargo TARGET…: a build of PROFILE. The flags in .cargo/config.toml count, not those of the caller.
 static_cargo() {
-    run 600 cargo fetch --quiet --locked || return 1
+    run 600 cargo fetch --locked || return 1
     # shellcheck disable=SC2086 # a list of words
     remapped $BUILD_TARGETS >"$TMP/remapped.$1"
     # For the tests: what they build with it besides finds the crates built.
@@ -308,14 +373,14 @@ static_cargo() {
     done <"$COPAL_STATIC_CONFIG"
     run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
         -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
-        cargo build --release --locked --bin copal "$@"
+        cargo build --profile "$PROFILE" --locked --bin copal "$@"
 }
 
 # publish TARGET: puts its binary in place, and prints it with its size.
 publish() {
     mkdir -p "$DIST"
     to=$DIST/copal-${1%%-*}
-    cp "target/$1/release/copal" "$to.new" && mv "$to.new" "$to"
+    cp "target/$1/$PROFILE/copal" "$to.new" && mv "$to.new" "$to"
     printf '%s  %s bytes\n' "$to" "$(wc -c <"$to")"
 }
 
@@ -356,10 +421,9 @@ other_static() { static_cargo "$1" && publish "$1"; }
 # build_native: the static binary for this machine; sets COPAL to its path.
 build_native() {
     native=$(uname -m)-unknown-linux-musl
-    say "static release binary for this machine"
+    say "static binary for this machine, profile $PROFILE"
     static_cargo "$native" || fail "the build failed"
     publish "$native"
-    pages || fail "the manual pages cannot be made"
     # shellcheck disable=SC2034 # used in ./dev
     COPAL=$TOP/$DIST/copal-$(uname -m)
 }
@@ -368,8 +432,15 @@ TMP=$(mktemp -d "${TMPDIR:-/tmp}/copal-dev.XXXXXX")
 # What steps report, for the summary. A part of ./dev prove adds to that of its caller.
 export COPAL_RESULTS="${COPAL_RESULTS:-$TMP/results}"
 : >>"$COPAL_RESULTS"
-# What runs in the background: the scenarios of scripts/checks.sh. It ends its guests, and is killed where it does not.
-FARM=
-trap '[ -z "$FARM" ] || { kill "$FARM" || true; wait "$FARM" || true; }; tidy; rm -rf "$TMP"' EXIT
+# What runs in the background: the scenarios of scripts/checks.sh, which end their guests and are killed where they do not; for the demo, the
+# preparation of a virtual board.
+BACKGROUND=
+end_background() {
+    for one in $BACKGROUND; do
+        kill "$one" 2>/dev/null || true
+        wait "$one" || true
+    done
+}
+trap 'end_background; tidy; rm -rf "$TMP"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM

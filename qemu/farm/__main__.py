@@ -270,7 +270,7 @@ def run_demo(options: argparse.Namespace) -> int:
     """Install, update and rollback, to watch."""
     scenario = scenarios.load(place.TOP / "qemu/demo.scenario", boards.names())
     board = boards.load(scenario.boards[0])
-    place.need_space(1)
+    place.need_space(1, place.DEMO_SPACE)
     # What takes long and has nothing to show.
     talk = speaker("demo")
     talk("trying whether guests run with KVM here")

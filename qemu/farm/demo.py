@@ -21,6 +21,8 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1
 _DULL = re.compile(
     r"^(\[ *\d+\.\d+\] |BdsDxe: |Loading |EFI stub: |error: no suitable video mode|Booting in blind mode|SELinux: |root@board:|\s*$|[^ -~]*$)"
 )
+# The picture of a bar, and who shows it: what can be left out where a line is short.
+_BAR = re.compile(r"^\[[\w-]+\]\[INFO\] | *\[[=> ]*\]")
 _PERCENT = re.compile(r"(\d+) ?%")
 
 
@@ -63,9 +65,12 @@ class Screen:
         if not self.terminal:
             self.line("|", text)
             return
+        columns = self.width - 9
+        if len(text) > columns:
+            text = _BAR.sub("", text)
         with self.lock:
             self.spoken = time.monotonic()
-            print(f"\r\x1b[K       | {text[: self.width - 9]}", end="", flush=True)
+            print(f"\r\x1b[K       | {text[:columns]}", end="", flush=True)
             self.open = True
 
     def waiting(self, what: str) -> None:

@@ -24,8 +24,10 @@ BESIDE: list[Path] = []
 # Guests that run at the same time, over all programs of this user: each takes a processor. tests/guest counts them too.
 GUESTS = 2
 
-# Bytes that a board takes in the farm's cache: 1.5 GiB of images, 5 of states, 3 of two runs with their records of writes.
+# Bytes that a board takes in the farm's cache: 2.5 GiB of images, 5 of states, 3 of two runs with their records of writes.
 SPACE = 10 << 30
+# And the demo: images, and one run.
+DEMO_SPACE = 5 << 30
 
 
 class FarmError(Exception):
@@ -59,7 +61,7 @@ def farm() -> Path:
     return at
 
 
-def need_space(boards: int) -> None:
+def need_space(boards: int, each: int = SPACE) -> None:
     """Fails where there is no space for the images, states and disks of so many boards."""
     at = farm()
     free = shutil.disk_usage(at).free
@@ -68,9 +70,9 @@ def need_space(boards: int) -> None:
         # Another run may be at work there.
         with contextlib.suppress(OSError):
             ours += path.lstat().st_blocks * 512
-    if free + ours < boards * SPACE:
+    if free + ours < boards * each:
         raise FarmError(
-            f"{at}: {boards} board{'s' * (boards > 1)} need {boards * SPACE >> 30} GiB there, and {free + ours >> 30} GiB are "
+            f"{at}: {boards} board{'s' * (boards > 1)} need {boards * each >> 30} GiB there, and {free + ours >> 30} GiB are "
             "free: free some space, or name another folder with COPAL_FARM"
         )
 

@@ -1,4 +1,4 @@
-"""A release archive without manual pages and completions, for systems where nobody reads them."""
+"""A release archive without manual pages and completions, for systems without a reader."""
 
 import tempfile
 import unittest
