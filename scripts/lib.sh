@@ -124,8 +124,9 @@ tools_of() {
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
         storage-daemon) echo qemu-storage-daemon:qemu-system-common qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;
-        # What the programs of need_engine need. None of these packages has a service.
-        engine) echo runc:runc "/lib/$(uname -m)-linux-gnu/libdevmapper.so.1.02.1:libdevmapper1.02.1" ;;
+        engine) echo dockerd:docker.io runc:runc docker-registry:docker-registry ;;
+        # The engine's client, which has a package of its own since Debian 13.
+        engine-client) echo docker:docker-cli ;;
         rustup) echo rustup:rustup ;;
         fuzz) echo c++:g++ ;;
         release) echo python3:python3 zstd:zstd git:git cmp:diffutils ;;
@@ -174,17 +175,66 @@ may_install() {
     command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
 }
 
+# Packages with a unit that would be enabled, or with what changes how programs start: they are unpacked in the cache. What they depend on
+# is installed.
+UNPACKED='docker.io docker-cli containerd docker-registry grub-common xfsprogs fish man-db qemu-user-static qemu-user qemu-user-binfmt'
+
+# unpacked PACKAGE: whether it is one of them.
+unpacked() { case " $UNPACKED " in *" $1 "*) ;; *) return 1 ;; esac; }
+
+# find_unpacked: puts their programs into the path, after those of this machine.
+find_unpacked() {
+    for folder in "$CACHE"/unpacked/*/usr/sbin "$CACHE"/unpacked/*/usr/bin "$CACHE"/unpacked/*/sbin "$CACHE"/unpacked/*/bin; do
+        case ":$PATH:" in *":$folder:"*) ;; *) [ ! -d "$folder" ] || PATH=$PATH:$folder ;; esac
+    done
+    hash -r
+}
+find_unpacked
+
+# unpack PACKAGE…: fetched and unpacked below $CACHE/unpacked, in one tree; nothing is installed.
+unpack() {
+    mkdir -p "$CACHE/unpacked"
+    new=$(mktemp -d "$CACHE/unpacked.XXXXXX")
+    mkdir "$new/debs"
+    to=$CACHE/unpacked/$1
+    run 600 env -C "$new/debs" apt-get -q -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@" || return 1
+    for deb in "$new/debs"/*.deb; do dpkg-deb -x "$deb" "$new" || return 1; done
+    rm -rf "$new/debs" "$to"
+    chmod 755 "$new"
+    mv "$new" "$to"
+}
+
+# split_packages: of packages, and of what those of UNPACKED depend on, sets what to install and what to unpack.
+split_packages() {
+    installed='' to_unpack='' named=''
+    for package in $packages; do
+        if unpacked "$package"; then named="$named $package"; else installed="$installed $package"; fi
+    done
+    [ -n "$named" ] || return 0
+    # shellcheck disable=SC2086 # a list of words
+    planned=$(apt-get -s -q install --no-install-recommends --no-upgrade $named) || return 1
+    for package in $(echo "$planned" | sed -n 's/^Inst \([^ ]*\) .*/\1/p'); do
+        if unpacked "$package"; then to_unpack="$to_unpack $package"; else installed="$installed $package"; fi
+    done
+}
+
 # install_missing: the packages of missing_of; what is installed keeps its version. False where a command is missing after that.
 install_missing() {
     say "installing$packages (missing:$commands)"
     ls /var/lib/apt/lists/*Packages* >/dev/null 2>&1 || new_lists
-    set -- install --no-install-recommends --no-upgrade
-    # shellcheck disable=SC2086 # a list of words
-    apt_get "$@" $packages || { new_lists && apt_get "$@" $packages; } || {
-        cat "$TMP/apt" >&2
-        return 1
-    }
-    hash -r
+    split_packages 2>/dev/null || { new_lists && split_packages; } || return 1
+    [ -z "$to_unpack" ] || echo "   not installed but unpacked in $CACHE/unpacked:$to_unpack"
+    if [ -n "$installed" ]; then
+        set -- install --no-install-recommends --no-upgrade
+        # shellcheck disable=SC2086 # a list of words
+        apt_get "$@" $installed || { new_lists && apt_get "$@" $installed; } || {
+            cat "$TMP/apt" >&2
+            return 1
+        }
+    fi
+    # shellcheck disable=SC2086
+    [ -z "$to_unpack" ] || unpack $to_unpack || return 1
+    find_unpacked
     for command in $commands; do
         there "$command" || { echo "dev: $command is still missing after installing$packages" >&2 && return 1; }
     done
@@ -215,39 +265,6 @@ need_tools() {
     for group in "$@"; do
         missing_of "$group"
         [ -z "$packages" ] || install_missing || echo "dev: going on without$commands: some tests will say so" >&2
-    done
-}
-
-# fetch_unpacked FOLDER PACKAGE…: Debian packages without what they depend on, unpacked below FOLDER; nothing is installed.
-fetch_unpacked() {
-    to=$1
-    shift
-    mkdir -p "$to/debs"
-    set -- run 600 env -C "$to/debs" apt-get -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@"
-    "$@" || { may_install && new_lists && "$@"; } || return 1
-    for deb in "$to/debs"/*.deb; do dpkg-deb -x "$deb" "$to" || return 1; done
-    rm -rf "$to/debs"
-}
-
-# need_engine: a container engine, its client and a registry. Their packages would start services at each boot: what this machine does
-# not have of them is unpacked in the cache. The tools of the group `engine` have to be there.
-need_engine() {
-    engine=$CACHE/engine
-    PATH=$PATH:$engine/usr/sbin:$engine/usr/bin
-    missing=
-    for command in dockerd containerd docker docker-registry; do
-        there "$command" || missing="$missing $command"
-    done
-    [ -n "$missing" ] || return 0
-    say "fetching a container engine and a registry into $engine (missing:$missing)"
-    rm -rf "$engine" "$engine.new"
-    fetch_unpacked "$engine.new" docker.io containerd docker-registry || fail "cannot fetch docker.io, containerd and docker-registry"
-    # Since Debian 13 the client is in a package of its own.
-    [ -e "$engine.new/usr/bin/docker" ] || fetch_unpacked "$engine.new" docker-cli || fail "cannot fetch docker-cli"
-    mv "$engine.new" "$engine"
-    hash -r
-    for command in $missing; do
-        "$command" --version >/dev/null || fail "$command in $engine does not start"
     done
 }
 

@@ -92,6 +92,22 @@ class Packages(Case):
         self.assertEqual(len([line for line in asked if line.endswith(" package-a")]), 1, asked)
         self.assertFalse([line for line in asked if "package-sh" in line])
 
+    def test_a_package_with_a_service_is_unpacked_and_what_it_depends_on_installed(self) -> None:
+        self.stand_in("id", "echo 0")
+        self.stand_in("apt-get", f"""echo "$@" >>{self.at}/asked
+case "$*" in
+    *-s*install*) printf 'Inst lib-x (1 Debian [amd64])\nInst package-b (1 Debian [amd64])\n' ;;
+    *download*) touch package-b_1.deb ;;
+esac""")
+        self.stand_in("dpkg-deb", "mkdir -p $3/usr/bin && printf '#!/bin/sh\necho unpacked\n' >$3/usr/bin/no-such-b && chmod +x $3/usr/bin/no-such-b")
+        done = self.shell(GROUPS + "UNPACKED=package-b; need_tools b; no-such-b")
+        self.assertTrue(done.stdout.endswith("\nunpacked\n"), done.stdout + done.stderr)
+        asked = (self.at / "asked").read_text().splitlines()
+        installed = [line.split(" install ")[1] for line in asked if " install " in line and " -s " not in f" {line} "]
+        self.assertEqual([line.split()[-1] for line in installed], ["lib-x"], asked)
+        # The next command finds it.
+        self.assertEqual(self.shell(GROUPS + "UNPACKED=package-b; need_tools b; no-such-b").stdout, "unpacked\n")
+
     def test_a_package_that_does_not_bring_the_command_is_a_failure(self) -> None:
         self.stand_in("id", "echo 0")
         self.stand_in("apt-get", "exit 0")
