@@ -52,3 +52,21 @@ pub(super) fn content(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> 
     file.write_all(bytes)?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_record_is_for_root_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        std::fs::create_dir_all(paths.run_files()).unwrap();
+        let record = Record { id: 7, kind: JobKind::Update, token: Some("secret".into()), reboot: true };
+        record.write(&paths).unwrap();
+        assert_eq!(Record::read(&paths), Some(record));
+        let mode = std::fs::metadata(paths.run_files().join(RECORD)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -4,3 +4,4 @@ mod commit;
 mod in_place;
 mod program;
 mod rig;
+mod steps;
