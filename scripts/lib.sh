@@ -52,6 +52,28 @@ run() {
     fi
 }
 
+# quietly SECONDS COMMAND…: as run; what it says is shown where it fails, and before that the last line every 15 s.
+quietly() {
+    : >"$TMP/said"
+    (
+        looks=0
+        while kill -0 $$ 2>/dev/null; do
+            sleep 0.2
+            looks=$((looks + 1))
+            [ $((looks % 75)) -ne 0 ] || echo "   … $(tail -n 1 "$TMP/said" | cut -c 1-74)"
+        done
+    ) &
+    teller=$! ended=0
+    run "$@" >"$TMP/said" 2>&1 || ended=$?
+    kill "$teller"
+    wait "$teller" 2>/dev/null || true
+    [ "$ended" -eq 0 ] || cat "$TMP/said" >&2
+    return "$ended"
+}
+
+# How Rust is installed and copal compiled: run, or quietly.
+RUN=run
+
 # alone: ends where another command runs the tests of this checkout: each undoes what tests have left here when it ends.
 TESTS_RUN_HERE=
 alone() {
@@ -150,18 +172,11 @@ missing_of() {
     done
 }
 
-# apt_get WORD…: Debian's own, without a question. What it says goes to a file; the last line of that is shown every 15 s.
+# apt_get WORD…: Debian's own, without a question.
 apt_get() {
     # shellcheck disable=SC2086 # a word or none
-    run 900 $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 -o Acquire::Retries=3 \
-        "$@" >"$TMP/apt" 2>&1 &
-    apt=$! looks=0
-    while kill -0 "$apt" 2>/dev/null; do
-        sleep 0.2
-        looks=$((looks + 1))
-        [ $((looks % 75)) -ne 0 ] || echo "   … $(tail -n 1 "$TMP/apt" | cut -c 1-75)"
-    done
-    wait "$apt"
+    quietly 900 $SUDO env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 \
+        -o Acquire::Retries=3 "$@"
 }
 
 # new_lists: of the packages there are.
@@ -227,10 +242,7 @@ install_missing() {
     if [ -n "$installed" ]; then
         set -- install --no-install-recommends --no-upgrade
         # shellcheck disable=SC2086 # a list of words
-        apt_get "$@" $installed || { new_lists && apt_get "$@" $installed; } || {
-            cat "$TMP/apt" >&2
-            return 1
-        }
+        apt_get "$@" $installed || { new_lists && apt_get "$@" $installed; } || return 1
     fi
     # shellcheck disable=SC2086
     [ -z "$to_unpack" ] || unpack $to_unpack || return 1
@@ -295,7 +307,7 @@ install_rustup() {
         sum=$(run 60 curl -fsSL --proto '=https' --retry 3 "$base/rustup-init.sha256") &&
         echo "${sum%% *}  $CACHE/rustup-init" | sha256sum -c - >/dev/null; then
         chmod +x "$CACHE/rustup-init"
-        RUSTUP_INIT_SKIP_PATH_CHECK=yes run 300 "$CACHE/rustup-init" -y -q --no-modify-path \
+        $RUN 300 env RUSTUP_INIT_SKIP_PATH_CHECK=yes "$CACHE/rustup-init" -y -q --no-modify-path \
             --default-toolchain none --profile minimal && hash -r && return 0
     fi
     echo "dev: that did not work; trying Debian's package" >&2
@@ -308,7 +320,7 @@ need_rust() {
     # RUSTUP_AUTO_INSTALL=0 may be set: nothing is left to be installed on the side.
     if ! rustup toolchain list | grep -q "^$RUST-"; then
         say "installing Rust $RUST"
-        run 900 rustup toolchain install "$RUST" --profile minimal --no-self-update || fail "cannot install Rust $RUST"
+        $RUN 900 rustup toolchain install "$RUST" --profile minimal --no-self-update || fail "cannot install Rust $RUST"
     fi
     for component in $COMPONENTS; do
         rustup component list --toolchain "$RUST" --installed | grep -q "^$component" ||
@@ -378,7 +390,7 @@ PROFILE=release
 
 # static_cargo TARGET…: a build of PROFILE. The flags in .cargo/config.toml count, not those of the caller.
 static_cargo() {
-    run 600 cargo fetch --locked || return 1
+    $RUN 600 cargo fetch --locked || return 1
     # shellcheck disable=SC2086 # a list of words
     remapped $BUILD_TARGETS >"$TMP/remapped.$1"
     # For the tests: what they build with it besides finds the crates built.
@@ -388,7 +400,7 @@ static_cargo() {
     while IFS= read -r option; do
         set -- "$@" --config "$option"
     done <"$COPAL_STATIC_CONFIG"
-    run 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
+    $RUN 1500 env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS -u CARGO_BUILD_TARGET \
         -u RUSTC_WRAPPER -u RUSTC_WORKSPACE_WRAPPER CARGO_TARGET_DIR="$TOP/target" \
         cargo build --profile "$PROFILE" --locked --bin copal "$@"
 }
