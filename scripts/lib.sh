@@ -265,14 +265,19 @@ need_tools() {
     missing_of $needed "$@"
     [ -n "$packages" ] || return 0
     command -v apt-get >/dev/null || fail "no apt-get here: install what provides$commands, then run this again"
-    all=$packages
+    if ! may_install; then
+        split_packages 2>/dev/null || fail "there are no lists of packages: as root, run: apt-get update"
+        if [ -n "$installed" ]; then
+            all=$installed
+            # shellcheck disable=SC2086
+            missing_of $needed
+            [ -z "$packages" ] || fail "packages are missing: as root, run: apt-get install --no-install-recommends$all"
+            echo "dev: some tests will say that they are not run; for them, as root, run: apt-get install --no-install-recommends$all" >&2
+            return 0
+        fi
+    fi
     # shellcheck disable=SC2086
     missing_of $needed
-    if ! may_install; then
-        [ -z "$packages" ] || fail "packages are missing: as root, run: apt-get install$all"
-        echo "dev: some tests will say that they are not run; for them, as root, run: apt-get install$all" >&2
-        return 0
-    fi
     [ -z "$packages" ] || install_missing || fail "cannot install$packages"
     for group in "$@"; do
         missing_of "$group"

@@ -2,16 +2,20 @@
 # shellcheck disable=SC2034 # BOARD and WHY_NOT are used in ./dev
 # What a command asks of this machine, looked at before it begins: whatever is lacking is said at once. Sourced after lib.sh.
 
-# lack WHAT: one thing that this machine lacks, with what to do.
-LACKS=
+# lack WHAT: TEXT: one thing that this machine lacks, with what to do; a second one of that name adds nothing.
+LACKS='' MUST=''
 lack() {
+    case $MUST$LACKS in *"- ${1%%:*}:"*) return 0 ;; esac
     LACKS="$LACKS
-  - $*"
+  - $1"
 }
 
 # ask_memory MIB
 ask_memory() {
-    have=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo 2>/dev/null)
+    have=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) }' /proc/meminfo 2>/dev/null) || {
+        lack "/proc: in a chroot, run mount -t proc proc FOLDER/proc before"
+        return 0
+    }
     [ "${have:-$1}" -ge "$1" ] || lack "memory: $1 MiB are needed, and $have MiB are free: end other programs"
 }
 
@@ -21,7 +25,7 @@ ask_disk() {
     [ ! -e "$1" ] || return 0
     at=$2
     while [ ! -d "$at" ]; do at=$(dirname "$at"); done
-    SPACE="$SPACE$(stat -c %d "$at") $(df -Pm "$at" | awk 'NR == 2 { print $4 }') $3 $2
+    SPACE="$SPACE$(stat -c %d "$at") $(df -Pm "$at" 2>/dev/null | awk 'NR == 2 { print $4 }') $3 $2
 "
 }
 
@@ -59,21 +63,24 @@ machine_for_demo() {
     ask_disk "$TOP/target/demo/copal-$(uname -m)" "$TOP/target" 5000
     ask_disk "$CARGO_HOME/bin/cargo" "$CARGO_HOME" 1500
     ask_disks
-    [ -z "$LACKS" ] || fail "this machine lacks what the demo needs:$LACKS"
+    MUST=$LACKS LACKS=
     if [ "$(id -u)" -ne 0 ]; then
         lack "root: only root can fill the slot of a board's image: run ./dev demo as root"
     else
         ask_root_rights
     fi
-    [ "$(uname -m)" = x86_64 ] || lack "an x86_64 processor: the parts of virtual boards are made for such machines"
+    [ "$(uname -m)" = x86_64 ] || lack "processor: the parts of virtual boards are made for machines with an x86_64 one"
     ask_memory 2500
     ask_disk "$CACHE/guests/board_amd64" "$CACHE" 2000
     ask_disk "$CACHE/farm/amd64" "$CACHE/farm" 6000
     ask_disks
     BOARD=yes WHY_NOT=$LACKS
+    [ -z "$LACKS" ] || LACKS="
+For the virtual board it lacks:$LACKS"
+    [ -z "$MUST" ] || fail "this machine lacks what the demo needs:$MUST$LACKS"
     [ -n "$LACKS" ] || return 0
     BOARD=
-    echo "dev: the demo ends after the flash. For the virtual board this machine lacks:$LACKS" >&2
+    echo "dev: the demo will end after the flash: this machine can have no virtual board.$LACKS" >&2
 }
 
 # machine_for_tests: fails where they cannot run as they should.

@@ -49,12 +49,20 @@ class Machine(Case):
         done = self.shell(f"ask_disk {self.at} {self.at} 60; ask_disk {self.at}/no {self.at} 60; ask_disk {self.at}/no / 60; ask_disks; echo \"[$LACKS]\"")
         self.assertEqual((done.returncode, done.stdout), (0, "[]\n"), done.stderr)
 
+    def test_what_the_flash_and_the_board_lack_is_said_together(self) -> None:
+        self.stand_in("losetup", "echo 'losetup: cannot find an unused loop device' >&2; exit 1")
+        self.stand_in("id", "echo 0")
+        done = self.shell("ask_disks() { :; }; ask_memory() { lack 'memory: $1 MiB'; }; machine_for_demo; echo after")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("loop device", done.stderr)
+        self.assertEqual(done.stderr.count("memory"), 1, done.stderr)
+
     def test_the_demo_goes_on_without_its_board_and_says_so_first(self) -> None:
         self.stand_in("losetup", "echo 'losetup: cannot find an unused loop device' >&2; exit 1")
         self.stand_in("id", "echo 0")
         done = self.shell('ask_memory() { :; }; ask_disks() { :; }; machine_for_demo; echo "[$BOARD]"')
         self.assertEqual((done.returncode, done.stdout), (0, "[]\n"), done.stderr)
-        self.assertIn("the demo ends after the flash", done.stderr)
+        self.assertIn("the demo will end after the flash", done.stderr)
         self.assertIn("loop device", done.stderr)
 
 
@@ -74,11 +82,19 @@ class Packages(Case):
         self.stand_in("sudo", "exit 1")
         done = self.shell(GROUPS + "need_tools a -- b; echo after")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("apt-get install package-a package-b\n", done.stderr)
+        self.assertIn("apt-get install --no-install-recommends package-a package-b\n", done.stderr)
         # Where only wishes are open it goes on.
         done = self.shell(GROUPS + "need_tools -- b; echo after")
         self.assertEqual((done.returncode, done.stdout), (0, "after\n"))
-        self.assertIn("apt-get install package-b\n", done.stderr)
+        self.assertIn("apt-get install --no-install-recommends package-b\n", done.stderr)
+
+    def test_what_is_unpacked_needs_no_rights_and_what_it_depends_on_is_in_that_line(self) -> None:
+        self.stand_in("id", "echo 1000")
+        self.stand_in("sudo", "exit 1")
+        self.stand_in("apt-get", "printf 'Inst lib-x (1 Debian [amd64])\\nInst package-b (1 Debian [amd64])\\n'")
+        done = self.shell(GROUPS + "UNPACKED=package-b; need_tools a b; echo after")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn(" package-a lib-x\n", done.stderr)
 
     def test_what_is_missing_is_installed_and_nothing_else(self) -> None:
         self.stand_in("id", "echo 0")
