@@ -65,7 +65,7 @@ quietly() {
     ) &
     teller=$! ended=0
     run "$@" >"$TMP/said" 2>&1 || ended=$?
-    kill "$teller"
+    kill "$teller" 2>/dev/null || true
     wait "$teller" 2>/dev/null || true
     [ "$ended" -eq 0 ] || cat "$TMP/said" >&2
     return "$ended"
@@ -206,17 +206,28 @@ find_unpacked() {
 }
 find_unpacked
 
+# extract FOLDER DEB…
+extract() {
+    into=$1
+    shift
+    for deb in "$@"; do dpkg-deb -x "$deb" "$into" || return 1; done
+}
+
 # unpack PACKAGE…: fetched and unpacked below $CACHE/unpacked, in one tree; nothing is installed.
 unpack() {
     mkdir -p "$CACHE/unpacked"
     new=$(mktemp -d "$CACHE/unpacked.XXXXXX")
     mkdir "$new/debs"
     to=$CACHE/unpacked/$1
-    run 600 env -C "$new/debs" apt-get -q -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@" || return 1
-    for deb in "$new/debs"/*.deb; do dpkg-deb -x "$deb" "$new" || return 1; done
-    rm -rf "$new/debs" "$to"
-    chmod 755 "$new"
-    mv "$new" "$to"
+    if run 600 env -C "$new/debs" apt-get -q -q -o Acquire::Retries=3 -o APT::Sandbox::User=root download "$@" &&
+        extract "$new" "$new/debs"/*.deb; then
+        rm -rf "$new/debs" "$to"
+        chmod 755 "$new"
+        mv "$new" "$to"
+    else
+        rm -rf "$new"
+        return 1
+    fi
 }
 
 # split_packages: of packages, and of what those of UNPACKED depend on, sets what to install and what to unpack.
