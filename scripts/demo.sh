@@ -12,11 +12,11 @@ DISK=$DIR/disk.img
 DD_DISK=$DIR/disk-dd.img
 TARGET='' LOOP='' VIEW=''
 
-say() { printf '\n== %s\n' "$*"; }
+say() { printf '\n== %s\n' "$*" | fold -s -w 79; }
 die() { printf '\ndemo: failed: %s\n' "$*" >&2; exit 1; }
 exec 3>&1 # for what is to be seen while a command's own output goes elsewhere
 show() {
-    printf '+ %s\n' "$*" >&3
+    printf '+ %s\n' "$*" | fold -s -w 79 >&3
     "$@"
 }
 
@@ -39,8 +39,9 @@ main() {
     compare_with_sparse_dd
     flash_again
     say "what this shows"
-    echo "A disk that was full of 0xA5 holds the image byte for byte, empty places included, and other tools find"
-    echo "nothing to complain about. Image and receipt stay in $DIR."
+    echo "A disk that was full of 0xA5 holds the image byte for byte, empty places"
+    echo "included, and other tools find nothing to complain about. Image and receipt"
+    echo "stay in $DIR."
 }
 
 need_space() {
@@ -108,8 +109,9 @@ prove() {
     echo "the $((DISK_MIB - IMAGE_MIB)) MiB after the end of the image are untouched"
 
     say "proof: the partition table (sgdisk)"
-    echo "The disk is larger than the image, and the backup table stays where the image has it. So sgdisk looks at the"
-    echo "disk's first $IMAGE_MIB MiB; about the whole disk it would rightly say that the backup is not at its end."
+    echo "The disk is larger than the image, and the backup table stays where the image"
+    echo "has it. So sgdisk looks at the disk's first $IMAGE_MIB MiB; about the whole disk it"
+    echo "would rightly say that the backup is not at its end."
     if [ -n "$LOOP" ] && VIEW=$(losetup -f --show -r --sizelimit "$SIZE" "$LOOP" 2>/dev/null); then
         view=$VIEW
     else

@@ -24,7 +24,7 @@ START=$(date +%s)
 # say WHAT: the heading of a step, with the time since the start.
 say() {
     elapsed=$(($(date +%s) - START))
-    printf '\n== %d:%02d  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$*"
+    printf '\n== %d:%02d  %s\n' $((elapsed / 60)) $((elapsed % 60)) "$*" | fold -s -w 79
 }
 verdict() { printf '\n%s\n' "$*"; }
 fail() {
@@ -277,7 +277,7 @@ need_tools() {
     [ -n "$packages" ] || return 0
     command -v apt-get >/dev/null || fail "no apt-get here: install what provides$commands, then run this again"
     if ! may_install; then
-        split_packages 2>/dev/null || fail "there are no lists of packages: as root, run: apt-get update"
+        split_packages 2>/dev/null || fail "packages are missing, and there are no lists of them: as root, run: apt-get update"
         if [ -n "$installed" ]; then
             all=$installed
             # shellcheck disable=SC2086

@@ -57,6 +57,8 @@ ask_root_rights() {
         lack "cgroups: /sys/fs/cgroup is empty: have the machine's /sys here (in a chroot: mount --rbind /sys FOLDER/sys)"
 }
 
+# Sizes include what is removed before the end: disks of the demo, images that are being made.
+
 # machine_for_demo: fails where the flash cannot be shown; BOARD is empty where the virtual board cannot, and WHY_NOT says why.
 machine_for_demo() {
     ask_memory 1000
@@ -71,8 +73,8 @@ machine_for_demo() {
     fi
     [ "$(uname -m)" = x86_64 ] || lack "processor: the parts of virtual boards are made for machines with an x86_64 one"
     ask_memory 2500
-    ask_disk "$CACHE/guests/board_amd64" "$CACHE" 2000
-    ask_disk "$CACHE/farm/amd64" "$CACHE/farm" 6000
+    ask_disk "$CACHE/guests/board_amd64" "$CACHE" 1500
+    ask_disk "$CACHE/farm/amd64" "$CACHE/farm" 5400
     ask_disks
     BOARD=yes WHY_NOT=$LACKS
     [ -z "$LACKS" ] || LACKS="
