@@ -156,9 +156,10 @@ compare_with_sparse_dd() {
 }
 
 flash_again() {
-    say "the same image once more: copal compares, and writes only what differs"
+    say "the same image once more: data that is there already is not written again; empty places are zeroed again"
     show "$COPAL" verify --image "$IMAGE" --target "$TARGET" || die "verify failed"
     show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --receipt "$DIR/receipt-again.json" >"$DIR/stdout" || die "the second flash failed"
+    echo "bytes, from the second receipt ($DIR/receipt-again.json):"
     grep -E "\"[a-z_]*(written|zeroed|skipped|unchanged|verified)[a-z_]*\"" "$DIR/receipt-again.json" || true
     show cmp -n "$SIZE" "$IMAGE" "$TARGET" || die "the disk differs from the image"
     echo "still equal"

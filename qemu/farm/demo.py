@@ -184,13 +184,29 @@ def _comments(text: str) -> dict[int, list[str]]:
     return found
 
 
+BEFORE = (
+    "The board is a virtual machine with firmware, GRUB, a disk and a stick. Its system stands in for balenaOS: Debian's packages, with "
+    "balenaOS's partitions, boot logic and container engine, and with copal in its place.",
+    "Lines with > are steps, or what is waited for (powers off, boots, reboots); lines with | are the board's console.",
+)
+AFTER = (
+    "What this shows: the disk was written, read back and made bootable; an update was tried and then committed; one that does not work was "
+    "undone by the device itself, which reports why. The system that runs is never touched meanwhile.",
+)
+
+
 def show(scenario: Scenario, board: Board, seed: int) -> int:
     """Runs it and prints it; the exit code."""
-    result = Demo(scenario, board, seed).run()
+    shown = Demo(scenario, board, seed)
+    for text in BEFORE:
+        shown.screen.print("", "", text)
+    result = shown.run()
     print()
     if result.state != "passed":
         print(result.why, file=sys.stderr)
         print(f"demo: {result.state}", file=sys.stderr)
         return 1
+    for text in AFTER:
+        shown.screen.print("", "", text)
     print(f"demo: all steps succeeded on {board.name}, in {result.seconds:.0f} s")
     return 0
