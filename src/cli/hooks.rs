@@ -85,7 +85,7 @@ pub(super) fn run_hooks(args: &HooksArgs, ui: &Ui) -> Result<()> {
     if args.list {
         let hooks = request.list()?;
         if !ui.json() {
-            return answer(&legacy::lines(&hooks));
+            return answer(legacy::lines(&hooks).as_bytes());
         }
         ui.result("hooks", &hooks.iter().map(shown).collect::<Vec<_>>(), "");
         return Ok(());

@@ -1,12 +1,13 @@
 //! `hostapp-update-hooks` and `hostapp-update-hooks-v2`.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::{Hook, Phases, Run, run};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::sys::log::printable;
 
 pub const HELP: &str = "\
 Usage: hostapp-update-hooks [options]
@@ -69,16 +70,17 @@ pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
     };
     let asked = Run::of_environment(paths, phases, dir)?;
     if list {
-        return Ok(Some(lines(&asked.list()?)));
+        return Ok(Some(lines(&asked.list()?).into_bytes()));
     }
     run(paths, &asked)?;
     Ok(None)
 }
 
+/// One line a hook, whatever characters its name has.
 #[must_use]
-pub fn lines(hooks: &[Hook]) -> Vec<u8> {
-    let line = |h: &Hook| [h.path.clone().into_os_string().into_vec(), b"\n".to_vec()].concat();
-    hooks.iter().flat_map(line).collect()
+pub fn lines(hooks: &[Hook]) -> String {
+    let line = |h: &Hook| format!("{}\n", printable(&h.path.to_string_lossy()));
+    hooks.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -109,7 +109,11 @@ pub(crate) fn split(bytes: &[u8]) -> Vec<String> {
 pub(crate) fn escape(name: &OsStr) -> String {
     let chunk = |c: std::str::Utf8Chunk<'_>| {
         let bytes: String = c.invalid().iter().map(|b| format!("\\x{b:02x}")).collect();
-        c.valid().replace('\n', "\\x0a") + &bytes
+        let plain = |c: char| match c {
+            c if c.is_ascii_control() => format!("\\x{:02x}", u32::from(c)),
+            c => c.to_string(),
+        };
+        c.valid().chars().map(plain).collect::<String>() + &bytes
     };
     name.as_bytes().utf8_chunks().map(chunk).collect()
 }
