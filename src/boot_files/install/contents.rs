@@ -237,6 +237,11 @@ impl Source {
             entries.map_err(|e| unreadable(&full, e))?.iter().map(fs::DirEntry::file_name).collect();
         names.sort();
         for name in &names {
+            // The script merged `splash/*`, which leaves out dot files; of folders below it took everything.
+            let is_top_of_merge = depth == 0 && item.action == Action::MergeFolder;
+            if is_top_of_merge && name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
             let path = folder.join(name);
             // Temporary files of an interrupted write: the first write beside them would remove them.
             if file::is_temporary(name) || names.iter().any(|n| file::is_side_file(name, n)) {

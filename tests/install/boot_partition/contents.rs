@@ -74,6 +74,17 @@ fn a_file_in_a_folders_place_and_a_folder_in_a_files_are_not_copied() {
     assert!(rig.gather(CONF).unwrap().items.is_empty());
 }
 
+/// As by `*` in a shell, which leaves out dot files of that folder and no others. A folder that is replaced was copied as a whole.
+#[test]
+fn dot_files_of_a_merged_folder_are_not_copied() {
+    let files =
+        [("splash/.hidden", "h"), ("splash/.d/x", "x"), ("splash/d/.y", "y"), ("system-proxy/.z", "z")];
+    let rig = Rig::new(&files, &[]);
+    let contents = rig.gather("").unwrap();
+    let from = contents.items.iter().flat_map(|i| &i.files).map(|f| f.from.to_str().unwrap());
+    assert_eq!(from.collect::<Vec<_>>(), ["splash/d/.y", "system-proxy/.z"]);
+}
+
 #[test]
 fn a_configuration_without_its_destination_is_refused() {
     let rig = Rig::new(ALL, &[]);
