@@ -133,11 +133,21 @@ pub(super) fn usage(e: &clap::Error, args: &[OsString]) -> Error {
     }
     let verb = args.first().and_then(|a| a.to_str()).filter(|a| verbs().iter().any(|v| v == a));
     let help = verb.filter(|&v| v != "help").map_or("copal help".to_owned(), |v| format!("copal help {v}"));
-    let tip = text.lines().find_map(|l| l.trim_start().strip_prefix("tip: "));
+    let mut tips = text.lines().filter_map(|l| l.trim_start().strip_prefix("tip: "));
+    let command = command();
+    // clap suggests what help does not list, too.
+    let tip = tips.find(|tip| !tip.split(['\'', ' ']).any(|word| hides(&command, word)));
     error.with_hint(match tip {
         Some(tip) => format!("{tip}; run `{help}`"),
         None => format!("run `{help}`"),
     })
+}
+
+fn hides(command: &Command, word: &str) -> bool {
+    let long = word.strip_prefix("--");
+    let mut options = command.get_arguments().filter(|a| a.is_hide_set());
+    long.is_some_and(|long| options.any(|a| a.get_long() == Some(long)))
+        || command.get_subcommands().any(|c| c.is_hide_set() && c.get_name() == word || hides(c, word))
 }
 
 #[cfg(test)]
@@ -218,6 +228,31 @@ mod tests {
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(!e.to_string().contains('\n'), "{e}");
         }
+    }
+
+    #[test]
+    fn what_help_does_not_list_is_never_suggested() {
+        fn each(command: &Command, line: &str, seen: &mut usize) {
+            for hidden in command.get_arguments().filter(|a| a.is_hide_set()).filter_map(|a| a.get_long()) {
+                let e = error(&format!("{line} --{hidden}x"));
+                assert!(!e.to_string().contains(&format!("--{hidden}'")), "{e}");
+                *seen += 1;
+            }
+            for verb in command.get_subcommands() {
+                let name = verb.get_name();
+                if verb.is_hide_set() {
+                    let e = error(&format!("{line} {name}x"));
+                    assert!(!e.hint().contains(&format!("'{name}'")), "{e}");
+                    *seen += 1;
+                }
+                each(verb, &format!("{line} {name}"), seen);
+            }
+        }
+        let mut seen = 0;
+        each(&command(), "", &mut seen);
+        assert!(seen > 15, "{seen}");
+        let e = super::super::rollback::legacy("rollback-tests", &args("--foo")).unwrap_err();
+        assert_eq!((e.code(), e.hint()), (Code::Usage, "run `copal help rollback`"));
     }
 
     #[test]
