@@ -66,11 +66,21 @@ impl Drop for Disk {
     }
 }
 
+/// The folders that make the device's `/usr`: the machine's, and the one of an engine that is unpacked elsewhere.
+fn usr() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let engine = std::env::split_paths(&path).find(|folder| folder.join("dockerd").exists());
+    match engine.as_deref().and_then(Path::parent).filter(|usr| !usr.starts_with("/usr")) {
+        Some(unpacked) => format!("/usr:{}", unpacked.display()),
+        None => "/usr".to_owned(),
+    }
+}
+
 /// Starts the namespaces, mounts everything, and stays.
 const START: &str = r#"set -e
-r=$1; d=$2; n=$3; shift 3
+r=$1; d=$2; n=$3; usr=$4; shift 4
 mount --bind $r $r
-mount -t overlay overlay -o lowerdir=/usr,upperdir=$d/upper,workdir=$d/work $r/usr
+mount -t overlay overlay -o lowerdir=$usr,upperdir=$d/upper,workdir=$d/work $r/usr
 mount --rbind /dev $r/dev
 mount --rbind /sys $r/sys
 mount -t proc proc $r/proc
@@ -135,7 +145,7 @@ impl Rig {
         let disk = Disk::new(dir.path());
         let holder = Command::new("unshare")
             .args(["-m", "-p", "-f", "--kill-child", "--propagation", "private", "sh", "-c", START, "sh"])
-            .args([&root, dir.path(), Path::new(&disk.node)])
+            .args([&root, dir.path(), Path::new(&disk.node), Path::new(&usr())])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
