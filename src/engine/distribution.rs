@@ -55,7 +55,7 @@ impl Engine {
             let left = limit.saturating_sub(began.elapsed());
             let image = name.to_string();
             let asked = self.docker.inspect_registry_image(&image, credentials.map(Credentials::for_engine));
-            let Err(failure) = self.within(left, asked) else { return None };
+            let Err(failure) = self.unless_signal(left, asked) else { return None };
             match verdict(&failure) {
                 Verdict::Fails => break,
                 Verdict::Unreachable if began.elapsed() + PAUSE >= limit => break,
@@ -86,7 +86,7 @@ impl Engine {
     /// Begins a pull, and drops it. Returns its failure or timeout; `None` when it begins well.
     fn failure_of_pull(&self, name: &Reference, credentials: Option<&Credentials>) -> Option<Failure> {
         let mut answers = self.answers_to_pull(name, credentials);
-        let first = self.within(self.timeouts.registry, async { answers.next().await.transpose() });
+        let first = self.unless_signal(self.timeouts.registry, async { answers.next().await.transpose() });
         drop(answers);
         if first.is_ok() {
             tracing::debug!("the registry refuses {name}, but the engine can pull it");
@@ -101,7 +101,7 @@ impl Engine {
             tracing::debug!("the registry of {name} is slow; waiting for it");
             return false;
         }
-        let Ok(info) = self.within(self.timeouts.registry, self.docker.info()) else { return false };
+        let Ok(info) = self.unless_signal(self.timeouts.registry, self.docker.info()) else { return false };
         let given = |text: Option<String>| text.is_some_and(|t| !t.is_empty());
         let mirrors = info.registry_config.and_then(|c| c.mirrors).is_some_and(|m| !m.is_empty());
         !(given(info.http_proxy) || given(info.https_proxy) || mirrors && name.registry() == HUB)

@@ -27,7 +27,7 @@ impl Engine {
             return Ok(());
         }
         let what = "cannot ask the container engine how it keeps images";
-        let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
+        let info = self.unless_signal(SOON, self.docker.info()).map_err(|e| e.during(what))?;
         // moby reports it when containerd stores the images (daemon/containerd/service.go), and only then reads that layout.
         let status = info.driver_status.unwrap_or_default();
         if status.iter().flatten().any(|word| word.starts_with("io.containerd.snapshotter")) {
@@ -126,7 +126,7 @@ impl Engine {
     /// Looks up the image's ID, by which it is addressed from here on.
     pub(super) fn image(&self, name: &str) -> Result<Image> {
         let what = format!("cannot find the image {name}, which was just fetched");
-        let found = self.long(watch::within(SOON, self.docker.inspect_image(name)));
+        let found = self.unless_signal(SOON, self.docker.inspect_image(name));
         let found = found.map_err(|e| e.during(&what))?;
         match found.id.filter(|id| id.starts_with("sha256:")) {
             Some(id) => Ok(Image {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use bollard::models::SystemVersion;
 use bollard::{ClientVersion, Docker};
 use tokio::runtime::Runtime;
 
@@ -108,16 +109,25 @@ pub struct Engine {
 
 impl Engine {
     pub fn connect(paths: &Paths) -> Result<Engine> {
-        Engine::at(&paths.at(SOCKET))
+        let engine = Engine::dial(&paths.at(SOCKET))?;
+        engine.check_version(engine.unless_signal(SOON, engine.docker.version()))?;
+        Ok(engine)
     }
 
+    /// Also after a signal, to undo an update.
     pub fn at(socket: &Path) -> Result<Engine> {
+        let engine = Engine::dial(socket)?;
+        engine.check_version(engine.soon(engine.docker.version()))?;
+        Ok(engine)
+    }
+
+    fn dial(socket: &Path) -> Result<Engine> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| Error::new(Code::Io, "cannot prepare to talk to the container engine").because(e))?;
         let docker = dial(socket).map_err(|e| e.during(&cannot_reach(socket)))?;
-        let engine = Engine {
+        Ok(Engine {
             socket: socket.to_owned(),
             docker,
             runtime,
@@ -125,9 +135,7 @@ impl Engine {
             timeouts: Timeouts::default(),
             credentials: None,
             left: AtomicBool::new(false),
-        };
-        engine.check_version()?;
-        Ok(engine)
+        })
     }
 
     #[must_use]
@@ -151,15 +159,15 @@ impl Engine {
 
     pub fn data_root(&self) -> Result<PathBuf> {
         let what = "cannot ask the container engine for its data folder";
-        let info = self.soon(self.docker.info()).map_err(|e| e.during(what))?;
+        let info = self.unless_signal(SOON, self.docker.info()).map_err(|e| e.during(what))?;
         match info.docker_root_dir.filter(|d| d.starts_with('/')) {
             Some(folder) => Ok(PathBuf::from(folder)),
             None => Err(Error::new(Code::EngineFailed, format!("{what}: it does not say"))),
         }
     }
 
-    fn check_version(&self) -> Result<()> {
-        let version = self.soon(self.docker.version()).map_err(|e| e.during(&cannot_reach(&self.socket)))?;
+    fn check_version(&self, version: Result<SystemVersion, Failure>) -> Result<()> {
+        let version = version.map_err(|e| e.during(&cannot_reach(&self.socket)))?;
         let api = version.api_version.unwrap_or_default();
         let parsed = api.split_once('.').and_then(|(major, minor)| {
             Some(ClientVersion { major_version: major.parse().ok()?, minor_version: minor.parse().ok()? })
@@ -235,6 +243,15 @@ impl Engine {
             tried += 1;
             pause = pause.saturating_mul(2).min(self.retry.longest);
         }
+    }
+
+    /// [`Engine::within`] for a question before the first change: a signal ends the wait.
+    fn unless_signal<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, bollard::errors::Error>>,
+    ) -> Result<T, Failure> {
+        self.long(watch::within(limit, call))
     }
 
     fn within<T>(

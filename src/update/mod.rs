@@ -86,12 +86,15 @@ pub struct Installed {
 /// the caller knows.
 pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Installed)) -> Result<()> {
     events::wanted();
-    let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
-    let ready = preflight::check(request)?;
-    events::started(request, &ready);
-    // An update outlives the connection that started it. Only a signal ends it.
+    // An update outlives the connection that started it. Only a signal ends it, with a result: also while the checks wait for the engine or
+    // a registry, or read the archive.
     let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
     let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
+    let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
+    let ready = preflight::check(request);
+    go_on()?;
+    let ready = ready?;
+    events::started(request, &ready);
     let inhibitor = systemd::is_running(request.paths.root())
         .then(|| systemd::inhibit_shutdown(&request.program, "the host OS is being updated"))
         .flatten();
@@ -143,7 +146,7 @@ pub fn reboot(paths: &Paths) -> Result<()> {
 }
 
 /// Between two steps: ends the update if a signal came.
-fn go_on() -> Result<()> {
+pub(crate) fn go_on() -> Result<()> {
     match signal::came() {
         None => Ok(()),
         Some(signal) => Err(Error::new(Code::Interrupted, format!("the update was ended by {signal}"))

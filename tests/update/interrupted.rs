@@ -1,4 +1,4 @@
-//! Transfers that a signal breaks off, with a real engine.
+//! Checks and transfers that a signal breaks off, with a real engine.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -72,6 +72,28 @@ fn assert_interrupted(rig: &Rig, (out, took): &(Output, Duration), code: i32) {
     rig.assert_back(&log);
     assert_eq!(rig.said(), "", "no hook has run");
     assert!(!rig.has("mnt/sysroot/inactive/current") && !rig.has("mnt/data/resin-data/tmp"), "{log}");
+}
+
+#[test]
+fn checks_that_wait_for_the_engine() {
+    if !can_run("checks_that_wait_for_the_engine") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.ok(&["sh", "-c", "kill -STOP $(cat /run/engine.pid)"]);
+    for (program, code) in [(&["hostapp-update"][..], 1), (&["copal", "update"], 3)] {
+        let update = rig.start(&[program, &["-f", "/mnt/data/os.tar"]].concat());
+        let lock = || std::fs::read_to_string(rig.at("run/copal/update.lock")).unwrap_or_default();
+        until("the checks", || lock().contains("pid"));
+        std::thread::sleep(Duration::from_millis(300));
+        let end = ended(&rig, update);
+        assert_interrupted(&rig, &end, code);
+        // Without the signal, the check waits a minute.
+        assert!(end.1 < SOON / 2, "{:?}", end.1);
+    }
+    rig.ok(&["sh", "-c", "kill -CONT $(cat /run/engine.pid)"]);
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
 }
 
 #[test]

@@ -66,7 +66,8 @@ fn as_job(
         Ok(job) => job,
         Err(NotStarted::Refused(e)) => return Ok(Some(Err(e))),
         Err(NotStarted::Unavailable(why)) => {
-            // A deferred signal ends the program here.
+            // A signal that came meanwhile ends the update, with a result.
+            update::go_on()?;
             signal_guard.release();
             tracing::info!("the update runs in this process: {why}");
             return Ok(None);

@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::image::chunks::{Piece, Source};
 use crate::image::digest::Digest256;
+use crate::sys::signal;
 
 mod elf;
 mod layer;
@@ -92,6 +93,10 @@ pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
     let limit = Limit::new(most, image.format);
     let checked = Members::read(source, &limit).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {
+        if let Some(signal) = signal::came() {
+            let what = format!("the check of {} was ended by {signal}", path.display());
+            return Error::new(Code::Interrupted, what).object(path.display());
+        }
         limit
             .as_error(path)
             .or_else(|| fault.as_error(path))
@@ -150,6 +155,9 @@ struct Limited<'a, R> {
 
 impl<R: Read> Read for Limited<'_, R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if signal::came().is_some() {
+            return Err(io::Error::other("a signal ends the check"));
+        }
         let n = self.inner.read(buf)?;
         self.bytes += n as u64;
         match self.limit.left.get().checked_sub(n as u64) {
