@@ -27,7 +27,7 @@ pub trait Installer {
     fn has_left_hooks(&self) -> bool;
     fn end_left_hooks(&self) -> Result<()>;
     /// Saves the state of the running system for the health checks of the new one.
-    fn keep(&self) -> Result<()>;
+    fn keep(&self, transaction: &str) -> Result<()>;
     fn install(&self) -> Result<(Image, Hostapp)>;
     fn hooks_here(&self, when: When) -> Result<()>;
     fn forward_hooks(&self, image: &Image) -> Result<()>;
@@ -55,8 +55,8 @@ impl Installer for ByEngine<'_> {
         Engine::end_hooks(&self.request.paths)
     }
 
-    fn keep(&self) -> Result<()> {
-        before::keep(&self.request.paths)
+    fn keep(&self, transaction: &str) -> Result<()> {
+        before::keep(&self.request.paths, transaction)
     }
 
     fn install(&self) -> Result<(Image, Hostapp)> {

@@ -1,17 +1,8 @@
 //! State of the running system before an update. The health checks of the new system compare with it.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
-
 use crate::config::paths::Paths;
-use crate::state::files;
-use crate::sys::file::{self, Content, Folder};
-
-const UNITS: &str = "units";
-
-const LARGEST: u64 = 1 << 20; // bytes
+use crate::error::Result;
+use crate::state::files::{Trial, UnitList};
 
 /// Exists while the VPN is up: the device's VPN scripts create it (`/var/run` is a link to `/run`).
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
@@ -24,37 +15,16 @@ pub(crate) fn vpn_is_up(paths: &Paths) -> bool {
     paths.at(VPN_IS_UP).exists()
 }
 
-/// Saves the permanent ones of the active `units`. Without units, or after an error, there is no list: one of an earlier update must
-/// not be taken for it. To be called after [`files::keep_vpn_state`]: see [`kept_units`].
-pub fn keep_units(paths: &Paths, units: Option<&[String]>) -> io::Result<()> {
-    let state = Folder::open(&paths.state())?;
-    let Some(own) = paths.state_files().file_name().map(OsStr::to_owned) else { return Ok(()) };
-    if state.entry(&own)?.is_none() {
-        file::make_folder(&state, &own)?;
-    }
-    let own = state.enter(&own)?;
-    // Removed first, since an equal list would not be rewritten, and would look older than this update.
-    file::remove(&own, UNITS.as_ref())?;
-    let Some(units) = units else { return Ok(()) };
-    let lasting = units.iter().filter(|u| !PASSING.iter().any(|end| u.ends_with(end)));
-    let text: String = lasting.map(|u| format!("{u}\n")).collect();
-    file::replace(&own, UNITS.as_ref(), &Content::Bytes(text.as_bytes())).map(drop)
+/// Saves the permanent ones of the active `units`, as those before the update `transaction`.
+pub fn keep_units(paths: &Paths, transaction: &str, mut units: Vec<String>) -> Result<()> {
+    units.retain(|u| !PASSING.iter().any(|end| u.ends_with(end)));
+    UnitList { transaction: transaction.to_owned(), units }.write(paths)
 }
 
-/// `None` where this update saved no list. Shell releases save none and leave an earlier one, but they rewrite the state of the VPN: a
-/// list older than that is not of this update.
-pub fn kept_units(paths: &Paths) -> io::Result<Option<Vec<String>>> {
-    let path = paths.state_files().join(UNITS);
-    let found = |e: io::Error| if e.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(e) };
-    let written = match fs::metadata(&path) {
-        Ok(list) => (list.mtime(), list.mtime_nsec()),
-        Err(e) => return found(e),
-    };
-    if files::vpn_state_kept_at(paths).is_none_or(|begun| written < begun) {
-        return Ok(None);
-    }
-    match file::read_text(&path, LARGEST) {
-        Ok(text) => Ok(Some(text.lines().map(str::to_owned).collect())),
-        Err(e) => found(e),
-    }
+/// `None` without a list of the update on trial. Shell releases save none and leave an earlier one, but then the trial is another: a new
+/// system that finds no record of its trial gives it a new number.
+pub fn kept_units(paths: &Paths) -> Result<Option<Vec<String>>> {
+    let Some(list) = UnitList::read(paths)? else { return Ok(None) };
+    let trial = Trial::read(paths)?;
+    Ok(trial.filter(|t| t.transaction == list.transaction).map(|_| list.units))
 }

@@ -23,7 +23,7 @@ impl Update<'_> {
         if let Some(device) = self.device {
             files::sweep(&self.request.paths);
             self.undo_earlier(device)?;
-            self.installer.keep()?;
+            self.installer.keep(&self.transaction)?;
         }
         let (image, hostapp) = self.installer.install()?;
         let counter = match self.device {

@@ -76,7 +76,7 @@ impl Installer for Lost<'_> {
         if self.comes_back { Ok(()) } else { Err(Error::new(Code::EngineUnreachable, "there is no engine")) }
     }
 
-    fn keep(&self) -> Result<()> {
+    fn keep(&self, _transaction: &str) -> Result<()> {
         Ok(())
     }
 

@@ -113,7 +113,7 @@ impl Installer for Engine<'_> {
         Ok(())
     }
 
-    fn keep(&self) -> Result<()> {
+    fn keep(&self, _transaction: &str) -> Result<()> {
         copal::state::files::keep_vpn_state(&self.machine.paths(), true)
     }
 

@@ -56,7 +56,7 @@ fn an_archive_is_installed_and_selected() {
     let rig = Rig::ready();
     rig.put("run/openvpn/vpn_status/active", "");
     rig.put("mnt/sysroot/inactive/hostapps/old/boot/x", "");
-    rig.put("mnt/state/copal/units", "of an earlier update.service\n");
+    rig.put("mnt/state/copal/units", "of an earlier update");
     let out = rig.update(&[]);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(0), "{log}");

@@ -12,8 +12,8 @@ const MOST: usize = 8;
 pub(super) fn check(trial: &Trial) -> Finding {
     let before = match snapshot::kept_units(&trial.paths) {
         Ok(Some(units)) => units,
-        Ok(None) => return Finding::unknown("no list of units was kept before the update"),
-        Err(e) => return Finding::unknown(format!("cannot read the list of units: {e}")),
+        Ok(None) => return Finding::unknown("no list of units was kept before this update"),
+        Err(e) => return Finding::unknown(format!("cannot read the list of units: {}", e.message())),
     };
     if !systemd::is_running(trial.paths.root()) {
         return Finding::unknown("systemd does not run here");

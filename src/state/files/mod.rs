@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -18,7 +17,7 @@ use crate::sys::file::{self, Content, Folder};
 
 mod records;
 
-pub use records::{BootfilesRecord, CommitDue, Marker, RollbackKind, RollbackRecord, Trial};
+pub use records::{BootfilesRecord, CommitDue, Marker, RollbackKind, RollbackRecord, Trial, UnitList};
 
 /// While it exists, the supervisor does not reboot, and `rollback-health` runs at boot.
 const HEALTH_BREADCRUMB: &str = "rollback-health-breadcrumb";
@@ -27,8 +26,8 @@ const ALTBOOT_BREADCRUMB: &str = "rollback-altboot-breadcrumb";
 /// The state of the running system before the update.
 const VARIABLES: &str = "rollback-health-variables";
 
-/// Limit in bytes; copal writes some hundred.
-const LARGEST: u64 = 64 << 10;
+/// Limit in bytes. The list of units has the most: some kilobytes, or a hundred with a thousand mounted container layers.
+const LARGEST: u64 = 1 << 20;
 
 pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
     Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
@@ -100,13 +99,6 @@ pub(crate) fn kept_vpn_state(paths: &Paths) -> Option<bool> {
         "0" => Some(false),
         _ => None,
     }
-}
-
-/// Modification time: seconds and nanoseconds of the device's clock.
-#[must_use]
-pub(crate) fn vpn_state_kept_at(paths: &Paths) -> Option<(i64, i64)> {
-    let file = fs::metadata(paths.state().join(VARIABLES)).ok()?;
-    Some((file.mtime(), file.mtime_nsec()))
 }
 
 pub(crate) fn remove_variables(paths: &Paths) -> Result<()> {

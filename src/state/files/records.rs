@@ -123,6 +123,15 @@ pub struct Trial {
 
 kept_as!(Trial, "trial");
 
+/// The units that were active before the update `transaction`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitList {
+    pub transaction: String,
+    pub units: Vec<String>,
+}
+
+kept_as!(UnitList, "units");
+
 /// `slot` is committed, and its commit hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitDue {
