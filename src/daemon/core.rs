@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::apart::apart;
 use super::dbus_error::DbusError;
 use super::job_state::{JobState, State};
 use super::request::JobRequest;
@@ -82,10 +83,12 @@ impl Inner {
 }
 
 pub(super) async fn settle(files: Files) {
-    let settled = tokio::task::spawn_blocking(move || files.settle()).await;
-    if let Ok(Err(e)) = settled {
-        tracing::debug!("cannot determine whether a job runs: {e}");
-    }
+    let why = match apart(move || files.settle()).await {
+        Ok(Ok(())) => return,
+        Ok(Err(e)) => e.to_string(),
+        Err(e) => e.to_string(),
+    };
+    tracing::debug!("cannot determine whether a job runs: {why}");
 }
 
 impl Core {
@@ -105,7 +108,7 @@ impl Core {
     pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<Job> {
         let paths = self.paths.clone();
         // systemd may answer late.
-        let started = tokio::task::spawn_blocking(move || Job::start(&paths, &request)).await;
+        let started = apart(move || Job::start(&paths, &request)).await;
         let job = started.map_err(|e| Error::new(Code::Io, "cannot start a job").because(e))??;
         let own = Job::of(&self.paths, job.record.clone());
         self.lock().follow(job);
@@ -144,7 +147,7 @@ impl Core {
             return Ok(());
         };
         // systemd may answer late.
-        let result = tokio::task::spawn_blocking(move || files.cancel()).await;
+        let result = apart(move || files.cancel()).await;
         let result = result.unwrap_or_else(|e| Err(Error::new(Code::Io, "cannot cancel the job").because(e)));
         if result.is_err()
             && let Some(job) = self.lock().job.as_mut().filter(|j| j.record.id == id && j.is_running())
@@ -224,7 +227,8 @@ impl Core {
                 let paths = core.paths.clone();
                 let at = Instant::now();
                 // The medium may be slow, or failing.
-                let status = tokio::task::spawn_blocking(move || status::read(&paths)).await.ok()?;
+                let status = apart(move || status::read(&paths)).await;
+                let status = status.inspect_err(|e| tracing::debug!("cannot read the device: {e}")).ok()?;
                 let reading = Reading::of(status, at);
                 core.lock().reading = Some(reading.clone());
                 Some(reading)

@@ -7,6 +7,7 @@ use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
 
+use super::apart::apart;
 use super::callers::Callers;
 use super::core::{self, Core};
 use super::dbus_error::DbusError;
@@ -78,8 +79,7 @@ async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<St
     std::fs::create_dir_all(core.paths.run_files()).map_err(failed)?;
     let files = Files::new(&core.paths, &instance);
     let starting = files.clone();
-    let started = tokio::task::spawn_blocking(move || starting.start(&request)).await;
-    started.map_err(|e| lost().because(e))?.map_err(Error::from)?;
+    apart(move || starting.start(&request)).await.map_err(failed)?.map_err(Error::from)?;
     let mut checked = Instant::now();
     while files.end().is_none() {
         if checked.elapsed() > CHECK {

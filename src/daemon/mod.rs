@@ -3,6 +3,7 @@
 //! The service writes nothing to the device. Each job is a unit of systemd, which depends neither on its client nor on the service nor on
 //! the bus: the service starts jobs for its callers, and shows every job, whether it or a client has started it.
 
+mod apart;
 mod callers;
 pub mod client;
 mod core;

@@ -34,8 +34,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const DRAINED: Duration = Duration::from_millis(100);
 /// Between two questions to systemd whether the job's unit is still there.
 const CHECK: Duration = Duration::from_secs(10);
-/// Threads for blocking work: one reads the device, the others wait for systemd.
-const BLOCKING: usize = 3;
 const BACK_OFF: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone)]
@@ -57,8 +55,7 @@ enum Left {
 }
 
 pub fn run(options: &Options) -> Result<()> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_io().enable_time().max_blocking_threads(BLOCKING).build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Error::new(Code::Io, "cannot start the service").because(e))?;
     let result = runtime.block_on(serve(options));
     runtime.shutdown_background();

@@ -75,9 +75,8 @@ pub fn pass<S>(
         ended: bool,
     }
     let shared = Mutex::new(Shared { source, in_order, position: 0, ended: false });
-    let failed = AtomicBool::new(false);
 
-    let work = || -> Result<()> {
+    side_by_side(workers, &|failed| {
         let mut buffer = Buffer::zeroed(CHUNK_LEN);
         let mut state = state();
         loop {
@@ -111,24 +110,32 @@ pub fn pass<S>(
             drop(s);
             each(&mut state, &extent)?;
         }
-    };
+    })?;
+    Ok(shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).position)
+}
 
+/// Runs `work` in the calling thread, and in others beside it, `workers` in all. Where the system has no more threads to give
+/// (`TasksMax=`, a `pids` cgroup), those that are there do everything. Each `work` takes its share until nothing is left, and ends
+/// when its argument says that another one has failed. Returns the first error.
+pub(crate) fn side_by_side(workers: usize, work: &(dyn Fn(&AtomicBool) -> Result<()> + Sync)) -> Result<()> {
+    let failed = AtomicBool::new(false);
     let first_error = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..workers.max(1) {
-            scope.spawn(|| {
-                if let Err(e) = work() {
-                    failed.store(true, Ordering::Release);
-                    first_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(e);
-                }
-            });
+    let run = || {
+        if let Err(e) = work(&failed) {
+            failed.store(true, Ordering::Release);
+            first_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(e);
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            if let Err(e) = std::thread::Builder::new().spawn_scoped(scope, run) {
+                tracing::debug!("no more threads: {e}");
+                break;
+            }
+        }
+        run();
     });
-    let shared = shared.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    match first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        Some(e) => Err(e),
-        None => Ok(shared.position),
-    }
+    first_error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

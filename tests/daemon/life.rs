@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, progress, until};
+use crate::kit::cgroup::Pids;
 use crate::kit::systemd::Answer;
 
 pub(crate) fn signal(service: &Ended, signal: Signal) {
@@ -252,4 +253,25 @@ fn a_record_that_is_no_small_file_does_not_keep_it_from_its_work() {
     place.wait_for_state(&job, "succeeded");
     drop(service);
     assert!(place.read("stderr").contains("the last job is unknown"), "{}", place.read("stderr"));
+}
+
+#[test]
+fn a_time_without_new_threads_ends_no_service() {
+    let Some(place) = Place::new("no threads") else { return };
+    let Some(group) = Pids::new("no threads") else { return };
+    let mut service = place.service_of(group.command(env!("CARGO_BIN_EXE_copal")), &[]);
+    let status = || place.call(TOP, MANAGER, "Status", &[]);
+    status().unwrap();
+    // Not even for the one that reads the device, nor for those that wait for systemd.
+    group.limit("1");
+    until("a refusal", || status().is_err());
+    let refused = place.update(&["sa{sv}", "a", "0"]).unwrap_err();
+    assert!(refused.contains("[io]"), "{refused}");
+    assert!(service.0.try_wait().unwrap().is_none(), "it has ended: {}", place.read("stderr"));
+    group.limit("max");
+    status().unwrap();
+    let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
+    place.wait_for_state(&job, "succeeded");
+    signal(&service, Signal::SIGTERM);
+    wait(&mut service);
 }

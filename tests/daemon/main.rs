@@ -4,6 +4,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod cgroup;
     pub mod dbus;
     pub mod image_archive;
     pub mod mount_namespace;

@@ -5,6 +5,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod cgroup;
     pub mod disk;
     pub mod needs;
     pub mod process;
@@ -17,4 +18,5 @@ mod images;
 mod kill;
 mod refusals;
 mod support;
+mod threads;
 mod write;

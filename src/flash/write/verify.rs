@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::body::chunks_of;
 use super::{Engine, locked};
 use crate::disk::partition::Table;
 use crate::error::{Code, Error, Result};
-use crate::image::chunks::{Extent, pass, workers};
+use crate::image::chunks::{Extent, pass, side_by_side, workers};
 use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, zero_chunk};
 use crate::sys::buffer::Buffer;
 use crate::sys::log::events;
@@ -34,10 +34,8 @@ impl Engine<'_> {
     /// Reads all chunks, several at a time; returns those that differ twice. `show`: report progress.
     fn differing_chunks(&self, show: bool) -> Result<BTreeSet<u64>> {
         let next = AtomicU64::new(0);
-        let failed = AtomicBool::new(false);
         let bad = Mutex::new(BTreeSet::new());
-        let error = Mutex::new(None);
-        let work = || -> Result<()> {
+        side_by_side(workers(), &|failed| {
             let mut buffer = Buffer::zeroed(CHUNK_LEN);
             loop {
                 let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
@@ -57,21 +55,8 @@ impl Engine<'_> {
                     locked(&bad).insert(chunk);
                 }
             }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..workers() {
-                scope.spawn(|| {
-                    if let Err(e) = work() {
-                        failed.store(true, Ordering::Relaxed);
-                        locked(&error).get_or_insert(e);
-                    }
-                });
-            }
-        });
-        match locked(&error).take() {
-            Some(e) => Err(e),
-            None => Ok(std::mem::take(&mut *locked(&bad))),
-        }
+        })?;
+        Ok(std::mem::take(&mut *locked(&bad)))
     }
 
     /// Counts a chunk as read back, except first MiB and backup GPT, which count once they are written.
