@@ -1,13 +1,13 @@
 //! Boot state and boot partition.
 
-use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 
 use super::{Findings, Patient};
 use crate::boot_state;
 use crate::error::{Code, Error};
 use crate::state::phase;
-use crate::sys::file::{Folder, is_temporary};
+use crate::sys::file::{FileKind, Folder, Obstacle, Owners, is_temporary};
 use crate::sys::mount;
 
 /// Free entries that a FAT's top folder needs for `bootcount.env` and a temporary file, each perhaps with a long name.
@@ -90,14 +90,27 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
         }
     }
     entries(&folder, found);
-    let mut names = Vec::new();
-    collect_temporaries(&folder, Path::new(""), 0, &mut names);
-    if !names.is_empty() {
-        let names: Vec<_> = names.iter().map(|n| n.to_string_lossy()).collect();
+    let mut left = Temporaries::default();
+    left.collect(&folder, Path::new(""), 0);
+    if !left.removable.is_empty() {
         found.warn(
-            format!("{shown} has temporary files of interrupted writes: {}", names.join(", ")),
+            format!("{shown} has temporary files of interrupted writes: {}", left.removable.join(", ")),
             "nothing to do: the next update or rollback removes them",
         );
+    }
+    for (name, why) in left.kept {
+        let remedy = match why {
+            Obstacle::Shared(_) => format!(
+                "unmount the partition, run `fsck.fat -r` on its device, and let it truncate {name}, not the other file; \
+                 the next update removes it then"
+            ),
+            Obstacle::Unknown(_) => {
+                "the next update looks again; if this remains, unmount the partition and run \
+                `fsck.fat -n` on its device, which reports the damage"
+                    .to_owned()
+            }
+        };
+        found.warn(format!("{shown}/{name} is no longer needed, but stays: {why}"), &remedy);
     }
 }
 
@@ -127,19 +140,70 @@ fn read_only(patient: &Patient<'_>, point: &Path) -> bool {
     mounts.iter().rev().find(|m| m.point == inside).is_some_and(|m| m.options.iter().any(|o| o == "ro"))
 }
 
-/// Temporary and side files, four folders deep: deeper than any image has files.
-fn collect_temporaries(folder: &Folder, below: &Path, depth: u8, names: &mut Vec<OsString>) {
-    let Ok(list) = folder.list() else { return };
-    for (name, kind) in list {
-        let text = name.to_string_lossy();
-        let side = text.starts_with('.') && (text.ends_with(".md5sum") || text.ends_with(".tmp"));
-        if is_temporary(&name) || side {
-            names.push(below.join(&name).into());
-        } else if depth < 4
-            && kind == Some(crate::sys::file::FileKind::Folder)
-            && let Ok(inner) = folder.enter(&name)
-        {
-            collect_temporaries(&inner, &below.join(&name), depth + 1, names);
+/// Temporary and side files, by their paths below the partition.
+#[derive(Default)]
+struct Temporaries {
+    removable: Vec<String>,
+    kept: Vec<(String, Obstacle)>,
+    owners: Owners,
+}
+
+impl Temporaries {
+    /// Four folders deep: deeper than any image has files.
+    fn collect(&mut self, folder: &Folder, below: &Path, depth: u8) {
+        let Ok(list) = folder.list() else { return };
+        for (name, kind) in list {
+            let text = name.to_string_lossy();
+            let shown = below.join(&name).display().to_string();
+            let side = text.starts_with('.') && (text.ends_with(".md5sum") || text.ends_with(".tmp"));
+            if is_temporary(&name) && kind == Some(FileKind::File) {
+                match folder.obstacle(&name, &mut self.owners) {
+                    Ok(None) => self.removable.push(shown),
+                    Ok(Some(why)) => self.kept.push((shown, why)),
+                    // Removed meanwhile.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) => self.kept.push((shown, Obstacle::Unknown(e.to_string()))),
+                }
+            } else if is_temporary(&name) || side {
+                self.removable.push(shown);
+            } else if depth < 4
+                && kind == Some(FileKind::Folder)
+                && let Ok(inner) = folder.enter(&name)
+            {
+                self.collect(&inner, &below.join(&name), depth + 1);
+            }
         }
+    }
+}
+
+#[cfg(all(test, feature = "crash-points"))]
+mod tests {
+    use super::super::{Finding, Verdict};
+    use super::*;
+    use crate::config::paths::Paths;
+    use crate::sys::crash_point::{self, Answer};
+
+    #[test]
+    fn a_temporary_file_that_stays_is_reported_with_the_other_file_and_a_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path());
+        std::fs::create_dir_all(paths.boot().join("EFI")).unwrap();
+        for name in ["CPL00001.TMP", "EFI/CPL00002.TMP"] {
+            std::fs::write(paths.boot().join(name), "").unwrap();
+        }
+        let armed = crash_point::arm(|step, path| match step {
+            "owners" if path.ends_with("EFI/CPL00002.TMP") => Err(io::Error::other(Answer("VMLINUZ".into()))),
+            _ => Ok(()),
+        });
+        let mut all = Vec::new();
+        let patient = Patient { paths: &paths, facts: None, roots: None };
+        partition(&patient, &mut Findings { check: "boot-partition", all: &mut all });
+        drop(armed);
+        let about = |name: &str| -> Vec<&Finding> { all.iter().filter(|f| f.text.contains(name)).collect() };
+        let (removed, kept) = (about("CPL00001.TMP"), about("EFI/CPL00002.TMP"));
+        assert!(matches!(removed[..], [f] if f.hint.as_deref().unwrap().starts_with("nothing to do")));
+        let [kept] = kept[..] else { panic!("{all:?}") };
+        assert!(kept.verdict == Verdict::Warning && kept.text.contains("VMLINUZ"), "{kept:?}");
+        assert!(kept.hint.as_deref().unwrap().contains("fsck.fat -r"), "{kept:?}");
     }
 }

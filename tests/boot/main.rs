@@ -13,6 +13,7 @@ mod kit {
     pub mod tree;
 }
 
+mod fat;
 mod fatrw;
 mod files;
 mod loader;

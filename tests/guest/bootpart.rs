@@ -424,3 +424,36 @@ fn a_fat32_survives_every_power_cut() {
     // The smallest that other tools take for a FAT32.
     survives_every_cut("a_fat32_survives_every_power_cut", 34 << 20, &["-F", "32", "-s", "1"], false);
 }
+
+/// Its removal would cut the kernel off in the middle.
+#[test]
+fn a_temporary_that_begins_inside_a_file_stays_and_the_file_is_whole() {
+    let test = "a_temporary_that_begins_inside_a_file_stays_and_the_file_is_whole";
+    let Some(guest) = Guest::small(test) else { return };
+    let Some(program) = populate() else { return };
+    let dir = folder();
+    let image = dir.path().join("fat.img");
+    old_disk(&image, 6 << 20, &["-F", "16", "-s", "2"]);
+    let (at, file) = (image.to_str().unwrap(), dir.path().join("file"));
+    std::fs::write(&file, text("temporary", 100)).unwrap();
+    tool(&["mcopy", "-i", at, file.to_str().unwrap(), "::/CPL00001.TMP"]);
+    let mut disk = std::fs::read(&image).unwrap();
+    let entry = |disk: &[u8], name: &[u8]| disk.windows(11).position(|w| w == name).unwrap() + 26;
+    let kernel = entry(&disk, b"VMLINUZ    ");
+    let inside = u16::from_le_bytes([disk[kernel], disk[kernel + 1]]) + 100;
+    let temporary = entry(&disk, b"CPL00001TMP");
+    disk[temporary..temporary + 2].copy_from_slice(&inside.to_le_bytes());
+    std::fs::write(&image, &disk).unwrap();
+    let outcome = guest_with_medium(
+        guest.disk(Disk::Virtio, &image, "fat"),
+        &program,
+        "populate /test/conf /medium /medium/config.json /dev/vda /tmp/internal_boot sweep >/host/out 2>&1",
+    )
+    .run(LIMIT)
+    .ok();
+    assert_eq!(outcome.file("out").trim(), r#"CPL00001.TMP Kept(Shared(["VMLINUZ"]))"#);
+    let tree = fat::read(&std::fs::read(&image).unwrap());
+    assert!(tree.nodes.contains_key("CPL00001.TMP"));
+    let kernel = cases().into_iter().find(|c| c.path == "vmlinuz").unwrap();
+    assert_eq!(tree.nodes["vmlinuz"], Node::File(Ok(kernel.new.unwrap())));
+}

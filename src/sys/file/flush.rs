@@ -42,6 +42,10 @@ impl Drive {
         ))
     }
 
+    pub(super) fn node(self) -> Option<File> {
+        if let Drive::Node(file) = self { Some(file) } else { None }
+    }
+
     pub(super) fn boot_sector(&self) -> Option<io::Result<[u8; 512]>> {
         let Drive::Node(file) = self else { return None };
         let mut sector = [0; 512];

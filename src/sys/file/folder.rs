@@ -14,6 +14,7 @@ use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::UnlinkatFlags;
 
 use super::content::{Content, STEP, fill};
+use super::fat::{Obstacle, Owners};
 use super::flush::Drive;
 use super::in_place::SECTOR;
 use super::sweep;
@@ -138,6 +139,13 @@ impl Folder {
         // Microsoft's FAT specification: BPB_RootEntCnt, 0 on FAT32.
         let (low, high) = (boot.get(17).copied().unwrap_or(0), boot.get(18).copied().unwrap_or(0));
         Ok(Some(u64::from(u16::from_le_bytes([low, high]))).filter(|n| *n > 0))
+    }
+
+    /// The block device below the file system, opened again for reads that come from the medium.
+    pub(super) fn device(&self) -> io::Result<File> {
+        let node = Drive::of(self.dev)?.node().ok_or_else(|| io::Error::other("no block device"))?;
+        past_cache(&node)?;
+        Ok(node)
     }
 
     /// The names in it, sorted, with the type that the folder itself gives, if any.
@@ -378,6 +386,18 @@ impl Folder {
             return Ok(None);
         }
         sweep::twin(self, name, &self.open_file(name)?)
+    }
+
+    /// Why a temporary file must stay: freeing its clusters may free those of another file. Only FAT can have such a one.
+    ///
+    /// Needs `CAP_SYS_RAWIO`; after an error nothing may be unlinked.
+    pub(crate) fn obstacle(&self, name: &OsStr, owners: &mut Owners) -> io::Result<Option<Obstacle>> {
+        #[cfg(feature = "crash-points")]
+        if let Err(e) = crate::sys::crash_point::reach(&self.path.join(name), "crash-point owners") {
+            let shared = |answer: crate::sys::crash_point::Answer| vec![answer.0.to_string_lossy().into()];
+            return e.downcast().map(|answer| Some(Obstacle::Shared(shared(answer))));
+        }
+        if self.fat { sweep::obstacle(self, name, owners) } else { Ok(None) }
     }
 
     /// Closes a file: frees the clusters of one that has no name any more.

@@ -6,6 +6,7 @@
 mod append;
 mod commit;
 mod content;
+mod fat;
 mod flush;
 mod folder;
 mod in_place;
@@ -20,6 +21,8 @@ pub use append::{append, tail};
 pub(crate) use commit::current_content;
 pub use commit::{commit_side_files, open_current, rename_side_file};
 pub use content::Content;
+pub(crate) use fat::Owners;
+pub use fat::{ClusterMap, Obstacle};
 pub(crate) use flush::{flush_node, sync_file_system};
 pub use folder::{FileKind, Folder, FolderEntry, Space};
 pub(crate) use in_place::SECTOR;

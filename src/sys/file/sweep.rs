@@ -1,7 +1,8 @@
 //! Temporary files that a power cut has left.
 //!
 //! A rename on FAT changes two folder entries, which reach the medium in any order. A cut between them can leave the target *and*
-//! the temporary file with the same clusters. Unlinking one of them frees the clusters of the other.
+//! the temporary file with the same clusters. Unlinking one of them frees the clusters of the other. On a damaged FAT a temporary file
+//! may have clusters of any other file: then it stays.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,6 +16,7 @@ use nix::sys::statvfs::FsFlags;
 
 use super::at;
 use super::content::Content;
+use super::fat::{Obstacle, Owners};
 use super::folder::{FileKind, Folder, lock};
 use super::replace::{remove, replace_temporary};
 use crate::sys::crash_point::crash_point;
@@ -50,6 +52,8 @@ pub enum SweepResult {
     InUse,
     /// Not a file: it was not changed.
     Left,
+    /// A removal could free clusters of another file: it was not changed.
+    Kept(Obstacle),
 }
 
 type Swept = Vec<(OsString, SweepResult)>;
@@ -59,9 +63,9 @@ type Swept = Vec<(OsString, SweepResult)>;
 pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     crash_point!(folder.path(), "sweep");
     let was = nix::sys::statvfs::statvfs(folder.path())?.flags();
-    let mut swept = Swept::new();
+    let (mut swept, mut owners) = (Swept::new(), Owners::default());
     for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_temporary(n)) {
-        let fate = at(sweep_one(folder, &name, kind), "clean up", &name)?;
+        let fate = at(sweep_one(folder, &name, kind, &mut owners), "clean up", &name)?;
         let path = folder.path().join(&name);
         match &fate {
             SweepResult::Removed => tracing::info!("removed the temporary file {}", path.display()),
@@ -74,6 +78,7 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
             SweepResult::Left => {
                 tracing::warn!("{} was being made when the power went; it stays", path.display());
             }
+            SweepResult::Kept(why) => tracing::warn!("{} stays: {why}; see `copal doctor`", path.display()),
         }
         swept.push((name, fate));
     }
@@ -83,7 +88,12 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     Ok(swept)
 }
 
-fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Result<SweepResult> {
+fn sweep_one(
+    folder: &Folder,
+    name: &OsStr,
+    kind: Option<FileKind>,
+    owners: &mut Owners,
+) -> io::Result<SweepResult> {
     // A folder may share its cluster with its future name, and nothing shows that.
     if kind != Some(FileKind::File) {
         return Ok(SweepResult::Left);
@@ -93,6 +103,9 @@ fn sweep_one(folder: &Folder, name: &OsStr, kind: Option<FileKind>) -> io::Resul
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(SweepResult::InUse),
         Err(e) => return Err(e),
+    }
+    if let Some(obstacle) = folder.obstacle(name, owners)? {
+        return Ok(SweepResult::Kept(obstacle));
     }
     if let Some(twin) = twin(folder, name, &file)? {
         separate(folder, name, file, &twin)?;
@@ -125,6 +138,13 @@ pub(super) fn twin(folder: &Folder, name: &OsStr, file: &File) -> io::Result<Opt
         }
     }
     Ok(None)
+}
+
+pub(super) fn obstacle(folder: &Folder, name: &OsStr, owners: &mut Owners) -> io::Result<Option<Obstacle>> {
+    let file = folder.open_file(name)?;
+    let twin = twin(folder, name, &file)?.is_some_and(|twin| !is_temporary(&twin));
+    let block = at(first_block(&file), "find the clusters of", name)?;
+    Ok(owners.obstacle(folder, name, u64::try_from(block).unwrap_or(0), twin))
 }
 
 /// Block of the device at which a file starts; 0 for an empty file.

@@ -58,7 +58,7 @@ impl Seen {
         let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
         let name = plain(path.file_name().unwrap());
         let what = match verb {
-            "twin" | "close" | "free" => return Ok(()),
+            "twin" | "owners" | "close" | "free" => return Ok(()),
             "names" | "write" => verb.to_owned(),
             "rename" => format!("rename {} {name}", plain(object.as_ref())),
             "sync" | "flush" | "put" | "cut" => step.to_owned(),

@@ -26,7 +26,7 @@ impl Faulty {
         let (counted, boot) = (n.clone(), device.boot());
         let armed = crash_point::arm(move |step, path| {
             // These change nothing.
-            let looks = ["names", "hold", "close", "free", "twin"].contains(&step);
+            let looks = ["names", "hold", "close", "free", "twin", "owners"].contains(&step);
             if looks || !path.starts_with(&boot) {
                 return Ok(());
             }

@@ -53,7 +53,7 @@ impl Seen {
         let name = path.file_name().unwrap();
         let name = if is_temporary(name) { "T" } else { name.to_str().unwrap() };
         let what = match verb {
-            "twin" => return Ok(()),
+            "twin" | "owners" => return Ok(()),
             "names" | "sweep" | "write" => verb.to_owned(),
             "free" => "close".to_owned(),
             "sync" | "flush" | "close" | "sector" => step.to_owned(),

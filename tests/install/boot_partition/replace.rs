@@ -37,7 +37,7 @@ impl Rigged {
             let (verb, object) = step.split_once(' ').unwrap_or((step, ""));
             let name = plain(path.file_name().unwrap());
             let what = match verb {
-                "twin" => return Ok(()),
+                "twin" | "owners" => return Ok(()),
                 "names" | "write" => verb.to_owned(),
                 "rename" => format!("rename {} {name}", plain(object.as_ref())),
                 "sync" | "flush" | "close" | "free" => step.to_owned(),
