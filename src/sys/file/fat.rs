@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
 use super::content::STEP;
+use super::flush::sync_file_system;
 use super::folder::{Folder, fill_direct};
 use super::sweep::is_temporary;
 use crate::sys::buffer::Buffer;
@@ -61,7 +62,11 @@ impl Owners {
         block: u64,
         twin: bool,
     ) -> Option<Obstacle> {
-        let map = self.0.get_or_insert_with(|| ClusterMap::read(&folder.device()?, LIMIT));
+        let map = self.0.get_or_insert_with(|| {
+            // A process that was killed has left entries that only the kernel knows.
+            sync_file_system(folder.path())?;
+            ClusterMap::read(&folder.device()?, LIMIT)
+        });
         let found = match map {
             Ok(map) => map.obstacle(name, block, twin),
             Err(e) => Some(Obstacle::Unknown(e.to_string())),

@@ -67,6 +67,10 @@ pub fn sweep(folder: &Folder) -> io::Result<Swept> {
     for (name, kind) in folder.list()?.into_iter().filter(|(n, _)| is_temporary(n)) {
         let fate = at(sweep_one(folder, &name, kind, &mut owners), "clean up", &name)?;
         let path = folder.path().join(&name);
+        if matches!(fate, SweepResult::Repaired(_)) {
+            // The file has other clusters now.
+            owners = Owners::default();
+        }
         match &fate {
             SweepResult::Removed => tracing::info!("removed the temporary file {}", path.display()),
             SweepResult::Repaired(of) => tracing::warn!(
