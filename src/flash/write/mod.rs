@@ -1,11 +1,12 @@
 //! The write engine: executes a [`Plan`] on a [`Medium`].
 //!
 //! After success, the first image-size bytes of the medium equal the image, whatever was there before. After a failure, the
-//! error names operation, offset and cause, and the disk has no partition table; where that could not be achieved (a disk
-//! that accepts no more writes), the error says so. Power may fail at any time: boot sector and table are cleared first and
+//! error names operation, offset and cause, and the disk has no partition table, as read back; where that could not be achieved (a
+//! disk that keeps no more writes), the error says so. Power may fail at any time: boot sector and table are cleared first and
 //! written last, each step is flushed before the next begins, and nothing becomes bootable before it was read back.
 
 mod body;
+mod clear;
 mod verify;
 mod zero;
 
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::plan::{Plan, Step, stale_backup};
+use super::plan::{Plan, Step};
 use crate::disk::io::Io;
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
@@ -23,7 +24,8 @@ use crate::image::chunks::Source;
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
 use crate::progress::{Progress, Stage};
 use crate::sys::block::Medium;
-use crate::sys::buffer::Buffer;
+use clear::Former;
+pub use clear::disarm;
 pub(super) use verify::place;
 use zero::Zeroer;
 
@@ -57,6 +59,9 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
         engine.io.extend(n)?;
     }
     engine.run().map_err(|e| {
+        if engine.is_as_before() {
+            return e.and_also("it reads as before: nothing on it was changed");
+        }
         let cleared = engine.disarm();
         let e = e.after_write();
         if cleared { e } else { e.and_also("a boot sector or partition table may be left on it") }
@@ -76,6 +81,8 @@ struct Engine<'a> {
     edges: BTreeMap<u64, Vec<u8>>,
     /// A boot sector or partition table may be on the medium: the old one until it is cleared, the new one once it is written.
     armed: bool,
+    /// What the cleared ranges held before, until anything else is written.
+    former: Option<Former>,
     zeroer: Zeroer,
     written: AtomicU64,
     skipped: AtomicU64,
@@ -96,6 +103,7 @@ impl<'a> Engine<'a> {
             chunks: plan.image.chunks.clone().unwrap_or_default(),
             edges: BTreeMap::new(),
             armed: true,
+            former: None,
             zeroer: Zeroer::default(),
             written: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
@@ -106,6 +114,7 @@ impl<'a> Engine<'a> {
 
     fn run(&mut self) -> Result<Outcome> {
         let direct_at_first = self.io.medium().is_direct();
+        self.former = Some(Former::read(self.plan, &self.io));
         let began = Instant::now();
         let mut written_by = began;
         for step in &self.plan.steps {
@@ -113,14 +122,10 @@ impl<'a> Engine<'a> {
                 self.progress.last_writes();
             }
             match step {
-                Step::Clear { range, .. } => match clear(&self.io, range) {
-                    Err(e) if is_dead_end(&self.io, range) => {
-                        tracing::warn!("{}; it cannot be read either", e.message());
-                    }
-                    cleared => cleared?,
-                },
+                Step::Clear { range, .. } => self.clear(range)?,
                 Step::WriteBody { end, .. } => {
                     self.armed = false;
+                    self.former = None;
                     self.progress.begin(Stage::Write, *end);
                     self.write_body()?;
                     self.progress.finish();
@@ -166,20 +171,26 @@ impl<'a> Engine<'a> {
         }
         self.armed = true;
         let bytes = self.edge_bytes(range)?;
-        for last_try in [false, true] {
-            self.io.write_any(&bytes, range.start)?;
-            self.io.flush()?;
-            self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            let Some(bad) = self.first_difference(range.start, &bytes)? else { break };
-            if last_try {
-                return Err(self.mismatch(bad));
-            }
-            self.warn_mismatch(bad);
-            self.rewritten.fetch_add(1, Ordering::Relaxed);
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if let Some(bad) = self.write_and_read_back(range.start, &bytes)? {
+            return Err(self.mismatch(bad));
         }
         self.verified.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.progress.advance(bytes.len() as u64);
         Ok(())
+    }
+
+    /// Returns the first byte that is wrong after a second write.
+    fn write_and_read_back(&self, offset: u64, bytes: &[u8]) -> Result<Option<u64>> {
+        self.io.write_any(bytes, offset)?;
+        self.io.flush()?;
+        let Some(bad) = self.first_difference(offset, bytes)? else { return Ok(None) };
+        self.warn_mismatch(bad);
+        self.rewritten.fetch_add(1, Ordering::Relaxed);
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.io.write_any(bytes, offset)?;
+        self.io.flush()?;
+        self.first_difference(offset, bytes)
     }
 
     fn edge_bytes(&self, range: &Range<u64>) -> Result<Vec<u8>> {
@@ -195,15 +206,6 @@ impl<'a> Engine<'a> {
         } else {
             Err(self.image_changed("it ended before its partition table said"))
         }
-    }
-
-    /// After a failure: clears table and boot sector. Returns whether that succeeded.
-    fn disarm(&mut self) -> bool {
-        if !self.armed {
-            return true;
-        }
-        self.armed = false;
-        clear_all(self.plan, &self.io)
     }
 
     fn is_edge(&self, chunk: u64) -> bool {
@@ -240,95 +242,6 @@ impl<'a> Engine<'a> {
         Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
             .object(path)
     }
-}
-
-/// Clears boot sector and partition table of a medium that `plan` was executed on. Returns whether all of it is gone, as read
-/// back from the medium.
-///
-/// It also clears a backup table at the medium's end: a board's program may have moved it there, and firmware would restore
-/// it.
-#[must_use]
-pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
-    let io = Io::new(medium, &plan.target.name);
-    let cleared = clear_all(plan, &io);
-    let moved = match stale_backup(&io) {
-        Ok(Some(range)) => is_cleared(&io, &range),
-        Ok(None) => true,
-        Err(e) => {
-            tracing::warn!("cannot look for a backup partition table: {}", e.message());
-            false
-        }
-    };
-    cleared && moved && cleared_ranges(plan).all(|range| is_dead_end(&io, range) || reads_as_zero(&io, range))
-}
-
-fn cleared_ranges(plan: &Plan) -> impl Iterator<Item = &Range<u64>> {
-    plan.steps.iter().filter_map(|s| match s {
-        Step::Clear { range, .. } => Some(range),
-        _ => None,
-    })
-}
-
-fn reads_as_zero(io: &Io<'_>, range: &Range<u64>) -> bool {
-    let mut buffer = Buffer::zeroed(0);
-    let read = io.drop_cache().and_then(|()| io.read_any(&mut buffer, range.start, range.end - range.start));
-    match read {
-        Ok(bytes) => bytes.iter().all(|b| *b == 0),
-        Err(e) => {
-            tracing::warn!("cannot read back what was cleared: {}", e.message());
-            false
-        }
-    }
-}
-
-fn clear_all(plan: &Plan, io: &Io<'_>) -> bool {
-    // Not `all`: every range is tried.
-    cleared_ranges(plan).filter(|range| !is_cleared(io, range)).count() == 0
-}
-
-fn is_cleared(io: &Io<'_>, range: &Range<u64>) -> bool {
-    clear(io, range).is_ok() || clear_around_bad_blocks(io, range) || is_dead_end(io, range)
-}
-
-/// Whether `range` is the end of the disk and its last block cannot be read. The header of a backup table would be there,
-/// and firmware finds none. Some bridges report one sector too many.
-fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
-    let last = range.end.saturating_sub(io.block() as u64);
-    let mut buffer = Buffer::zeroed(0);
-    range.start > 0
-        && io.size().is_ok_and(|size| size == range.end)
-        && io.read_any(&mut buffer, last, range.end - last).is_err_and(|e| e.code() == Code::TargetReadFailed)
-}
-
-fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
-    let zeroes = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
-    // Written, not discarded: these bytes must be gone before anything else happens.
-    io.write_any(&zeroes, range.start)?;
-    io.flush()
-}
-
-/// Clears as much of `range` as possible, block by block, so that one bad sector does not keep a partition table. Returns
-/// whether all of it is gone. Gives up on a device that refuses block after block.
-fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
-    const HOPELESS: u32 = 16;
-    let step = io.block() as u64;
-    let step = if step == 1 { 4096 } else { step };
-    let (mut bad, mut in_a_row) = (0u32, 0);
-    let mut at = range.start;
-    while at < range.end && in_a_row < HOPELESS {
-        let end = range.end.min((at / step + 1) * step);
-        let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
-        match io.write_any(&zeroes, at) {
-            Ok(()) => in_a_row = 0,
-            Err(e) if e.code() == Code::TargetVanished => return false,
-            Err(_) => {
-                bad += 1;
-                in_a_row += 1;
-            }
-        }
-        at = end;
-    }
-    io.flush().is_ok() && bad == 0
 }
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -127,7 +127,7 @@ impl Engine<'_> {
         Ok(bad)
     }
 
-    fn place(&self, at: u64) -> String {
+    pub(super) fn place(&self, at: u64) -> String {
         place(self.plan.image.table.as_ref(), self.plan.target.block_size, at)
     }
 
@@ -137,7 +137,8 @@ impl Engine<'_> {
             MESSAGE_ID = events::VERIFY_MISMATCH,
             COPAL_DEVICE = %device,
             COPAL_OFFSET = at,
-            "{device} differs from the image at {}; writing it once more", self.place(at)
+            "{device} does not keep what was written to it: it differs at {}; writing it once more",
+            self.place(at)
         );
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod faults;
+mod lies;
 mod medium;
 mod promise;
 mod real;
@@ -108,11 +109,11 @@ impl Job {
         self.run_plan(&self.plan(disk), disk)
     }
 
-    pub fn run_plan(&self, plan: &Plan, disk: &Disk) -> Result<Outcome> {
+    pub fn run_plan(&self, plan: &Plan, disk: &dyn Medium) -> Result<Outcome> {
         self.run_shown(plan, disk, &Silent)
     }
 
-    pub fn run_shown(&self, plan: &Plan, disk: &Disk, progress: &dyn Progress) -> Result<Outcome> {
+    pub fn run_shown(&self, plan: &Plan, disk: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
         let image: &'static [u8] = Box::leak(self.image.clone().into_boxed_slice());
         let sparse = self.sparse;
         let open = move || Ok(Box::new(Bytes::new(image, sparse)) as Box<dyn Source>);
