@@ -154,15 +154,19 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Writes the first MiB from its end: each part after the part that follows it was read back.
+    /// Writes the first MiB from its end: each part after the part that follows it was read back. What firmware starts by comes last of
+    /// all, when the rest of the head has damaged nothing at the image's end.
     fn write_head(&mut self, range: &Range<u64>) -> Result<()> {
         // MBR and, for 512-byte sectors, the GPT header; for 4096-byte sectors both take 8 KiB.
         let first = (2 * self.io.block() as u64).max(4096).min(range.end);
         // An MBR has no checksum over what follows it, and only a single sector is written as a whole.
         let sector = (self.io.block() as u64).max(512).min(first);
         self.write_edge(&(first..range.end))?;
+        self.refuse_folded_card(first)?;
         self.write_edge(&(sector..first))?;
-        self.write_edge(&(0..sector))
+        self.write_edge(&(0..sector))?;
+        // Those sectors may be the image's last ones as well.
+        self.read_tail_again()
     }
 
     fn write_edge(&mut self, range: &Range<u64>) -> Result<()> {

@@ -13,6 +13,11 @@ use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, z
 use crate::sys::buffer::Buffer;
 use crate::sys::log::events;
 
+/// How much of the image's end is read again once the head is written. A card that keeps what lies behind its true end at its start has
+/// shown that in the body, unless both places are empty there: balenaOS images are, between the first MiB and the first partition
+/// at 4 MiB.
+const TAIL: u64 = 8 * CHUNK;
+
 impl Engine<'_> {
     /// Reads the whole body back. Chunks that differ are written once more, and then everything is read again: a write may
     /// damage another place that was correct before (a card that claims more than it has).
@@ -125,6 +130,37 @@ impl Engine<'_> {
             }
         }
         Ok(bad)
+    }
+
+    /// After the backup GPT and the head but for its first `first` bytes: neither may have changed the place of the other.
+    pub(super) fn refuse_folded_card(&self, first: u64) -> Result<()> {
+        self.read_tail_again()?;
+        let zeroes = vec![0; usize::try_from(first).unwrap_or(0)];
+        self.first_difference(0, &zeroes)?.map_or(Ok(()), |at| Err(self.folded(at)))
+    }
+
+    /// Everything of the image's end but the head must be there.
+    pub(super) fn read_tail_again(&self) -> Result<()> {
+        let start = self.size.saturating_sub(TAIL).max(self.head.end);
+        let mut buffer = Buffer::zeroed(CHUNK_LEN);
+        let mut is_right = |chunk: u64, expected: Digest256| -> Result<bool> {
+            self.io.drop_cache()?;
+            Ok(digest_matches(self.io.read_any(&mut buffer, chunk, CHUNK.min(self.size - chunk))?, expected))
+        };
+        for (chunk, expected) in (0..).step_by(CHUNK_LEN).zip(&self.chunks) {
+            if chunk >= start && !is_right(chunk, *expected)? && !is_right(chunk, *expected)? {
+                return Err(self.folded(chunk));
+            }
+        }
+        Ok(())
+    }
+
+    fn folded(&self, at: u64) -> Error {
+        let target = self.target();
+        let message = format!(
+            "{target} does not keep the image: a write elsewhere has changed its bytes from {at} on; it has less space than it says"
+        );
+        Error::new(Code::VerifyMismatch, message).object(target)
     }
 
     pub(super) fn place(&self, at: u64) -> String {

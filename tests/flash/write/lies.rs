@@ -143,3 +143,33 @@ fn a_body_that_comes_back_at_the_start_of_the_card_leaves_no_table_there() {
     assert!(!e.message().contains("may be left"), "{e}");
     assert!(card.disk.durable()[..MIB].iter().all(|b| *b == 0), "it looks bootable");
 }
+
+/// Less than a MiB, or less than the empty space before the first partition: the body shows nothing of it.
+#[test]
+fn a_card_with_a_little_less_space_than_the_image_gets_no_table() {
+    let with_backup = {
+        let mut data = image(24 * MIB, 76);
+        data[MIB..4 * MIB].fill(0);
+        data[16 * MIB..24 * MIB - 33 * 512].fill(0);
+        Job::new(data)
+    };
+    let without = {
+        let mut data = with_backup.image.clone();
+        data[16 * MIB..].fill(0);
+        Job { backup: 0, ..Job::new(data) }
+    };
+    for missing in [512, 1024, 4096, 20 * 512, 33 * 512, 100 * 512, MIB - 512, MIB, 3 * MIB] {
+        for job in [&with_backup, &without] {
+            let card = Liar { size: 24 * MIB, ..Liar::new(vec![0xA5; 24 * MIB - missing]) };
+            let e = fails(job, &card);
+            assert_eq!(e.effect(), Effect::Written, "{missing}: {e}");
+            assert!(!e.message().contains("may be left"), "{missing}: {e}");
+            let now = card.disk.durable();
+            assert!(now[..MIB].iter().all(|b| *b == 0), "{missing}: it looks bootable");
+            assert!(
+                now[now.len() - 512..][..8] != *b"EFI PART",
+                "{missing}: firmware would restore its table"
+            );
+        }
+    }
+}
