@@ -1,7 +1,6 @@
 //! Updates by the real daemon, and in the program's own process, with an engine that answers as recorded or not at all. An image is
 //! built: nothing else of a device is needed.
 
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -186,8 +185,8 @@ fn a_signal_breaks_off_what_a_program_waits_for_in_its_own_process() {
     if !can_run("a_signal_breaks_off_what_a_program_waits_for_in_its_own_process") {
         return;
     }
-    // Before anything is changed it ends the program as it ends any other.
-    for (call_that_hangs, code, killed) in [("pull", Some(4), None), ("distribution", None, Some(15))] {
+    // Also before anything is changed there is a result.
+    for (call_that_hangs, code) in [("pull", 4), ("distribution", 3)] {
         let place = Place::new();
         let engine = engine(&place, call_that_hangs, 0, Kind::Hang);
         let update = place.start(&["copal", "update", "--no-daemon", "-n", "-i", "127.0.0.1:5000/os:full"]);
@@ -197,8 +196,8 @@ fn a_signal_breaks_off_what_a_program_waits_for_in_its_own_process() {
         let sent = Instant::now();
         let out = wait(update);
         assert!(sent.elapsed() < SOON, "{:?}", sent.elapsed());
-        assert_eq!((out.status.code(), out.status.signal()), (code, killed), "{}", stderr(&out));
-        assert_eq!(stderr(&out).contains("the update was ended by SIGTERM [interrupted]"), killed.is_none());
+        assert_eq!(out.status.code(), Some(code), "{}", stderr(&out));
+        assert!(stderr(&out).contains("the update was ended by SIGTERM [interrupted]"), "{}", stderr(&out));
         // The next one finds nothing in its way.
         drop(engine);
         let _engine = self::engine(&place, "none", 1, Kind::Hang);
