@@ -57,8 +57,12 @@ pub struct Boot {
     /// `U-Boot`, `GRUB`, …
     pub backend: &'static str,
     pub file: String,
-    /// The selected root as that file names it.
+    /// The root as that file names it, or that the bootloader takes by itself.
     pub root: String,
+    /// Whether the bootloader reads `root` in the file.
+    pub selected: bool,
+    /// What is wrong with the file.
+    pub damage: Option<String>,
     pub upgrade_available: bool,
     /// Boot attempts so far.
     pub bootcount: u32,
@@ -207,6 +211,8 @@ impl Boot {
                 Named::Slot(slot) => slot.letter().to_owned(),
                 Named::Other(text) => text.clone(),
             },
+            selected: state.selected,
+            damage: state.damage.map(|damage| damage.to_string()),
             upgrade_available: state.upgrade_available,
             bootcount: state.bootcount,
             limit: backend.counts().then(|| backend.limit()),

@@ -1,12 +1,13 @@
 //! The balena bootloader: a small system that starts the real one by kexec (meta-balena, `initrdscripts/files/abroot`).
 //!
 //! While the selection is on trial it adds 1 to the boot count. From 3 on it falls back to the other root, and restores that root's
-//! kernel override. It reads the block with `grub-editenv`.
+//! kernel override. It reads the block with `grub-editenv`; without a root in it, it finds none.
 
 use std::path::{Path, PathBuf};
 
 use super::env_file::{self, EnvFile};
-use super::envblock::ROOT;
+use super::envblock::{BOOTCOUNT, Damage, ROOT, UPGRADE};
+use super::variables::Variables;
 use super::{Backend, BootState, Named, Variable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
@@ -21,7 +22,7 @@ pub(super) struct Balena {
 
 impl Balena {
     pub(super) fn new(path: PathBuf) -> Self {
-        Balena { file: EnvFile::new(path) }
+        Balena { file: EnvFile::new(path, Variables::listed) }
     }
 }
 
@@ -40,14 +41,19 @@ impl Backend for Balena {
 
     fn read(&self) -> Result<BootState> {
         // Without the file the small system keeps running, from the first root.
-        let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::A))) };
-        let root = match found.block.get(ROOT) {
-            Some(b"A") => Named::Slot(Slot::A),
-            Some(b"B") => Named::Slot(Slot::B),
-            other => Named::Other(env_file::text(other.unwrap_or_default())),
+        let Some(found) = self.file.read()? else { return Ok(BootState::unselected(Named::Slot(Slot::A))) };
+        let (root, selected) = match found.get(ROOT).as_deref() {
+            Some(b"A") => (Named::Slot(Slot::A), true),
+            Some(b"B") => (Named::Slot(Slot::B), true),
+            other => (Named::Other(env_file::text(other.unwrap_or_default())), false),
         };
-        let bootcount = env_file::count(&found.block, self.file());
-        Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+        Ok(BootState {
+            root,
+            bootcount: env_file::count(found.get(BOOTCOUNT).as_deref(), self.file()),
+            upgrade_available: found.get(UPGRADE).as_deref() == Some(b"1"),
+            selected,
+            damage: found.damage.or((!selected).then_some(Damage::NoRoot)),
+        })
     }
 
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::change::{self, Step};
 use super::envblock::{BOOTCOUNT, DECISION, Damage, EnvBlock, ROOT, Rewrite, UPGRADE, trim};
+use super::variables::Variables;
 use super::{Variable, invalid, unsettable, unwritable};
 use crate::error::{Error, Result};
 use crate::sys::file::{self, Folder};
@@ -14,17 +15,25 @@ use crate::sys::log::events;
 #[derive(Debug, Clone)]
 pub(super) struct EnvFile {
     path: PathBuf,
+    reader: Reader,
 }
 
+/// How the bootloader gets at a variable.
+pub(super) type Reader = fn(&Variables, &str) -> Option<Vec<u8>>;
+
 pub(super) struct ReadBlock {
-    pub(super) block: EnvBlock,
+    variables: Variables,
+    reader: Reader,
     pub(super) damage: Option<Damage>,
+    /// What is written again. Of a damaged block the boot decision is as the bootloader reads it; of the others, which may be all right,
+    /// as many are kept as copal can find.
+    block: EnvBlock,
     bytes: Vec<u8>,
 }
 
 impl EnvFile {
-    pub(super) fn new(path: PathBuf) -> Self {
-        EnvFile { path }
+    pub(super) fn new(path: PathBuf, reader: Reader) -> Self {
+        EnvFile { path, reader }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -40,19 +49,21 @@ impl EnvFile {
     }
 
     pub(super) fn read(&self) -> Result<Option<ReadBlock>> {
-        let found = Folder::open_to_read(self.folder()).and_then(|folder| Self::found(&folder, &self.name()));
+        let found = Folder::open_to_read(self.folder()).and_then(|folder| self.found(&folder, &self.name()));
         found.map_err(|e| invalid(&self.path).because(e))
     }
 
-    fn found(folder: &Folder, name: &OsStr) -> io::Result<Option<ReadBlock>> {
-        Ok(file::current_content(folder, name)?.map(ReadBlock::of))
+    fn found(&self, folder: &Folder, name: &OsStr) -> io::Result<Option<ReadBlock>> {
+        Ok(file::current_content(folder, name)?.map(|bytes| ReadBlock::of(bytes, self.reader)))
     }
 
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
-        self.change(&|block| select(block, root, upgrade_available))
+        let upgrade = if upgrade_available { "1" } else { "0" };
+        let wanted = [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)];
+        self.change(&wanted)
     }
 
-    /// `None` for a variable that is not set, or empty.
+    /// `None` for a variable that is not set, or empty. Of a damaged block the value that a repair keeps.
     pub(super) fn variable(&self, name: &str) -> Result<Option<String>> {
         let Some(found) = self.read()? else { return Ok(None) };
         Ok(found.block.get(name).filter(|value| !value.is_empty()).map(text))
@@ -101,26 +112,47 @@ impl EnvFile {
 
     pub(super) fn clear_bootcount(&self) -> Result<()> {
         let Some(found) = self.read()? else { return Ok(()) };
-        if matches!(found.block.get(BOOTCOUNT), None | Some(b"0")) {
+        if matches!(found.get(BOOTCOUNT).as_deref(), None | Some(b"0")) {
             return Ok(());
         }
-        self.change(&|block| block.set(BOOTCOUNT, b"0"))
+        self.change(&[(BOOTCOUNT, "0")])
     }
 
-    fn change(&self, edit: &Edit<'_>) -> Result<()> {
-        self.carry_out(&|found| self.step(found, edit)).map_err(|e| unwritable(&self.path).because(e))
+    fn change(&self, wanted: &[(&str, &str)]) -> Result<()> {
+        let edit = |block: &mut EnvBlock| wanted.iter().all(|(key, value)| block.set(key, value.as_bytes()));
+        let step = |found: Option<&ReadBlock>| {
+            let step = self.step(found, &edit)?;
+            self.read_back(&step, wanted)?;
+            Ok(step)
+        };
+        self.carry_out(&step).map_err(|e| unwritable(&self.path).because(e))
+    }
+
+    /// Refuses, before anything is written, a block of which the bootloader would read something else.
+    fn read_back(&self, step: &Step, wanted: &[(&str, &str)]) -> io::Result<()> {
+        let (Step::Replace(_, new) | Step::Sectors { new, .. }) = step else { return Ok(()) };
+        let read = ReadBlock::of(new.clone(), self.reader);
+        if let Some(damage) = read.damage {
+            return Err(io::Error::other(format!("it would be damaged: {damage}")));
+        }
+        match wanted.iter().find(|(key, value)| read.get(key).as_deref() != Some(value.as_bytes())) {
+            Some((key, value)) => {
+                Err(io::Error::other(format!("the bootloader would not read {key}={value}")))
+            }
+            None => Ok(()),
+        }
     }
 
     fn carry_out(&self, step: &dyn Fn(Option<&ReadBlock>) -> io::Result<Step>) -> io::Result<()> {
         let (folder, name) = (Folder::open(self.folder())?, self.name());
         change::prepare(&folder, &name)?;
-        let found = Self::found(&folder, &name)?;
+        let found = self.found(&folder, &name)?;
         change::carry_out(&folder, &[step(found.as_ref())?])?;
         if let Some(damage) = found.and_then(|f| f.damage) {
             tracing::warn!(
                 MESSAGE_ID = events::ENVIRONMENT_REPAIRED,
                 COPAL_FILE = %self.path.display(),
-                "{} was damaged ({damage}); rewritten with the values that could be read",
+                "{} was damaged ({damage}); rewritten, with the other variables that could be read",
                 self.path.display()
             );
         }
@@ -149,32 +181,43 @@ impl EnvFile {
 /// Changes a block; false where the block cannot hold the change.
 type Edit<'e> = dyn Fn(&mut EnvBlock) -> bool + 'e;
 
-fn select(block: &mut EnvBlock, root: &str, upgrade_available: bool) -> bool {
-    let upgrade = if upgrade_available { "1" } else { "0" };
-    [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)].iter().all(|(k, v)| block.set(k, v.as_bytes()))
-}
-
 impl ReadBlock {
-    pub(super) fn of(bytes: Vec<u8>) -> ReadBlock {
-        match EnvBlock::parse(&bytes) {
-            Ok(block) => ReadBlock { block, damage: None, bytes },
-            Err(damage) => ReadBlock { block: EnvBlock::salvage(&bytes), damage: Some(damage), bytes },
-        }
+    fn of(bytes: Vec<u8>, reader: Reader) -> ReadBlock {
+        let variables = Variables::of_block(&bytes).unwrap_or_default();
+        let (block, damage) = match EnvBlock::parse(&bytes) {
+            Ok(block) => (block, None),
+            Err(damage) => {
+                let mut block = EnvBlock::salvage(&bytes);
+                for key in DECISION {
+                    match reader(&variables, key) {
+                        Some(value) => drop(block.set(key, &value)),
+                        None => drop(block.unset(key)),
+                    }
+                }
+                (block, Some(damage))
+            }
+        };
+        ReadBlock { variables, reader, damage, block, bytes }
+    }
+
+    /// As the bootloader reads it.
+    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        (self.reader)(&self.variables, key)
+    }
+
+    /// Whether the file was made for selections, whatever can be read of it now.
+    pub(super) fn is_for_selections(&self) -> bool {
+        EnvBlock::salvage(&self.bytes).get(UPGRADE).is_some()
     }
 }
 
 /// A decimal count. The bootloaders take any other text for 0.
-pub(super) fn count(block: &EnvBlock, file: &Path) -> u32 {
-    let Some(text) = block.get(BOOTCOUNT).filter(|text| !text.is_empty()) else { return 0 };
+pub(super) fn count(value: Option<&[u8]>, file: &Path) -> u32 {
+    let Some(text) = value.filter(|text| !text.is_empty()) else { return 0 };
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
         tracing::warn!("{}: the bootcount is no number; it counts as 0", file.display());
         0
     })
-}
-
-/// GRUB and the scripts compare with `1`.
-pub(super) fn is_on_trial(block: &EnvBlock) -> bool {
-    block.get(UPGRADE) == Some(b"1")
 }
 
 /// For values that mean nothing to copal.

@@ -7,7 +7,7 @@ use std::fmt;
 
 pub const SIZE: usize = 1024;
 
-const HEADER: &[u8] = b"# GRUB Environment Block\n";
+pub(super) const HEADER: &[u8] = b"# GRUB Environment Block\n";
 /// A drive writes a sector as a whole.
 const SECTOR: usize = crate::sys::file::SECTOR;
 
@@ -34,6 +34,13 @@ pub enum Damage {
     Header,
     Line,
     Twice,
+    Comment,
+    /// There is no file.
+    Missing,
+    /// Sound, but without a root that the bootloader knows.
+    NoRoot,
+    /// In text for U-Boot.
+    Nameless,
 }
 
 impl fmt::Display for Damage {
@@ -43,6 +50,10 @@ impl fmt::Display for Damage {
             Damage::Header => f.write_str("its first line is not that of an environment block"),
             Damage::Line => f.write_str("it has a line that is not KEY=VALUE"),
             Damage::Twice => f.write_str("it has a key twice"),
+            Damage::Comment => f.write_str("a comment that ends in a backslash hides the line after it"),
+            Damage::Missing => f.write_str("it does not exist"),
+            Damage::NoRoot => f.write_str("it names no root"),
+            Damage::Nameless => f.write_str("reading ends at a line that has a value and no key"),
         }
     }
 }
@@ -88,6 +99,10 @@ impl EnvBlock {
                     return if rest.iter().all(|b| *b == b'#') { Ok(block) } else { Err(Damage::Line) };
                 };
                 let (comment, after) = rest.split_at_checked(end).ok_or(Damage::Line)?;
+                // GRUB goes on after the newline that its own rule finds (`grub-core/lib/envblk.c`, `find_next_line`).
+                if split_line(rest).is_none_or(|(line, _)| line != comment) {
+                    return Err(Damage::Comment);
+                }
                 block.lines.push(Line::Comment(comment.to_vec()));
                 rest = after.get(1..).unwrap_or_default();
                 continue;
@@ -104,7 +119,7 @@ impl EnvBlock {
     }
 
     /// Reads the `KEY=VALUE` lines of any bytes: of a block that was cut short, was edited, or is none. Of a repeated key the last value
-    /// counts, as for GRUB.
+    /// counts, as for GRUB. For variables that mean nothing to copal only: the bootloader may read none of this.
     #[must_use]
     pub fn salvage(bytes: &[u8]) -> EnvBlock {
         let mut block = EnvBlock::default();
@@ -288,7 +303,7 @@ fn pad(mut text: Vec<u8>) -> Result<Vec<u8>, TooLarge> {
 }
 
 /// A line without its newline, and the rest; an escaped newline does not end the line. `None` where no line ends.
-fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut escaped = false;
     for (at, byte) in bytes.iter().enumerate() {
         match byte {
@@ -307,7 +322,7 @@ fn pair(line: &[u8]) -> Option<(&[u8], &[u8])> {
     fit.then(|| (key, value.get(1..).unwrap_or_default()))
 }
 
-fn unescape(value: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut bytes = value.iter();
     while let Some(byte) = bytes.next() {

@@ -1,5 +1,5 @@
 //! GRUB (meta-balena, `recipes-bsp/grub`): its configuration compares the partition number with 2, and chooses root B for any other
-//! value and for none. While the selection is on trial it counts 0, 1, 2, and falls back to the other root at 2.
+//! value and for none; on an encrypted disk, root A. While the selection is on trial it counts 0, 1, 2, and falls back to the other root at 2.
 //!
 //! Legacy images have no selection in `grubenv`: `grub.cfg` has the label of the root, and GRUB counts nothing.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::change::{self, Step};
 use super::env_file::{self, EnvFile};
-use super::envblock::{ROOT, UPGRADE};
+use super::envblock::{BOOTCOUNT, Damage, ROOT, UPGRADE};
 use super::{Backend, BootState, Named, Variable, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::{Root, Slot};
@@ -21,16 +21,18 @@ pub(super) const CONFIG: &str = "grub.cfg";
 #[derive(Debug)]
 pub(super) struct Grub {
     file: EnvFile,
+    /// What its configuration takes where no root is selected.
+    default: Slot,
 }
 
 impl Grub {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Grub { file: EnvFile::new(path) }
+    pub(super) fn new(path: PathBuf, default: Slot) -> Self {
+        Grub { file: EnvFile::new(path, |read, key| read.get(key).map(<[u8]>::to_vec)), default }
     }
 
     /// Images have it since balenaOS has rollbacks.
     pub(super) fn has_selection(&self) -> Result<bool> {
-        Ok(self.file.read()?.is_some_and(|found| found.block.get(UPGRADE).is_some()))
+        Ok(self.file.read()?.is_some_and(|found| found.is_for_selections()))
     }
 }
 
@@ -53,16 +55,18 @@ impl Backend for Grub {
     }
 
     fn read(&self) -> Result<BootState> {
-        let Some(found) = self.file.read()? else { return Ok(BootState::untouched(Named::Slot(Slot::B))) };
-        let root = match found.block.get(ROOT) {
-            None | Some(b"") => Named::Slot(Slot::B),
-            Some(value) => {
-                let text = env_file::text(value);
-                text.parse().map_or(Named::Other(text), Named::Index)
-            }
+        let default = Named::Slot(self.default);
+        let Some(found) = self.file.read()? else {
+            return Ok(BootState { damage: Some(Damage::Missing), ..BootState::unselected(default) });
         };
-        let bootcount = env_file::count(&found.block, self.file());
-        Ok(BootState { root, bootcount, upgrade_available: env_file::is_on_trial(&found.block) })
+        let named = found.get(ROOT).and_then(|value| env_file::text(&value).parse().ok());
+        Ok(BootState {
+            selected: named.is_some(),
+            damage: found.damage.or(named.is_none().then_some(Damage::NoRoot)),
+            root: named.map_or(default, Named::Index),
+            bootcount: env_file::count(found.get(BOOTCOUNT).as_deref(), self.file()),
+            upgrade_available: found.get(UPGRADE).as_deref() == Some(b"1"),
+        })
     }
 
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
@@ -155,6 +159,15 @@ impl Backend for Legacy {
     fn clear_bootcount(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// By its configuration (meta-balena, `grub.cfg_internal_template` and `grub.cfg_internal_luks_template`).
+pub(super) fn default_root(config: &[u8]) -> Slot {
+    if contains(config, "set balena_root=resin-rootA") { Slot::A } else { Slot::B }
+}
+
+pub(super) fn contains(config: &[u8], text: &str) -> bool {
+    config.windows(text.len()).any(|w| w == text.as_bytes())
 }
 
 const LABELS: [&[u8]; 2] = [b"resin-root", b"balena-root"];

@@ -79,10 +79,11 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
         )
         .object(boot.display()));
     };
-    let grub = Grub::new(place.join(gr::FILE));
     let config = place.join(gr::CONFIG);
+    let text = content(&place, gr::CONFIG)?.unwrap_or_default();
+    let grub = Grub::new(place.join(gr::FILE), gr::default_root(&text));
     // A configuration that reads the selection has both labels; a legacy one has only the label that it boots.
-    if !grub.has_selection()? && is_legacy(&place)? {
+    if !grub.has_selection()? && is_legacy(&text) {
         return Ok(Box::new(Legacy::new(config)));
     }
     Ok(Box::new(grub))
@@ -95,10 +96,8 @@ pub fn balena(paths: &Paths) -> Result<Box<dyn Backend>> {
     Ok(Box::new(bl::Balena::new(boot.join(bl::FILE))))
 }
 
-fn is_legacy(place: &Path) -> Result<bool> {
-    let text = content(place, gr::CONFIG)?.unwrap_or_default();
-    let knows = text.windows(super::envblock::ROOT.len()).any(|w| w == super::envblock::ROOT.as_bytes());
-    Ok(!knows && gr::labels(&text).next().is_some())
+fn is_legacy(config: &[u8]) -> bool {
+    !gr::contains(config, super::envblock::ROOT) && gr::labels(config).next().is_some()
 }
 
 /// On an encrypted disk the other boot partition has a link `EFI` to the folder.

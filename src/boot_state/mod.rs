@@ -12,11 +12,14 @@ mod locate;
 mod retire;
 mod uboot;
 pub mod uenv;
+pub mod variables;
 
 use std::path::Path;
 
 pub use locate::{balena, detect, detect_to_change, grub, uboot};
 pub use retire::{Keep, retire_others};
+
+use envblock::Damage;
 
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Slot};
@@ -46,11 +49,32 @@ pub struct BootState {
     pub bootcount: u32,
     /// On trial: the bootloader counts boot attempts, and falls back after too many.
     pub upgrade_available: bool,
+    /// Whether the bootloader finds `root` in its file. Otherwise it is the one that it takes by itself.
+    pub selected: bool,
+    /// What is wrong with the file. All else is as the bootloader reads it nevertheless.
+    pub damage: Option<Damage>,
 }
 
 impl BootState {
+    /// A file that needs nothing more to select `root`.
     fn untouched(root: Named) -> Self {
-        BootState { root, bootcount: 0, upgrade_available: false }
+        BootState { root, bootcount: 0, upgrade_available: false, selected: true, damage: None }
+    }
+
+    fn unselected(default: Named) -> Self {
+        BootState { selected: false, ..Self::untouched(default) }
+    }
+
+    /// A default root is not selected.
+    #[must_use]
+    pub fn selects(&self, root: &Root) -> bool {
+        self.selected && self.root.means(root)
+    }
+
+    /// Whether the file must be rewritten so that `running` boots again. A device with U-Boot that was never updated has none.
+    #[must_use]
+    pub fn needs_repair(&self, running: &Root) -> bool {
+        self.damage.is_some() || (!self.selected && !self.root.means(running))
     }
 }
 

@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::change::{self, Step};
-use super::envblock::{BOOTCOUNT, ROOT, UPGRADE};
+use super::envblock::{BOOTCOUNT, Damage, ROOT, UPGRADE};
 use super::uenv::Uenv;
+use super::variables::Variables;
 use super::{Backend, BootState, Named, env_file, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::Root;
@@ -42,17 +43,24 @@ impl Uboot {
 
     fn try_read(&self) -> io::Result<BootState> {
         let folder = Folder::open_to_read(&self.boot)?;
-        let uenv = Self::content(&folder, FILE)?;
-        let root = match uenv.get(ROOT) {
-            None | Some(b"") => Named::Index(self.first_root),
-            Some(value) => {
-                let text = env_file::text(value);
-                hexadecimal(&text).map_or(Named::Other(text), Named::Index)
-            }
-        };
-        let count = Self::content(&folder, COUNT_FILE)?;
-        let bootcount = counted(count.get(BOOTCOUNT).unwrap_or_default());
-        Ok(BootState { root, bootcount, upgrade_available: uenv.get(UPGRADE) == Some(b"1") })
+        let mut read = Variables::default();
+        let damage = read.import(&Self::content(&folder, FILE)?).err();
+        // What stands before the end of the import counts. A damaged file of the owner is not copal's to repair.
+        let _owners = read.import(&Self::content(&folder, EXTRA_FILE)?);
+        let mut count = Variables::default();
+        let _counted = count.import(&Self::content(&folder, COUNT_FILE)?);
+        let root = read.get(ROOT).map(|value| {
+            let text = env_file::text(value);
+            hexadecimal(&text).map_or(Named::Other(text), Named::Index)
+        });
+        let named = matches!(root, Some(Named::Index(_)));
+        Ok(BootState {
+            selected: named,
+            damage: damage.or((root.is_some() && !named).then_some(Damage::NoRoot)),
+            root: root.unwrap_or(Named::Index(self.first_root)),
+            bootcount: counted(count.get(BOOTCOUNT).unwrap_or_default()),
+            upgrade_available: read.get(UPGRADE) == Some(b"1"),
+        })
     }
 
     fn try_set(&self, root: &Root, upgrade_available: bool) -> io::Result<()> {
@@ -66,9 +74,11 @@ impl Uboot {
         let actual = change::find(folder, FILE)?.unwrap_or_else(|| FILE.into());
         let mut uenv = Self::content(folder, FILE)?;
         let index = format!("{:x}", root.index);
-        if !uenv.set(ROOT, &index) || !uenv.set(UPGRADE, if upgrade_available { "1" } else { "0" }) {
+        let wanted = [(ROOT, index.as_str()), (UPGRADE, if upgrade_available { "1" } else { "0" })];
+        if !wanted.iter().all(|(key, value)| uenv.set(key, value)) {
             return Err(io::Error::other("it cannot hold this selection"));
         }
+        Self::read_back(folder, &uenv, &wanted)?;
         // A count over the limit reverses any selection. It goes before the new selection comes, and once more after it: until then
         // U-Boot or another program may have counted for the old selection. What is sure to fail must not cost the count: without it
         // U-Boot would boot the other root, which has no way to select this one again.
@@ -81,6 +91,25 @@ impl Uboot {
         ])
     }
 
+    /// Refuses, before anything is written, a selection that U-Boot would not read: it imports the owner's file after this one.
+    fn read_back(folder: &Folder, new: &Uenv, wanted: &[(&str, &str)]) -> io::Result<()> {
+        let mut read = Variables::default();
+        // As U-Boot gets the bytes.
+        let imported = read.import(&Uenv::parse(&new.print()));
+        let is_read =
+            |read: &Variables| wanted.iter().all(|(key, value)| read.get(key) == Some(value.as_bytes()));
+        if imported.is_err() || !is_read(&read) {
+            return Err(io::Error::other("U-Boot would not read this selection"));
+        }
+        let _what_counts_of_it = read.import(&Self::content(folder, EXTRA_FILE)?);
+        if !is_read(&read) {
+            return Err(io::Error::other(format!(
+                "{EXTRA_FILE} sets {ROOT} or {UPGRADE}, and counts instead"
+            )));
+        }
+        Ok(())
+    }
+
     /// Nothing to clear where the only count is 0.
     fn is_clear(folder: &Folder) -> io::Result<bool> {
         let list = folder.list()?;
@@ -88,8 +117,10 @@ impl Uboot {
         match (counts.next(), counts.next()) {
             (None, _) => Ok(true),
             (Some((name, _)), None) if folder.same_name(name, COUNT_FILE.as_ref()) => {
-                let count = Self::content(folder, COUNT_FILE)?;
-                Ok(count.get(BOOTCOUNT).is_some_and(|c| !c.is_empty() && c.iter().all(|b| *b == b'0')))
+                let mut count = Variables::default();
+                let read = count.import(&Self::content(folder, COUNT_FILE)?);
+                let zero = |c: &[u8]| !c.is_empty() && c.iter().all(|b| *b == b'0');
+                Ok(read.is_ok() && count.get(BOOTCOUNT).is_some_and(zero))
             }
             _ => Ok(false),
         }
@@ -116,7 +147,9 @@ impl Backend for Uboot {
 
     fn limit(&self) -> u32 {
         let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
-        let own = extra.ok().and_then(|extra| env_file::text(extra.get(LIMIT)?).parse().ok());
+        let mut read = Variables::default();
+        let _what_counts_of_it = extra.map(|extra| read.import(&extra));
+        let own = read.get(LIMIT).and_then(|value| env_file::text(value).parse().ok());
         own.unwrap_or(DEFAULT_LIMIT)
     }
 

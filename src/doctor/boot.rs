@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::{Findings, Patient};
-use crate::boot_state;
+use crate::boot_state::{self, BootState, Named};
 use crate::error::{Code, Error};
 use crate::state::phase;
 use crate::sys::file::{FileKind, Folder, Obstacle, Owners, is_temporary};
@@ -24,7 +24,6 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
         Ok(state) => state,
         Err(e) => return found.problem(&e),
     };
-    found.ok(format!("{} keeps its state in {}", backend.name(), backend.file().display()));
     if !backend.counts() {
         found.warn(
             "this bootloader counts no attempts: an update that does not boot is not rolled back",
@@ -40,17 +39,33 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
             "see `copal status`; a completed or undone update sets the count to 0",
         );
     }
-    let Some(roots) = patient.roots else { return };
-    match phase::observe(patient.paths, roots) {
-        Ok(seen) if seen.selected.is_none() && roots.inactive.is_some() => found.problem(
-            &Error::new(
-                Code::BootStateInvalid,
-                format!("{} selects neither of the two root partitions", backend.file().display()),
-            )
-            .object(backend.file().display()),
-        ),
-        Ok(_) => {}
+    let file = backend.file().display();
+    let invalid = |why: String| Error::new(Code::BootStateInvalid, why).object(backend.file().display());
+    let repair = "run `copal rollback boot-check` before the device restarts";
+    if let Some(damage) = &state.damage {
+        let text = format!("{file} is damaged: {damage}; {}", consequence(&state, backend.name()));
+        return found.problem(&invalid(text).with_hint(repair));
+    }
+    match patient.roots.map(|roots| Ok((roots, phase::observe(patient.paths, roots)?))).transpose() {
+        Ok(Some((roots, seen))) if seen.state.needs_repair(&roots.active) => {
+            let text = format!("{file} selects no root; {}", consequence(&state, backend.name()));
+            found.problem(&invalid(text).with_hint(repair));
+        }
+        Ok(Some((roots, seen))) if seen.selected.is_none() && roots.inactive.is_some() => {
+            found.problem(&invalid(format!("{file} selects neither of the two root partitions")));
+        }
+        Ok(_) => found.ok(format!("{} keeps its state in {file}", backend.name())),
         Err(e) => found.problem(&e),
+    }
+}
+
+/// For a root that the bootloader does not find in the file.
+fn consequence(state: &BootState, bootloader: &str) -> String {
+    match &state.root {
+        _ if state.selected => format!("{bootloader} finds the root, but perhaps not all of the selection"),
+        Named::Other(_) => format!("{bootloader} finds no root to start"),
+        Named::Slot(slot) => format!("{bootloader} takes root {slot}"),
+        Named::Index(index) => format!("{bootloader} takes partition {index}"),
     }
 }
 

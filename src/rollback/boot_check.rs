@@ -2,6 +2,7 @@
 
 use super::commit::own_boot_files;
 use super::finish::{finish, undo};
+use super::repair::repair_at_boot;
 use super::roll_back::{Reason, roll_back};
 use super::{BootStateGuard, Context, Platform, warn};
 use crate::config::paths::Paths;
@@ -38,8 +39,11 @@ pub fn run_with(context: &Context<'_>) -> Result<()> {
 
 fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     let paths = context.paths;
-    let phase = context.observe()?.phase;
+    let seen = context.observe()?;
+    let phase = seen.phase;
     tracing::info!("{phase}: {}", phase.meaning());
+    // First: until then the bootloader may start another root.
+    let repaired = repair_at_boot(paths, &context.roots, &seen);
     let next = match phase {
         // Conditions of the units that act in these phases.
         Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
@@ -57,7 +61,7 @@ fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
         Phase::RolledBack | Phase::Installing | Phase::Pending | Phase::Interrupted => Ok(Next::Done),
     };
     guard.release();
-    next
+    repaired.and(next)
 }
 
 /// The rollback was interrupted after the running system was selected.

@@ -1,12 +1,14 @@
-//! Resets the boot count before a requested reboot: it is no failed boot attempt. Runs during the shutdown: reads only files, starts no
-//! program, waits for nothing.
+//! Resets the boot count before a requested reboot: it is no failed boot attempt. And repairs a file that the bootloader cannot read, before
+//! it would start its default root. Runs during the shutdown: reads only files, starts no program, waits for nothing.
 
+use super::repair::repair;
 use crate::boot_state;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::Result;
 use crate::slot::Roots;
 use crate::state::phase::{Phase, observe};
+use crate::update::lock::{Lock, Work};
 
 /// Only where the next boot starts or continues a trial. In [`Phase::Altboot`] a count of 0 would send the device back into the system
 /// that does not boot.
@@ -14,10 +16,18 @@ pub fn run(paths: &Paths) -> Result<()> {
     let backend = boot_state::detect(paths)?;
     let state = backend.read()?;
     // Neither phase is possible, or nothing to do: almost every reboot.
-    if !state.upgrade_available || state.bootcount == 0 {
+    let sound = state.selected && state.damage.is_none();
+    if sound && (!state.upgrade_available || state.bootcount == 0) {
         return Ok(());
     }
     let roots = Roots::of(&Facts::gather(paths)?)?;
+    if state.needs_repair(&roots.active) {
+        // An update that is still at work selects a root itself.
+        let lock = Lock::take(paths, "clear-bootcount", Work::BootState)?;
+        let repaired = observe(paths, &roots).and_then(|seen| repair(&roots, &seen));
+        lock.release();
+        return repaired;
+    }
     let phase = observe(paths, &roots)?.phase;
     if !matches!(phase, Phase::Pending | Phase::Trial) {
         tracing::info!("keeping the boot count {}: the phase is {phase}", state.bootcount);

@@ -19,6 +19,7 @@ pub mod kernel_override;
 pub mod manual;
 pub mod parse_bootloader;
 mod platform;
+mod repair;
 mod roll_back;
 pub mod state_probe;
 pub mod stop;

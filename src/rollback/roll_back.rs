@@ -108,7 +108,7 @@ fn half_way(context: &Context<'_>, old: &Root) -> bool {
     let read = || -> Result<bool> {
         let backend = boot_state::detect(context.paths)?;
         let state = backend.read()?;
-        if state.root.means(old) {
+        if state.selects(old) {
             // Its hooks selected the old system on trial, and nothing would end that trial.
             backend.set(old, false)?;
             return Ok(false);

@@ -46,7 +46,8 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
         check(&found, &roots)?;
     }
     let root = selected(&found, &roots)?;
-    let settled = !found.state.upgrade_available && found.state.bootcount == 0;
+    let sound = found.state.selected && found.state.damage.is_none();
+    let settled = sound && !found.state.upgrade_available && found.state.bootcount == 0;
     if !settled {
         found.backend.set(root, false)?;
         bootfiles::sum_up_selection(paths);
@@ -58,7 +59,7 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
 /// While the other system is selected, the bootloader may fall back to the running one.
 fn check(found: &Observation, roots: &Roots) -> Result<()> {
     let running = roots.active.slot;
-    let why = if !found.state.root.means(&roots.active) {
+    let why = if found.state.selected && !found.state.root.means(&roots.active) {
         format!("slot {running} runs, but another root is selected: if that does not boot, no system will")
     } else if found.phase == Phase::RollingBack {
         format!("a rollback from slot {running} to slot {} is under way", running.other())
@@ -79,6 +80,10 @@ fn still_running(e: &Error, roots: &Roots) -> Error {
 
 /// The selected root; it stays selected.
 fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
+    if !found.state.selected {
+        // The root that the bootloader takes by itself was never tried.
+        return Ok(&roots.active);
+    }
     let root = found.selected.and_then(|slot| roots.in_slot(slot));
     root.ok_or_else(|| {
         let name = match &found.state.root {

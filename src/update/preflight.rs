@@ -155,7 +155,9 @@ impl Device {
             // A damaged record says at least that a deployment was cut off.
             Err(_) => true,
         };
-        let recovery = seen.phase.welcome() != Welcome::Free || foreign;
+        // Until the running system is selected, a power cut during the update would lead to the slot that is being erased.
+        let unselected = seen.state.needs_repair(&roots.active);
+        let recovery = seen.phase.welcome() != Welcome::Free || foreign || unselected;
         Ok(Device { roots, target, phase: seen.phase, backend: seen.backend, recovery })
     }
 }

@@ -174,7 +174,7 @@ pub fn select(paths: &Paths, before: &dyn Backend, root: &Root) -> Result<()> {
         Err(_) => before,
     };
     let state = decisive.read()?;
-    if state.root.means(root) && !state.upgrade_available && state.bootcount == 0 {
+    if state.selects(root) && state.damage.is_none() && !state.upgrade_available && state.bootcount == 0 {
         for e in [first, second].into_iter().filter_map(Result::err) {
             tracing::warn!("{e}; slot {} is selected nevertheless", root.slot);
         }

@@ -54,6 +54,98 @@ fn status(t: &Tree) -> Value {
     line["status"].clone()
 }
 
+const HEADER: &str = "# GRUB Environment Block\n";
+
+/// The same device with another bootloader, whose file has this content; it runs A.
+fn with_block(name: &str, content: &[u8]) -> Tree {
+    let mut t = device();
+    fs::remove_file(t.paths().boot().join("resinOS_uEnv.txt")).unwrap();
+    t.file(&format!("/mnt/boot/{name}"), "");
+    fs::write(t.paths().boot().join(name), content).unwrap();
+    t
+}
+
+fn block(lines: &str) -> Vec<u8> {
+    let mut block = format!("{HEADER}{lines}").into_bytes();
+    block.resize(1024, b'#');
+    block
+}
+
+/// Verdict and text of each finding about the boot state.
+fn boot_state(t: &Tree) -> Vec<(String, String)> {
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    let found = findings(t);
+    let of = found.iter().filter(|f| f["check"] == "boot-state");
+    of.map(|f| (text(&f["verdict"]), text(&f["text"]))).collect()
+}
+
+fn findings(t: &Tree) -> Vec<Value> {
+    let (_, out, _) = copal(t, &["doctor", "--json"]);
+    let found = out.lines().find_map(|l| {
+        let line: Value = serde_json::from_str(l).unwrap();
+        line["doctor"].as_array().cloned()
+    });
+    found.unwrap()
+}
+
+/// What is shown is what the bootloader does: it reads nothing, and GRUB takes root B, the balena bootloader finds none.
+#[test]
+fn a_damaged_byte_of_the_first_line_is_shown_as_the_bootloader_takes_it() {
+    let grub = block("bootcount=0\nresin_root_part=3\nupgrade_available=1\n");
+    let balena = block("bootcount=0\nresin_root_part=B\nupgrade_available=1\n");
+    for at in 0..HEADER.len() {
+        for (name, whole, next) in
+            [("EFI/BOOT/grubenv", &grub, Value::from("B")), ("bootenv", &balena, Value::Null)]
+        {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x20;
+            let t = with_block(name, &damaged);
+            let before = snapshot(&t);
+            let s = status(&t);
+            assert_eq!((&s["next"], &s["phase"]), (&next, &"healthy".into()), "{name}, byte {at}: {s}");
+            assert_eq!(s["boot"]["selected"], false, "{name}, byte {at}: {s}");
+            assert!(s["boot"]["damage"].is_string() && s["boot"]["upgrade_available"] == false, "{s}");
+            let found = boot_state(&t);
+            assert_eq!((found.len(), found[0].0.as_str()), (1, "problem"), "{name}, byte {at}: {found:?}");
+            assert!(found[0].1.contains("is damaged: its first line"), "{found:?}");
+            assert_eq!(snapshot(&t), before, "nothing may be changed");
+        }
+    }
+    let (_, out, _) = copal(&with_block("EFI/BOOT/grubenv", b"no block"), &["status"]);
+    assert!(out.contains("boot     GRUB finds no selection; its default root is B\n"), "{out}");
+    assert!(out.contains("         DAMAGED: it has 8 bytes instead of 1024\n"), "{out}");
+}
+
+#[test]
+fn a_line_at_which_uboot_stops_is_shown() {
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "=x\nresin_root_part=3\nupgrade_available=1\n");
+    let s = status(&t);
+    assert_eq!((&s["next"], &s["phase"]), (&"A".into(), &"healthy".into()), "{s}");
+    assert_eq!((&s["boot"]["root"], &s["boot"]["selected"]), (&"2".into(), &false.into()), "{s}");
+    let found = boot_state(&t);
+    assert_eq!((found.len(), found[0].0.as_str()), (1, "problem"), "{found:?}");
+    assert!(found[0].1.contains("a line that has a value and no key"), "{found:?}");
+}
+
+/// Whatever a block holds.
+#[test]
+fn the_doctor_has_one_answer_to_one_question() {
+    for (name, content, verdict) in [
+        ("bootenv", Vec::new(), "problem"),
+        ("bootenv", block(""), "problem"),
+        ("bootenv", block("resin_root_part=C\n"), "problem"),
+        ("bootenv", block("resin_root_part=A\n"), "ok"),
+        ("EFI/BOOT/grubenv", Vec::new(), "problem"),
+        ("EFI/BOOT/grubenv", block("resin_root_part=9\nupgrade_available=0\n"), "problem"),
+        ("EFI/BOOT/grubenv", block("resin_root_part=2\nupgrade_available=0\n"), "ok"),
+    ] {
+        let found = boot_state(&with_block(name, &content));
+        let verdicts: Vec<_> = found.iter().map(|(verdict, _)| verdict.as_str()).collect();
+        assert_eq!(verdicts, [verdict], "{name}: {found:?}");
+    }
+}
+
 /// Files of a tree with their content, links and all.
 fn snapshot(t: &Tree) -> BTreeSet<String> {
     let out = Command::new("find")
@@ -176,12 +268,7 @@ fn every_key_is_documented() {
 
 #[track_caller]
 fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
-    let (_, out, _) = copal(t, &["doctor", "--json"]);
-    let found = out.lines().find_map(|l| {
-        let line: Value = serde_json::from_str(l).unwrap();
-        line["doctor"].as_array().cloned()
-    });
-    let found = found.unwrap();
+    let found = findings(t);
     let hit = |f: &&Value| {
         f["check"] == check && f["verdict"] == verdict && f["text"].as_str().unwrap().contains(words)
     };

@@ -17,6 +17,7 @@ mod kit {
 }
 
 mod by_hand;
+mod damaged;
 mod field;
 mod health_checks;
 mod history;

@@ -71,11 +71,20 @@ fn text(status: &Status) -> String {
     if let Some(boot) = &status.boot {
         let trial = if boot.upgrade_available { "on trial" } else { "for good" };
         let limit = boot.limit.map_or("no limit".into(), |l| format!("of {l}"));
-        line(format!(
-            "boot     {} selects root {} {trial}; {} attempts {limit}",
-            boot.backend, boot.root, boot.bootcount
-        ));
+        line(match (boot.selected, boot.root.as_str()) {
+            (true, root) => format!(
+                "boot     {} selects root {root} {trial}; {} attempts {limit}",
+                boot.backend, boot.bootcount
+            ),
+            (false, "") => format!("boot     {} finds no root", boot.backend),
+            (false, root) => {
+                format!("boot     {} finds no selection; its default root is {root}", boot.backend)
+            }
+        });
         line(format!("         {}", boot.file));
+        if let Some(damage) = &boot.damage {
+            line(format!("         DAMAGED: {damage}"));
+        }
     }
     if let Some(update) = &status.update {
         line(format!("update   {}", update.doing()));

@@ -21,7 +21,11 @@ pub(super) fn select(context: &Context, backend: &dyn Backend, root: &Root) -> R
     backend.set(root, context.during_update)?;
     let found = backend.read()?;
     let on_trial = context.during_update && backend.counts();
-    if !found.root.means(root) || found.upgrade_available != on_trial || found.bootcount != 0 {
+    if !found.selects(root)
+        || found.damage.is_some()
+        || found.upgrade_available != on_trial
+        || found.bootcount != 0
+    {
         let file = backend.file().display();
         let text = format!("{file} does not hold the selection that was written to it: {found:?}");
         return Err(Error::new(Code::BootStateUnwritable, text).object(file));

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use copal::boot_state::envblock::{DECISION, Damage, EnvBlock, SIZE, TooLarge};
-use copal::boot_state::uenv::Uenv;
+use copal::boot_state::uenv::{Line, Uenv};
+use copal::boot_state::variables::Variables;
 use proptest::prelude::*;
 
-use super::support::block;
+use super::support::{block, uboot_value};
 
 #[test]
 fn the_block_that_images_come_with() {
@@ -66,6 +67,10 @@ fn damage_is_reported() {
         assert_eq!(damage(&block(lines)), Damage::Line, "{lines:?}");
     }
     assert_eq!(damage(&block("a=1\nb=2\na=3\n")), Damage::Twice);
+    for lines in ["# c\\\na=1\n", "a=1\n# c\\\n", "#\\\\\\\na=1\n"] {
+        assert_eq!(damage(&block(lines)), Damage::Comment, "{lines:?}");
+    }
+    assert!(EnvBlock::parse(&block("# c\\\\\n# \\x\na=1\n")).is_ok());
 }
 
 /// A value may have newlines, and what stands behind one of them is no line of its own, also where the value was cut.
@@ -117,10 +122,10 @@ fn uboot_text() {
     let text = b"#resin_root_part=9\nresin_root_part=2\n  upgrade_available=1 \r\nx=a\\\nresin_root_part=8\nlast=1\0tail";
     let mut uenv = Uenv::parse(text);
     // The fourth line goes on in the fifth.
-    assert_eq!(uenv.get("resin_root_part"), Some(&b"2"[..]));
-    assert_eq!(uenv.get("upgrade_available"), Some(&b"1"[..]));
-    assert_eq!(uenv.get("last"), Some(&b"1"[..]));
-    assert_eq!(uenv.get("root_part"), None);
+    assert_eq!(uboot_value(&uenv, "resin_root_part"), Some(b"2".to_vec()));
+    assert_eq!(uboot_value(&uenv, "upgrade_available"), Some(b"1".to_vec()));
+    assert_eq!(uboot_value(&uenv, "last"), Some(b"1".to_vec()));
+    assert_eq!(uboot_value(&uenv, "root_part"), None);
     assert!(uenv.set("resin_root_part", "3") && uenv.set("new", "1"));
     let wanted = b"#resin_root_part=9\nresin_root_part=3\n  upgrade_available=1 \r\nx=a\\\nresin_root_part=8\nlast=1\nnew=1\n\0tail";
     assert_eq!(String::from_utf8_lossy(&uenv.print()), String::from_utf8_lossy(wanted));
@@ -129,7 +134,7 @@ fn uboot_text() {
     }
     // Of a key that is there twice the last one counts, and both are set.
     let mut uenv = Uenv::parse(b"a=1\nb=2\na=3\n");
-    assert_eq!(uenv.get("a"), Some(&b"3"[..]));
+    assert_eq!(uboot_value(&uenv, "a"), Some(b"3".to_vec()));
     assert!(uenv.set("a", "4"));
     assert_eq!(uenv.print(), b"a=4\nb=2\na=4\n");
 }
@@ -141,7 +146,7 @@ fn a_backslash_at_the_end_takes_no_key_with_it() {
         assert!(uenv.set("a", "1"));
         let printed = uenv.print();
         assert!(printed.starts_with(text.as_bytes()));
-        assert_eq!(Uenv::parse(&printed).get("a"), Some(&b"1"[..]), "{text:?}");
+        assert_eq!(uboot_value(&Uenv::parse(&printed), "a"), Some(b"1".to_vec()), "{text:?}");
     }
 }
 
@@ -223,6 +228,22 @@ proptest! {
         }
     }
 
+    /// A block that copal takes for sound hides nothing from GRUB.
+    #[test]
+    fn what_is_sound_is_all_read_by_grub(
+        text in "([#a-c =\\\\]|#\\\\\n|=1\n|\n){0,60}",
+    ) {
+        let bytes = block(&text);
+        if let Ok(sound) = EnvBlock::parse(&bytes) {
+            let read = Variables::of_block(&bytes).unwrap();
+            prop_assert_eq!(read.iter().map(|(name, _)| name).collect::<Vec<_>>(), sound.keys().collect::<Vec<_>>());
+            for key in sound.keys() {
+                let key = std::str::from_utf8(key).unwrap();
+                prop_assert_eq!(read.get(key), sound.get(key));
+            }
+        }
+    }
+
     #[test]
     fn uboot_text_stays_as_it_is(text in proptest::collection::vec(any::<u8>(), 0..300)) {
         prop_assert_eq!(Uenv::parse(&text).print(), text);
@@ -238,9 +259,12 @@ proptest! {
         let value = format!("{root:x}");
         prop_assert!(uenv.set("resin_root_part", &value));
         let again = Uenv::parse(&uenv.print());
-        prop_assert_eq!(again.get("resin_root_part"), Some(value.as_bytes()));
-        for key in ["upgrade_available", "a", "b", "c", "ab"] {
-            prop_assert_eq!(again.get(key), before.get(key), "{}", key);
+        prop_assert_eq!(uboot_value(&again, "resin_root_part"), Some(value.into_bytes()));
+        // After a line without a key U-Boot had not read on.
+        if !before.lines().any(|line| line == Line::Nameless) {
+            for key in ["upgrade_available", "a", "b", "c", "ab"] {
+                prop_assert_eq!(uboot_value(&again, key), uboot_value(&before, key), "{}", key);
+            }
         }
     }
 }

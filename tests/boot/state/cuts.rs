@@ -6,12 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use copal::boot_state::envblock::Damage;
 use copal::boot_state::{self, Backend, BootState, Named};
 use copal::slot::{Root, Slot};
 use copal::sys::crash_point::{self, Armed};
 use copal::sys::file::{self, Folder, Outcome, change_in_place, is_temporary};
 
-use super::support::{Device, block, root, state};
+use super::support::{Device, block, root, state, unselected};
 use crate::kit::let_go::let_go;
 
 /// What the calls of this thread are, some of which are not made; until it is dropped.
@@ -212,7 +213,7 @@ fn writes(device: &Device) -> usize {
 
 #[test]
 fn a_fresh_uboot() {
-    let old = state(Named::Index(2), 0, false);
+    let old = unselected(Named::Index(2), None);
     let new = state(Named::Index(3), 0, true);
     stopped_everywhere(&[], &root(Slot::B, 3), &[old, new]);
 }
@@ -256,8 +257,13 @@ fn grub_by_replacement() {
 #[test]
 fn a_damaged_block() {
     let files = [("bootenv", b"bootcount=1\nresin_root_part=A\nupgrade_available=1\n".to_vec())];
-    let (old, new) = (state(Named::Slot(Slot::A), 1, true), state(Named::Slot(Slot::B), 0, true));
+    let old = unselected(Named::Other(String::new()), Some(Damage::Size(50)));
+    let new = state(Named::Slot(Slot::B), 0, true);
     stopped_everywhere(&files, &root(Slot::B, 3), &[old, new]);
+    // A line at which U-Boot stops.
+    let files = [("resinOS_uEnv.txt", b"resin_root_part=2\n=x\nupgrade_available=0\n".to_vec())];
+    let old = BootState { damage: Some(Damage::Nameless), ..state(Named::Index(2), 0, false) };
+    stopped_everywhere(&files, &root(Slot::B, 3), &[old, state(Named::Index(3), 0, true)]);
 }
 
 #[test]

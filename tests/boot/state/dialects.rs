@@ -4,14 +4,14 @@ use copal::boot_state::{self, Keep, Named, retire_others};
 use copal::error::Code;
 use copal::slot::Slot;
 
-use super::support::{Device, block, root, state};
+use super::support::{Device, block, root, state, unselected};
 
 #[test]
 fn a_fresh_device_with_uboot() {
     let device = Device::new(&[]);
     let backend = boot_state::detect(&device.paths).unwrap();
     assert_eq!(backend.name(), "U-Boot");
-    assert_eq!(backend.read().unwrap(), state(Named::Index(2), 0, false));
+    assert_eq!(backend.read().unwrap(), unselected(Named::Index(2), None));
     backend.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(device.text("resinOS_uEnv.txt"), "resin_root_part=3\nupgrade_available=1\n");
     assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, true));

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use copal::boot_state::envblock::EnvBlock;
+use copal::boot_state::variables::Variables;
 use copal::boot_state::{self, Named};
 use copal::slot::Slot;
 
-use super::support::{Device, root, state};
+use super::support::{Device, block, root, state, unselected};
 
 fn editenv(file: &Path, arguments: &[&str]) -> String {
     let output = Command::new("grub-editenv").arg(file).args(arguments).output();
@@ -55,7 +56,7 @@ fn what_copal_makes_grub_reads_and_changes() {
     let device = Device::new(&[]);
     let file = device.at("bootenv");
     let backend = boot_state::balena(&device.paths).unwrap();
-    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::A), 0, false));
+    assert_eq!(backend.read().unwrap(), unselected(Named::Slot(Slot::A), None));
     backend.set(&root(Slot::B, 3), true).unwrap();
     assert_eq!(editenv(&file, &["list"]), "bootcount=0\nresin_root_part=B\nupgrade_available=1\n");
     editenv(&file, &["set", "kernel_override_abi=12", "resin_root_part=A"]);
@@ -111,4 +112,46 @@ fn many_values_both_ways() {
         let list = format!("\n{}", editenv(&file, &["list"]));
         assert!(list.contains(&format!("\n{key}={value}\n")), "round {round}: {value:?} in {list:?}");
     }
+}
+
+/// What `grub-editenv` lists, or `None` where it cannot read the block.
+fn listed(file: &Path) -> Option<Vec<u8>> {
+    let output = Command::new("grub-editenv").arg(file).arg("list").output().unwrap();
+    output.status.success().then_some(output.stdout)
+}
+
+/// Whatever byte of a block is damaged: copal reads what `grub-editenv`, which has GRUB's parser, reads.
+#[test]
+fn a_damaged_block_is_read_as_grub_reads_it() {
+    let device = Device::new(&[]);
+    let file = device.at("bootenv");
+    let lines = "# w\nbootcount=1\nresin_root_part=2\nodd=a\\\nb\\\\\nupgrade_available=1\n";
+    let whole = block(lines);
+    let header = "# GRUB Environment Block\n".len();
+    let mut cases = Vec::new();
+    for at in 0..header + lines.len() + 2 {
+        let with: &[u8] = if at < header { &[0, b'\n', b'#', 0xff] } else { b"\0\n#\\=x" };
+        for byte in with.iter().chain(&[whole[at] ^ 0x01]).filter(|byte| **byte != whole[at]) {
+            let mut damaged = whole.clone();
+            damaged[at] = *byte;
+            cases.push((at, damaged));
+        }
+    }
+    for size in [0, 1, header - 1, header, header + 1, header + 20, 512, 1023] {
+        cases.push((size, whole[..size].to_vec()));
+    }
+    cases.push((1025, [&whole[..], b"\n"].concat()));
+    let mut unread = 0;
+    for (at, damaged) in cases {
+        std::fs::write(&file, &damaged).unwrap();
+        let read = Variables::of_block(&damaged).ok();
+        unread += usize::from(read.is_none());
+        let list = |read: Variables| -> Vec<u8> {
+            read.iter().flat_map(|(name, value)| [name, b"=", value, b"\n"].concat()).collect()
+        };
+        let (read, listed) = (read.map(list), listed(&file));
+        let text = |list: &Option<Vec<u8>>| list.as_ref().map(|l| String::from_utf8_lossy(l).into_owned());
+        assert_eq!(text(&read), text(&listed), "byte {at}: {:?}", String::from_utf8_lossy(&damaged));
+    }
+    assert!(unread > 4 * header, "{unread}");
 }

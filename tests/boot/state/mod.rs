@@ -5,6 +5,7 @@ mod cuts;
 mod dialects;
 mod grub_editenv;
 mod mutations;
+mod readings;
 mod repair;
 mod support;
 mod variables;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use copal::boot_state::envblock::EnvBlock;
-use copal::boot_state::{self, Named};
+use copal::boot_state::envblock::{Damage, EnvBlock};
+use copal::boot_state::{self, BootState, Named};
 use copal::error::Code;
 use copal::slot::Slot;
 use copal::sys::log::events;
@@ -14,7 +14,7 @@ use crate::kit::disk::tmpfs;
 use crate::kit::log;
 use crate::kit::process::tool;
 
-use super::support::{Device, block, root, state};
+use super::support::{Device, block, root, state, unselected};
 use crate::kit::needs::can_run;
 
 #[test]
@@ -22,19 +22,31 @@ fn a_damaged_block_is_rewritten_with_what_can_be_read() {
     let lines = "bootcount=1\nresin_root_part=2\nupgrade_available=1\nmine=x\n";
     let whole = block(lines);
     let wanted = block("bootcount=0\nresin_root_part=3\nupgrade_available=0\nmine=x\n");
+    let count_last = block("resin_root_part=3\nupgrade_available=0\nbootcount=0\nmine=x\n");
     let by_hand = lines.replace('\n', "\r\n");
     let no_header = lines.as_bytes();
     let grown = [&whole[..], b"#"].concat();
     let mut torn = whole.clone();
     torn[512..].fill(0);
     let junk = block(&format!("some words\n{lines}more words\n"));
-    for damaged in [&whole[..1000], &grown, by_hand.as_bytes(), no_header, &torn, &junk] {
+    // GRUB takes a block of any size. Without the first line it reads nothing, and words without `=` hide the key after them.
+    let read = |count, damage| BootState { damage: Some(damage), ..state(Named::Index(2), count, true) };
+    let unread = |damage| unselected(Named::Slot(Slot::B), Some(damage));
+    for (damaged, read) in [
+        (&whole[..1000], read(1, Damage::Size(1000))),
+        (&grown, read(1, Damage::Size(1025))),
+        (by_hand.as_bytes(), unread(Damage::Size(by_hand.len()))),
+        (no_header, unread(Damage::Size(no_header.len()))),
+        (&torn, read(1, Damage::Line)),
+        (&junk, read(0, Damage::Line)), // the count is hidden
+    ] {
         let device = Device::new(&[("EFI/BOOT/grubenv", damaged)]);
         let backend = boot_state::detect(&device.paths).unwrap();
         let what = String::from_utf8_lossy(damaged).into_owned();
-        assert_eq!(backend.read().unwrap(), state(Named::Index(2), 1, true), "{what}");
+        assert_eq!(backend.read().unwrap(), read, "{what}");
         backend.set(&root(Slot::B, 3), false).unwrap();
-        assert_eq!(device.read("EFI/BOOT/grubenv"), wanted, "{what}");
+        let wanted = if damaged == junk { &count_last } else { &wanted };
+        assert_eq!(&device.read("EFI/BOOT/grubenv"), wanted, "{what}");
     }
 }
 
@@ -68,7 +80,9 @@ fn nothing_left_to_read_is_no_obstacle() {
             Device::new(&[("grub/grubenv", damaged), ("grub/grub.cfg", b"load_env resin_root_part\n")]);
         let backend = boot_state::detect(&device.paths).unwrap();
         // Without a selection GRUB's configuration takes root B.
-        assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
+        let read = backend.read().unwrap();
+        assert_eq!(read, unselected(Named::Slot(Slot::B), read.damage));
+        assert!(read.damage.is_some());
         backend.set(&root(Slot::A, 2), true).unwrap();
         assert_eq!(
             device.read("grub/grubenv"),
@@ -84,7 +98,7 @@ fn a_lost_grubenv_is_made_again() {
         Device::new(&[("EFI/BOOT/grub.cfg", b"load_env resin_root_part\nresin-rootA resin-rootB\n")]);
     let backend = boot_state::detect(&device.paths).unwrap();
     assert_eq!((backend.name(), backend.counts()), ("GRUB", true));
-    assert_eq!(backend.read().unwrap(), state(Named::Slot(Slot::B), 0, false));
+    assert_eq!(backend.read().unwrap(), unselected(Named::Slot(Slot::B), Some(Damage::Missing)));
     backend.set(&root(Slot::A, 2), false).unwrap();
     assert_eq!(device.read("EFI/BOOT/grubenv").len(), 1024);
     assert_eq!(backend.read().unwrap(), state(Named::Index(2), 0, false));
@@ -121,19 +135,19 @@ fn odd_values_are_read_as_the_bootloader_takes_them() {
         read(&format!("bootcount={count}\nresin_root_part={root}\nupgrade_available=yes\n"))
     };
     assert_eq!(whole("2", "0 "), state(Named::Index(2), 0, false));
-    assert_eq!(whole("", ""), state(Named::Slot(Slot::B), 0, false));
-    assert_eq!(whole("two", "many"), state(Named::Other("two".into()), 0, false));
+    // GRUB compares with 2, and takes root B for anything else.
+    assert_eq!(whole("", ""), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)));
+    assert_eq!(whole("two", "many"), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)));
     let uboot = |uenv: &[u8], count: &[u8]| {
         let device = Device::new(&[("resinOS_uEnv.txt", uenv), ("bootcount.env", count)]);
         boot_state::detect(&device.paths).unwrap().read().unwrap()
     };
     assert_eq!(uboot(b"resin_root_part=b\r\n", b"bootcount=1f\n\0"), state(Named::Index(11), 31, false));
-    assert_eq!(uboot(b"resin_root_part=\n", b""), state(Named::Index(2), 0, false));
-    assert_eq!(
-        uboot(b"resin_root_part=x\n", b"bootcount=2\xff\n\0"),
-        state(Named::Other("x".into()), 2, false)
-    );
-    assert_eq!(uboot(&[0; 64], &[0; 13]), state(Named::Index(2), 0, false));
+    // A key without a value is deleted, and with it the root that U-Boot has built in.
+    assert_eq!(uboot(b"resin_root_part=\n", b""), unselected(Named::Other("".into()), Some(Damage::NoRoot)));
+    let junk = unselected(Named::Other("x".into()), Some(Damage::NoRoot));
+    assert_eq!(uboot(b"resin_root_part=x\n", b"bootcount=2\xff\n\0"), BootState { bootcount: 2, ..junk });
+    assert_eq!(uboot(&[0; 64], &[0; 13]), unselected(Named::Index(2), None));
 }
 
 /// Garbage where the count is: the next thing that reads it may take it for anything.

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use copal::boot_state::envblock::Damage;
+use copal::boot_state::uenv::Uenv;
+use copal::boot_state::variables::Variables;
 use copal::boot_state::{BootState, Named};
 use copal::config::paths::Paths;
 use copal::slot::{Root, Slot};
@@ -57,7 +60,19 @@ pub(crate) fn root(slot: Slot, index: u32) -> Root {
 }
 
 pub(crate) fn state(root: Named, bootcount: u32, upgrade_available: bool) -> BootState {
-    BootState { root, bootcount, upgrade_available }
+    BootState { root, bootcount, upgrade_available, selected: true, damage: None }
+}
+
+/// Of a file in which the bootloader finds no root.
+pub(crate) fn unselected(default: Named, damage: Option<Damage>) -> BootState {
+    BootState { selected: false, damage, ..state(default, 0, false) }
+}
+
+/// What U-Boot reads for a key.
+pub(crate) fn uboot_value(uenv: &Uenv, key: &str) -> Option<Vec<u8>> {
+    let mut read = Variables::default();
+    let _what_counts_of_it = read.import(uenv);
+    read.get(key).map(<[u8]>::to_vec)
 }
 
 /// A block with these lines.

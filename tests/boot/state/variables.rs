@@ -93,8 +93,9 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
 fn a_damaged_block_is_repaired_or_left() {
     let device = Device::new(&[("bootenv", format!("{DECIDED}own=1\n").as_bytes())]);
     backend(&device).set_variables(&[(ABI, Some("12"))]).unwrap();
-    assert_eq!(device.read("bootenv"), block(&format!("{DECIDED}own=1\n{ABI}=12\n")));
-    let damaged = format!("{DECIDED}own={}\n", "x".repeat(900));
+    // The bootloader did not read the selection, and must not read it now.
+    assert_eq!(device.read("bootenv"), block(&format!("own=1\n{ABI}=12\n")));
+    let damaged = format!("{DECIDED}own={}\n", "x".repeat(950));
     let device = Device::new(&[("bootenv", damaged.as_bytes())]);
     refused(&device, &[(ABI, Some(&"1".repeat(64)))], "the block has no space for kernel_override_abi");
 }

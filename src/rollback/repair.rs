@@ -1,0 +1,49 @@
+//! A file that the bootloader cannot read, or reads in part: selects what the phase and the records say, never what was found in that file.
+
+use super::warn;
+use crate::config::paths::Paths;
+use crate::error::Result;
+use crate::slot::Roots;
+use crate::state::files::{BootfilesRecord, new_transaction};
+use crate::state::phase::{Observation, Phase};
+
+/// The caller holds the lock of updates.
+pub(super) fn repair(roots: &Roots, seen: &Observation) -> Result<()> {
+    let running = &roots.active;
+    if !seen.state.needs_repair(running) {
+        return Ok(());
+    }
+    let (root, on_trial) = match seen.phase {
+        Phase::Trial => (running, true),
+        Phase::Pending => (roots.other()?, true),
+        Phase::Healthy | Phase::Installing | Phase::Cleanup | Phase::Finishing => (running, false),
+        Phase::RolledBack => {
+            let target = seen.marker.as_ref().and_then(|marker| roots.in_slot(marker.target));
+            (target.unwrap_or(running), false)
+        }
+        // Another root is selected, and the bootloader reads that; what completes these phases selects a root.
+        Phase::RollingBack | Phase::Interrupted | Phase::Altboot => return Ok(()),
+    };
+    seen.backend.set(root, on_trial)?;
+    tracing::warn!(
+        "{} was damaged: slot {} is selected {} again",
+        seen.backend.file().display(),
+        root.slot,
+        if on_trial { "on trial" } else { "for good" }
+    );
+    Ok(())
+}
+
+/// As [`repair`], at boot: the bootloader may have started this system by itself, with the boot files of the other one.
+pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, seen: &Observation) -> Result<()> {
+    if seen.phase == Phase::Healthy
+        && seen.state.needs_repair(&roots.active)
+        && BootfilesRecord::read(paths).is_ok_and(|record| record.is_none())
+    {
+        let owner = roots.active.slot.other();
+        let record = new_transaction().map(|transaction| BootfilesRecord { transaction, owner });
+        // The selection does not wait for it.
+        warn(record.and_then(|record| record.write(paths)));
+    }
+    repair(roots, seen)
+}
