@@ -96,15 +96,17 @@ impl Update<'_> {
         let target = &device.target;
         let backend = boot_state::detect(&self.request.paths)?;
         let state = backend.read()?;
-        if !state.root.means(target) {
-            return Err(Error::new(
-                Code::HookFailed,
-                format!(
-                    "the hooks of the new release have succeeded, but slot {} is not selected",
-                    target.slot
-                ),
-            )
-            .object(backend.file().display()));
+        let slot = target.slot;
+        let file = backend.file().display();
+        let why = match &state.damage {
+            // Part of the selection may be hidden, and the bootloader may not be able to count.
+            Some(damage) => format!("{file} is damaged ({damage})"),
+            None if !state.selects(target) => format!("slot {slot} is not selected"),
+            None => String::new(),
+        };
+        if !why.is_empty() {
+            let text = format!("the hooks of the new release have succeeded, but {why}");
+            return Err(Error::new(Code::HookFailed, text).object(file));
         }
         if backend.counts() && !state.upgrade_available {
             tracing::warn!(

@@ -57,6 +57,52 @@ fn hooks_that_succeed_and_select_nothing_have_failed() {
     rig.assert_back("nothing selected");
 }
 
+/// The hooks have written the new root into the file, and U-Boot does not read it: or the root, and not the trial.
+#[test]
+fn a_selection_that_the_bootloader_does_not_read_fails_the_update() {
+    if !can_run("a_selection_that_the_bootloader_does_not_read_fails_the_update") {
+        return;
+    }
+    let rig = Rig::ready();
+    for (line, text) in [
+        ("=x", "=x\\nresin_root_part=3\\nupgrade_available=1"),
+        ("between", "resin_root_part=3\\n=x\\nupgrade_available=1"),
+        ("deleted", "resin_root_part=3\\nupgrade_available=1\\nresin_root_part"),
+    ] {
+        rig.put("mnt/data/said", "");
+        rig.hook("after", &format!("printf '{text}\\n' > /mnt/boot/resinOS_uEnv.txt\n"));
+        let out = rig.update(&[]);
+        let log = stderr(&out);
+        assert_eq!(out.status.code(), Some(1), "{line}: {log}");
+        let last = log.lines().last().unwrap();
+        assert!(
+            last.contains("[hook-failed]") && last.contains("resinOS_uEnv.txt is damaged"),
+            "{line}: {last}"
+        );
+        assert!(last.contains("slot A, the running system, boots next"), "{line}: {last}");
+        rig.assert_back(line);
+        rig.no_hook("after");
+    }
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(rig.selected(), ("3".into(), "1".into()));
+}
+
+/// Until the running system is selected, a power cut would lead to the slot that the update erases.
+#[test]
+fn a_selection_that_the_bootloader_does_not_read_is_repaired_before_the_slot_is_erased() {
+    if !can_run("a_selection_that_the_bootloader_does_not_read_is_repaired_before_the_slot_is_erased") {
+        return;
+    }
+    let rig = Rig::ready();
+    rig.put("mnt/boot/resinOS_uEnv.txt", "=x\nresin_root_part=3\nupgrade_available=1\n");
+    rig.hook("before", "cat /mnt/boot/resinOS_uEnv.txt >> /mnt/data/found\n");
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(rig.text("mnt/data/found"), "resin_root_part=2\nupgrade_available=0\n");
+    assert_eq!(rig.selected(), ("3".into(), "1".into()));
+}
+
 #[test]
 fn a_release_that_cannot_boot_is_not_selected() {
     if !can_run("a_release_that_cannot_boot_is_not_selected") {
