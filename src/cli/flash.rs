@@ -9,7 +9,7 @@ use super::args::EXIT_CODES;
 use super::receipt_file::ReceiptFile;
 use crate::config::paths::Paths;
 use crate::error::Result;
-use crate::flash::job::{Request, prepare};
+use crate::flash::job::{Request, hold_signals, nothing_written, prepare};
 use crate::flash::watch::Watch;
 use crate::image::Checks;
 use crate::image::digest::Digest256;
@@ -111,7 +111,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
         (true, true) => show_plan(&install::plan(&request, ui.progress())?, ui),
         (true, false) => show_plan(&prepare(&request, ui.progress())?.plan.into(), ui),
         (false, true) => install(args, &request, ui)?,
-        (false, false) => write_image(args, &request, ui)?,
+        (false, false) => write_image(args, &request, ui).map_err(nothing_written)?,
     }
     Ok(())
 }
@@ -121,6 +121,7 @@ fn show_plan(plan: &Plan, ui: &Ui) {
 }
 
 fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
+    let signals = hold_signals()?;
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let prepared = prepare(request, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
@@ -128,6 +129,8 @@ fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let run = prepared.run(&request.paths, watch.progress());
     // The LED does not show a refusal: the operator at the terminal would wait for it.
     let receipt = run.inspect_err(|e| watch.failed(e))?;
+    // After a failure they stay held back: the error is still to be shown.
+    signals.end();
     watch.succeeded(&receipt);
     show_receipt(&receipt.into(), file.as_ref(), ui)
 }

@@ -173,9 +173,9 @@ codes! {
     /// The freshly written disk does not show exactly one partition labelled `resin-boot` within 30 seconds; the message lists
     /// its partitions.
     BootPartitionNotFound = "boot-partition-not-found", "look in the kernel log for the disk named here, and check the image's partitions";
-    /// A signal asked the program to end. An installation that had started to write makes the disk unbootable; an update leaves the
-    /// running system selected; no further hook runs.
-    Interrupted = "interrupted", "run the installation again: the disk was made unbootable";
+    /// A signal asked the program to end. A flash or an installation that had started to write leaves a disk without a partition table;
+    /// an update leaves the running system selected; no further hook runs.
+    Interrupted = "interrupted", "run it again";
     /// The internal boot partition could not be mounted, or its mount point holds something else.
     BootMountFailed = "boot-mount-failed", "look in the kernel log, and check what is mounted at /tmp/internal_boot";
     /// The internal boot partition could not be unmounted within ten seconds, or the drive did not confirm that all data is on the

@@ -22,6 +22,7 @@ use crate::error::{Code, Effect, Error, Result};
 use crate::image::{self, Checks, Image};
 use crate::progress::Progress;
 use crate::sys::block::{Access, Device, Medium, sync_name};
+use crate::sys::signal::{self, SignalGuard};
 
 #[derive(Debug, Clone, Default)]
 pub struct Request {
@@ -178,12 +179,27 @@ pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
     Inputs::read(request)?.prepare(request, progress)
 }
 
+/// From now on a signal ends the job between two pieces of its work, by an error that says what it leaves.
+pub fn hold_signals() -> Result<SignalGuard> {
+    SignalGuard::begin().map_err(|e| Error::new(Code::Io, "cannot prepare for signals").because(e))
+}
+
+/// Says so in the error of a signal that came early enough.
+pub(crate) fn nothing_written(e: Error) -> Error {
+    match (e.code(), e.effect()) {
+        (Code::Interrupted, Effect::Refused) => e.and_also("nothing was written"),
+        _ => e,
+    }
+}
+
 impl Prepared {
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
         let Prepared { plan, image } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
-        let device = open_exclusively(&plan.target)?;
+        let name = plan.target.name.display();
+        let heed = || signal::heed(format_args!("while {name} was busy")).map_err(|e| e.object(&name));
+        let device = open_exclusively(&plan.target, &heed)?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
             if made && e.effect() == Effect::Refused {
@@ -313,8 +329,8 @@ fn open(target: &Target, access: Access) -> Result<Device> {
     Device::open(&target.node, access).map_err(|e| cannot_open(&target.name, e))
 }
 
-/// udev locks a disk while it probes it, after it appears and after it is closed.
-fn open_exclusively(target: &Target) -> Result<Device> {
+/// udev locks a disk while it probes it, after it appears and after it is closed. Meanwhile `go_on` may end the wait.
+fn open_exclusively(target: &Target, go_on: &dyn Fn() -> Result<()>) -> Result<Device> {
     let access = match target.kind {
         TargetKind::Block => Access::ExclusiveDisk,
         TargetKind::File => Access::ExclusiveFile,
@@ -322,7 +338,10 @@ fn open_exclusively(target: &Target) -> Result<Device> {
     let end = Instant::now() + TIMEOUT;
     loop {
         match Device::open(&target.node, access) {
-            Err(e) if is_busy(&e) && Instant::now() < end => std::thread::sleep(Duration::from_millis(100)),
+            Err(e) if is_busy(&e) && Instant::now() < end => {
+                go_on()?;
+                std::thread::sleep(Duration::from_millis(100));
+            }
             Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
                 let name = target.name.display();
                 let message = format!("cannot open {name}: it was removed after the check");
@@ -335,7 +354,7 @@ fn open_exclusively(target: &Target) -> Result<Device> {
 
 /// Opens a disk to clear its boot data. Parts of the disk may still be in use.
 pub(crate) fn open_to_undo(target: &Target) -> Result<Device> {
-    match open_exclusively(target) {
+    match open_exclusively(target, &|| Ok(())) {
         Err(e) if e.code() == Code::Busy => open(target, Access::Undo),
         other => other,
     }

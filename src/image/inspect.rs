@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::bmap_check::BmapCheck;
 use super::companions::Companions;
-use super::pass::{stored_sha256, whole};
+use super::pass::{heed_signals, stored_sha256, whole};
 use super::sparse::Sparse;
 use super::{BOOT_LABEL, Checks, Format, Image, Inspection};
 use crate::disk::partition::{Analysis, Flaw, Table, analyse};
@@ -232,6 +232,7 @@ impl Headers {
         let mut buffer = Buffer::zeroed(CHUNK_LEN);
         let mut position = 0;
         while !enough(self, position) {
+            heed_signals(image)?;
             let (extent, len) = match source.next(&mut buffer)? {
                 Piece::End => {
                     self.ended(position);

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::image::chunks::{Extent, pass, workers};
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root, zero_chunk};
 use crate::progress::{Progress, Stage};
+use crate::sys::signal;
 
 pub(super) static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -52,6 +53,7 @@ pub(super) fn whole(
         source.as_mut(),
         workers(),
         &mut |extent| {
+            heed_signals(image)?;
             observe(extent)?;
             if let Some(hash) = &mut hash {
                 match extent {
@@ -70,6 +72,11 @@ pub(super) fn whole(
     )?;
     let digests = digests.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Whole { size, digests, sha256: hash.map(|h| Digest256(h.finalize().into())) })
+}
+
+pub(super) fn heed_signals(image: &Image) -> Result<()> {
+    let path = image.path.display();
+    signal::heed(format_args!("while {path} was checked")).map_err(|e| e.object(path))
 }
 
 pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
@@ -107,6 +114,7 @@ pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Di
     let mut stored = image.stored();
     let mut hash = Sha256::new();
     loop {
+        heed_signals(image)?;
         let bytes = stored.fill_buf().map_err(|e| unreadable(&image.path, e))?;
         let n = bytes.len();
         if n == 0 {

@@ -1,6 +1,5 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use super::receipt::{BootPartitionRecord, Receipt};
@@ -13,8 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::flash::plan::Plan;
 use crate::flash::watch::Watch;
 use crate::install::plugin::Plugin;
-use crate::progress::{Progress, Stage};
-use crate::sys::signal::{self, SignalGuard};
+use crate::sys::signal;
 use crate::sys::systemd::{self, Inhibitor};
 
 const RECEIPT: &str = "flash-receipt.json";
@@ -33,30 +31,16 @@ impl FinalSteps<'_> {
         &self.ready.prepared.plan
     }
 
-    /// Writes the image and reads it back. Blocks signals before the disk becomes bootable, for [`FinalSteps::finish`].
-    pub(super) fn write_image(&self) -> Result<(Receipt, Option<SignalGuard>)> {
+    /// Writes the image and reads it back.
+    pub(super) fn write_image(&self) -> Result<Receipt> {
         let _held = hold_off_shutdown();
-        let guarded = Guarded { progress: self.watch.progress(), signal_guard: Mutex::new(None) };
-        let receipt = self.ready.prepared.run(self.paths, &guarded)?.into();
-        Ok((receipt, guarded.signal_guard.into_inner().unwrap_or_else(PoisonError::into_inner)))
+        Ok(self.ready.prepared.run(self.paths, self.watch.progress())?.into())
     }
 
-    /// All steps after the write. On a failure or a signal, the disk is made unbootable again. `signal_guard` was taken before
-    /// the end of the write.
-    pub(super) fn finish(
-        &self,
-        (receipt, signal_guard): (Receipt, Option<SignalGuard>),
-        plugin: &mut Plugin,
-        time: Timeline,
-    ) -> Result<Receipt> {
-        let signal_guard = signal_guard.map_or_else(SignalGuard::begin, Ok).map_err(|e| {
-            Error::new(Code::Io, "cannot block signals while the installation is finished").because(e)
-        });
+    /// All steps after the write. On a failure or a signal, the disk is made unbootable again.
+    pub(super) fn finish(&self, receipt: Receipt, plugin: &mut Plugin, time: Timeline) -> Result<Receipt> {
         let mut mounted = None;
-        let done = signal_guard.and_then(|signal_guard| {
-            self.steps(receipt, plugin, &mut mounted, time).inspect(|_| signal_guard.release())
-        });
-        // After a failure signals stay blocked: the program ends anyway, and must still report its error.
+        let done = self.steps(receipt, plugin, &mut mounted, time);
         done.map_err(|e| undo::make_unbootable(self.plan(), mounted, e))
     }
 
@@ -145,12 +129,12 @@ impl FinalSteps<'_> {
 }
 
 /// Steps with a check for signals between them.
-struct Steps<'a> {
-    time: &'a mut Timeline,
+pub(super) struct Steps<'a> {
+    pub(super) time: &'a mut Timeline,
 }
 
 impl Steps<'_> {
-    fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn run<T>(&mut self, name: &'static str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = self.time.step(name, work)?;
         refuse_after_signal(name)?;
         Ok(done)
@@ -161,39 +145,6 @@ fn refuse_after_signal(step: &str) -> Result<()> {
     let Some(signal) = signal::came() else { return Ok(()) };
     let message = format!("the installation was interrupted after its step `{step}` by {signal}");
     Err(Error::new(Code::Interrupted, message).object(step))
-}
-
-/// Blocks signals before the disk becomes bootable. Until then one may end the program, because the disk has no table.
-struct Guarded<'a> {
-    progress: &'a dyn Progress,
-    signal_guard: Mutex<Option<SignalGuard>>,
-}
-
-impl Progress for Guarded<'_> {
-    fn begin(&self, stage: Stage, total: Option<u64>) {
-        self.progress.begin(stage, total);
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.progress.advance(bytes);
-    }
-
-    fn last_writes(&self) {
-        let mut signal_guard = self.signal_guard.lock().unwrap_or_else(PoisonError::into_inner);
-        if signal_guard.is_none() {
-            // After the write this is tried again, and is then an error.
-            *signal_guard =
-                SignalGuard::begin().inspect_err(|e| tracing::warn!("cannot block signals: {e}")).ok();
-        }
-    }
-
-    fn finish(&self) {
-        self.progress.finish();
-    }
-
-    fn close(&self) {
-        self.progress.close();
-    }
 }
 
 /// Inhibits an accidental shutdown. Without systemd-logind there is no inhibitor, which is no failure.

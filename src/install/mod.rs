@@ -23,13 +23,13 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flash;
-use crate::flash::job::{Inputs, Prepared, Request};
+use crate::flash::job::{self, Inputs, Prepared, Request};
 use crate::flash::watch::Watch;
 use crate::progress::{self, Progress};
 use crate::sys::command;
 use crate::sys::power::Shutdown;
 use board::{Board, Environment};
-use finish::FinalSteps;
+use finish::{FinalSteps, Steps};
 use plan::{Installation, Plan};
 use plugin::Plugin;
 use receipt::Receipt;
@@ -81,7 +81,7 @@ pub fn run(
     watch: &Watch,
     agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
 ) -> Result<Installed> {
-    let result = install(request, watch, agree);
+    let result = install(request, watch, agree).map_err(job::nothing_written);
     match &result {
         Ok(installed) => watch.succeeded(&installed.receipt.flash),
         Err(e) => watch.failed(e),
@@ -94,33 +94,37 @@ fn install(
     watch: &Watch,
     agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
 ) -> Result<Installed> {
+    let signals = job::hold_signals()?;
     let mut time = Timeline::start();
+    let mut step = Steps { time: &mut time };
     let mut request = request.clone();
     let paths = request.paths.clone();
 
     refuse_without_root()?;
-    time.step("board set-up", || set_up_board(&request))?;
-    time.step("medium", || own_medium(&mut request))?;
+    step.run("board set-up", || set_up_board(&request))?;
+    step.run("medium", || own_medium(&mut request))?;
     watch.report_to_owner(&paths, owner(&request).as_ref());
-    let inputs = time.step("inputs", || Inputs::read(&request))?;
-    time.step("network", || {
+    let inputs = step.run("inputs", || Inputs::read(&request))?;
+    step.run("network", || {
         wait::wait_for_services(&paths, inputs.config.as_ref());
         Ok(())
     })?;
-    time.step("disk", || {
+    step.run("disk", || {
         wait::wait_for_disk(&inputs, &paths);
         Ok(())
     })?;
-    let ready = time.step("check", || ready(&request, inputs, watch.progress()))?;
+    let ready = step.run("check", || ready(&request, inputs, watch.progress()))?;
     agree(&ready.prepared.plan)?;
     watch.planned(&ready.prepared.plan);
-    let mut plugin = time.step("secure boot", || decide_on_encryption(&request, &ready))?;
+    let mut plugin = step.run("secure boot", || decide_on_encryption(&request, &ready))?;
 
     // The plug-in was the last that could refuse: this event means that the old system is lost.
     watch.started(&ready.prepared.plan);
     let steps = FinalSteps { paths: &paths, ready: &ready, watch };
     let receipt = time.step("write", || steps.write_image())?;
     let receipt = steps.finish(receipt, &mut plugin, time)?;
+    // After a failure they stay held back: the error is still to be shown.
+    signals.release();
     let ending = if ready.conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff };
     Ok(Installed { receipt, ending, environment: ready.environment })
 }

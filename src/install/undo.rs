@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::boot_files::install::BootPartition;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::flash::job;
 use crate::flash::plan::Plan;
 use crate::flash::write;
@@ -36,7 +36,7 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
     let e = e.after_write();
     if cleared {
         tracing::warn!("{name} was made unbootable again: its boot sector and partition table are cleared");
-        e
+        if e.code() == Code::Interrupted { e.and_also(&format!("{name} has no partition table")) } else { e }
     } else {
         e.and_also("its partition table could not be cleared again: it may boot half installed")
     }

@@ -7,6 +7,7 @@ use crate::config::config_json::ConfigJson;
 use crate::config::paths::Paths;
 use crate::error::Code;
 use crate::flash::job::Inputs;
+use crate::sys::signal;
 use crate::sys::systemd::{self, Waited};
 use crate::sys::uevent::Uevents;
 
@@ -47,6 +48,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
                 SERVICES[1]
             );
         }
+        Waited::TimedOut if signal::came().is_some() => {}
         Waited::TimedOut => tracing::warn!(
             "neither {} nor {} became active within {} s: no network? Flashing without it",
             SERVICES[0],
@@ -59,7 +61,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
     }
 }
 
-/// Waits until there is a disk to choose. The later choice reports an error in detail.
+/// Waits until there is a disk to choose, or a signal comes. The later choice reports an error in detail.
 pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
     let began = Instant::now();
     let deadline = began + FOR_DISK;
@@ -69,6 +71,7 @@ pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
     while let Err(e) = inputs.target(paths) {
         if !matches!(e.code(), Code::NoTarget | Code::TargetMissing | Code::TargetNoMedium)
             || Instant::now() >= deadline
+            || signal::came().is_some()
         {
             return;
         }

@@ -53,8 +53,6 @@ pub trait Progress: Sync {
     fn expect(&self, _total: u64) {}
     /// `bytes` more, not in all.
     fn advance(&self, bytes: u64);
-    /// The next writes make the target bootable: a job that ends after them must undo them.
-    fn last_writes(&self) {}
     fn finish(&self);
     /// The job has ended, well or not. Nothing is shown after this.
     fn close(&self) {}

@@ -1,9 +1,11 @@
 //! Blocks the signals that ask the program to end while it must not end.
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::error::{Code, Error, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
 /// Sent by users, service managers and lost terminals. By default all of them end the program.
@@ -83,19 +85,25 @@ impl SignalGuard {
     /// Restores the signal actions, and sends a signal that came meanwhile again, which by default ends the program here. Returns if
     /// the caller ignores or handles it.
     pub fn release(self) {
-        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, former) = &mut *held;
-        *count = count.saturating_sub(1);
-        if *count > 0 {
-            return;
-        }
-        restore(former);
-        drop(held);
-        if let Some(signal) = came()
+        if self.end()
+            && let Some(signal) = came()
             && let Err(e) = raise(signal)
         {
             tracing::warn!("cannot pass {signal} on: {e}");
         }
+    }
+
+    /// Restores the signal actions, if this is the last guard, and returns whether it is. A signal that came meanwhile ends nothing any
+    /// more: the work is done.
+    pub(crate) fn end(self) -> bool {
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, former) = &mut *held;
+        *count = count.saturating_sub(1);
+        if *count > 0 {
+            return false;
+        }
+        restore(former);
+        true
     }
 }
 
@@ -125,6 +133,14 @@ pub(crate) fn hung_up() -> bool {
 #[must_use]
 pub fn came() -> Option<Signal> {
     Signal::try_from(CAME.load(Ordering::Relaxed)).ok()
+}
+
+/// An error if a signal came while it was held back. `doing` says within what, as in "while the image was checked".
+pub(crate) fn heed(doing: impl fmt::Display) -> Result<()> {
+    match came() {
+        None => Ok(()),
+        Some(signal) => Err(Error::new(Code::Interrupted, format!("interrupted by {signal} {doing}"))),
+    }
 }
 
 #[cfg(test)]

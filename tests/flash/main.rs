@@ -17,6 +17,7 @@ mod faults;
 mod images;
 mod kill;
 mod refusals;
+mod signals;
 mod support;
 mod threads;
 mod write;

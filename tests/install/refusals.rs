@@ -161,3 +161,18 @@ fn a_caller_that_is_not_root() {
     assert!(stderr(&out).contains("[not-root]"), "{}", stderr(&out));
     assert!(std::fs::read(&rig.disk.file).unwrap() == before);
 }
+
+#[test]
+fn a_signal_before_the_first_write() {
+    if !can_run("a_signal_before_the_first_write") {
+        return;
+    }
+    let rig = Rig::new();
+    // Within the very first step; that program is not disturbed.
+    rig.program("bin/resin-init-board", "#!/bin/sh\nkill -TERM $PPID\necho it goes on\n");
+    refused_late(&rig, "interrupted", "SIGTERM");
+    // While a disk is waited for, which otherwise ends with another error.
+    rig.put("etc/resin-init-flasher.conf", "INTERNAL_DEVICE_KERNEL=nodisk\nBALENA_IMAGE=balena.img\n");
+    rig.program("bin/resin-init-board", "#!/bin/sh\n(sleep 1; kill -INT $PPID) >/dev/null 2>&1 &\n");
+    refused_late(&rig, "interrupted", "SIGINT");
+}

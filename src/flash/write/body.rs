@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::zero::ZeroMap;
-use super::{Engine, locked};
+use super::{Engine, heed_signals, locked};
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, workers};
@@ -77,6 +77,7 @@ impl Engine<'_> {
         let mut edges = std::mem::take(&mut self.edges);
         let this = &*self;
         let mut in_order = |extent: &Extent<'_>| {
+            heed_signals(&this.io)?;
             if limited && extent.end() > capacity {
                 return Err(this.does_not_fit(capacity));
             }

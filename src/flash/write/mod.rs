@@ -24,6 +24,7 @@ use crate::image::chunks::Source;
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
 use crate::progress::{Progress, Stage};
 use crate::sys::block::Medium;
+use crate::sys::signal;
 use clear::Former;
 pub use clear::disarm;
 pub(super) use verify::place;
@@ -59,12 +60,17 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
         engine.io.extend(n)?;
     }
     engine.run().map_err(|e| {
+        let interrupted = e.code() == Code::Interrupted;
         if engine.is_as_before() {
-            return e.and_also("it reads as before: nothing on it was changed");
+            return if interrupted { e } else { e.and_also("it reads as before: nothing on it was changed") };
         }
         let cleared = engine.disarm();
         let e = e.after_write();
-        if cleared { e } else { e.and_also("a boot sector or partition table may be left on it") }
+        match (cleared, interrupted) {
+            (true, false) => e,
+            (true, true) => e.and_also("it has no partition table"),
+            (false, _) => e.and_also("a boot sector or partition table may be left on it"),
+        }
     })
 }
 
@@ -118,8 +124,9 @@ impl<'a> Engine<'a> {
         let began = Instant::now();
         let mut written_by = began;
         for step in &self.plan.steps {
-            if matches!(step, Step::WriteBackupGpt { .. } | Step::WriteHead { .. }) {
-                self.progress.last_writes();
+            // The last writes take less time than to undo them.
+            if !matches!(step, Step::WriteBackupGpt { .. } | Step::WriteHead { .. }) {
+                heed_signals(&self.io)?;
             }
             match step {
                 Step::Clear { range, .. } => self.clear(range)?,
@@ -246,6 +253,12 @@ impl<'a> Engine<'a> {
         Error::new(Code::ImageChanged, format!("the image {path} changed while it was being written: {how}"))
             .object(path)
     }
+}
+
+/// Between two pieces of work that a signal need not wait for.
+fn heed_signals(io: &Io<'_>) -> Result<()> {
+    let target = io.name().display();
+    signal::heed(format_args!("while {target} was being written")).map_err(|e| e.object(target))
 }
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::body::chunks_of;
-use super::{Engine, locked};
+use super::{Engine, heed_signals, locked};
 use crate::disk::partition::Table;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, side_by_side, workers};
@@ -13,7 +13,7 @@ use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, z
 use crate::sys::buffer::Buffer;
 use crate::sys::log::events;
 
-/// How much of the image's end is read again once the head is written. A card that keeps what lies behind its true end at its start has
+/// How much of the image's end is read again once the head is written. A card that keeps what lies past its true end at its start has
 /// shown that in the body, unless both places are empty there: balenaOS images are, between the first MiB and the first partition
 /// at 4 MiB.
 const TAIL: u64 = 8 * CHUNK;
@@ -43,6 +43,7 @@ impl Engine<'_> {
         side_by_side(workers(), &|failed| {
             let mut buffer = Buffer::zeroed(CHUNK_LEN);
             loop {
+                heed_signals(&self.io)?;
                 let chunk = next.fetch_add(CHUNK, Ordering::Relaxed);
                 if chunk >= self.size || failed.load(Ordering::Relaxed) {
                     return Ok(());
@@ -107,12 +108,14 @@ impl Engine<'_> {
             self.io.write_any(&masked, chunk)
         };
         let state = || Buffer::zeroed(CHUNK_LEN);
-        pass(&mut *(self.open)()?, workers(), &mut |_| Ok(()), &state, &|buffer, extent| match extent {
-            Extent::Data { offset, bytes } if bad.contains(offset) => each(buffer, *offset, bytes),
-            Extent::Data { .. } => Ok(()),
-            Extent::Zero { offset, len } => chunks_of(&(*offset..offset + len))
-                .filter(|(chunk, _)| bad.contains(chunk))
-                .try_for_each(|(chunk, len)| each(buffer, chunk, &vec![0; len])),
+        pass(&mut *(self.open)()?, workers(), &mut |_| heed_signals(&self.io), &state, &|buffer, extent| {
+            match extent {
+                Extent::Data { offset, bytes } if bad.contains(offset) => each(buffer, *offset, bytes),
+                Extent::Data { .. } => Ok(()),
+                Extent::Zero { offset, len } => chunks_of(&(*offset..offset + len))
+                    .filter(|(chunk, _)| bad.contains(chunk))
+                    .try_for_each(|(chunk, len)| each(buffer, chunk, &vec![0; len])),
+            }
         })?;
         Ok(std::mem::take(&mut *locked(&first_bad)))
     }

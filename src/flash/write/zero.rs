@@ -3,6 +3,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::heed_signals;
 use crate::disk::io::Io;
 use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
@@ -75,6 +76,7 @@ impl Zeroer {
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
+            heed_signals(io)?;
             let end = range.end.min(at + STEP);
             let aligned = at.next_multiple_of(ALIGN as u64)..end - end % ALIGN as u64;
             let native = !aligned.is_empty()
@@ -109,6 +111,7 @@ impl Zeroer {
         let block = io.block() as u64;
         let mut at = range.start;
         while at < range.end {
+            heed_signals(io)?;
             let len = CHUNK.min(range.end - at);
             let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,11 @@ use zbus::{MatchRule, MessageStream, message};
 
 use super::bus::{Calls, Object, SYSTEMD, within};
 use super::{Bus, SystemdError, Waited};
+use crate::sys::signal;
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+/// Between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(100);
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +44,17 @@ impl Bus {
     pub fn wait_for_active(&self, units: &[&str], timeout: Duration) -> Waited {
         let deadline = Instant::now() + timeout;
         let wait = async |calls: Calls| {
-            let limit = tokio::time::Instant::from_std(deadline);
-            // At any point: the caller gets its answer within this time.
-            match tokio::time::timeout_at(limit, wait(&calls, units)).await {
-                Ok(waited) => waited,
-                Err(_) => Ok(Waited::TimedOut),
+            let mut waiting = pin!(wait(&calls, units));
+            // At any point: the caller gets its answer within this time, and goes on soon after a signal.
+            loop {
+                let limit = deadline.min(Instant::now() + LOOK);
+                match tokio::time::timeout_at(limit.into(), waiting.as_mut()).await {
+                    Ok(waited) => return waited,
+                    Err(_) if Instant::now() >= deadline || signal::came().is_some() => {
+                        return Ok(Waited::TimedOut);
+                    }
+                    Err(_) => {}
+                }
             }
         };
         let within_timeout = self.clone().with_limit(self.limit().min(timeout));

@@ -16,7 +16,7 @@ use copal::flash::write::{Outcome, execute};
 use copal::image::chunks::{Piece, Source};
 use copal::image::digest::{CHUNK, CHUNK_LEN, chunk_digest};
 use copal::image::{Format, Inspection};
-use copal::progress::{Progress, Silent};
+use copal::progress::Silent;
 use copal::sys::block::Medium;
 use medium::Disk;
 
@@ -110,14 +110,10 @@ impl Job {
     }
 
     pub fn run_plan(&self, plan: &Plan, disk: &dyn Medium) -> Result<Outcome> {
-        self.run_shown(plan, disk, &Silent)
-    }
-
-    pub fn run_shown(&self, plan: &Plan, disk: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
         let image: &'static [u8] = Box::leak(self.image.clone().into_boxed_slice());
         let sparse = self.sparse;
         let open = move || Ok(Box::new(Bytes::new(image, sparse)) as Box<dyn Source>);
-        execute(plan, &open, disk, progress)
+        execute(plan, &open, disk, &Silent)
     }
 }
 

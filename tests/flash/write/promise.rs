@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use copal::flash::plan::{Cleared, Step};
 use copal::flash::write::disarm;
 use copal::image::digest::{CHUNK_LEN, Digest256, root};
-use copal::progress::{Progress, Stage};
 use proptest::prelude::*;
 
 use super::medium::{Call, Disk, Fault};
@@ -45,32 +44,6 @@ fn every_byte_arrives_on_a_dirty_disk() {
             assert_eq!((done.rewritten_chunks, done.io_retries), (0, 0));
         }
     }
-}
-
-/// What is on the disk when the engine says that it becomes bootable.
-struct Before<'a>(&'a Disk, Mutex<Vec<Vec<u8>>>);
-
-impl Progress for Before<'_> {
-    fn begin(&self, _: Stage, _: Option<u64>) {}
-    fn advance(&self, _: u64) {}
-    fn last_writes(&self) {
-        self.1.lock().unwrap().push(self.0.durable());
-    }
-    fn finish(&self) {}
-}
-
-#[test]
-fn it_is_reported_before_the_disk_becomes_bootable() {
-    let job = Job::new(image(5 * MIB, 7));
-    let disk = Disk::filled(9 * MIB, 0xA5);
-    let plan = job.plan(&disk);
-    let told = Before(&disk, Mutex::default());
-    job.run_shown(&plan, &disk, &told).unwrap();
-    let told = told.1.into_inner().unwrap();
-    let (first, backup) = (&told[0], plan.backup().unwrap());
-    assert!(first[..MIB].iter().all(|b| *b == 0));
-    assert!(first[backup.start as usize..backup.end as usize].iter().all(|b| *b == 0));
-    assert!(first[MIB..backup.start as usize] == job.image[MIB..backup.start as usize], "all else is there");
 }
 
 #[test]
