@@ -121,7 +121,7 @@ impl Inputs {
             ),
         };
         let image = match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-            (Some(path), _) => Image::open(path)?,
+            (Some(path), _) => Image::open_named(path)?,
             (None, Some(name)) => image::find(&request.paths, name)?,
             (None, None) => {
                 return Err(Error::new(

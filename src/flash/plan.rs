@@ -153,14 +153,16 @@ impl Plan {
 /// Limit of a plausible backup entry array: 4096 entries of 128 bytes. Usual is 16 KiB.
 const MAX_ENTRIES: u64 = 512 << 10;
 
-/// The backup GPT at the end of a disk: its header in the last sector, and the entry array that it points to.
+/// The backup GPT at the end of a disk: its header in the last whole sector, and the entry array that it points to. A plain file may
+/// have a part of a sector after that, which a loop device does not show.
 ///
 /// Tries both sector sizes: an adapter that showed the other size may have been used to partition the disk.
 pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
     let size = disk.size()?;
     let mut buffer = Buffer::zeroed(0);
     for sector in [512u64, 4096] {
-        let Some(at) = size.checked_sub(sector).filter(|at| at.is_multiple_of(sector)) else { continue };
+        let end = size - size % sector;
+        let Some(at) = end.checked_sub(sector) else { continue };
         let header = match disk.read_any(&mut buffer, at, 92) {
             Ok(header) => header,
             // An unreadable sector may hold a table; a write repairs a weak sector.
@@ -180,7 +182,7 @@ pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
         let length = field(80, 4).saturating_mul(field(84, 4));
         // A header with invalid fields is still a header: then only the header is cleared.
         let believable = entries < at && length <= MAX_ENTRIES && at - entries <= MAX_ENTRIES + sector;
-        return Ok(Some(if believable { entries } else { at }..size));
+        return Ok(Some(if believable { entries } else { at }..end));
     }
     Ok(None)
 }

@@ -38,6 +38,13 @@ impl Image {
         Self::open_in(path.into(), Surroundings::Any)
     }
 
+    /// Opens a file that the caller has named.
+    pub(crate) fn open_named(path: &Path) -> Result<Image> {
+        let image = Self::open(path)?;
+        owner::warn_of_foreign(path, &image.file.metadata().map_err(|e| unreadable(path, e))?);
+        Ok(image)
+    }
+
     /// Opens a file that was found below `top`, a folder where every user may put files. Follows no links.
     pub(super) fn open_below(top: &Path, path: PathBuf) -> Result<Image> {
         owner::check_folders(top, &path)?;

@@ -31,6 +31,24 @@ pub(super) fn check_folders(top: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// For an image that was named, and so may be anybody's: a warning where its owner can change it while root writes it, from within a
+/// folder where every user may put files.
+pub(super) fn warn_of_foreign(path: &Path, meta: &Metadata) {
+    const SHARED: u32 = STICKY | 0o002;
+    let is_shared = |folder: &&Path| folder.metadata().is_ok_and(|m| m.mode() & SHARED == SHARED);
+    let Ok(real) = path.canonicalize() else { return };
+    if check_owner(path, meta).is_err()
+        && let Some(folder) = real.ancestors().skip(1).find(is_shared)
+    {
+        tracing::warn!(
+            "image {} belongs to user {}, who may change it at any time; every user may put files into {}",
+            path.display(),
+            meta.uid(),
+            folder.display()
+        );
+    }
+}
+
 pub(super) fn check_file(path: &Path, meta: &Metadata) -> Result<()> {
     check_owner(path, meta)?;
     check_mode(path, meta)?;

@@ -16,6 +16,7 @@ mod kit {
 mod faults;
 mod images;
 mod kill;
+mod plain_files;
 mod refusals;
 mod signals;
 mod support;

@@ -1,7 +1,11 @@
 //! Bad input: the message names the object, the exit code says that nothing was written, and nothing was.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::kit::needs::is_root;
+use crate::kit::process::stderr;
 use crate::support::*;
 
 /// Flashes what must be refused with `code`, and compares the target before and after.
@@ -375,4 +379,32 @@ fn a_config_json_that_was_promised_must_be_there() {
     assert_eq!(run()["code"], "no-target");
     std::fs::write(dir.path().join("mnt/boot/balena-image-flasher"), "").unwrap();
     assert_eq!(run()["code"], "config-json-missing");
+}
+
+#[test]
+fn an_image_of_another_user_in_a_folder_for_everybody_is_warned_of() {
+    let test = "an_image_of_another_user_in_a_folder_for_everybody_is_warned_of";
+    if !is_root(test) {
+        return;
+    }
+    let dir = folder();
+    let shared = dir.path().join("shared");
+    std::fs::create_dir_all(shared.join("own")).unwrap();
+    let (image, deep, target) = (shared.join("os.img"), shared.join("own/os.img"), dir.path().join("disk"));
+    std::fs::copy(os_image(), &image).unwrap();
+    std::fs::copy(os_image(), &deep).unwrap();
+    let warned = |image: &Path| {
+        let out = flash(image, &target, &["--plan"]);
+        assert!(out.status.success(), "{}", stderr(&out));
+        stderr(&out).contains("belongs to user 4711")
+    };
+    let mode = |bits| std::fs::set_permissions(&shared, Permissions::from_mode(bits)).unwrap();
+    mode(0o1777);
+    assert!(!warned(&image), "it is the caller's");
+    for image in [&image, &deep] {
+        std::os::unix::fs::chown(image, Some(4711), None).unwrap();
+        assert!(warned(image));
+    }
+    mode(0o755);
+    assert!(!warned(&image), "only root can put it there");
 }
