@@ -46,8 +46,9 @@ impl Shell {
             .envs(more.iter().copied())
             .apart()
             .with_input()
-            .silence(silence);
-        for variable in [command::NOT_PASSED_ON, "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
+            .silence(silence)
+            .without_own_variables();
+        for variable in ["BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
             command = command.without(variable);
         }
         Ok(Some(Shell { running: command.start()?, name, last: String::new() }))

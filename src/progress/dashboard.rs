@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
-use crate::sys::command::{self, Command, End, Said};
+use crate::sys::command::{Command, End, Said};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
@@ -142,7 +142,7 @@ fn call(program: &Path, percent: u8, text: &str) {
     let command = Command::script(program).map(|command| {
         command
             .args(["--percentage", &percent.to_string(), "--state", text])
-            .without(command::NOT_PASSED_ON)
+            .without_own_variables()
             .limit(Some(LIMIT))
     });
     let end = command.and_then(|command| {

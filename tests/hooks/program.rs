@@ -28,12 +28,15 @@ fn hooks_find_what_is_documented() {
     let site = Site::new();
     site.hook(
         "1-x",
-        "#!/bin/sh\nexport | sed -n \"s/^export \\(DURING_UPDATE\\|HOOKS_DIR\\|CRYPT\\|OTHER\\)=/\\1=/p\" | tr -d \"'\"\nread -r x && exit 7\necho \"$# $0\"\n",
+        "#!/bin/sh\nexport | sed -n \"s/^export \\(DURING_UPDATE\\|HOOKS_DIR\\|CRYPT\\|OTHER\\|NOTIFY_SOCKET\\|FDSTORE\\|WATCHDOG_[A-Z]*\\|LISTEN_[A-Z]*\\)=/\\1=/p\" | tr -d \"'\"\nread -r x && exit 7\necho \"$# $0\"\n",
     );
     let hooks = site.hooks();
     let said = |change: &dyn Fn(&mut Command)| {
         let mut command = legacy(&site, &[]);
         command.env("HOOKS_DIR", "/inherited").env("CRYPT", "1").env("OTHER", "kept");
+        command.env("NOTIFY_SOCKET", site.at("notify")).env("FDSTORE", "4");
+        command.envs([("WATCHDOG_USEC", "9"), ("WATCHDOG_PID", "1")]);
+        command.envs([("LISTEN_FDS", "1"), ("LISTEN_PID", "1"), ("LISTEN_FDNAMES", "x")]);
         change(&mut command);
         let (_, stderr) = ends(&command.output().unwrap(), 0);
         let own = |l: &str| l.strip_prefix("[hostapp-update-hooks-v2][INFO] 1-x: ").map(str::to_owned);

@@ -76,7 +76,7 @@ fn a_container_without_anything_fills_a_slot() {
     ]);
     let engine = fs::read_to_string(rig.at("mnt/data/output/engine.log")).unwrap_or_default();
     assert!(out.status.success(), "{}{}\n{engine}", stdout(&out), stderr(&out));
-    assert!(stderr(&out).contains("updating the root of an image to /input"), "{}", stderr(&out));
+    assert!(stdout(&out).contains("updating the root of an image to /input"), "{}", stdout(&out));
 
     // What a bootloader goes through, read by another tool.
     let file = rig.dir.path().join("root.ext4");

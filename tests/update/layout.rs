@@ -58,8 +58,8 @@ fn an_archive_is_installed_and_selected() {
     rig.put("mnt/sysroot/inactive/hostapps/old/boot/x", "");
     rig.put("mnt/state/copal/units", "of an earlier update");
     let out = rig.update(&[]);
-    let log = stderr(&out);
-    assert_eq!(out.status.code(), Some(0), "{log}");
+    let log = stdout(&out);
+    assert_eq!(out.status.code(), Some(0), "{log}{}", stderr(&out));
     assert_slot(&rig, "5\n");
     assert_eq!(images_of_containers(&rig), "registry/os:2\n", "as it was loaded");
     assert_selected(&rig);
@@ -70,6 +70,9 @@ fn an_archive_is_installed_and_selected() {
     assert!(!rig.has("mnt/data/resin-data/tmp"));
     assert!(rig.has("mnt/data/os.tar"));
     rig.assert_tidy(&log);
+    // Callers keep its standard output as the record of the update.
+    assert!(!stderr(&out).contains("[INFO]"), "{}", stderr(&out));
+    assert!(log.lines().all(|l| l.starts_with("[hostapp-update][INFO] ")), "{log}");
     assert!(
         log.contains("[hostapp-update][INFO] /mnt/data/os.tar is installed; slot B boots next, on trial"),
         "{log}"
@@ -124,7 +127,7 @@ fn without_hooks_nothing_is_selected() {
     assert_slot(&rig, "5\n");
     assert_eq!(rig.said(), "");
     rig.assert_back("-n");
-    assert!(stderr(&out).contains("slot B was not selected"), "{}", stderr(&out));
+    assert!(stdout(&out).contains("slot B was not selected"), "{}", stdout(&out));
 }
 
 #[test]

@@ -150,8 +150,8 @@ fn who_asks_for_it_gets_a_reboot_into_the_new_system() {
     // reboot(2) ends the namespace of the device, and everything in it.
     let out = rig.update(&["-r"]);
     until("the reboot", || rig.has_ended());
-    let log = stderr(&out);
-    assert!(log.contains("is installed; slot B boots next"), "{log}");
+    let log = stdout(&out);
+    assert!(log.contains("is installed; slot B boots next"), "{log}{}", stderr(&out));
     assert!(rig.boot_file("/resinOS_uEnv.txt").contains("resin_root_part=3"), "{log}");
 
     let rig = Rig::ready();

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 
 use crate::error::Result;
 use crate::progress::{self, Progress};
+use crate::sys::log;
 use crate::sys::signal::{SignalGuard, came, hung_up};
 use crate::update::{self, Installed, Request};
 
@@ -33,6 +34,8 @@ pub fn update(
 }
 
 pub(crate) fn hostapp_update(args: &[OsString]) -> Result<()> {
+    // As the script did.
+    log::steps_on_stdout();
     let (request, hand_over) = update::asked(args)?;
     let shown = progress::for_service();
     let result = update(&request, hand_over, &shown, &|_| shown.close());

@@ -8,8 +8,20 @@ use tracing::Level;
 
 use super::{Command, End, Event};
 
-/// Not passed on: the system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
-pub(crate) const NOT_PASSED_ON: &str = "CRYPT";
+/// Not passed on to foreign programs.
+const NOT_PASSED_ON: [&str; 8] = [
+    // The system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
+    "CRYPT",
+    // systemd's protocols with the main process (sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3)). systemd logs each message of
+    // another process, such as a copal that runs hooks below this one.
+    "FDSTORE",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
@@ -38,10 +50,16 @@ pub(crate) struct Speaker<'a> {
 }
 
 impl Command {
+    /// Removes variables that are for this process alone.
+    #[must_use]
+    pub(crate) fn without_own_variables(self) -> Self {
+        NOT_PASSED_ON.iter().fold(self, Command::without)
+    }
+
     /// Runs the program to its end and logs its output line by line. `started` gets its process number.
     pub(crate) fn run_logged(self, speaker: Speaker<'_>, started: impl FnOnce(u32)) -> io::Result<Ended> {
         let begun = Instant::now();
-        let mut running = self.without(NOT_PASSED_ON).start()?;
+        let mut running = self.without_own_variables().start()?;
         started(running.id());
         let mut last = String::new();
         loop {

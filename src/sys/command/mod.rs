@@ -24,7 +24,7 @@ mod script;
 pub use lines::LONGEST;
 pub(crate) use lines::Splitter;
 pub use logged::{Ended, keep, seconds};
-pub(crate) use logged::{NOT_PASSED_ON, Speaker, because, level_and_text, warn_of_silence};
+pub(crate) use logged::{Speaker, because, level_and_text, warn_of_silence};
 pub use running::{Event, Running};
 use script::is_executable;
 pub use script::{Script, Start};

@@ -2,12 +2,12 @@
 //!
 //! Where there is a journal, all output of a legacy name goes there as structured entries; of a verb, every event with a
 //! `MESSAGE_ID`. stderr gets the output too, unless stderr itself ends in the journal. Without a journal, and in a container,
-//! only stderr gets it.
+//! only stderr gets it. For a program that calls [`steps_on_stdout`], stdout takes the place of stderr, except for warnings and errors.
 
 use std::path::Path;
 use std::sync::{
     Mutex, OnceLock, PoisonError,
-    atomic::{AtomicU8, Ordering},
+    atomic::{AtomicBool, AtomicU8, Ordering},
 };
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use tracing_subscriber::{Registry, layer::Context, layer::Layer, layer::Subscrib
 
 pub mod events;
 mod journal;
-mod stderr;
+mod streams;
 mod text;
 
 use journal::{Journal, JournalEntry};
-pub use stderr::{aside, is_open, stderr};
+pub use streams::{aside, is_open, stderr};
 use text::Text;
 pub(crate) use text::printable;
 
@@ -101,6 +101,11 @@ pub fn start_below(voice: Voice, root: &Path) {
     }
 }
 
+/// From now on stdout has what is neither a warning nor an error. Callers archive it as the record of the job.
+pub(crate) fn steps_on_stdout() {
+    STEPS_ON_STDOUT.store(true, Ordering::Relaxed);
+}
+
 #[must_use]
 pub fn voice() -> Voice {
     LOG.get().map_or(Voice::Verb, |log| log.voice)
@@ -141,7 +146,7 @@ pub fn failing_plainly() {
 /// Reports why the program failed: on stderr, where it waits for a slow reader, and as one journal entry.
 pub fn last(failure: &Failure<'_>) {
     if !(last_in_journal(failure) && LOG.get().is_some_and(|log| log.stderr_is_journal)) {
-        stderr::last_line(&failure.voice.failure(failure.text));
+        streams::last_line(&failure.voice.failure(failure.text));
     }
 }
 
@@ -168,6 +173,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(10);
 type FailureEvent = (&'static str, Vec<(&'static str, String)>);
 
 static LEVEL: AtomicU8 = AtomicU8::new(1);
+static STEPS_ON_STDOUT: AtomicBool = AtomicBool::new(false);
 static LOG: OnceLock<Log> = OnceLock::new();
 static FAILING: Mutex<Option<FailureEvent>> = Mutex::new(None);
 
@@ -195,6 +201,7 @@ struct Log {
     voice: Voice,
     journal: Option<Journal>,
     stderr_is_journal: bool,
+    stdout_is_journal: bool,
 }
 
 impl Log {
@@ -203,7 +210,8 @@ impl Log {
         Log {
             voice,
             journal: Journal::below(root),
-            stderr_is_journal: stderr::is_the_journals(stream.as_deref()),
+            stderr_is_journal: streams::is_the_journals(stream.as_deref(), std::io::stderr()),
+            stdout_is_journal: streams::is_the_journals(stream.as_deref(), std::io::stdout()),
         }
     }
 
@@ -228,8 +236,17 @@ impl Log {
                 text.journal().iter().for_each(|(name, value)| entry.field(name, value));
                 journal.send(&entry).is_ok()
             });
-        if is_loud_enough(metadata) && !(journaled && self.stderr_is_journal) {
-            stderr(&self.voice.line(*metadata.level(), &line));
+        if !is_loud_enough(metadata) {
+            return;
+        }
+        let (stream_is_journal, write): (bool, fn(&str)) =
+            if *metadata.level() > Level::WARN && STEPS_ON_STDOUT.load(Ordering::Relaxed) {
+                (self.stdout_is_journal, streams::stdout)
+            } else {
+                (self.stderr_is_journal, stderr)
+            };
+        if !(journaled && stream_is_journal) {
+            write(&self.voice.line(*metadata.level(), &line));
         }
     }
 }

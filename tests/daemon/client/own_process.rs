@@ -1,5 +1,9 @@
 //! Where an update runs in the process of its client.
 
+use std::io::{Read as _, Seek as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixDatagram;
+
 use super::jobs::BEGUN_HERE;
 use super::place::{Place, can_run, stderr};
 use crate::kit::systemd::Answer;
@@ -30,7 +34,8 @@ fn without_a_bus_or_systemd() {
     let out = place.run(&["hostapp-update", "-i", "a:1"]);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(1), "{log}");
-    assert!(log.contains("[INFO] the update runs in this process: "), "{log}");
+    let steps = String::from_utf8_lossy(&out.stdout);
+    assert!(steps.contains("[INFO] the update runs in this process: "), "{steps}{log}");
     assert!(!place.at("run/copal/job.json").exists(), "no job is recorded");
 }
 
@@ -78,4 +83,34 @@ fn where_the_jobs_paths_would_mean_something_else() {
     let out = place.run(&["hostapp-update", "--no-daemon", "-i", "a:1"]);
     assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
     assert_eq!(place.systemd.calls().len(), 1, "no other was a job");
+}
+
+/// A service whose standard output is the journal, and one that keeps it in a file: the journal has each step from the program itself.
+#[test]
+fn steps_on_stdout_are_in_a_journal_once() {
+    if !can_run("steps_on_stdout_are_in_a_journal_once") {
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir_all(place.at("run/systemd/journal")).unwrap();
+    let journal = UnixDatagram::bind(place.at("run/systemd/journal/socket")).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let step = "the update runs in this process: systemd does not run";
+    for is_the_journal in [true, false] {
+        let mut file = tempfile::tempfile().unwrap();
+        let stat = file.metadata().unwrap();
+        let inode = stat.ino() + u64::from(!is_the_journal);
+        let mut command = place.command(&["hostapp-update", "-i", "a:1"]);
+        command.env("COPAL_LOG", "debug").env("JOURNAL_STREAM", format!("{}:{inode}", stat.dev()));
+        let out = super::place::wait(command.stdout(file.try_clone().unwrap()).spawn().unwrap());
+        assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+        let (mut printed, mut buffer, mut entries) = (String::new(), [0; 4096], 0);
+        file.rewind().unwrap();
+        file.read_to_string(&mut printed).unwrap();
+        while let Ok(n) = journal.recv(&mut buffer) {
+            entries += usize::from(String::from_utf8_lossy(&buffer[..n]).contains(step));
+        }
+        assert_eq!((printed.matches(step).count(), entries), (usize::from(!is_the_journal), 1), "{printed}");
+        assert!(!stderr(&out).contains(step), "{}", stderr(&out));
+    }
 }
