@@ -8,3 +8,4 @@ pub mod pattern;
 mod read;
 pub mod rollback_conf;
 pub mod shell_conf;
+pub mod update_conf;

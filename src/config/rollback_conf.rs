@@ -61,7 +61,7 @@ impl Default for RollbackConf {
 impl RollbackConf {
     /// Without the file, the defaults.
     pub fn read(paths: &Paths) -> Result<Self> {
-        let (conf, wrong) = Self::parse(load(paths)?.as_ref());
+        let (conf, wrong) = Self::parse(RawConf::load_if_there(&paths.at(FILE))?.as_ref());
         wrong.into_iter().next().map_or(Ok(conf), Err)
     }
 
@@ -76,7 +76,7 @@ impl RollbackConf {
     /// or the value of one key.
     #[must_use]
     pub fn on_trial(paths: &Paths, args: &[OsString]) -> Self {
-        let raw = load(paths).unwrap_or_else(|e| {
+        let raw = RawConf::load_if_there(&paths.at(FILE)).unwrap_or_else(|e| {
             tracing::warn!("{}; every key of {FILE} has its default", e.message());
             None
         });
@@ -93,13 +93,13 @@ impl RollbackConf {
 
     fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
         let Some(raw) = raw else { return (Self::default(), Vec::new()) };
-        report_unknown(raw);
+        raw.report_unknown(|key| key == REQUIRE_UNITS || NUMBERS.iter().any(|n| n.key == key));
         let mut wrong = Vec::new();
         let mut number = |number: &Number| match raw.get(number.key).map(|v| number.parse(v)) {
             Some(Ok(Some(value))) => value,
             None | Some(Ok(None)) => number.default,
             Some(Err(what)) => {
-                wrong.push(invalid(raw, number.key, &what, &number.rule()));
+                wrong.push(raw.invalid(number.key, &what, &number.rule()));
                 number.default
             }
         };
@@ -115,7 +115,7 @@ impl RollbackConf {
             "1" => conf.units_required = true,
             odd => {
                 let what = format!("`{}` is neither 0 nor 1", shown(odd));
-                wrong.push(invalid(raw, REQUIRE_UNITS, &what, "write 0 or 1"));
+                wrong.push(raw.invalid(REQUIRE_UNITS, &what, "write 0 or 1"));
             }
         }
         (conf, wrong)
@@ -162,31 +162,6 @@ impl Number {
 
     fn span(&self) -> String {
         format!("{} to {}", self.range.start(), self.range.end())
-    }
-}
-
-fn load(paths: &Paths) -> Result<Option<RawConf>> {
-    let path = paths.at(FILE);
-    match RawConf::load(&path) {
-        Ok(raw) => Ok(Some(raw)),
-        // An existing path that cannot be read, such as a dangling link, is an error.
-        Err(e) if e.code() == Code::ConfMissing && path.symlink_metadata().is_err() => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-fn invalid(raw: &RawConf, key: &str, what: &str, rule: &str) -> Error {
-    let line = raw.entry(key).map(|e| format!(":{}", e.line)).unwrap_or_default();
-    let message = format!("{}{line}: {key}: {what}", raw.file.display());
-    Error::new(Code::ConfInvalid, message).object(key).with_hint(rule)
-}
-
-/// Most likely a typing mistake.
-fn report_unknown(raw: &RawConf) {
-    for entry in &raw.entries {
-        if entry.key != REQUIRE_UNITS && NUMBERS.iter().all(|n| n.key != entry.key) {
-            tracing::warn!("{}:{}: unknown key {} is ignored", raw.file.display(), entry.line, entry.key);
-        }
     }
 }
 

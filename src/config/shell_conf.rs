@@ -45,6 +45,29 @@ impl RawConf {
         Self::from_bytes(&bytes, path)
     }
 
+    /// `None` without the file. An existing path that cannot be read, such as a dangling link, is an error.
+    pub(super) fn load_if_there(path: &Path) -> Result<Option<Self>> {
+        match Self::load(path) {
+            Ok(raw) => Ok(Some(raw)),
+            Err(e) if e.code() == Code::ConfMissing && path.symlink_metadata().is_err() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An error about the value of `key`.
+    pub(super) fn invalid(&self, key: &str, what: &str, rule: &str) -> Error {
+        let line = self.entry(key).map(|e| format!(":{}", e.line)).unwrap_or_default();
+        let message = format!("{}{line}: {key}: {what}", self.file.display());
+        Error::new(Code::ConfInvalid, message).object(key).with_hint(rule)
+    }
+
+    /// Warns of keys other than `known`: most likely a typing mistake.
+    pub(super) fn report_unknown(&self, known: impl Fn(&str) -> bool) {
+        for entry in self.entries.iter().filter(|e| !known(&e.key)) {
+            tracing::warn!("{}:{}: unknown key {} is ignored", self.file.display(), entry.line, entry.key);
+        }
+    }
+
     pub fn from_bytes(bytes: &[u8], file: &Path) -> Result<Self> {
         let text = std::str::from_utf8(bytes).map_err(|e| {
             let (line, column) = read::position(bytes, e.valid_up_to());

@@ -7,7 +7,7 @@ use crate::sys::{mount, systemd};
 use crate::update::lock::Holder;
 
 /// Below the inactive slot.
-const IN_THE_SLOT: [&str; 4] = ["hostapps/.new", "current.new", "counter.new", "counter.tmp"];
+const IN_THE_SLOT: [&str; 5] = ["hostapps/.new", "current.new", "kept-boot", "counter.new", "counter.tmp"];
 
 pub(super) fn cleanup(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let inactive = patient.paths.inactive();

@@ -63,6 +63,9 @@ impl Installer for ByEngine<'_> {
         let sysroot = self.sysroot();
         go_on()?;
         sysroot.make_skeleton()?;
+        if self.ready.keeps_boot_folder {
+            sysroot.keep_boot_folder()?;
+        }
         self.empty();
         sysroot.flush()?;
         go_on()?;

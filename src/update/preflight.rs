@@ -10,6 +10,7 @@ use super::sysroot::Sysroot;
 use super::{Request, Source};
 use crate::boot_state::Backend;
 use crate::config::paths::Paths;
+use crate::config::update_conf::UpdateConf;
 use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::engine::archive::{self, Archive, Content, Machine};
@@ -34,6 +35,8 @@ pub struct Ready {
     pub sysroot: Sysroot,
     /// `None` where an image is being built.
     pub device: Option<Device>,
+    /// Whether the slot's boot folder must stay readable until the new one replaces it.
+    pub keeps_boot_folder: bool,
 }
 
 pub struct Device {
@@ -57,6 +60,8 @@ pub fn check(request: &Request) -> Result<Ready> {
     if device.is_some() {
         is_in_the_slot(paths, &data_root, &sysroot)?;
     }
+    let keeps_boot_folder = device.as_ref().is_some_and(|d| keeps_boot_folder(paths, &d.target));
+    let kept = if keeps_boot_folder { sysroot.boot_folder_size()? } else { 0 };
     if let Source::File(file) = &request.source {
         // A small file may unpack to terabytes: stop reading beyond what fits.
         let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
@@ -66,14 +71,14 @@ pub fn check(request: &Request) -> Result<Ready> {
         if device.is_some() {
             can_run_here(paths, &archive, file)?;
             has_base(paths, &archive, file)?;
-            room_in_slot(&sysroot, archive.unpacked)?;
+            room_in_slot(&sysroot, archive.unpacked.saturating_add(kept))?;
             room_to_unpack(paths, &sysroot, file, archive.size)?;
         }
     }
     if let Source::Reference(image) = &request.source {
         engine.check_pullable(image)?;
     }
-    Ok(Ready { engine, data_root, sysroot, device })
+    Ok(Ready { engine, data_root, sysroot, device, keeps_boot_folder })
 }
 
 /// A slot without it does not boot.
@@ -222,6 +227,18 @@ fn readable(file: &Path, sysroot: &Sysroot) -> Result<()> {
             .with_hint("move it, for example below /mnt/data"));
     }
     Ok(())
+}
+
+/// A bootloader that reads its device tree from one slot at every boot (`boot.script` of the iot-link) needs it there also while that slot
+/// is filled: after a power cut without it, no slot would boot. Kept for a mistake in the configuration, too: it costs only space.
+fn keeps_boot_folder(paths: &Paths, target: &Root) -> bool {
+    match UpdateConf::read(paths) {
+        Ok(conf) => conf.always_read_slot == Some(target.slot.letter()),
+        Err(e) => {
+            tracing::warn!("{}; keeping the boot folder of slot {} meanwhile", e.message(), target.slot);
+            true
+        }
+    }
 }
 
 fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! - `balena/…`: the engine's data
 //! - `hostapps/<container>/boot` → `../../balena/volumes/<volume>/_data`
-//! - `current` → `hostapps/<container>`
+//! - `current` → `hostapps/<container>`; or → `kept-boot`, which has a `boot`, while an update fills a slot that the bootloader always reads
 //! - `boot` → `current/boot`
 //! - `sbin/init` → `../current/boot/init`
 //! - `counter`: the slot with the higher number was installed later
@@ -12,7 +12,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Code, Error, Result};
@@ -21,6 +21,9 @@ use crate::sys::file;
 /// Mount points and folders that the running system needs before the container's root is mounted.
 const FOLDERS: [&str; 10] =
     ["dev", "etc", "balena", "hostapps", "mnt/state", "proc", "run", "sbin", "sys", "tmp"];
+
+/// Has the boot folder of the former hostapp while the slot is filled. It is not in `hostapps`: nothing takes it for a hostapp.
+const KEPT: &str = "kept-boot";
 
 /// In every slot, whatever is installed.
 const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
@@ -65,7 +68,52 @@ impl Sysroot {
         Ok(())
     }
 
-    /// Removes the former hostapp. `current` then dangles, which does no harm: this slot is not selected.
+    /// Bytes of the files that [`keep_boot_folder`](Sysroot::keep_boot_folder) keeps.
+    pub(crate) fn boot_folder_size(&self) -> Result<u64> {
+        let boot = self.path.join("current/boot");
+        if !boot.is_dir() {
+            return Ok(0);
+        }
+        size_of(&boot).map_err(|e| failed("read", &boot, e))
+    }
+
+    /// Keeps the boot folder of the current hostapp readable as `current/boot` until [`make_current`](Sysroot::make_current) replaces it.
+    /// The files get a second name each, so that they outlive the engine's volume. To be called before the slot is emptied; fails with
+    /// nothing removed.
+    pub(crate) fn keep_boot_folder(&self) -> Result<()> {
+        let (current, kept) = (self.path.join("current"), self.path.join(KEPT));
+        if fs::read_link(&current).is_ok_and(|to| to == Path::new(KEPT)) {
+            // By an interrupted update. `current` leads there only when the folder is complete.
+            return Ok(());
+        }
+        let boot = current.join("boot");
+        if !boot.is_dir() {
+            tracing::debug!("{} has no boot folder to keep", self.path.display());
+            return Ok(());
+        }
+        let made = || -> io::Result<()> {
+            remove_tree(&kept)?;
+            fs::create_dir(&kept)?;
+            link_tree(&boot, &kept.join("boot"))
+        };
+        if let Err(e) = made() {
+            self.drop_kept();
+            return Err(failed("keep the boot folder of the slot in", &kept, e));
+        }
+        self.flush()?;
+        link(&current, Path::new(KEPT)).map_err(|e| failed("create the link", &current, e))?;
+        self.flush()
+    }
+
+    fn drop_kept(&self) {
+        let kept = self.path.join(KEPT);
+        if let Err(e) = remove_tree(&kept) {
+            tracing::warn!("cannot remove {}: {e}", kept.display());
+        }
+    }
+
+    /// Removes the former hostapp. `current` then dangles, unless the boot folder is kept. That does no harm where the bootloader reads the
+    /// selected slot only.
     pub(crate) fn remove_hostapps(&self) {
         let folder = self.path.join("hostapps");
         let Ok(entries) = fs::read_dir(&folder) else { return };
@@ -84,10 +132,7 @@ impl Sysroot {
     pub fn add(&self, id: &str, volume: &Path) -> Result<()> {
         let (new, named) = (self.path.join("hostapps/.new"), self.path.join("hostapps").join(id));
         let made = || -> io::Result<()> {
-            match fs::remove_dir_all(&new) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
+            remove_tree(&new)?;
             fs::create_dir(&new)?;
             symlink(Path::new("../../balena").join(volume), new.join("boot"))?;
             sync_folder(&new)
@@ -101,7 +146,9 @@ impl Sysroot {
     pub(crate) fn make_current(&self, id: &str) -> Result<()> {
         let path = self.path.join("current");
         link(&path, &Path::new("hostapps").join(id)).map_err(|e| failed("create the link", &path, e))?;
-        self.flush()
+        self.flush()?;
+        self.drop_kept();
+        Ok(())
     }
 
     /// The counter of installations when this slot was installed; 0 where it is unknown.
@@ -149,6 +196,42 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     sync_folder(folder)?;
     fs::rename(&new, path)?;
     sync_folder(folder)
+}
+
+/// Removes a folder that may be missing.
+fn remove_tree(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the folder `to`, with a hard link for everything in `from` that is no folder.
+fn link_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            link_tree(&entry.path(), &to)?;
+        } else {
+            fs::hard_link(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes on the medium of everything in a folder, and a block for the copy of each folder.
+fn size_of(folder: &Path) -> io::Result<u64> {
+    const FOLDER: u64 = 4096;
+    let mut size = FOLDER;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        let more = if meta.is_dir() { size_of(&entry.path())? } else { meta.blocks().saturating_mul(512) };
+        size = size.saturating_add(more);
+    }
+    Ok(size)
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
@@ -220,6 +303,41 @@ mod tests {
         slot.remove_hostapps();
         assert_eq!(fs::read_dir(slot.path().join("hostapps")).unwrap().count(), 0);
         assert!(slot.path().join("balena/volumes/v/_data/init").exists(), "links are not followed");
+    }
+
+    #[test]
+    fn a_boot_folder_is_kept_until_the_new_one_is_in_place() {
+        let (_dir, slot) = slot();
+        let read = |name: &str| fs::read_to_string(slot.path().join(name)).ok();
+        slot.make_skeleton().unwrap();
+        slot.keep_boot_folder().unwrap();
+        assert!(!slot.path().join(KEPT).exists() && slot.boot_folder_size().unwrap() == 0);
+
+        let volume = slot.path().join("balena/volumes/v");
+        fs::create_dir_all(volume.join("_data/overlays")).unwrap();
+        fs::write(volume.join("_data/board.dtb"), [b'd'; 5000]).unwrap();
+        symlink("board.dtb", volume.join("_data/link.dtb")).unwrap();
+        fs::write(volume.join("_data/overlays/hat.dtbo"), "hat").unwrap();
+        slot.add("old", Path::new("volumes/v/_data")).unwrap();
+        slot.make_current("old").unwrap();
+        assert!((8192 + 4096..64 << 10).contains(&slot.boot_folder_size().unwrap()));
+        // What an interrupted update has begun.
+        fs::create_dir_all(slot.path().join(KEPT).join("boot/half")).unwrap();
+        slot.keep_boot_folder().unwrap();
+        slot.keep_boot_folder().unwrap();
+        fs::remove_dir_all(volume).unwrap();
+        slot.remove_hostapps();
+        assert_eq!(read("boot/link.dtb").unwrap().len(), 5000);
+        assert_eq!(read("boot/overlays/hat.dtbo").unwrap(), "hat");
+        assert!(!slot.path().join("boot/half").exists());
+        assert_eq!(crate::slot::hostapp::container(slot.path()), None, "it is no hostapp");
+
+        fs::create_dir_all(slot.path().join("balena/volumes/w/_data")).unwrap();
+        fs::write(slot.path().join("balena/volumes/w/_data/board.dtb"), "new").unwrap();
+        slot.add("new", Path::new("volumes/w/_data")).unwrap();
+        slot.make_current("new").unwrap();
+        assert_eq!(read("boot/board.dtb").unwrap(), "new");
+        assert!(!slot.path().join(KEPT).exists());
     }
 
     #[test]

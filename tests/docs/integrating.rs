@@ -8,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 use copal::config::bootloaders_conf::BootloadersConf;
 use copal::config::flasher_conf::{BootNames, FlasherConf, RawConf};
-use copal::config::pattern;
+use copal::config::paths::Paths;
+use copal::config::{pattern, update_conf};
 use copal::error::Code;
 
 const FLASHER_CONF: &str = "/etc/resin-init-flasher.conf";
@@ -198,6 +199,16 @@ fn lines_of_the_layer_the_configuration_and_the_list_agree() {
         with_list += 1;
     }
     assert!(compared >= 4 && with_list >= 3, "{compared} configurations, {with_list} with a list");
+}
+
+#[test]
+fn the_rules_for_updates_are_taken_as_they_stand() {
+    let block = blocks().into_iter().find(|b| b.is(update_conf::FILE)).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("etc/copal")).unwrap();
+    fs::write(root.path().join(update_conf::FILE.trim_start_matches('/')), block.text).unwrap();
+    let conf = update_conf::UpdateConf::read(&Paths::new(root.path())).unwrap();
+    assert_eq!(conf.always_read_slot, Some("A"));
 }
 
 #[test]

@@ -183,6 +183,35 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
 }
 
 #[test]
+fn a_boot_folder_that_must_stay_counts_against_the_slot() {
+    if !can_run("a_boot_folder_that_must_stay_counts_against_the_slot") {
+        return;
+    }
+    let rig = rig();
+    let slot = "mnt/sysroot/inactive";
+    // It is in the slot already, and alone leaves space enough.
+    rig.put(&format!("{slot}/hostapps/old/boot/board.dtb"), "a tree");
+    rig.ok(&["sh", "-c", "ln -s hostapps/old /mnt/sysroot/inactive/current"]);
+    rig.ok(&["fallocate", "-l", "140M", "/mnt/sysroot/inactive/hostapps/old/boot/kernel"]);
+    let layer = tar_of(&[("boot/init", 0o755, b"#!/bin/sh"), ("usr/share/large", 0o644, &vec![7; 60 << 20])]);
+    fs::write(rig.at("mnt/data/large.tar"), Made::new(vec![layer]).archive(&["a:1"])).unwrap();
+    let update = || rig.run(&["copal", "update", "-f", "/mnt/data/large.tar"]);
+    rig.put("etc/copal/update.conf", "ALWAYS_READ_SLOT=B\n");
+    let out = update();
+    assert_refused(&rig, &out, "slot-full");
+    assert_eq!(rig.text(&format!("{slot}/current/boot/board.dtb")), "a tree");
+    // In doubt, too.
+    rig.put("etc/copal/update.conf", "ALWAYS_READ_SLOT=b\n");
+    let out = update();
+    assert_refused(&rig, &out, "slot-full");
+    assert!(stderr(&out).contains("`b` is neither A nor B"), "{}", stderr(&out));
+    // The bootloader does not read this slot: there is space.
+    rig.put("etc/copal/update.conf", "ALWAYS_READ_SLOT=A\n");
+    let out = update();
+    assert!(!stderr(&out).contains("[slot-full]") && out.status.code() == Some(4), "{}", stderr(&out));
+}
+
+#[test]
 fn an_engine_that_is_not_there_is_reported() {
     if !can_run("an_engine_that_is_not_there_is_reported") {
         return;

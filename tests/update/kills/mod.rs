@@ -3,6 +3,7 @@
 //! Before the switch the running slot must be the one that boots, after it the new one on trial, never half of either; and the
 //! next update must succeed from whatever was left, in the same boot and after a reboot.
 
+mod always_read;
 mod calls;
 mod failures;
 mod judge;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +17,7 @@ use super::shim::{self, Held, Traced, Watched};
 use super::system::{HOOK, VOLUME, boot_file, boot_files, make_system, put};
 use super::tree::Tree;
 pub use crate::kit::process::tool;
-use crate::kit::process::{self, until};
+use crate::kit::process::{self, stdout, until};
 use crate::kit::stub_engine::Script;
 
 /// How the bootloader of the device is told what to boot.
@@ -37,6 +38,12 @@ impl Backend {
         }
     }
 }
+
+/// Of each partition, in MiB.
+const PARTITION: u64 = 16;
+
+/// Where the third one begins: 1 MiB, and two before it.
+const ROOT_B: u64 = (1 + 2 * PARTITION) << 20;
 
 /// Everything on the device that lasts, and `/run`.
 pub const AREAS: [&str; 5] = ["mnt/boot", "mnt/state", "mnt/sysroot/inactive", "mnt/data", "run/copal"];
@@ -63,7 +70,7 @@ impl Disk {
         let mut table = vec!["sgdisk".to_owned()];
         for (i, label) in labels.iter().enumerate() {
             let n = i + 1;
-            table.extend(["-n".into(), format!("{n}:0:+16M"), "-c".into(), format!("{n}:{label}")]);
+            table.extend(["-n".into(), format!("{n}:0:+{PARTITION}M"), "-c".into(), format!("{n}:{label}")]);
         }
         table.push(path.to_owned());
         tool(&table.iter().map(String::as_str).collect::<Vec<_>>());
@@ -304,6 +311,17 @@ impl Rig {
 
     /// A program of the device, with the engine beside it, killed after the change number `kill_after` if that is given.
     pub fn run(&self, view: View, argv: &[&str], kill_after: Option<usize>) -> (Traced, String) {
+        self.run_each(view, argv, kill_after, &mut |_| {})
+    }
+
+    /// The same, with a look at the device after each change.
+    pub fn run_each(
+        &self,
+        view: View,
+        argv: &[&str],
+        kill_after: Option<usize>,
+        each: &mut dyn FnMut(&str),
+    ) -> (Traced, String) {
         let engine = self.engine();
         let mut all = self.enter(view);
         all.extend(argv.iter().map(|s| (*s).to_owned()));
@@ -313,7 +331,7 @@ impl Rig {
         let held = Held::new(&words, |command| {
             set(command).env("COPAL_LOG", "info").stdout(file.try_clone().unwrap()).stderr(file);
         });
-        let traced = shim::run(held, Some(engine), &self.watched, kill_after);
+        let traced = shim::run(held, Some(engine), &self.watched, kill_after, each);
         (traced, fs::read_to_string(log).unwrap())
     }
 
@@ -329,6 +347,22 @@ impl Rig {
         engine.wait().unwrap();
         let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
         (out.status.code(), said)
+    }
+
+    /// The file of this path on root B, as a power cut now would leave it: nothing but what has reached the disk, with the journal
+    /// replayed, and links followed. By tools that know nothing of mounts.
+    pub fn after_a_cut(&self, path: &str) -> Option<String> {
+        let (disk, root) = (self.dir.path().join("disk.raw"), self.dir.path().join("rootB.raw"));
+        let mut from = fs::File::open(disk).unwrap();
+        from.seek(SeekFrom::Start(ROOT_B)).unwrap();
+        let mut to = fs::File::create(&root).unwrap();
+        io::copy(&mut from.take(PARTITION << 20), &mut to).unwrap();
+        let root = root.to_str().unwrap();
+        // 1: it was repaired, which here is the replay.
+        let checked = Command::new("e2fsck").args(["-fy", root]).output().unwrap();
+        assert!(matches!(checked.status.code(), Some(0 | 1)), "{}", stdout(&checked));
+        let out = Command::new("debugfs").args(["-R", &format!("cat {path}"), root]).output().unwrap();
+        Some(stdout(&out)).filter(|text| !text.is_empty())
     }
 
     fn in_systems(&self) -> BTreeSet<PathBuf> {

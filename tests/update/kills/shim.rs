@@ -88,15 +88,23 @@ struct Tracer<'a> {
     threads: HashMap<Pid, Thread>,
     changes: Vec<String>,
     kill_after: Option<usize>,
+    each: &'a mut dyn FnMut(&str),
     killed: bool,
 }
 
 /// Runs `held`, and ends it and everything below it, and `beside` with everything below that, after the change number
-/// `kill_after` (from 1). `beside` is a program that runs already; it is ended in any case.
-pub fn run(mut held: Held, beside: Option<Child>, watched: &Watched, kill_after: Option<usize>) -> Traced {
+/// `kill_after` (from 1). `beside` is a program that runs already; it is ended in any case. `each` is called after every change, while the
+/// thread that made it stands still.
+pub fn run(
+    mut held: Held,
+    beside: Option<Child>,
+    watched: &Watched,
+    kill_after: Option<usize>,
+    each: &mut dyn FnMut(&str),
+) -> Traced {
     let main = held.id();
     let mut tracer =
-        Tracer { watched, threads: HashMap::new(), changes: Vec::new(), kill_after, killed: false };
+        Tracer { watched, threads: HashMap::new(), changes: Vec::new(), kill_after, each, killed: false };
     tracer.seize(main, true);
     if let Some(beside) = &beside {
         tracer.seize(pid_of(beside), false);
@@ -231,6 +239,7 @@ impl Tracer<'_> {
                 if registers.result < 0 || (change.amount && registers.result == 0) || self.killed {
                     return;
                 }
+                (self.each)(&change.text);
                 self.changes.push(change.text);
                 if self.kill_after == Some(self.changes.len()) {
                     self.kill_all();
@@ -325,7 +334,7 @@ mod tests {
     fn run_script(kill_after: Option<usize>) -> (tempfile::TempDir, Traced) {
         let dir = tempfile::tempdir().unwrap();
         let held = Held::new(&["/bin/sh", "-c", SCRIPT, dir.path().to_str().unwrap()], |_| {});
-        let traced = run(held, None, &watched(dir.path()), kill_after);
+        let traced = run(held, None, &watched(dir.path()), kill_after, &mut |_| {});
         (dir, traced)
     }
 
@@ -376,6 +385,7 @@ mod tests {
                     threads: HashMap::from([(own, Thread { counted, call: None })]),
                     changes: Vec::new(),
                     kill_after: None,
+                    each: &mut |_| {},
                     killed: false,
                 };
                 tracer.event(id, libc::PTRACE_EVENT_STOP);
@@ -407,7 +417,7 @@ mod tests {
         let beside = Command::new("/bin/sh").args(["-c", BESIDE, folder]).spawn().unwrap();
         let script = "cd $0; echo > go; until [ -e done ]; do :; done";
         let held = Held::new(&["/bin/sh", "-c", script, folder], |_| {});
-        let traced = run(held, Some(beside), &watched(dir.path()), None);
+        let traced = run(held, Some(beside), &watched(dir.path()), None, &mut |_| {});
         assert_eq!(traced.end, End::Ended(Some(0)));
         let seen: Vec<String> = traced
             .changes
