@@ -131,6 +131,9 @@ pub fn read(paths: &Paths) -> Status {
     let phase = observed.as_ref().map(|o| o.phase);
     let running = roots.as_ref().map(|r| r.active.slot);
     let next = boot.as_ref().zip(roots.as_ref()).and_then(|(b, r)| b.next(observed.as_ref()?.selected?, r));
+    for e in files::irregular_records(paths) {
+        problems.keep::<()>(Err(e));
+    }
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
     let summary = HistorySummary::of(&history::read(paths));

@@ -27,7 +27,7 @@ impl Record {
     /// `None` where there was no job, or the record is damaged.
     pub(super) fn read(paths: &Paths) -> Option<Record> {
         let path = paths.run_files().join(RECORD);
-        let read = file::read_text(&path, LARGEST).and_then(|text| Ok(serde_json::from_str(&text)?));
+        let read = file::read_record(&path, LARGEST).and_then(|text| Ok(serde_json::from_str(&text)?));
         match read {
             Ok(record) => Some(record),
             Err(e) => {

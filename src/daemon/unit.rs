@@ -117,7 +117,7 @@ impl Files {
 
     /// `None` while the job runs, or waits for its start.
     pub(super) fn end(&self) -> Option<Option<End>> {
-        let text = match file::read_text(&self.at("end"), LARGEST) {
+        let text = match file::read_record(&self.at("end"), LARGEST) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(e) => {
@@ -440,7 +440,7 @@ pub(crate) fn run(paths: &Paths, instance: &str) -> Result<Infallible> {
     // Taken first: no other process runs it, not even a second start of the unit.
     let taken = files.taken();
     fs::rename(files.request(), &taken).map_err(|e| failed("take its request", e))?;
-    let order = file::read_text(&taken, LARGEST).and_then(|text| Ok(serde_json::from_str::<Order>(&text)?));
+    let order = file::read_record(&taken, LARGEST).and_then(|text| Ok(serde_json::from_str::<Order>(&text)?));
     gone(fs::remove_file(&taken), instance);
     let order = order.map_err(|e| failed("read its request", e))?;
     let out =

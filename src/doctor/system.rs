@@ -2,6 +2,7 @@
 
 use super::{Findings, Patient};
 use crate::hooks;
+use crate::state::files;
 use crate::state::phase::{self, Welcome};
 use crate::sys::{mount, systemd};
 use crate::update::lock::Holder;
@@ -43,6 +44,9 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
             format!("the hook {} (process {}) has been running since {}", hook.name, hook.pid, hook.since),
             "wait until it has ended",
         );
+    }
+    for e in files::irregular_records(patient.paths) {
+        found.warn(e.message(), e.hint());
     }
     let Some(seen) = patient.roots.and_then(|r| phase::observe(patient.paths, r).ok()) else { return };
     let text = format!("{}: {}", seen.phase, seen.phase.meaning());

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::list::{Hook, Phase};
 use crate::config::paths::Paths;
-use crate::sys::file::open_regular;
+use crate::sys::file::open_record;
 
 const NAME: &str = "hook";
 
@@ -30,7 +30,7 @@ pub struct RunningHook {
 
 #[must_use]
 pub fn running(paths: &Paths) -> Option<RunningHook> {
-    let file = open_regular(&paths.run_files().join(NAME)).ok()?;
+    let file = open_record(&paths.run_files().join(NAME)).ok()?;
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         // No process holds the lock: the runner was killed.
         Ok(_) => None,

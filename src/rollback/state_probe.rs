@@ -15,12 +15,15 @@ use crate::config::paths::Paths;
 use crate::disk::partition::label;
 use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
+use crate::sys::file;
 
 /// While it exists, the initramfs gives file systems new UUIDs, and has not recorded that of the root (`fsuuidsinit`).
 const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";
 /// How often, and how long, the probe waits for that, as in the script.
 const LOOKS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Limit of the record in bytes: one `root=` parameter.
+const LONGEST: u64 = 4096;
 
 struct Call {
     node: String,
@@ -104,7 +107,8 @@ impl RootName {
         }
         // Older releases have no /run at that time.
         let folder = if paths.at("/run/initramfs").is_dir() { "/run/initramfs" } else { "/tmp/initramfs" };
-        if let Ok(text) = fs::read_to_string(paths.at(folder).join("bootparam_root")) {
+        // Every user may create the second one.
+        if let Ok(text) = file::read_record(&paths.at(folder).join("bootparam_root"), LONGEST) {
             return Some(RootName::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
         }
         let line = fs::read_to_string(paths.at("/proc/cmdline")).ok()?;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::open_regular;
+use crate::sys::file::open_record;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -80,7 +80,7 @@ impl Lock {
 impl Holder {
     /// `None` when no process holds the lock.
     pub fn of(paths: &Paths) -> io::Result<Option<Holder>> {
-        let mut file = match open_regular(&place(paths)) {
+        let mut file = match open_record(&place(paths)) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),

@@ -91,6 +91,7 @@ pub fn run(request: &Request, progress: &dyn Progress, installed: &dyn Fn(&Insta
     let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
     let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
     let lock = Lock::take(&request.paths, &request.program, Work::Update)?;
+    files::remove_irregular(&request.paths)?;
     let ready = preflight::check(request);
     go_on()?;
     let ready = ready?;

@@ -96,3 +96,23 @@ fn from_a_root_that_is_read_only() {
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     assert_pending(&rig, Board::Grub);
 }
+
+/// A pipe, a folder and a link where records of an update belong.
+#[test]
+fn with_something_else_in_the_place_of_its_records() {
+    let Some(rig) = ready("with_something_else_in_the_place_of_its_records", Board::Uboot) else { return };
+    rig.ok(&["mkdir", "-p", "/mnt/state/copal/rollback/below"]);
+    rig.ok(&["mkfifo", "/mnt/state/copal/bootfiles"]);
+    rig.ok(&["ln", "-s", "/mnt/state/os-release", "/mnt/state/copal/trial"]);
+    let status = rig.run(&["copal", "status"]);
+    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    for name in ["rollback", "bootfiles", "trial"] {
+        let line = text.lines().find(|l| l.contains(&format!("copal/{name} is not a regular file")));
+        assert!(line.is_some_and(|l| l.ends_with("the next update removes it")), "{name}: {text}");
+    }
+    let out = rig.run(&["hostapp-update", "-f", "/mnt/data/os.tar"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_slot(&rig, "5\n");
+    assert_pending(&rig, Board::Uboot);
+    assert!(!String::from_utf8_lossy(&rig.run(&["copal", "status"]).stdout).contains("problem"));
+}

@@ -92,7 +92,7 @@ pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
 /// `None` where nothing, or nothing valid, was kept.
 #[must_use]
 pub(crate) fn kept_vpn_state(paths: &Paths) -> Option<bool> {
-    let text = file::read_text(&paths.state().join(VARIABLES), LARGEST).ok()?;
+    let text = file::read_record(&paths.state().join(VARIABLES), LARGEST).ok()?;
     let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
     match value.trim_matches(['"', '\'']) {
         "1" => Some(true),
@@ -117,6 +117,23 @@ pub fn sweep(paths: &Paths) {
             tracing::warn!("cannot clean up {}: {e}", folder.display());
         }
     }
+}
+
+/// The records on the state partition, whose places hold nothing else.
+const RECORDS: [&str; 6] =
+    [BootfilesRecord::NAME, RollbackRecord::NAME, Trial::NAME, CommitDue::NAME, super::history::NAME, UnitList::NAME];
+
+/// The places of records that hold something else, as errors.
+#[must_use]
+pub(crate) fn irregular_records(paths: &Paths) -> Vec<Error> {
+    let places = RECORDS.iter().map(|name| paths.state_files().join(name));
+    places.filter(|path| is_irregular(path)).map(|path| irregular(&path)).collect()
+}
+
+/// Makes these places usable again: to be called before an update reads them. No program of balenaOS puts anything there.
+pub(crate) fn remove_irregular(paths: &Paths) -> Result<()> {
+    let folder = paths.state_files();
+    RECORDS.iter().filter(|name| is_irregular(&folder.join(name))).try_for_each(|name| clear(&folder, name))
 }
 
 /// Removes damaged records. No boot needs one: without the record of a rollback the bootloader's selection decides, and a system
@@ -154,16 +171,17 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let text = match file::read_whole(path, LARGEST) {
+    let text = match file::read_record(path, LARGEST) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(cannot_read(path, e)),
+        Err(_) if is_irregular(path) => return Err(irregular(path)),
+        Err(e) => {
+            let damaged =
+                [io::ErrorKind::InvalidInput, io::ErrorKind::InvalidData, io::ErrorKind::FileTooLarge];
+            return Err(if damaged.contains(&e.kind()) { invalid(path, e) } else { cannot_read(path, e) });
+        }
     };
-    serde_json::from_slice(&text).map(Some).map_err(|e| {
-        Error::new(Code::StateInvalid, format!("cannot parse {}", path.display()))
-            .object(path.display())
-            .because(e)
-    })
+    serde_json::from_str(&text).map(Some).map_err(|e| invalid(path, e))
 }
 
 fn put(folder: &Path, name: &str, value: &impl Serialize) -> Result<()> {
@@ -172,6 +190,7 @@ fn put(folder: &Path, name: &str, value: &impl Serialize) -> Result<()> {
     })?;
     text.push(b'\n');
     make_folder(folder)?;
+    clear(folder, name)?;
     write(folder, name, &text)
 }
 
@@ -201,6 +220,11 @@ fn write(folder: &Path, name: &str, text: &[u8]) -> Result<()> {
     written().map(drop).map_err(|e| unwritable(&folder.join(name), e))
 }
 
+/// Removes a record, or what is in its place.
+fn discard(folder: &Path, name: &str) -> Result<()> {
+    if is_irregular(&folder.join(name)) { clear(folder, name) } else { remove(folder, name) }
+}
+
 fn remove(folder: &Path, name: &str) -> Result<()> {
     let removed = || match Folder::open(folder) {
         Ok(folder) => file::remove(&folder, OsStr::new(name)).map(drop),
@@ -208,6 +232,32 @@ fn remove(folder: &Path, name: &str) -> Result<()> {
         Err(e) => Err(e),
     };
     removed().map_err(|e| unwritable(&folder.join(name), e))
+}
+
+/// Removes what is no regular file from the place of a record.
+fn clear(folder: &Path, name: &str) -> Result<()> {
+    let path = folder.join(name);
+    let cleared = Folder::open(folder).and_then(|f| file::remove_irregular(&f, OsStr::new(name)));
+    if cleared.map_err(|e| unwritable(&path, e))? {
+        tracing::warn!("removed {}: it was not a regular file", path.display());
+    }
+    Ok(())
+}
+
+fn is_irregular(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|there| !there.is_file())
+}
+
+fn irregular(path: &Path) -> Error {
+    Error::new(Code::StateInvalid, format!("{} is not a regular file", path.display()))
+        .object(path.display())
+        .with_hint("the next update removes it")
+}
+
+fn invalid(path: &Path, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(Code::StateInvalid, format!("cannot parse {}", path.display()))
+        .object(path.display())
+        .because(e)
 }
 
 fn cannot_read(path: &Path, e: io::Error) -> Error {

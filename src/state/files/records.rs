@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{boot_id, put, read, remove};
+use super::{boot_id, discard, put, read};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::slot::Slot;
@@ -31,14 +31,14 @@ impl Marker {
     }
 
     pub fn remove(paths: &Paths) -> Result<()> {
-        remove(&paths.run_files(), Self::NAME)
+        discard(&paths.run_files(), Self::NAME)
     }
 }
 
 macro_rules! kept_as {
     ($record:ident, $name:literal) => {
         impl $record {
-            const NAME: &'static str = $name;
+            pub(super) const NAME: &'static str = $name;
 
             pub fn read(paths: &Paths) -> Result<Option<$record>> {
                 read(&paths.state_files().join(Self::NAME))
@@ -49,7 +49,7 @@ macro_rules! kept_as {
             }
 
             pub fn remove(paths: &Paths) -> Result<()> {
-                remove(&paths.state_files(), Self::NAME)
+                discard(&paths.state_files(), Self::NAME)
             }
         }
     };

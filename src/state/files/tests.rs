@@ -126,3 +126,38 @@ fn a_state_partition_that_is_not_there_is_an_error() {
     assert_eq!(record.write(&paths).unwrap_err().code(), Code::StateUnwritable);
     remove_breadcrumbs(&paths).unwrap();
 }
+
+#[test]
+fn the_place_of_a_record_that_holds_something_else_is_reported_and_used_again() {
+    let (_dir, paths) = device();
+    let at = |name: &str| paths.state_files().join(name);
+    fs::create_dir_all(at("rollback/below")).unwrap();
+    fs::write(at("rollback/below/file"), "").unwrap();
+    nix::unistd::mkfifo(&at("bootfiles"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::write(paths.state().join("elsewhere"), "kept").unwrap();
+    std::os::unix::fs::symlink("../elsewhere", at("trial")).unwrap();
+    std::os::unix::fs::symlink("none", at("history.jsonl")).unwrap();
+    let reported = || irregular_records(&paths).iter().map(Error::message).collect::<Vec<_>>().join("\n");
+    for name in ["rollback", "bootfiles", "trial", "history.jsonl"] {
+        assert!(
+            reported().contains(&format!("copal/{name} is not a regular file")),
+            "{name}: {}",
+            reported()
+        );
+    }
+    assert_eq!(RollbackRecord::read(&paths).unwrap_err().code(), Code::StateInvalid);
+    assert_eq!(BootfilesRecord::read(&paths).unwrap_err().code(), Code::StateInvalid);
+    // A link is not followed.
+    assert_eq!(Trial::read(&paths).unwrap_err().code(), Code::StateInvalid);
+
+    // Each writer and remover puts it right, and so does the start of an update.
+    let record = BootfilesRecord { transaction: "t".into(), owner: Slot::B };
+    record.write(&paths).unwrap();
+    assert_eq!(BootfilesRecord::read(&paths).unwrap(), Some(record));
+    RollbackRecord::remove(&paths).unwrap();
+    assert_eq!(RollbackRecord::read(&paths).unwrap(), None);
+    remove_irregular(&paths).unwrap();
+    assert_eq!(Trial::read(&paths).unwrap(), None);
+    assert_eq!(reported(), "");
+    assert_eq!(fs::read(paths.state().join("elsewhere")).unwrap(), b"kept");
+}

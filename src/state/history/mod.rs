@@ -18,6 +18,7 @@ use crate::sys::log::events;
 
 pub use journal::{LINES, journal_of_this_boot};
 pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION, Why};
+pub(super) use store::NAME;
 pub use store::{FILE_LIMIT, LINE_LIMIT, RECORDS};
 
 /// A state partition that takes longer hangs, or is worn out.

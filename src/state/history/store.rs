@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::config::paths::Paths;
 use crate::sys::file::{self, Content, Folder};
 
-const NAME: &str = "history.jsonl";
+pub(in crate::state) const NAME: &str = "history.jsonl";
 
 pub const RECORDS: usize = 64;
 pub const FILE_LIMIT: usize = 256 << 10;

@@ -29,12 +29,12 @@ pub(crate) use in_place::SECTOR;
 pub use in_place::{change_in_place, differing};
 pub use overwrite::overwrite;
 pub(crate) use replace::rehearse;
-pub use replace::{Outcome, make_folder, remove, remove_folder, replace};
+pub use replace::{Outcome, make_folder, remove, remove_folder, remove_irregular, replace};
 pub(crate) use side::is_side_file;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -48,18 +48,39 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// For reading a record: a regular file of root, or of this user. Another user may have put anything in its place, so that no link is
+/// followed, and no pipe, folder or device is opened.
+pub(crate) fn open_record(path: &Path) -> io::Result<File> {
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+    if !std::fs::symlink_metadata(path)?.is_file() {
+        return refused("not a regular file");
+    }
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let there = file.metadata()?;
+    match there.uid() {
+        _ if !there.is_file() => refused("not a regular file"),
+        owner if owner == 0 || owner == nix::unistd::geteuid().as_raw() => Ok(file),
+        _ => refused("it does not belong to root"),
+    }
+}
+
+pub(crate) fn read_record(path: &Path, limit: u64) -> io::Result<String> {
+    whole(&open_record(path)?, limit)
+}
+
 /// The whole content of a regular file that another program may have created.
-pub(crate) fn read_whole(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    whole(&open_regular(path)?, limit)
+}
+
+fn whole(file: &File, limit: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
     }
-    Ok(bytes)
-}
-
-pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read_whole(path, limit)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
 fn at<T>(result: io::Result<T>, step: &str, name: &std::ffi::OsStr) -> io::Result<T> {
@@ -88,16 +109,40 @@ mod tests {
         let file = dir.path().join("file");
         std::fs::write(&file, "12345").unwrap();
         assert_eq!(read_text(&file, 5).unwrap(), "12345");
-        assert_eq!(read_whole(&file, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
-        assert_eq!(read_whole(dir.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(read_text(&file, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_text(dir.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
         // An open without O_NONBLOCK would wait until a process writes to the pipe.
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(read_whole(&pipe, 4).unwrap_err().kind(), ErrorKind::InvalidInput);
-        assert_eq!(read_whole(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read_text(&pipe, 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(read_text(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
         // It has no length and no end.
-        assert_eq!(read_whole(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(read_text(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
         std::fs::write(&file, [0xff]).unwrap();
         assert_eq!(read_text(&file, 5).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_record_is_a_regular_file_of_root_and_nothing_that_another_user_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("record"), "12345").unwrap();
+        assert_eq!(read_record(&at("record"), 5).unwrap(), "12345");
+        assert_eq!(read_record(&at("record"), 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_record(&at("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink("record", at("link")).unwrap();
+        std::os::unix::fs::symlink("none", at("dangling")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        for other in ["pipe", "link", "dangling", "socket", "."] {
+            assert_eq!(read_record(&at(other), 5).unwrap_err().kind(), ErrorKind::InvalidInput, "{other}");
+        }
+        assert_eq!(read_record(Path::new("/dev/zero"), 5).unwrap_err().kind(), ErrorKind::InvalidInput);
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(at("record"), Some(65534), None).unwrap();
+            assert_eq!(read_record(&at("record"), 5).unwrap_err().kind(), ErrorKind::InvalidInput);
+        } else {
+            eprintln!("not run: a record of another user: needs root");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::at;
 use super::content::Content;
-use super::folder::Folder;
+use super::folder::{FileKind, Folder};
 use super::side::is_side_file_by;
 use super::sweep::{is_temporary, separate_side, temporary_name};
 
@@ -141,6 +141,19 @@ pub fn remove(folder: &Folder, name: &OsStr) -> io::Result<bool> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
     }
+}
+
+/// Removes what has the name of a file and is none: a folder with its content, a link, a pipe, a socket, a device. Returns whether there
+/// was such a thing.
+pub fn remove_irregular(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+    match at(folder.entry(name), "look for", name)?.map(|e| e.kind) {
+        None | Some(FileKind::File) => return Ok(false),
+        Some(FileKind::Folder) => at(std::fs::remove_dir_all(folder.path().join(name)), "remove", name)?,
+        Some(FileKind::Link | FileKind::Other) => at(folder.unlink(name), "remove", name)?,
+    }
+    at(folder.sync_folder(), "sync the folder of", name)?;
+    at(folder.flush(), "flush the drive below", name)?;
+    Ok(true)
 }
 
 /// Removes an empty folder. Refuses with `ResourceBusy` if a power cut has left a temporary folder beside it: after half the rename of

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::libc;
 
 use crate::config::paths::Paths;
-use crate::sys::file::read_whole;
+use crate::sys::file::read_record;
 use crate::sys::watch::Watch;
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
@@ -56,7 +56,7 @@ impl Services {
         if let (Some(watch), Some(folder)) = (watch, self.config.parent()) {
             watched(watch.folder(folder), folder);
         }
-        match read_whole(&self.config, LONGEST) {
+        match read_record(&self.config, LONGEST) {
             Ok(text) => is_override(&text),
             Err(e) => {
                 tracing::debug!("{}: {e}", self.config.display());
@@ -125,8 +125,8 @@ fn watched(result: io::Result<()>, path: &Path) {
 }
 
 /// The first key that is set, and is neither `null` nor `false`, must be `true` or `"true"`.
-fn is_override(text: &[u8]) -> bool {
-    let config: serde_json::Value = match serde_json::from_slice(text) {
+fn is_override(text: &str) -> bool {
+    let config: serde_json::Value = match serde_json::from_str(text) {
         Ok(config) => config,
         Err(e) => {
             tracing::debug!("target-state-config: {e}");
@@ -170,7 +170,7 @@ mod tests {
             ("[]", false),
             ("", false),
         ] {
-            assert_eq!(is_override(text.as_bytes()), expected, "{text}");
+            assert_eq!(is_override(text), expected, "{text}");
         }
     }
 }

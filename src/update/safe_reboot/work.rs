@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::config::paths::Paths;
 use crate::sys::command;
+use crate::sys::file::read_record;
 use crate::update::lock::Holder;
 
 /// Names the holder whose hook has asked for the reboot: it waits for that hook, which does not return.
@@ -32,7 +33,7 @@ pub(super) fn is_under_way(paths: &Paths) -> impl FnMut() -> bool + use<'_> {
     let mut reported = false;
     move || {
         let Ok(Some(holder)) = Holder::of(paths) else { return false };
-        let asked = fs::read_to_string(asker(paths)).ok().and_then(|pid| pid.parse().ok());
+        let asked = read_record(&asker(paths), 64).ok().and_then(|pid| pid.parse().ok());
         if asked == Some(holder.pid) {
             return false;
         }

@@ -168,3 +168,31 @@ fn wrong_arguments() {
         assert_eq!(e.code(), copal::error::Code::Usage, "{args:?}");
     }
 }
+
+/// Every user may create `/tmp/initramfs` on releases without `/run/initramfs`, and udev waits for this program as root.
+#[test]
+fn a_record_that_another_user_has_planted_neither_stops_the_probe_nor_counts() {
+    let mut t = device(&format!("root=UUID={A}"));
+    t.file("/tmp/other", &format!("UUID={B}\n")).folder("/tmp/initramfs");
+    let record = t.paths().at("/tmp/initramfs/bootparam_root");
+    let active = || {
+        let paths = t.paths();
+        let (done, waiting) = std::sync::mpsc::channel();
+        let args = ["/dev/mmcblk0p2", "resin-rootA", "mmcblk0"].map(OsString::from);
+        thread::spawn(move || done.send(properties(&paths, &args).unwrap()));
+        waiting.recv_timeout(Duration::from_secs(20)).expect("the probe hangs")
+    };
+    nix::unistd::mkfifo(&record, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(active(), USE_A, "a pipe");
+    std::fs::remove_file(&record).unwrap();
+    std::os::unix::fs::symlink("../other", &record).unwrap();
+    assert_eq!(active(), USE_A, "a link");
+    std::fs::remove_file(&record).unwrap();
+    std::fs::write(&record, vec![b' '; 1 << 20]).unwrap();
+    assert_eq!(active(), USE_A, "a file without end");
+    if crate::kit::needs::is_root("a record of another user") {
+        std::fs::write(&record, format!("UUID={B}\n")).unwrap();
+        std::os::unix::fs::chown(&record, Some(65534), None).unwrap();
+        assert_eq!(active(), USE_A, "a file of another user");
+    }
+}
