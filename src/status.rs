@@ -1,6 +1,8 @@
 //! Where the device stands, for people and programs. Reads only, and reports what it can: one part that cannot be read never
 //! hides the others.
 
+use std::io;
+
 use serde::Serialize;
 
 use crate::boot_state::{self, Backend, BootState, Named};
@@ -47,8 +49,17 @@ pub struct Status {
     /// The update that runs now.
     pub update: Option<Holder>,
     pub hook: Option<RunningHook>,
+    /// Keys of this object that this user may not read; nothing is known about them.
+    pub needs_root: Vec<&'static str>,
     /// What could not be read, and why.
     pub problems: Vec<Problem>,
+}
+
+impl Status {
+    #[must_use]
+    pub(crate) fn is_for_root(&self, key: &str) -> bool {
+        self.needs_root.contains(&key)
+    }
 }
 
 /// What the bootloader reads to choose a root.
@@ -102,17 +113,29 @@ impl From<&Error> for Problem {
 }
 
 #[derive(Default)]
-struct Problems(Vec<Problem>);
+struct Problems {
+    needs_root: Vec<&'static str>,
+    all: Vec<Problem>,
+}
 
 impl Problems {
+    /// As [`keep`](Self::keep). What only root may read is no problem.
+    fn part<T>(&mut self, key: &'static str, result: Result<T>) -> Option<T> {
+        if result.as_ref().is_err_and(|e| e.code() == Code::NotRoot) {
+            self.needs_root.push(key);
+            return None;
+        }
+        self.keep(result)
+    }
+
     fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
         let e = match result {
             Ok(value) => return Some(value),
             Err(e) => Problem::from(&e),
         };
         // Two parts may fail for the same reason.
-        if !self.0.iter().any(|p| p.message == e.message) {
-            self.0.push(e);
+        if !self.all.iter().any(|p| p.message == e.message) {
+            self.all.push(e);
         }
         None
     }
@@ -123,7 +146,10 @@ pub fn read(paths: &Paths) -> Status {
     let mut problems = Problems::default();
     let facts = problems.keep(Facts::gather(paths));
     let roots = facts.as_ref().and_then(|f| problems.keep(Roots::of(f)));
-    let observed = roots.as_ref().and_then(|r| problems.keep(phase::observe(paths, r)));
+    let observed = roots.as_ref().and_then(|r| problems.part("phase", phase::observe(paths, r)));
+    if problems.needs_root.contains(&"phase") {
+        problems.needs_root.push("next");
+    }
     let boot = match &observed {
         Some(o) => Some(Boot::of(&*o.backend, &o.state)),
         None => problems.keep(boot_alone(paths)),
@@ -137,6 +163,15 @@ pub fn read(paths: &Paths) -> Status {
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
     let summary = HistorySummary::of(&history::read(paths));
+    let update = problems.part("update", holder(paths)).flatten();
+    let hook = problems.part("hook", hook(paths)).flatten();
+    let slots = facts.as_ref().zip(roots.as_ref()).map(|(f, r)| slots(f, r)).unwrap_or_default();
+    if [paths.active(), paths.inactive()].iter().any(|root| hostapp::needs_root(root)) {
+        problems.needs_root.push("slots");
+    }
+    if history::needs_root(paths) {
+        problems.needs_root.extend(["last_update", "last_rollback"]);
+    }
     Status {
         copal: env!("CARGO_PKG_VERSION"),
         phase: phase.map(Phase::as_str),
@@ -144,7 +179,7 @@ pub fn read(paths: &Paths) -> Status {
         running,
         next,
         boot,
-        slots: facts.as_ref().zip(roots.as_ref()).map(|(f, r)| slots(f, r)).unwrap_or_default(),
+        slots,
         breadcrumb: problems.keep(files::any_breadcrumb(paths)),
         flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
         bootfiles: record.map(|r| r.owner),
@@ -153,9 +188,10 @@ pub fn read(paths: &Paths) -> Status {
         last_rollback: summary.rollback,
         rollbacks: summary.rollbacks,
         history: None,
-        update: problems.keep(holder(paths)).flatten(),
-        hook: hooks::running(paths),
-        problems: problems.0,
+        update,
+        hook,
+        needs_root: problems.needs_root,
+        problems: problems.all,
     }
 }
 
@@ -191,11 +227,19 @@ impl HistorySummary {
 
 /// Only root can open the lock file.
 fn holder(paths: &Paths) -> Result<Option<Holder>> {
-    Holder::of(paths).map_err(|e| {
-        Error::new(Code::Io, "cannot determine whether an update is running")
-            .because(e)
-            .with_hint("run it as root")
-    })
+    Holder::of(paths).map_err(|e| undetermined("an update", e))
+}
+
+fn hook(paths: &Paths) -> Result<Option<RunningHook>> {
+    hooks::running(paths).map_err(|e| undetermined("a hook", e))
+}
+
+fn undetermined(what: &str, e: io::Error) -> Error {
+    let code = if e.kind() == io::ErrorKind::PermissionDenied { Code::NotRoot } else { Code::Io };
+    let text = format!("cannot determine whether {what} is running");
+    Error::new(code, text)
+        .because(e)
+        .with_hint("run it as root, or restart the device, which empties /run/copal")
 }
 
 fn boot_alone(paths: &Paths) -> Result<Boot> {

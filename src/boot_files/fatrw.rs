@@ -3,7 +3,7 @@
 //! Names, arguments and what a reader sees are those of the original (0.2.21): each of the two programs can complete an interrupted
 //! write of the other. The write itself is copal's own, [`file::replace`], which leaves no side file.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory as _, Parser, Subcommand};
 
 use crate::error::{Code, Error, Result};
-use crate::sys::file::{self, Content, Folder};
+use crate::sys::file::{self, Content, Folder, Place};
 use crate::sys::log;
 
 /// Read and write files on FAT so that power may fail at any moment
@@ -173,20 +173,8 @@ fn put(path: &Path, content: &Content<'_>, unsafe_fallback: bool) -> Result<()> 
 
 /// Follows a link, so that the link remains.
 fn locate(path: &Path) -> io::Result<(Folder, OsString)> {
-    let whole = match path.canonicalize() {
-        Ok(whole) => whole,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            parent.canonicalize()?.join(file_name(path)?)
-        }
-        Err(e) => return Err(e),
-    };
-    let folder = whole.parent().ok_or(io::ErrorKind::IsADirectory)?;
-    Ok((Folder::open(folder)?, file_name(&whole)?.to_owned()))
-}
-
-fn file_name(path: &Path) -> io::Result<&OsStr> {
-    path.file_name().ok_or_else(|| io::ErrorKind::IsADirectory.into())
+    let place = Place::of(path)?;
+    Ok((place.folder()?, place.name().to_owned()))
 }
 
 /// A reader that closes the pipe is no failure.

@@ -1,6 +1,7 @@
 //! `copal flash`.
 
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
@@ -139,9 +140,12 @@ fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
 fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let place = args.receipt.as_deref();
-    let installed = install::run(request, &watch, &|plan| ReceiptFile::for_run(place, plan).map(drop))?;
-    let file = place.map(Path::to_owned).map(ReceiptFile::at);
-    let shown = show_receipt(&installed.receipt, file.as_ref(), ui);
+    let file = RefCell::new(None);
+    let installed = install::run(request, &watch, &|plan| {
+        file.replace(ReceiptFile::for_run(place, plan)?);
+        Ok(())
+    })?;
+    let shown = show_receipt(&installed.receipt, file.take().as_ref(), ui);
     if args.no_power_off {
         return shown;
     }

@@ -3,27 +3,24 @@
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tempfile::NamedTempFile;
 
 use crate::error::{Code, Error, Result};
 use crate::flash::plan::Plan;
 use crate::sys::block::sync_name;
+use crate::sys::file::Place;
 
 /// A receipt's file. That it can be written is checked before anything is flashed.
 pub(super) struct ReceiptFile {
-    path: PathBuf,
+    place: Place,
+    mode: u32,
 }
 
 impl ReceiptFile {
     pub(super) fn for_run(path: Option<&Path>, plan: &Plan) -> Result<Option<Self>> {
         path.map(|path| Self::open(path, plan)).transpose()
-    }
-
-    /// A path that was checked before.
-    pub(super) fn at(path: PathBuf) -> Self {
-        ReceiptFile { path: path.canonicalize().unwrap_or(path) }
     }
 
     fn open(path: &Path, plan: &Plan) -> Result<Self> {
@@ -39,26 +36,30 @@ impl ReceiptFile {
             }
         }
         // A link stays: the file that it leads to is replaced.
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let is_special = |p: &Path| ["/dev", "/proc", "/sys"].iter().any(|top| p.starts_with(top));
-        if is_special(&real) || std::fs::symlink_metadata(&real).is_ok_and(|m| !m.is_file()) {
+        let place = Place::of(path).map_err(|e| refused("it leads to no place for a file").because(e))?;
+        let old = std::fs::symlink_metadata(place.handle());
+        let is_special = ["/dev", "/proc", "/sys"].iter().any(|top| place.path().starts_with(top));
+        if is_special || old.as_ref().is_ok_and(|m| !m.is_file()) {
             return Err(refused("it is not a plain file"));
         }
-        let file = ReceiptFile { path: real };
+        // It allows no more than the old file did.
+        let file = ReceiptFile { place, mode: 0o644 & old.map_or(0o777, |m| m.mode()) };
         file.temporary().map_err(|e| refused("its folder cannot be written").because(e))?;
         Ok(file)
     }
 
     /// A new file beside the receipt; it goes with the value.
     fn temporary(&self) -> std::io::Result<NamedTempFile> {
-        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let permissions = Permissions::from_mode(0o644);
-        tempfile::Builder::new().prefix(".receipt-").permissions(permissions).tempfile_in(folder)
+        let permissions = Permissions::from_mode(self.mode);
+        tempfile::Builder::new()
+            .prefix(".receipt-")
+            .permissions(permissions)
+            .tempfile_in(self.place.folder_handle())
     }
 
     pub(super) fn save(&self, text: &str) -> Result<()> {
         self.replace(text).map_err(|e| {
-            let path = self.path.display();
+            let path = self.place.path().display();
             let message = format!("the image was written and verified, but the receipt {path} was not");
             Error::new(Code::OutputFailed, message).object(path).because(e).after_success()
         })
@@ -68,8 +69,8 @@ impl ReceiptFile {
         let mut temporary = self.temporary()?;
         writeln!(temporary, "{text}")?;
         temporary.as_file().sync_all()?;
-        temporary.persist(&self.path)?;
-        sync_name(&self.path)
+        temporary.persist(self.place.handle())?;
+        sync_name(&self.place.handle())
     }
 }
 

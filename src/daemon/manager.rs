@@ -76,7 +76,7 @@ impl Manager {
 async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
     let lost = || Error::new(Code::JobLost, "the process that plans ended without a result");
-    std::fs::create_dir_all(core.paths.run_files()).map_err(failed)?;
+    crate::sys::file::make_private(&core.paths.run_files()).map_err(failed)?;
     let files = Files::new(&core.paths, &instance);
     let starting = files.clone();
     apart(move || starting.start(&request)).await.map_err(failed)?.map_err(Error::from)?;

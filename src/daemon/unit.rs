@@ -302,7 +302,7 @@ impl Job {
             let error = Error::new(Code::Io, "cannot start a job").object(paths.run_files().display());
             NotStarted::Refused(error.because(e))
         };
-        fs::create_dir_all(paths.run_files()).map_err(failed)?;
+        file::make_private(&paths.run_files()).map_err(failed)?;
         let lock = start_lock::open(&paths.run_files()).map_err(failed)?;
         // Held for the few calls below; the next request waits.
         if !start_lock::take(&lock, start_lock::LIMIT).map_err(failed)? {

@@ -37,9 +37,12 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     match Holder::of(patient.paths) {
         Ok(Some(holder)) => found.warn(holder.doing(), holder.advice()),
         Ok(None) => {}
-        Err(e) => found.warn(format!("cannot determine whether an update is running: {e}"), "run it as root"),
+        Err(e) => found.warn(
+            format!("cannot determine whether an update is running: {e}"),
+            "run it as root, or restart the device, which empties /run/copal",
+        ),
     }
-    if let Some(hook) = hooks::running(patient.paths) {
+    if let Ok(Some(hook)) = hooks::running(patient.paths) {
         found.warn(
             format!("the hook {} (process {}) has been running since {}", hook.name, hook.pid, hook.since),
             "wait until it has ended",

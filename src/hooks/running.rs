@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::list::{Hook, Phase};
 use crate::config::paths::Paths;
-use crate::sys::file::open_record;
+use crate::sys::file::{make_private, open_record};
 
 const NAME: &str = "hook";
 
@@ -28,14 +28,18 @@ pub struct RunningHook {
     pub since: String, // UTC, RFC 3339
 }
 
-#[must_use]
-pub fn running(paths: &Paths) -> Option<RunningHook> {
-    let file = open_record(&paths.run_files().join(NAME)).ok()?;
-    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+/// An error only where this user may not know.
+pub fn running(paths: &Paths) -> io::Result<Option<RunningHook>> {
+    let file = match open_record(&paths.run_files().join(NAME)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
+        Err(_) => return Ok(None),
+    };
+    Ok(match Flock::lock(file, FlockArg::LockSharedNonblock) {
         // No process holds the lock: the runner was killed.
         Ok(_) => None,
         Err((file, _)) => serde_json::from_reader(io::BufReader::new(file.take(LARGEST))).ok(),
-    }
+    })
 }
 
 /// The file exists while this value lives. A hook runs also without it.
@@ -61,7 +65,7 @@ impl Shown {
 
 /// The file gets its name when it is complete and locked.
 fn write(folder: &Path, value: &RunningHook) -> io::Result<(PathBuf, Flock<File>)> {
-    fs::create_dir_all(folder)?;
+    make_private(folder)?;
     let path = folder.join(NAME);
     let mut new = tempfile::Builder::new().prefix(".hook-").tempfile_in(folder)?;
     new.write_all(&serde_json::to_vec(value)?)?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -22,6 +23,11 @@ pub fn container(root: &Path) -> Option<String> {
     let id = link.file_name()?.to_str()?.to_owned();
     let in_place = link.parent() == Some(Path::new("hostapps")) && root.join("current/boot").is_dir();
     in_place.then_some(id)
+}
+
+/// Whether only root may see the hostapp: the engine's folders are not for every user.
+pub(crate) fn needs_root(root: &Path) -> bool {
+    fs::metadata(root.join("current/boot")).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// The higher of two counters is the later installation.

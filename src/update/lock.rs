@@ -1,6 +1,6 @@
 //! The lock of updates and verdicts: one of them at a time.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::file::open_record;
+use crate::sys::file::{make_private, open_record};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -50,7 +50,7 @@ impl Lock {
         let failed = |e: io::Error| {
             Error::new(Code::Io, format!("cannot lock {}", path.display())).object(path.display()).because(e)
         };
-        fs::create_dir_all(paths.run_files()).map_err(failed)?;
+        make_private(&paths.run_files()).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(MODE);
         let mut file = options.open(&path).map_err(failed)?;
@@ -158,6 +158,8 @@ fn busy(holder: &Holder) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -177,6 +179,18 @@ mod tests {
         assert_eq!(Holder::of(&paths).unwrap(), None);
         drop(Lock::take(&paths, "third", Work::Update).unwrap());
         assert_eq!(Holder::of(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn its_folder_is_for_root_alone_also_one_that_was_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let mode = || fs::metadata(paths.run_files()).unwrap().permissions().mode() & 0o7777;
+        drop(Lock::take(&paths, "first", Work::Update).unwrap());
+        assert_eq!(mode(), 0o700);
+        fs::set_permissions(paths.run_files(), Permissions::from_mode(0o777)).unwrap();
+        drop(Lock::take(&paths, "second", Work::Update).unwrap());
+        assert_eq!(mode(), 0o700);
     }
 
     #[test]

@@ -293,6 +293,37 @@ fn receipts_that_would_destroy_something() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
 }
 
+/// In a folder where every user may create names, such as /tmp.
+#[test]
+fn a_receipt_by_the_link_of_another_user() {
+    use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+    if !nix::unistd::geteuid().is_root() {
+        return not_run(
+            "a_receipt_by_the_link_of_another_user",
+            "root needed to make a link of another user",
+        );
+    }
+    let dir = folder();
+    let (shared, secret, target) =
+        (dir.path().join("shared"), dir.path().join("secret"), dir.path().join("disk.img"));
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    std::fs::write(&secret, "secret").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let receipt = shared.join("r.json");
+    symlink(&secret, &receipt).unwrap();
+    lchown(&receipt, Some(65534), None).unwrap();
+    let receipt = receipt.to_str().unwrap();
+    refused(os_image(), &target, "output-failed", receipt, &["--receipt", receipt]);
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "secret");
+    // Root's own is followed, and stays; what the file denied is denied by the receipt.
+    lchown(receipt, Some(0), None).unwrap();
+    assert!(flash(os_image(), &target, &["--receipt", receipt]).status.success());
+    assert!(std::fs::read_to_string(&secret).unwrap().starts_with('{'));
+    assert!(Path::new(receipt).is_symlink());
+    assert_eq!(std::fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 #[test]
 fn a_receipt_that_cannot_be_saved_is_no_refusal() {
     if !nix::unistd::geteuid().is_root() {

@@ -46,13 +46,18 @@ pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
     let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
     let text = match &status.history {
+        _ if args.log && status.is_for_root("last_rollback") => UNKNOWN.to_owned(),
         _ if args.log => history::journal(&status).join("\n"),
+        Some(_) if status.is_for_root("last_update") => UNKNOWN.to_owned(),
         Some(records) => history::all(records).join("\n"),
         None => text(&status).trim_end().to_owned(),
     };
     ui.result("status", &status, &text);
     Ok(())
 }
+
+/// In the place of what this user may not read.
+const UNKNOWN: &str = "unknown (needs root)";
 
 fn text(status: &Status) -> String {
     let mut out = String::new();
@@ -62,6 +67,7 @@ fn text(status: &Status) -> String {
     };
     match (status.phase, status.meaning) {
         (Some(phase), Some(meaning)) => line(format!("phase    {phase}: {meaning}")),
+        _ if status.is_for_root("phase") => line(format!("phase    {UNKNOWN}")),
         _ => line("phase    unknown".into()),
     }
     for slot in status.running.into_iter().flat_map(|_| [Slot::A, Slot::B]) {
@@ -86,11 +92,17 @@ fn text(status: &Status) -> String {
             line(format!("         DAMAGED: {damage}"));
         }
     }
-    if let Some(update) = &status.update {
-        line(format!("update   {}", update.doing()));
+    match &status.update {
+        Some(update) => line(format!("update   {}", update.doing())),
+        None if status.is_for_root("update") => line(format!("update   {UNKNOWN}")),
+        None => {}
     }
-    if let Some(hook) = &status.hook {
-        line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));
+    match &status.hook {
+        Some(hook) => {
+            line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));
+        }
+        None if status.is_for_root("hook") => line(format!("hook     {UNKNOWN}")),
+        None => {}
     }
     if status.breadcrumb == Some(true) {
         line("         breadcrumbs are there: the supervisor does not reboot the device".into());
@@ -103,6 +115,9 @@ fn text(status: &Status) -> String {
             line(format!("record   {record}: slot {slot}"));
         }
     }
+    if status.is_for_root("last_update") {
+        line(format!("updated  {UNKNOWN}"));
+    }
     history::last(status).into_iter().for_each(&mut line);
     for problem in &status.problems {
         line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
@@ -113,6 +128,7 @@ fn text(status: &Status) -> String {
 fn words(slot: &SlotStatus, status: &Status) -> String {
     let mut words = vec![slot.version.clone().unwrap_or_else(|| match slot.hostapp {
         Some(_) => "unknown version".into(),
+        None if status.is_for_root("slots") => UNKNOWN.into(),
         None => "no hostapp".into(),
     })];
     words.push(format!("on {} (partition {})", slot.device, slot.partition));

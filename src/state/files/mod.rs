@@ -261,7 +261,8 @@ fn invalid(path: &Path, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) 
 }
 
 fn cannot_read(path: &Path, e: io::Error) -> Error {
-    Error::new(Code::Io, format!("cannot read {}", path.display())).object(path.display()).because(e)
+    let code = if e.kind() == io::ErrorKind::PermissionDenied { Code::NotRoot } else { Code::Io };
+    Error::new(code, format!("cannot read {}", path.display())).object(path.display()).because(e)
 }
 
 fn unwritable(path: &Path, e: io::Error) -> Error {

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{boot_id, discard, put, read};
+use super::{boot_id, discard, put, read, unwritable};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::slot::Slot;
 use crate::state::phase::Marked;
+use crate::sys::file;
 
 /// An update has begun, or a rollback has ended, in this boot. The file is in memory: a reboot removes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +28,9 @@ impl Marker {
     }
 
     pub fn set(&self, paths: &Paths) -> Result<()> {
-        put(&paths.run_files(), Self::NAME, self)
+        let folder = paths.run_files();
+        file::make_private(&folder).map_err(|e| unwritable(&folder, e))?;
+        put(&folder, Self::NAME, self)
     }
 
     pub fn remove(paths: &Paths) -> Result<()> {

@@ -54,7 +54,13 @@ pub fn append(paths: &Paths, record: &Record) {
 /// Newest last. Damaged records are skipped; empty where the file cannot be read.
 #[must_use]
 pub fn read(paths: &Paths) -> Vec<Record> {
-    store::lines(paths).unwrap_or_default().iter().filter_map(|line| Record::of_line(line)).collect()
+    let lines = store::lines(paths).unwrap_or_default();
+    lines.iter().filter_map(|line| Record::of_line(line)).collect()
+}
+
+/// Whether [`read`] is empty because only root may read the file.
+pub(crate) fn needs_root(paths: &Paths) -> bool {
+    store::lines(paths).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Runs `work` in another thread. After `timeout` that thread is left alone: it ends with the process, or when the kernel lets it.

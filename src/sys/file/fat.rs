@@ -67,11 +67,10 @@ impl Owners {
             sync_file_system(folder.path())?;
             ClusterMap::read(&folder.device()?, LIMIT)
         });
-        let found = match map {
+        match map {
             Ok(map) => map.obstacle(name, block, twin),
             Err(e) => Some(Obstacle::Unknown(e.to_string())),
-        };
-        found
+        }
     }
 }
 

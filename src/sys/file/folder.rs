@@ -68,6 +68,12 @@ impl Folder {
         Self::on(dir, path.to_owned(), |_, _| Ok(Arc::new(Drive::Unneeded)))
     }
 
+    /// `dir` may be open for its path only.
+    pub(super) fn at(dir: &File, path: &Path) -> io::Result<Folder> {
+        let dir = File::from(nix::fcntl::openat(dir, ".", OPEN_FOLDER, Mode::empty())?);
+        Self::from_file(dir, path.to_owned(), None)
+    }
+
     fn from_file(dir: File, path: PathBuf, above: Option<&Folder>) -> io::Result<Folder> {
         Self::on(dir, path, |dev, fat| match above.filter(|a| a.dev == dev) {
             Some(above) => Ok(above.drive.clone()),
@@ -313,10 +319,10 @@ impl Folder {
         }
     }
 
-    pub(super) fn create(&self, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
+    pub(super) fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         crash_point!(self.path.join(name), "create");
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mode = Mode::from_bits_truncate(content.mode()? | 0o600);
+        let mode = Mode::from_bits_truncate(mode | 0o600);
         let file = File::from(nix::fcntl::openat(&self.dir, name, flags, mode)?);
         self.keep(name, &file)?;
         Ok(file)

@@ -11,6 +11,7 @@ mod flush;
 mod folder;
 mod in_place;
 mod overwrite;
+mod place;
 mod replace;
 mod side;
 mod sweep;
@@ -28,13 +29,14 @@ pub use folder::{FileKind, Folder, FolderEntry, Space};
 pub(crate) use in_place::SECTOR;
 pub use in_place::{change_in_place, differing};
 pub use overwrite::overwrite;
+pub(crate) use place::Place;
 pub(crate) use replace::rehearse;
 pub use replace::{Outcome, make_folder, remove, remove_folder, remove_irregular, replace};
 pub(crate) use side::is_side_file;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
@@ -53,7 +55,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 pub(crate) fn open_record(path: &Path) -> io::Result<File> {
     let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
-    if !std::fs::symlink_metadata(path)?.is_file() {
+    if !fs::symlink_metadata(path)?.is_file() {
         return refused("not a regular file");
     }
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -83,6 +85,23 @@ fn whole(file: &File, limit: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
+/// A folder for this user alone, also where another program has made it with other permissions.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(PRIVATE).create(folder) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    if fs::metadata(folder)?.mode() & 0o7777 != PRIVATE {
+        fs::set_permissions(folder, Permissions::from_mode(PRIVATE))?;
+    }
+    Ok(())
+}
+
+const PRIVATE: u32 = 0o700;
+
 fn at<T>(result: io::Result<T>, step: &str, name: &std::ffi::OsStr) -> io::Result<T> {
     result.map_err(|e| io::Error::new(e.kind(), format!("{step} {}: {e}", name.to_string_lossy())))
 }
@@ -95,19 +114,19 @@ mod tests {
     #[test]
     fn a_folder_that_is_open_to_read_keeps_its_content() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("file"), "old").unwrap();
+        fs::write(dir.path().join("file"), "old").unwrap();
         let folder = Folder::open_to_read(dir.path()).unwrap();
         let replaced = replace(&folder, "file".as_ref(), &Content::Bytes(b"new")).unwrap_err();
         assert!(replaced.to_string().contains("open to read"), "{replaced}");
         assert_eq!(folder.list().unwrap().len(), 1);
-        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"old");
+        assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"old");
     }
 
     #[test]
     fn a_file_is_read_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        std::fs::write(&file, "12345").unwrap();
+        fs::write(&file, "12345").unwrap();
         assert_eq!(read_text(&file, 5).unwrap(), "12345");
         assert_eq!(read_text(&file, 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_text(dir.path(), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -118,7 +137,7 @@ mod tests {
         assert_eq!(read_text(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
         // It has no length and no end.
         assert_eq!(read_text(Path::new("/dev/zero"), 4).unwrap_err().kind(), ErrorKind::InvalidInput);
-        std::fs::write(&file, [0xff]).unwrap();
+        fs::write(&file, [0xff]).unwrap();
         assert_eq!(read_text(&file, 5).unwrap_err().kind(), ErrorKind::InvalidData);
     }
 
@@ -126,7 +145,7 @@ mod tests {
     fn a_record_is_a_regular_file_of_root_and_nothing_that_another_user_put_there() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("record"), "12345").unwrap();
+        fs::write(at("record"), "12345").unwrap();
         assert_eq!(read_record(&at("record"), 5).unwrap(), "12345");
         assert_eq!(read_record(&at("record"), 4).unwrap_err().kind(), ErrorKind::FileTooLarge);
         assert_eq!(read_record(&at("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);

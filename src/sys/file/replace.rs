@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::at;
@@ -20,6 +21,8 @@ pub enum Outcome {
 /// Makes the file `name` in `folder` have `content`. At every instant, on the medium too, the name leads to the complete old or
 /// the complete new content (or to nothing, if there was nothing). Returns when the new content is on the medium and was read
 /// back from there.
+///
+/// The new file allows no more than the old one did, unless `content` says so.
 ///
 /// First removes the side files of `fatrw`, complete or not: they would replace the new content. So content that is derived from
 /// the old one must be derived from [`open_current`](super::open_current).
@@ -39,7 +42,12 @@ pub(super) fn replace_only(folder: &Folder, name: &OsStr, content: &Content<'_>)
     }
     // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
     let old = at(folder.hold(name), "open", name)?;
-    let new = replace_temporary(folder, name, content)?;
+    let mode = match (&old, content) {
+        // The caller decides.
+        (None, _) | (_, Content::BytesAs(..)) => content.mode()?,
+        (Some(old), _) => content.mode()? & old.metadata()?.mode(),
+    };
+    let new = replace_temporary(folder, name, content, mode)?;
     folder.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
     folder.close(old)?;
@@ -50,8 +58,13 @@ pub(super) fn replace_only(folder: &Folder, name: &OsStr, content: &Content<'_>)
 
 /// Writes a temporary file and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards.
 /// The new file is still open.
-pub(super) fn replace_temporary(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<File> {
-    let (temporary, new) = create_unique(folder, |t| folder.create(t, content))?;
+pub(super) fn replace_temporary(
+    folder: &Folder,
+    name: &OsStr,
+    content: &Content<'_>,
+    mode: u32,
+) -> io::Result<File> {
+    let (temporary, new) = create_unique(folder, |t| folder.create(t, mode))?;
     if let Err(e) = fill(folder, &temporary, &new, content) {
         // It never had another name, so its clusters are its own. If this fails too, the next start sweeps it away.
         if let Err(also) = folder.unlink(&temporary).and_then(|()| folder.sync_folder()) {
@@ -69,7 +82,7 @@ pub(super) fn replace_temporary(folder: &Folder, name: &OsStr, content: &Content
 
 /// Whether [`replace`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
 pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()> {
-    let (temporary, new) = create_unique(folder, |t| folder.create(t, content))?;
+    let (temporary, new) = create_unique(folder, |t| folder.create(t, content.mode()?))?;
     let filled = fill(folder, &temporary, &new, content);
     let removed = unlink_open(folder, &temporary);
     folder.close(new)?;

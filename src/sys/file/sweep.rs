@@ -167,7 +167,8 @@ fn separate(folder: &Folder, temporary: &OsStr, held: File, twin: &OsStr) -> io:
         return Err(io::Error::other(format!("it shares its clusters with {}", twin.to_string_lossy())));
     }
     let shared = folder.open_file(twin)?;
-    let own = replace_temporary(folder, twin, &Content::File(&shared))?;
+    let content = Content::File(&shared);
+    let own = replace_temporary(folder, twin, &content, content.mode()?)?;
     at(folder.unlink(temporary), "remove", temporary)?;
     at(folder.sync_folder(), "sync the folder of", temporary)?;
     at(folder.flush(), "flush the drive below", temporary)?;

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -101,10 +102,12 @@ fn test(path: PathBuf, watch: Option<&Watch>) -> Option<HeldLock> {
     if let Some(watch) = watch {
         watched(watch.closing(&path), &path);
     }
-    // Opening a pipe of this name must not block.
-    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path)
-    {
-        Ok(file) => file,
+    let file = match open(&path) {
+        Ok(Some(file)) => file,
+        Ok(None) => {
+            tracing::warn!("{} leads to no regular file: it counts as free", path.display());
+            return None;
+        }
         // No other process can open it either.
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
             return None;
@@ -116,6 +119,23 @@ fn test(path: PathBuf, watch: Option<&Watch>) -> Option<HeldLock> {
         Err(TryLockError::WouldBlock) => Some(HeldLock { path, unknown: None, file: Some(file) }),
         Err(TryLockError::Error(e)) => Some(HeldLock { path, unknown: Some(e), file: None }),
     }
+}
+
+/// `None` where it leads to anything but a regular file, which a service may have done: opening a device can have any effect, and so it is
+/// opened only after it was looked at.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    let there = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if !there.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let open = |path: &Path| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = match open(Path::new(&format!("/proc/self/fd/{}", there.as_raw_fd()))) {
+        // Without /proc only the path is left, which may lead elsewhere by now: a held lock must not be taken for a free one.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => open(path)?,
+        file => file?,
+    };
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 fn watched(result: io::Result<()>, path: &Path) {

@@ -1,12 +1,12 @@
 //! The program, as `balena-config-vars`, hooks and people call it.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::rig::{folder, only, see, side_name};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, is_root};
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 
@@ -101,6 +101,47 @@ fn what_a_cut_off_write_has_left_is_read() {
     std::fs::write(path.join("config.json"), "old").unwrap();
     assert!(run(&["copy", &at(&path, "config.json"), &at(&path, "copy")]).status.success());
     assert_eq!(std::fs::read(path.join("copy")).unwrap(), b"new\n");
+}
+
+/// In a folder where every user may create names, such as /tmp.
+#[test]
+fn the_link_of_another_user_is_not_followed_there() {
+    if !is_root("the_link_of_another_user_is_not_followed_there") {
+        return;
+    }
+    let (dir, path) = folder(&[("config.json", b"old")]);
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    for (name, to) in [("file", path.join("config.json")), ("folder", path.clone())] {
+        symlink(to, shared.join(name)).unwrap();
+        lchown(shared.join(name), Some(65534), None).unwrap();
+    }
+    for name in ["file", "folder/config.json"] {
+        let by = at(&shared, name);
+        fails(&run_with(&["write", &by], b"new"), 1, "belongs to another user");
+        fails(&run(&["copy", "/proc/sys/kernel/ostype", &by]), 1, "belongs to another user");
+        fails(&run(&["read", &by]), 1, "belongs to another user");
+    }
+    assert_eq!(see(&path), only("config.json", b"old"));
+    // The same link in a folder of root.
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
+    ok(&run_with(&["write", &at(&shared, "folder/config.json")], b"new"), b"");
+    assert_eq!(see(&path), only("config.json", b"new"));
+}
+
+#[test]
+fn a_file_is_not_opened_to_more_users_than_before() {
+    let (_dir, path) = folder(&[("secret", b"old"), ("public", b"new")]);
+    let mode = || std::fs::metadata(path.join("secret")).unwrap().mode() & 0o777;
+    std::fs::set_permissions(path.join("secret"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    ok(&run_with(&["write", &at(&path, "secret")], b"newer"), b"");
+    assert_eq!(mode(), 0o600);
+    ok(&run(&["copy", &at(&path, "public"), &at(&path, "secret")]), b"");
+    assert_eq!(mode(), 0o600);
+    // Unless the caller says so.
+    ok(&run_with(&["write", "--mode=644", &at(&path, "secret")], b"newest"), b"");
+    assert_eq!(mode(), 0o644);
 }
 
 /// The original leaves such a side file where it is, and its next read puts it over the newer file.

@@ -1,19 +1,21 @@
 //! The locks: held by util-linux' `flock` or by this process, let go, removed, overridden.
 
 use std::fs::File;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
 use copal::config::paths::Paths;
 use copal::progress::dashboard::Dashboard;
 use copal::update::safe_reboot::{self, Times, WAITING};
 
 use crate::kit::log::logged;
-use crate::kit::needs::has;
+use crate::kit::needs::{has, is_root};
 use crate::kit::process::Ended;
 use crate::kit::process::{Root, soon};
 
@@ -84,7 +86,7 @@ fn busy(path: &Path) -> String {
 fn without_a_supervisor_or_with_free_locks_nothing_is_waited_for() {
     let root = Root::new();
     assert_eq!(Waiting::begin(&root, NEVER).ends().last().unwrap(), "INFO no service holds a lock");
-    // Files, folders and links of that name, none of them held; circles.
+    // Files, and links to them, none of them held; circles.
     let free = lock(&root, "1/main");
     lock(&root, "1");
     let folder = free.parent().unwrap();
@@ -94,11 +96,36 @@ fn without_a_supervisor_or_with_free_locks_nothing_is_waited_for() {
         std::fs::create_dir(root.at(SERVICES).join(name)).unwrap();
         symlink(to, root.at(SERVICES).join(name).join("updates.lock")).unwrap();
     }
-    std::fs::create_dir_all(root.at(SERVICES).join("d/updates.lock/updates.lock")).unwrap();
-    nix::unistd::mkfifo(&folder.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    std::fs::rename(folder.join("pipe"), root.at(SERVICES).join("updates.lock")).unwrap();
     let log = Waiting::begin(&root, NEVER).ends();
     assert!(log.iter().all(|l| !l.starts_with("WARN")), "{log:?}");
+}
+
+/// An open can have any effect, of a device for example. A service may make links to those of the host.
+#[test]
+fn one_that_leads_to_no_regular_file_is_free_and_never_opened() {
+    let root = Root::new();
+    let services = root.at(SERVICES);
+    let at = |name: &str| {
+        std::fs::create_dir_all(services.join(name)).unwrap();
+        services.join(name).join("updates.lock")
+    };
+    let pipe = root.at("/pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    nix::unistd::mkfifo(&at("a"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    symlink(&pipe, at("b")).unwrap();
+    symlink("/dev/null", at("c")).unwrap();
+    let _socket = UnixListener::bind(at("d")).unwrap();
+    std::fs::create_dir(at("e")).unwrap();
+    let opens = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+    for path in [&pipe, &at("a")] {
+        opens.add_watch(path, AddWatchFlags::IN_OPEN).unwrap();
+    }
+    let log = Waiting::begin(&root, NEVER).ends();
+    for name in ["a", "b", "c", "d", "e"] {
+        let warning = format!("WARN {} leads to no regular file: it counts as free", at(name).display());
+        assert!(log.contains(&warning), "{warning}: {log:?}");
+    }
+    assert_eq!(opens.read_events().unwrap_err(), nix::errno::Errno::EAGAIN, "one was opened");
 }
 
 #[test]
@@ -184,11 +211,18 @@ fn a_lock_that_comes_meanwhile_counts() {
 
 #[test]
 fn a_lock_that_cannot_be_tried_counts_as_held() {
+    if !is_root("a_lock_that_cannot_be_tried_counts_as_held") {
+        return;
+    }
     let root = Root::new();
     let path = lock(&root, "1/main");
-    std::fs::remove_file(&path).unwrap();
-    let _socket = UnixListener::bind(&path).unwrap();
+    for (mode, path) in [(0o755, root.path()), (0o600, &path)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // Of this thread, and of those that it begins.
+    nix::unistd::setfsuid(65534.into());
     let waiting = Waiting::begin(&root, NEVER);
+    nix::unistd::setfsuid(0.into());
     assert!(waiting.goes_on());
     std::fs::remove_file(&path).unwrap();
     let log = waiting.ends();
