@@ -244,7 +244,9 @@ impl Source {
             }
             let path = folder.join(name);
             // Temporary files of an interrupted write: the first write beside them would remove them.
-            if file::is_temporary(name) || names.iter().any(|n| file::is_side_file(name, n)) {
+            if file::is_temporary(name)
+                || file::owners(name).any(|n| names.binary_search_by(|o| o.as_os_str().cmp(n)).is_ok())
+            {
                 tracing::warn!("{} is left over from an interrupted write and is not copied", path.display());
                 continue;
             }

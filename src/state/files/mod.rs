@@ -120,8 +120,14 @@ pub fn sweep(paths: &Paths) {
 }
 
 /// The records on the state partition, whose places hold nothing else.
-const RECORDS: [&str; 6] =
-    [BootfilesRecord::NAME, RollbackRecord::NAME, Trial::NAME, CommitDue::NAME, super::history::NAME, UnitList::NAME];
+const RECORDS: [&str; 6] = [
+    BootfilesRecord::NAME,
+    RollbackRecord::NAME,
+    Trial::NAME,
+    CommitDue::NAME,
+    super::history::NAME,
+    UnitList::NAME,
+];
 
 /// The places of records that hold something else, as errors.
 #[must_use]

@@ -15,6 +15,7 @@ use md5::{Digest as _, Md5};
 use super::at;
 use super::content::{Content, STEP, fill};
 use super::folder::Folder;
+use super::listing::Listing;
 use super::replace::{Outcome, drop_side_file, replace_only, side_files};
 use super::side::digest_of_name;
 use super::sweep::{separate_side, sweep};
@@ -104,7 +105,7 @@ fn commit(
             twin.to_string_lossy()
         ))),
         None => {
-            let outcome = replace_only(folder, name, &Content::File(file))?;
+            let outcome = replace_only(folder, &Listing::of(folder)?, name, &Content::File(file))?;
             drop_side_file(folder, side)?;
             Ok(outcome)
         }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::at;
 use super::content::Content;
 use super::folder::{FileKind, Folder};
-use super::side::is_side_file_by;
+use super::listing::Listing;
+use super::side::owners;
 use super::sweep::{is_temporary, separate_side, temporary_name};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,13 +28,28 @@ pub enum Outcome {
 /// First removes the side files of `fatrw`, complete or not: they would replace the new content. So content that is derived from
 /// the old one must be derived from [`open_current`](super::open_current).
 pub fn replace(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-    let stale = remove_side_files(folder, name)?;
-    let outcome = replace_only(folder, name, content)?;
+    replace_listed(folder, &Listing::of(folder)?, name, content)
+}
+
+/// [`replace`] in a folder that was listed for several files.
+pub fn replace_listed(
+    folder: &Folder,
+    listing: &Listing,
+    name: &OsStr,
+    content: &Content<'_>,
+) -> io::Result<Outcome> {
+    let stale = listing.has_side_file(folder, name) && remove_side_files(folder, name)?;
+    let outcome = replace_only(folder, listing, name, content)?;
     Ok(if stale { Outcome::Written } else { outcome })
 }
 
 /// [`replace`] without a change to side files.
-pub(super) fn replace_only(folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+pub(super) fn replace_only(
+    folder: &Folder,
+    listing: &Listing,
+    name: &OsStr,
+    content: &Content<'_>,
+) -> io::Result<Outcome> {
     if at(folder.holds(name, content), "compare", name)? {
         // Another program may have written it without a flush.
         at(folder.sync_folder(), "sync the folder of", name)?;
@@ -47,7 +63,7 @@ pub(super) fn replace_only(folder: &Folder, name: &OsStr, content: &Content<'_>)
         (None, _) | (_, Content::BytesAs(..)) => content.mode()?,
         (Some(old), _) => content.mode()? & old.metadata()?.mode(),
     };
-    let new = replace_temporary(folder, name, content, mode)?;
+    let new = replace_temporary_listed(folder, listing, name, content, mode)?;
     folder.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
     folder.close(old)?;
@@ -64,7 +80,17 @@ pub(super) fn replace_temporary(
     content: &Content<'_>,
     mode: u32,
 ) -> io::Result<File> {
-    let (temporary, new) = create_unique(folder, |t| folder.create(t, mode))?;
+    replace_temporary_listed(folder, &Listing::of(folder)?, name, content, mode)
+}
+
+fn replace_temporary_listed(
+    folder: &Folder,
+    listing: &Listing,
+    name: &OsStr,
+    content: &Content<'_>,
+    mode: u32,
+) -> io::Result<File> {
+    let (temporary, new) = create_unique(folder, listing, |t| folder.create(t, mode))?;
     if let Err(e) = fill(folder, &temporary, &new, content) {
         // It never had another name, so its clusters are its own. If this fails too, the next start sweeps it away.
         if let Err(also) = folder.unlink(&temporary).and_then(|()| folder.sync_folder()) {
@@ -82,7 +108,8 @@ pub(super) fn replace_temporary(
 
 /// Whether [`replace`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
 pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()> {
-    let (temporary, new) = create_unique(folder, |t| folder.create(t, content.mode()?))?;
+    let (temporary, new) =
+        create_unique(folder, &Listing::of(folder)?, |t| folder.create(t, content.mode()?))?;
     let filled = fill(folder, &temporary, &new, content);
     let removed = unlink_open(folder, &temporary);
     folder.close(new)?;
@@ -119,7 +146,7 @@ pub(super) fn remove_side_files(folder: &Folder, name: &OsStr) -> io::Result<boo
 
 pub(super) fn side_files(folder: &Folder, name: &OsStr) -> io::Result<Vec<OsString>> {
     let all = at(folder.names(), "list the folder of", name)?;
-    Ok(all.into_iter().filter(|n| is_side_file_by(n, name, |a, b| folder.same_name(a, b))).collect())
+    Ok(all.into_iter().filter(|n| owners(n).any(|owner| folder.same_name(owner, name))).collect())
 }
 
 /// Removes a side file. `fatrw` renames one over its file; half a rename leaves two names for the same clusters, and unlinking
@@ -196,7 +223,7 @@ pub fn remove_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
 /// Creates a folder. It gets its name only after it is on the medium, empty: otherwise a cut could leave an entry that leads to a
 /// cluster with other content.
 pub fn make_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
-    let (temporary, made) = create_unique(folder, |t| folder.make(t))?;
+    let (temporary, made) = create_unique(folder, &Listing::of(folder)?, |t| folder.make(t))?;
     at(folder.sync(&made), "sync", &temporary)?;
     at(folder.sync_folder(), "sync the folder of", &temporary)?;
     at(folder.flush(), "flush the drive below", &temporary)?;
@@ -206,7 +233,11 @@ pub fn make_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
     at(folder.flush(), "flush the drive below", name)
 }
 
-fn create_unique(folder: &Folder, make: impl Fn(&OsStr) -> io::Result<File>) -> io::Result<(OsString, File)> {
+fn create_unique(
+    folder: &Folder,
+    listing: &Listing,
+    make: impl Fn(&OsStr) -> io::Result<File>,
+) -> io::Result<(OsString, File)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = None;
     for _ in 0..64 {
@@ -214,7 +245,7 @@ fn create_unique(folder: &Folder, make: impl Fn(&OsStr) -> io::Result<File>) -> 
         let mixed = clock.subsec_nanos() ^ std::process::id().rotate_left(12);
         let name = temporary_name(mixed.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed)));
         // Checked before it is created: on FAT `O_EXCL` alone does not see short names of other files.
-        if at(folder.names(), "look for", &name)?.iter().any(|n| folder.same_name(n, &name)) {
+        if listing.has(folder, &name) {
             continue;
         }
         match make(&name) {

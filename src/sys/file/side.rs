@@ -15,20 +15,16 @@ use super::folder::bytes;
 /// `.config.json.….md5sum` belongs to `config.json`, not to `config`, and may be its only good copy.
 #[must_use]
 pub(crate) fn is_side_file(entry: &OsStr, name: &OsStr) -> bool {
-    is_side_file_by(entry, name, |a, b| a == b)
+    owners(entry).any(|owner| owner == name)
 }
 
-pub(super) fn is_side_file_by(entry: &OsStr, name: &OsStr, same: impl Fn(&OsStr, &OsStr) -> bool) -> bool {
-    let Some((b'.', rest)) = bytes(entry).split_first() else { return false };
-    let Some((start, rest)) = rest.split_at_checked(bytes(name).len()) else { return false };
-    let Some((b'.', rest)) = rest.split_first() else { return false };
-    if !same(OsStr::from_bytes(start), name) {
-        return false;
-    }
-    let Some(middle) = rest.strip_suffix(b".md5sum").or_else(|| rest.strip_suffix(b".tmp")) else {
-        return false;
-    };
-    !belongs_to_longer_name(middle)
+/// The files that `entry` would be a side file of.
+pub(crate) fn owners(entry: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let hidden = bytes(entry).strip_prefix(b".").unwrap_or_default();
+    let text = hidden.strip_suffix(b".md5sum").or_else(|| hidden.strip_suffix(b".tmp")).unwrap_or_default();
+    let dots = text.iter().enumerate().filter(|(_, b)| **b == b'.');
+    let parts = dots.filter_map(|(at, _)| Some((text.get(..at)?, text.get(at + 1..)?)));
+    parts.filter(|(_, middle)| !belongs_to_longer_name(middle)).map(|(name, _)| OsStr::from_bytes(name))
 }
 
 /// `REST.RANDOM.MD5`: then the file is `NAME.REST`.

@@ -44,7 +44,7 @@ fn a_file_is_replaced_by_one_that_is_complete_before_it_has_the_name() {
         assert_eq!(done.unwrap(), Outcome::Written);
     });
     let wanted = [
-        &["names", "holds vmlinuz", "hold vmlinuz", "names", "create T", "write 3"][..],
+        &["names", "holds vmlinuz", "hold vmlinuz", "create T", "write 3"][..],
         // The table before the entry that leads into it, and all of it before the rename.
         &["flush"],
         &ON_THE_MEDIUM,

@@ -4,6 +4,7 @@
 mod encrypted;
 mod faults;
 mod golden;
+mod many;
 mod shim;
 mod space;
 mod special;

@@ -1,5 +1,6 @@
 //! What has to be written: the chosen files, compared with the boot partition. Nothing is changed.
 
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::boot_state::envblock::{EnvBlock, ROOT};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
-use crate::sys::file::{Content, FileKind, Folder, FolderEntry, is_side_file};
+use crate::sys::file::{Content, FileKind, Folder, FolderEntry, Listing};
 
 /// The logo's name before 2018. Owners have replaced that file.
 const OLD_LOGO: &str = "splash/resin-logo.png";
@@ -44,8 +45,8 @@ pub(super) struct Step {
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Missing folders, outer ones first.
-    pub(super) folders: Vec<PathBuf>,
+    /// Missing ones.
+    pub(super) folders: BTreeSet<PathBuf>,
     pub(super) steps: Vec<Step>,
     pub(super) obsolete: Vec<PathBuf>,
     /// They refuse an update; an undo leaves these files out.
@@ -54,7 +55,8 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn make(request: &Request, dest: &Destination, choice: Choice) -> Plan {
-        let mut maker = Maker { request, dest, plan: Plan { problems: choice.problems, ..Plan::default() } };
+        let plan = Plan { problems: choice.problems, ..Plan::default() };
+        let mut maker = Maker { request, dest, plan, listings: BTreeMap::new() };
         for wanted in rules::one_each(choice.wanted, |path| maker.fold(path)) {
             if let Err(e) = maker.add(&wanted) {
                 maker.plan.problems.push(e);
@@ -79,6 +81,8 @@ struct Maker<'a> {
     request: &'a Request,
     dest: &'a Destination,
     plan: Plan,
+    /// By the path of the folder.
+    listings: BTreeMap<PathBuf, Listing>,
 }
 
 impl Maker<'_> {
@@ -138,7 +142,10 @@ impl Maker<'_> {
             Origin::Selection(_) | Origin::DevelopmentMode => None,
         };
         let same = match (there, &source) {
-            (Some(there), Some(source)) => there.holds(&Content::File(source))?,
+            // A side file beside it changes the content that the next reader sees.
+            (Some(there), Some(source)) => {
+                !self.has_side_file(there)? && there.holds(&Content::File(source))?
+            }
             _ => false,
         };
         self.add_folders(to)?;
@@ -147,18 +154,21 @@ impl Maker<'_> {
         Ok(())
     }
 
+    fn has_side_file(&mut self, there: &There) -> Result<bool> {
+        let listing = match self.listings.entry(there.folder.path().to_owned()) {
+            Entry::Occupied(listed) => listed.into_mut(),
+            Entry::Vacant(new) => new.insert(there.listing()?),
+        };
+        Ok(listing.has_side_file(&there.folder, &there.name))
+    }
+
     fn add_folders(&mut self, to: &Path) -> Result<()> {
-        let mut missing = Vec::new();
         for folder in to.ancestors().skip(1).filter(|p| !p.as_os_str().is_empty()) {
-            if self.plan.folders.iter().any(|f| f == folder) {
+            if self.plan.folders.contains(folder) || matches!(self.dest.walk(folder)?, Walk::There(_)) {
                 break;
             }
-            match self.dest.walk(folder)? {
-                Walk::There(_) => break,
-                Walk::Missing => missing.push(folder.to_owned()),
-            }
+            self.plan.folders.insert(folder.to_owned());
         }
-        self.plan.folders.extend(missing.into_iter().rev());
         Ok(())
     }
 
@@ -242,16 +252,12 @@ impl There {
         self.folder.open_file(&self.name).map_err(|e| failed(&self.folder, &self.name, e))
     }
 
-    /// A side file beside it changes the content that the next reader sees.
     fn holds(&self, content: &Content<'_>) -> Result<bool> {
-        let read = |e| failed(&self.folder, &self.name, e);
-        Ok(!self.has_side_file()? && self.folder.holds(&self.name, content).map_err(read)?)
+        self.folder.holds(&self.name, content).map_err(|e| failed(&self.folder, &self.name, e))
     }
 
-    fn has_side_file(&self) -> Result<bool> {
-        let (folder, name) = (&self.folder, &self.name);
-        let names = folder.names().map_err(|e| failed(folder, OsStr::new("."), e))?;
-        Ok(names.iter().any(|n| is_side_file(&folder.fold(n), &folder.fold(name))))
+    fn listing(&self) -> Result<Listing> {
+        Listing::of(&self.folder).map_err(|e| failed(&self.folder, OsStr::new("."), e))
     }
 
     fn text(&self) -> Option<String> {
@@ -263,7 +269,7 @@ impl There {
 
 /// `config.json` with `developmentMode`; `None` where the owner has set it.
 fn development_mode(there: &There) -> Result<Option<Vec<u8>>> {
-    if there.has_side_file()? {
+    if there.listing()?.has_side_file(&there.folder, &there.name) {
         tracing::warn!("another program is changing config.json; developmentMode is not set");
         return Ok(None);
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -34,15 +35,16 @@ fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> R
     }
     let entries = fs::read_dir(&folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let entries = entries.map_err(|e| unreadable(&folder, e))?;
-    let names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
-    for (entry, name) in entries.iter().zip(&names) {
+    let names: BTreeSet<_> = entries.iter().map(fs::DirEntry::file_name).collect();
+    for entry in &entries {
+        let name = &entry.file_name();
         let path = below.join(name);
         let meta = entry.metadata().map_err(|e| unreadable(&entry.path(), e))?;
         if meta.is_dir() {
             walk(source, &path, depth + 1, found)?;
         } else if !meta.is_file() {
             tracing::debug!("{} is not a regular file and is not deployed", entry.path().display());
-        } else if is_passing(name, names.iter().map(std::ffi::OsString::as_os_str)) {
+        } else if is_passing(name, |other| names.contains(other)) {
             tracing::warn!("{} is left over from an interrupted write and is not deployed", path.display());
         } else {
             found.push(Listed { path, size: meta.len() });
@@ -51,9 +53,9 @@ fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> R
     Ok(())
 }
 
-/// Temporary files of interrupted writes, and side files, beside the names `beside`.
-pub(super) fn is_passing<'a>(name: &OsStr, mut beside: impl Iterator<Item = &'a OsStr>) -> bool {
-    file::is_temporary(name) || beside.any(|other| file::is_side_file(name, other)) || is_orphan(name)
+/// Temporary files of interrupted writes, and side files. `is_beside`: whether its folder has this name, too.
+pub(super) fn is_passing(name: &OsStr, is_beside: impl FnMut(&OsStr) -> bool) -> bool {
+    file::is_temporary(name) || file::owners(name).any(is_beside) || is_orphan(name)
 }
 
 /// A side file of `fatrw` without its file: `.NAME.RANDOM.MD5.md5sum`.
@@ -92,7 +94,7 @@ mod tests {
     #[test]
     fn what_passes_by_is_distinguished_from_files() {
         const HASH: &str = "0123456789abcdef0123456789abcdef";
-        let passing = |name: &str| is_passing(OsStr::new(name), std::iter::once(OsStr::new("beside.txt")));
+        let passing = |name: &str| is_passing(OsStr::new(name), |other| other == "beside.txt");
         assert!(passing("CPL0A0B1.TMP"));
         assert!(passing(&format!(".gone.txt.12ab34cd.{HASH}.md5sum")));
         assert!(passing(".beside.txt.cut.tmp"));

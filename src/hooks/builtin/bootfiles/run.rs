@@ -1,6 +1,6 @@
 //! Writes the boot files, folder by folder; each file is complete, old or new, at every instant.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::FileTimes;
@@ -16,7 +16,7 @@ use super::{Purpose, Request};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::error::Result;
 use crate::sys::crash_point::crash_point;
-use crate::sys::file::{self, Content, Folder, Outcome};
+use crate::sys::file::{self, Content, Folder, Listing, Outcome};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deployed {
@@ -56,11 +56,20 @@ pub(super) struct Deployment<'a> {
     plan: Plan,
     made: Vec<Made>,
     done: Deployed,
+    /// By the path of the folder.
+    listings: BTreeMap<PathBuf, Listing>,
 }
 
 impl<'a> Deployment<'a> {
     pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan) -> Self {
-        Deployment { request, dest, plan, made: Vec::new(), done: Deployed::default() }
+        Deployment {
+            request,
+            dest,
+            plan,
+            made: Vec::new(),
+            done: Deployed::default(),
+            listings: BTreeMap::new(),
+        }
     }
 
     pub(super) fn run(mut self) -> Result<Deployed> {
@@ -172,8 +181,12 @@ impl<'a> Deployment<'a> {
     }
 
     /// Without space for a second copy, an undo overwrites the file in place.
-    fn put(&self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
-        match file::replace(folder, name, content) {
+    fn put(&mut self, folder: &Folder, name: &OsStr, content: &Content<'_>) -> io::Result<Outcome> {
+        let listing = match self.listings.entry(folder.path().to_owned()) {
+            Entry::Occupied(listed) => listed.into_mut(),
+            Entry::Vacant(new) => new.insert(Listing::of(folder)?),
+        };
+        match file::replace_listed(folder, listing, name, content) {
             Err(e) if e.kind() == io::ErrorKind::StorageFull && self.may_overwrite(folder, name) => {
                 tracing::warn!(
                     "no space for a second copy of {}; overwriting it in place",
@@ -200,7 +213,7 @@ impl<'a> Deployment<'a> {
         Ok(())
     }
 
-    fn finish(&self, plan: &Plan) -> Result<()> {
+    fn finish(&mut self, plan: &Plan) -> Result<()> {
         let mut folders = BTreeSet::new();
         for step in &plan.steps {
             let (Walk::There(folder), name) = self.dest.parent(&step.to)? else { continue };
