@@ -111,7 +111,7 @@ fn sweep_one(
     if let Some(obstacle) = folder.obstacle(name, owners)? {
         return Ok(SweepResult::Kept(obstacle));
     }
-    if let Some(twin) = twin(folder, name, &file)? {
+    if let Some(twin) = folder.twin(name)? {
         separate(folder, name, file, &twin)?;
         return Ok(SweepResult::Repaired(twin));
     }

@@ -5,3 +5,4 @@ mod in_place;
 mod program;
 mod rig;
 mod steps;
+mod sweep;
