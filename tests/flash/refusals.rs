@@ -307,9 +307,9 @@ fn a_receipt_by_the_link_of_another_user() {
     let (shared, secret, target) =
         (dir.path().join("shared"), dir.path().join("secret"), dir.path().join("disk.img"));
     std::fs::create_dir(&shared).unwrap();
-    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    std::fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
     std::fs::write(&secret, "secret").unwrap();
-    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     let receipt = shared.join("r.json");
     symlink(&secret, &receipt).unwrap();
     lchown(&receipt, Some(65534), None).unwrap();

@@ -13,8 +13,11 @@ use super::rig::{folder, only, see};
 const NAME: &str = "vmlinuz";
 const TEMPORARY: &str = "CPL00001.TMP";
 
+/// By name.
+type Contents = BTreeMap<String, Vec<u8>>;
+
 /// What a sweep of these two files says, its calls, and what it leaves, if the temporary one shares its clusters with `twin`.
-fn swept(twin: &str) -> (io::Result<Vec<SweepResult>>, Vec<String>, BTreeMap<String, Vec<u8>>) {
+fn swept(twin: &str) -> (io::Result<Vec<SweepResult>>, Vec<String>, Contents) {
     let (_dir, path) = folder(&[(NAME, b"new"), (TEMPORARY, b"new")]);
     let open = Folder::open(&path).unwrap();
     let seen: Rc<RefCell<Vec<String>>> = Rc::default();
