@@ -1,6 +1,6 @@
 //! The variables that a bootloader reads out of its file, by the rules of its own parser: what copal shows, and compares a selection with.
 //!
-//! A bootloader is stricter than whoever repairs its file: what it cannot read is not set, and without a root it takes its default one.
+//! A bootloader is stricter than a program that repairs its file: what it cannot read is not set, and without a root it takes its default one.
 
 use super::envblock::{Damage, HEADER, split_line, trim, unescape};
 use super::uenv::{self, Line};
