@@ -22,7 +22,7 @@ use crate::error::{Code, Effect, Error, Result};
 use crate::image::{self, Checks, Image};
 use crate::progress::Progress;
 use crate::sys::block::{Access, Device, Medium, sync_name};
-use crate::sys::signal::{self, SignalGuard};
+use crate::sys::signal::SignalGuard;
 
 #[derive(Debug, Clone, Default)]
 pub struct Request {
@@ -198,7 +198,7 @@ impl Prepared {
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
         let name = plan.target.name.display();
-        let heed = || signal::heed(format_args!("while {name} was busy")).map_err(|e| e.object(&name));
+        let heed = || image::heed(format_args!("while {name} was busy")).map_err(|e| e.object(&name));
         let device = open_exclusively(&plan.target, &heed)?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {

@@ -25,6 +25,7 @@ pub(crate) use inspect::glance;
 pub use inspect::{check_sector_size, inspect};
 pub(crate) use locate::CORRECT_NAME;
 pub use locate::{find, locate};
+pub(crate) use pass::heed;
 pub use pass::{FileDigest, digest_file};
 
 use super::image::digest::Digest256;

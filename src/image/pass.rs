@@ -1,3 +1,4 @@
+use std::fmt;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::Image;
 use super::open::unreadable;
 use super::stored::Watch;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, workers};
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root, zero_chunk};
 use crate::progress::{Progress, Stage};
@@ -76,7 +77,15 @@ pub(super) fn whole(
 
 pub(super) fn heed_signals(image: &Image) -> Result<()> {
     let path = image.path.display();
-    signal::heed(format_args!("while {path} was checked")).map_err(|e| e.object(path))
+    heed(format_args!("while {path} was checked")).map_err(|e| e.object(path))
+}
+
+/// An error if a signal came while it was held back. `doing` says within what, as in "while the image was checked".
+pub(crate) fn heed(doing: impl fmt::Display) -> Result<()> {
+    match signal::came() {
+        None => Ok(()),
+        Some(signal) => Err(Error::new(Code::Interrupted, format!("interrupted by {signal} {doing}"))),
+    }
 }
 
 pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {

@@ -1,11 +1,9 @@
 //! Blocks the signals that ask the program to end while it must not end.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Code, Error, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
 /// Sent by users, service managers and lost terminals. By default all of them end the program.
@@ -133,14 +131,6 @@ pub(crate) fn hung_up() -> bool {
 #[must_use]
 pub fn came() -> Option<Signal> {
     Signal::try_from(CAME.load(Ordering::Relaxed)).ok()
-}
-
-/// An error if a signal came while it was held back. `doing` says within what, as in "while the image was checked".
-pub(crate) fn heed(doing: impl fmt::Display) -> Result<()> {
-    match came() {
-        None => Ok(()),
-        Some(signal) => Err(Error::new(Code::Interrupted, format!("interrupted by {signal} {doing}"))),
-    }
 }
 
 #[cfg(test)]

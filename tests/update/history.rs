@@ -82,7 +82,9 @@ fn a_history_that_cannot_be_kept_stops_no_update() {
         return;
     }
     let rig = Rig::ready();
-    rig.ok(&["mkdir", "-p", "/mnt/state/copal/history.jsonl/in-the-way"]);
+    rig.put("mnt/state/copal/history.jsonl", "");
+    let read_only = "mount --bind $0 $0 && mount -o remount,bind,ro $0";
+    rig.ok(&["sh", "-c", read_only, "/mnt/state/copal/history.jsonl"]);
     let out = rig.update(&[]);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(0), "{log}");

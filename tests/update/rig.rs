@@ -66,14 +66,20 @@ impl Drop for Disk {
     }
 }
 
-/// The folders that make the device's `/usr`: the machine's, and the one of an engine that is unpacked elsewhere.
+/// The folders that make the device's `/usr`: the machine's, and those in which engine and registry are unpacked.
 fn usr() -> String {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let engine = std::env::split_paths(&path).find(|folder| folder.join("dockerd").exists());
-    match engine.as_deref().and_then(Path::parent).filter(|usr| !usr.starts_with("/usr")) {
-        Some(unpacked) => format!("/usr:{}", unpacked.display()),
-        None => "/usr".to_owned(),
+    let mut all = vec![Path::new("/usr").to_owned()];
+    for program in ["dockerd", "docker-registry", "runc"] {
+        let found = std::env::split_paths(&path).find(|folder| folder.join(program).exists());
+        let usr =
+            found.as_deref().and_then(Path::parent).filter(|usr| usr.is_absolute() && *usr != Path::new("/"));
+        if let Some(usr) = usr.filter(|usr| !usr.starts_with("/usr") && !all.iter().any(|a| a == usr)) {
+            all.push(usr.to_owned());
+        }
     }
+    let all: Vec<_> = all.iter().map(|usr| usr.display().to_string()).collect();
+    all.join(":")
 }
 
 /// Starts the namespaces, mounts everything, and stays.

@@ -20,11 +20,11 @@ use super::plan::{Plan, Step};
 use crate::disk::io::Io;
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
+use crate::image;
 use crate::image::chunks::Source;
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
 use crate::progress::{Progress, Stage};
 use crate::sys::block::Medium;
-use crate::sys::signal;
 use clear::Former;
 pub use clear::disarm;
 pub(super) use verify::place;
@@ -258,7 +258,7 @@ impl<'a> Engine<'a> {
 /// Between two pieces of work that a signal need not wait for.
 fn heed_signals(io: &Io<'_>) -> Result<()> {
     let target = io.name().display();
-    signal::heed(format_args!("while {target} was being written")).map_err(|e| e.object(target))
+    image::heed(format_args!("while {target} was being written")).map_err(|e| e.object(target))
 }
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
