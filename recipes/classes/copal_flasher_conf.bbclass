@@ -20,19 +20,24 @@ COPAL_FLASHER_VARIABLES = "\
 "
 
 def copal_old_overrides(d):
-    """Values for this machine in the syntax of before honister, NAME_machine, which bitbake takes for a variable of that name."""
-    values = {}
-    for name in d.getVar("COPAL_FLASHER_VARIABLES").split():
-        for override in reversed((d.getVar("OVERRIDES") or "").split(":")):
-            if not override:
-                continue
-            if d.getVar("%s:%s" % (name, override)) is not None:
-                break
-            old = d.getVar("%s_%s" % (name, override))
-            if old is not None:
-                values[name] = ("%s_%s" % (name, override), old)
-                break
-    return values
+    """Lines in the syntax of before honister, NAME_override, which bitbake takes for variables of that name: those that give a machine
+    a value that it has not from bitbake, those that bitbake's own value beats, and those of other machines."""
+    import re
+
+    names = sorted(d.getVar("COPAL_FLASHER_VARIABLES").split(), key=len, reverse=True)
+    active = [override for override in reversed((d.getVar("OVERRIDES") or "").split(":")) if override]
+    taken, beaten = {}, []
+    for name in names:
+        lines = ["%s_%s" % (name, override) for override in active if (d.getVar("%s_%s" % (name, override)) or "").strip()]
+        own = (d.getVar(name) or "").strip()
+        if lines and not own:
+            taken[name] = lines[0]
+        elif lines and d.getVar(lines[0]).strip() != own:
+            beaten.append((name, lines[0]))
+    # Overrides have no capitals. The longest name comes first, since some begin with another one.
+    olds = [(re.fullmatch("(%s)_([^A-Z:]+)" % "|".join(names), key), key) for key in d.keys() if key not in names]
+    others = sorted(key for found, key in olds if found and found[2] not in active)
+    return taken, beaten, others
 
 def copal_flasher_conf(get, keys):
     """The text of the file, and what is wrong with the values; `get` gives the value of a variable, or None."""
@@ -73,11 +78,21 @@ def copal_flasher_conf(get, keys):
               "BALENA_NM_DISPATCHER=dispatcher.d", "BALENA_PROXY_CONFIG=system-proxy"]
     return "".join(line + "\n" for line in lines), wrong
 
-# Also for the recipe's own checks: both see the value that the board means.
+# Also for the recipe's own checks: both see the same value. Bitbake's own comes first, or a line that has been dead for years would move
+# the target of the installation.
 python () {
-    for name, (old, value) in copal_old_overrides(d).items():
-        copal_warn(d, "%s is in the syntax of before honister, which bitbake ignores; it is taken for %s here" % (old, name))
-        d.setVar(name, value)
+    def line(name):
+        return '%s = "%s"' % (name, d.getVar(name))
+
+    taken, beaten, others = copal_old_overrides(d)
+    said = ["%s counts, and %s does not: delete the wrong line" % (line(name), line(old)) for name, old in beaten]
+    said += ["%s is taken for %s, which is empty" % (line(old), name) for name, old in taken.items()]
+    if others:
+        said.append("ignored, since they are for other machines than this one: %s" % ", ".join(others))
+    if said:
+        copal_warn(d, "NAME_machine is the syntax before honister, and bitbake ignores it. %s." % "; ".join(said))
+    for name, old in taken.items():
+        d.setVar(name, d.getVar(old))
 }
 
 python copal_check_flasher() {

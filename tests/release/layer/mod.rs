@@ -2,6 +2,7 @@
 
 mod bills;
 mod machines;
+mod overrides;
 mod replace;
 mod reports;
 
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 /// What one of the programs in this folder answers for each case.
-fn answers(program: &str, cases: &[Value]) -> Vec<Value> {
+pub fn answers(program: &str, cases: &[Value]) -> Vec<Value> {
     let mut python = Command::new("python3")
         .arg("-B")
         .arg(format!("{}/tests/release/layer/{program}", env!("CARGO_MANIFEST_DIR")))

