@@ -25,6 +25,11 @@ COPAL_INSTEAD[service] = "settings of a unit are changed by a file in /etc/syste
 COPAL_INSTEAD[hook] = "what else is to be done is a hook of its own, added by HOSTAPP_HOOKS (docs/hooks.md)"
 COPAL_INSTEAD[other] = "docs/yocto.md says how the package works now"
 
+# What the recipe, or a board, installs under another name than its source has.
+COPAL_ORIGIN[hostapp-update-hooks-v2] = "hostapp-update-hooks"
+COPAL_ORIGIN[2-rpifiles] = "1-bootfiles"
+COPAL_ORIGIN[2-imxfiles] = "1-bootfiles"
+
 def copal_name(d, path):
     """Under which name the recipe's sources have what is at a path of the device: hooks with their folder."""
     folder = d.getVar("COPAL_HOOK_FOLDER")
@@ -96,20 +101,31 @@ python copal_check_sources() {
             copal_stop(d, name, "%s is in place of the recipe's own" % found)
 }
 
-# A board may have changed what it installs afterwards, with sed in do_install:append.
-python copal_check_installed() {
-    import filecmp
+def copal_text(path):
+    """The text of a script, whatever its bytes are."""
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        return file.read()
 
-    sources = copal_sources(d)
+def copal_filled(d, text):
+    """A script or unit as the recipe installs it: with a value for each @WORD@ that it has one for. @SYS_CONFDIR@ is sysconfdir."""
+    import re
+
+    def value(found):
+        small = found[1].lower()
+        return next(filter(None, map(d.getVar, (found[1], small, small.replace("_", "")))), found[0])
+    return re.sub("@([A-Z_]+)@", value, text)
+
+# With what is in the recipe's own layer, and not with what was unpacked: sed in do_install:prepend changes both.
+python copal_check_installed() {
+    sources, kept = copal_sources(d), copal_kept(d)
     for name, path, source in copal_replaced(d):
+        origin, installed = d.getVarFlag("COPAL_ORIGIN", name) or name, copal_place(d, path)
+        found, hook = sources.get(name) or sources.get(origin), path.startswith(d.getVar("COPAL_HOOK_FOLDER"))
+        if name in kept or origin in kept or os.path.islink(installed) or not os.path.isfile(installed):
+            continue
         # A hook of the board's own is for the board to fill in.
-        if name in sources and not copal_own(d, sources[name]):
+        if hook and not (found and copal_own(d, found)):
             continue
-        unpacked, installed = os.path.join(d.getVar("COPAL_UNPACKED"), name), copal_place(d, path)
-        # Units and 1-bootfiles are filled in by the recipe itself.
-        if name.endswith(".service") or name == "1-bootfiles" or name in copal_kept(d):
-            continue
-        if os.path.isfile(unpacked) and os.path.isfile(installed) and not os.path.islink(installed):
-            if not filecmp.cmp(unpacked, installed, shallow=False):
-                copal_stop(d, name, "do_install changes %s" % path)
+        if not found or copal_text(installed) != copal_filled(d, copal_text(found)):
+            copal_stop(d, name, "do_install changes %s" % path)
 }

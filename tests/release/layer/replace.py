@@ -1,7 +1,7 @@
 """Runs what the Yocto layer does in the place of a recipe's scripts, without bitbake: the looks at what a board changes, and the exchange.
 
-Reads a list of cases as JSON from standard input. Prints a list: for each case what stopped the build, or the scripts as they were
-unpacked, each `copal` or as the board has it, in the end.
+Reads a list of cases as JSON from standard input. Prints a list: for each case what stopped the build, or the scripts as they are
+installed, each `copal` or with the recipe's or the board's text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from standin import Data, Stop, bb, functions
 TOP = Path(__file__).resolve().parents[3]
 CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_replace")]
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
-OWN = "/layers/meta-balena-common/recipes-support/own/files"
 
 
 def decodeurl(url: str) -> tuple[str, str, str, str, str, dict[str, str]]:
@@ -42,8 +41,10 @@ def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[s
     sys.modules["oe.patch"].src_patches = lambda d: patches  # type: ignore[attr-defined]
     text = "".join(file.read_text(encoding="utf-8") for file in CLASSES) + append
     made = functions(text, {"bb": known, "os": os})
-    instead = dict(re.findall(r'^COPAL_INSTEAD\[([^]]+)\] = "(.*)"$', text, re.MULTILINE))
-    return made, {"COPAL_INSTEAD": instead}
+    flags: dict[str, dict[str, str]] = {}
+    for name, flag, value in re.findall(r'^(COPAL_\w+)\[([^]]+)\] = "(.*)"$', text, re.MULTILINE):
+        flags.setdefault(name, {})[flag] = value
+    return made, flags
 
 
 def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
@@ -54,11 +55,14 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
     archive, unpacked = folder / "archive", folder / "unpacked"
     shutil.copytree(TOP / "hooks", archive / "hooks")
     shutil.copy(TOP / "scripts/contents.tsv", archive / "contents")
-    found, patches = {}, []
+    found, patches, texts = {}, [], case.get("texts", {})
+    own = folder / "meta-balena-common/recipes-support/own"
     for name, owner in case["sources"].items():
-        found[name] = f"{OWN if owner == 'own' else '/layers/board'}/{name}"
-        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
-        (unpacked / name).write_text(owner)
+        source = (own / "files" if owner == "own" else folder / "board") / name
+        found[name] = str(source)
+        for place in (source, unpacked / name):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(texts.get(name, owner))
     for name, text in case.get("patches", {}).items():
         (folder / name).write_text(text)
         patches.append(f"file://{folder / name};patchdir=.")
@@ -68,7 +72,7 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "BPN": recipe,
             "PN": recipe,
             "PACKAGES": case.get("packages", f"{recipe} {recipe}-reboot"),
-            "FILE": f"{OWN.rpartition('/files')[0]}/{recipe}.bb",
+            "FILE": str(own / f"{recipe}.bb"),
             "SRC_URI": " ".join([f"file://{name}" for name in found] + patches),
             "COPAL_ARCHIVE": str(archive),
             "COPAL_CONTENTS": contents[1].replace("\\", " ") if contents else recipe,
@@ -79,7 +83,7 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
             "COPAL_ROOT_HOOK": case.get("root", ""),
             "COPAL_ROOT_HOOKS": (re.search(r'^COPAL_ROOT_HOOKS = "(.*)"$', append, re.MULTILINE) or ["", ""])[1],
-            "HOSTAPP_HOOKS": " ".join(found),
+            "HOSTAPP_HOOKS": " ".join(name for name in found if name != case.get("bootloaders")),
             "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
             "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
             "D": str(folder / "image"),
@@ -91,32 +95,41 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
     )
     try:
         made["copal_check_sources"](d)
+        install(made["copal_replaced"](d), case, d, unpacked)
+        made["copal_check_installed"](d)
         if "copal_put_hooks" in made:
             made["copal_put_hooks"](d)
-        # The recipe's do_install, with what a board's append edits there.
-        for name, path, _ in made["copal_replaced"](d):
-            if (unpacked / name).is_file():
-                place = Path(made["copal_place"](d, path))
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text((unpacked / name).read_text() + case.get("edits", {}).get(name, ""))
-        made["copal_check_installed"](d)
-        if "root" in case:
-            hooks = folder / "image/etc/hostapp-update-hooks.d"
-            hooks.mkdir(parents=True, exist_ok=True)
-            for name in found:
-                shutil.copy(unpacked / name, hooks / name)
+        if {"hooks", "bootloaders", "root"} & set(case):
             made["copal_add_hooks"](d)
+        if "root" in case:
             made["copal_check_root_hook"](d)
             return "goes on"
         if "hooks" in case or "bootloaders" in case:
-            made["copal_add_hooks"](d)
             added = [file for file in (folder / "image/etc").rglob("*") if file.is_file()]
             return {f"/{file.relative_to(folder / 'image')}": f"{file.stat().st_mode & 0o777:o} {file.read_text()}" for file in added}
     except Stop as stop:
         return str(stop)
-    ours = {file.read_text(encoding="utf-8") for file in (TOP / "hooks").iterdir()}
-    texts = {name: (unpacked / name).read_text() for name in found}
-    return {name: "copal" if text in ours else text for name, text in texts.items()}
+    ours = {made["copal_filled"](d, file.read_text(encoding="utf-8")) for file in (TOP / "hooks").iterdir()}
+    top = folder / "image"
+    made_of = {str(file.relative_to(top)): file.read_text() for file in top.rglob("*") if file.is_file()}
+    return {name.removeprefix("etc/hostapp-update-hooks.d/"): "copal" if text in ours else text for name, text in made_of.items()}
+
+
+def install(rows: list[tuple[str, str, str]], case: dict[str, Any], d: Data, unpacked: Path) -> None:
+    """The recipe's do_install, with what a board edits before and after it, and what it installs besides."""
+    for name, text in case.get("edits before", {}).items():
+        (unpacked / name).write_text((unpacked / name).read_text() + text)
+    hooks = d.getVar("HOSTAPP_HOOKS").split() if case["recipe"] == "hostapp-update-hooks" else []
+    places = {name: f"/etc/hostapp-update-hooks.d/{name}" for name in [*hooks, *case.get("copies", {})]} | {name: path for name, path, _ in rows}
+    for name, path in places.items():
+        source = unpacked / case.get("copies", {}).get(name, name)
+        if source.is_file():
+            place = Path(d.getVar("D") + path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            text = source.read_text()
+            for word in ("BALENA_BOOT_FINGERPRINT", "BALENA_BOOTFILES_BLACKLIST", "bindir"):
+                text = text.replace(f"@{word.upper()}@", d.getVar(word) or "")
+            place.write_text(text + case.get("edits", {}).get(name, ""))
 
 
 def main() -> int:

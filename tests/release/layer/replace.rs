@@ -6,6 +6,10 @@ use super::answers as answers_of;
 
 const PATCH: &str = "--- a/99-resin-uboot\n+++ b/99-resin-uboot\n@@ -1 +1,2 @@\n #!/bin/sh\n+true\n";
 
+/// As meta-balena has it: the recipe fills in both.
+const BOOTFILES: &str = "fingerprint=@BALENA_BOOT_FINGERPRINT@\nblacklist=\"@BALENA_BOOTFILES_BLACKLIST@\"\n";
+const UNIT: &str = "[Service]\nExecStart=@BINDIR@/rollback-health\n";
+
 /// The message that stops the build, or what each script is in the end.
 fn answers(cases: &[Value]) -> Vec<Value> {
     answers_of("replace.py", cases)
@@ -30,7 +34,7 @@ fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
         (
             json!({"recipe": "resin-init-flasher", "sources": {"resin-init-flasher": "board"}}),
             [
-                "/layers/board/resin-init-flasher is in place of the recipe's own",
+                "/board/resin-init-flasher is in place of the recipe's own",
                 "os_helpers_shutdown",
                 "resin-init-board",
             ],
@@ -52,6 +56,56 @@ fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
                 "COPAL_KEEP_HOOKS",
             ],
         ),
+        // Before the recipe installs it: what was unpacked is changed, too.
+        (
+            json!({"recipe": "os-helpers", "sources": {"safe_reboot": "own"}, "edits before": {"safe_reboot": "true"}}),
+            ["do_install changes /usr/libexec/safe_reboot", "os_helpers_reboot", "docs/board-programs.md"],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"80-rollback": "own"}, "edits before": {"80-rollback": "true"}}),
+            [
+                "do_install changes /etc/hostapp-update-hooks.d/80-rollback",
+                "docs/hooks.md",
+                "COPAL_KEEP_HOOKS",
+            ],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"1-bootfiles": "own"}, "texts": {"1-bootfiles": BOOTFILES},
+                "edits": {"1-bootfiles": "true"}}),
+            [
+                "do_install changes /etc/hostapp-update-hooks.d/1-bootfiles",
+                "BALENA_BOOTFILES_BLACKLIST",
+                "docs/hooks-bootfiles.md",
+            ],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"1-bootfiles": "own"}, "texts": {"1-bootfiles": BOOTFILES},
+                "copies": {"2-rpifiles": "1-bootfiles"}, "edits": {"2-rpifiles": "true"}}),
+            [
+                "do_install changes /etc/hostapp-update-hooks.d/2-rpifiles",
+                "docs/hooks.md",
+                "COPAL_KEEP_HOOKS += \"2-rpifiles\"",
+            ],
+        ),
+        (
+            json!({"recipe": "balena-rollback", "sources": {"rollback-health.service": "own"}, "texts": {"rollback-health.service": UNIT},
+                "edits": {"rollback-health.service": "[Install]"}}),
+            [
+                "do_install changes /usr/lib/systemd/system/rollback-health.service",
+                "settings of a unit",
+                "/etc/systemd/system/UNIT.d",
+            ],
+        ),
+        (
+            json!({"recipe": "hostapp-update-hooks", "sources": {"hostapp-update-hooks": "own"},
+                "copies": {"hostapp-update-hooks-v2": "hostapp-update-hooks"}, "edits": {"hostapp-update-hooks-v2": "true"}}),
+            ["do_install changes /usr/bin/hostapp-update-hooks-v2", "a hook of its own", "docs/hooks.md"],
+        ),
+        // Out of a file with another name.
+        (
+            json!({"recipe": "balena-rollback", "sources": {"my-health": "board"}, "copies": {"rollback-health": "my-health"}}),
+            ["do_install changes /usr/bin/rollback-health", "/etc/copal/health.d", "docs/health-checks.md"],
+        ),
     ];
     let cases: Vec<Value> = rows.iter().map(|(case, _)| case.clone()).collect();
     for ((case, words), said) in rows.iter().zip(answers(&cases)) {
@@ -67,16 +121,35 @@ fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
 fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
     let sources = json!({"80-rollback": "own", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
     let plain = json!({"80-rollback": "copal", "99-resin-uboot": "copal", "99-resin-grub": "board", "98-of-the-board": "board"});
-    let kept = json!({"80-rollback": "copal", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
+    let kept = json!({"80-rollback": "copal", "99-resin-uboot": "own sed was here", "99-resin-grub": "board and here",
+        "98-of-the-board": "board"});
     let said = answers(&[
         json!({"recipe": "hostapp-update-hooks", "sources": sources}),
         json!({"recipe": "hostapp-update-hooks", "sources": sources, "patches": {"board.patch": PATCH}, "keep": "99-resin-uboot",
-            "edits": {"99-resin-uboot": "sed was here", "99-resin-grub": "and here"}}),
+            "edits": {"99-resin-uboot": " sed was here", "99-resin-grub": " and here"}}),
         // A patch of what copal does not replace is none of its business.
         json!({"recipe": "os-helpers", "sources": {"os-helpers-fs": "own", "safe_reboot": "own"},
             "patches": {"board.patch": PATCH.replace("99-resin-uboot", "os-helpers-fs")}}),
     ]);
-    assert_eq!(said, [plain, kept, json!({"os-helpers-fs": "own", "safe_reboot": "own"})]);
+    assert_eq!(said, [plain, kept, json!({"usr/libexec/safe_reboot": "own"})]);
+}
+
+/// What the recipe fills in by itself is no change; and copies of a hook become copal's under their own names.
+#[test]
+fn what_the_recipe_fills_in_is_no_change_and_copies_of_a_hook_are_copal_s() {
+    let texts = json!({"1-bootfiles": BOOTFILES, "rollback-health.service": UNIT});
+    let of = |copies: Value, keep: &str| json!({"recipe": "hostapp-update-hooks", "sources": {"1-bootfiles": "own"}, "texts": texts, "copies": copies, "keep": keep});
+    let filled = "fingerprint=balenaos.fingerprint\nblacklist=\"@BALENA_BOOTFILES_BLACKLIST@\"\n"
+        .replace("@BALENA_BOOTFILES_BLACKLIST@", " /config.json /board.txt ");
+    let said = answers(&[
+        of(json!({"2-rpifiles": "1-bootfiles", "3-of-the-board": "1-bootfiles"}), ""),
+        of(json!({"2-rpifiles": "1-bootfiles"}), "1-bootfiles"),
+        json!({"recipe": "balena-rollback", "sources": {"rollback-health.service": "own"}, "texts": texts}),
+    ]);
+    assert_eq!(said[0], json!({"1-bootfiles": "copal", "2-rpifiles": "copal", "3-of-the-board": "copal"}));
+    assert_eq!(said[1], json!({"1-bootfiles": filled, "2-rpifiles": filled}));
+    let unit = "usr/lib/systemd/system/rollback-health.service";
+    assert_eq!(said[2], json!({unit: "[Service]\nExecStart=/usr/bin/rollback-health\n"}));
 }
 
 /// meta-balena before 4.1 has no `safe_reboot`, and no package that it would be in.
@@ -87,7 +160,7 @@ fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
             "edits": {"safe_reboot": "sed was here"}})
     };
     let said = answers(&[edited("os-helpers os-helpers-fs"), edited("os-helpers os-helpers-reboot")]);
-    assert_eq!(said[0], json!({"safe_reboot": "own"}));
+    assert_eq!(said[0], json!({}));
     assert!(said[1].as_str().unwrap().contains("do_install changes /usr/libexec/safe_reboot"), "{}", said[1]);
 }
 

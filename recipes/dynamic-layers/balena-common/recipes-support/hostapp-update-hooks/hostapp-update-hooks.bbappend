@@ -1,6 +1,6 @@
-# HOSTAPP_HOOKS says which hooks there are, as ever. Those that are a part of copal become small shell files that run it. They take
-# the places of the recipe's own sources where these were unpacked, so that a recipe that installs one from there, under its own name or
-# another one, installs copal's. A hook that comes from a board's layer is left alone, whatever its name is.
+# HOSTAPP_HOOKS says which hooks there are, as ever. The recipe installs its own; those that are a part of copal then become small shell
+# files that run it, also where they were installed under another name. A hook that comes from a board's layer is left alone, whatever its
+# name is.
 inherit copal_replace
 
 # Hooks of this recipe that stay the shell files they are, as a board patches them.
@@ -31,26 +31,32 @@ FILES:${PN} += "${sysconfdir}/copal"
 
 RDEPENDS:${PN}:append:class-target = " copal"
 
-# A hook that is kept has to be unpacked again where copal's has taken its place in an earlier build.
-do_unpack[vardeps] += "COPAL_KEEP_HOOKS"
-do_install[prefuncs] += "copal_put_hooks"
+do_install[postfuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
 do_install[postfuncs] += "copal_check_root_hook"
 
-# After copal_check_sources, which has looked at what was there.
-python copal_put_hooks() {
-    import shutil
+def copal_write_hook(d, place, source):
+    """A hook of the archive, filled in as the recipe does with its own."""
+    with open(place, "w", encoding="utf-8") as file:
+        file.write(copal_filled(d, copal_text(os.path.join(d.getVar("COPAL_ARCHIVE"), source))))
+    os.chmod(place, 0o755)
 
-    sources = copal_sources(d)
+# After copal_check_installed, which has looked at what was there.
+python copal_put_hooks() {
+    top, sources, kept, ours = d.expand("${D}${COPAL_HOOK_FOLDER}"), copal_sources(d), copal_kept(d), {}
     for name, path, source in copal_replaced(d):
-        place = os.path.join(d.getVar("COPAL_UNPACKED"), name)
-        if not path.startswith(d.getVar("COPAL_HOOK_FOLDER")) or name in copal_kept(d) or not os.path.isfile(place):
-            continue
-        if name in sources and not copal_own(d, sources[name]):
-            bb.note("%s is the board's own: %s" % (name, sources[name]))
-            continue
-        shutil.copyfile(os.path.join(d.getVar("COPAL_ARCHIVE"), source), place)
-        os.chmod(place, 0o755)
+        if path.startswith(d.getVar("COPAL_HOOK_FOLDER")) and name not in kept and copal_own(d, sources.get(name, "")):
+            text = copal_text(sources[name])
+            ours[text] = ours[copal_filled(d, text)] = source
+    for folder, folders, files in os.walk(top):
+        for place in (os.path.join(folder, file) for file in files):
+            name = os.path.relpath(place, top)
+            if name in kept or os.path.islink(place):
+                continue
+            if name in sources and not copal_own(d, sources[name]):
+                bb.note("%s is the board's own: %s" % (name, sources[name]))
+            elif copal_text(place) in ours:
+                copal_write_hook(d, place, ours[copal_text(place)])
 }
 
 python copal_add_hooks() {
@@ -71,14 +77,7 @@ python copal_add_hooks() {
         if name in d.getVar("HOSTAPP_HOOKS").split():
             bb.fatal("%s is wanted from copal, but HOSTAPP_HOOKS has the board's own: remove it there" % name)
         bb.utils.mkdirhier(os.path.dirname(place))
-        with open(os.path.join(d.getVar("COPAL_ARCHIVE"), known[name][1]), encoding="utf-8") as file:
-            text = file.read()
-        # What the recipe fills in where the hook is called 1-bootfiles.
-        text = text.replace("@BALENA_BOOT_FINGERPRINT@", d.getVar("BALENA_BOOT_FINGERPRINT") or "")
-        text = text.replace("@BALENA_BOOTFILES_BLACKLIST@", d.getVar("BALENA_BOOTFILES_BLACKLIST") or "")
-        with open(place, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(place, 0o755)
+        copal_write_hook(d, place, known[name][1])
 }
 
 # Of what is installed, by whatever way. Without such a hook each update is undone; with two, the files of one bootloader hide those of
