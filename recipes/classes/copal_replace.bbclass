@@ -1,7 +1,7 @@
 # For appends to recipes of meta-balena: everything the recipe does stays, its variables, checks, dependencies and appends of boards;
 # afterwards links to copal, units and shell files take the place of the scripts. All from copal-native, which has them out of the
 # release archive: the package itself stays one for all architectures.
-inherit copal_contents
+inherit copal_contents copal_upstream
 
 COPAL_ARCHIVE = "${STAGING_DATADIR_NATIVE}/copal"
 COPAL_UNPACKED = "${@d.getVar('UNPACKDIR') or d.getVar('WORKDIR')}"
@@ -56,15 +56,6 @@ def copal_warn(d, what):
         d.setVar("BB_DONT_CACHE", "1")
         bb.warn("%s: %s" % (d.getVar("PN"), what))
 
-def copal_sources(d):
-    """The plain files of SRC_URI: name, and the file it was found as."""
-    found = {}
-    for url in (d.getVar("SRC_URI") or "").split():
-        kind, host, path, user, password, options = bb.fetch.decodeurl(url)
-        if kind == "file" and not path.endswith((".patch", ".diff")):
-            found[path] = bb.fetch2.localpath(url, d)
-    return found
-
 def copal_own(d, found):
     """Whether a file comes out of the layer that the recipe itself is in, not out of a board's."""
     layer = d.getVar("FILE").rpartition("/recipes-")[0]
@@ -95,10 +86,15 @@ python copal_check_sources() {
         for changed, patch in patched:
             if ("/" + changed).endswith("/" + name):
                 copal_stop(d, name, "%s changes %s" % (patch, name))
-        found = sources.get(name)
+        found, hook = sources.get(name), path.startswith(d.getVar("COPAL_HOOK_FOLDER"))
+        if found and copal_own(d, found):
+            copal_check_upstream(d, name, found)
         # A hook of the board under one of these names is the board's; its recipe finds it in place of the usual one.
-        if found and not copal_own(d, found) and not path.startswith(d.getVar("COPAL_HOOK_FOLDER")):
+        elif found and not hook:
             copal_stop(d, name, "%s is in place of the recipe's own" % found)
+        # Which hooks there are is for HOSTAPP_HOOKS to say.
+        elif not hook:
+            copal_check_upstream(d, name, None)
 }
 
 def copal_text(path):

@@ -5,6 +5,7 @@ mod machines;
 mod overrides;
 mod replace;
 mod reports;
+mod upstream;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

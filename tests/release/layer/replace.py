@@ -6,6 +6,7 @@ installed, each `copal` or with the recipe's or the board's text.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typing import Any
 from standin import Data, Stop, bb, functions
 
 TOP = Path(__file__).resolve().parents[3]
-CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_replace")]
+CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_upstream", "copal_replace")]
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 
 
@@ -32,7 +33,10 @@ def decodeurl(url: str) -> tuple[str, str, str, str, str, dict[str, str]]:
 def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """The Python functions of the classes and of an append, and the flags that the classes set."""
     fetch = SimpleNamespace(decodeurl=decodeurl, localpath=lambda url, d: found[decodeurl(url)[2]])
-    utils = SimpleNamespace(mkdirhier=lambda folder: os.makedirs(folder, exist_ok=True))
+    utils = SimpleNamespace(
+        mkdirhier=lambda folder: os.makedirs(folder, exist_ok=True),
+        sha256_file=lambda path: hashlib.sha256(Path(path).read_bytes()).hexdigest(),
+    )
     known = bb([])
     known.fetch = known.fetch2 = fetch
     known.utils = utils
@@ -50,7 +54,7 @@ def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[s
 def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
     """What stopped the build, or what each script is in the end."""
     recipe = case["recipe"]
-    append = next(APPENDS.glob(f"recipes-*/*/{recipe}.bbappend")).read_text(encoding="utf-8")
+    append = next(APPENDS.glob(f"recipes-*/*/{'systemd_%' if recipe == 'systemd' else recipe}.bbappend")).read_text(encoding="utf-8")
     contents = re.search(r'^COPAL_CONTENTS = "([^"]*)"', append, re.MULTILINE)
     archive, unpacked = folder / "archive", folder / "unpacked"
     shutil.copytree(TOP / "hooks", archive / "hooks")
@@ -67,6 +71,9 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         (folder / name).write_text(text)
         patches.append(f"file://{folder / name};patchdir=.")
     made, flags = load(append, found, patches)
+    # All of the recipe's own are known versions, but for those of another text.
+    digests = {Path(name).name: hashlib.sha256(texts.get(name, "own").encode()).hexdigest() for name in case["sources"]}
+    flags["COPAL_UPSTREAM"] = digests | {name: hashlib.sha256(text.encode()).hexdigest() for name, text in case.get("known", {}).items()}
     d = Data(
         {
             "BPN": recipe,
@@ -78,6 +85,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "COPAL_CONTENTS": contents[1].replace("\\", " ") if contents else recipe,
             "COPAL_UNPACKED": str(unpacked),
             "COPAL_HOOK_FOLDER": "/etc/hostapp-update-hooks.d/",
+            "COPAL_UPSTREAM_RELEASES": "v1.0.0 to v2.0.0",
+            "COPAL_ACCEPT_UPSTREAM": case.get("accept", ""),
             "COPAL_KEEP_HOOKS": case.get("keep", ""),
             "COPAL_HOOKS": case.get("hooks", ""),
             "COPAL_BOOTLOADERS_CONF": case.get("bootloaders", ""),
@@ -94,6 +103,9 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         flags,
     )
     try:
+        if recipe == "systemd":
+            made["copal_check_update_state"](d)
+            return "goes on"
         made["copal_check_sources"](d)
         install(made["copal_replaced"](d), case, d, unpacked)
         made["copal_check_installed"](d)
