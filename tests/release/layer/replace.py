@@ -106,6 +106,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         if recipe == "systemd":
             made["copal_check_update_state"](d)
             return "goes on"
+        if "copal_check_kept" in made:
+            made["copal_check_kept"](d)
         made["copal_check_sources"](d)
         install(made["copal_replaced"](d), case, d, unpacked)
         made["copal_check_installed"](d)

@@ -134,6 +134,27 @@ fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
     assert_eq!(said, [plain, kept, json!({"usr/libexec/safe_reboot": "own"})]);
 }
 
+#[test]
+fn a_hook_that_is_to_stay_and_does_not_exist_stops_the_build() {
+    let keep = |names: &str| json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "own"}, "keep": names});
+    let said = answers(&[
+        keep("99-resin-uboot 99-resin-ubot"),
+        keep("99-resin-uboot"),
+        keep("75-supervisor-db/75-forward_supervisor-db"),
+    ]);
+    let refused = said[0].as_str().unwrap();
+    assert!(
+        refused.starts_with("COPAL_KEEP_HOOKS: copal replaces no hook 99-resin-ubot; it replaces "),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("1-bootfiles, ") && refused.contains("75-supervisor-db/75-forward_supervisor-db"),
+        "{refused}"
+    );
+    assert_eq!(said[1], json!({"99-resin-uboot": "own"}));
+    assert_eq!(said[2], json!({"99-resin-uboot": "copal"}));
+}
+
 /// What the recipe fills in by itself is no change; and copies of a hook become copal's under their own names.
 #[test]
 fn what_the_recipe_fills_in_is_no_change_and_copies_of_a_hook_are_copal_s() {

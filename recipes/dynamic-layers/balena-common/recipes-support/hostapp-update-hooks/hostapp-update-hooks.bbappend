@@ -31,9 +31,23 @@ FILES:${PN} += "${sysconfdir}/copal"
 
 RDEPENDS:${PN}:append:class-target = " copal"
 
+do_install[prefuncs] =+ "copal_check_kept"
 do_install[postfuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
 do_install[postfuncs] += "copal_check_root_hook"
+
+def copal_hooks(d):
+    """The hooks that copal has: path on the device and source in the archive by name."""
+    folder = d.getVar("COPAL_HOOK_FOLDER")
+    return {name: (path, source) for name, path, source in copal_replaced(d) if path.startswith(folder)}
+
+# A misspelt one would be replaced all the same.
+python copal_check_kept() {
+    hooks = copal_hooks(d)
+    for name in copal_kept(d):
+        if name not in hooks:
+            bb.fatal("COPAL_KEEP_HOOKS: copal replaces no hook %s; it replaces %s" % (name, ", ".join(sorted(hooks))))
+}
 
 def copal_write_hook(d, place, source):
     """A hook of the archive, filled in as the recipe does with its own."""
@@ -44,8 +58,8 @@ def copal_write_hook(d, place, source):
 # After copal_check_installed, which has looked at what was there.
 python copal_put_hooks() {
     top, sources, kept, ours = d.expand("${D}${COPAL_HOOK_FOLDER}"), copal_sources(d), copal_kept(d), {}
-    for name, path, source in copal_replaced(d):
-        if path.startswith(d.getVar("COPAL_HOOK_FOLDER")) and name not in kept and copal_own(d, sources.get(name, "")):
+    for name, (path, source) in copal_hooks(d).items():
+        if name not in kept and copal_own(d, sources.get(name, "")):
             text = copal_text(sources[name])
             ours[text] = ours[copal_filled(d, text)] = source
     for folder, folders, files in os.walk(top):
@@ -69,7 +83,7 @@ python copal_add_hooks() {
         bb.utils.mkdirhier(os.path.dirname(place))
         shutil.copyfile(os.path.join(d.getVar("COPAL_UNPACKED"), conf), place)
         os.chmod(place, 0o644)
-    known = {name: (path, source) for name, path, source in copal_replaced(d) if path.startswith(d.getVar("COPAL_HOOK_FOLDER"))}
+    known = copal_hooks(d)
     for name in names:
         if name not in known:
             bb.fatal("COPAL_HOOKS: copal has no hook %s; it has %s" % (name, ", ".join(sorted(known))))
