@@ -77,7 +77,7 @@ check_grub() {
 # layer: recipes of the Yocto layer. Its configuration says which rules are left out, and why.
 layer() {
     say "recipes"
-    recipes=$(find recipes -name '*.bb' -o -name '*.bbappend' -o -name '*.bbclass' | sort)
+    recipes=$(find recipes -name layer.conf -o -name '*.bb' -o -name '*.bbappend' -o -name '*.bbclass' | sort)
     # shellcheck disable=SC2086 # a list of words
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }

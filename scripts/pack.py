@@ -34,6 +34,9 @@ SOURCE_TARGET = "x86_64-unknown-linux-musl"
 DIST = TOP / "target/dist"
 PAGES = ("man", "completions")
 
+#: What the header of a program says of its machine, by the first word of the target (ELF's e_machine).
+MACHINES = {"x86_64": 62, "aarch64": 183, "armv7": 40}
+
 #: The mode of a link, whose bytes are where it leads.
 LINK = 0
 
@@ -109,9 +112,24 @@ def without_pages(top: Path) -> bytes:
     return "".join(f"{line}\n" for line in (top / CONTENTS).read_text().splitlines() if line not in dropped).encode()
 
 
+def check_machine(binary: Path, program: bytes, target: str) -> None:
+    """Refuses a program of another machine than the archive's: no device would start it."""
+    wanted = MACHINES.get(target.partition("-")[0])
+    if wanted is None:
+        raise Fault(f"{target} is no target of copal: {', '.join(MACHINES)}")
+    if program[:4] != b"\x7fELF" or len(program) < 20:
+        raise Fault(f"{binary} is no program for Linux")
+    # All of these machines are little-endian.
+    found = int.from_bytes(program[18:20], "little")
+    if found != wanted:
+        names = {number: name for name, number in MACHINES.items()}
+        raise Fault(f"{binary} is a program for {names.get(found, f'another machine ({found})')}, and not for {target}")
+
+
 def files(top: Path, target: str, binary: Path, made: Path | None, epoch: int) -> dict[str, tuple[bytes, int]]:
     """What is in the archive, by name: bytes and mode. `made` has the manual pages and completions; without it there are none."""
     program = binary.read_bytes()
+    check_machine(binary, program, target)
     version = third_party.crates(top, target)[0].version
     held = {"copal": (program, 0o755)}
     if made:

@@ -2,6 +2,8 @@
 
 Everything comes from cargo and the crates' own sources, and is the same for the same Cargo.lock, Rust, target and program: its time is
 what the caller says, its number follows from the program. That the licences may be used, and that the texts are those of the licences, is for `cargo deny` to say.
+
+    python3 scripts/third_party.py TARGET...     writes scripts/licenses/TEXTS: each text of each crate of these targets
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ import functools
 import json
 import re
 import subprocess
+import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 TEXT = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)([-._].*)?$", re.IGNORECASE)
+
+#: Each text of each crate, in git: the layer's recipes have its checksum. The same for all targets.
+TEXTS = "scripts/licenses/TEXTS"
 
 #: A crate of a registry, as cargo itself writes it into Cargo.lock.
 LOCKED = re.compile(r'^name = "(.+)"\nversion = "(.+)"\nsource = ".+"\nchecksum = "([0-9a-f]{64})"$', re.MULTILINE)
@@ -44,6 +50,10 @@ class Crate:
     def purl(self) -> str:
         """Its name in a bill of materials."""
         return f"pkg:cargo/{self.name}@{self.version}"
+
+    def texts(self) -> list[Path]:
+        """The files with the texts of its licences."""
+        return sorted(f for f in self.folder.iterdir() if f.is_file() and TEXT.match(f.name))
 
 
 def cargo(top: Path, *words: str) -> str:
@@ -104,13 +114,14 @@ def texts(top: Path, target: str) -> dict[str, bytes]:
     """Files below licenses/, by name; THIRD-PARTY says whose they are."""
     own, all_of_them = crates(top, target)
     version, _, library = rust(top)
-    files = {"rust/COPYRIGHT-library.html": library.read_bytes(), "musl/COPYRIGHT": (top / "scripts/licenses/musl").read_bytes()}
+    files = {"rust/COPYRIGHT-library.html": library.read_bytes(), "musl/COPYRIGHT": (top / "scripts/licenses/musl").read_bytes(),
+             "TEXTS": (top / TEXTS).read_bytes()}
     lines = [f"copal {own.version} for {target} is linked from these, under these licences. Texts are in the folders.", ""]
     lines += [f"rust {version}: the standard library and what it has in it: MIT OR Apache-2.0 and others, see rust/",
               f"musl {MUSL}: MIT, see musl/"]
     for crate in all_of_them:
         folder = f"{crate.name}-{crate.version}"
-        found = sorted(f for f in crate.folder.iterdir() if f.is_file() and TEXT.match(f.name))
+        found = crate.texts()
         for file in found:
             files[f"{folder}/{file.name}"] = file.read_bytes()
         where = f"{folder}/"
@@ -121,6 +132,18 @@ def texts(top: Path, target: str) -> dict[str, bytes]:
         lines.append(f"{crate.name} {crate.version}: {crate.licence}, see {where}" + (f" ({crate.repository})" if crate.repository else ""))
     files["THIRD-PARTY"] = ("\n".join(lines) + "\n").encode()
     return files
+
+
+def all_texts(top: Path, targets: list[str]) -> bytes:
+    """Each text of what is linked in for one of the targets, once, below the names of those that it is of."""
+    owners: dict[str, list[str]] = {(top / "scripts/licenses/musl").read_text(): [f"musl {MUSL}"]}
+    for crate in sorted({crate for target in targets for crate in crates(top, target)[1]}, key=lambda c: (c.name, c.version)):
+        for file in crate.texts():
+            text = file.read_bytes().decode(errors="replace").replace("\r\n", "\n").strip("\n") + "\n"
+            owners.setdefault(text, []).append(f"{crate.name} {crate.version}: {file.name}")
+    line = "=" * 79 + "\n"
+    head = "The texts of the licences of what copal is linked from. Those of Rust's own library come with Rust.\n"
+    return "".join([head, *(f"\n{line}{chr(10).join(names)}\n{line}\n{text}" for text, names in owners.items())]).encode()
 
 
 def bill(top: Path, target: str, binary_sha256: str, epoch: int) -> bytes:
@@ -158,3 +181,8 @@ def bill(top: Path, target: str, binary_sha256: str, epoch: int) -> bytes:
                          *({"ref": c.purl, "dependsOn": list(c.needs)} for c in all_of_them)],
     }
     return (json.dumps(body, indent=1) + "\n").encode()
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent.parent
+    (here / TEXTS).write_bytes(all_texts(here, sys.argv[1:]))

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 TOP = Path(__file__).resolve().parent.parent
-LIST = TOP / "recipes/conf/copal-upstream.inc"
+LIST = TOP / "recipes/conf/copal_upstream.inc"
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 COMMON = "meta-balena-common"
 

@@ -1,5 +1,5 @@
 # Which versions of meta-balena's files copal takes the place of. A newer one stops the build: what changed in it may be missing in copal.
-require conf/copal-upstream.inc
+require conf/copal_upstream.inc
 
 # Versions that the board takes all the same, as NAME:DIGEST.
 COPAL_ACCEPT_UPSTREAM ?= ""

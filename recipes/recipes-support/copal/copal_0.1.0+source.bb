@@ -26,7 +26,7 @@ CVE_VERSION = "${COPAL_VERSION}"
 
 COPAL_VERSION = "${@d.getVar('PV').partition('+')[0]}"
 COPAL_ARCHIVE_KIND = "source"
-COPAL_LICENSES = "${CARGO_VENDORING_DIRECTORY}"
+COPAL_LICENSES = "scripts/licenses"
 
 SRC_URI = "${COPAL_SOURCES}"
 # Written from Cargo.lock, and compared with it, by tests/release/recipe.rs.

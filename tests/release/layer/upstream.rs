@@ -76,7 +76,7 @@ fn hooks_that_stay_and_hooks_of_boards_may_have_any_version() {
 fn the_list_of_versions_has_each_file_that_copal_replaces() {
     let top = env!("CARGO_MANIFEST_DIR");
     let read = |name: &str| fs::read_to_string(format!("{top}/{name}")).unwrap();
-    let list = read("recipes/conf/copal-upstream.inc");
+    let list = read("recipes/conf/copal_upstream.inc");
     let mut listed = BTreeSet::new();
     for row in list.split("\nCOPAL_UPSTREAM[").skip(1) {
         let (name, digests) = row.split_once("] = \"").unwrap();
