@@ -39,16 +39,16 @@ def copal_replaced(d):
     """The sources of this recipe that copal replaces: name, path on the device, source in the archive."""
     return [(copal_name(d, path), path, source) for kind, mode, path, source in copal_rows(d) if kind != "enable"]
 
-def copal_stop(d, name, what):
+def copal_stop(d, name, what, more=""):
     """Ends the build: nothing that a board wants may be lost in silence."""
     base = os.path.basename(name)
     kinds = [base, base.rpartition(".")[2], "hook" if d.getVar("BPN") == "hostapp-update-hooks" else "other", "other"]
     instead = next(filter(None, (d.getVarFlag("COPAL_INSTEAD", kind) for kind in kinds)))
     keep = ""
-    if d.getVar("BPN") == "hostapp-update-hooks" and base != "hostapp-update-hooks":
+    if d.getVar("BPN") == "hostapp-update-hooks" and not base.startswith("hostapp-update-hooks"):
         keep = ' Or the shell hook goes on being used, as the board changes it: COPAL_KEEP_HOOKS += "%s".' % name
-    bb.fatal("%s: %s, but %s is a part of copal now, and the change would have no effect. Instead: %s.%s"
-             % (d.getVar("PN"), what, name, instead, keep))
+    bb.fatal("%s: %s, but %s is a part of copal now, and the change would have no effect. Instead: %s.%s%s"
+             % (d.getVar("PN"), what, name, instead, keep, more))
 
 def copal_warn(d, what):
     """A warning in every build: what is not in the parse cache is parsed by each. Tasks, which read the recipe again, do not repeat it."""
@@ -123,5 +123,6 @@ python copal_check_installed() {
         if hook and not (found and copal_own(d, found)):
             continue
         if not found or copal_text(installed) != copal_filled(d, copal_text(found)):
-            copal_stop(d, name, "do_install changes %s" % path)
+            copal_stop(d, name, "do_install changes %s" % path,
+                       " If no append changes it any more, it was left by an earlier build: bitbake -c clean %s." % d.getVar("PN"))
 }

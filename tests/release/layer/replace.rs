@@ -99,7 +99,11 @@ fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
         (
             json!({"recipe": "hostapp-update-hooks", "sources": {"hostapp-update-hooks": "own"},
                 "copies": {"hostapp-update-hooks-v2": "hostapp-update-hooks"}, "edits": {"hostapp-update-hooks-v2": "true"}}),
-            ["do_install changes /usr/bin/hostapp-update-hooks-v2", "a hook of its own", "docs/hooks.md"],
+            [
+                "do_install changes /usr/bin/hostapp-update-hooks-v2",
+                "(docs/hooks.md). If no append",
+                "bitbake -c clean hostapp-update-hooks",
+            ],
         ),
         // Out of a file with another name.
         (
