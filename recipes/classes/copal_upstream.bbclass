@@ -27,3 +27,6 @@ def copal_check_upstream(d, name, found):
     bb.fatal("%s: %s (%s). copal takes its place, and what changed there may be missing. Take a newer copal. Or look at the change "
              "(./dev upstream CHECKOUT, in copal's checkout); where copal does without it: COPAL_ACCEPT_UPSTREAM += \"%s\"."
              % (d.getVar("PN"), what, d.getVar("COPAL_UPSTREAM_RELEASES"), accepted))
+
+# What is built does not depend on them: a longer list must not build systemd anew.
+copal_check_upstream[vardepsexclude] += "COPAL_UPSTREAM COPAL_UPSTREAM_RELEASES COPAL_ACCEPT_UPSTREAM"
