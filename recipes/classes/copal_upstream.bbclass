@@ -28,5 +28,5 @@ def copal_check_upstream(d, name, found):
              "(./dev upstream CHECKOUT, in copal's checkout); where copal does without it: COPAL_ACCEPT_UPSTREAM += \"%s\"."
              % (d.getVar("PN"), what, d.getVar("COPAL_UPSTREAM_RELEASES"), accepted))
 
-# What is built does not depend on them: a longer list must not build systemd anew.
+# What is built does not depend on them: a longer list must not build systemd again.
 copal_check_upstream[vardepsexclude] += "COPAL_UPSTREAM COPAL_UPSTREAM_RELEASES COPAL_ACCEPT_UPSTREAM"

@@ -2,7 +2,7 @@
 
 Reads a list of machines as JSON from standard input: bitbake's variables, in COPAL_SHA256 the targets that the release has digests for,
 in PN the name of the recipes, where it is not copal. Prints a list: for each machine, whether the appends are among the files of the build,
-who provides fatrw, which recipes are left out and why, and what the build reports.
+who provides fatrw, the recipes' own text of a licence, which recipes are left out and why, and what the build reports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def answer(machine: dict[str, Any]) -> dict[str, Any]:
     base = Data({"BBFILE_COLLECTIONS": "core balena-common", **given}, {"COPAL_SHA256": {target: "0" for target in machine.get("COPAL_SHA256", [])}}, classes)
     read((LAYER / "conf/layer.conf").read_text(encoding="utf-8").replace("${LAYERDIR}", "/layer"), base)
     name, said = machine.get("PN", "copal"), []  # type: str, list[str]
-    skipped = {}
+    skipped, texts = {}, {}
     sys.modules["bb"], sys.modules["bb.providers"] = ModuleType("bb"), ModuleType("bb.providers")
     sys.modules["bb.providers"].versionVariableMatch = version_variable_match  # type: ignore[attr-defined]
     for kind, pattern in RECIPES.items():
@@ -44,7 +44,9 @@ def answer(machine: dict[str, Any]) -> dict[str, Any]:
                 function(d)
         except Skip as skip:
             skipped[kind] = f"{skip}{' (parsed by each build)' if d.getVar('BB_DONT_CACHE') else ''}"
+        texts[kind] = d.getVarFlag("NO_GENERIC_LICENSE", "Unicode-3.0")
     return {
+        "texts": texts,
         "appends": any(file.endswith(".bbappend") for file in (base.getVar("BBFILES") or "").split()),
         "fatrw": base.getVar("PREFERRED_RPROVIDER_fatrw"),
         "skipped": skipped,

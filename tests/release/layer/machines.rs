@@ -202,3 +202,16 @@ fn without_meta_balena_nothing_is_appended_and_nothing_reported() {
         assert_eq!((&made["appends"], &made["said"]), (&json!(false), &json!([])), "{made}");
     }
 }
+
+/// wrynose has a text of this licence, and its build ends where a recipe brings another one; the older ones end where there is none.
+#[test]
+fn the_recipes_bring_the_text_of_a_licence_where_the_core_layer_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut more = from_source();
+    more["COMMON_LICENSE_DIR"] = json!(folder.path());
+    let machine = raspberry_pi_4(&[AARCH64], &more);
+    let texts = || answers("machines.py", std::slice::from_ref(&machine)).remove(0)["texts"].clone();
+    assert_eq!(texts(), json!({"archive": "licenses/TEXTS", "source": "scripts/licenses/TEXTS"}));
+    std::fs::write(folder.path().join("Unicode-3.0"), "").unwrap();
+    assert_eq!(texts(), json!({"archive": null, "source": null}));
+}

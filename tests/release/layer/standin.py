@@ -50,6 +50,10 @@ class Data:
         """The value of a flag."""
         return self.flags.get(name, {}).get(flag)
 
+    def setVarFlag(self, name: str, flag: str, value: str) -> None:  # noqa: N802
+        """Sets a flag."""
+        self.flags.setdefault(name, {})[flag] = value
+
     def getVarFlags(self, name: str) -> dict[str, str] | None:  # noqa: N802
         """All flags."""
         return self.flags.get(name) or None
