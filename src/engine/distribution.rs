@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 
 use super::failure::{Failure, Why};
-use super::pull::judge;
+use super::pull::{judge, proxy_cannot_connect};
 use super::{Engine, HUB, Reference};
 use crate::engine::credentials::Credentials;
 use crate::error::{Code, Result};
@@ -113,9 +113,13 @@ fn verdict(failure: &Failure) -> Verdict {
         (Code::ImageUnknown | Code::RegistryRefused, _) | (Code::RegistryUnreachable, false) => {
             Verdict::Fails
         }
-        // The only failure that means an unreachable registry: Go's dialer reports it for any reason (net/net.go, `OpError`). A registry that is
-        // reached and fails may work in a moment.
-        (Code::RegistryUnreachable, true) if failure.text.contains("dial tcp") => Verdict::Unreachable,
+        // The only failures that mean an unreachable registry: Go's dialer reports the first for any reason (net/net.go, `OpError`). A registry that
+        // is reached and fails may work in a moment.
+        (Code::RegistryUnreachable, true)
+            if failure.text.contains("dial tcp") || proxy_cannot_connect(failure) =>
+        {
+            Verdict::Unreachable
+        }
         _ if failure.why == Why::Silent => Verdict::Silent,
         _ => Verdict::Unclear,
     }

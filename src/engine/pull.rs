@@ -136,9 +136,13 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         "not found: does not exist",
     ];
     // Time does not help here.
-    const HOPELESS: [&str; 3] =
-        ["x509:", "server gave http response to https client", "unsupported protocol scheme"];
-    const UNREACHABLE: [&str; 24] = [
+    const HOPELESS: [&str; 4] = [
+        "x509:",
+        "server gave http response to https client",
+        "unsupported protocol scheme",
+        "proxy authentication required",
+    ];
+    const UNREACHABLE: [&str; 27] = [
         "dial tcp",
         "no such host",
         "server misbehaving",
@@ -163,9 +167,17 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         "toomanyrequests",
         "too many requests",
         "unexpected http status",
+        // Of any proxy on the way; Docker's newer store names the status alone.
+        "bad gateway",
+        "service unavailable",
+        "gateway timeout",
     ];
     let text = failure.text.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    // Any word may be in the page itself.
+    if let (Why::Refused(_) | Why::Reported, Some(status)) = (failure.why.clone(), page(&text)) {
+        return by_status(status);
+    }
     match failure.why {
         Why::Lost | Why::Silent => (Code::EngineUnreachable, true),
         Why::Stalled => (Code::RegistryUnreachable, true),
@@ -180,6 +192,37 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         _ if text.contains("filesystem layer verification failed") => (Code::EngineFailed, true),
         _ => (Code::EngineFailed, false),
     }
+}
+
+/// The HTTP status of an answer that is a page for people, which comes from a web server or a proxy in front of the registry. The words are those
+/// of moby's registry client (distribution, `registry/client/errors.go`, and Go's decoder of JSON): it shows the page, and hides `Retry-After`.
+fn page(text: &str) -> Option<u16> {
+    if text.contains("error unmarshalling content: invalid character '<'") {
+        return Some(200);
+    }
+    let (_, rest) = text.split_once("error parsing http ")?;
+    let (status, _) = rest.split_once(" response body")?;
+    status.parse().ok()
+}
+
+fn by_status(status: u16) -> (Code, bool) {
+    match status {
+        404 | 410 => (Code::ImageUnknown, false),
+        401 | 403 => (Code::RegistryRefused, false),
+        // A proxy that wants a password.
+        407 => (Code::RegistryUnreachable, false),
+        // The page of a network that wants a log-in first, a limit, a server that fails: time may help.
+        200 | 408 | 425 | 429 | 500.. => (Code::RegistryUnreachable, true),
+        _ => (Code::EngineFailed, false),
+    }
+}
+
+/// Whether a proxy did not connect the engine to the registry. Go's client reports the words of the proxy's status, and nothing else
+/// (net/http, `Transport.dialConn`).
+pub(super) fn proxy_cannot_connect(failure: &Failure) -> bool {
+    [": Bad Gateway", ": Service Unavailable", ": Gateway Timeout"]
+        .iter()
+        .any(|end| failure.text.ends_with(end))
 }
 
 /// The engine expects this header in the URL-safe alphabet (RFC 4648, 5) and takes anything else for no credentials; bollard 0.21 writes the

@@ -59,6 +59,18 @@ fn what_the_registry_certainly_does_not_give_is_refused() {
             "Get \"https://r.example/v2/\": x509: certificate has expired or is not yet valid",
             Code::RegistryUnreachable,
         ),
+        (
+            500,
+            "error parsing HTTP 404 response body: invalid character '<' looking for beginning of value: \"<html>\"",
+            "error parsing HTTP 404 response body: invalid character '<' looking for beginning of value: \"<html>\"",
+            Code::ImageUnknown,
+        ),
+        (
+            500,
+            "Get \"https://r.example/v2/\": Proxy Authentication Required",
+            "Get \"https://r.example/v2/\": Proxy Authentication Required",
+            Code::RegistryUnreachable,
+        ),
     ];
     for (status, asked, pulled, code) in cases {
         let (result, bench) = asks("r.example/a:1", |s| {
@@ -81,6 +93,10 @@ fn a_registry_that_cannot_be_reached_is_asked_for_some_time() {
         "dial tcp 10.0.0.1:443: connect: network is unreachable",
         "dial tcp: lookup r.example on 127.0.0.2:53: read udp 127.0.0.1:9->127.0.0.2:53: i/o timeout",
         "proxyconnect tcp: dial tcp 10.0.0.9:3128: connect: connection refused",
+        // Of a proxy that cannot connect to it.
+        "Bad Gateway",
+        "Service Unavailable",
+        "Gateway Timeout",
     ];
     for reason in reasons {
         let text = format!("Get \"https://r.example/v2/\": {reason}");
@@ -107,6 +123,13 @@ fn any_other_answer_refuses_nothing() {
         ("another error", refused(500, "something new")),
         ("a registry that fails", refused(500, "received unexpected HTTP status: 503 Service Unavailable")),
         ("one that wants a pause", refused(429, "toomanyrequests: You have reached your pull rate limit")),
+        (
+            "a page that wants one",
+            refused(
+                500,
+                "error parsing HTTP 429 response body: invalid character '<' looking for beginning of value: \"<html>\"",
+            ),
+        ),
         (
             "one that breaks off",
             refused(500, "read tcp 10.0.0.1:4->10.0.0.2:443: read: connection reset by peer"),

@@ -35,6 +35,17 @@ fn a_pull() {
     fails(bench.engine.pull("no name", &mut |_| {}), Code::ImageUnknown, &["no name"]);
 }
 
+/// What dockerd 20.10 makes of a page for people. It may have any word.
+macro_rules! page {
+    ($status:literal) => {
+        concat!(
+            "error parsing HTTP ",
+            $status,
+            " response body: invalid character '<' looking for beginning of value: \"<html>denied: manifest unknown, dial tcp</html>\""
+        )
+    };
+}
+
 #[test]
 fn errors_of_pulling() {
     let error = |text: &str| {
@@ -69,6 +80,25 @@ fn errors_of_pulling() {
         ("received unexpected HTTP status: 503 Service Unavailable", Code::RegistryUnreachable, 3),
         ("read tcp 10.0.0.1:4->10.0.0.2:443: read: connection reset by peer", Code::RegistryUnreachable, 3),
         ("unexpected EOF", Code::RegistryUnreachable, 3),
+        ("Get \"https://r/v2/\": Bad Gateway", Code::RegistryUnreachable, 3),
+        (
+            "unexpected status from HEAD request to https://r/v2/a: 503 Service Unavailable",
+            Code::RegistryUnreachable,
+            3,
+        ),
+        ("Get \"https://r/v2/\": Proxy Authentication Required", Code::RegistryUnreachable, 1),
+        (
+            "error unmarshalling content: invalid character '<' looking for beginning of value",
+            Code::RegistryUnreachable,
+            3,
+        ),
+        (page!(401), Code::RegistryRefused, 1),
+        (page!(403), Code::RegistryRefused, 1),
+        (page!(404), Code::ImageUnknown, 1),
+        (page!(407), Code::RegistryUnreachable, 1),
+        (page!(418), Code::EngineFailed, 1),
+        (page!(429), Code::RegistryUnreachable, 3),
+        (page!(503), Code::RegistryUnreachable, 3),
         ("something new", Code::EngineFailed, 1),
     ];
     for (text, code, expected) in cases {
