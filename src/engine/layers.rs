@@ -6,7 +6,7 @@ use bollard::models::ProgressDetail;
 
 use super::{Progress, Stage};
 
-/// overlay2 allows 128 layers; those beyond this limit are not counted.
+/// The engine takes 125; layers beyond this limit are not counted.
 const MOST: usize = 4096;
 
 /// Kept over repeated tries: a layer that is fetched again continues where it was.

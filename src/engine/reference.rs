@@ -39,8 +39,13 @@ impl Reference {
                 "lower-case letters, digits and single separators . _ - are allowed between slashes",
             ));
         }
-        if host.is_none() && path.len() == 64 && path.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(bad("it is the ID of an image"));
+        // Without a registry and a path, `sha256:…` would be a tag of the hub's image `sha256`.
+        let is_hex = |text: &str| text.len() >= 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_algorithm = matches!(path, "sha256" | "sha384" | "sha512");
+        if host.is_none() && (path.len() == 64 && is_hex(path) || is_algorithm && tag.is_some_and(is_hex)) {
+            return Err(bad(
+                "it is the ID of an image, which a registry does not know; name the image, and its digest after @",
+            ));
         }
         if tag.is_some_and(|t| !is_tag(t)) {
             return Err(bad("the tag"));
@@ -185,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_no_name_is_refused() {
         let long = "a".repeat(300);
-        let id = "0".repeat(64);
+        let (id, id_with_algorithm) = ("0".repeat(64), DIGEST);
         let bad = [
             "",
             ":",
@@ -216,6 +221,7 @@ mod tests {
             "ä",
             &long,
             &id,
+            id_with_algorithm,
         ];
         for text in bad {
             let error = Reference::parse(text).unwrap_err();

@@ -84,8 +84,8 @@ struct Manifest {
     layers: Vec<Descriptor>,
 }
 
-/// The engine's store (overlay2) takes no more.
-const LAYERS: usize = 128;
+/// The engine registers no more (moby, `layer/layer_store.go`, `maxLayerDepth`).
+const LAYERS: usize = 125;
 
 const INDEXES: usize = 16;
 

@@ -38,7 +38,7 @@ const KEPT: usize = 1 << 20;
 
 const PIECE: usize = 128 << 10; // bytes
 
-/// Four for each of at most 128 layers (overlay2), and some more.
+/// Four for each of at most 125 layers, and some more.
 const MEMBERS: usize = 4096;
 
 /// In characters: an archive chooses the names and values in it.
