@@ -12,9 +12,9 @@ use super::{Engine, REMOVAL, SOCKET};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
-/// Between two checks of a removal by another process, and how many.
-const PAUSE: Duration = Duration::from_millis(500);
-const LOOKS: u32 = 240;
+/// Between two looks at what the engine still does for another process, and how many.
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const LOOKS: u32 = 240;
 
 /// How long to wait for an engine that may be restarting, and the pause between two attempts.
 const RESTART: Duration = Duration::from_secs(120);

@@ -15,6 +15,7 @@ use bollard::query_parameters::ImportImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 
+use super::clean::{LOOKS, PAUSE};
 use super::failure::{Failure, Why};
 use super::{Engine, REMOVAL};
 use crate::error::{Code, Error, Result};
@@ -35,27 +36,50 @@ impl Engine {
         let driver = self.soon(self.docker.info()).map_err(|e| e.during(what))?.driver.unwrap_or_default();
         let folder = store.join("image").join(driver).join("layerdb/sha256");
         let unreadable = |e| Error::new(Code::EngineFailed, what).object(folder.display()).because(e);
-        let records = Records::read(&folder).map_err(unreadable)?;
+        let mut records = Records::read(&folder).map_err(unreadable)?;
         if records.names == 0 {
             return Ok(());
         }
         tracing::warn!("the engine has {} layers that no image has; removing them", records.names);
-        let mut failure = None;
-        for chain in records.chains() {
-            if let Err(e) = self.give_an_image(&chain) {
+        for look in 0.. {
+            let chains = records.chains();
+            let given = self.give_images(&chains);
+            self.remove_images()?;
+            records = Records::read(&folder).map_err(unreadable)?;
+            match given {
+                _ if records.names == 0 => break,
+                Err(e) => return Err(e.during(what)),
+                // An engine whose load was cancelled holds its layers until it has unpacked the one that it is at; then it gives up, or it
+                // makes an image of them.
+                Ok(()) if look < LOOKS && !records.chains().is_empty() => {
+                    if look == 0 {
+                        tracing::info!("the engine still uses {} of them; waiting for it", records.names);
+                    }
+                    let paused = async {
+                        tokio::time::sleep(PAUSE).await;
+                        Ok(())
+                    };
+                    self.long(paused).map_err(|e| e.during(what))?;
+                }
+                Ok(()) => return Err(unreadable(io::Error::other(format!("{} are left", records.names)))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Of its failures the first one.
+    fn give_images(&self, chains: &[Vec<String>]) -> Result<(), Failure> {
+        let mut given = Ok(());
+        for chain in chains {
+            if let Err(e) = self.give_an_image(chain) {
                 let hopeless = matches!(e.why, Why::Lost | Why::Silent);
-                failure.get_or_insert(e);
+                given = given.and(Err(e));
                 if hopeless {
                     break;
                 }
             }
         }
-        self.remove_images()?;
-        match (Records::read(&folder).map_err(unreadable)?.names, failure) {
-            (0, _) => Ok(()),
-            (_, Some(e)) => Err(e.during(what)),
-            (left, None) => Err(unreadable(io::Error::other(format!("{left} are left")))),
-        }
+        given
     }
 
     fn give_an_image(&self, chain: &[String]) -> Result<(), Failure> {

@@ -1,5 +1,7 @@
 //! Against dockerd and a registry.
 
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,8 +14,8 @@ use copal::error::Code;
 use crate::archives::filter;
 use crate::calls::fails;
 use crate::kit::dockerd::Dockerd;
-use crate::kit::image_archive::Made;
-use crate::kit::registry::{AUTH, Proxy, Registry};
+use crate::kit::image_archive::{Made, tar_of};
+use crate::kit::registry::{AUTH, Page, Proxy, Registry};
 use crate::kit::{needs, prove};
 
 const TAG: &str = "hostapp:test";
@@ -271,6 +273,8 @@ fn an_engine_that_is_killed_during_a_load_and_restarts() {
     let archive = dockerd.root().join("image.tar");
     image.save(&archive, &[TAG]);
     let (half, there) = std::sync::mpsc::channel();
+    // However fast it is, it does not take the whole archive.
+    dockerd.freeze();
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             let mut tries = 0;
@@ -279,8 +283,6 @@ fn an_engine_that_is_killed_during_a_load_and_restarts() {
                 if is_part && tries == 0 {
                     tries = 1;
                     half.send(()).unwrap();
-                    // The rest is not sent until the engine is gone.
-                    std::thread::sleep(Duration::from_secs(1));
                 }
             });
             (loaded, tries)
@@ -291,6 +293,37 @@ fn an_engine_that_is_killed_during_a_load_and_restarts() {
         let (loaded, tries) = loading.join().unwrap();
         assert_eq!((loaded.unwrap().id, tries), (image.id(), 1));
     });
+}
+
+#[test]
+fn layers_of_a_cancelled_load_are_removed_when_the_engine_lets_them_go() {
+    if !can_run("layers_of_a_cancelled_load_are_removed_when_the_engine_lets_them_go") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    // The first layer is there at once; the engine is at the second one for a while.
+    let large = vec![7; 400 << 20];
+    let image = Made::new(vec![
+        tar_of(&[("small", 0o644, b"small".as_slice())]),
+        tar_of(&[("large", 0o644, large.as_slice())]),
+    ]);
+    let archive = image.archive(&[TAG]);
+    let mut load = UnixStream::connect(dockerd.socket()).unwrap();
+    write!(load, "POST /images/load HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", archive.len())
+        .unwrap();
+    load.write_all(&archive).unwrap();
+    let records = dockerd.data().join("image/overlay2/layerdb/sha256");
+    let left = || std::fs::read_dir(&records).map_or(0, Iterator::count);
+    let began = Instant::now();
+    while left() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(300), "{}", dockerd.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(load);
+    engine.remove_images().unwrap();
+    engine.remove_lost_layers(dockerd.data()).unwrap();
+    assert_eq!(left(), 0);
 }
 
 /// A power cut during a load: moby has flushed its records of the layers, and not their files.
@@ -422,6 +455,30 @@ fn what_a_registry_does_not_give_is_known_before_the_pull() {
     fails(engine.check_pullable(&gone), Code::RegistryUnreachable, &["refused"]);
     assert!(began.elapsed() >= Duration::from_secs(8), "it is given time to come back");
     fails(engine.check_pullable("nobody.invalid/os:1"), Code::RegistryUnreachable, &["nobody.invalid"]);
+}
+
+#[test]
+fn a_page_for_people_is_judged_by_its_status() {
+    if !can_run("a_page_for_people_is_judged_by_its_status") {
+        return;
+    }
+    let dockerd = Dockerd::start(None);
+    let engine = engine(&dockerd);
+    let (unknown, forbidden) = (Page::serve(404, None), Page::serve(403, None));
+    fails(engine.check_pullable(&unknown.name("os:1")), Code::ImageUnknown, &["404"]);
+    fails(engine.check_pullable(&forbidden.name("os:1")), Code::RegistryRefused, &["403"]);
+    // A server that is too busy, or a network that wants a log-in, may give the image after some pauses.
+    let registry = Registry::start(false);
+    let image = Made::host_os("true", 0);
+    registry.push("host/os", "1", &image);
+    for status in [200, 429, 502, 503] {
+        let busy = Page::serve(status, Some((2, registry.port)));
+        engine.check_pullable(&busy.name("host/os:1")).unwrap();
+        let pulled = engine.pull(&busy.name("host/os:1"), &mut |_| {});
+        assert_eq!(pulled.unwrap().id, image.id(), "{status}");
+        assert!(busy.is_used_up(), "{status}");
+        engine.remove_images().unwrap();
+    }
 }
 
 #[test]

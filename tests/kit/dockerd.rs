@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
 /// For dockerd to answer, on a machine that is busy.
 const START: Duration = Duration::from_secs(300);
 
@@ -134,21 +137,26 @@ impl Dockerd {
 
     /// Ends it at once with everything it has started, as a loss of power would. The store stays.
     pub fn kill(&mut self) {
+        // With the first process of the namespace all others go, and `unshare` ends when they are gone.
+        let signalled = self.signal(Signal::SIGKILL);
         let Some(mut process) = self.process.take() else { return };
-        // The first process of the namespace: with it all others go, and `unshare` ends when they are gone.
-        let children = format!("/proc/{0}/task/{0}/children", process.id());
-        match fs::read_to_string(children).ok().and_then(|c| c.trim().parse().ok()) {
-            Some(first) => {
-                let _gone = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(first),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
-            }
-            None => {
-                let _gone = process.kill();
-            }
+        if !signalled {
+            let _gone = process.kill();
         }
         let _status = process.wait();
+    }
+
+    /// From now on it takes connections, and reads nothing from them.
+    pub fn freeze(&self) {
+        assert!(self.signal(Signal::SIGSTOP));
+    }
+
+    /// Sends a signal to dockerd, the first process of its namespace; false where there is none.
+    fn signal(&self, signal: Signal) -> bool {
+        let Some(process) = &self.process else { return false };
+        let children = format!("/proc/{0}/task/{0}/children", process.id());
+        let first = fs::read_to_string(children).ok().and_then(|c| c.trim().parse().ok());
+        first.is_some_and(|first| nix::sys::signal::kill(Pid::from_raw(first), signal).is_ok())
     }
 }
 

@@ -174,6 +174,64 @@ impl Proxy {
     }
 }
 
+/// A web server that answers with a page for people; after some answers connections go to a registry.
+pub struct Page {
+    pub port: u16,
+    left: Arc<AtomicI64>,
+}
+
+impl Page {
+    /// `then`: after how many answers, and the port of the registry.
+    pub fn serve(status: u16, then: Option<(i64, u16)>) -> Page {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let page = Page {
+            port: listener.local_addr().unwrap().port(),
+            left: Arc::new(AtomicI64::new(then.map_or(i64::MAX, |(answers, _)| answers))),
+        };
+        let left = Arc::clone(&page.left);
+        thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let mut asked = [0; PIECE];
+                match then {
+                    Some((_, to)) if left.load(Ordering::SeqCst) <= 0 => {
+                        let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+                        let ends = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                        thread::spawn(move || pass(client, server, || false));
+                        thread::spawn(move || pass(ends.1, ends.0, || false));
+                    }
+                    _ => {
+                        // A request without a body, in one piece. One that tries TLS gets no answer that it understands.
+                        let begins = client.read(&mut asked).unwrap_or(0);
+                        let text = format!(
+                            "<html><body><h1>{status}: manifest for denied unauthorized</h1></body></html>"
+                        );
+                        let answer = format!(
+                            "HTTP/1.1 {status} It is so\r\nContent-Type: text/html\r\nRetry-After: 7\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                            text.len()
+                        );
+                        if asked[..begins].starts_with(b"GET") {
+                            left.fetch_sub(1, Ordering::SeqCst);
+                        }
+                        let body = if asked[..begins].starts_with(b"HEAD") { "" } else { &text };
+                        let _sent = client.write_all((answer + body).as_bytes());
+                    }
+                }
+            }
+        });
+        page
+    }
+
+    /// The name of an image there.
+    pub fn name(&self, path: &str) -> String {
+        format!("127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// Whether the page was given as often as it should be.
+    pub fn is_used_up(&self) -> bool {
+        self.left.load(Ordering::SeqCst) <= 0
+    }
+}
+
 const PIECE: usize = 16 << 10;
 
 fn pass(mut from: TcpStream, mut to: TcpStream, mut cut: impl FnMut() -> bool) {
