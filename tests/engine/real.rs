@@ -85,7 +85,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     assert!(hostapp.boot.is_dir(), "the hooks' volumes go, not those of the host OS");
 
     // A name without hooks, and an image that is not there.
-    let bare = Made::new(vec![crate::kit::image_archive::tar_of(&[("etc/x", 0o644, b"x")])]);
+    let bare = Made::new(vec![tar_of(&[("etc/x", 0o644, b"x")])]);
     bare.save(&archive, &["bare:1"]);
     let bare = engine.load(&archive, &mut |_| {}).unwrap();
     fails(engine.run_hooks(&bare, &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
