@@ -35,7 +35,7 @@ pub enum Damage {
     Line,
     Twice,
     Comment,
-    /// There is no file.
+    /// The file does not exist.
     Missing,
     /// Sound, but without a root that the bootloader knows.
     NoRoot,

@@ -125,7 +125,7 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
                     .to_owned()
             }
         };
-        found.warn(format!("{shown}/{name} is no longer needed, but stays: {why}"), &remedy);
+        found.warn(format!("{shown}/{name}, of an interrupted write, stays: {why}"), &remedy);
     }
 }
 

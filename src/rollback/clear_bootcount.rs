@@ -1,5 +1,5 @@
-//! Resets the boot count before a requested reboot: it is no failed boot attempt. And repairs a file that the bootloader cannot read, before
-//! it would start its default root. Runs during the shutdown: reads only files, starts no program, waits for nothing.
+//! Resets the boot count before a requested reboot, which is not a failed boot attempt. It also repairs a file that the bootloader cannot
+//! read and would answer with its default root. Runs during the shutdown: reads only files, starts no program, waits for nothing.
 
 use super::repair::repair;
 use crate::boot_state;

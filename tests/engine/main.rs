@@ -18,6 +18,7 @@ mod bombs;
 mod calls;
 mod distribution;
 mod interrupts;
+mod lost_layers;
 mod progress;
 mod pulls;
 mod real;

@@ -240,7 +240,7 @@ fn remove(folder: &Path, name: &str) -> Result<()> {
     removed().map_err(|e| unwritable(&folder.join(name), e))
 }
 
-/// Removes what is no regular file from the place of a record.
+/// Removes anything that has the name of a record and is not a regular file.
 fn clear(folder: &Path, name: &str) -> Result<()> {
     let path = folder.join(name);
     let cleared = Folder::open(folder).and_then(|f| file::remove_irregular(&f, OsStr::new(name)));
