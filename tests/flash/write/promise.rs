@@ -230,7 +230,8 @@ proptest! {
         let backup = if backup * 512 < len { backup * 512 } else { 0 };
         let size_known = size_known || len < MIB || digested;
         let job = Job { backup, digested, sparse, size_known, ..Job::new(image(len, seed)) };
-        let mut disk = Disk::filled(len + 4096, old);
+        // So far behind the image that its backup GPT is not at the disk's end, in sectors of 4096 bytes either.
+        let mut disk = Disk::filled(len + 8192, old);
         disk.zeroes = zeroes;
         // Some of the image is there already.
         let kept = len.min(keep * 512);
