@@ -137,14 +137,15 @@ impl Error {
         self.hint.as_deref().unwrap_or(self.code.remedy())
     }
 
-    /// The message with its chain of causes, on one line, without code and remedy.
+    /// The message with its chain of causes, on one line, without code and remedy, also where a cause is the last line of a program that
+    /// ended with an error of ours.
     #[must_use]
     pub fn message(&self) -> String {
         let mut text = self.message.clone();
         let mut cause = std::error::Error::source(self);
         while let Some(c) = cause {
             text.push_str(": ");
-            text.push_str(&c.to_string());
+            text.push_str(up_to_code(&c.to_string()));
             cause = c.source();
         }
         if let Some(note) = &self.note {
@@ -153,6 +154,16 @@ impl Error {
         }
         text.replace(['\n', '\r'], " ")
     }
+}
+
+/// Our own line of an error up to its code; any other text as it is.
+fn up_to_code(line: &str) -> &str {
+    let mut parts = line.match_indices(" [").map(|(at, _)| line.split_at(at));
+    let begins_with_code = |rest: &str| {
+        let word = rest.strip_prefix(" [").and_then(|rest| rest.split_once("]; "));
+        word.is_some_and(|(word, _)| Code::named(word).is_some())
+    };
+    parts.find(|(_, rest)| begins_with_code(rest)).map_or(line, |(before, _)| before)
 }
 
 impl fmt::Display for Error {
@@ -182,6 +193,19 @@ mod tests {
         );
         assert_eq!(e.effect(), Effect::Refused);
         assert_eq!(e.after_write().effect(), Effect::Written);
+    }
+
+    #[test]
+    fn an_error_inside_another_has_no_code_and_no_remedy() {
+        let inner = Error::new(Code::BootFilesInvalid, "cannot deploy [x]; y").and_also("1 MiB is lacking");
+        let line = format!("exit status 1, after it said: {inner}");
+        let outer = Error::new(Code::HookFailed, "the hook failed").because(std::io::Error::other(line));
+        let outer = outer.and_also("slot A boots next");
+        let said = "the hook failed: exit status 1, after it said: cannot deploy [x]; y; 1 MiB is lacking; slot A boots next";
+        assert_eq!(outer.message(), said);
+        let plain = "cannot mount it [read-only]; try again";
+        let outer = Error::new(Code::HookFailed, "the hook failed").because(std::io::Error::other(plain));
+        assert_eq!(outer.message(), format!("the hook failed: {plain}"));
     }
 
     #[test]

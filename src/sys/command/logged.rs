@@ -101,7 +101,7 @@ pub fn keep(last: &mut String, line: &str) {
 #[must_use]
 pub(crate) fn because(end: End, last: &str) -> io::Error {
     const MOST: usize = 200;
-    let words: String = last.chars().take(MOST).collect();
+    let words: String = level_and_text(last).1.chars().take(MOST).collect();
     io::Error::other(if words.is_empty() {
         end.to_string()
     } else {
