@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::grub::{Grub, Legacy};
 use super::{Backend, balena as bl, change, grub as gr, uboot as ub};
 use crate::config::paths::Paths;
+use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Folder};
 use crate::sys::mount;
@@ -66,7 +67,7 @@ pub fn uboot(paths: &Paths) -> Result<Box<dyn Backend>> {
     look(&boot)?;
     // U-Boot takes the partition after the boot partition for root A (`resin_roota`).
     let first_root = partition_of(paths, &boot).map_or(2, |index| index.saturating_add(1));
-    Ok(Box::new(ub::Uboot::new(boot, first_root)))
+    Ok(Box::new(ub::Uboot::new(boot, first_root, RollbackConf::fallback_count(paths))))
 }
 
 pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {

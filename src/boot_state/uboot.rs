@@ -28,11 +28,13 @@ pub(super) struct Uboot {
     boot: PathBuf,
     file: PathBuf,
     first_root: u32,
+    /// Of a loader that reads U-Boot's files and takes the other root at a count of its own.
+    fallback_count: Option<u32>,
 }
 
 impl Uboot {
-    pub(super) fn new(boot: PathBuf, first_root: u32) -> Self {
-        Uboot { file: boot.join(FILE), boot, first_root }
+    pub(super) fn new(boot: PathBuf, first_root: u32, fallback_count: Option<u32>) -> Self {
+        Uboot { file: boot.join(FILE), boot, first_root, fallback_count }
     }
 
     fn content(folder: &Folder, name: &str) -> io::Result<Uenv> {
@@ -146,6 +148,9 @@ impl Backend for Uboot {
     }
 
     fn limit(&self) -> u32 {
+        if let Some(count) = self.fallback_count {
+            return count;
+        }
         let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
         let mut read = Variables::default();
         let _what_counts_of_it = extra.map(|extra| read.import(&extra));
@@ -154,7 +159,7 @@ impl Backend for Uboot {
     }
 
     fn is_exceeded(&self, bootcount: u32) -> bool {
-        bootcount > self.limit()
+        self.fallback_count.map_or(bootcount > self.limit(), |count| bootcount >= count)
     }
 
     fn read(&self) -> Result<BootState> {

@@ -33,7 +33,10 @@ const ALTBOOT_TIMEOUT: Number =
 /// How long one check may take. The script had no limit, so a check that hung was never decided. A check needs less than five
 /// minutes on a board under full load; with the other defaults, a system on which every run hangs fails after 90 minutes.
 const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1..=3600, unit: "seconds" };
-pub const NUMBERS: [&Number; 4] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT];
+/// The boot count at which the loader takes the other root. 0: as U-Boot compares with its own limit. The UEFI of Jetson Orin and Thor reads
+/// U-Boot's files, and takes the other root at 3 (balena-jetson-orin, `BALENA_OS_BC_LIM` in the patches of `L4TLauncher.c`).
+const FALLBACK_COUNT: Number = Number { key: "FALLBACK_COUNT", default: 0, range: 0..=100, unit: "boots" };
+pub const NUMBERS: [&Number; 5] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT, &FALLBACK_COUNT];
 /// `1`: a unit that has failed since the update counts against the new system. `0`, the default: it is only reported.
 pub const REQUIRE_UNITS: &str = "REQUIRE_UNITS";
 
@@ -91,6 +94,12 @@ impl RollbackConf {
         conf
     }
 
+    /// `None` where U-Boot's own limit counts. Reported with the other mistakes, not here: each look at the boot state asks.
+    pub(crate) fn fallback_count(paths: &Paths) -> Option<u32> {
+        let raw = RawConf::load_if_there(&paths.at(FILE)).ok()??;
+        FALLBACK_COUNT.parse(raw.get(FALLBACK_COUNT.key)?).ok()?.filter(|count| *count > 0)
+    }
+
     fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
         let Some(raw) = raw else { return (Self::default(), Vec::new()) };
         raw.report_unknown(|key| key == REQUIRE_UNITS || NUMBERS.iter().any(|n| n.key == key));
@@ -110,6 +119,8 @@ impl RollbackConf {
             check_limit: seconds(number(&CHECK_LIMIT)),
             ..Self::default()
         };
+        // For its mistakes: the boot state reads its value.
+        number(&FALLBACK_COUNT);
         match raw.get(REQUIRE_UNITS).unwrap_or_default() {
             "" | "0" => {}
             "1" => conf.units_required = true,

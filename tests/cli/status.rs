@@ -193,6 +193,12 @@ fn phases_show_as_they_are() {
     t.file("/mnt/boot/bootcount.env", "bootcount=4\n\0");
     let s = status(&t);
     assert_eq!((&s["boot"]["exceeded"], &s["next"]), (&true.into(), &"A".into()), "{s}");
+    // Jetson Orin has fallen back at 3, and boots the old root as long as the count stays.
+    t.file("/mnt/boot/bootcount.env", "bootcount=3");
+    assert_eq!(status(&t)["next"], "B");
+    t.file("/etc/copal/rollback.conf", "FALLBACK_COUNT=3\n");
+    let s = status(&t);
+    assert_eq!((&s["boot"]["limit"], &s["next"]), (&3.into(), &"A".into()), "{s}");
     // The bootloader falls back without a trial, too.
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=0\n");
     assert_eq!(status(&t)["next"], "A");

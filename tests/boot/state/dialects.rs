@@ -107,6 +107,28 @@ fn the_limit_of_uboot() {
     assert_eq!((backend.limit(), backend.is_exceeded(1), backend.is_exceeded(2)), (1, false, true));
 }
 
+/// A loader that reads U-Boot's files may compare in another way, and with another limit than the files say.
+#[test]
+fn the_count_at_which_the_board_says_that_its_loader_falls_back() {
+    let device = Device::new(&[("extra_uEnv.txt", b"os_bc_lim=7\n")]);
+    for (line, limit, exceeded) in [
+        ("FALLBACK_COUNT=3\n", 3, [false, true, true, true]),
+        ("FALLBACK_COUNT=0\n", 7, [false, false, false, true]),
+        ("FALLBACK_COUNT=three\n", 7, [false, false, false, true]),
+        ("COUNT=3\n", 7, [false, false, false, true]),
+    ] {
+        let conf = device.paths.at("/etc/copal/rollback.conf");
+        std::fs::create_dir_all(conf.parent().unwrap()).unwrap();
+        std::fs::write(conf, line).unwrap();
+        let backend = boot_state::uboot(&device.paths).unwrap();
+        assert_eq!(
+            (backend.limit(), [2, 3, 7, 8].map(|n| backend.is_exceeded(n))),
+            (limit, exceeded),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn grub_in_both_of_its_folders() {
     for folder in ["EFI/BOOT", "grub"] {

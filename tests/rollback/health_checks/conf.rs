@@ -90,7 +90,7 @@ fn a_wrong_value_names_key_line_and_remedy() {
 #[test]
 fn the_ends_of_each_range_are_in_it() {
     for number in NUMBERS {
-        let (least, most) = (*number.range.start(), *number.range.end());
+        let (least, most) = (i64::from(*number.range.start()), i64::from(*number.range.end()));
         for (value, right) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
             let (_root, paths) = with(&format!("{}={value}\n", number.key));
             assert_eq!(RollbackConf::read(&paths).is_ok(), right, "{} {value}", number.key);
