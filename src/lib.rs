@@ -1,7 +1,7 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
 //! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon` · `status`, `rollback` ·
-//! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `image`, `slot` · `boot_files`, `disk`,
+//! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `device_tree`, `image`, `slot` · `boot_files`, `disk`,
 //! `progress` · `config`, `version` · `sys` · `error`.
 
 pub mod boot_files;
@@ -10,6 +10,7 @@ pub mod bootloader;
 pub mod cli;
 pub mod config;
 pub mod daemon;
+pub mod device_tree;
 pub mod disk;
 pub mod doctor;
 pub mod engine;

@@ -18,6 +18,7 @@ use std::path::Path;
 
 pub use locate::{balena, detect, detect_to_change, grub, uboot};
 pub use retire::{Keep, retire_others};
+pub(crate) use uboot::EXTRA_FILE;
 
 use envblock::Damage;
 

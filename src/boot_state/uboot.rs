@@ -17,7 +17,7 @@ use crate::sys::file::{self, Folder};
 pub(super) const FILE: &str = "resinOS_uEnv.txt";
 /// Other files may contain this in their names: U-Boot's FAT driver is known to create a second entry.
 const COUNT_FILE: &str = "bootcount.env";
-const EXTRA_FILE: &str = "extra_uEnv.txt";
+pub(crate) const EXTRA_FILE: &str = "extra_uEnv.txt";
 /// The variable with the largest count at which the selected root still boots.
 const LIMIT: &str = "os_bc_lim";
 /// Since balenaOS 2.85.9. It was 1 before, and U-Boot is not always updated.

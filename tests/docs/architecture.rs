@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["install", "update"],
     &["hooks"],
     &["flash", "engine", "state"],
-    &["boot_state", "bootloader", "image", "slot"],
+    &["boot_state", "bootloader", "device_tree", "image", "slot"],
     &["boot_files", "disk", "progress"],
     &["config", "version"],
     &["sys"],
