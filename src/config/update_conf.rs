@@ -33,6 +33,8 @@ pub enum DeviceTreeKey {
     FdtFileUnderscore,
     Fdtfile,
     Fdtofile,
+    /// The first part of `uboot_overlay_addr0` to `7`: overlays in the folder `overlays`.
+    UbootOverlayAddr,
     /// Of `extlinux/extlinux.conf`.
     Fdt,
     /// Of `config.txt`, as [`Dtoverlay`](Self::Dtoverlay).
@@ -41,12 +43,13 @@ pub enum DeviceTreeKey {
 }
 
 impl DeviceTreeKey {
-    pub const ALL: [DeviceTreeKey; 8] = [
+    pub const ALL: [DeviceTreeKey; 9] = [
         DeviceTreeKey::CustomFdtFile,
         DeviceTreeKey::OverlayFiles,
         DeviceTreeKey::FdtFileUnderscore,
         DeviceTreeKey::Fdtfile,
         DeviceTreeKey::Fdtofile,
+        DeviceTreeKey::UbootOverlayAddr,
         DeviceTreeKey::Fdt,
         DeviceTreeKey::DeviceTree,
         DeviceTreeKey::Dtoverlay,
@@ -60,6 +63,7 @@ impl DeviceTreeKey {
             DeviceTreeKey::FdtFileUnderscore => "fdt_file",
             DeviceTreeKey::Fdtfile => "fdtfile",
             DeviceTreeKey::Fdtofile => "fdtofile",
+            DeviceTreeKey::UbootOverlayAddr => "uboot_overlay_addr",
             DeviceTreeKey::Fdt => "FDT",
             DeviceTreeKey::DeviceTree => "device_tree",
             DeviceTreeKey::Dtoverlay => "dtoverlay",

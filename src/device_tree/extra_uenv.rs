@@ -1,24 +1,79 @@
-//! `extra_uEnv.txt`: U-Boot imports it into its environment.
+//! `extra_uEnv.txt`: U-Boot imports it into its environment, and the UEFI of Jetson Orin and Thor searches its text.
 
-use std::path::Path;
-
-use super::Key;
+use super::{Files, Found, Key};
 use crate::boot_state::EXTRA_FILE;
 use crate::boot_state::uenv::Uenv;
 use crate::boot_state::variables::Variables;
-use crate::sys::file::{self, Folder};
+
+/// The BeagleBone imports it before the other one.
+const OLDER_FILE: &str = "uEnv.txt";
 
 const KEYS: [Key; 5] =
     [Key::CustomFdtFile, Key::OverlayFiles, Key::FdtFileUnderscore, Key::Fdtfile, Key::Fdtofile];
 
-pub(super) fn names(boot: &Path) -> Vec<(Key, String)> {
-    let content = Folder::open_to_read(boot).and_then(|f| file::current_content(&f, EXTRA_FILE.as_ref()));
-    let content = content.ok().flatten().unwrap_or_default();
-    let mut read = Variables::default();
-    // What stands before the end of the import counts.
-    let _what_counts_of_it = read.import(&Uenv::parse(&content));
-    let value = |key: Key| read.get(key.as_str()).filter(|v| !v.is_empty());
-    KEYS.into_iter()
-        .filter_map(|key| Some((key, String::from_utf8_lossy(value(key)?).into_owned())))
-        .collect()
+/// The keys that the UEFI has, too.
+const SEARCHED: [Key; 2] = [Key::CustomFdtFile, Key::OverlayFiles];
+
+/// Overlays of the BeagleBone, by number.
+const ADDRESSES: std::ops::RangeInclusive<u8> = b'0'..=b'7';
+
+/// As much of a line as the UEFI keeps (`MAX_DTB_PATH_LEN` of the patch, in two-byte characters, with the zero at the end).
+const LONGEST_LINE: usize = 511;
+
+pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
+    for (file, sure) in [(OLDER_FILE, false), (EXTRA_FILE, true)] {
+        let content = files.read(file);
+        let mut read = Variables::default();
+        // What stands before the end of the import counts.
+        let _what_counts_of_it = read.import(&Uenv::parse(&content));
+        for key in KEYS {
+            let value = read.get(key.as_str()).unwrap_or_default();
+            say(key, &String::from_utf8_lossy(value), sure, found);
+        }
+        for number in ADDRESSES {
+            let name = format!("{}{}", Key::UbootOverlayAddr, char::from(number));
+            let value = String::from_utf8_lossy(read.get(&name).unwrap_or_default()).into_owned();
+            // Others are in the release's own folder of firmware.
+            if !value.is_empty() && !value.contains('/') {
+                found(Found { key: Key::UbootOverlayAddr, name: format!("overlays/{value}"), sure });
+            }
+        }
+        if file == EXTRA_FILE {
+            let text = text(&content);
+            for key in SEARCHED {
+                // On a board with U-Boot it may be a comment.
+                say(key, searched(&text, key.as_str()).unwrap_or_default().trim(), false, found);
+            }
+        }
+    }
+}
+
+fn say(key: Key, value: &str, sure: bool, found: &mut dyn FnMut(Found)) {
+    let list = key == Key::OverlayFiles;
+    let names =
+        value.split(|c: char| list && (c == ',' || c.is_whitespace())).filter(|name| !name.is_empty());
+    for name in names {
+        found(Found { key, name: name.to_owned(), sure });
+    }
+}
+
+/// Either character set of the UEFI (EDK2, `FileHandleReturnLine`).
+fn text(content: &[u8]) -> String {
+    match content.strip_prefix(b"\xff\xfe") {
+        None => String::from_utf8_lossy(content).into_owned(),
+        Some(wide) => {
+            let units = wide.as_chunks().0.iter().map(|pair| u16::from_le_bytes(*pair));
+            char::decode_utf16(units).map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+        }
+    }
+}
+
+/// The rest of the last line with `key=` in it, also in a comment or in another name (balena-jetson-orin, `ProcessExtrauEnv`). The UEFI
+/// leaves out carriage returns.
+fn searched(text: &str, key: &str) -> Option<String> {
+    text.split('\n').rev().find_map(|line| {
+        let line = line.chars().filter(|c| *c != '\r').take_while(|c| *c != '\0').take(LONGEST_LINE);
+        let line: String = line.collect();
+        line.split_once(&format!("{key}=")).map(|(_, value)| value.to_owned())
+    })
 }

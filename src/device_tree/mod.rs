@@ -2,14 +2,18 @@
 //!
 //! An update makes a new boot folder with the release's files. The settings stay, so that what they name has to stay, too.
 
+mod config_txt;
+mod extlinux;
 mod extra_uenv;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 pub use crate::config::update_conf::{DeviceTreeKey as Key, DeviceTreePlace as Place};
 
 use crate::config::paths::Paths;
 use crate::config::update_conf::{UpdateConf, plain_path};
+use crate::sys::file::{self, Folder};
 
 /// A file that a setting names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +37,12 @@ pub struct Refused {
 pub struct Wanted {
     pub named: Vec<Named>,
     pub refused: Vec<Refused>,
+    /// Files of settings that cannot be read, each with the reason.
+    pub unread: Vec<String>,
     /// The board's other files of the boot folder.
     pub others: Vec<PathBuf>,
     /// Whether the bootloader does not boot without a file that counts.
     pub required: bool,
-}
-
-impl Wanted {
-    /// Whether the device does not boot without this file.
-    #[must_use]
-    pub fn is_required(&self, named: &Named) -> bool {
-        self.required && named.counts
-    }
 }
 
 impl Named {
@@ -73,41 +71,120 @@ pub fn running_boot(paths: &Paths) -> PathBuf {
     paths.active().join("current/boot")
 }
 
-/// What the owner's settings on the boot partition name, as the board's bootloader reads them. A file that cannot be read names nothing.
+/// What the owner's settings on the boot partition name, as the board's bootloader reads them.
 #[must_use]
 pub fn wanted(paths: &Paths) -> Wanted {
     let conf = UpdateConf::read(paths).unwrap_or_else(|e| {
         tracing::warn!("{}; every key of the file has its default", e.message());
         UpdateConf::default()
     });
-    let mut wanted = Wanted {
-        named: Vec::new(),
-        refused: Vec::new(),
-        others: conf.carry_boot.clone(),
-        required: conf.device_tree_required,
-    };
-    for (key, name) in extra_uenv::names(&paths.plain_boot()) {
-        wanted.add(key, &name, &conf);
+    let boot = paths.plain_boot();
+    let wanted = Wanted::of_files(&conf, &mut |path| content(&boot, path));
+    for unread in &wanted.unread {
+        tracing::warn!("{unread}; what it names is not known");
     }
     wanted
 }
 
+fn content(boot: &Path, path: &str) -> io::Result<Option<Vec<u8>>> {
+    let path = boot.join(path);
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    match Folder::open_to_read(folder) {
+        Ok(folder) => file::current_content(&folder, name),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Files of the boot partition, by plain path.
+struct Files<'r> {
+    read: &'r mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>,
+    unread: Vec<String>,
+}
+
+impl Files<'_> {
+    /// Nothing for a file that is not there.
+    fn read(&mut self, path: &str) -> Vec<u8> {
+        match (self.read)(path) {
+            Ok(content) => content.unwrap_or_default(),
+            Err(e) => {
+                let unread = format!("cannot read {path} on the boot partition: {e}");
+                if !self.unread.contains(&unread) {
+                    self.unread.push(unread);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn has(&mut self, path: &str) -> bool {
+        !matches!((self.read)(path), Ok(None))
+    }
+}
+
 impl Wanted {
-    fn add(&mut self, key: Key, name: &str, conf: &UpdateConf) {
-        let counts = conf.device_tree_keys.contains(&key);
+    /// The same, for files from anywhere: `read` has the content of each that is there.
+    pub fn of_files(conf: &UpdateConf, read: &mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>) -> Wanted {
+        let mut files = Files { read, unread: Vec::new() };
+        let mut wanted = Wanted {
+            named: Vec::new(),
+            refused: Vec::new(),
+            unread: Vec::new(),
+            others: conf.carry_boot.clone(),
+            required: conf.device_tree_required,
+        };
+        extra_uenv::read(&mut files, &mut |found| wanted.add(found, conf));
+        extlinux::read(&mut files, &mut |found| wanted.add(found, conf));
+        config_txt::read(&mut files, &mut |found| wanted.add(found, conf));
+        wanted.unread = files.unread;
+        wanted
+    }
+
+    /// Whether the device does not boot without this file.
+    #[must_use]
+    pub fn is_required(&self, named: &Named) -> bool {
+        self.required && named.counts
+    }
+
+    fn add(&mut self, found: Found, conf: &UpdateConf) {
+        let counts = found.sure && conf.device_tree_keys.contains(&found.key);
+        let name = found.name.as_str();
+        let place = match (found.key, name.starts_with('/')) {
+            (Key::DeviceTree | Key::Dtoverlay, _) => Place::Boot,
+            // For U-Boot it begins at the top of the partition, where a root has nothing of ours but its folder `boot`.
+            (Key::Fdt, true) if !name.starts_with("/boot/") => Place::Boot,
+            _ => conf.device_tree_place,
+        };
+        let name = match found.key {
+            Key::Fdt | Key::DeviceTree | Key::Dtoverlay => name.strip_prefix('/').unwrap_or(name),
+            // UEFI looks for them from the top of the root, with either separator.
+            Key::OverlayFiles => {
+                ["/boot/", "\\boot\\"].iter().find_map(|top| name.strip_prefix(top)).unwrap_or(name)
+            }
+            _ => name,
+        };
+        let from_top = matches!(found.key, Key::OverlayFiles | Key::Fdtofile | Key::Fdt);
+        let name =
+            if from_top && place != Place::Boot { name.strip_prefix("boot/").unwrap_or(name) } else { name };
         let Some(path) = plain_path(name) else {
-            let refused = Refused { name: name.to_owned(), key };
-            if !self.refused.contains(&refused) {
+            let refused = Refused { name: found.name, key: found.key };
+            // A comment is no name.
+            if found.sure && !self.refused.contains(&refused) {
                 self.refused.push(refused);
             }
             return;
         };
-        let place = match key {
-            Key::DeviceTree | Key::Dtoverlay => Place::Boot,
-            _ => conf.device_tree_place,
-        };
-        if !self.named.iter().any(|n| n.path == path && n.key == key) {
-            self.named.push(Named { path, key, counts, place });
+        match self.named.iter_mut().find(|n| n.path == path && n.key == found.key && n.place == place) {
+            Some(named) => named.counts |= counts,
+            None => self.named.push(Named { path, key: found.key, counts, place }),
         }
     }
+}
+
+/// A name, as a reader finds it.
+struct Found {
+    key: Key,
+    name: String,
+    /// Whether the bootloader that has this key is sure to take this name.
+    sure: bool,
 }
