@@ -77,8 +77,8 @@ fn say(fdt: &str, sure: bool, found: &mut dyn FnMut(Found)) {
     }
     let name = match (fdt.starts_with('/'), fdt.strip_prefix("../")) {
         (true, _) => fdt.to_owned(),
-        (false, Some(above)) => above.to_owned(),
-        (false, None) => format!("extlinux/{fdt}"),
+        (false, Some(above)) if !above.starts_with("../") => above.to_owned(),
+        (false, _) => format!("extlinux/{fdt}"),
     };
     found(Found { key: Key::Fdt, name, sure });
 }

@@ -13,6 +13,7 @@ mod kit {
     pub mod tree;
 }
 
+mod device_tree;
 mod fat;
 mod fatrw;
 mod files;
