@@ -5,6 +5,7 @@
 mod config_txt;
 mod extlinux;
 mod extra_uenv;
+pub mod pins;
 
 use std::io;
 use std::path::{Path, PathBuf};

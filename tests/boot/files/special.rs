@@ -6,7 +6,7 @@ use copal::boot_state::envblock::EnvBlock;
 use copal::hooks::builtin::bootfiles::{self, Purpose};
 use copal::sys::crash_point;
 
-use super::support::Device;
+use super::support::{Device, md5sum_is_content};
 use crate::kit::files::tree;
 
 const LOGO: (&str, &str) = ("splash/balena-logo.png", "new logo");
@@ -159,4 +159,54 @@ fn any_other_name_means_the_boot_partition_that_is_not_encrypted() {
         device.update().unwrap();
         assert_eq!(device.see(), tree(&[("zImage", "new")]));
     }
+}
+
+const KEEP: (&str, &str) = ("copal/keep", "# mine\noverlays/OWN.dtbo\nnone.dtbo\nzImage\n../x\n");
+
+#[test]
+fn a_pinned_file_outlives_update_and_rollback() {
+    let owner = [("overlays/own.dtbo", "the owner's"), ("overlays/b.dtbo", "old b"), ("zImage", "old"), KEEP];
+    let device = Device::new(&owner, &[]);
+    let new =
+        [("overlays/own.dtbo", "new"), ("overlays/b.dtbo", "new b"), ("none.dtbo", "new"), ("zImage", "new")];
+    let old = [("overlays/own.dtbo", "old"), ("overlays/b.dtbo", "old b"), ("zImage", "old")];
+    for (release, update, b, kernel) in [(&new[..], true, "new b", "new"), (&old, false, "old b", "old")] {
+        device.release(release);
+        for _ in 0..2 {
+            device.hook("1-bootfiles", update).unwrap();
+            let wanted = [
+                KEEP,
+                ("copal/", ""),
+                ("overlays/", ""),
+                ("overlays/own.dtbo", "the owner's"),
+                ("overlays/b.dtbo", b),
+                // A pin protects what is there, and hides nothing of a release.
+                ("none.dtbo", "new"),
+                // A pin on a kernel does not count.
+                ("zImage", kernel),
+            ];
+            assert_eq!(device.see(), tree(&wanted));
+        }
+        // The owner changes the list at any time.
+        std::fs::write(device.boot().join(KEEP.0), format!("{}other\n", KEEP.1)).unwrap();
+        assert!(md5sum_is_content(&device.boot()));
+        std::fs::write(device.boot().join(KEEP.0), KEEP.1).unwrap();
+    }
+    std::fs::remove_file(device.boot().join(KEEP.0)).unwrap();
+    device.undo().unwrap();
+    assert_eq!(
+        device.see()["overlays/own.dtbo"],
+        tree(&old)["overlays/own.dtbo"],
+        "without a pin the release's"
+    );
+}
+
+#[test]
+fn with_secure_boot_there_are_no_pins() {
+    let device = Device::encrypted(
+        &[("own.bin", "the owner's"), ("copal/keep", "own.bin\n")],
+        &[("own.bin", "signed")],
+    );
+    device.update().unwrap();
+    assert_eq!(device.see()["own.bin"], tree(&[("own.bin", "signed")])["own.bin"]);
 }

@@ -12,9 +12,10 @@ use std::path::Path;
 use md5::{Digest as _, Md5};
 
 use super::release::is_passing;
+use crate::device_tree::pins;
 use crate::sys::file::{FileKind, Folder};
 
-/// The owner changes it, in any folder.
+/// The owner changes it, in any folder, and the [pins](crate::device_tree::pins).
 const LEFT_OUT: &str = "config.json";
 
 const STEP: usize = 64 << 10;
@@ -41,8 +42,8 @@ pub(super) fn of_file(file: &File) -> io::Result<String> {
     Ok(text)
 }
 
-/// The fingerprint of every regular file below `root` on its file system, except the fingerprint `name`, `config.json`, and temporary
-/// files.
+/// The fingerprint of every regular file below `root` on its file system, except the fingerprint `name`, `config.json`, the
+/// pins, and temporary files.
 pub(super) fn text(root: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
     let mut found = Vec::new();
     walk(root, Path::new(""), name, 0, &mut found)?;
@@ -76,7 +77,7 @@ fn walk(
                     walk(&inner, &path, own, depth + 1, found)?;
                 }
             }
-            Some(FileKind::File) if !is_left_out(folder, name, own) => {
+            Some(FileKind::File) if !is_left_out(folder, name, own) && path != Path::new(pins::FILE) => {
                 found.push((path.as_os_str().as_bytes().to_vec(), of_file(&folder.open_file(name)?)?));
             }
             _ => {}

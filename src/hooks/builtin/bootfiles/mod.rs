@@ -24,6 +24,7 @@ pub use run::Deployed;
 use super::Context;
 use crate::boot_files::Destination;
 use crate::config::paths::Paths;
+use crate::device_tree::pins::Pins;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::slot::{Root, Roots, Slot};
@@ -122,7 +123,9 @@ fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
 pub fn deploy(request: &Request) -> Result<Deployed> {
     mounted(request)?;
     let release = release::list(&request.source)?;
-    let choice = rules::choose(release, &request.board, request.encrypted);
+    // With secure boot the release alone says what is on the boot partition.
+    let pins = if request.encrypted { Pins::default() } else { Pins::read_aloud(&request.paths) };
+    let choice = rules::choose(release, &request.board, &pins.paths, request.encrypted);
     let dest = Destination::open_beside(&request.target, &request.paths.plain_boot())
         .map_err(|e| e.with_hint("check the kernel log for errors of the boot partition"))?;
     run::sweep(&dest, &choice)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::fingerprint;
 use super::release;
-use super::rules::{self, Candidate, Choice, When};
+use super::rules::{self, Candidate, Choice, OLD_LOGO, When};
 use super::{Purpose, Request};
 use crate::boot_files::{Destination, Walk, failed, refused_by_fat};
 use crate::boot_state::envblock::{EnvBlock, ROOT};
@@ -16,8 +16,6 @@ use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
 use crate::sys::file::{Content, FileKind, Folder, FolderEntry, Listing};
 
-/// The logo's name before 2018. Owners have replaced that file.
-const OLD_LOGO: &str = "splash/resin-logo.png";
 const CONFIG_JSON: &str = "config.json";
 /// GRUB and U-Boot find their root and count attempts by these keys; images without rollbacks lack them.
 const SELECTION: [&str; 2] = ["resin_root_part=", "upgrade_available="];
@@ -98,11 +96,14 @@ impl Maker<'_> {
         let there = self.look(&wanted.to)?;
         let deploy = match wanted.when {
             When::Always => true,
-            When::Missing => there.is_none(),
+            When::Missing | When::Pinned => there.is_none(),
             When::NoSelection => !there.as_ref().is_some_and(|t| self.selects(t, wanted)),
             When::Logo => return self.add_logo(wanted),
             When::ConfigJson => return self.add_development_mode(there.as_ref()),
         };
+        if !deploy && wanted.when == When::Pinned {
+            tracing::info!("keeping /{}, which is pinned", wanted.to.display());
+        }
         if !deploy {
             tracing::debug!("/{} exists; keeping it", wanted.to.display());
             return Ok(());

@@ -26,6 +26,8 @@ const SKIPPED: &[&str] = &[
 const NEEDED: &[&str] = &["extra_uenv.txt", "efi/boot/grub_extraenv", "grub/grub_extraenv"];
 
 const LOGO: &str = "splash/balena-logo.png";
+/// The logo's name before 2018. Owners have replaced that file.
+pub(super) const OLD_LOGO: &str = "splash/resin-logo.png";
 
 /// GRUB's configuration; on encrypted disks another file takes this name.
 const GRUB: &str = "grub.cfg";
@@ -51,6 +53,8 @@ impl Default for Board {
 pub(super) enum When {
     Always,
     Missing,
+    /// Only if missing: the owner has pinned it.
+    Pinned,
     /// Only if no file selects a root: boot files must not change the selection.
     NoSelection,
     Logo,
@@ -72,15 +76,16 @@ pub(super) struct Choice {
     pub(super) problems: Vec<Error>,
 }
 
-/// `encrypted`: of two variants of a file, the one for secure boot gets the name.
-pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Choice {
+/// `pinned`: files of the boot partition that the owner keeps. `encrypted`: of two variants of a file, the one for secure boot gets the name.
+pub(super) fn choose(release: Vec<Listed>, board: &Board, pinned: &[PathBuf], encrypted: bool) -> Choice {
     let release: Vec<Listed> = release.into_iter().filter(|f| !board.passed_over.contains(&f.path)).collect();
     let variants = Variants::of(&release, encrypted);
-    let skip: BTreeSet<String> = board.skip.iter().map(|p| lower(p)).collect();
+    let lowered = |paths: &[PathBuf]| paths.iter().map(|p| lower(p)).collect();
+    let (skip, pinned) = (lowered(&board.skip), lowered(pinned));
     let mut choice = Choice::default();
     for file in release {
         let Some(to) = variants.name_of(&file.path, &mut choice.problems) else { continue };
-        if let Some(when) = when(&to, board, &skip) {
+        if let Some(when) = when(&to, board, &skip, &pinned) {
             choice.wanted.push(Candidate { from: file.path, to, size: file.size, when });
         }
     }
@@ -89,14 +94,16 @@ pub(super) fn choose(release: Vec<Listed>, board: &Board, encrypted: bool) -> Ch
     choice
 }
 
-fn when(path: &Path, board: &Board, skip: &BTreeSet<String>) -> Option<When> {
+fn when(path: &Path, board: &Board, skip: &BTreeSet<String>, pinned: &BTreeSet<String>) -> Option<When> {
     let name = lower(path);
     match name.as_str() {
         _ if path == Path::new(&board.fingerprint) => None,
+        LOGO if pinned.contains(LOGO) || pinned.contains(OLD_LOGO) => None,
         LOGO => Some(When::Logo),
         "config.json" => Some(When::ConfigJson),
         n if NEEDED.contains(&n) => Some(When::Missing),
         n if SKIPPED.contains(&n) || skip.contains(n) => None,
+        n if pinned.contains(n) => Some(When::Pinned),
         // GRUB's environment, in any folder, and U-Boot's. The environment of an image selects root A.
         "resinos_uenv.txt" => Some(When::NoSelection),
         n if n.rsplit('/').next() == Some("grubenv") => Some(When::NoSelection),
@@ -214,7 +221,7 @@ mod tests {
 
     fn chosen(paths: &[&str], board: &Board, encrypted: bool) -> (Vec<(String, String, When)>, usize) {
         let listed = |p: &&str| Listed { path: PathBuf::from(p), size: 1 };
-        let choice = choose(paths.iter().map(listed).collect(), board, encrypted);
+        let choice = choose(paths.iter().map(listed).collect(), board, &[], encrypted);
         let text = |p: &Path| p.to_str().unwrap().to_owned();
         (choice.wanted.iter().map(|w| (text(&w.from), text(&w.to), w.when)).collect(), choice.problems.len())
     }
@@ -260,6 +267,17 @@ mod tests {
         let wanted = chosen(&paths, &board, false).0;
         let names: Vec<_> = wanted.iter().map(|w| (w.1.as_str(), w.2)).collect();
         assert_eq!(names, [("extra_uEnv.txt", When::Missing), ("dtb", When::Always)]);
+    }
+
+    #[test]
+    fn a_pinned_file_is_deployed_only_where_it_is_missing() {
+        let paths = ["A.dtb", "overlays/x.dtbo", "x.dtbo", "splash/balena-logo.png", "config.txt"];
+        let listed = paths.iter().map(|p| Listed { path: PathBuf::from(p), size: 1 }).collect();
+        let pinned = ["a.dtb", "overlays/x.dtbo", OLD_LOGO, "config.txt"].map(PathBuf::from);
+        let choice = choose(listed, &Board::default(), &pinned, false);
+        let wanted: Vec<_> = choice.wanted.iter().map(|w| (w.to.to_str().unwrap(), w.when)).collect();
+        let expected = [("A.dtb", When::Pinned), ("overlays/x.dtbo", When::Pinned), ("x.dtbo", When::Always)];
+        assert_eq!(wanted, expected);
     }
 
     const EFI: [&str; 7] = [
