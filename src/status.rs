@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::boot_state::{self, Backend, BootState, Named};
 use crate::config::paths::Paths;
+use crate::device_tree::{self, Tree, Wanted};
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hooks::{self, RunningHook};
@@ -31,6 +32,8 @@ pub struct Status {
     pub boot: Option<Boot>,
     /// The slots whose root is mounted.
     pub slots: Vec<SlotStatus>,
+    /// Device trees and overlays that the owner's settings name; only after [`with_device_trees`](Self::with_device_trees).
+    pub device_trees: Vec<Tree>,
     /// Whether a breadcrumb keeps the supervisor from rebooting the device.
     pub breadcrumb: Option<bool>,
     /// The result of earlier updates.
@@ -56,6 +59,18 @@ pub struct Status {
 }
 
 impl Status {
+    /// Apart, since it reads each of the files to its end: the service reads the status often.
+    #[must_use]
+    pub(crate) fn with_device_trees(mut self, paths: &Paths) -> Status {
+        let wanted = Wanted::read(paths);
+        if hostapp::needs_root(&paths.active()) && wanted.named.iter().any(device_tree::Named::is_in_root) {
+            self.needs_root.push("device_trees");
+        } else {
+            self.device_trees = wanted.trees(paths);
+        }
+        self
+    }
+
     #[must_use]
     pub(crate) fn is_for_root(&self, key: &str) -> bool {
         self.needs_root.contains(&key)
@@ -180,6 +195,7 @@ pub fn read(paths: &Paths) -> Status {
         next,
         boot,
         slots,
+        device_trees: Vec::new(),
         breadcrumb: problems.keep(files::any_breadcrumb(paths)),
         flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
         bootfiles: record.map(|r| r.owner),

@@ -3,6 +3,8 @@
 //! `[all]` ends every filter, and below `[none]` nothing is applied. Which of the other filters apply, by model, serial number, monitor or
 //! pin, only the firmware knows: names below them are wanted, and not sure.
 
+use std::collections::HashSet;
+
 use super::{Files, Found, Key};
 use crate::config::update_conf::plain_path;
 
@@ -119,13 +121,11 @@ impl Config {
         };
         let folder = if shared(files) { below.clone() } else { format!("{os}{below}") };
         let map = plain_path(&format!("{folder}{MAP}")).map(|path| files.read(&path.to_string_lossy()));
+        let mapped = nodes(map.as_deref().unwrap_or_default());
         for (value, sure) in &self.overlays {
             // Parameters follow.
             let name = value.split([',', ':']).next().unwrap_or_default();
-            // Name of a node, after the token that begins one.
-            let node = [b"\x01", name.as_bytes(), b"\0"].concat();
-            let mapped = map.as_ref().is_some_and(|map| map.windows(node.len()).any(|bytes| bytes == node));
-            if name.is_empty() || mapped {
+            if name.is_empty() || mapped.contains(name.as_bytes()) {
                 continue;
             }
             let name =
@@ -133,4 +133,9 @@ impl Config {
             found(Found { key: Key::Dtoverlay, name, sure: *sure && os_sure && below_sure });
         }
     }
+}
+
+/// The names of nodes in a tree: each after the token that begins one, three zero bytes and a one, up to a zero byte.
+fn nodes(tree: &[u8]) -> HashSet<&[u8]> {
+    tree.split(|byte| *byte == 0).filter_map(|part| part.strip_prefix(b"\x01")).collect()
 }

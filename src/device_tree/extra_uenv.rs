@@ -26,13 +26,17 @@ pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
         let mut read = Variables::default();
         // What stands before the end of the import counts.
         let _what_counts_of_it = read.import(&Uenv::parse(&content));
+        // With the carriage return of a line, and blanks in front: with them U-Boot looks for another file.
+        let value = |name: &str| {
+            let (_, value) = read.iter().filter(|(n, _)| *n == name.as_bytes()).last()?;
+            Some(String::from_utf8_lossy(value).trim_end_matches([' ', '\t']).to_owned())
+        };
         for key in KEYS {
-            let value = read.get(key.as_str()).unwrap_or_default();
-            say(key, &String::from_utf8_lossy(value), sure, found);
+            say(key, &value(key.as_str()).unwrap_or_default(), sure, found);
         }
         for number in ADDRESSES {
             let name = format!("{}{}", Key::UbootOverlayAddr, char::from(number));
-            let value = String::from_utf8_lossy(read.get(&name).unwrap_or_default()).into_owned();
+            let value = value(&name).unwrap_or_default();
             // Others are in the release's own folder of firmware.
             if !value.is_empty() && !value.contains('/') {
                 found(Found { key: Key::UbootOverlayAddr, name: format!("overlays/{value}"), sure });
@@ -50,8 +54,7 @@ pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
 
 fn say(key: Key, value: &str, sure: bool, found: &mut dyn FnMut(Found)) {
     let list = key == Key::OverlayFiles;
-    let names =
-        value.split(|c: char| list && (c == ',' || c.is_whitespace())).filter(|name| !name.is_empty());
+    let names = value.split(|c: char| list && matches!(c, ',' | ' ' | '\t')).filter(|name| !name.is_empty());
     for name in names {
         found(Found { key, name: name.to_owned(), sure });
     }

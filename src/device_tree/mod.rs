@@ -6,11 +6,14 @@ mod config_txt;
 mod extlinux;
 mod extra_uenv;
 pub mod pins;
+mod report;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use crate::config::update_conf::{DeviceTreeKey as Key, DeviceTreePlace as Place};
+
+pub(crate) use report::{Origin, Tree, content, of_release};
 
 use crate::config::paths::Paths;
 use crate::config::update_conf::{UpdateConf, plain_path};
@@ -72,22 +75,17 @@ pub fn running_boot(paths: &Paths) -> PathBuf {
     paths.active().join("current/boot")
 }
 
-/// What the owner's settings on the boot partition name, as the board's bootloader reads them.
+/// What the owner's settings on the boot partition name, as the board's bootloader reads them. Warns of what cannot be read.
 #[must_use]
 pub fn wanted(paths: &Paths) -> Wanted {
-    let conf = UpdateConf::read(paths).unwrap_or_else(|e| {
-        tracing::warn!("{}; every key of the file has its default", e.message());
-        UpdateConf::default()
-    });
-    let boot = paths.plain_boot();
-    let wanted = Wanted::of_files(&conf, &mut |path| content(&boot, path));
+    let wanted = Wanted::read(paths);
     for unread in &wanted.unread {
-        tracing::warn!("{unread}; what it names is not known");
+        tracing::warn!("{unread}");
     }
     wanted
 }
 
-fn content(boot: &Path, path: &str) -> io::Result<Option<Vec<u8>>> {
+fn setting(boot: &Path, path: &str) -> io::Result<Option<Vec<u8>>> {
     let path = boot.join(path);
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     match Folder::open_to_read(folder) {
@@ -96,6 +94,9 @@ fn content(boot: &Path, path: &str) -> io::Result<Option<Vec<u8>>> {
         Err(e) => Err(e),
     }
 }
+
+/// No device has a tenth of it.
+const MOST_NAMES: usize = 512;
 
 /// Files of the boot partition, by plain path.
 struct Files<'r> {
@@ -109,7 +110,8 @@ impl Files<'_> {
         match (self.read)(path) {
             Ok(content) => content.unwrap_or_default(),
             Err(e) => {
-                let unread = format!("cannot read {path} on the boot partition: {e}");
+                let unread =
+                    format!("cannot read {path} on the boot partition, and what it names is not known: {e}");
                 if !self.unread.contains(&unread) {
                     self.unread.push(unread);
                 }
@@ -124,6 +126,22 @@ impl Files<'_> {
 }
 
 impl Wanted {
+    /// As [`wanted`], without warnings.
+    #[must_use]
+    pub(crate) fn read(paths: &Paths) -> Wanted {
+        let (conf, wrong) = match UpdateConf::read(paths) {
+            Ok(conf) => (conf, None),
+            Err(e) => (
+                UpdateConf::default(),
+                Some(format!("{}; every key of the file has its default", e.message())),
+            ),
+        };
+        let boot = paths.plain_boot();
+        let mut wanted = Wanted::of_files(&conf, &mut |path| setting(&boot, path));
+        wanted.unread.extend(wrong);
+        wanted
+    }
+
     /// The same, for files from anywhere: `read` has the content of each that is there.
     pub fn of_files(conf: &UpdateConf, read: &mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>) -> Wanted {
         let mut files = Files { read, unread: Vec::new() };
@@ -137,7 +155,7 @@ impl Wanted {
         extra_uenv::read(&mut files, &mut |found| wanted.add(found, conf));
         extlinux::read(&mut files, &mut |found| wanted.add(found, conf));
         config_txt::read(&mut files, &mut |found| wanted.add(found, conf));
-        wanted.unread = files.unread;
+        wanted.unread.extend(files.unread);
         wanted
     }
 
@@ -148,6 +166,14 @@ impl Wanted {
     }
 
     fn add(&mut self, found: Found, conf: &UpdateConf) {
+        if self.named.len() + self.refused.len() >= MOST_NAMES {
+            let text =
+                format!("the settings name more than {MOST_NAMES} files, and the others are not known");
+            if !self.unread.contains(&text) {
+                self.unread.push(text);
+            }
+            return;
+        }
         let counts = found.sure && conf.device_tree_keys.contains(&found.key);
         let name = found.name.as_str();
         let place = match (found.key, name.starts_with('/')) {

@@ -1,6 +1,7 @@
 //! What would stop a flash, an update or a rollback. Nothing is written, not even to test a file system.
 
 mod boot;
+mod device_tree;
 mod engine;
 mod flash;
 mod slots;
@@ -77,6 +78,7 @@ const CHECKS: &[Check] = &[
     Check { name: "slots", look: slots::look },
     Check { name: "boot-state", look: boot::state },
     Check { name: "boot-partition", look: boot::partition },
+    Check { name: "device-tree", look: device_tree::look },
     Check { name: "engine", look: engine::look },
     Check { name: "space", look: space::look },
     Check { name: "cleanup", look: system::cleanup },

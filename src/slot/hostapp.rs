@@ -36,10 +36,14 @@ pub fn counter(root: &Path) -> Option<u64> {
     read_text(&root.join("counter"), LARGEST).ok()?.trim().parse().ok()
 }
 
+/// A file of the release, in its layers. Volumes, such as the boot folder, are none of them.
+pub(crate) fn release_file(root: &Path, path: &Path) -> Option<PathBuf> {
+    find(&layers(root, &container(root)?)?, path)
+}
+
 #[must_use]
 pub fn os_release(root: &Path) -> Option<OsRelease> {
-    let layers = layers(root, &container(root)?)?;
-    let file = find(&layers, Path::new("etc/os-release"))?;
+    let file = release_file(root, Path::new("etc/os-release"))?;
     Some(OsRelease::parse(&read_text(&file, LARGEST).ok()?))
 }
 

@@ -262,10 +262,12 @@ fn every_key_is_documented() {
         .lines()
         .filter_map(|l| Some(l.strip_prefix("| `")?.split('`').next().unwrap().to_owned()))
         .collect();
-    let (_, out, _) = copal(&device(), &["status", "--json", "--history"]);
+    let mut t = device();
+    t.file("/mnt/boot/extra_uEnv.txt", "fdtfile=mine.dtb\n");
+    let (_, out, _) = copal(&t, &["status", "--json", "--history"]);
     let s = serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()["status"].clone();
     let mut used = BTreeSet::new();
-    for object in [&s, &s["boot"], &s["slots"][0]] {
+    for object in [&s, &s["boot"], &s["slots"][0], &s["device_trees"][0]] {
         used.extend(object.as_object().unwrap().keys().cloned());
     }
     used.extend(copal::doctor::names().into_iter().map(str::to_owned));
@@ -318,6 +320,95 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&Tree::new(), "slots", "problem", "no ext4 file system is mounted there");
 }
 
+const ROOT_BOOT: &str = "/mnt/sysroot/active/balena/volumes/v/_data";
+const RELEASE_BOOT: &str = "/mnt/sysroot/active/balena/overlay2/top/diff/boot";
+
+/// A device with trees of the owner and of the release.
+fn with_trees(conf: &str) -> Tree {
+    let mut t = device();
+    t.file("/etc/copal/update.conf", conf);
+    t.file(
+        "/mnt/boot/extra_uEnv.txt",
+        "custom_fdt_file=mine.dtb\noverlay_files=changed.dtbo,theirs.dtbo\nfdtfile=gone.dtb\nfdt_file=../x.dtb\n",
+    );
+    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "abc");
+    t.file(&format!("{ROOT_BOOT}/changed.dtbo"), "own").file(&format!("{RELEASE_BOOT}/changed.dtbo"), "old");
+    t.file(&format!("{ROOT_BOOT}/theirs.dtbo"), "same").file(&format!("{RELEASE_BOOT}/theirs.dtbo"), "same");
+    t.file("/mnt/boot/gone.dtb", "on the wrong partition");
+    t
+}
+
+#[test]
+fn device_trees_are_shown_with_size_digest_and_origin() {
+    let t = with_trees("DEVICE_TREE_KEYS='custom_fdt_file overlay_files'\n");
+    let before = snapshot(&t);
+    let s = status(&t);
+    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let seen: Vec<_> = s["device_trees"].as_array().unwrap().iter().collect();
+    let of = |n: usize, key: &str| seen[n][key].clone();
+    let names: Vec<_> = (0..seen.len()).map(|n| (of(n, "key"), of(n, "name"), of(n, "origin"))).collect();
+    let expected = [
+        ("custom_fdt_file", "mine.dtb", "owner"),
+        ("overlay_files", "changed.dtbo", "owner"),
+        ("overlay_files", "theirs.dtbo", "release"),
+        ("fdtfile", "gone.dtb", "missing"),
+    ];
+    assert_eq!(names, expected.map(|(k, n, o)| (k.into(), n.into(), o.into())), "{s}");
+    assert_eq!((of(0, "size"), of(0, "sha256")), (3.into(), abc.into()));
+    assert!(of(0, "file").as_str().unwrap().ends_with("/mnt/sysroot/active/current/boot/mine.dtb"), "{s}");
+    assert_eq!(
+        (of(0, "counts"), of(3, "counts"), of(3, "required")),
+        (true.into(), false.into(), false.into())
+    );
+    assert_eq!((of(3, "size"), of(3, "sha256"), of(3, "file")), (Value::Null, Value::Null, Value::Null));
+    let (_, out, _) = copal(&t, &["status"]);
+    assert!(
+        out.contains(&format!("tree     custom_fdt_file mine.dtb: of the owner, 3 bytes, SHA-256 {abc}\n")),
+        "{out}"
+    );
+    assert!(out.contains("tree     fdtfile gone.dtb: missing\n"), "{out}");
+
+    // Where the bootloader looks there, the file is found on the boot partition.
+    fs::write(t.paths().at("/etc/copal/update.conf"), "DEVICE_TREE_PLACE=boot-first\n").unwrap();
+    let s = status(&t);
+    assert_eq!(s["device_trees"][3]["origin"], "boot-partition", "{s}");
+    fs::write(t.paths().at("/etc/copal/update.conf"), "").unwrap();
+    assert_eq!(snapshot(&t).len(), before.len(), "nothing may be added");
+    assert_eq!(status(&device())["device_trees"], serde_json::json!([]));
+}
+
+#[test]
+fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
+    let t = with_trees("");
+    finds(&t, "device-tree", "ok", "custom_fdt_file names mine.dtb: it is ");
+    finds(&t, "device-tree", "warning", "fdtfile names gone.dtb, which is not in ");
+    finds(&t, "device-tree", "warning", "/mnt/boot/gone.dtb is not where this bootloader looks");
+    finds(&t, "device-tree", "warning", "fdt_file names \"../x.dtb\": that is no plain path");
+    let mut t = device();
+    t.file("/mnt/boot/extra_uEnv.txt", "fdtfile=a.dtb\r\n");
+    finds(&t, "device-tree", "warning", "fdtfile names \"a.dtb\\r\", with the carriage return of its line");
+
+    let t = with_trees("DEVICE_TREE_KEYS=fdtfile\nDEVICE_TREE_REQUIRED=1\n");
+    finds(&t, "device-tree", "problem", "fdtfile names gone.dtb");
+    let (code, out, _) = copal(&t, &["doctor"]);
+    assert!(code == 1 && out.contains("[device-tree-missing]"), "{out}");
+    // There it is found.
+    let t = with_trees("DEVICE_TREE_KEYS=fdtfile\nDEVICE_TREE_REQUIRED=1\nDEVICE_TREE_PLACE=boot\n");
+    finds(&t, "device-tree", "ok", "fdtfile names gone.dtb: it is ");
+    // What another setting names refuses nothing.
+    let t = with_trees("DEVICE_TREE_KEYS=custom_fdt_file\nDEVICE_TREE_REQUIRED=1\n");
+    finds(&t, "device-tree", "warning", "fdtfile names gone.dtb");
+
+    let mut t = with_trees("DEVICE_TREE_PLACE=nowhere\n");
+    finds(&t, "device-tree", "warning", "DEVICE_TREE_PLACE");
+    t.file("/mnt/boot/copal/keep", "changed.dtbo\nnone.dtb\n../y\n");
+    finds(&t, "device-tree", "ok", "the pin changed.dtbo keeps ");
+    finds(&t, "device-tree", "ok", "and not the release's file");
+    finds(&t, "device-tree", "warning", "the pin none.dtb is stale");
+    finds(&t, "device-tree", "warning", "copal/keep, line 3");
+    finds(&device(), "device-tree", "ok", "no setting names a device tree");
+}
+
 /// An ordinary user learns that something is unknown, not that nothing is there.
 #[test]
 fn what_only_root_may_read_is_unknown_to_others() {
@@ -326,6 +417,7 @@ fn what_only_root_may_read_is_unknown_to_others() {
     }
     let mut t = device();
     t.file("/run/copal/update.lock", "").file("/mnt/state/copal/history.jsonl", "");
+    t.file("/mnt/boot/extra_uEnv.txt", "custom_fdt_file=mine.dtb\n");
     let (root, program) = (t.paths().root().to_owned(), t.paths().at("/copal"));
     fs::copy(env!("CARGO_BIN_EXE_copal"), &program).unwrap();
     let engines = ["active", "inactive"].map(|place| format!("/mnt/sysroot/{place}/balena"));
@@ -350,7 +442,7 @@ fn what_only_root_may_read_is_unknown_to_others() {
         text
     };
     let text = seen(&[]);
-    for part in ["phase    ", "update   ", "hook     ", "updated  "] {
+    for part in ["phase    ", "update   ", "hook     ", "updated  ", "tree     "] {
         assert!(text.lines().any(|l| l == format!("{part}unknown (needs root)")), "{part} in {text}");
     }
     assert!(text.contains("slot B   unknown (needs root)") && !text.contains("no hostapp"), "{text}");
@@ -359,7 +451,8 @@ fn what_only_root_may_read_is_unknown_to_others() {
         assert_eq!(seen(&[option]).trim(), "unknown (needs root)", "{option}");
     }
     let line: Value = serde_json::from_str(seen(&["--json"]).lines().last().unwrap()).unwrap();
-    let expected = ["phase", "next", "update", "hook", "slots", "last_update", "last_rollback"];
+    let expected =
+        ["phase", "next", "update", "hook", "slots", "last_update", "last_rollback", "device_trees"];
     assert_eq!(line["status"]["needs_root"], serde_json::json!(expected), "{line}");
     assert_eq!(status(&t)["needs_root"], serde_json::json!([]), "root may read all of it");
 }

@@ -8,9 +8,11 @@ use clap::Args;
 
 use super::Ui;
 use crate::config::paths::Paths;
+use crate::device_tree::{Origin, Tree};
 use crate::error::Result;
 use crate::slot::Slot;
 use crate::status::{self, SlotStatus, Status};
+use crate::sys::log::printable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +47,7 @@ pub(super) struct StatusArgs {
 pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.root);
     let status = if args.history { status::read_with_history(&paths) } else { status::read(&paths) };
+    let status = status.with_device_trees(&paths);
     let text = match &status.history {
         _ if args.log && status.is_for_root("last_rollback") => UNKNOWN.to_owned(),
         _ if args.log => history::journal(&status).join("\n"),
@@ -92,6 +95,10 @@ fn text(status: &Status) -> String {
             line(format!("         DAMAGED: {damage}"));
         }
     }
+    if status.is_for_root("device_trees") {
+        line(format!("tree     {UNKNOWN}"));
+    }
+    status.device_trees.iter().map(tree).for_each(&mut line);
     match &status.update {
         Some(update) => line(format!("update   {}", update.doing())),
         None if status.is_for_root("update") => line(format!("update   {UNKNOWN}")),
@@ -123,6 +130,23 @@ fn text(status: &Status) -> String {
         line(format!("problem  {} [{}]; {}", problem.message, problem.code, problem.hint));
     }
     out
+}
+
+fn tree(tree: &Tree) -> String {
+    let what = match (tree.origin, tree.size.zip(tree.sha256)) {
+        (Origin::Missing, _) if tree.required => "MISSING, and the board does not boot without it".into(),
+        (Origin::Missing, _) => "missing".into(),
+        (_, None) => "cannot be read".into(),
+        (origin, Some((size, sha256))) => {
+            let whose = match origin {
+                Origin::Release => "of the release",
+                Origin::BootPartition => "on the boot partition",
+                _ => "of the owner",
+            };
+            format!("{whose}, {size} bytes, SHA-256 {sha256}")
+        }
+    };
+    format!("tree     {} {}: {what}", tree.key, printable(&tree.name))
 }
 
 fn words(slot: &SlotStatus, status: &Status) -> String {
