@@ -1,10 +1,14 @@
 //! What a device's settings name, as the bootloader of its board reads them.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::config::update_conf;
+use copal::config::update_conf::{self, UpdateConf};
 use copal::device_tree::{self, Key, Wanted};
+
+use crate::state::unescaped;
 
 fn paths(conf: &str, files: &[(&str, &[u8])]) -> (tempfile::TempDir, Paths) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -61,7 +65,7 @@ const FAMILIES: &[Family<'_>] = &[
     (
         "Jetson Orin",
         "",
-        &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\r\noverlay_files=/boot/a.dtbo,/boot/dt/b.dtbo\r\n#custom_fdt_file=last.dtb")],
+        &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\noverlay_files=/boot/a.dtbo,/boot/dt/b.dtbo\n#custom_fdt_file=last.dtb")],
         &["custom_fdt_file root:mine.dtb", "overlay_files root:a.dtbo", "overlay_files root:dt/b.dtbo", "custom_fdt_file root:last.dtb?"],
     ),
     (
@@ -179,6 +183,46 @@ fn each_family_of_boards_wants_what_its_bootloader_loads() {
 }
 
 #[test]
+fn the_page_has_each_key_each_setting_and_the_lines_of_each_family() {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/update.md")).unwrap();
+    let cells = |line: &str| line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).to_owned()).collect();
+    let rows: Vec<Vec<String>> = text.lines().filter(|l| l.starts_with("| ")).map(cells).collect();
+    let words =
+        |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+
+    let is_key =
+        |word: &String| word.chars().all(|c| c.is_ascii_uppercase() || c == '_') && word.contains('_');
+    let keys: Vec<String> = rows.iter().flat_map(|row| words(&row[0])).filter(is_key).collect();
+    assert_eq!(keys, update_conf::KEYS);
+    let default = UpdateConf::default();
+    let of_key = |key: &str| rows.iter().find(|row| row[0] == format!("`{key}`")).unwrap();
+    let joined = default.device_tree_keys.iter().map(|key| key.as_str()).collect::<Vec<_>>().join(" ");
+    assert_eq!(words(&of_key("DEVICE_TREE_KEYS")[1]), [joined]);
+    assert_eq!(words(&of_key("DEVICE_TREE_REQUIRED")[1]), ["0"]);
+    for key in ["DEVICE_TREE_PLACE", "DEVICE_TREE_REQUIRED", "ALWAYS_READ_SLOT"] {
+        for value in words(&of_key(key)[2]) {
+            let (_dir, paths) = paths(&format!("{key}={value}\n"), &[]);
+            let conf = UpdateConf::read(&paths).unwrap();
+            assert_eq!(conf == default, words(&of_key(key)[1]).contains(&value), "{key}={value}");
+        }
+    }
+
+    let settings: BTreeSet<String> = rows
+        .iter()
+        .filter(|row| words(&row[1]).first().is_some_and(|file| file.contains('.')))
+        .flat_map(|row| words(&row[0]))
+        .collect();
+    assert_eq!(settings, Key::ALL.iter().map(ToString::to_string).collect());
+
+    let lines: Vec<_> =
+        rows.iter().skip_while(|row| row[..] != ["board", "lines"]).skip(1).take(19).collect();
+    for ((family, conf, ..), row) in FAMILIES.iter().zip(&lines) {
+        let documented = words(&row[1]).join("\n");
+        assert_eq!((&*row[0], &*documented), (*family, *conf));
+    }
+}
+
+#[test]
 fn without_a_line_of_the_board_two_settings_count_and_none_refuses() {
     let all: &[(&str, &[u8])] = &[
         ("extra_uEnv.txt", b"custom_fdt_file=a.dtb\noverlay_files=b.dtbo c.dtbo\nfdt_file=d.dtb\nfdtfile=e.dtb\nfdtofile=f.dtbo\n"),
@@ -228,6 +272,45 @@ fn a_name_that_is_no_plain_path_is_refused_and_named() {
         ]
     );
     assert_eq!(said(&wanted), ["overlay_files root:ok.dtbo"]);
+}
+
+/// U-Boot keeps the return of a line, and looks for a file with it in its name; the UEFI does not.
+#[test]
+fn lines_of_another_system_are_read_as_each_loader_reads_them() {
+    let files: &[(&str, &[u8])] =
+        &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\r\nfdt_file=other.dtb\r\n")];
+    let wanted = wanted("DEVICE_TREE_KEYS='custom_fdt_file fdt_file'\n", files);
+    assert_eq!(said(&wanted), ["custom_fdt_file root:mine.dtb?"]);
+    let refused: Vec<_> = wanted.refused.iter().map(|r| &*r.name).collect();
+    assert_eq!(refused, ["mine.dtb\r", "other.dtb\r"]);
+}
+
+/// The real U-Boot is held against the same rows (qemu/farm/tests/test_readings.py).
+#[test]
+fn extra_uenv_as_u_boot_reads_it() {
+    let conf = UpdateConf { device_tree_keys: Key::ALL.to_vec(), ..UpdateConf::default() };
+    let mut rows = 0;
+    for line in include_str!("state/readings.tsv").lines() {
+        let Some(row) = line.strip_prefix("u-boot-trees\t") else { continue };
+        let cells: Vec<Vec<u8>> = row.split('\t').map(unescaped).collect();
+        let (content, expected) = cells.split_first().unwrap();
+        let wanted =
+            Wanted::of_files(&conf, &mut |path| Ok((path == "extra_uEnv.txt").then(|| content.clone())));
+        let keys = [Key::CustomFdtFile, Key::OverlayFiles, Key::FdtFileUnderscore, Key::Fdtfile];
+        assert_eq!(expected.len(), keys.len(), "{line}");
+        for (key, value) in keys.iter().zip(expected) {
+            let named = wanted.named.iter().filter(|n| n.key == *key && n.counts);
+            let mut read: BTreeSet<String> = named.map(|n| n.path.display().to_string()).collect();
+            read.extend(wanted.refused.iter().filter(|r| r.key == *key).map(|r| r.name.clone()));
+            let value = String::from_utf8(value.clone()).unwrap();
+            let value = if value == "-" { "" } else { value.trim_end_matches(' ') };
+            let list = *key == Key::OverlayFiles;
+            let names = value.split(|c| list && [' ', ','].contains(&c)).filter(|n| !n.is_empty());
+            assert_eq!(read, names.map(str::to_owned).collect(), "{key}: {line}");
+        }
+        rows += 1;
+    }
+    assert!(rows > 20, "{rows}");
 }
 
 /// U-Boot takes the default label, the first `FDT` of it, and paths from the file's own folder or from the top of the partition.
@@ -325,6 +408,29 @@ fn what_cannot_be_read_names_nothing_and_hides_nothing() {
     let wanted = device_tree::wanted(&paths);
     assert_eq!(said(&wanted), ["custom_fdt_file root:a.dtb"]);
     assert_eq!(wanted.unread.len(), 2, "{:?}", wanted.unread);
+}
+
+/// Files as large as one that is read may be.
+#[test]
+fn no_file_takes_long_or_names_without_end() {
+    let lines = |line: &dyn Fn(usize) -> String| -> Vec<u8> {
+        (0..20_000).flat_map(|n| line(n).into_bytes()).collect()
+    };
+    let (uenv, config) =
+        (lines(&|n| format!("overlay_files={n}.dtbo,..\n")), lines(&|n| format!("dtoverlay={n}\n")));
+    let list: Vec<u8> = [b"overlay_files=".to_vec(), lines(&|n| format!("{n}.dtbo,"))].concat();
+    for uenv in [&uenv, &list] {
+        let files: &[(&str, &[u8])] = &[
+            ("extra_uEnv.txt", uenv),
+            ("config.txt", &config),
+            ("overlays/overlay_map.dtb", &[0, 1].repeat(1 << 19)),
+        ];
+        let start = Instant::now();
+        let wanted = wanted("", files);
+        assert_eq!(wanted.named.len() + wanted.refused.len(), 512);
+        assert_eq!(wanted.unread.len(), 1, "{:?}", wanted.unread);
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
 }
 
 #[test]

@@ -9,3 +9,5 @@ mod readings;
 mod repair;
 mod support;
 mod variables;
+
+pub(crate) use readings::unescaped;

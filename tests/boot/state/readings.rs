@@ -154,7 +154,7 @@ fn a_selection_that_the_owners_file_reverses_is_refused_with_nothing_written() {
 }
 
 /// Bytes of the table: `\n`, `\\` and `\xNN` stand for others.
-fn unescaped(text: &str) -> Vec<u8> {
+pub(crate) fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
@@ -175,7 +175,9 @@ fn unescaped(text: &str) -> Vec<u8> {
 #[test]
 fn copal_reads_what_the_bootloaders_read() {
     let mut rows = 0;
-    for line in include_str!("readings.tsv").lines().filter(|line| !line.starts_with('#')) {
+    for line in
+        include_str!("readings.tsv").lines().filter(|l| !l.starts_with('#') && !l.starts_with("u-boot-trees"))
+    {
         let [parser, content, expected @ ..] = &line.split('\t').collect::<Vec<_>>()[..] else {
             panic!("{line}")
         };
