@@ -70,7 +70,7 @@ impl Engine {
         })?;
         match said.loaded().as_slice() {
             [name] => self.image(name),
-            [] if said.is_there_already() => match archive::inspect_open(image, u64::MAX)?.content {
+            [] if said.is_there_already() => match archive::inspect_open(image, u64::MAX, &[])?.content {
                 Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
                 _ => Err(Error::new(
                     Code::EngineFailed,

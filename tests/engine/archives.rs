@@ -19,7 +19,7 @@ fn image() -> Made {
 }
 
 fn inspect(path: &std::path::Path) -> Result<Archive, Error> {
-    archive::inspect(path, u64::MAX)
+    archive::inspect(path, u64::MAX, &[])
 }
 
 pub fn look(bytes: &[u8]) -> Result<Archive, Error> {
@@ -190,6 +190,54 @@ fn an_image_has_boot_init_or_not() {
     }
     assert!(!there(vec![init(), one("boot")]));
     assert!(!there(vec![init(), link("boot/init", Directory, "")]));
+}
+
+#[test]
+fn the_files_that_all_layers_leave_are_known() {
+    use tar::EntryType::{Directory, Link, Symlink};
+    const TREE: &str = "boot/overlays/own.dtbo";
+    let asked: Vec<PathBuf> = ["boot/own.dtb", TREE, "resin-boot/own.dtb"].map(Into::into).into();
+    let left = |bytes: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image.tar");
+        std::fs::write(&path, bytes).unwrap();
+        let found = archive::inspect(&path, u64::MAX, &asked).unwrap().leaves;
+        found.into_iter().map(|p| p.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let of = |layers: Vec<Vec<u8>>| left(&Made::new(layers).archive(&["a:1"]));
+    let one = |name: &str| layer(&[(name, 0o644, b"")]);
+    let none: [&str; 0] = [];
+    assert_eq!(
+        of(vec![one("boot/own.dtb"), one("./resin-boot/own.dtb")]),
+        ["boot/own.dtb", "resin-boot/own.dtb"]
+    );
+    assert_eq!(
+        of(vec![one("boot/OWN.dtb"), one("boot/overlays/own"), one("own.dtb"), one(&format!("{TREE}/x"))]),
+        none
+    );
+    assert_eq!(
+        of(vec![link("boot/own.dtb", Link, "boot/other"), link("boot/overlays", Directory, "")]),
+        ["boot/own.dtb"]
+    );
+    // What a link leads to, only the engine knows.
+    assert_eq!(of(vec![link("boot/own.dtb", Symlink, "other.dtb")]), ["boot/own.dtb"]);
+    assert_eq!(of(vec![link("boot/overlays", Symlink, "trees"), one("boot/trees/own.dtbo")]), [TREE]);
+    for gone in [
+        "boot/overlays/.wh.own.dtbo",
+        "boot/overlays/.wh..wh..opq",
+        "boot/.wh.overlays",
+        "boot/.wh..wh..opq",
+        ".wh.boot",
+        "boot/overlays",
+    ] {
+        assert_eq!(of(vec![one(TREE), one(gone)]), none, "{gone}");
+        assert_eq!(of(vec![one(TREE), one(gone), one(TREE)]), [TREE], "{gone}");
+    }
+    for other in ["boot/overlays/.wh.own", "boot/.wh.own.dtbo", "boot/other/.wh..wh..opq", ".wh.own.dtbo"] {
+        assert_eq!(of(vec![one(TREE), one(other)]), [TREE], "{other}");
+    }
+    let target = json!({ "rootfs": { "diff_ids": ["sha256:1"] } }).to_string();
+    assert_eq!(left(&Made::delta("os:1", &target).archive(&["a:1"])).len(), asked.len());
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn an_archive_loads_in_every_compression() {
     let path = dockerd.root().join("image.tar");
     let load = |name: &str, bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let found = archive::inspect(&path, u64::MAX).unwrap();
+        let found = archive::inspect(&path, u64::MAX, &[]).unwrap();
         engine.check_loadable(&found).unwrap();
         let loaded = engine.load(&path, &mut |_| {}).unwrap();
         assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()), "{name}");

@@ -1,13 +1,13 @@
 //! A layer of an image: a tar, in some archives compressed with gzip or bzip2.
 
 use std::io::{self, BufReader, Read};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
 use super::elf::{HEAD, Machine};
-use super::tar::{Member, MemberKind, Tar};
+use super::tar::{MemberKind, Tar};
 use super::{Limit, read_up_to};
 use crate::image::digest::Digest256;
 use crate::image::{Bzip2, Format};
@@ -17,18 +17,23 @@ const BLOCK: u64 = 4096;
 /// Bytes that the engine stores for each file (tar-split), and the file's share of its folder.
 const MEMORY: u64 = 256;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The first program that the kernel starts.
+const INIT: &str = "boot/init";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layer {
     /// SHA-256 of the uncompressed tar: the identity of the layer.
     pub(super) digest: Digest256,
     pub(super) unpacked: u64, // bytes
-    pub(super) init: Init,
+    pub(super) init: Effect,
+    /// On each file that was asked for, in that order.
+    pub(super) files: Vec<Effect>,
     pub(super) programs: Programs,
 }
 
-/// The effect of a layer on `/boot/init`, the first program that the kernel starts.
+/// The effect of a layer on a file of the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Init {
+pub(super) enum Effect {
     Untouched,
     /// Removed, or replaced by a folder.
     Gone,
@@ -38,24 +43,45 @@ pub(super) enum Init {
     Unclear,
 }
 
-impl Init {
-    fn by(path: &[&str], kind: MemberKind, machine: Option<Machine>) -> Option<Init> {
-        match (path, kind) {
-            (["boot", "init"], MemberKind::File | MemberKind::HardLink) => Some(Init::File(machine)),
-            (["boot", "init"], MemberKind::Folder) | (["boot"], MemberKind::File | MemberKind::HardLink) => {
-                Some(Init::Gone)
-            }
-            (["boot"], MemberKind::Folder) => None,
-            (["boot"] | ["boot", "init"], _) => Some(Init::Unclear),
-            _ => None,
+impl Effect {
+    /// What is left of the file after `upper`, a layer above.
+    pub(super) fn below(self, upper: Effect) -> Effect {
+        if upper == Effect::Untouched { self } else { upper }
+    }
+
+    /// The effect of a layer's member on the file at `file`, if it has one.
+    fn by(member: &[&str], file: &[&str], kind: MemberKind, machine: Option<Machine>) -> Option<Effect> {
+        if !file.starts_with(member) || member.is_empty() {
+            return None;
+        }
+        let is_itself = member.len() == file.len();
+        match kind {
+            MemberKind::File | MemberKind::HardLink if is_itself => Some(Effect::File(machine)),
+            MemberKind::Folder if !is_itself => None,
+            MemberKind::File | MemberKind::HardLink | MemberKind::Folder => Some(Effect::Gone),
+            _ => Some(Effect::Unclear),
         }
     }
 
-    /// Whether the member hides `/boot/init` of the layers below (OCI image specification, layer.md, "Whiteouts").
-    fn is_hidden_by(path: &[&str]) -> bool {
-        matches!(path, [".wh.boot" | ".wh..wh..opq"] | ["boot", ".wh.init" | ".wh..wh..opq"])
+    /// Whether the member hides the file of the layers below (OCI image specification, layer.md, "Whiteouts").
+    fn is_hidden_by(member: &[&str], file: &[&str]) -> bool {
+        let Some((last, folder)) = member.split_last() else { return false };
+        let hidden = file.get(folder.len()).filter(|_| file.starts_with(folder));
+        hidden.is_some_and(|name| *last == OPAQUE || last.strip_prefix(WHITEOUT) == Some(name))
+    }
+
+    /// Takes one more member of the layer into account.
+    fn add(&mut self, member: &[&str], file: &[&str], kind: MemberKind, machine: Option<Machine>) {
+        if let Some(now) = Effect::by(member, file, kind, machine) {
+            *self = now;
+        } else if *self == Effect::Untouched && Effect::is_hidden_by(member, file) {
+            *self = Effect::Gone;
+        }
     }
 }
+
+const WHITEOUT: &str = ".wh.";
+const OPAQUE: &str = ".wh..wh..opq";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Programs {
@@ -76,31 +102,37 @@ impl Programs {
 }
 
 /// Unpacks a layer in memory. The error says why it is invalid.
-pub(super) fn measure(content: &mut dyn Read, limit: &Limit) -> Result<Layer, String> {
+pub(super) fn measure(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) -> Result<Layer, String> {
     let mut head = [0; 6];
     let n = read_up_to(content, &mut head).map_err(|e| e.to_string())?;
     let mut content = head.take(n as u64).chain(content);
     if head.starts_with(&[0x1f, 0x8b]) {
-        return weigh(&mut limit.of(MultiGzDecoder::new(content)));
+        return weigh(&mut limit.of(MultiGzDecoder::new(content)), files);
     }
     // Hostile zstd makes its decoder double the window before it fails. Together with the bzip2 decoder that exceeds 24 MiB.
     if head.starts_with(b"BZh") && limit.outside == Format::Zstd {
         return Err("it is compressed with bzip2, and the archive with zstd".to_owned());
     }
     if head.starts_with(b"BZh") {
-        return weigh(&mut limit.of(Unzipped { decoder: Bzip2::default(), from: BufReader::new(content) }));
+        return weigh(
+            &mut limit.of(Unzipped { decoder: Bzip2::default(), from: BufReader::new(content) }),
+            files,
+        );
     }
     // For xz moby needs a program that balenaOS lacks; moby 20.10 cannot read zstd.
     if head.starts_with(b"\xfd7zXZ\0") || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         return Err("it is not compressed with gzip or bzip2".to_owned());
     }
-    weigh(&mut content)
+    weigh(&mut content, files)
 }
 
-fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
+fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
     let mut content = Hashed { inner: content, hash: Sha256::new() };
     let mut tar = Tar::new(&mut content);
-    let (mut unpacked, mut init, mut programs) = (0u64, Init::Untouched, Programs::None);
+    let (mut unpacked, mut init, mut programs) = (0u64, Effect::Untouched, Programs::None);
+    let files: Vec<Vec<&str>> = files.iter().map(|file| names(file)).collect();
+    let mut effects = vec![Effect::Untouched; files.len()];
+    let init_path = names(Path::new(INIT));
     while let Some(member) = tar.next().map_err(|e| e.to_string())? {
         let inside = |path: &Path| !path.components().any(|c| c == Component::ParentDir);
         if !inside(&member.name) || member.kind == MemberKind::HardLink && !inside(&member.target) {
@@ -112,8 +144,8 @@ fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
             _ => member.size.next_multiple_of(BLOCK),
         };
         unpacked = unpacked.saturating_add(blocks).saturating_add(MEMORY);
-        let path = path_of(&member);
-        let is_init = path == ["boot", "init"];
+        let path = names(&member.name);
+        let is_init = path == init_path;
         let is_program = is_init || matches!(*path, ["bin" | "sbin", _] | ["usr", "bin" | "sbin", _]);
         let mut head = [0; HEAD];
         let machine = match member.kind {
@@ -126,24 +158,23 @@ fn weigh(content: &mut dyn Read) -> Result<Layer, String> {
         if let Some(machine) = machine.filter(|_| !is_init) {
             programs = programs.and(Programs::For(machine));
         }
-        if let Some(now) = Init::by(&path, member.kind, machine) {
-            init = now;
-        } else if Init::is_hidden_by(&path) && init == Init::Untouched {
-            init = Init::Gone;
+        init.add(&path, &init_path, member.kind, machine);
+        for (effect, file) in effects.iter_mut().zip(&files) {
+            effect.add(&path, file, member.kind, None);
         }
     }
     // The digest covers the padding after the end of the tar.
     io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
-    Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, programs })
+    Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, files: effects, programs })
 }
 
-/// The first names of a member's path. Names that are no text match nothing.
-fn path_of(member: &Member) -> Vec<&str> {
-    let names = member.name.components().filter_map(|c| match c {
+/// The names of a path. Those that are no text match nothing.
+fn names(path: &Path) -> Vec<&str> {
+    let names = path.components().filter_map(|c| match c {
         Component::Normal(name) => Some(name.to_str().unwrap_or("")),
         _ => None,
     });
-    names.take(4).collect()
+    names.collect()
 }
 
 struct Hashed<'a> {

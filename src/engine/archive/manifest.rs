@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::layer::{Init, Programs};
+use super::layer::{Effect, Programs};
 use super::{Archive, Check, Content, Layout, Members};
 use crate::image::digest::Digest256;
 
@@ -166,7 +166,8 @@ fn image(
     if layers.len() > LAYERS {
         return Err(format!("its image has {} layers, more than {LAYERS}", layers.len()));
     }
-    let (mut unpacked, mut init, mut programs) = (0u64, Init::Gone, Programs::None);
+    let (mut unpacked, mut init, mut programs) = (0u64, Effect::Gone, Programs::None);
+    let mut files = vec![Effect::Gone; members.files.len()];
     for (name, id) in layers.iter().zip(&ids) {
         let layer = members.layer(name)?;
         let found = format!("sha256:{}", layer.digest);
@@ -174,7 +175,10 @@ fn image(
             return Err(format!("the layer {name:?} is damaged: it is {found}, not {id}"));
         }
         unpacked = unpacked.saturating_add(layer.unpacked);
-        init = if layer.init == Init::Untouched { init } else { layer.init };
+        init = init.below(layer.init);
+        for (file, upper) in files.iter_mut().zip(layer.files) {
+            *file = file.below(upper);
+        }
         programs = programs.and(layer.programs);
     }
     let labels = config.config.and_then(|c| c.labels).unwrap_or_default();
@@ -182,12 +186,16 @@ fn image(
         labels.delta(layers.len())?
     } else {
         let machine = match (init, programs) {
-            (Init::File(Some(machine)), _) | (_, Programs::For(machine)) => Some(machine),
+            (Effect::File(Some(machine)), _) | (_, Programs::For(machine)) => Some(machine),
             _ => None,
         };
-        Content::Image { init: init != Init::Gone, machine }
+        Content::Image { init: init != Effect::Gone, machine }
     };
-    Ok(Archive { tags, size: members.size, unpacked, layers: layers.len(), layout, content })
+    // What a delta leaves is the engine's affair.
+    let may_leave = |effect: Effect| effect != Effect::Gone || matches!(content, Content::Delta { .. });
+    let leaves =
+        members.files.iter().zip(files).filter(|(_, e)| may_leave(*e)).map(|(f, _)| f.clone()).collect();
+    Ok(Archive { tags, size: members.size, unpacked, layers: layers.len(), layout, content, leaves })
 }
 
 impl Labels {

@@ -5,9 +5,9 @@
 //! needs at most 24 MiB for any archive: the updater runs beside applications, on devices with 256 MiB.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Code, Error, Result};
@@ -54,6 +54,8 @@ pub struct Archive {
     pub layers: usize,
     pub layout: Layout,
     pub content: Content,
+    /// Those of the asked files that all layers together leave; also where only the engine can determine it.
+    pub leaves: BTreeSet<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,17 +83,17 @@ pub enum Content {
     },
 }
 
-/// Reads the whole archive. Stops when more than `most` bytes would be read, of the archive and of compressed layers, counted without their
-/// compression.
-pub fn inspect(path: &Path, most: u64) -> Result<Archive> {
-    inspect_open(&open(path)?, most)
+/// Reads the whole archive, and looks for `files`, paths below the image's root. Stops when more than `most` bytes would be read, of the
+/// archive and of compressed layers, counted without their compression.
+pub fn inspect(path: &Path, most: u64, files: &[PathBuf]) -> Result<Archive> {
+    inspect_open(&open(path)?, most, files)
 }
 
-pub(super) fn inspect_open(image: &image::Image, most: u64) -> Result<Archive> {
+pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
     let path = &image.path;
     let (source, fault) = Unpacked::open(image)?;
     let limit = Limit::new(most, image.format);
-    let checked = Members::read(source, &limit).and_then(|members| manifest::understand(&members));
+    let checked = Members::read(source, &limit, files).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {
         if let Some(signal) = signal::came() {
             let what = format!("the check of {} was ended by {signal}", path.display());
@@ -244,11 +246,13 @@ struct Members {
     items: BTreeMap<String, Item>,
     kept: usize,
     size: u64,
+    /// What to look for in the layers.
+    files: Vec<PathBuf>,
 }
 
 impl Members {
-    fn read(source: Unpacked, limit: &Limit) -> Check<Members> {
-        let mut members = Members::default();
+    fn read(source: Unpacked, limit: &Limit, files: &[PathBuf]) -> Check<Members> {
+        let mut members = Members { files: files.to_owned(), ..Members::default() };
         let mut source = limit.of(source);
         let mut archive = Tar::new(&mut source);
         let mut count = 0;
@@ -265,7 +269,7 @@ impl Members {
                     Item::Link(target.ok_or_else(|| format!("{name} leads out of it"))?)
                 }
                 MemberKind::File => {
-                    Item::read(&mut archive, member.size, limit).map_err(|e| format!("{name}: {e}"))?
+                    Item::read(&mut archive, member.size, limit, files).map_err(|e| format!("{name}: {e}"))?
                 }
                 MemberKind::Folder => continue,
                 MemberKind::Other => return Err(format!("{name} is neither a file nor a folder")),
@@ -316,10 +320,11 @@ impl Members {
 
     fn layer(&self, name: &str) -> Check<Layer> {
         match self.item(name) {
-            Some(Item::Layer(layer)) => Ok(*layer),
+            Some(Item::Layer(layer)) => Ok(layer.clone()),
             // A tar that begins with a bracket.
             Some(Item::Document(text)) => {
-                layer::measure(&mut text.as_slice(), &Limit::new(u64::MAX, image::Format::Raw))
+                let limit = Limit::new(u64::MAX, image::Format::Raw);
+                layer::measure(&mut text.as_slice(), &limit, &self.files)
             }
             Some(Item::Other(why)) => Err(why.clone()),
             Some(Item::Link(_)) | None => return Err(format!("the layer {name:?} is missing")),
@@ -329,7 +334,7 @@ impl Members {
 }
 
 impl Item {
-    fn read(file: &mut Tar<'_>, size: u64, limit: &Limit) -> io::Result<Item> {
+    fn read(file: &mut Tar<'_>, size: u64, limit: &Limit, files: &[PathBuf]) -> io::Result<Item> {
         let mut head = [0; 1];
         let n = read_up_to(file, &mut head)?;
         let mut content = head.take(n as u64).chain(file);
@@ -338,7 +343,7 @@ impl Item {
             content.read_to_end(&mut text)?;
             return Ok(Item::Document(text));
         }
-        Ok(match layer::measure(&mut content, limit) {
+        Ok(match layer::measure(&mut content, limit, files) {
             Ok(layer) => Item::Layer(layer),
             Err(why) => Item::Other(in_short(why)),
         })
