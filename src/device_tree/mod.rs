@@ -2,9 +2,11 @@
 //!
 //! An update makes a new boot folder with the release's files. The settings stay, so that what they name has to stay, too.
 
+mod carry;
 mod config_txt;
 mod extlinux;
 mod extra_uenv;
+mod new_release;
 pub mod pins;
 mod report;
 
@@ -12,6 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use crate::config::update_conf::{DeviceTreeKey as Key, DeviceTreePlace as Place};
+pub use carry::{Carried, Outcome};
+pub use new_release::{NewRelease, settle};
 
 pub(crate) use report::{Origin, Tree, content, of_release};
 

@@ -30,6 +30,7 @@ events! {
     COMMITTED = "8913a1f17bab4dc28ea8ab45f90c32ac";
     ROLLED_BACK = "5f7781a0713c4955a35238e2e70b59ad";
     ROLLBACK_FAILED = "20d67fc400ba406fb93b511b529a738a";
+    BOOT_FILE_CARRIED = "d3c72971147c42d9aeb7942e31a8135f";
     /// A record of the history is in the journal because its file could not be written.
     HISTORY_UNWRITTEN = "f30bf94e59054aedb36674b6c326dded";
 }
