@@ -53,7 +53,7 @@ pub(super) struct UpdateArgs {
     #[arg(short = 'x', long)]
     no_recovery: bool,
 
-    /// Update although the running system is on trial, or after a fall back
+    /// Update on trial, after a fall back, or without a named device tree
     #[arg(long)]
     force: bool,
 

@@ -52,6 +52,11 @@ pub fn version(root: &Path) -> Option<String> {
     os_release(root)?.version().map(str::to_owned)
 }
 
+/// Whether a container's image has the file at `path`, which is below its root.
+pub(crate) fn has_file(root: &Path, container: &str, path: &Path) -> bool {
+    layers(root, container).is_some_and(|layers| find(&layers, path).is_some())
+}
+
 /// The running release needs no engine folders for it.
 #[must_use]
 pub(crate) fn running_version(paths: &Paths) -> Option<String> {

@@ -2,6 +2,7 @@ use std::cell::RefCell;
 
 use super::{Installed, Request};
 use crate::config::paths::Paths;
+use crate::device_tree::Carried;
 use crate::error::Result;
 use crate::slot::hostapp;
 use crate::state::history::{self, Event, Failure, Hook, Record, Side};
@@ -12,6 +13,7 @@ use crate::update::preflight::Device;
 pub(super) struct HistoryRecord {
     hooks: RefCell<Vec<Hook>>,
     release: RefCell<Option<String>>,
+    carried: RefCell<Vec<Carried>>,
 }
 
 impl HistoryRecord {
@@ -21,6 +23,10 @@ impl HistoryRecord {
             End::Signal(_) | End::TooLong(_) => None,
         };
         self.hooks.borrow_mut().push(Hook { name: name.to_owned(), status });
+    }
+
+    pub(super) fn carried(&self, files: Vec<Carried>) {
+        *self.carried.borrow_mut() = files;
     }
 
     /// From now on the other slot holds the new release, and nothing of the earlier one.
@@ -43,6 +49,7 @@ impl HistoryRecord {
             to: Some(Side { slot: device.target.slot, version: self.release.take() }),
             phase: Some(device.phase.to_string()),
             hooks: self.hooks.take(),
+            carried: self.carried.take(),
             error: end.as_ref().err().map(Failure::from),
             ..Record::new(transaction, event)
         };

@@ -1,14 +1,16 @@
 //! Fills the slot, and runs the hooks of the new release.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::fetch;
 use super::history_record::HistoryRecord;
 use super::new_root::NewRoot;
-use super::{Request, before, go_on};
+use super::{Request, Source, before, go_on};
+use crate::device_tree::settle;
 use crate::engine::{Engine, Hostapp, Image};
 use crate::error::{Code, Error, Result};
 use crate::progress::Progress;
+use crate::slot::hostapp;
 use crate::sys::command::{self, End};
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
@@ -76,6 +78,7 @@ impl Installer for ByEngine<'_> {
         let hostapp = self.ready.engine.create_hostapp(&image)?;
         let volume = self.volume(&hostapp)?;
         sysroot.add(&hostapp.id, &volume)?;
+        self.carry(&hostapp.id, &volume)?;
         sysroot.make_current(&hostapp.id)?;
         self.history.slot_is_filled(&self.request.paths);
         go_on()?;
@@ -134,6 +137,29 @@ impl ByEngine<'_> {
             warn(engine.remove_lost_layers(&self.sysroot().engine()));
         }
         self.sysroot().remove_hostapps();
+    }
+
+    /// Carries what the owner named and the release lacks, before anything leads to the new boot folder.
+    fn carry(&self, id: &str, volume: &Path) -> Result<()> {
+        let Some(trees) = &self.ready.trees else { return Ok(()) };
+        let (slot, force) = (self.sysroot(), self.request.force);
+        let to = slot.engine().join(volume);
+        let has = |file: &Path| match file.strip_prefix("boot") {
+            Ok(name) => to.join(name).is_file(),
+            Err(_) => hostapp::has_file(slot.path(), id, file),
+        };
+        let judgement = trees.judge(&has, u64::MAX);
+        // Of an archive, the checks have said it, and what a link of the release leads to is known only now.
+        let is_archive = matches!(self.request.source, Source::File(_));
+        if !is_archive {
+            judgement.warn();
+        }
+        if !is_archive || !force {
+            settle(judgement.problems, force)?;
+        }
+        let outcome = trees.carry(&to);
+        self.history.carried(outcome.carried);
+        settle(outcome.problems, force)
     }
 
     /// Fails for an incomplete volume, which would not boot.

@@ -67,7 +67,8 @@ pub struct Request {
     pub recover: bool,
     /// The caller will call [`reboot`].
     pub reboot: bool,
-    /// Update also when the running system is on trial, or the bootloader has fallen back to it.
+    /// Update also when the running system is on trial, or the bootloader has fallen back to it, or the new system would lack what the
+    /// owner named.
     pub force: bool,
 }
 

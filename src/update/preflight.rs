@@ -11,6 +11,7 @@ use super::{Request, Source};
 use crate::boot_state::Backend;
 use crate::config::paths::Paths;
 use crate::config::update_conf::UpdateConf;
+use crate::device_tree::{NewRelease, settle};
 use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::engine::archive::{self, Archive, Content, Machine};
@@ -37,6 +38,8 @@ pub struct Ready {
     pub device: Option<Device>,
     /// Whether the slot's boot folder must stay readable until the new one replaces it.
     pub keeps_boot_folder: bool,
+    /// What the owner named; `None` where an image is being built.
+    pub trees: Option<NewRelease>,
 }
 
 pub struct Device {
@@ -62,23 +65,32 @@ pub fn check(request: &Request) -> Result<Ready> {
     }
     let keeps_boot_folder = device.as_ref().is_some_and(|d| keeps_boot_folder(paths, &d.target));
     let kept = if keeps_boot_folder { sysroot.boot_folder_size()? } else { 0 };
+    let trees = device.as_ref().map(|d| NewRelease::read(paths, d.is_secure()));
     if let Source::File(file) = &request.source {
         // A small file may unpack to terabytes: stop reading beyond what fits.
         let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
-        let archive = archive::inspect(file, most, &[])?;
+        let archive =
+            archive::inspect(file, most, &trees.as_ref().map(NewRelease::asked).unwrap_or_default())?;
         engine.check_loadable(&archive)?;
         is_host_os(&archive, file)?;
         if device.is_some() {
             can_run_here(paths, &archive, file)?;
             has_base(paths, &archive, file)?;
-            room_in_slot(&sysroot, archive.unpacked.saturating_add(kept))?;
+            let needed = archive.unpacked.saturating_add(kept);
+            room_in_slot(&sysroot, needed)?;
+            if let Some(trees) = &trees {
+                let free = holds(&sysroot)?.saturating_sub(needed);
+                let judgement = trees.judge(&|file| archive.leaves.contains(file), free);
+                judgement.warn();
+                settle(judgement.problems, request.force)?;
+            }
             room_to_unpack(paths, &sysroot, file, archive.size)?;
         }
     }
     if let Source::Reference(image) = &request.source {
         engine.check_pullable(image)?;
     }
-    Ok(Ready { engine, data_root, sysroot, device, keeps_boot_folder })
+    Ok(Ready { engine, data_root, sysroot, device, keeps_boot_folder, trees })
 }
 
 /// A slot without it does not boot.
@@ -150,6 +162,11 @@ impl Device {
         }
         state_is_usable(paths)?;
         Device::of(paths, roots, target, request.force)
+    }
+
+    /// Whether only what is signed may boot: encrypted roots come with secure boot.
+    fn is_secure(&self) -> bool {
+        self.target.encrypted || self.roots.active.encrypted
     }
 
     pub fn of(paths: &Paths, roots: Roots, target: Root, force: bool) -> Result<Device> {

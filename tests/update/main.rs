@@ -16,6 +16,7 @@ mod kit {
 }
 
 mod copal;
+mod device_trees;
 mod environment;
 mod failures;
 mod hard_places;

@@ -87,7 +87,7 @@ fn given_up(r: &Record) -> String {
     }
 }
 
-/// What failed, required checks first.
+/// What failed, required checks first, and what an update carried.
 fn details(r: &Record) -> Vec<String> {
     let mut lines = Vec::new();
     let failed = |required| {
@@ -102,6 +102,9 @@ fn details(r: &Record) -> Vec<String> {
             Some(status) => format!("hooks {} ended with status {status}", hook.name),
             None => format!("hooks {} were ended", hook.name),
         });
+    }
+    for file in &r.carried {
+        lines.push(format!("boot/{} was carried ({}, {} bytes)", file.name, file.origin, file.size));
     }
     lines.extend(r.error.as_ref().map(|e| format!("{} [{}]", e.message, e.code)));
     if r.resets > 0 {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use crate::config::paths::Paths;
 use crate::sys::log::events;
 
+pub use crate::device_tree::Carried;
 pub use journal::{LINES, journal_of_this_boot};
 pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION, Why};
 pub(super) use store::NAME;

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::store::LINE_LIMIT;
+use crate::device_tree::Carried;
 use crate::error::Error;
 use crate::slot::Slot;
 use crate::sys::log::printable;
@@ -13,7 +14,7 @@ use crate::sys::log::printable;
 /// one reads it.
 pub const VERSION: u32 = 1;
 
-/// Limit of checks and of hooks in a record; those that passed are left out first.
+/// Limit of checks, of hooks and of carried files in a record; checks and hooks that passed are left out first.
 const MANY: usize = 40;
 const NAME: usize = 120; // bytes
 const REASON: usize = 240; // bytes
@@ -157,6 +158,9 @@ pub struct Record {
     pub checks: Vec<Check>,
     #[serde(default)]
     pub hooks: Vec<Hook>,
+    /// Files of the boot folder that the update carried into the new release.
+    #[serde(default)]
+    pub carried: Vec<Carried>,
     #[serde(default)]
     pub error: Option<Failure>,
     /// Of the boot that the record is about, oldest first.
@@ -183,6 +187,7 @@ impl Record {
             attempts: 0,
             checks: Vec::new(),
             hooks: Vec::new(),
+            carried: Vec::new(),
             error: None,
             journal: Vec::new(),
         }
@@ -223,6 +228,10 @@ impl Record {
         leave_out(&mut self.hooks, |hook| hook.status == Some(0));
         for hook in &mut self.hooks {
             clip(&mut hook.name, NAME);
+        }
+        self.carried.truncate(MANY);
+        for file in &mut self.carried {
+            clip(&mut file.name, NAME);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! A record and its line.
 
 use copal::slot::Slot;
-use copal::state::history::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why};
+use copal::state::history::{
+    Carried, Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why,
+};
 use proptest::prelude::*;
 
 use super::support::{rollback, small};
@@ -46,6 +48,15 @@ fn hook() -> impl Strategy<Value = Hook> {
     (word(), any::<Option<i32>>()).prop_map(|(name, status)| Hook { name, status })
 }
 
+fn carried() -> impl Strategy<Value = Carried> {
+    (word(), any::<u64>()).prop_map(|(name, size)| Carried {
+        name,
+        size,
+        sha256: "0f".repeat(32),
+        origin: "keep".into(),
+    })
+}
+
 fn why() -> impl Strategy<Value = Option<Why>> {
     prop::option::of(prop::sample::select(vec![Why::Checks, Why::Requested, Why::TooOld, Why::Unknown]))
 }
@@ -57,12 +68,13 @@ prop_compose! {
         numbers in any::<[u32; 3]>(),
         checks in prop::collection::vec(check(), 0..20),
         hooks in prop::collection::vec(hook(), 0..20),
+        carried in prop::collection::vec(carried(), 0..20),
         error in prop::option::of((word(), word()).prop_map(|(code, message)| Failure { code, message })),
         journal in prop::collection::vec(word(), 0..50),
     ) -> Record {
         let (transaction, time, event, image, from, to, phase) = head;
         let [bootcount, resets, attempts] = numbers;
-        Record { time, why, image, from, to, phase, bootcount, resets, attempts, checks, hooks, error, journal, ..Record::new(transaction, event) }
+        Record { time, why, image, from, to, phase, bootcount, resets, attempts, checks, hooks, carried, error, journal, ..Record::new(transaction, event) }
     }
 }
 
@@ -93,6 +105,7 @@ proptest! {
             phase: Some(text.clone()),
             checks: vec![check; many],
             hooks: vec![Hook { name: text.clone(), status: None }; many],
+            carried: vec![Carried { name: text.clone(), size: u64::MAX, sha256: "0f".repeat(32), origin: "keep".into() }; many],
             error: Some(Failure { code: text.clone(), message: text.clone() }),
             journal,
             ..Record::new(text, Event::RolledBack)
@@ -188,7 +201,9 @@ fn the_documentation_has_every_field_and_every_event() {
         .collect();
     let line: serde_json::Value = serde_json::from_str(&rollback(1).line()).unwrap();
     let mut used: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
-    for object in [&line, &line["from"], &line["checks"][0], &line["hooks"][0], &line["error"]] {
+    for object in
+        [&line, &line["from"], &line["checks"][0], &line["hooks"][0], &line["carried"][0], &line["error"]]
+    {
         used.extend(object.as_object().unwrap().keys().cloned());
     }
     for event in [

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use copal::slot::Slot;
-use copal::state::history::{self, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
+use copal::state::history::{self, Carried, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
 use serde_json::Value;
 
 use super::support::{rollback, small};
@@ -139,11 +139,18 @@ fn an_update_that_failed_says_why() {
     let t = device();
     let hooks = vec![Hook { name: "before".into(), status: Some(7) }];
     let error = Some(Failure { code: "hook-failed".into(), message: "cannot run the before hooks".into() });
-    keep(&t, &[Record { event: Event::UpdateFailed, hooks, error, ..installed() }]);
+    let carried = Carried {
+        name: "own.dtb".into(),
+        size: 7,
+        sha256: "0f".repeat(32),
+        origin: "custom_fdt_file".into(),
+    };
+    keep(&t, &[Record { event: Event::UpdateFailed, hooks, error, carried: vec![carried], ..installed() }]);
     let shown = copal(&t, &[]);
     let told =
         "updated  2026-11-21T16:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
          hooks before ended with status 7
+         boot/own.dtb was carried (custom_fdt_file, 7 bytes)
          cannot run the before hooks [hook-failed]
 ";
     assert!(shown.ends_with(told), "{shown}");
