@@ -57,8 +57,9 @@ pub const APPLETS: &[Applet] = &[
     program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
     program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", state_probe),
-    // Hooks, installed in /etc/hostapp-update-hooks.d. Boards copy the first one under names of their own; those two
+    // Hooks, installed in /etc/hostapp-update-hooks.d. Shell releases have no hook of the first name. Boards copy the second one under names of their own; those two
     // are in use, and the base name decides the target.
+    program("0-carry-boot", hook),
     program("1-bootfiles", hook),
     program("2-rpifiles", hook),
     program("2-imxfiles", hook),

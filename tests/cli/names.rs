@@ -62,6 +62,7 @@ fn list_has_the_names_that_boards_and_units_call() {
         "safe_reboot",
         "fatrw",
         "resin_update_state_probe",
+        "0-carry-boot",
         "1-bootfiles",
         "60-data-breadcrumb",
         "70-sshd_migrate_keys",

@@ -19,8 +19,13 @@ const BLACKLIST: &str = "/config.json /config.txt /splash/balena-logo.png /extra
 /// Where a board's hook may fail: before the boot files, before the switch, after it, and among the `after` hooks.
 pub const PLACES: [&str; 4] = ["0-fail", "90-fail", "999-fail", "after/fail"];
 
-const BUILT_IN: [&str; 4] =
-    ["60-data-breadcrumb", "75-forward_supervisor-db", "75-fwd_commit_supervisor-db", "80-rollback"];
+const BUILT_IN: [&str; 5] = [
+    "0-carry-boot",
+    "60-data-breadcrumb",
+    "75-forward_supervisor-db",
+    "75-fwd_commit_supervisor-db",
+    "80-rollback",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Board {

@@ -131,3 +131,37 @@ fn an_updater_of_before_copal_installs_copal() {
     assert_new_files(&rig, Board::Uboot);
     crate::layout::assert_slot(&rig, "5\n");
 }
+
+/// What such an updater does not know: a hook of the new release carries the owner's device trees, or ends the update.
+#[test]
+fn an_updater_of_before_copal_carries_device_trees_by_a_hook() {
+    let Some(rig) = ready("an_updater_of_before_copal_carries_device_trees_by_a_hook", Board::Uboot) else {
+        return;
+    };
+    rig.ok(&["rm", "/usr/bin/hostapp-update"]);
+    rig.program("hostapp-update", &shell_file("hostapp-update", "tests/update/stand-in-update.sh"));
+    rig.program("balena", "#!/bin/sh\nexec docker \"$@\"\n");
+    rig.program("awk", "#!/bin/sh\nexec busybox awk \"$@\"\n");
+    let release = release_of(Board::Uboot);
+    release.put("etc/copal/update.conf", "DEVICE_TREE_REQUIRED=1\n");
+    release.put("boot/pinned.dtb", "the release's");
+    release.archive("registry/os:2", &rig.at("mnt/data/os.tar"));
+    let running = "mnt/sysroot/active/current/boot";
+    rig.put("mnt/boot/copal/keep", "pinned.dtb\n");
+    rig.put(&format!("{running}/pinned.dtb"), "the owner's");
+    rig.put("mnt/boot/extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
+    let before = boot(&rig);
+    let out = rig.update(&[]);
+    let said = stdout(&out) + &stderr(&out);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("[device-tree-missing]") && said.contains("own.dtb"), "{said}");
+    assert_as_before(&rig, Board::Uboot, &before, &said);
+
+    rig.put(&format!("{running}/own.dtb"), "the owner's");
+    let out = rig.update(&[]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(selected(&rig, Board::Uboot), ("3".into(), "1".into()));
+    for name in ["own.dtb", "pinned.dtb"] {
+        assert_eq!(rig.text(&format!("mnt/sysroot/inactive/current/boot/{name}")), "the owner's", "{name}");
+    }
+}

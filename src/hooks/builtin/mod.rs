@@ -1,5 +1,6 @@
 mod balena;
 pub mod bootfiles;
+mod carry_boot;
 mod data_breadcrumb;
 mod extensions;
 pub mod flash_bootloader;
@@ -24,6 +25,7 @@ pub struct Builtin {
 }
 
 pub const BUILTINS: &[Builtin] = &[
+    Builtin { names: &["0-carry-boot"], run: carry_boot::run },
     Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
     Builtin { names: &["70-sshd_migrate_keys"], run: sshd_keys::run },

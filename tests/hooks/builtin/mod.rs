@@ -1,6 +1,7 @@
 //! The built-in hooks: what they make of a device, and what a cut leaves.
 
 mod bios;
+mod carry;
 mod crash;
 mod data;
 mod golden;

@@ -210,6 +210,7 @@ fn hooks_that_a_board_asks_for_are_added() {
         names,
         [
             "/etc/copal/bootloaders.conf",
+            &format!("{folder}/0-carry-boot"),
             &format!("{folder}/2-rpifiles"),
             &format!("{folder}/99-flash-bootloader")
         ]

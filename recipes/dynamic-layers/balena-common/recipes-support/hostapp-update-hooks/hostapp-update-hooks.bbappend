@@ -76,7 +76,8 @@ python copal_put_hooks() {
 python copal_add_hooks() {
     import shutil
 
-    names, conf = d.getVar("COPAL_HOOKS").split(), d.getVar("COPAL_BOOTLOADERS_CONF")
+    # The first one is for every board: meta-balena has no such hook, and its HOSTAPP_HOOKS does not name it.
+    names, conf = ["0-carry-boot"] + d.getVar("COPAL_HOOKS").split(), d.getVar("COPAL_BOOTLOADERS_CONF")
     if conf:
         names.append("99-flash-bootloader")
         place = d.expand("${D}${sysconfdir}/copal/bootloaders.conf")
