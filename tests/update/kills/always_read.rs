@@ -24,7 +24,7 @@ fn update(rig: &Rig, kill_after: Option<usize>, cuts: bool) -> Vec<String> {
             missing.push(format!("a kill after {number}, {change}"));
         }
         let cut = cuts && change.contains("/mnt/sysroot/inactive/");
-        if cut && rig.after_a_cut(TREE).as_deref() != Some(VOLUME[1].1) {
+        if cut && rig.after_a_cut([TREE])[0].as_deref() != Some(VOLUME[1].1) {
             missing.push(format!("a power cut after {number}, {change}"));
         }
     });

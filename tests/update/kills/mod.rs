@@ -5,6 +5,7 @@
 
 mod always_read;
 mod calls;
+mod carried;
 mod failures;
 mod judge;
 mod rig;

@@ -349,9 +349,9 @@ impl Rig {
         (out.status.code(), said)
     }
 
-    /// The file of this path on root B, as a power cut now would leave it: nothing but what has reached the disk, with the journal
+    /// The files of these paths on root B, as a power cut now would leave them: nothing but what has reached the disk, with the journal
     /// replayed, and links followed. By tools that know nothing of mounts.
-    pub fn after_a_cut(&self, path: &str) -> Option<String> {
+    pub fn after_a_cut<const N: usize>(&self, paths: [&str; N]) -> [Option<String>; N] {
         let (disk, root) = (self.dir.path().join("disk.raw"), self.dir.path().join("rootB.raw"));
         let mut from = fs::File::open(disk).unwrap();
         from.seek(SeekFrom::Start(ROOT_B)).unwrap();
@@ -361,8 +361,10 @@ impl Rig {
         // 1: it was repaired, which here is the replay.
         let checked = Command::new("e2fsck").args(["-fy", root]).output().unwrap();
         assert!(matches!(checked.status.code(), Some(0 | 1)), "{}", stdout(&checked));
-        let out = Command::new("debugfs").args(["-R", &format!("cat {path}"), root]).output().unwrap();
-        Some(stdout(&out)).filter(|text| !text.is_empty())
+        paths.map(|path| {
+            let out = Command::new("debugfs").args(["-R", &format!("cat {path}"), root]).output().unwrap();
+            Some(stdout(&out)).filter(|text| !text.is_empty())
+        })
     }
 
     fn in_systems(&self) -> BTreeSet<PathBuf> {

@@ -1,0 +1,64 @@
+//! A device tree of the owner, which an update carries into the new release.
+
+use std::fs;
+
+use super::rig::{Backend, Rig, View};
+use super::shim::End;
+use super::system::{VOLUME, put};
+use super::updates::{UPDATE, can_run};
+
+/// What a bootloader loads from the root that it boots.
+const FILES: [&str; 2] = ["boot/bzImage", "boot/overlays/own.dtb"];
+const RUNNING: &str = "mnt/sysroot/active/current/boot/overlays/own.dtb";
+
+/// An update, with a look at both roots after each change: whatever a power cut leaves, a root that has a kernel has the tree.
+fn update(rig: &Rig, tree: &str, kill_after: Option<usize>, cuts: bool) -> Vec<String> {
+    let (mut number, mut bad) = (0, Vec::new());
+    let (traced, said) = rig.run_each(View::Running, &UPDATE, kill_after, &mut |change| {
+        number += 1;
+        if fs::read_to_string(rig.at(RUNNING)).ok().as_deref() != Some(tree) {
+            bad.push(format!("the running release after {number}, {change}"));
+        }
+        if cuts && change.contains("/mnt/sysroot/inactive/") {
+            let [kernel, own] = rig.after_a_cut(FILES);
+            let complete = own.as_deref() == Some(tree);
+            if kernel.is_some() && !complete || own.is_some() && !complete {
+                bad.push(format!("a power cut after {number}, {change}"));
+            }
+        }
+    });
+    let expected = if kill_after.is_some() { End::Killed } else { End::Ended(Some(0)) };
+    assert_eq!(traced.end, expected, "{said}");
+    assert!(bad.is_empty(), "a root without the owner's tree: {bad:#?}\n{said}");
+    rig.unmount_new();
+    traced.changes
+}
+
+#[test]
+fn a_new_release_that_can_boot_has_the_tree_after_every_change() {
+    if !can_run("a_new_release_that_can_boot_has_the_tree_after_every_change") {
+        return;
+    }
+    let rig = Rig::new(Backend::Uboot, &[]);
+    let tree = "the owner's tree\n".repeat(2000);
+    put(&rig.at(RUNNING), &tree, 0o644);
+    put(&rig.at("mnt/boot/extra_uEnv.txt"), "custom_fdt_file=overlays/own.dtb\n", 0o644);
+    let start = rig.tree();
+    let changes = update(&rig, &tree, None, true);
+    assert_eq!(rig.after_a_cut(FILES), [Some(VOLUME[1].1.to_owned()), Some(tree.clone())]);
+
+    // The next update succeeds from whatever a kill has left while the tree was carried.
+    let (first, last) = (".new", "/inactive/current");
+    let first =
+        changes.iter().position(|c| c.starts_with("rename ") && c.contains("/hostapps/")).expect(first);
+    let last = changes.iter().rposition(|c| c.starts_with("rename ") && c.ends_with(last)).expect(last);
+    assert!(last > first + 4, "nothing is carried between the links: {changes:#?}");
+    for n in first + 1..last {
+        rig.restore(&start);
+        update(&rig, &tree, Some(n + 1), false);
+        assert!(!rig.at("mnt/sysroot/inactive").join(FILES[0]).exists(), "nothing leads to half a release");
+        update(&rig, &tree, None, false);
+        assert_eq!(fs::read_to_string(rig.at("mnt/sysroot/inactive").join(FILES[1])).unwrap(), tree);
+    }
+    rig.assert_tidy();
+}
