@@ -10,6 +10,7 @@ use crate::disk::select::Target;
 use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::image::BOOT_LABEL;
+use crate::slot::Slot;
 use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
@@ -19,10 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits until the kernel shows the partitions of `table` on `target` and udev has processed them, because scripts use
-/// `/dev/disk/by-*`. Returns the one with the boot partition's label.
+/// `/dev/disk/by-*`.
 ///
 /// Only partitions of this disk count. The label is read from the file system itself, not from udev.
-pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<PathBuf> {
+pub(super) fn find(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<Partitions> {
     let deadline = Instant::now() + TIMEOUT;
     // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
@@ -41,12 +42,49 @@ pub(super) fn boot_partition(paths: &Paths, target: &Target, table: Option<&Tabl
     let mut found = look(paths, target)?;
     // Partitions that the kernel knows from an older table lead to other bytes of the disk.
     found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
-    let labelled: Vec<(Part, Option<String>)> =
-        found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
-    let mut boot = labelled.iter().filter(|(_, label)| label.as_deref() == Some(BOOT_LABEL));
-    match (boot.next(), boot.next()) {
-        (Some((part, _)), None) => Ok(part.node.clone()),
-        (one, _) => Err(not_found(target, &labelled, one.is_some())),
+    let labelled = found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
+    Ok(Partitions { disk: target.name.clone(), labelled })
+}
+
+/// The partitions of the internal disk, with their labels.
+pub(super) struct Partitions {
+    disk: PathBuf,
+    labelled: Vec<(Part, Option<String>)>,
+}
+
+impl Partitions {
+    pub(super) fn boot(&self) -> Result<PathBuf> {
+        self.only(&format!("labelled {BOOT_LABEL}"), |label| label == BOOT_LABEL)
+    }
+
+    /// The root of the image's system.
+    pub(super) fn root(&self) -> Result<PathBuf> {
+        let is_root = |label: &str| Slot::of_label(label) == Some(Slot::A);
+        self.only(&format!("labelled {}", Slot::A.label()), is_root)
+    }
+
+    fn only(&self, wanted: &str, is_it: impl Fn(&str) -> bool) -> Result<PathBuf> {
+        let mut matching = self.labelled.iter().filter(|(_, label)| label.as_deref().is_some_and(&is_it));
+        match (matching.next(), matching.next()) {
+            (Some((part, _)), None) => Ok(part.node.clone()),
+            (one, _) => Err(self.not_found(wanted, one.is_some())),
+        }
+    }
+
+    fn not_found(&self, wanted: &str, several: bool) -> Error {
+        let name = self.disk.display();
+        let list: Vec<String> = self
+            .labelled
+            .iter()
+            .map(|(part, label)| {
+                format!("{} ({})", part.node.display(), label.as_deref().unwrap_or("no label"))
+            })
+            .collect();
+        let seen =
+            if list.is_empty() { "the kernel shows no partition of it".to_owned() } else { list.join(", ") };
+        let what = if several { "several partitions" } else { "no partition" };
+        Error::new(Code::BootPartitionNotFound, format!("{what} of {name} {wanted}: found {seen}"))
+            .object(name)
     }
 }
 
@@ -113,17 +151,4 @@ pub(super) fn label_of(node: &Path) -> Option<String> {
         .inspect_err(|e| tracing::debug!("cannot read the label of {}: {e}", node.display()))
         .ok()
         .flatten()
-}
-
-fn not_found(target: &Target, found: &[(Part, Option<String>)], several: bool) -> Error {
-    let name = target.name.display();
-    let list: Vec<String> = found
-        .iter()
-        .map(|(part, label)| format!("{} ({})", part.node.display(), label.as_deref().unwrap_or("no label")))
-        .collect();
-    let seen =
-        if list.is_empty() { "the kernel shows no partition of it".to_owned() } else { list.join(", ") };
-    let what = if several { "several partitions" } else { "no partition" };
-    Error::new(Code::BootPartitionNotFound, format!("{what} of {name} labelled {BOOT_LABEL}: found {seen}"))
-        .object(name)
 }

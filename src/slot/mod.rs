@@ -45,7 +45,7 @@ impl Slot {
 
     /// Newer images may say `balena-` for `resin-`.
     #[must_use]
-    fn of_label(label: &str) -> Option<Slot> {
+    pub(crate) fn of_label(label: &str) -> Option<Slot> {
         let rest = label.strip_prefix("resin-root").or_else(|| label.strip_prefix("balena-root"))?;
         match rest {
             "A" => Some(Slot::A),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::contents::{Action, Contents, Item};
+use super::contents::{Action, Contents, Files, Item};
 use super::deploy::obsolete;
 use crate::boot_files::{Budgets, Destination, Walk, failed, refused_by_fat};
 use crate::error::{Code, Error, Result};
@@ -13,18 +13,30 @@ use crate::sys::file::{FileKind, Folder};
 /// Bytes kept free for the receipt.
 const RECEIPT: u64 = 64 << 10;
 
-impl Contents {
-    /// Checks paths, names and free space. Writes nothing. `log` bytes are kept free for a log file.
-    pub fn check(&self, dest: &Destination, log: u64) -> Result<()> {
-        self.check_all(dest, log).map_err(Error::after_write)
+impl Files {
+    /// Checks paths, names and free space. Writes nothing.
+    pub fn check(&self, dest: &Destination) -> Result<()> {
+        self.count(dest).and_then(|budgets| budgets.check()).map_err(Error::after_write)
     }
 
-    fn check_all(&self, dest: &Destination, log: u64) -> Result<()> {
+    fn count<'a>(&self, dest: &'a Destination) -> Result<Budgets<'a>> {
         let mut budgets = Budgets::of(dest, 0);
         for item in &self.items {
             check_names(dest, item)?;
             Walked { dest, item, new: BTreeSet::new() }.count(&mut budgets)?;
         }
+        Ok(budgets)
+    }
+}
+
+impl Contents {
+    /// As [`Files::check`]. `log` bytes are kept free for a log file.
+    pub fn check(&self, dest: &Destination, log: u64) -> Result<()> {
+        self.check_all(dest, log).map_err(Error::after_write)
+    }
+
+    fn check_all(&self, dest: &Destination, log: u64) -> Result<()> {
+        let mut budgets = self.files.count(dest)?;
         self.count_own(&mut budgets, log)?;
         budgets.check()
     }

@@ -52,12 +52,19 @@ pub struct Item {
     pub files: Vec<SourceFile>,
 }
 
+/// Files of one folder, in the order in which they are copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Files {
+    #[serde(skip)]
+    pub(super) source: PathBuf,
+    pub items: Vec<Item>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Contents {
-    #[serde(skip)]
-    pub(super) medium: PathBuf,
-    /// In order; `config.json` comes after them.
-    pub items: Vec<Item>,
+    /// Of the medium's boot partition; `config.json` comes after them.
+    #[serde(flatten)]
+    pub files: Files,
     /// The owner's file. It is read again right before it is copied, without its `installer` member.
     #[serde(serialize_with = "lossy")]
     pub config_json: PathBuf,
@@ -92,12 +99,13 @@ impl Contents {
             Err(e) => return Err(unreadable(config_json, e)),
         };
         let config_json = config_json.to_owned();
-        Ok(Contents { medium: source.root, items, config_json, config_json_size })
+        let files = Files { source: source.root, items };
+        Ok(Contents { files, config_json, config_json_size })
     }
 
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.items.iter().map(Item::bytes).sum::<u64>().saturating_add(self.config_json_size)
+        self.files.items.iter().map(Item::bytes).sum::<u64>().saturating_add(self.config_json_size)
     }
 
     pub(super) fn config_json_name(&self) -> &OsStr {
@@ -114,10 +122,25 @@ impl Contents {
             format!(
                 "cannot copy {} bytes from {} to a boot partition of {boot_partition} bytes",
                 self.bytes(),
-                self.medium.display()
+                self.files.source.display()
             ),
         )
-        .object(self.medium.display()))
+        .object(self.files.source.display()))
+    }
+}
+
+impl Files {
+    /// None yet, of the folder `source`.
+    pub fn of(source: &Path) -> Result<Files> {
+        Ok(Files { source: Source::open(source)?.root, items: Vec::new() })
+    }
+
+    /// Adds the file `name`. Returns whether the folder has one.
+    pub fn add(&mut self, name: &Path) -> Result<bool> {
+        let item = Source { root: self.source.clone() }.file(name, name)?;
+        let is_there = item.is_some();
+        self.items.extend(item);
+        Ok(is_there)
     }
 }
 
@@ -308,7 +331,7 @@ impl fmt::Display for Item {
 
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for item in &self.items {
+        for item in &self.files.items {
             writeln!(f, "{item}")?;
         }
         let to = Path::new(self.config_json_name()).display();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
-use super::contents::{Action, Contents, Item, SourceFile, unreadable};
+use super::contents::{Action, Contents, Files, Item, SourceFile, unreadable};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
@@ -22,37 +22,25 @@ pub struct Deployed {
     pub removed: u64,
 }
 
-impl Contents {
-    /// Copies every item, in order, then reads everything back from the medium. Without `config.json`: see
-    /// [`deploy_config_json`](Self::deploy_config_json).
+impl Files {
+    /// Copies every item, in order, then reads everything back from the disk.
     pub fn deploy(&self, dest: &Destination) -> Result<Deployed> {
         self.deploy_all(dest).map_err(Error::after_write)
     }
 
     fn deploy_all(&self, dest: &Destination) -> Result<Deployed> {
-        let mut job = Deployment { contents: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
+        let mut job = Deployment { files: self, dest, swept: BTreeSet::new(), done: Deployed::default() };
         job.sweep(Path::new(""))?;
         for item in &self.items {
-            tracing::info!("internal boot partition: {item}");
+            tracing::info!("{}: {item}", dest.root().path().display());
             job.item(item)?;
         }
         self.verify(dest)?;
         Ok(job.done)
     }
 
-    /// Reads the owner's `config.json` again, and copies it without its `installer` member.
-    pub fn deploy_config_json(&self, dest: &Destination) -> Result<()> {
-        // A torn read is repeated in there.
-        let config = ConfigJson::load(&self.config_json).map_err(|e| {
-            e.after_write()
-                .with_hint("put a valid config.json on the medium's boot partition and flash again")
-        })?;
-        tracing::info!("internal boot partition: copy {}, without `installer`", self.config_json.display());
-        put(dest, self.config_json_name(), &config.for_internal_disk())
-    }
-
     fn open(&self, file: &SourceFile) -> Result<std::fs::File> {
-        let path = self.medium.join(&file.from);
+        let path = self.source.join(&file.from);
         let open = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
         let source = open.map_err(|e| unreadable(&path, e))?;
         match source.metadata() {
@@ -84,6 +72,24 @@ impl Contents {
     }
 }
 
+impl Contents {
+    /// Copies the files. Without `config.json`: see [`deploy_config_json`](Self::deploy_config_json).
+    pub fn deploy(&self, dest: &Destination) -> Result<Deployed> {
+        self.files.deploy(dest)
+    }
+
+    /// Reads the owner's `config.json` again, and copies it without its `installer` member.
+    pub fn deploy_config_json(&self, dest: &Destination) -> Result<()> {
+        // A torn read is repeated in there.
+        let config = ConfigJson::load(&self.config_json).map_err(|e| {
+            e.after_write()
+                .with_hint("put a valid config.json on the medium's boot partition and flash again")
+        })?;
+        tracing::info!("internal boot partition: copy {}, without `installer`", self.config_json.display());
+        put(dest, self.config_json_name(), &config.for_internal_disk())
+    }
+}
+
 fn differs(path: &Path) -> Error {
     let what = format!("{} differs from what was written: the medium returned other data", path.display());
     Error::new(Code::BootCopyFailed, what).object(path.display())
@@ -109,7 +115,7 @@ fn put_checked(dest: &Destination, name: &OsStr, bytes: &[u8]) -> Result<()> {
 }
 
 struct Deployment<'a> {
-    contents: &'a Contents,
+    files: &'a Files,
     dest: &'a Destination,
     swept: BTreeSet<PathBuf>,
     done: Deployed,
@@ -134,7 +140,7 @@ impl Deployment<'_> {
         }
         for file in &item.files {
             self.make_way(item, &file.to, FileKind::File)?;
-            let source = self.contents.open(file)?;
+            let source = self.files.open(file)?;
             let (Walk::There(folder), name) = self.dest.parent(&file.to)? else {
                 return Err(differs(&self.dest.root().path().join(&file.to)));
             };

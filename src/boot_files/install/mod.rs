@@ -8,6 +8,6 @@ mod contents;
 mod deploy;
 mod partition;
 
-pub use contents::{Action, Contents, Install, Item, SourceFile};
+pub use contents::{Action, Contents, Files, Install, Item, SourceFile};
 pub use deploy::{Deployed, put};
 pub use partition::{BootPartition, POINT};

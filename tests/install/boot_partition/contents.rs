@@ -23,7 +23,12 @@ const CONF: &str = "INTERNAL_DEVICE_BOOTLOADER_CONFIG=internal.cfg\n\
     INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS=luks.cfg\n";
 
 fn list(contents: &Contents) -> Vec<String> {
-    contents.items.iter().map(|i| format!("{} > {}", i.source.display(), i.destination.display())).collect()
+    contents
+        .files
+        .items
+        .iter()
+        .map(|i| format!("{} > {}", i.source.display(), i.destination.display()))
+        .collect()
 }
 
 #[test]
@@ -71,7 +76,7 @@ fn names_come_from_the_configuration() {
 fn a_file_in_a_folders_place_and_a_folder_in_a_files_are_not_copied() {
     let rig =
         Rig::new(&[("splash", "file"), ("resinOS_uEnv.txt/x", "folder"), ("internal.cfg/x", "folder")], &[]);
-    assert!(rig.gather(CONF).unwrap().items.is_empty());
+    assert!(rig.gather(CONF).unwrap().files.items.is_empty());
 }
 
 /// As by `*` in a shell, which leaves out dot files of that folder and no others. A folder that is replaced was copied as a whole.
@@ -81,7 +86,7 @@ fn dot_files_of_a_merged_folder_are_not_copied() {
         [("splash/.hidden", "h"), ("splash/.d/x", "x"), ("splash/d/.y", "y"), ("system-proxy/.z", "z")];
     let rig = Rig::new(&files, &[]);
     let contents = rig.gather("").unwrap();
-    let from = contents.items.iter().flat_map(|i| &i.files).map(|f| f.from.to_str().unwrap());
+    let from = contents.files.items.iter().flat_map(|i| &i.files).map(|f| f.from.to_str().unwrap());
     assert_eq!(from.collect::<Vec<_>>(), ["splash/d/.y", "system-proxy/.z"]);
 }
 

@@ -77,7 +77,7 @@ fn an_empty_medium_leaves_everything_as_it_is() {
     let rig = Rig::new(&[], &old);
     let before = rig.see();
     let contents = rig.gather(CONF).unwrap();
-    assert!(contents.items.is_empty());
+    assert!(contents.files.items.is_empty());
     contents.check(&rig.open(), 0).unwrap();
     contents.deploy(&rig.open()).unwrap();
     assert_eq!(rig.see(), before);
