@@ -1,10 +1,12 @@
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
+use super::partitions::{self, Partitions};
+use super::plan::Installation;
 use super::receipt::{BootPartitionRecord, Receipt};
 use super::timeline::Timeline;
-use super::{Ready, partitions, undo};
+use super::{Ready, device_trees, undo};
 use crate::boot_files::install::{self, BootPartition, Destination};
 use crate::bootloader::{self, Written};
 use crate::config::paths::Paths;
@@ -55,16 +57,15 @@ impl FinalSteps<'_> {
         let table = plan.image.table.as_ref();
         let mut step = Steps { time: &mut time };
         refuse_after_signal("write")?;
-        let look = || partitions::boot_partition(self.paths, &plan.target, table);
-        step.run("partitions", || look().map(drop))?;
+        let look = || partitions::find(self.paths, &plan.target, table);
+        step.run("partitions", || look()?.boot().map(drop))?;
         receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders())?;
         step.run("boot partition", || {
             // Again: after a disk was open for writing, udev makes the kernel read its table again, and all of its partitions vanish
             // and return (systemd's udevd watches whole disks). A bootloader on this disk was such a write.
-            let node = look()?;
-            let boot = mounted.insert(BootPartition::mount(&node, &self.paths.at(install::POINT))?);
-            receipt.boot_partition = Some(self.populate(boot, &node, plugin)?);
-            Ok(())
+            let disk = look()?;
+            let boot = mounted.insert(BootPartition::mount(&disk.boot()?, &self.paths.at(install::POINT))?);
+            self.populate(boot, &disk, plugin, &mut receipt)
         })?;
         step.run("board program", || {
             if self.ready.board.has_flasher_program() {
@@ -88,21 +89,25 @@ impl FinalSteps<'_> {
     fn populate(
         &self,
         boot: &BootPartition,
-        node: &Path,
+        disk: &Partitions,
         plugin: &mut Plugin,
-    ) -> Result<BootPartitionRecord> {
+        receipt: &mut Receipt,
+    ) -> Result<()> {
         let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
-        let contents = &self.ready.installation.boot_partition;
+        let Installation { boot_partition: contents, device_trees: trees, .. } = &self.ready.installation;
         // A log that does not fit is not copied: see `leave_records`.
         contents.check(&dest, log_file().map_or(0, |log| log.1)).or_else(|_| contents.check(&dest, 0))?;
         let held = hold_off_shutdown();
+        // Before the boot partition names them.
+        let carried = device_trees::carry(trees, self.paths, &dest, || disk.root())?;
         let deployed = contents.deploy(&dest)?;
+        receipt.device_trees = device_trees::report(trees, boot.point(), carried)?;
+        receipt.boot_partition = Some(BootPartitionRecord { device: boot.node().to_owned(), deployed });
         drop(held);
         // The plug-in may start a reboot, so nothing is held open.
         plugin.bootloader_setup()?;
         let _held = hold_off_shutdown();
-        contents.deploy_config_json(&dest)?;
-        Ok(BootPartitionRecord { device: node.to_owned(), deployed })
+        contents.deploy_config_json(&dest)
     }
 
     /// Receipt and log: the last writes to the disk.

@@ -4,6 +4,7 @@
 //! partition table, and a failure removes it again: the device starts its flasher again, and not half a system.
 
 pub mod board;
+pub mod device_trees;
 mod finish;
 mod medium;
 mod partitions;

@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::image::BOOT_LABEL;
 use crate::install::board::{self, Board};
+use crate::install::device_trees::{self, Tree};
 use crate::sys::power::Shutdown;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +46,9 @@ pub struct PlannedBootloader {
 pub struct Installation {
     pub bootloaders: Vec<PlannedBootloader>,
     pub boot_partition: Contents,
+    /// Named by the owner.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_trees: Vec<Tree>,
     pub board_program: Option<PathBuf>,
     pub ending: Shutdown,
 }
@@ -60,8 +64,9 @@ impl Installation {
     ) -> Result<Installation> {
         board.check()?;
         let boot = paths.boot();
-        let boot_partition = Contents::gather(&boot, conf, config.path(), Install::Plain)?;
+        let mut boot_partition = Contents::gather(&boot, conf, config.path(), Install::Plain)?;
         let table = plan.image.table.as_ref();
+        let device_trees = device_trees::plan(paths, &mut boot_partition, table)?;
         let internal =
             table.into_iter().flat_map(|t| &t.partitions).find(|p| p.label.as_deref() == Some(BOOT_LABEL));
         if let Some(internal) = internal {
@@ -70,6 +75,7 @@ impl Installation {
         Ok(Installation {
             bootloaders: bootloaders(paths, conf, plan)?,
             boot_partition,
+            device_trees,
             board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
             ending: if conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff },
         })
@@ -153,6 +159,9 @@ impl fmt::Display for Installation {
                 "        write {image} to bytes {}..{end} of {}, where it differs",
                 b.offset, b.device
             )?;
+        }
+        for tree in &self.device_trees {
+            writeln!(f, "        {tree}")?;
         }
         write!(f, "{}", self.boot_partition)?;
         if let Some(program) = &self.board_program {

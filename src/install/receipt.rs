@@ -4,6 +4,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::StepTime;
+use super::device_trees::Carried;
 use crate::boot_files::install::Deployed;
 use crate::bootloader::Written;
 use crate::flash;
@@ -21,12 +22,21 @@ pub struct Receipt {
     pub flash: flash::receipt::Receipt,
     pub bootloaders: Vec<Written>,
     pub boot_partition: Option<BootPartitionRecord>,
+    /// Named by the owner.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_trees: Vec<Carried>,
     pub timeline: Vec<StepTime>,
 }
 
 impl From<flash::receipt::Receipt> for Receipt {
     fn from(flash: flash::receipt::Receipt) -> Self {
-        Receipt { flash, bootloaders: Vec::new(), boot_partition: None, timeline: Vec::new() }
+        Receipt {
+            flash,
+            bootloaders: Vec::new(),
+            boot_partition: None,
+            device_trees: Vec::new(),
+            timeline: Vec::new(),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod kit {
 
 mod bad_input;
 mod boot_partition;
+mod device_trees;
 mod oldest_kernel;
 mod programs;
 mod refusals;

@@ -32,47 +32,44 @@ pub fn image() -> &'static Path {
     static IMAGE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let make = || {
         let dir = folder();
-        let at = |name: &str| dir.path().join(name);
-        fs::create_dir_all(at("boot/EFI/BOOT")).unwrap();
-        fs::create_dir_all(at("boot/system-connections")).unwrap();
-        fs::create_dir_all(at("boot/splash")).unwrap();
-        fs::write(at("boot/EFI/BOOT/grub.cfg"), "menuentry external\n").unwrap();
-        fs::write(at("boot/system-connections/old"), "old connection\n").unwrap();
-        fs::write(at("boot/splash/balena-logo.png"), "old logo").unwrap();
-        fs::write(at("boot/kernel"), "kernel of the image").unwrap();
-        let image = at("balena.img");
-        let text = |p: &Path| p.to_str().unwrap().to_owned();
-        fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
-        tool(&[
-            "sgdisk",
-            "-n",
-            "1:1M:+8M",
-            "-c",
-            "1:resin-boot",
-            "-n",
-            "2:0:+16M",
-            "-c",
-            "2:resin-rootA",
-            &text(&image),
-        ]);
-        for (label, from, size, offset) in
-            [("resin-boot", at("boot"), "8M", MIB), ("resin-rootA", at("boot/EFI"), "16M", 9 * MIB)]
-        {
-            let part = at(label);
-            tool(&["mke2fs", "-q", "-t", "ext4", "-L", label, "-d", &text(&from), &text(&part), size]);
-            tool(&[
-                "dd",
-                "status=none",
-                "conv=notrunc",
-                "bs=1M",
-                &format!("if={}", text(&part)),
-                &format!("of={}", text(&image)),
-                &format!("seek={}", offset / MIB),
-            ]);
-        }
+        let image = image_in(dir.path(), |_| ());
         (dir, image)
     };
     &IMAGE.get_or_init(make).1
+}
+
+/// The image, made in `dir`. `more` may add to `boot/` and `root/` there.
+pub fn image_in(dir: &Path, more: impl Fn(&Path)) -> PathBuf {
+    let at = |name: &str| dir.join(name);
+    for folder in ["boot/EFI/BOOT", "boot/system-connections", "boot/splash", "root/etc"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    fs::write(at("boot/EFI/BOOT/grub.cfg"), "menuentry external\n").unwrap();
+    fs::write(at("boot/system-connections/old"), "old connection\n").unwrap();
+    fs::write(at("boot/splash/balena-logo.png"), "old logo").unwrap();
+    fs::write(at("boot/kernel"), "kernel of the image").unwrap();
+    more(dir);
+    let image = at("balena.img");
+    let text = |p: &Path| p.to_str().unwrap().to_owned();
+    fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    let (boot, root) = (["-n", "1:1M:+8M", "-c", "1:resin-boot"], ["-n", "2:0:+16M", "-c", "2:resin-rootA"]);
+    tool(&[&["sgdisk"], &boot[..], &root[..], &[&text(&image)]].concat());
+    for (label, from, size, offset) in
+        [("resin-boot", at("boot"), "8M", MIB), ("resin-rootA", at("root"), "16M", 9 * MIB)]
+    {
+        let part = at(label);
+        tool(&["mke2fs", "-q", "-t", "ext4", "-L", label, "-d", &text(&from), &text(&part), size]);
+        tool(&[
+            "dd",
+            "status=none",
+            "conv=notrunc",
+            "bs=1M",
+            &format!("if={}", text(&part)),
+            &format!("of={}", text(&image)),
+            &format!("seek={}", offset / MIB),
+        ]);
+    }
+    image
 }
 
 /// The internal disk.
@@ -105,9 +102,18 @@ impl Disk {
 
     /// A file of the boot partition, read by another tool.
     pub fn boot_file(&self, path: &str) -> Option<Vec<u8>> {
+        self.read(MIB..9 * MIB, path)
+    }
+
+    /// A file of the root partition.
+    pub fn root_text(&self, path: &str) -> Option<String> {
+        self.read(9 * MIB..25 * MIB, path).map(|b| String::from_utf8(b).unwrap())
+    }
+
+    fn read(&self, partition: std::ops::Range<usize>, path: &str) -> Option<Vec<u8>> {
         let part = self.file.with_extension("part");
         let all = fs::read(&self.file).unwrap();
-        fs::write(&part, &all[MIB..9 * MIB]).unwrap();
+        fs::write(&part, &all[partition]).unwrap();
         // The journal of a partition that was just unmounted is empty; debugfs reads what is there.
         let out = Command::new("debugfs").args(["-R", &format!("cat {path}")]).arg(&part).output().unwrap();
         let missing = String::from_utf8_lossy(&out.stderr).contains("File not found");

@@ -51,6 +51,11 @@ impl BootPartition {
     }
 
     #[must_use]
+    pub fn node(&self) -> &Path {
+        &self.node
+    }
+
+    #[must_use]
     pub fn point(&self) -> &Path {
         &self.point
     }

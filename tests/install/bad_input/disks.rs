@@ -49,6 +49,14 @@ pub const SITUATIONS: &[(&str, &[Make])] = &[
         &[|c| config_json(c, format!("{{\"x\": \"{}\"}}", "y".repeat(10_000_000)).as_bytes())],
     ),
     (
+        "device tree that the bootloader needs, and that is not on the medium",
+        &[|c| {
+            c.rig.put("etc/copal/update.conf", "DEVICE_TREE_REQUIRED=1\n");
+            c.rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
+            c.object = "own.dtb".into();
+        }],
+    ),
+    (
         "boot files larger than the boot partition",
         &[|c| {
             c.rig.boot("splash/huge.png", &"x".repeat(9 << 20));
