@@ -31,7 +31,8 @@ def answer(machine: dict[str, Any]) -> dict[str, Any]:
     for kind, pattern in RECIPES.items():
         recipe = next((LAYER / "recipes-support/copal").glob(pattern % "[0-9.]*[0-9]"))
         common = recipe.with_name("copal.inc").read_text(encoding="utf-8")
-        text = recipe.read_text(encoding="utf-8").replace("require copal.inc\n", common)
+        shared = (LAYER / "classes/copal_update_conf.bbclass").read_text(encoding="utf-8")
+        text = shared + recipe.read_text(encoding="utf-8").replace("require copal.inc\n", common)
         d = base.createCopy()
         # Of the source recipe: what a distribution with a Rust that is new enough has.
         d.values |= {"PN": name, "PV": recipe.stem.partition("_")[2], "RUSTVERSION": machine.get("RUSTVERSION", "1.94.1%")}

@@ -5,6 +5,7 @@ mod machines;
 mod overrides;
 mod replace;
 mod reports;
+mod update_conf;
 mod upstream;
 
 use std::io::Write as _;

@@ -1,7 +1,7 @@
 # HOSTAPP_HOOKS says which hooks there are, as ever. The recipe installs its own; those that are a part of copal then become small shell
 # files that run it, also where they were installed under another name. A hook that comes from a board's layer is left alone, whatever its
 # name is.
-inherit copal_replace
+inherit copal_replace copal_update_conf
 
 # Hooks of this recipe that stay the shell files they are, as a board patches them.
 COPAL_KEEP_HOOKS ?= ""
@@ -35,6 +35,7 @@ do_install[prefuncs] =+ "copal_check_kept"
 do_install[postfuncs] += "copal_put_hooks"
 do_install[postfuncs] += "copal_add_hooks"
 do_install[postfuncs] += "copal_check_root_hook"
+do_install[postfuncs] += "copal_check_own_update_conf"
 
 def copal_hooks(d):
     """The hooks that copal has: path on the device and source in the archive by name."""
