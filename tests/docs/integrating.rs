@@ -211,6 +211,30 @@ fn the_rules_for_updates_are_taken_as_they_stand() {
     assert_eq!(conf.always_read_slot, Some("A"));
 }
 
+/// Each row of the table of boards, as a file.
+#[test]
+fn the_lines_of_each_family_of_boards_are_taken_as_they_stand() {
+    let guide = guide();
+    let table = guide.split("| boards | lines |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("etc/copal")).unwrap();
+    let paths = Paths::new(root.path());
+    let mut read = 0;
+    for row in table.lines().filter(|row| row.starts_with("| ")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let lines: Vec<&str> = cells[1].split('`').skip(1).step_by(2).collect();
+        fs::write(paths.at(update_conf::FILE), lines.join("\n")).unwrap();
+        let conf = update_conf::UpdateConf::read(&paths).unwrap_or_else(|e| panic!("{row}: {e}"));
+        assert_eq!(conf == update_conf::UpdateConf::default(), lines.is_empty(), "{row}");
+        for line in lines {
+            let key = line.split('=').next().unwrap();
+            assert!(update_conf::KEYS.contains(&key), "{row}: {key}");
+        }
+        read += 1;
+    }
+    assert_eq!(read, 19, "families of boards");
+}
+
 #[test]
 fn every_list_of_bootloaders_is_taken_as_it_stands() {
     let parse = |text: &str| BootloadersConf::parse(text, Path::new(BOOTLOADERS_CONF));
