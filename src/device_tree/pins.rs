@@ -140,7 +140,7 @@ const SETTINGS: [&str; 11] = [
 ];
 
 /// Why a path is never pinned. FAT ignores case.
-fn never(path: &Path) -> Option<&'static str> {
+pub(crate) fn never(path: &Path) -> Option<&'static str> {
     let lower = path.to_string_lossy().to_lowercase();
     let name = lower.rsplit('/').next().unwrap_or_default();
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));

@@ -14,9 +14,10 @@ use crate::boot_files::install::{BootPartition, Contents, Files};
 use crate::boot_files::{Destination, Walk, failed};
 use crate::boot_state::EXTRA_FILE;
 use crate::config::paths::Paths;
-use crate::device_tree::{self, Key, Place};
+use crate::device_tree::{self, Key, Place, pins};
 use crate::disk::partition::Table;
 use crate::error::{Code, Error, Result};
+use crate::image::digest::Digest256;
 use crate::slot::{Slot, hostapp};
 use crate::sys::file::Content;
 
@@ -57,7 +58,7 @@ pub struct Carried {
     /// Whether it is on the boot partition, and not in the root.
     pub on_boot_partition: bool,
     pub size: u64,
-    pub sha256: String,
+    pub sha256: Digest256,
 }
 
 /// Plans what the medium's `extra_uEnv.txt` asks for: adds it, and the files that belong onto the boot partition, to `contents`.
@@ -83,6 +84,11 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
     for named in wanted.named.iter().filter(|n| !matches!(n.key, Key::Fdt | Key::DeviceTree | Key::Dtoverlay))
     {
         if trees.iter().any(|tree| tree.path == named.path) {
+            continue;
+        }
+        if pins::never(&named.path).is_some() {
+            let (setting, name) = (setting.display(), named.path.display());
+            tracing::warn!("{setting}: {}={name} is no device tree, and is not copied", named.key);
             continue;
         }
         let origin = if has(&boot, &named.path)? {
@@ -250,7 +256,7 @@ impl Carried {
     }
 }
 
-fn digest(mut file: File) -> io::Result<(u64, String)> {
+fn digest(mut file: File) -> io::Result<(u64, Digest256)> {
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
     loop {
         let n = match file.read(&mut buffer) {
@@ -259,7 +265,7 @@ fn digest(mut file: File) -> io::Result<(u64, String)> {
             Err(e) => return Err(e),
         };
         let Some(bytes) = buffer.get(..n).filter(|b| !b.is_empty()) else {
-            return Ok((size, hash.finalize().iter().map(|b| format!("{b:02x}")).collect()));
+            return Ok((size, Digest256(hash.finalize().into())));
         };
         hash.update(bytes);
         size += bytes.len() as u64;

@@ -21,6 +21,7 @@ fn rig(update_conf: &str) -> Rig {
         fs::create_dir_all(root.join("hostapps/c0ffee")).unwrap();
         symlink("../../balena/volumes/v/_data", root.join("hostapps/c0ffee/boot")).unwrap();
         symlink("hostapps/c0ffee", root.join("current")).unwrap();
+        fs::write(volume.join("Image"), "kernel").unwrap();
         fs::write(volume.join("release.dtb"), "release").unwrap();
         fs::write(volume.join("own.dtb"), "the release's own").unwrap();
         fs::write(dir.join("boot/extra_uEnv.txt"), "custom_fdt_file=release.dtb\n").unwrap();
@@ -137,11 +138,17 @@ fn a_name_without_a_file_is_a_warning() {
         return;
     }
     let rig = rig(ALL_KEYS);
-    rig.boot("extra_uEnv.txt", "custom_fdt_file=gone.dtb\nfdtfile=../etc/x.dtb\nfdt_file=release.dtb\n");
+    rig.boot(
+        "extra_uEnv.txt",
+        "custom_fdt_file=gone.dtb\nfdtfile=../etc/x.dtb\nfdt_file=release.dtb\nfdtofile=Image\n",
+    );
     rig.put("mnt/etc/x.dtb", "outside");
+    rig.boot("Image", "not the release's kernel");
     let (receipt, log) = install(&rig);
     assert!(log.contains("gone.dtb, which is neither on the medium nor in the image"), "{log}");
     assert!(log.contains("../etc/x.dtb is no plain path"), "{log}");
+    assert!(log.contains("fdtofile=Image is no device tree"), "{log}");
+    assert_eq!(rig.disk.root_text(&format!("{VOLUME}/Image")).unwrap(), "kernel");
     assert!(!log.contains("release.dtb, which is neither"), "{log}");
     assert_eq!(receipt["device_trees"].as_array().unwrap().len(), 1, "{receipt:#}");
 }
