@@ -337,7 +337,7 @@ fn variables_and_mere_lines_are_distinguished_as_the_recipe_does() {
 
     // In the other recipe, what a machine's configuration may assign is copal's own.
     let text = guide();
-    let part = text.split("\n### Of `hostapp-update-hooks`").nth(1).unwrap().split("\n## ").next().unwrap();
+    let part = text.split("\n### Of `hostapp-update-hooks`").nth(1).unwrap().split("\n### ").next().unwrap();
     let append = source(
         "recipes/dynamic-layers/balena-common/recipes-support/hostapp-update-hooks/hostapp-update-hooks.bbappend",
     );
@@ -347,6 +347,25 @@ fn variables_and_mere_lines_are_distinguished_as_the_recipe_does() {
     for name in own {
         assert!(append.contains(&format!("\nCOPAL_{name} ?= ")), "COPAL_{name}");
     }
+
+    // A third recipe takes the machine's, and writes those keys that the program reads.
+    let class = source("recipes/classes/copal_update_conf.bbclass");
+    let set = assigned(&class, "COPAL_UPDATE_VARIABLES");
+    let part = text.split("\n### Of the machine").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<(String, String)> = part
+        .lines()
+        .filter(|l| l.starts_with("| `"))
+        .map(|l| l.split(" | ").map(|cell| bare(cell).to_owned()))
+        .map(|mut cells| (cells.next().unwrap(), cells.next().unwrap()))
+        .collect();
+    let mut keys: Vec<&str> = rows.iter().map(|(_, key)| key.as_str()).collect();
+    assert!(rows.iter().all(|(name, key)| name.strip_prefix("COPAL_") == Some(key)), "{rows:?}");
+    assert_eq!(rows.len(), set.split_whitespace().count());
+    assert!(set.split_whitespace().all(|name| rows.iter().any(|row| row.0 == name)), "{set}");
+    let mut read = update_conf::KEYS.to_vec();
+    keys.sort_unstable();
+    read.sort_unstable();
+    assert_eq!(keys, read);
 }
 
 #[test]
