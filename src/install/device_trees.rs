@@ -15,7 +15,7 @@ use crate::boot_files::{Destination, Walk, failed};
 use crate::boot_state::EXTRA_FILE;
 use crate::config::paths::Paths;
 use crate::device_tree::{self, Key, Place, pins};
-use crate::disk::partition::Table;
+use crate::disk::partition::{Partition, Table};
 use crate::error::{Code, Error, Result};
 use crate::image::digest::Digest256;
 use crate::slot::{Slot, hostapp};
@@ -107,14 +107,21 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
         }
         trees.push(tree);
     }
-    let has_root =
-        |t: &Table| t.partitions.iter().any(|p| p.label.as_deref().and_then(Slot::of_label) == Some(Slot::A));
-    if trees.iter().any(Tree::is_for_root) && !table.is_some_and(has_root) {
+    if trees.iter().any(Tree::is_for_root) && table.is_some_and(lacks_root) {
         return Err(no_root("it has no such partition"));
     }
     // A pointer comes after the files that it names.
     contents.files.add(Path::new(EXTRA_FILE))?;
     Ok(trees)
+}
+
+/// Whether it is certain. In a single pass most of the image has not been read yet.
+fn lacks_root(table: &Table) -> bool {
+    let is_other = |p: &Partition| match &p.label {
+        Some(label) => Slot::of_label(label) != Some(Slot::A),
+        None => p.file_system.is_some(),
+    };
+    table.partitions.iter().all(is_other)
 }
 
 fn missing(setting: &Path, name: &Path, boot: &Path) -> Error {

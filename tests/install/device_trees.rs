@@ -61,6 +61,8 @@ fn a_named_tree_goes_into_the_boot_folder_of_the_root() {
     assert_eq!(disk.root_text(&format!("{VOLUME}/release.dtb")).unwrap(), "release");
     assert_eq!(disk.root_text(&format!("{VOLUME}/other.dtb")), None);
     assert_eq!(disk.boot_file("/own.dtb"), None, "the bootloader does not look there");
+    let written = |name: &str| log.find(&format!(": copy {name} to {name}")).expect(name);
+    assert!(written("own.dtb") < written("extra_uEnv.txt"), "a pointer comes last: {log}");
     for name in ["extra_uEnv.txt", "own.dtb"] {
         assert!(log.contains(&format!("{name} of the medium replaces the image's")), "{name}: {log}");
     }
@@ -97,6 +99,8 @@ fn where_the_bootloader_looks_on_the_boot_partition_a_tree_goes_there() {
         assert_eq!(rig.disk.boot_text("/own.dtb").unwrap(), "the owner's", "{place}");
         assert_eq!(rig.disk.boot_text("/extra_uEnv.txt").unwrap(), "custom_fdt_file=own.dtb\n", "{place}");
         assert_eq!(receipt["device_trees"][0]["on_boot_partition"], true, "{place}");
+        let written = |name: &str| log.find(&format!(": copy {name} to {name}")).expect(name);
+        assert!(written("own.dtb") < written("extra_uEnv.txt"), "{place}: a pointer comes last: {log}");
         assert!(!log.contains("internal_root"), "{place}: the root is not needed: {log}");
     }
 }
@@ -176,6 +180,35 @@ fn a_needed_tree_that_is_missing_is_refused_before_the_first_write() {
     install(&rig);
     assert_eq!(rig.disk.root_text(&format!("{VOLUME}/gone.dtb")).unwrap(), "of the medium's system");
     assert_eq!(rig.disk.root_text(&format!("{VOLUME}/own.dtb")).unwrap(), "the release's own");
+}
+
+/// An image without the root that the files belong into, as far as that is known before it is written.
+#[test]
+fn an_image_without_the_root_is_refused_and_one_that_is_not_read_yet_is_taken() {
+    if !can_run("an_image_without_the_root_is_refused_and_one_that_is_not_read_yet_is_taken") {
+        return;
+    }
+    let rig = rig("");
+    rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
+    rig.boot("own.dtb", "the owner's");
+    let image = rig.root().join("opt/balena.img");
+    let label = |label: &str| {
+        let partition = format!("{}?offset={}", image.display(), 9 * MIB);
+        crate::rig::tool(&["e2label", &partition, label]);
+    };
+    label("other");
+    let before = fs::read(&rig.disk.file).unwrap();
+    let out = rig.run(&["/copal", "flash", "--no-power-off"]);
+    let log = stderr(&out);
+    assert_eq!(out.status.code(), Some(3), "{log}");
+    assert!(log.contains("[device-tree-missing]") && log.contains("resin-rootA"), "{log}");
+    assert!(fs::read(&rig.disk.file).unwrap() == before);
+
+    label("resin-rootA");
+    crate::rig::tool(&["gzip", "-1", image.to_str().unwrap()]);
+    let out = rig.run(&["/copal", "flash", "--no-power-off", "--single-pass"]);
+    assert_ok(&out);
+    assert_eq!(rig.disk.root_text(&format!("{VOLUME}/own.dtb")).unwrap(), "the owner's");
 }
 
 #[test]
