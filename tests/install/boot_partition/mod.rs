@@ -4,6 +4,7 @@
 
 mod confinement;
 mod contents;
+mod cuts;
 mod golden;
 mod leftovers;
 mod mounting;
