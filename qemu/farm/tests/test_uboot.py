@@ -82,14 +82,18 @@ class Decisions(unittest.TestCase):
         self.folder = Path(folder.name)
         disk.ext4(self.folder / "empty", "empty", 8)
 
-    def decided(self, files: dict[str, bytes], before: int = 0) -> list[str]:
-        """What U-Boot says with these files, on a disk with so many partitions before the boot partition."""
+    def decided(self, files: dict[str, bytes], before: int = 0, trees: dict[str, bytes] | None = None) -> list[str]:
+        """What U-Boot says with these files, on a disk with so many partitions before the boot partition, and these files in boot/ of root B."""
         at = self.folder
+        (at / "console").unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as root:
+            files_of({f"boot/{name}": data for name, data in (trees or {}).items()}).write(Path(root))
+            disk.ext4(at / "rootB", "rootB", 8, Path(root))
         script = uboot.boot_script(self.guests, at / "boot.scr").read_bytes()
         disk.fat(at / "boot", "resin-boot", 64, files_of({"boot.scr": script, **files}), at)
         parts = [disk.Partition(f"other{n}", at / "empty") for n in range(before)]
         parts += [disk.Partition("resin-boot", at / "boot", disk.EFI)]
-        parts += [disk.Partition(name, at / "empty") for name in ("resin-rootA", "resin-rootB")]
+        parts += [disk.Partition("resin-rootA", at / "empty"), disk.Partition("resin-rootB", at / "rootB")]
         disk.whole(at / "disk", "uboot", parts)
         if before:
             # Not the first one: U-Boot looks for partitions that say they are bootable.
@@ -116,6 +120,13 @@ class Decisions(unittest.TestCase):
         said = [line.split(": ", 1)[1].strip() for line in self.console().splitlines() if line.startswith("copal-board: ")]
         self.assertIn("cannot be loaded", said.pop())
         return said
+
+    def tree(self) -> bytes:
+        """QEMU's own device tree."""
+        at = self.folder / "tree"
+        words = ["-machine", f"virt,dumpdtb={at}", "-cpu", "cortex-a57", "-m", "256", "-display", "none", "-nodefaults"]
+        subprocess.run([*self.qemu, *words], check=True, timeout=SECONDS, capture_output=True)
+        return at.read_bytes()
 
     def console(self) -> str:
         """What U-Boot has said so far."""
@@ -156,6 +167,21 @@ class Decisions(unittest.TestCase):
     def test_partitions_are_hexadecimal(self) -> None:
         said = self.decided({"resinOS_uEnv.txt": b"resin_root_part=b\n", "bootcount.env": b"bootcount=4\n\0"}, before=8)
         self.assertEqual(said, ["count over 3, root a instead of b", "root a, count 4, upgrade_available 0"])
+
+    def test_the_owners_device_tree_is_that_of_the_selected_root(self) -> None:
+        tree = self.tree()
+        selected = b"resin_root_part=3\nupgrade_available=0\n"
+        for name, files, trees, expected in (
+            ("in it", {}, {"own.dtb": tree}, "device tree own.dtb of root 3"),
+            ("in no root", {}, {"other.dtb": tree}, "no device tree own.dtb in root 3, the default one instead"),
+            ("cut short", {}, {"own.dtb": tree[:20]}, "no device tree own.dtb in root 3, the default one instead"),
+            ("wanted", {"extra_uEnv.txt": b"custom_fdt_file=own.dtb\ncustom_fdt_required=1\n"}, {},
+             "no device tree own.dtb in root 3, which does not boot without it"),
+        ):
+            with self.subTest(name):
+                files = {"resinOS_uEnv.txt": selected, "extra_uEnv.txt": b"custom_fdt_file=own.dtb\n", **files}
+                said = self.decided(files, trees=trees)
+                self.assertEqual(said, ["root 3, count 0, upgrade_available 0", expected])
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@
 # Files of an installed disk's boot partition; without any of them, root A boots and nothing is counted:
 #
 #   resinOS_uEnv.txt  resin_root_part (hexadecimal partition number), upgrade_available
-#   extra_uEnv.txt    whatever the owner sets: os_bc_lim, extra_os_cmdline
+#   extra_uEnv.txt    whatever the owner sets: os_bc_lim, extra_os_cmdline, custom_fdt_file, custom_fdt_required
 #   bootcount.env     bootcount, written here while an upgrade is available
 #
 # A count over the limit means the other root, whether or not an upgrade is available. Both are hexadecimal.
+#
+# custom_fdt_file is a device tree below boot/ of the root that boots. Without that file, the board boots with QEMU's own tree,
+# as boards do that have a default; with custom_fdt_required=1 it does not boot, as others.
 
 setenv board_from "${devtype} ${devnum}"
 setenv board_args "rw console=ttyAMA0 panic=5 apparmor=0 selinux=0 quiet"
@@ -26,6 +29,8 @@ else
     setenv bootcount 0
     setenv os_bc_lim 3
     setenv extra_os_cmdline
+    setenv custom_fdt_file
+    setenv custom_fdt_required
     for file in resinOS_uEnv.txt extra_uEnv.txt bootcount.env; do
         if test -e ${board_from}:${distro_bootpart} ${file}; then
             if load ${board_from}:${distro_bootpart} ${loadaddr} ${file}; then
@@ -62,11 +67,25 @@ else
     echo "copal-board: root ${board_root}, count ${bootcount}, upgrade_available ${upgrade_available}"
 fi
 
+# At ${loadaddr} it has 2 MiB, up to the kernel.
+setenv board_tree ${fdtcontroladdr}
+if test -n "${custom_fdt_file}"; then
+    if load ${board_from}:${board_root} ${loadaddr} boot/${custom_fdt_file} && fdt addr ${loadaddr}; then
+        setenv board_tree ${loadaddr}
+        echo "copal-board: device tree ${custom_fdt_file} of root ${board_root}"
+    elif test "${custom_fdt_required}" = 1; then
+        setenv board_tree
+        echo "copal-board: no device tree ${custom_fdt_file} in root ${board_root}, which does not boot without it"
+    else
+        echo "copal-board: no device tree ${custom_fdt_file} in root ${board_root}, the default one instead"
+    fi
+fi
+
 # By the file system's label: programs of the OS look for it there.
 setenv bootargs "root=LABEL=${board_label} ${board_args} ${extra_os_cmdline}"
-if load ${board_from}:${board_root} ${kernel_addr_r} boot/Image; then
+if test -n "${board_tree}" && load ${board_from}:${board_root} ${kernel_addr_r} boot/Image; then
     if load ${board_from}:${board_root} ${ramdisk_addr_r} boot/initramfs.cpio; then
-        booti ${kernel_addr_r} ${ramdisk_addr_r}:${filesize} ${fdtcontroladdr}
+        booti ${kernel_addr_r} ${ramdisk_addr_r}:${filesize} ${board_tree}
     fi
 fi
 
