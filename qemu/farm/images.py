@@ -46,8 +46,12 @@ RELEASES = {
     "panic": "5.1.4",
     "failing-hook": "5.1.5",
     "light": "5.1.6",
+    "before-copal": "5.1.7",
     "next": "5.2.0",
 }
+
+#: Those of one bootloader only: their hooks are written for it.
+ONLY = {"before-copal": "u-boot"}
 
 #: Those whose archive stays on this machine as well, for a registry.
 ON_HOST = ("good", "next")
@@ -86,6 +90,13 @@ MEDIUM = ("copal", "resin-init-flasher")
 #: What is installed with the program, and how.
 SHIPPED = [TOP / name for name in ("hooks", "systemd", "examples/pages.rs", "scripts/contents.tsv", "scripts/rootfs-install.sh",
                                    "scripts/pack.py")]
+
+#: What takes the place of copal's programs in a release of before copal.
+STAND_INS = {
+    "hostapp-update": TOP / "tests/update/stand-in-update.sh",
+    "hostapp-update-hooks": TOP / "tests/hooks/stand-in.sh",
+    "hostapp-update-hooks-v2": TOP / "tests/hooks/stand-in.sh",
+}
 
 #: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
 KEEP_SECONDS = 5 * 3600
@@ -395,6 +406,23 @@ def config_json(board: Board) -> str:
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
+def releases_of(board: Board) -> dict[str, str]:
+    """The releases of a board, and their versions."""
+    return {name: version for name, version in RELEASES.items() if ONLY.get(name, board.backend) == board.backend}
+
+
+def before_copal(tree: Tree) -> None:
+    """Puts an updater, a runner and hooks in the place of copal's."""
+    tree.remove("etc/hostapp-update-hooks.d")
+    for name in ("1-bootfiles", "99-resin-uboot"):
+        tree.file(f"etc/hostapp-update-hooks.d/{name}", OS / "before-copal" / name)
+    # The board has the engine, and not its client.
+    tree.file("usr/bin/docker", OS / "before-copal/docker")
+    for name, stand_in in STAND_INS.items():
+        tree.remove(f"usr/bin/{name}")
+        tree.file(f"usr/bin/{name}", stand_in, 0o755)
+
+
 def release(board: Board, name: str, boot: Path, programs: Path) -> Tree:
     """What a release has over the packages."""
     version = RELEASES[name]
@@ -416,6 +444,8 @@ def release(board: Board, name: str, boot: Path, programs: Path) -> Tree:
         tree.file("usr/lib/balena/balena-healthcheck", "#!/bin/sh\n")
     if name == "vpn-down":
         tree.file("usr/libexec/board-vpn", "#!/bin/sh\necho 'the VPN has no server' >&2\nexit 1\n")
+    if name == "before-copal":
+        before_copal(tree)
     if name == "failing-hook":
         tree.file("etc/hostapp-update-hooks.d/90-fails", "#!/bin/sh\necho 'this board cannot be updated' >&2\nexit 1\n")
     return tree
@@ -443,7 +473,7 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to) as scratch:
         files = Path(scratch)
         # No scenario updates to what is installed.
-        for name in [name for name in RELEASES if name != "base"]:
+        for name in [name for name in releases_of(board) if name != "base"]:
             hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(base, layers, name))
         size = sum(f.stat().st_size for f in files.iterdir())
         # Nothing is ever written to it: no journal, no free space.
@@ -590,10 +620,10 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
                 programs = installed(board, copal, (*HOST_OS, SELECTION[board.backend]), Path(scratch))
-                for name in RELEASES:
+                for name in releases_of(board):
                     make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
 
-        inputs = [own, boot.name, sources(OS / "hostapp", *SHIPPED), file_digest(copal), str(has_pages(copal))]
+        inputs = [own, boot.name, sources(OS / "hostapp", OS / "before-copal", *STAND_INS.values(), *SHIPPED), file_digest(copal), str(has_pages(copal))]
         layers = store.make("layers", inputs, make_layers)
         whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
                            lambda to: make_disk(guests, board, boot, base, layers, runs_here, to))
@@ -604,7 +634,7 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
         medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)],
                             lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to))
         return Images(board.name, arch, whole / "disk.img", releases / "releases.img",
-                      {name: releases / f"{name}.tar" for name in ON_HOST}, dict(RELEASES), medium / "flasher.img", files)
+                      {name: releases / f"{name}.tar" for name in ON_HOST}, releases_of(board), medium / "flasher.img", files)
     finally:
         store.close()
 

@@ -130,6 +130,24 @@ class Archives(Case):
             self.assertIn("engine", layers[name])
 
 
+class Releases(unittest.TestCase):
+    """What is in which."""
+
+    def test_a_release_of_before_copal_updates_without_it(self) -> None:
+        """Its updater, the runner and all hooks are scripts; and only the board that they are written for has it."""
+        tree = Tree()
+        for name in ("hostapp-update", "hostapp-update-hooks", "hostapp-update-hooks-v2", "rollback-health"):
+            tree.link(f"usr/bin/{name}", "copal")
+        tree.file("etc/hostapp-update-hooks.d/60-data-breadcrumb", "copal's")
+        images.before_copal(tree)
+        self.assertEqual([path for path, node in tree.nodes.items() if node.target], ["usr/bin/rollback-health"])
+        hooks = [path.split("/")[-1] for path, _ in tree.files() if path.startswith("etc/")]
+        self.assertEqual(hooks, ["1-bootfiles", "99-resin-uboot"])
+        self.assertTrue(all(node.mode == 0o755 for node in tree.nodes.values() if node.data))
+        self.assertIn("before-copal", images.releases_of(images.BOARDS["arm64"]))
+        self.assertNotIn("before-copal", images.releases_of(images.BOARDS["amd64"]))
+
+
 class Parts(Case):
     """What qemu/prepare.sh has made."""
 
