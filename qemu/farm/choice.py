@@ -27,6 +27,8 @@ OTHERS_ELSEWHERE = (
     "rollback-engine@qemu-aarch64",
     "altboot-no-init@qemu-aarch64",
     "update-healthy@qemu-aarch64",
+    "device-tree-kept@qemu-aarch64",
+    "device-tree-missing@qemu-aarch64",
 )
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4
@@ -35,7 +37,7 @@ RECENT = 20
 
 
 def table(path: Path = TABLE) -> dict[str, list[str]]:
-    """The table: folder of the sources, scenarios."""
+    """The table: folder of the sources, scenarios, with their board where that is another one than `BOARD`."""
     found: dict[str, list[str]] = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line or line.startswith("#"):
@@ -64,13 +66,18 @@ def commits() -> int:
     return int(git("rev-list", "--count", "HEAD") or 0)
 
 
+def on_its_board(name: str) -> str:
+    """A name of the table as a run."""
+    return name if "@" in name else f"{name}@{BOARD}"
+
+
 def guards(files: Iterable[str], known: dict[str, list[str]]) -> list[str]:
     """The scenarios of what has changed, in the order of the files."""
     found: dict[str, None] = {}
     for file in files:
         for folder, names in known.items():
             if file.startswith(f"{folder}/"):
-                found.update(dict.fromkeys(f"{name}@{BOARD}" for name in names))
+                found.update(dict.fromkeys(on_its_board(name) for name in names))
     return list(found)
 
 

@@ -8,6 +8,7 @@ import place
 import scenario as scenarios
 
 KNOWN = scenarios.all_in(place.SCENARIOS, boards.names())
+RUNS = {f"{one.name}@{board}" for one in KNOWN for board in one.boards}
 NAMES = [one.name for one in KNOWN if choice.BOARD in one.boards]
 
 
@@ -17,14 +18,16 @@ class Table(unittest.TestCase):
         self.assertEqual(set(choice.table()), folders)
 
     def test_it_names_scenarios_that_exist_and_leaves_none_out(self) -> None:
-        named = {name for names in choice.table().values() for name in names}
-        always = {run.split("@")[0] for run in choice.ALWAYS}
-        self.assertEqual(named - set(NAMES), set())
-        self.assertEqual(set(NAMES) - named - always, set())
+        named = {choice.on_its_board(name) for names in choice.table().values() for name in names}
+        self.assertEqual(named - RUNS, set())
+        self.assertEqual(set(NAMES) - {run.split("@")[0] for run in [*named, *choice.ALWAYS]}, set())
 
     def test_what_always_runs_exists(self) -> None:
-        pairs = {f"{one.name}@{board}" for one in KNOWN for board in one.boards}
-        self.assertEqual(set(choice.ALWAYS + choice.OTHERS_ELSEWHERE) - pairs, set())
+        self.assertEqual(set(choice.ALWAYS + choice.OTHERS_ELSEWHERE) - RUNS, set())
+
+    def test_what_this_board_cannot_run_has_its_turn_elsewhere(self) -> None:
+        elsewhere = {one.name for one in KNOWN} - set(NAMES)
+        self.assertEqual(elsewhere - {run.split("@")[0] for run in choice.OTHERS_ELSEWHERE}, set())
 
 
 class Choice(unittest.TestCase):
@@ -40,10 +43,10 @@ class Choice(unittest.TestCase):
         self.assertAlmostEqual(len(one) - len(choice.ALWAYS), others / 4, delta=1)
 
     def test_what_has_changed_comes_before_what_has_its_turn(self) -> None:
-        table = {"src/engine": ["cut-loading"], "src/slot": ["update-repeat"]}
+        table = {"src/engine": ["cut-loading"], "src/slot": ["update-repeat", "update-light@qemu-riscv"]}
         found = choice.choice(NAMES, ["README.md", "src/slot/mod.rs", "src/engine/load.rs", "src/enginex"], 0, table)
         at = len(choice.ALWAYS)
-        self.assertEqual(found[at : at + 2], ["update-repeat@qemu-amd64", "cut-loading@qemu-amd64"])
+        self.assertEqual(found[at : at + 3], ["update-repeat@qemu-amd64", "update-light@qemu-riscv", "cut-loading@qemu-amd64"])
         self.assertEqual(len(found), len(set(found)))
 
 
