@@ -2,6 +2,7 @@
 //!
 //! An update makes a new boot folder with the release's files. The settings stay, so that what they name has to stay, too.
 
+pub mod blob;
 mod carry;
 mod config_txt;
 mod extlinux;

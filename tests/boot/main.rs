@@ -10,6 +10,7 @@ mod kit {
     pub mod log;
     pub mod needs;
     pub mod process;
+    pub mod prove;
     pub mod tree;
 }
 
@@ -20,3 +21,4 @@ mod files;
 mod loader;
 mod slots;
 mod state;
+mod tree_blob;
