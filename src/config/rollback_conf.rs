@@ -37,8 +37,19 @@ const CHECK_LIMIT: Number = Number { key: "CHECK_LIMIT", default: 300, range: 1.
 /// U-Boot's files, and takes the other root at 3 (balena-jetson-orin, `BALENA_OS_BC_LIM` in the patches of `L4TLauncher.c`).
 const FALLBACK_COUNT: Number = Number { key: "FALLBACK_COUNT", default: 0, range: 0..=100, unit: "boots" };
 pub const NUMBERS: [&Number; 5] = [&TIMEOUT, &COUNT, &ALTBOOT_TIMEOUT, &CHECK_LIMIT, &FALLBACK_COUNT];
-/// `1`: a unit that has failed since the update counts against the new system. `0`, the default: it is only reported.
-pub const REQUIRE_UNITS: &str = "REQUIRE_UNITS";
+
+/// Whether a check decides the trial, or is only reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switch {
+    pub key: &'static str,
+    pub default: bool,
+}
+
+/// A unit that has failed since the update counts against the new system.
+pub const REQUIRE_UNITS: Switch = Switch { key: "REQUIRE_UNITS", default: false };
+/// A kernel that got another device tree than the owner names, and got that one before the update, counts against the new system.
+pub const REQUIRE_DEVICE_TREE: Switch = Switch { key: "REQUIRE_DEVICE_TREE", default: true };
+pub const SWITCHES: [&Switch; 2] = [&REQUIRE_UNITS, &REQUIRE_DEVICE_TREE];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RollbackConf {
@@ -47,6 +58,7 @@ pub struct RollbackConf {
     pub altboot_timeout: Duration,
     pub check_limit: Duration,
     pub units_required: bool,
+    pub device_tree_required: bool,
 }
 
 impl Default for RollbackConf {
@@ -56,7 +68,8 @@ impl Default for RollbackConf {
             count: COUNT.default,
             altboot_timeout: seconds(ALTBOOT_TIMEOUT.default),
             check_limit: seconds(CHECK_LIMIT.default),
-            units_required: false,
+            units_required: REQUIRE_UNITS.default,
+            device_tree_required: REQUIRE_DEVICE_TREE.default,
         }
     }
 }
@@ -102,7 +115,9 @@ impl RollbackConf {
 
     fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
         let Some(raw) = raw else { return (Self::default(), Vec::new()) };
-        raw.report_unknown(|key| key == REQUIRE_UNITS || NUMBERS.iter().any(|n| n.key == key));
+        raw.report_unknown(|key| {
+            SWITCHES.iter().any(|s| s.key == key) || NUMBERS.iter().any(|n| n.key == key)
+        });
         let mut wrong = Vec::new();
         let mut number = |number: &Number| match raw.get(number.key).map(|v| number.parse(v)) {
             Some(Ok(Some(value))) => value,
@@ -121,14 +136,18 @@ impl RollbackConf {
         };
         // For its mistakes: the boot state reads its value.
         number(&FALLBACK_COUNT);
-        match raw.get(REQUIRE_UNITS).unwrap_or_default() {
-            "" | "0" => {}
-            "1" => conf.units_required = true,
+        let mut switch = |switch: &Switch| match raw.get(switch.key).unwrap_or_default() {
+            "" => switch.default,
+            "0" => false,
+            "1" => true,
             odd => {
                 let what = format!("`{}` is neither 0 nor 1", shown(odd));
-                wrong.push(raw.invalid(REQUIRE_UNITS, &what, "write 0 or 1"));
+                wrong.push(raw.invalid(switch.key, &what, "write 0 or 1"));
+                switch.default
             }
-        }
+        };
+        conf.units_required = switch(&REQUIRE_UNITS);
+        conf.device_tree_required = switch(&REQUIRE_DEVICE_TREE);
         (conf, wrong)
     }
 

@@ -19,11 +19,19 @@ const DEVICE_TREE_KEYS: &str = "DEVICE_TREE_KEYS";
 const DEVICE_TREE_PLACE: &str = "DEVICE_TREE_PLACE";
 /// `1`: the board's bootloader does not boot without the named device tree. `0`, the default: it takes its own.
 const DEVICE_TREE_REQUIRED: &str = "DEVICE_TREE_REQUIRED";
+/// The tree in the boot folder that the board's bootloader takes where the owner names none, or one that is missing.
+const DEVICE_TREE_DEFAULT: &str = "DEVICE_TREE_DEFAULT";
 /// Other files of the boot folder, separated by blanks, that an update carries into the new one.
 const CARRY_BOOT: &str = "CARRY_BOOT";
 /// In the order of the documentation.
-pub const KEYS: [&str; 5] =
-    [ALWAYS_READ_SLOT, DEVICE_TREE_KEYS, DEVICE_TREE_PLACE, DEVICE_TREE_REQUIRED, CARRY_BOOT];
+pub const KEYS: [&str; 6] = [
+    ALWAYS_READ_SLOT,
+    DEVICE_TREE_KEYS,
+    DEVICE_TREE_PLACE,
+    DEVICE_TREE_REQUIRED,
+    DEVICE_TREE_DEFAULT,
+    CARRY_BOOT,
+];
 
 /// A setting on the boot partition that names device trees or overlays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +78,22 @@ impl DeviceTreeKey {
         }
     }
 
+    /// Whether it names a tree, not overlays.
+    #[must_use]
+    pub const fn is_tree(self) -> bool {
+        match self {
+            DeviceTreeKey::CustomFdtFile
+            | DeviceTreeKey::FdtFileUnderscore
+            | DeviceTreeKey::Fdtfile
+            | DeviceTreeKey::Fdt
+            | DeviceTreeKey::DeviceTree => true,
+            DeviceTreeKey::OverlayFiles
+            | DeviceTreeKey::Fdtofile
+            | DeviceTreeKey::UbootOverlayAddr
+            | DeviceTreeKey::Dtoverlay => false,
+        }
+    }
+
     fn named(word: &str) -> Option<DeviceTreeKey> {
         Self::ALL.into_iter().find(|key| key.as_str() == word)
     }
@@ -100,6 +124,8 @@ pub struct UpdateConf {
     pub device_tree_keys: Vec<DeviceTreeKey>,
     pub device_tree_place: DeviceTreePlace,
     pub device_tree_required: bool,
+    /// A plain path below the boot folder.
+    pub device_tree_default: Option<PathBuf>,
     /// Plain paths below the boot folder.
     pub carry_boot: Vec<PathBuf>,
 }
@@ -111,6 +137,7 @@ impl Default for UpdateConf {
             device_tree_keys: vec![DeviceTreeKey::CustomFdtFile, DeviceTreeKey::OverlayFiles],
             device_tree_place: DeviceTreePlace::default(),
             device_tree_required: false,
+            device_tree_default: None,
             carry_boot: Vec::new(),
         }
     }
@@ -143,18 +170,16 @@ impl UpdateConf {
         let switch = [("0", false), ("1", true)];
         conf.device_tree_required =
             one_of(&raw, DEVICE_TREE_REQUIRED, "0 or 1", &switch)?.unwrap_or_default();
-        let path = |word| {
+        let path = |key, word| {
             plain_path(word).ok_or_else(|| {
                 let what = format!("`{}` is not a plain path", shown(word));
-                raw.invalid(
-                    CARRY_BOOT,
-                    &what,
-                    "write paths below the boot folder, without `..` and `/` in front",
-                )
+                raw.invalid(key, &what, "write paths below the boot folder, without `..` and `/` in front")
             })
         };
-        conf.carry_boot =
-            raw.get(CARRY_BOOT).unwrap_or_default().split_whitespace().map(path).collect::<Result<_>>()?;
+        let default = raw.get(DEVICE_TREE_DEFAULT).filter(|text| !text.is_empty());
+        conf.device_tree_default = default.map(|word| path(DEVICE_TREE_DEFAULT, word)).transpose()?;
+        let carried = raw.get(CARRY_BOOT).unwrap_or_default().split_whitespace();
+        conf.carry_boot = carried.map(|word| path(CARRY_BOOT, word)).collect::<Result<_>>()?;
         Ok(conf)
     }
 }

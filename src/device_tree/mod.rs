@@ -7,6 +7,7 @@ mod carry;
 mod config_txt;
 mod extlinux;
 mod extra_uenv;
+pub mod live;
 mod new_release;
 pub mod pins;
 mod report;

@@ -8,6 +8,7 @@ use crate::update::snapshot;
 
 pub(super) fn keep(paths: &Paths, transaction: &str) -> Result<()> {
     files::keep_vpn_state(paths, snapshot::vpn_is_up(paths))?;
+    snapshot::keep_device_tree(paths, transaction)?;
     match systemd::is_running(paths.root()).then(systemd::active_units) {
         Some(Ok(units)) => snapshot::keep_units(paths, transaction, units),
         // Optional: the comparison is only a report.

@@ -1,8 +1,9 @@
 //! State of the running system before an update. The health checks of the new system compare with it.
 
 use crate::config::paths::Paths;
+use crate::device_tree::live::Asked;
 use crate::error::Result;
-use crate::state::files::{Trial, UnitList};
+use crate::state::files::{DeviceTreeRecord, Trial, UnitList};
 
 /// Exists while the VPN is up: the device's VPN scripts create it (`/var/run` is a link to `/run`).
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
@@ -21,10 +22,38 @@ pub fn keep_units(paths: &Paths, transaction: &str, mut units: Vec<String>) -> R
     UnitList { transaction: transaction.to_owned(), units }.write(paths)
 }
 
-/// `None` without a list of the update on trial. Shell releases save none and leave an earlier one, but then the trial is another: a new
-/// system that finds no record of its trial gives it a new number.
+/// Saves by what the running kernel's device tree can be recognised, where the owner names it.
+pub fn keep_device_tree(paths: &Paths, transaction: &str) -> Result<()> {
+    let seen = Asked::of(paths).and_then(|asked| {
+        asked.map(|asked| asked.found(paths).map(|properties| (asked.path, properties))).transpose()
+    });
+    match seen {
+        Ok(Some((path, properties))) => {
+            DeviceTreeRecord { transaction: transaction.to_owned(), path, properties }.write(paths)
+        }
+        Ok(None) => DeviceTreeRecord::remove(paths),
+        // The check of the new system says what it does not know.
+        Err(why) => {
+            tracing::info!("cannot tell which device tree the kernel got: {why}");
+            DeviceTreeRecord::remove(paths)
+        }
+    }
+}
+
+/// `None` without a list of the update on trial.
 pub fn kept_units(paths: &Paths) -> Result<Option<Vec<String>>> {
     let Some(list) = UnitList::read(paths)? else { return Ok(None) };
-    let trial = Trial::read(paths)?;
-    Ok(trial.filter(|t| t.transaction == list.transaction).map(|_| list.units))
+    Ok(is_of_trial(paths, &list.transaction)?.then_some(list.units))
+}
+
+/// `None` without a record of the update on trial.
+pub fn kept_device_tree(paths: &Paths) -> Result<Option<DeviceTreeRecord>> {
+    let Some(record) = DeviceTreeRecord::read(paths)? else { return Ok(None) };
+    Ok(is_of_trial(paths, &record.transaction)?.then_some(record))
+}
+
+/// Shell releases save nothing and leave what an earlier update has saved, but then the trial is another: a new system that finds no record
+/// of its trial gives it a new number.
+fn is_of_trial(paths: &Paths, transaction: &str) -> Result<bool> {
+    Ok(Trial::read(paths)?.is_some_and(|trial| trial.transaction == transaction))
 }

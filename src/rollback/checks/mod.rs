@@ -13,6 +13,7 @@ use crate::state::history::{Check, CheckResult};
 use crate::sys::systemd::Bus;
 
 mod board;
+mod device_tree;
 mod engine;
 mod folder;
 mod guard;
@@ -44,6 +45,11 @@ pub const TABLE: &[Row] = &[
     Row { name: "board", required: ALWAYS, kind: CheckKind::One(board::check) },
     Row { name: folder::REQUIRED, required: ALWAYS, kind: CheckKind::Several(folder::required) },
     Row { name: folder::WANTED, required: NEVER, kind: CheckKind::Several(folder::wanted) },
+    Row {
+        name: device_tree::NAME,
+        required: |conf| conf.device_tree_required,
+        kind: CheckKind::Several(device_tree::where_named),
+    },
     Row { name: "units", required: |conf| conf.units_required, kind: CheckKind::One(units::check) },
 ];
 

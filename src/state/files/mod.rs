@@ -17,7 +17,9 @@ use crate::sys::file::{self, Content, Folder};
 
 mod records;
 
-pub use records::{BootfilesRecord, CommitDue, Marker, RollbackKind, RollbackRecord, Trial, UnitList};
+pub use records::{
+    BootfilesRecord, CommitDue, DeviceTreeRecord, Marker, RollbackKind, RollbackRecord, Trial, UnitList,
+};
 
 /// While it exists, the supervisor does not reboot, and `rollback-health` runs at boot.
 const HEALTH_BREADCRUMB: &str = "rollback-health-breadcrumb";
@@ -120,13 +122,14 @@ pub fn sweep(paths: &Paths) {
 }
 
 /// The records on the state partition, whose places hold nothing else.
-const RECORDS: [&str; 6] = [
+const RECORDS: [&str; 7] = [
     BootfilesRecord::NAME,
     RollbackRecord::NAME,
     Trial::NAME,
     CommitDue::NAME,
     super::history::NAME,
     UnitList::NAME,
+    DeviceTreeRecord::NAME,
 ];
 
 /// The places of records that hold something else, as errors.

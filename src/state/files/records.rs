@@ -1,5 +1,8 @@
 //! Records: small JSON files that outlive reboots and power cuts. They say what copal was doing.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::{boot_id, discard, put, read, unwritable};
@@ -134,6 +137,17 @@ pub struct UnitList {
 }
 
 kept_as!(UnitList, "units");
+
+/// The properties by which the running kernel's device tree was the one that the owner names, before the update `transaction`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceTreeRecord {
+    pub transaction: String,
+    /// Below the boot folder.
+    pub path: PathBuf,
+    pub properties: BTreeSet<String>,
+}
+
+kept_as!(DeviceTreeRecord, "device-tree");
 
 /// `slot` is committed, and its commit hooks have not all run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -70,20 +70,28 @@ pub(crate) fn open_record(path: &Path) -> io::Result<File> {
 }
 
 pub(crate) fn read_record(path: &Path, limit: u64) -> io::Result<String> {
-    whole(&open_record(path)?, limit)
+    text(whole(&open_record(path)?, limit)?)
 }
 
 /// The whole content of a regular file that another program may have created.
 pub(crate) fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    text(read_bytes(path, limit)?)
+}
+
+pub(crate) fn read_bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     whole(&open_regular(path)?, limit)
 }
 
-fn whole(file: &File, limit: u64) -> io::Result<String> {
+fn whole(file: &File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limit {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
     }
+    Ok(bytes)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 

@@ -33,6 +33,7 @@ fn without_a_file_the_scripts_values_hold() {
         altboot_timeout: Duration::from_secs(900),
         check_limit: Duration::from_secs(300),
         units_required: false,
+        device_tree_required: true,
     };
     assert_eq!(conf, expected);
     assert_eq!(conf, RollbackConf::default());
@@ -42,7 +43,7 @@ fn without_a_file_the_scripts_values_hold() {
 
 #[test]
 fn every_key_has_its_value() {
-    let text = "# for slow boards\nTIMEOUT=120\nexport COUNT='30'\nALTBOOT_TIMEOUT=\"1800\"\nCHECK_LIMIT=\nREQUIRE_UNITS=1\n";
+    let text = "# for slow boards\nTIMEOUT=120\nexport COUNT='30'\nALTBOOT_TIMEOUT=\"1800\"\nCHECK_LIMIT=\nREQUIRE_UNITS=1\nREQUIRE_DEVICE_TREE=0\n";
     let (_root, paths) = with(text);
     let conf = RollbackConf::read(&paths).unwrap();
     let expected = RollbackConf {
@@ -51,6 +52,7 @@ fn every_key_has_its_value() {
         altboot_timeout: Duration::from_secs(1800),
         check_limit: Duration::from_secs(300),
         units_required: true,
+        device_tree_required: false,
     };
     assert_eq!(conf, expected);
     assert_eq!(RollbackConf::on_trial(&paths, &[]), expected);

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use copal::config::rollback_conf::{FILE, NUMBERS, REQUIRE_UNITS, RollbackConf};
+use copal::config::rollback_conf::{
+    FILE, NUMBERS, REQUIRE_DEVICE_TREE, REQUIRE_UNITS, RollbackConf, SWITCHES,
+};
 use copal::rollback::checks::TABLE;
 
 fn doc() -> String {
@@ -24,12 +26,14 @@ fn every_check_has_its_row_in_its_place() {
     let documented: Vec<&str> = rows.iter().map(|r| r[0].trim_end_matches("/NAME")).collect();
     assert_eq!(documented, TABLE.iter().map(|row| row.name).collect::<Vec<_>>());
     for (text, row) in rows.iter().zip(TABLE) {
-        let plain = (row.required)(&RollbackConf::default());
-        let wanted = (row.required)(&RollbackConf { units_required: true, ..RollbackConf::default() });
-        let expected = match (plain, wanted) {
-            (true, _) => "yes".to_owned(),
-            (false, true) => format!("with `{REQUIRE_UNITS}=1`"),
-            (false, false) => "no".to_owned(),
+        let with = |units_required, device_tree_required| {
+            (row.required)(&RollbackConf { units_required, device_tree_required, ..RollbackConf::default() })
+        };
+        let expected = match (with(false, false), with(true, false), with(false, true)) {
+            (true, ..) => "yes".to_owned(),
+            (false, true, false) => format!("with `{}=1`", REQUIRE_UNITS.key),
+            (false, false, true) => format!("unless `{}=0`", REQUIRE_DEVICE_TREE.key),
+            _ => "no".to_owned(),
         };
         assert_eq!(text[1], expected, "{}", row.name);
     }
@@ -40,11 +44,14 @@ fn every_key_has_its_row_with_default_and_range() {
     let text = doc();
     assert!(text.contains(FILE));
     let rows = rows("Configuration");
-    let (last, numbers) = rows.split_last().unwrap();
-    assert_eq!(numbers.len(), NUMBERS.len());
+    let (numbers, switches) = rows.split_at(NUMBERS.len());
     for (row, number) in numbers.iter().zip(NUMBERS) {
         let range = format!("{} to {}", number.range.start(), number.range.end());
         assert_eq!(row[..3], [number.key.to_owned(), number.default.to_string(), range]);
     }
-    assert_eq!(last[..3], [REQUIRE_UNITS, "0", "0 or 1"]);
+    assert_eq!(switches.len(), SWITCHES.len());
+    for (row, switch) in switches.iter().zip(SWITCHES) {
+        let default = u8::from(switch.default).to_string();
+        assert_eq!(row[..3], [switch.key.to_owned(), default, "0 or 1".to_owned()]);
+    }
 }

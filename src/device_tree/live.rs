@@ -1,0 +1,96 @@
+//! Whether the running kernel got the device tree that the owner names.
+//!
+//! Some bootloaders take their default in silence. The two trees are told apart by the properties that the default lacks, or has with another
+//! value. A bootloader may edit any of them (memory, serial number, `/chosen`), so that those count which the kernel got unchanged before an update.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::blob::Blob;
+use super::{Named, running_boot, wanted};
+use crate::config::paths::Paths;
+use crate::config::update_conf::UpdateConf;
+use crate::sys::file;
+
+/// The tree as the bootloader handed it over. Kernels have it since Linux 4.0, and only root may read it.
+const LIVE: &str = "/sys/firmware/fdt";
+
+/// Limit of a tree in bytes. U-Boot has some 100 KiB for it; the largest in the kernel's source has 250 KiB.
+const LARGEST: u64 = 4 << 20;
+
+/// How many properties are kept over an update.
+const MOST: usize = 256;
+
+/// Values by the path of the node and the name of the property.
+type Properties = BTreeMap<String, Vec<u8>>;
+
+/// The tree that the owner names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    pub path: PathBuf,
+    pub is_there: bool,
+    /// The properties that the bootloader's default lacks, or has with another value.
+    own: Properties,
+}
+
+impl Asked {
+    /// `None` where no tree is named that the bootloader is sure to take. The error says what is not known.
+    pub fn of(paths: &Paths) -> Result<Option<Asked>, String> {
+        let Some(named) = named(paths) else { return Ok(None) };
+        let conf = UpdateConf::read(paths).map_err(|e| e.message())?;
+        let Some(default) = conf.device_tree_default else {
+            return Err("the board does not say which tree its bootloader takes by default".to_owned());
+        };
+        let boot = running_boot(paths);
+        let places = named.places(paths, &boot);
+        let Some(tree) = places.iter().find(|place| place.is_file()) else {
+            return Ok(Some(Asked { path: named.path, is_there: false, own: Properties::new() }));
+        };
+        let own = difference(&properties(tree)?, &properties(&boot.join(default))?);
+        Ok(Some(Asked { path: named.path, is_there: true, own }))
+    }
+
+    /// The properties that the running kernel got as the tree has them.
+    pub fn found(&self, paths: &Paths) -> Result<BTreeSet<String>, String> {
+        let live = properties(&paths.at(LIVE))?;
+        let got = self.own.iter().filter(|(place, value)| live.get(*place) == Some(value));
+        Ok(got.take(MOST).map(|(place, _)| place.clone()).collect())
+    }
+
+    /// Of `before`, those that the tree still has.
+    pub fn still_own<'b>(&self, before: &'b BTreeSet<String>) -> Vec<&'b str> {
+        before.iter().map(String::as_str).filter(|place| self.own.contains_key(*place)).collect()
+    }
+}
+
+/// The tree that the owner names, if the bootloader is sure to take it.
+pub fn named(paths: &Paths) -> Option<Named> {
+    wanted(paths).named.into_iter().find(|named| named.counts && named.key.is_tree())
+}
+
+/// The text of `/model` of the running kernel's tree.
+pub fn model(paths: &Paths) -> Option<String> {
+    let live = properties(&paths.at(LIVE)).ok()?;
+    let model = live.get("/model")?;
+    Some(String::from_utf8_lossy(model).trim_end_matches('\0').to_owned())
+}
+
+fn difference(tree: &Properties, default: &Properties) -> Properties {
+    let own = tree.iter().filter(|(place, value)| default.get(*place) != Some(value));
+    own.map(|(place, value)| (place.clone(), value.clone())).collect()
+}
+
+fn properties(path: &Path) -> Result<Properties, String> {
+    let bytes =
+        file::read_bytes(path, LARGEST).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let blob = Blob::check(&bytes).map_err(|why| format!("{} is no device tree: {why}", path.display()))?;
+    let mut all = Properties::new();
+    blob.properties(&mut |nodes, property| {
+        let mut place = nodes.join(&b'/');
+        // The root has no name.
+        place.push(b'/');
+        place.extend(property.name);
+        all.insert(String::from_utf8_lossy(&place).into_owned(), property.value.to_vec());
+    });
+    Ok(all)
+}

@@ -1,0 +1,50 @@
+//! The kernel got the device tree that the owner names, if it did before the update. A bootloader that misses the file may take its default in
+//! silence.
+
+use super::{Finding, RunningCheck, Trial};
+use crate::device_tree::live::{self, Asked};
+use crate::update::snapshot;
+
+const MOST: usize = 4;
+
+pub(super) const NAME: &str = "device-tree";
+
+/// Nothing where the owner names no tree.
+pub(super) fn where_named(trial: &Trial) -> Vec<RunningCheck> {
+    let named = live::named(&trial.paths);
+    let trial = trial.clone();
+    let check = move || look(&trial).unwrap_or_else(Finding::unknown);
+    named.map(|_| RunningCheck::new(NAME, check)).into_iter().collect()
+}
+
+/// The error says what is not known.
+fn look(trial: &Trial) -> Result<Finding, String> {
+    let paths = &trial.paths;
+    let Some(asked) = Asked::of(paths)? else {
+        return Ok(Finding::passed("no device tree is named any more"));
+    };
+    let name = asked.path.display();
+    let before = snapshot::kept_device_tree(paths);
+    let before =
+        before.map_err(|e| format!("cannot read what was kept before this update: {}", e.message()))?;
+    let before = before.filter(|before| before.path == asked.path);
+    let before = before.ok_or_else(|| format!("nothing of {name} was kept before this update"))?;
+    if !asked.is_there && !before.properties.is_empty() {
+        return Ok(Finding::failed(format!("{name} is missing; the kernel got it before this update")));
+    }
+    let expected = asked.still_own(&before.properties);
+    if expected.is_empty() {
+        return Err(format!("no property of {name} that the kernel got before this update can tell"));
+    }
+    let found = asked.found(paths)?;
+    let lost: Vec<&str> = expected.iter().copied().filter(|place| !found.contains(*place)).collect();
+    if lost.is_empty() {
+        return Ok(Finding::passed(format!("the kernel got {name}, by {} properties", expected.len())));
+    }
+    let named = lost.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
+    let more = lost.len().saturating_sub(MOST);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    Ok(Finding::failed(format!(
+        "the kernel got another device tree than {name}: its {named}{more} is not there"
+    )))
+}
