@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use copal::config::paths::Paths;
 use copal::slot::Slot;
-use copal::state::history::{Carried, Check, CheckResult, Event, Failure, Hook, Record, Side};
+use copal::state::history::{Check, CheckResult, Event, Failure, Hook, Record, Side};
 
 use crate::kit::log::{self, Line};
 
@@ -69,12 +69,6 @@ pub fn rollback(n: usize) -> Record {
             Hook { name: "old-system".into(), status: Some(1) },
             Hook { name: "forward".into(), status: None },
         ],
-        carried: vec![Carried {
-            name: "own.dtb".into(),
-            size: 7,
-            sha256: "0f".repeat(32),
-            origin: "keep".into(),
-        }],
         error: Some(Failure { code: "hook-failed".into(), message: "cannot run the hooks".into() }),
         journal: (0..200).map(|i| format!("2026-11-21T16:00:00+0000 b engine[{i}]: no space left")).collect(),
         time: format!("time {n}"),
