@@ -204,7 +204,7 @@ fn a_boot_folder_that_must_stay_counts_against_the_slot() {
     rig.put("etc/copal/update.conf", "ALWAYS_READ_SLOT=b\n");
     let out = update();
     assert_refused(&rig, &out, "slot-full");
-    assert!(stderr(&out).contains("`b` is neither A nor B"), "{}", stderr(&out));
+    assert!(stderr(&out).contains("`b` is none of A or B"), "{}", stderr(&out));
     // The bootloader does not read this slot: there is space.
     rig.put("etc/copal/update.conf", "ALWAYS_READ_SLOT=A\n");
     let out = update();

@@ -93,6 +93,7 @@ fn the_list_of_versions_has_each_file_that_copal_replaces() {
     }
     // Copal's own; and what comes from a file with another name, or of boards alone.
     let ours = [
+        "0-carry-boot",
         "copal-boot-check.service",
         "copal-commit-hooks.service",
         "hostapp-update-hooks-v2",
