@@ -155,7 +155,7 @@ fn any_other_name_means_the_boot_partition_that_is_not_encrypted() {
         device.hook(name, true).unwrap();
         assert_eq!(device.see(), tree(&[("zImage", "encrypted")]));
         assert_eq!(std::fs::read_to_string(device.at("/mnt/rpi/zImage")).unwrap(), "new");
-        assert!(super::support::md5sum_is_content(&device.at("/mnt/rpi")));
+        assert!(md5sum_is_content(&device.at("/mnt/rpi")));
         device.update().unwrap();
         assert_eq!(device.see(), tree(&[("zImage", "new")]));
     }
