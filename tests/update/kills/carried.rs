@@ -22,7 +22,7 @@ fn update(rig: &Rig, tree: &str, kill_after: Option<usize>, cuts: bool) -> Vec<S
         if cuts && change.contains("/mnt/sysroot/inactive/") {
             let [kernel, own] = rig.after_a_cut(FILES);
             let complete = own.as_deref() == Some(tree);
-            if kernel.is_some() && !complete || own.is_some() && !complete {
+            if (kernel.is_some() || own.is_some()) && !complete {
                 bad.push(format!("a power cut after {number}, {change}"));
             }
         }
