@@ -4,15 +4,13 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-use super::Key;
+use super::{Key, content};
 use crate::error::{Code, Error};
-use crate::image::digest::Digest256;
 use crate::sys::file::{self, Content, FileKind, Folder};
 use crate::sys::log::events;
 
@@ -22,8 +20,6 @@ const LARGEST: u64 = 64 << 20;
 
 /// Bytes that stay free in the slot, for the engine and the links.
 const RESERVE: u64 = 256 << 10;
-
-const STEP: usize = 64 << 10;
 
 /// Why a file is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,11 +176,12 @@ struct Step<'a> {
 }
 
 /// Copies what the release lacks, and what is pinned. Each file is a temporary one until it is on the medium and was read back.
-pub(super) fn carry(from: &Path, to: &Path, items: &[Item]) -> Outcome {
+/// `is_owners`: whether a file of the running boot folder is another one than its own release has.
+pub(super) fn carry(from: &Path, to: &Path, items: &[Item], is_owners: &dyn Fn(&Path) -> bool) -> Outcome {
     let mut outcome = Outcome::default();
     let mut steps = Vec::new();
     for item in items {
-        match item.plan(from, to) {
+        match item.plan(from, to, is_owners) {
             Ok(Some((source, size))) => steps.push(Step { item, source, size }),
             Ok(None) => {}
             Err(e) => {
@@ -242,7 +239,12 @@ fn fitting<'a>(to: &Path, steps: Vec<Step<'a>>, outcome: &mut Outcome) -> Vec<St
 
 impl Item {
     /// The file to copy with its size; `None` where there is nothing to do.
-    fn plan(&self, from: &Path, to: &Path) -> io::Result<Option<(File, u64)>> {
+    fn plan(
+        &self,
+        from: &Path,
+        to: &Path,
+        is_owners: &dyn Fn(&Path) -> bool,
+    ) -> io::Result<Option<(File, u64)>> {
         let size = match self.source(from) {
             Source::Missing => return Ok(None),
             Source::Unfit(why) => {
@@ -270,11 +272,13 @@ impl Item {
                 Ok(Some((source, size)))
             }
             Some(_) if to.join(&self.path).is_file() => {
-                tracing::warn!(
-                    "boot/{shown} of the new release differs from that of the running one, and counts; to keep your own, add \
-                     {shown} to /mnt/boot/{}",
-                    super::pins::FILE
-                );
+                // Two releases have two versions of a file; only one of the owner's is lost.
+                if is_owners(&self.path) {
+                    tracing::warn!(
+                        "boot/{shown} of the new release takes the place of your own; to keep that, add {shown} to /mnt/boot/{}",
+                        super::pins::FILE
+                    );
+                }
                 Ok(None)
             }
             // It leads to nothing.
@@ -294,13 +298,17 @@ impl Step<'_> {
             }
             folder = folder.enter(name)?;
         }
-        let sha256 = digest(&self.source)?;
         if folder.entry(name(path))?.is_some_and(|entry| entry.kind == FileKind::Link) {
             file::remove_irregular(&folder, name(path))?;
         }
         file::replace(&folder, name(path), &Content::File(&self.source))?;
-        let carried =
-            Carried { name: path.display().to_string(), size: self.size, sha256, origin: origin.to_owned() };
+        let there = content(&folder.path().join(name(path)))?;
+        let carried = Carried {
+            name: path.display().to_string(),
+            size: there.size,
+            sha256: there.sha256.to_string(),
+            origin: origin.to_owned(),
+        };
         tracing::info!(
             MESSAGE_ID = events::BOOT_FILE_CARRIED,
             COPAL_FILE = carried.name,
@@ -312,17 +320,5 @@ impl Step<'_> {
             carried.size
         );
         Ok(carried)
-    }
-}
-
-fn digest(mut file: &File) -> io::Result<String> {
-    let (mut hash, mut buf) = (Sha256::new(), vec![0; STEP]);
-    loop {
-        match file.read(&mut buf) {
-            Ok(0) => return Ok(Digest256(hash.finalize().into()).to_string()),
-            Ok(n) => hash.update(buf.get(..n).unwrap_or_default()),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
     }
 }

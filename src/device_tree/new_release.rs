@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::carry::{self, Item, Origin, Outcome, Source};
 use super::pins::Pins;
-use super::{Named, Place, Refused, Wanted, running_boot, wanted};
+use super::{Named, Place, Refused, Wanted, content, of_release, running_boot, wanted};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
@@ -179,7 +179,18 @@ impl NewRelease {
 
     /// Carries into `to`, the new release's boot folder, before anything leads there.
     pub fn carry(&self, to: &Path) -> Outcome {
-        if self.secure { Outcome::default() } else { carry::carry(&self.from, to, &self.items) }
+        if self.secure {
+            return Outcome::default();
+        }
+        carry::carry(&self.from, to, &self.items, &|path| self.is_owners(path))
+    }
+
+    /// Whether the running boot folder has another file than its own release.
+    fn is_owners(&self, path: &Path) -> bool {
+        match (content(&self.from.join(path)), of_release(&self.paths, path)) {
+            (Ok(own), Some(release)) => own != release,
+            _ => true,
+        }
     }
 
     /// As [`carry`](NewRelease::carry), into a release that has run: it gets what it lacks, and keeps every file of its own.
@@ -308,6 +319,24 @@ mod tests {
             (device.text("board.dtb"), device.text("own.dtb")),
             ("its own".into(), "the owner's".into())
         );
+    }
+
+    #[test]
+    fn a_release_of_which_the_owner_has_changed_nothing_has_no_files_of_his() {
+        let device = Device::new("", "");
+        let slot = "mnt/sysroot/active";
+        fs::remove_dir_all(device.at(&format!("{slot}/current"))).unwrap();
+        fs::create_dir_all(device.at(&format!("{slot}/hostapps/c/boot"))).unwrap();
+        symlink("hostapps/c", device.at(&format!("{slot}/current"))).unwrap();
+        device.put(&format!("{slot}/balena/image/overlay2/layerdb/mounts/c/mount-id"), "top");
+        device.put(&format!("{slot}/balena/overlay2/top/diff/boot/board.dtb"), "the release's");
+        device.running("own.dtb", "the owner's");
+        for (text, is_owners) in [("the release's", false), ("the owner's", true)] {
+            device.running("board.dtb", text);
+            let release = device.read(false);
+            assert_eq!(release.is_owners(Path::new("board.dtb")), is_owners);
+            assert!(release.is_owners(Path::new("own.dtb")));
+        }
     }
 
     #[test]

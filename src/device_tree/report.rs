@@ -91,8 +91,8 @@ impl Named {
 /// Size and digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
-    size: u64,
-    sha256: Digest256,
+    pub(super) size: u64,
+    pub(super) sha256: Digest256,
 }
 
 pub(crate) fn content(file: &Path) -> io::Result<Content> {

@@ -14,6 +14,7 @@ mod kit {
     pub mod tree;
 }
 
+mod carry;
 mod device_tree;
 mod fat;
 mod fatrw;

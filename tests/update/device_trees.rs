@@ -72,7 +72,7 @@ fn a_device_tree_survives_an_update() {
         let (status, log) = update(&rig, &[]);
         assert_eq!(status, 0, "{log}");
         assert_eq!(rig.text(&format!("{NEW}/own.dtb")), text, "{log}");
-        let warned = log.contains("boot/own.dtb of the new release differs");
+        let warned = log.contains("boot/own.dtb of the new release takes the place of your own");
         assert_eq!(warned, text == "the release's", "{log}");
     }
     assert_eq!(last_record(&rig)["carried"].as_array().unwrap().len(), 2);

@@ -23,7 +23,7 @@ pub(super) fn run(context: &Context) -> Result<()> {
     let other = roots.other()?;
     let mut release = NewRelease::read(paths, other.encrypted || roots.active.encrypted);
     let warn = |problems: Vec<Error>| problems.iter().for_each(|e| tracing::warn!("{}", e.message()));
-    // The previous release has run with its own files, and nothing may keep the device from going back to it.
+    // The previous release has run with its own files, and nothing may stop a rollback to it.
     let goes_back = RollbackRecord::is_at_work(paths, other.slot)
         || !phase::observe(paths, &roots)
             .is_ok_and(|seen| matches!(seen.phase.welcome(), Welcome::Free | Welcome::AfterRecovery));
