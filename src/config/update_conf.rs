@@ -148,8 +148,9 @@ impl UpdateConf {
     pub fn read(paths: &Paths) -> Result<Self> {
         let Some(raw) = RawConf::load_if_there(&paths.at(FILE))? else { return Ok(Self::default()) };
         raw.report_unknown(|key| KEYS.contains(&key));
-        let mut conf = Self::default();
-        conf.always_read_slot = one_of(&raw, ALWAYS_READ_SLOT, "A or B", &[("A", "A"), ("B", "B")])?;
+        let slots = [("A", "A"), ("B", "B")];
+        let always_read_slot = one_of(&raw, ALWAYS_READ_SLOT, "A or B", &slots)?;
+        let mut conf = UpdateConf { always_read_slot, ..Self::default() };
         if let Some(keys) = raw.get(DEVICE_TREE_KEYS) {
             let key = |word| {
                 DeviceTreeKey::named(word).ok_or_else(|| {
