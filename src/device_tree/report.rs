@@ -107,7 +107,7 @@ pub(crate) fn content(file: &Path) -> io::Result<Content> {
     Ok(Content { size, sha256: Digest256(hash.finalize().into()) })
 }
 
-/// The boot folder began as a copy of the one in the release's layers, which nobody changes.
+/// The boot folder began as a copy of the one in the release's layers, which no program changes.
 pub(crate) fn of_release(paths: &Paths, path: &Path) -> Option<Content> {
     content(&hostapp::release_file(&paths.active(), &Path::new("boot").join(path))?).ok()
 }
