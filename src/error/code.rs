@@ -186,8 +186,8 @@ codes! {
     BootPartitionFull = "boot-partition-full", "remove large files from the medium's boot partition, or use an image with a larger one";
     /// A path or a symbolic link leads out of the medium's or the internal boot partition.
     BootPathEscapes = "boot-path-escapes", "correct the path or the link named here: nothing may lead out of a boot partition";
-    /// The owner's settings name a device tree that no place has in which the bootloader would look for it after the update or the
-    /// installation; the message has the name and the places. The running system is still selected; a disk is not written.
+    /// The owner's settings name a device tree that no place has in which the bootloader would look for it after the update; the
+    /// message has the name and the places. The running system is still selected.
     DeviceTreeMissing = "device-tree-missing", "copy the file into /mnt/sysroot/active/current/boot, or remove its name from the settings";
     /// A name is not possible on the internal boot partition: FAT does not allow it, it differs from another name only in case, or
     /// it is a folder there and a file here.
