@@ -1,0 +1,28 @@
+//! Settings that name device trees: whatever is in them, each wanted path stays below its folder, and a second look finds the same.
+#![no_main]
+
+use copal::config::update_conf::{DeviceTreeKey, UpdateConf, plain_path};
+use copal::device_tree::Wanted;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    // Three files, and one for every other name, such as an included one.
+    let mut parts = data.splitn(4, |b| *b == 0x1e).map(<[u8]>::to_vec);
+    let [uenv, extlinux, config, other] = [(); 4].map(|()| parts.next());
+    let conf = UpdateConf { device_tree_keys: DeviceTreeKey::ALL.to_vec(), ..UpdateConf::default() };
+    let look = || {
+        Wanted::of_files(&conf, &mut |path| {
+            Ok(match path {
+                "extra_uEnv.txt" => uenv.clone(),
+                "extlinux/extlinux.conf" => extlinux.clone(),
+                "config.txt" => config.clone(),
+                _ => other.clone(),
+            })
+        })
+    };
+    let wanted = look();
+    for named in &wanted.named {
+        assert_eq!(plain_path(&named.path.to_string_lossy()).as_ref(), Some(&named.path), "{named:?}");
+    }
+    assert_eq!(look(), wanted);
+});
