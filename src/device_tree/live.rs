@@ -1,6 +1,6 @@
 //! Whether the running kernel got the device tree that the owner names.
 //!
-//! Some bootloaders take their default in silence. The two trees are told apart by the properties that the default lacks, or has with another
+//! Some bootloaders take their default in silence. The two trees are distinguished by the properties that the default lacks, or has with another
 //! value. A bootloader may edit any of them (memory, serial number, `/chosen`), so that those count which the kernel got unchanged before an update.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -34,7 +34,7 @@ pub fn keep_device_tree(paths: &Paths, transaction: &str) -> Result<()> {
         Ok(None) => DeviceTreeRecord::remove(paths),
         // The check of the new system says what it does not know.
         Err(why) => {
-            tracing::info!("cannot tell which device tree the kernel got: {why}");
+            tracing::info!("cannot find which device tree the kernel got: {why}");
             DeviceTreeRecord::remove(paths)
         }
     }

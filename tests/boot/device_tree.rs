@@ -53,15 +53,15 @@ fn said(wanted: &Wanted) -> Vec<String> {
 /// A family, its lines of update.conf, the owner's files on its boot partition, and what is wanted of them.
 type Family<'t> = (&'t str, &'t str, &'t [(&'t str, &'t [u8])], &'t [&'t str]);
 
-/// The lines of docs/update.md.
+/// The lines of docs/integrating.md.
 const FAMILIES: &[Family<'_>] = &[
     (
-        "Jetson Nano, TX1, TX2",
+        "Jetson Nano, TX1, TX2, TX2 NX",
         "DEVICE_TREE_KEYS=custom_fdt_file",
         &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\n")],
         &["custom_fdt_file root:mine.dtb"],
     ),
-    ("Jetson Xavier", "DEVICE_TREE_KEYS=", &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\n")], &["custom_fdt_file root:mine.dtb?"]),
+    ("Jetson Xavier, Xavier NX", "DEVICE_TREE_KEYS=", &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\n")], &["custom_fdt_file root:mine.dtb?"]),
     (
         "Jetson Orin",
         "",
@@ -136,7 +136,7 @@ const FAMILIES: &[Family<'_>] = &[
     ),
     ("isg-503", "DEVICE_TREE_KEYS=", &[], &[]),
     (
-        "BeagleBone",
+        "BeagleBone (AM335x)",
         "DEVICE_TREE_KEYS=fdtfile\nDEVICE_TREE_REQUIRED=1",
         &[
             ("uEnv.txt", b"fdtfile=older.dtb\n"),
@@ -151,7 +151,7 @@ const FAMILIES: &[Family<'_>] = &[
         &["fdtfile root:mine.dtb!"],
     ),
     (
-        "Raspberry Pi 0 to 4",
+        "Raspberry Pi, 0 to 4",
         "DEVICE_TREE_KEYS='device_tree dtoverlay'\nDEVICE_TREE_PLACE=boot",
         &[("config.txt", b"device_tree=mine.dtb\ndtoverlay=own,x=1\n[pi4]\ndtoverlay=fan\n[none]\ndtoverlay=off\n[all]\ndtoverlay=i2c:y=2\n")],
         &[
@@ -182,17 +182,26 @@ fn each_family_of_boards_wants_what_its_bootloader_loads() {
     assert_eq!(FAMILIES.len(), 19);
 }
 
-#[test]
-fn the_page_has_each_key_each_setting_and_the_lines_of_each_family() {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/update.md")).unwrap();
+/// The cells of each row of each table.
+fn rows_of(page: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(format!("{}/docs/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let cells = |line: &str| line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).to_owned()).collect();
-    let rows: Vec<Vec<String>> = text.lines().filter(|l| l.starts_with("| ")).map(cells).collect();
-    let words =
-        |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    text.lines().filter(|l| l.starts_with("| ")).map(cells).collect()
+}
+
+/// What is between backticks.
+fn words(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_pages_have_each_key_each_setting_and_the_lines_of_each_family() {
+    let rows = rows_of("update.md");
 
     let is_key =
         |word: &String| word.chars().all(|c| c.is_ascii_uppercase() || c == '_') && word.contains('_');
-    let keys: Vec<String> = rows.iter().flat_map(|row| words(&row[0])).filter(is_key).collect();
+    let whole = |row: &Vec<String>| Some(row[0].strip_prefix('`')?.strip_suffix('`')?.to_owned());
+    let keys: Vec<String> = rows.iter().filter_map(whole).filter(is_key).collect();
     assert_eq!(keys, update_conf::KEYS);
     let default = UpdateConf::default();
     let of_key = |key: &str| rows.iter().find(|row| row[0] == format!("`{key}`")).unwrap();
@@ -214,11 +223,12 @@ fn the_page_has_each_key_each_setting_and_the_lines_of_each_family() {
         .collect();
     assert_eq!(settings, Key::ALL.iter().map(ToString::to_string).collect());
 
-    let lines: Vec<_> =
-        rows.iter().skip_while(|row| row[..] != ["board", "lines"]).skip(1).take(19).collect();
-    for ((family, conf, ..), row) in FAMILIES.iter().zip(&lines) {
-        let documented = words(&row[1]).join("\n");
-        assert_eq!((&*row[0], &*documented), (*family, *conf));
+    let guide = rows_of("integrating.md");
+    for (family, conf, ..) in FAMILIES {
+        let row = guide.iter().find(|row| row[0] == *family).unwrap_or_else(|| panic!("{family}"));
+        let plain = |line: &str| line.replace(['\'', '"'], "");
+        let documented: BTreeSet<String> = words(&row[1]).iter().map(|line| plain(line)).collect();
+        assert_eq!(documented, conf.lines().map(plain).collect(), "{family}");
     }
 }
 

@@ -34,7 +34,9 @@ fn look(trial: &Trial) -> Result<Finding, String> {
     }
     let expected = asked.still_own(&before.properties);
     if expected.is_empty() {
-        return Err(format!("no property of {name} that the kernel got before this update can tell"));
+        return Err(format!(
+            "the kernel got no property of {name} before this update that its default lacks"
+        ));
     }
     let found = asked.found(paths)?;
     let lost: Vec<&str> = expected.iter().copied().filter(|place| !found.contains(*place)).collect();
