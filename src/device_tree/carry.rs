@@ -88,9 +88,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn report(&mut self, item: &Item, why: &str, ends: bool) {
+    fn report(&mut self, item: &Item, code: Code, why: &str, ends: bool) {
         let mut warnings = Vec::new();
-        item.report(why, ends, &mut self.problems, &mut warnings);
+        item.report(code, why, ends, &mut self.problems, &mut warnings);
         warnings.iter().for_each(|text| tracing::warn!("{text}"));
     }
 }
@@ -130,8 +130,9 @@ impl Item {
         }
     }
 
-    pub(super) fn lost(&self, why: &str) -> Error {
-        let code = if self.origin.is_tree_that_counts() { Code::DeviceTreeMissing } else { Code::SlotFull };
+    /// `code`: for a file that is no device tree.
+    fn lost(&self, code: Code, why: &str) -> Error {
+        let code = if self.origin.is_tree_that_counts() { Code::DeviceTreeMissing } else { code };
         let what = match self.origin {
             Origin::Named { key, .. } => format!("the device tree that {key} names"),
             Origin::Board => "which CARRY_BOOT lists".to_owned(),
@@ -145,12 +146,13 @@ impl Item {
     /// A file that ends the update is a problem; another one is a warning.
     pub(super) fn report(
         &self,
+        code: Code,
         why: &str,
         ends: bool,
         problems: &mut Vec<Error>,
         warnings: &mut Vec<String>,
     ) {
-        let lost = self.lost(why);
+        let lost = self.lost(code, why);
         if ends {
             problems.push(lost);
         } else {
@@ -188,14 +190,16 @@ pub(super) fn carry(from: &Path, to: &Path, items: &[Item], is_owners: &dyn Fn(&
                 // A mistake in the board's list, or in a pin, must not end every update.
                 let fits = e.kind() != io::ErrorKind::InvalidInput;
                 let ends = if fits { item.origin.is_needed() } else { item.origin.is_tree_that_counts() };
-                outcome.report(item, &e.to_string(), ends);
+                outcome.report(item, Code::UpdateFailed, &e.to_string(), ends);
             }
         }
     }
     for step in fitting(to, steps, &mut outcome) {
         match step.run(to) {
             Ok(carried) => outcome.carried.push(carried),
-            Err(e) => outcome.report(step.item, &e.to_string(), step.item.origin.is_needed()),
+            Err(e) => {
+                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed())
+            }
         }
     }
     outcome
@@ -209,9 +213,9 @@ fn fitting<'a>(to: &Path, steps: Vec<Step<'a>>, outcome: &mut Outcome) -> Vec<St
     let space = match Folder::open(to).and_then(|folder| folder.space()) {
         Ok(space) => space,
         Err(e) => {
-            steps
-                .iter()
-                .for_each(|step| outcome.report(step.item, &e.to_string(), step.item.origin.is_needed()));
+            steps.iter().for_each(|step| {
+                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed())
+            });
             return Vec::new();
         }
     };
@@ -230,7 +234,7 @@ fn fitting<'a>(to: &Path, steps: Vec<Step<'a>>, outcome: &mut Outcome) -> Vec<St
             None => {
                 let why =
                     format!("its {} KiB do not fit into the other root partition", needed.div_ceil(1 << 10));
-                outcome.report(step.item, &why, step.item.origin.is_needed());
+                outcome.report(step.item, Code::SlotFull, &why, step.item.origin.is_needed());
             }
         }
     }

@@ -115,7 +115,7 @@ impl NewRelease {
                     None => {
                         let why =
                             format!("the other root partition has no space for its {} KiB", needed >> 10);
-                        item.report(&why, item.origin.is_needed(), problems, warnings);
+                        item.report(Code::SlotFull, &why, item.origin.is_needed(), problems, warnings);
                     }
                 }
             }
@@ -139,7 +139,7 @@ impl NewRelease {
         let source = item.map_or(Source::Missing, |item| item.source(&self.from));
         let Judgement { problems, warnings } = judgement;
         let mut lost = |item: &Item, why: &str| {
-            item.report(why, item.origin.is_tree_that_counts(), problems, warnings);
+            item.report(Code::UpdateFailed, why, item.origin.is_tree_that_counts(), problems, warnings);
         };
         match (item, source) {
             (Some(item), Source::File(_)) if self.secure => {
