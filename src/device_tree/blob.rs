@@ -148,3 +148,9 @@ fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     rest.get(..rest.iter().position(|byte| *byte == 0)?)
 }
+
+/// The least tree there is. What follows it in a file is ignored.
+#[cfg(test)]
+pub(super) const LEAST: &[u8] =
+    b"\xd0\r\xfe\xed\0\0\0\x48\0\0\0\x38\0\0\0\x48\0\0\0\x28\0\0\0\x11\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\x10\
+    \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x09";

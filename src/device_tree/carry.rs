@@ -15,7 +15,7 @@ use crate::sys::file::{self, Content, FileKind, Folder};
 use crate::sys::log::events;
 
 /// Limits in bytes: of a device tree, and of the other files, which may be firmware.
-const LARGEST_TREE: u64 = 8 << 20;
+pub(super) const LARGEST_TREE: u64 = 8 << 20;
 const LARGEST: u64 = 64 << 20;
 
 /// Bytes that stay free in the slot, for the engine and the links.

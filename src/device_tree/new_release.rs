@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::carry::{self, Item, Origin, Outcome, Source};
+use super::blob::Blob;
+use super::carry::{self, Item, LARGEST_TREE, Origin, Outcome, Source};
 use super::pins::Pins;
 use super::{Named, Place, Refused, Wanted, content, of_release, running_boot, wanted};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::sys::file;
 
 /// Folders of an image: with the files of the boot folder, and with those that `1-bootfiles` puts on the boot partition.
 const BOOT: &str = "boot";
@@ -125,7 +127,8 @@ impl NewRelease {
 
     fn judge_named(&self, named: &Named, has: &dyn Fn(&Path) -> bool, judgement: &mut Judgement) {
         let in_release = has(&Path::new(BOOT).join(&named.path));
-        let on_boot = self.paths.plain_boot().join(&named.path).is_file();
+        let boot = self.paths.plain_boot().join(&named.path);
+        let on_boot = boot.is_file();
         let on_boot_next = on_boot || has(&Path::new(BOOT_FILES).join(&named.path));
         let there = match named.place {
             Place::Root => in_release,
@@ -133,6 +136,9 @@ impl NewRelease {
             Place::Boot => on_boot_next,
         };
         if there {
+            // Those of the release are looked at when they are there.
+            let at_once = named.place != Place::Root && on_boot;
+            judgement.problems.extend(damage(named, &boot).filter(|_| at_once));
             return;
         }
         let item = self.items.iter().find(|item| item.path == named.path);
@@ -145,7 +151,7 @@ impl NewRelease {
             (Some(item), Source::File(_)) if self.secure => {
                 lost(item, "with secure boot, files of the owner are not carried");
             }
-            (_, Source::File(_)) => {}
+            (_, Source::File(_)) => problems.extend(damage(named, &self.from.join(&named.path))),
             (Some(item), Source::Unfit(why)) => lost(item, &why),
             (_, Source::Missing | Source::Unfit(_)) => {
                 let missing = self.missing(named, on_boot);
@@ -177,8 +183,17 @@ impl NewRelease {
         }
     }
 
-    /// Carries into `to`, the new release's boot folder, before anything leads there.
+    /// Carries into `to`, the new release's boot folder, before anything leads there. A damaged tree there is a problem, too, whoever's it is.
     pub fn carry(&self, to: &Path) -> Outcome {
+        let mut outcome = self.copy(to);
+        for named in &self.wanted.named {
+            let there = named.places(&self.paths, to).into_iter().find(|place| place.is_file());
+            outcome.problems.extend(there.and_then(|file| damage(named, &file)));
+        }
+        outcome
+    }
+
+    fn copy(&self, to: &Path) -> Outcome {
         if self.secure {
             return Outcome::default();
         }
@@ -196,8 +211,18 @@ impl NewRelease {
     /// As [`carry`](NewRelease::carry), into a release that has run: it gets what it lacks, and keeps every file of its own.
     pub fn add_only(&mut self, to: &Path) -> Outcome {
         self.items.iter_mut().for_each(|item| item.pinned = false);
-        self.carry(to)
+        self.copy(to)
     }
+}
+
+/// What is wrong with the tree that the bootloader takes: with a damaged one, or a damaged overlay, it may stop.
+fn damage(named: &Named, file: &Path) -> Option<Error> {
+    let why = match file::read_bytes(file, LARGEST_TREE) {
+        Ok(bytes) => Blob::check(&bytes).err()?.to_owned(),
+        Err(e) => e.to_string(),
+    };
+    let text = format!("cannot boot with {}, which {} names: {why}", file.display(), named.key);
+    named.counts.then(|| Error::new(Code::DeviceTreeInvalid, text).object(named.path.display()))
 }
 
 /// The first of the problems, unless the caller has forced the update: then they are warnings.
@@ -217,6 +242,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::device_tree::blob::LEAST;
 
     /// A running release and a boot folder of a new one.
     struct Device(tempfile::TempDir);
@@ -240,7 +266,8 @@ mod tests {
 
         fn put(&self, name: &str, text: &str) {
             fs::create_dir_all(self.at(name).parent().unwrap()).unwrap();
-            fs::write(self.at(name), text).unwrap();
+            let tree: &[u8] = if name.contains(".dtb") { LEAST } else { b"" };
+            fs::write(self.at(name), [tree, text.as_bytes()].concat()).unwrap();
         }
 
         fn running(&self, name: &str, text: &str) {
@@ -275,7 +302,8 @@ mod tests {
         }
 
         fn text(&self, name: &str) -> String {
-            fs::read_to_string(self.at(NEW).join(name)).unwrap_or_default()
+            let content = fs::read(self.at(NEW).join(name)).unwrap_or_default();
+            String::from_utf8(content.strip_prefix(LEAST).unwrap_or(&content).to_vec()).unwrap()
         }
     }
 
@@ -356,7 +384,8 @@ mod tests {
         // Links of the release: one that leads to a file counts, another one gives way.
         fs::remove_file(device.at(RUNNING).join("own.dtb")).unwrap();
         device.running("own.dtb", "the owner's");
-        for (to, text) in [("init", "mobynit"), ("none", "the owner's")] {
+        device.new_has("its.dtb", "the release's");
+        for (to, text) in [("its.dtb", "the release's"), ("none", "the owner's")] {
             fs::remove_file(device.at("new/own.dtb")).unwrap();
             symlink(to, device.at("new/own.dtb")).unwrap();
             device.carried();
@@ -427,5 +456,33 @@ mod tests {
         // The release has it: nothing is lost.
         device.new_has("own.dtb", "the release's");
         assert_eq!(device.judged(u64::MAX, true).0, [""; 0]);
+    }
+
+    #[test]
+    fn a_damaged_tree_is_refused_wherever_it_is() {
+        for (place, in_time) in [("mnt/boot", true), (RUNNING, true), (NEW, false)] {
+            for name in ["own.dtb", "over.dtbo"] {
+                let conf = if place == "mnt/boot" { "DEVICE_TREE_PLACE=boot-first\n" } else { "" };
+                let device =
+                    Device::new(conf, "custom_fdt_file=own.dtb\noverlay_files=over.dtbo\nfdtfile=x.dtb\n");
+                for file in ["own.dtb", "over.dtbo", "x.dtb"] {
+                    device.put(&format!("{place}/{file}"), "");
+                }
+                fs::write(device.at(&format!("{place}/{name}")), &LEAST[..60]).unwrap();
+                // What does not count, the bootloader does not read.
+                fs::write(device.at(&format!("{place}/x.dtb")), "").unwrap();
+                let refused = vec![format!("{name} device-tree-invalid")];
+                assert_eq!(
+                    device.judged(u64::MAX, false).0,
+                    if in_time { refused.clone() } else { vec![] },
+                    "{place}"
+                );
+                let problems = device.read(false).carry(&device.at(NEW)).problems;
+                let problems = problems.iter().map(|e| format!("{} {}", e.subject().unwrap(), e.code()));
+                assert_eq!(problems.collect::<Vec<_>>(), refused, "{place}");
+                // A way back is never refused.
+                assert!(device.read(false).add_only(&device.at(NEW)).problems.is_empty());
+            }
+        }
     }
 }

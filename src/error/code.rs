@@ -189,6 +189,9 @@ codes! {
     /// The owner's settings name a device tree that no place has in which the bootloader would look for it after the update; the
     /// message has the name and the places. The running system is still selected.
     DeviceTreeMissing = "device-tree-missing", "copy the file into /mnt/sysroot/active/current/boot, or remove its name from the settings";
+    /// The device tree or overlay that a setting names is damaged, or is none: the bootloader may stop with it. The message has the file and what is wrong
+    /// with it. The running system is still selected.
+    DeviceTreeInvalid = "device-tree-invalid", "copy the file again, or remove its name from the settings; `dtc -I dtb -O dts FILE` shows whether it can be read";
     /// A name is not possible on the internal boot partition: FAT does not allow it, it differs from another name only in case, or
     /// it is a folder there and a file here.
     BootNameInvalid = "boot-name-invalid", "rename the file on the medium's boot partition";

@@ -1,4 +1,5 @@
 //! Device trees made here, as the compiler makes them.
+#![allow(dead_code)] // no test program uses all of it
 
 /// A tree with nodes below its root, each with its properties; the root's own have the name of no node.
 pub fn device_tree(nodes: &[(&str, &[(&str, &[u8])])]) -> Vec<u8> {
@@ -36,4 +37,11 @@ pub fn device_tree(nodes: &[(&str, &[(&str, &[u8])])]) -> Vec<u8> {
     tree.resize(start, 0);
     tree.extend(structure.into_iter().chain(strings));
     tree
+}
+
+/// A tree that differs from that of another model, of some size.
+pub fn model(name: &str, size: usize) -> Vec<u8> {
+    let mut value = name.as_bytes().to_vec();
+    value.resize(value.len().max(size), b'.');
+    device_tree(&[("", &[("model", &value)])])
 }

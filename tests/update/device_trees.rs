@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::image::Release;
+use crate::kit::device_tree::model;
 use crate::kit::image_archive::digest;
 use crate::rig::{Rig, can_run, stderr, stdout};
 
@@ -13,10 +14,19 @@ const NEW: &str = "mnt/sysroot/inactive/current/boot";
 const CONF: &str = "etc/copal/update.conf";
 const NAMES: &str = "mnt/boot/extra_uEnv.txt";
 
+fn owners() -> Vec<u8> {
+    model("the owner's", 0)
+}
+
+/// The tree of the new release.
+fn tree(rig: &Rig) -> Vec<u8> {
+    std::fs::read(rig.at(&format!("{NEW}/own.dtb"))).unwrap()
+}
+
 /// With a device tree of the owner in the running release's boot folder.
 fn rig() -> Rig {
     let rig = Rig::ready();
-    rig.put(&format!("{RUNNING}/own.dtb"), "the owner's");
+    rig.put(&format!("{RUNNING}/own.dtb"), owners());
     rig.put(NAMES, "custom_fdt_file=own.dtb\n");
     rig
 }
@@ -53,27 +63,28 @@ fn a_device_tree_survives_an_update() {
     let (status, log) = update(&rig, &[]);
     assert_eq!(status, 0, "{log}");
     crate::layout::assert_slot(&rig, "5\n");
-    assert_eq!(rig.text(&format!("{NEW}/own.dtb")), "the owner's");
+    assert_eq!(tree(&rig), owners());
     assert_eq!(rig.text(&format!("{NEW}/firmware/cal.bin")), "calibration");
     assert_eq!(running(), before, "a rollback finds what it had");
-    let file = |name: &str, text: &str, origin: &str| json!({"name": name, "size": text.len(), "sha256": digest(text.as_bytes()), "origin": origin});
+    let file = |name: &str, text: &[u8], origin: &str| json!({"name": name, "size": text.len(), "sha256": digest(text), "origin": origin});
     let expected = [
-        file("own.dtb", "the owner's", "custom_fdt_file"),
-        file("firmware/cal.bin", "calibration", "CARRY_BOOT"),
+        file("own.dtb", &owners(), "custom_fdt_file"),
+        file("firmware/cal.bin", b"calibration", "CARRY_BOOT"),
     ];
     assert_eq!(last_record(&rig)["carried"], json!(expected));
 
     // A release with a file of that name: its own counts, with a warning; unless the owner has pinned it.
     let release = Release::new();
-    release.put("boot/own.dtb", "the release's");
+    let theirs = model("the release's", 0);
+    release.put("boot/own.dtb", &theirs);
     release.archive("registry/os:2", &rig.at("mnt/data/os.tar"));
-    for (pins, text) in [("# none\n", "the release's"), ("own.dtb\n", "the owner's")] {
+    for (pins, expected) in [("# none\n", &theirs), ("own.dtb\n", &owners())] {
         rig.put("mnt/boot/copal/keep", pins);
         let (status, log) = update(&rig, &[]);
         assert_eq!(status, 0, "{log}");
-        assert_eq!(rig.text(&format!("{NEW}/own.dtb")), text, "{log}");
+        assert_eq!(tree(&rig), *expected, "{log}");
         let warned = log.contains("boot/own.dtb of the new release takes the place of your own");
-        assert_eq!(warned, text == "the release's", "{log}");
+        assert_eq!(warned, *expected == theirs, "{log}");
     }
     assert_eq!(last_record(&rig)["carried"].as_array().unwrap().len(), 2);
     assert_eq!(running(), before);
@@ -110,6 +121,12 @@ fn an_archive_without_the_tree_that_the_board_needs_changes_nothing() {
         "none.dtb, which custom_fdt_file names",
         "it is on the boot partition",
     ]);
+    // With a damaged tree the bootloader may stop.
+    rig.put(NAMES, "custom_fdt_file=own.dtb\n");
+    let damaged = &owners()[..90];
+    rig.put(&format!("{RUNNING}/own.dtb"), damaged);
+    refused(&["[device-tree-invalid]", "own.dtb", "shorter than its header says"]);
+    rig.put(&format!("{RUNNING}/own.dtb"), owners());
     // What the update must carry does not fit.
     rig.put(NAMES, "custom_fdt_file=own.dtb\n");
     rig.put(CONF, "CARRY_BOOT=\"a.bin b.bin c.bin d.bin e.bin\"\n");
@@ -152,6 +169,15 @@ fn a_pull_without_the_tree_that_the_board_needs_selects_nothing() {
     assert_eq!((rig.selected(), rig.said()), (("2".into(), "0".into()), String::new()), "{log}");
     assert_eq!(last_record(&rig)["error"]["code"], "device-tree-missing");
 
+    // With a damaged tree the bootloader may stop.
+    rig.put(NAMES, "custom_fdt_file=own.dtb\n");
+    let damaged = &owners()[..90];
+    rig.put(&format!("{RUNNING}/own.dtb"), damaged);
+    let (status, log) = pull(&[]);
+    assert_eq!(status, 4, "{log}");
+    assert!(log.contains("[device-tree-invalid]") && log.contains("own.dtb"), "{log}");
+    assert_eq!(rig.link("mnt/sysroot/inactive/current"), "hostapps/old", "{log}");
+
     // Too large a tree for any bootloader would be lost.
     rig.put(NAMES, "custom_fdt_file=own.dtb\n");
     rig.put(&format!("{RUNNING}/own.dtb"), vec![b'x'; 9 << 20]);
@@ -160,11 +186,11 @@ fn a_pull_without_the_tree_that_the_board_needs_selects_nothing() {
     assert!(log.contains("[device-tree-missing]") && log.contains("more than 8 MiB"), "{log}");
     assert_eq!(rig.link("mnt/sysroot/inactive/current"), "hostapps/old", "{log}");
 
-    rig.put(&format!("{RUNNING}/own.dtb"), "the owner's");
+    rig.put(&format!("{RUNNING}/own.dtb"), owners());
     let (status, log) = pull(&[]);
     assert_eq!(status, 0, "{log}");
     crate::layout::assert_slot(&rig, "5\n");
-    assert_eq!(rig.text(&format!("{NEW}/own.dtb")), "the owner's");
+    assert_eq!(tree(&rig), owners());
     drop(registry.kill());
     drop(registry.wait());
 }

@@ -6,6 +6,7 @@
 mod kit {
     pub mod added;
     pub mod dbus;
+    pub mod device_tree;
     pub mod image_archive;
     pub mod log;
     pub mod needs;

@@ -8,6 +8,7 @@ use copal::state::files::{Marker, RollbackKind, RollbackRecord};
 use copal::state::phase::Marked;
 
 use super::machine::{ENCRYPTED, Kind, Machine, PLAIN};
+use crate::kit::device_tree::model;
 
 const RUNNING: &str = "/mnt/sysroot/active/current/boot";
 const NEW: &str = "/mnt/sysroot/inactive/balena/volumes/v/_data";
@@ -21,7 +22,8 @@ fn machine(kind: Kind) -> Machine {
     m.tree.file("/mnt/boot/copal/keep", "pinned.dtb\n");
     let root = format!("resin_root_part={}\nupgrade_available=0\n", kind.first_root);
     m.tree.file(&format!("{plain}/resinOS_uEnv.txt"), &root);
-    m.tree.file(&format!("{RUNNING}/over/own.dtb"), "the owner's");
+    m.tree.file(&format!("{RUNNING}/over/own.dtb"), "");
+    fs::write(m.at(RUNNING).join("over/own.dtb"), model("the owner's", 0)).unwrap();
     m.tree.file(&format!("{RUNNING}/pinned.dtb"), "the owner's");
     m.tree.file(&format!("{NEW}/pinned.dtb"), "the release's");
     m.tree.link("/mnt/sysroot/inactive/hostapps/c/boot", "../../balena/volumes/v/_data");
@@ -29,8 +31,13 @@ fn machine(kind: Kind) -> Machine {
     m
 }
 
+/// Whose file it is.
 fn new(m: &Machine, name: &str) -> String {
-    fs::read_to_string(m.at(NEW).join(name)).unwrap_or_default()
+    match fs::read(m.at(NEW).join(name)) {
+        Ok(tree) if tree == model("the owner's", 0) => "the owner's".to_owned(),
+        Ok(text) => String::from_utf8(text).unwrap(),
+        Err(_) => String::new(),
+    }
 }
 
 #[test]
