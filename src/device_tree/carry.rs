@@ -198,7 +198,7 @@ pub(super) fn carry(from: &Path, to: &Path, items: &[Item], is_owners: &dyn Fn(&
         match step.run(to) {
             Ok(carried) => outcome.carried.push(carried),
             Err(e) => {
-                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed())
+                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed());
             }
         }
     }
@@ -214,7 +214,7 @@ fn fitting<'a>(to: &Path, steps: Vec<Step<'a>>, outcome: &mut Outcome) -> Vec<St
         Ok(space) => space,
         Err(e) => {
             steps.iter().for_each(|step| {
-                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed())
+                outcome.report(step.item, Code::UpdateFailed, &e.to_string(), step.item.origin.is_needed());
             });
             return Vec::new();
         }
