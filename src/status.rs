@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::boot_state::{self, Backend, BootState, Named};
 use crate::config::paths::Paths;
+use crate::device_tree::live::Live;
 use crate::device_tree::{self, Tree, Wanted};
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
@@ -34,6 +35,8 @@ pub struct Status {
     pub slots: Vec<SlotStatus>,
     /// Device trees and overlays that the owner's settings name; only after [`with_device_trees`](Self::with_device_trees).
     pub device_trees: Vec<Tree>,
+    /// The running kernel's device tree, where it has one; read with those.
+    pub live_tree: Option<Live>,
     /// Whether a breadcrumb keeps the supervisor from rebooting the device.
     pub breadcrumb: Option<bool>,
     /// The result of earlier updates.
@@ -67,6 +70,11 @@ impl Status {
             self.needs_root.push("device_trees");
         } else {
             self.device_trees = wanted.trees(paths);
+        }
+        match Live::read(paths) {
+            Ok(live) => self.live_tree = live,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => self.needs_root.push("live_tree"),
+            Err(e) => tracing::debug!("cannot read the kernel's device tree: {e}"),
         }
         self
     }
@@ -196,6 +204,7 @@ pub fn read(paths: &Paths) -> Status {
         boot,
         slots,
         device_trees: Vec::new(),
+        live_tree: None,
         breadcrumb: problems.keep(files::any_breadcrumb(paths)),
         flags: Flag::ALL.into_iter().filter(|f| f.is_up(paths).unwrap_or(false)).map(Flag::name).collect(),
         bootfiles: record.map(|r| r.owner),

@@ -4,7 +4,10 @@
 //! value. A bootloader may edit any of them (memory, serial number, `/chosen`), so that those count which the kernel got unchanged before an update.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use super::blob::Blob;
 use super::{Named, running_boot, wanted};
@@ -17,9 +20,6 @@ const LIVE: &str = "/sys/firmware/fdt";
 
 /// Limit of a tree in bytes. U-Boot has some 100 KiB for it; the largest in the kernel's source has 250 KiB.
 const LARGEST: u64 = 4 << 20;
-
-/// How many properties are kept over an update.
-const MOST: usize = 256;
 
 /// Values by the path of the node and the name of the property.
 type Properties = BTreeMap<String, Vec<u8>>;
@@ -54,7 +54,7 @@ impl Asked {
     pub fn found(&self, paths: &Paths) -> Result<BTreeSet<String>, String> {
         let live = properties(&paths.at(LIVE))?;
         let got = self.own.iter().filter(|(place, value)| live.get(*place) == Some(value));
-        Ok(got.take(MOST).map(|(place, _)| place.clone()).collect())
+        Ok(got.map(|(place, _)| place.clone()).collect())
     }
 
     /// Of `before`, those that the tree still has.
@@ -68,11 +68,35 @@ pub fn named(paths: &Paths) -> Option<Named> {
     wanted(paths).named.into_iter().find(|named| named.counts && named.key.is_tree())
 }
 
-/// The text of `/model` of the running kernel's tree.
-pub fn model(paths: &Paths) -> Option<String> {
-    let live = properties(&paths.at(LIVE)).ok()?;
-    let model = live.get("/model")?;
-    Some(String::from_utf8_lossy(model).trim_end_matches('\0').to_owned())
+/// The tree of the running kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Live {
+    /// The text of `/model`.
+    pub model: Option<String>,
+    /// The tree that a setting names, if one does.
+    pub named: Option<String>,
+    /// Whether the kernel got that one; `None` where that is not known.
+    pub is_named: Option<bool>,
+}
+
+impl Live {
+    /// `None` on a device without device trees.
+    pub fn read(paths: &Paths) -> io::Result<Option<Live>> {
+        let file = paths.at(LIVE);
+        let bytes = match file::read_bytes(&file, LARGEST) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes?,
+        };
+        let live = in_bytes(&bytes).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let model = live.get("/model");
+        let model = model.map(|text| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
+        let named = named(paths).map(|named| named.path.display().to_string());
+        // A bootloader edits some properties; of its default, none is as the named tree has it.
+        let is_named = Asked::of(paths).ok().flatten().filter(|asked| !asked.own.is_empty());
+        let is_named =
+            is_named.map(|asked| asked.own.iter().any(|(place, value)| live.get(place) == Some(value)));
+        Ok(Some(Live { model, named, is_named }))
+    }
 }
 
 fn difference(tree: &Properties, default: &Properties) -> Properties {
@@ -83,9 +107,12 @@ fn difference(tree: &Properties, default: &Properties) -> Properties {
 fn properties(path: &Path) -> Result<Properties, String> {
     let bytes =
         file::read_bytes(path, LARGEST).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    let blob = Blob::check(&bytes).map_err(|why| format!("{} is no device tree: {why}", path.display()))?;
+    in_bytes(&bytes).map_err(|why| format!("{} is no device tree: {why}", path.display()))
+}
+
+fn in_bytes(bytes: &[u8]) -> Result<Properties, &'static str> {
     let mut all = Properties::new();
-    blob.properties(&mut |nodes, property| {
+    Blob::check(bytes)?.properties(&mut |nodes, property| {
         let mut place = nodes.join(&b'/');
         // The root has no name.
         place.push(b'/');

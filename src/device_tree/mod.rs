@@ -19,6 +19,7 @@ pub use crate::config::update_conf::{DeviceTreeKey as Key, DeviceTreePlace as Pl
 pub use carry::{Carried, Outcome};
 pub use new_release::{NewRelease, settle};
 
+pub(crate) use new_release::damage;
 pub(crate) use report::{Origin, Tree, content, of_release};
 
 use crate::config::paths::Paths;

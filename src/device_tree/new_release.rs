@@ -216,7 +216,7 @@ impl NewRelease {
 }
 
 /// What is wrong with the tree that the bootloader takes: with a damaged one, or a damaged overlay, it may stop.
-fn damage(named: &Named, file: &Path) -> Option<Error> {
+pub(crate) fn damage(named: &Named, file: &Path) -> Option<Error> {
     let why = match file::read_bytes(file, LARGEST_TREE) {
         Ok(bytes) => Blob::check(&bytes).err()?.to_owned(),
         Err(e) => e.to_string(),

@@ -2,6 +2,7 @@
 
 use super::{Findings, Patient};
 use crate::config::paths::Paths;
+use crate::device_tree::live::Live;
 use crate::device_tree::pins::Pins;
 use crate::device_tree::{self, Named, Wanted};
 use crate::error::{Code, Error};
@@ -31,12 +32,21 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     if wanted.named.is_empty() && wanted.refused.is_empty() && wanted.unread.is_empty() {
         found.ok("no setting names a device tree");
     }
+    if let Ok(Some(Live { named: Some(name), is_named: Some(false), .. })) = Live::read(patient.paths) {
+        found.warn(
+            format!("the kernel has got another device tree than {name}, which a setting names"),
+            "compare `dtc -I fs /proc/device-tree` with the file; restart the device if the file is new",
+        );
+    }
     pins(patient.paths, found);
 }
 
 fn one(paths: &Paths, wanted: &Wanted, named: &Named, found: &mut Findings<'_>) {
     let name = named.path.display();
     if let Some(file) = named.file(paths) {
+        if let Some(e) = device_tree::damage(named, &file) {
+            return found.problem(&e);
+        }
         return found.ok(format!("{} names {name}: it is {}", named.key, file.display()));
     }
     let places = named.places(paths, &device_tree::running_boot(paths));

@@ -8,6 +8,9 @@ use crate::state::files::{DeviceTreeRecord, Trial, UnitList};
 /// Exists while the VPN is up: the device's VPN scripts create it (`/var/run` is a link to `/run`).
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 
+/// How many properties of a device tree are kept: a few would do.
+const MOST: usize = 256;
+
 /// These units come and go with devices, logins and programs, without a failure.
 const PASSING: [&str; 3] = [".device", ".scope", ".slice"];
 
@@ -24,11 +27,11 @@ pub fn keep_units(paths: &Paths, transaction: &str, mut units: Vec<String>) -> R
 
 /// Saves by what the running kernel's device tree can be recognised, where the owner names it.
 pub fn keep_device_tree(paths: &Paths, transaction: &str) -> Result<()> {
-    let seen = Asked::of(paths).and_then(|asked| {
-        asked.map(|asked| asked.found(paths).map(|properties| (asked.path, properties))).transpose()
-    });
+    let seen = Asked::of(paths)
+        .and_then(|asked| asked.map(|asked| asked.found(paths).map(|found| (asked.path, found))).transpose());
     match seen {
-        Ok(Some((path, properties))) => {
+        Ok(Some((path, found))) => {
+            let properties = found.into_iter().take(MOST).collect();
             DeviceTreeRecord { transaction: transaction.to_owned(), path, properties }.write(paths)
         }
         Ok(None) => DeviceTreeRecord::remove(paths),

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use crate::kit::device_tree::model;
 use crate::kit::needs::is_root;
 use crate::kit::tree::{GIB, MIB, Tree};
 use serde_json::Value;
@@ -331,16 +332,18 @@ fn with_trees(conf: &str) -> Tree {
         "/mnt/boot/extra_uEnv.txt",
         "custom_fdt_file=mine.dtb\noverlay_files=changed.dtbo,theirs.dtbo\nfdtfile=gone.dtb\nfdt_file=../x.dtb\n",
     );
-    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "abc");
+    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "");
+    fs::write(t.paths().at(format!("{ROOT_BOOT}/mine.dtb")), model("mine", 0)).unwrap();
     t.file(&format!("{ROOT_BOOT}/changed.dtbo"), "own").file(&format!("{RELEASE_BOOT}/changed.dtbo"), "old");
     t.file(&format!("{ROOT_BOOT}/theirs.dtbo"), "same").file(&format!("{RELEASE_BOOT}/theirs.dtbo"), "same");
-    t.file("/mnt/boot/gone.dtb", "on the wrong partition");
+    fs::write(t.paths().at("/mnt/boot/gone.dtb"), model("on the wrong partition", 0)).unwrap();
     t
 }
 
 #[test]
 fn device_trees_are_shown_with_size_digest_and_origin() {
-    let t = with_trees("DEVICE_TREE_KEYS='custom_fdt_file overlay_files'\n");
+    let mut t = with_trees("DEVICE_TREE_KEYS='custom_fdt_file overlay_files'\n");
+    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "abc");
     let before = snapshot(&t);
     let s = status(&t);
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -381,6 +384,7 @@ fn device_trees_are_shown_with_size_digest_and_origin() {
 fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
     let t = with_trees("");
     finds(&t, "device-tree", "ok", "custom_fdt_file names mine.dtb: it is ");
+    finds(&t, "device-tree", "problem", "changed.dtbo, which overlay_files names: it is shorter");
     finds(&t, "device-tree", "warning", "fdtfile names gone.dtb, which is not in ");
     finds(&t, "device-tree", "warning", "/mnt/boot/gone.dtb is not where this bootloader looks");
     finds(&t, "device-tree", "warning", "fdt_file names \"../x.dtb\": that is no plain path");
@@ -407,6 +411,32 @@ fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
     finds(&t, "device-tree", "warning", "the pin none.dtb is stale");
     finds(&t, "device-tree", "warning", "copal/keep, line 3");
     finds(&device(), "device-tree", "ok", "no setting names a device tree");
+}
+
+/// Whether the kernel got what was asked for, by what the bootloader's default lacks.
+#[test]
+fn the_running_tree_is_compared_with_the_named_one() {
+    let mut t = with_trees("DEVICE_TREE_DEFAULT=board.dtb\n");
+    assert_eq!(status(&t)["live_tree"], Value::Null);
+    let board = model("board", 0);
+    t.file("/sys/firmware/fdt", "").file(&format!("{ROOT_BOOT}/board.dtb"), "");
+    fs::write(t.paths().at(format!("{ROOT_BOOT}/board.dtb")), &board).unwrap();
+    for (tree, is_named) in [(model("mine", 0), true), (board, false)] {
+        fs::write(t.paths().at("/sys/firmware/fdt"), &tree).unwrap();
+        let s = status(&t);
+        let name = if is_named { "mine" } else { "board" };
+        let expected = serde_json::json!({"model": name, "named": "mine.dtb", "is_named": is_named});
+        assert_eq!(s["live_tree"], expected, "{s}");
+        let (_, out, _) = copal(&t, &["doctor"]);
+        assert_eq!(out.contains("another device tree than mine.dtb"), !is_named, "{out}");
+    }
+    fs::write(t.paths().at("/etc/copal/update.conf"), "").unwrap();
+    assert_eq!(status(&t)["live_tree"]["is_named"], Value::Null);
+    let (_, out, _) = copal(&t, &["status"]);
+    assert!(
+        out.contains("kernel   has the device tree \"board\"; whether it is of mine.dtb is unknown\n"),
+        "{out}"
+    );
 }
 
 /// An ordinary user learns that something is unknown, not that nothing is there.

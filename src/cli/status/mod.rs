@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::Ui;
 use crate::config::paths::Paths;
+use crate::device_tree::live::Live;
 use crate::device_tree::{Origin, Tree};
 use crate::error::Result;
 use crate::slot::Slot;
@@ -99,6 +100,7 @@ fn text(status: &Status) -> String {
         line(format!("tree     {UNKNOWN}"));
     }
     status.device_trees.iter().map(tree).for_each(&mut line);
+    status.live_tree.as_ref().map(live_tree).into_iter().for_each(&mut line);
     match &status.update {
         Some(update) => line(format!("update   {}", update.doing())),
         None if status.is_for_root("update") => line(format!("update   {UNKNOWN}")),
@@ -147,6 +149,17 @@ fn tree(tree: &Tree) -> String {
         }
     };
     format!("tree     {} {}: {what}", tree.key, printable(&tree.name))
+}
+
+fn live_tree(live: &Live) -> String {
+    let model = live.model.as_deref().unwrap_or("no model");
+    let whose = match (&live.named, live.is_named) {
+        (Some(name), Some(true)) => format!(", of {}", printable(name)),
+        (Some(name), Some(false)) => format!(", NOT of {}", printable(name)),
+        (Some(name), None) => format!("; whether it is of {} is unknown", printable(name)),
+        (None, _) => String::new(),
+    };
+    format!("kernel   has the device tree \"{}\"{whose}", printable(model))
 }
 
 fn words(slot: &SlotStatus, status: &Status) -> String {
