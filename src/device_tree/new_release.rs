@@ -183,7 +183,7 @@ impl NewRelease {
         }
     }
 
-    /// Carries into `to`, the new release's boot folder, before anything leads there. A damaged tree there is a problem, too, whoever's it is.
+    /// Carries into `to`, the new release's boot folder, before anything leads there. A damaged tree there is a problem, too.
     pub fn carry(&self, to: &Path) -> Outcome {
         let mut outcome = self.copy(to);
         for named in &self.wanted.named {
@@ -480,7 +480,7 @@ mod tests {
                 let problems = device.read(false).carry(&device.at(NEW)).problems;
                 let problems = problems.iter().map(|e| format!("{} {}", e.subject().unwrap(), e.code()));
                 assert_eq!(problems.collect::<Vec<_>>(), refused, "{place}");
-                // A way back is never refused.
+                // A rollback is never refused.
                 assert!(device.read(false).add_only(&device.at(NEW)).problems.is_empty());
             }
         }
