@@ -30,6 +30,7 @@ OTHERS_ELSEWHERE = (
     "device-tree-kept@qemu-aarch64",
     "device-tree-missing@qemu-aarch64",
     "device-tree-before-copal@qemu-aarch64",
+    "device-tree-replaced@qemu-aarch64",
 )
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4

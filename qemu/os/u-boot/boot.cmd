@@ -4,13 +4,14 @@
 # Files of an installed disk's boot partition; without any of them, root A boots and nothing is counted:
 #
 #   resinOS_uEnv.txt  resin_root_part (hexadecimal partition number), upgrade_available
-#   extra_uEnv.txt    whatever the owner sets: os_bc_lim, extra_os_cmdline, custom_fdt_file, custom_fdt_required
+#   extra_uEnv.txt    whatever the owner sets: os_bc_lim, extra_os_cmdline, custom_fdt_file, custom_fdt_required, custom_fdt_ignored
 #   bootcount.env     bootcount, written here while an upgrade is available
 #
 # A count over the limit means the other root, whether or not an upgrade is available. Both are hexadecimal.
 #
 # custom_fdt_file is a device tree below boot/ of the root that boots. Without that file, the board boots with QEMU's own tree,
-# as boards do that have a default; with custom_fdt_required=1 it does not boot, as others.
+# as boards do that have a default; with custom_fdt_required=1 it does not boot, as others. custom_fdt_ignored is a root for which QEMU's tree is
+# taken whatever is there, without a word.
 
 setenv board_from "${devtype} ${devnum}"
 setenv board_args "rw console=ttyAMA0 panic=5 apparmor=0 selinux=0 quiet"
@@ -31,6 +32,7 @@ else
     setenv extra_os_cmdline
     setenv custom_fdt_file
     setenv custom_fdt_required
+    setenv custom_fdt_ignored
     for file in resinOS_uEnv.txt extra_uEnv.txt bootcount.env; do
         if test -e ${board_from}:${distro_bootpart} ${file}; then
             if load ${board_from}:${distro_bootpart} ${loadaddr} ${file}; then
@@ -69,6 +71,7 @@ fi
 
 # At ${loadaddr} it has 2 MiB, up to the kernel.
 setenv board_tree ${fdtcontroladdr}
+if test "${custom_fdt_ignored}" = "${board_root}"; then setenv custom_fdt_file; fi
 if test -n "${custom_fdt_file}"; then
     if load ${board_from}:${board_root} ${loadaddr} boot/${custom_fdt_file} && fdt addr ${loadaddr}; then
         setenv board_tree ${loadaddr}
