@@ -9,24 +9,26 @@ use copal::config::paths::Paths;
 use copal::device_tree::NewRelease;
 use copal::sys::crash_point;
 
+use crate::kit::device_tree::model;
+
 #[test]
 fn at_every_cut_a_carried_file_is_whole_or_absent() {
-    let (own, theirs) = ("the owner's\n".repeat(500), "the release's\n");
+    let (own, theirs) = (model("the owner's", 6000), b"the release's\n");
     let mut cuts = 0;
     loop {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         for (path, text) in [
-            ("mnt/boot/extra_uEnv.txt", "custom_fdt_file=trees/own.dtb\n"),
-            ("mnt/boot/copal/keep", "pinned.dtb\n"),
-            ("mnt/sysroot/active/current/boot/trees/own.dtb", own.as_str()),
-            ("mnt/sysroot/active/current/boot/pinned.dtb", own.as_str()),
+            ("mnt/boot/extra_uEnv.txt", &b"custom_fdt_file=trees/own.dtb\n"[..]),
+            ("mnt/boot/copal/keep", b"pinned.dtb\n"),
+            ("mnt/sysroot/active/current/boot/trees/own.dtb", &own),
+            ("mnt/sysroot/active/current/boot/pinned.dtb", &own),
             ("new/pinned.dtb", theirs),
         ] {
             fs::create_dir_all(at(path).parent().unwrap()).unwrap();
             fs::write(at(path), text).unwrap();
         }
-        let read = |path: &str| fs::read_to_string(at(path)).ok();
+        let read = |path: &str| fs::read(at(path)).ok();
         let release = NewRelease::read(&Paths::new(dir.path()), false);
         let reached = Rc::new(Cell::new(0));
         let counted = reached.clone();

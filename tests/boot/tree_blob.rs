@@ -66,9 +66,10 @@ fn damaged_trees_are_judged_as_the_tools_judge_them() {
     let (mut accepted, mut refused) = (0, 0);
     for mut random in prove::draws("inputs", test, 10_000, 150) {
         let mut damaged = tree.clone();
-        for _ in 0..random.usize(1..4) {
+        for _ in 0..random.usize(1..3) {
             // The header is a small part of the tree, and its fields are words.
-            let at = if random.bool() { random.usize(..40) } else { random.usize(..damaged.len()) };
+            let most = if random.u8(..4) == 0 { 40 } else { damaged.len() };
+            let at = random.usize(..most);
             damaged[at] = if random.bool() { random.u8(..) } else { damaged[at] ^ (1 << random.u32(..8)) };
         }
         if random.u8(..8) == 0 {
@@ -90,5 +91,5 @@ fn damaged_trees_are_judged_as_the_tools_judge_them() {
             }
         }
     }
-    assert!(accepted > 20 && refused > 20, "{accepted} accepted, {refused} refused");
+    assert!(accepted > 10 && refused > 10, "{accepted} accepted, {refused} refused");
 }
