@@ -11,6 +11,9 @@ const MAGIC: u32 = 0xd00d_feed;
 /// From the oldest version that libfdt reads to the present one.
 const VERSIONS: Range<u32> = 2..18;
 
+/// Limit of a name in bytes. The specification allows 31; trees of boards have more.
+const LONGEST: usize = 255;
+
 /// Nodes in nodes. The kernel's own limit (`FDT_MAX_DEPTH` in `drivers/of/fdt.c`).
 const DEEPEST: usize = 64;
 
@@ -146,6 +149,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 /// Up to a NUL.
 fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
+    let rest = rest.get(..=LONGEST).unwrap_or(rest);
     rest.get(..rest.iter().position(|byte| *byte == 0)?)
 }
 

@@ -265,7 +265,9 @@ impl Item {
         let there = match Folder::open(to).and_then(|top| parent(top, &self.path)) {
             Ok(folder) => folder,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some((source, size))),
-            Err(e) => return Err(e),
+            // A link of the release, through which the bootloader finds the file.
+            Err(_) if !self.pinned && to.join(&self.path).is_file() => return Ok(None),
+            Err(e) => return Err(io::Error::new(io::ErrorKind::InvalidInput, e)),
         };
         let shown = self.path.display();
         match there.entry(name(&self.path))?.map(|entry| entry.kind) {
@@ -287,7 +289,10 @@ impl Item {
             }
             // It leads to nothing.
             Some(FileKind::Link) => Ok(Some((source, size))),
-            Some(_) => Err(io::Error::other("the new release has a folder of that name")),
+            Some(_) => {
+                let why = "the new release has a folder of that name";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
         }
     }
 }

@@ -21,6 +21,9 @@ const LIVE: &str = "/sys/firmware/fdt";
 /// Limit of a tree in bytes. U-Boot has some 100 KiB for it; the largest in the kernel's source has 250 KiB.
 const LARGEST: u64 = 4 << 20;
 
+/// Limit in bytes of all paths and values together: short names of deep nodes add up.
+const MOST: usize = 16 << 20;
+
 /// Values by the path of the node and the name of the property.
 type Properties = BTreeMap<String, Vec<u8>>;
 
@@ -111,13 +114,18 @@ fn properties(path: &Path) -> Result<Properties, String> {
 }
 
 fn in_bytes(bytes: &[u8]) -> Result<Properties, &'static str> {
-    let mut all = Properties::new();
+    let (mut all, mut size) = (Properties::new(), 0usize);
     Blob::check(bytes)?.properties(&mut |nodes, property| {
+        size +=
+            nodes.iter().map(|name| name.len()).sum::<usize>() + property.name.len() + property.value.len();
+        if size > MOST {
+            return;
+        }
         let mut place = nodes.join(&b'/');
         // The root has no name.
         place.push(b'/');
         place.extend(property.name);
         all.insert(String::from_utf8_lossy(&place).into_owned(), property.value.to_vec());
     });
-    Ok(all)
+    if size > MOST { Err("it is too large") } else { Ok(all) }
 }

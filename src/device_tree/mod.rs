@@ -5,6 +5,7 @@
 pub mod blob;
 mod carry;
 mod config_txt;
+mod damage;
 mod extlinux;
 mod extra_uenv;
 pub mod live;
@@ -19,7 +20,7 @@ pub use crate::config::update_conf::{DeviceTreeKey as Key, DeviceTreePlace as Pl
 pub use carry::{Carried, Outcome};
 pub use new_release::{NewRelease, settle};
 
-pub(crate) use new_release::damage;
+pub(crate) use damage::damage;
 pub(crate) use report::{Origin, Tree, content, of_release};
 
 use crate::config::paths::Paths;
@@ -42,6 +43,8 @@ pub struct Named {
 pub struct Refused {
     pub name: String,
     pub key: Key,
+    /// As of [`Named`].
+    pub counts: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,7 +204,7 @@ impl Wanted {
         let name =
             if from_top && place != Place::Boot { name.strip_prefix("boot/").unwrap_or(name) } else { name };
         let Some(path) = plain_path(name) else {
-            let refused = Refused { name: found.name, key: found.key };
+            let refused = Refused { name: found.name, key: found.key, counts };
             // A comment is no name.
             if found.sure && !self.refused.contains(&refused) {
                 self.refused.push(refused);

@@ -14,6 +14,9 @@ use crate::sys::file;
 /// Below the boot partition.
 pub const FILE: &str = "copal/keep";
 
+/// Limit of pins: each is looked for in every layer of an archive.
+const MOST: usize = 256;
+
 /// Limit in bytes.
 const LARGEST: u64 = 64 << 10;
 
@@ -81,6 +84,10 @@ impl Pins {
                 Some(path) => match never(&path) {
                     Some(why) => pins.bad.push(bad(why)),
                     None if pins.has(&path) => {}
+                    None if pins.paths.len() >= MOST => {
+                        pins.bad.push(bad("there are too many pins before it"));
+                        break;
+                    }
                     None => pins.paths.push(path),
                 },
             }

@@ -11,6 +11,7 @@ use crate::engine::{Engine, Hostapp, Image};
 use crate::error::{Code, Error, Result};
 use crate::progress::Progress;
 use crate::slot::hostapp;
+use crate::state::files::DeviceTreeRecord;
 use crate::sys::command::{self, End};
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
@@ -154,11 +155,16 @@ impl ByEngine<'_> {
         if !is_archive {
             judgement.warn();
         }
+        let is_fine = judgement.problems.is_empty();
         if !is_archive || !force {
             settle(judgement.problems, force)?;
         }
         let outcome = trees.carry(&to);
         self.history.carried(outcome.carried);
+        if force && !(is_fine && outcome.problems.is_empty()) {
+            // The caller knows that the new system may get another tree: its trial must not fail for that.
+            DeviceTreeRecord::remove(&self.request.paths)?;
+        }
         settle(outcome.problems, force)
     }
 

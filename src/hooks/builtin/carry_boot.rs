@@ -19,9 +19,13 @@ pub(super) fn run(context: &Context) -> Result<()> {
     if !context.during_update {
         return Ok(());
     }
+    let release = NewRelease::read(paths, false);
+    if release.is_empty() {
+        return Ok(());
+    }
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let other = roots.other()?;
-    let mut release = NewRelease::read(paths, other.encrypted || roots.active.encrypted);
+    let mut release = release.with_secure_boot(other.encrypted || roots.active.encrypted);
     let warn = |problems: Vec<Error>| problems.iter().for_each(|e| tracing::warn!("{}", e.message()));
     // The previous release has run with its own files, and nothing may stop a rollback to it.
     let goes_back = RollbackRecord::is_at_work(paths, other.slot)

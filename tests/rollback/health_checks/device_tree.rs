@@ -101,8 +101,16 @@ fn a_new_version_of_the_tree_is_compared_with_itself() {
     put(&rig, &format!("{BOOT}/mine.dtb"), &custom(b"Mine 2\0"));
     put(&rig, LIVE, &edited(b"Mine 2\0", b"okay\0"));
     assert_eq!(result(&rig), Passed);
-    put(&rig, LIVE, &edited(b"Mine\0", b"okay\0"));
+    put(&rig, LIVE, &default());
     assert_eq!(result(&rig), Failed);
+}
+
+/// A new bootloader, or an overlay of the owner, may change some of the properties that nothing had changed before.
+#[test]
+fn one_property_more_that_is_edited_is_no_default() {
+    let rig = rig();
+    put(&rig, LIVE, &edited(b"Mine\0", b"disabled\0"));
+    assert_eq!(result(&rig), Passed);
 }
 
 #[test]

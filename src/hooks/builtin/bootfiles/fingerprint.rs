@@ -77,7 +77,9 @@ fn walk(
                     walk(&inner, &path, own, depth + 1, found)?;
                 }
             }
-            Some(FileKind::File) if !is_left_out(folder, name, own) && path != Path::new(pins::FILE) => {
+            Some(FileKind::File)
+                if !is_left_out(folder, name, own) && !path.as_os_str().eq_ignore_ascii_case(pins::FILE) =>
+            {
                 found.push((path.as_os_str().as_bytes().to_vec(), of_file(&folder.open_file(name)?)?));
             }
             _ => {}
