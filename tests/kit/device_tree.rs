@@ -1,8 +1,11 @@
 //! Device trees made here, as the compiler makes them.
 #![allow(dead_code)] // no test program uses all of it
 
+/// Its name and properties.
+pub type Node<'a> = (&'a str, &'a [(&'a str, &'a [u8])]);
+
 /// A tree with nodes below its root, each with its properties; the root's own have the name of no node.
-pub fn device_tree(nodes: &[(&str, &[(&str, &[u8])])]) -> Vec<u8> {
+pub fn device_tree(nodes: &[Node<'_>]) -> Vec<u8> {
     let (mut structure, mut strings) = (Vec::new(), Vec::new());
     let word = |to: &mut Vec<u8>, n: usize| to.extend(u32::try_from(n).unwrap().to_be_bytes());
     let begin = |to: &mut Vec<u8>, name: &str| {
