@@ -21,7 +21,7 @@ pub(crate) fn damage(named: &Named, file: &Path) -> Option<Error> {
     named.counts.then(|| Error::new(Code::DeviceTreeInvalid, text).object(named.path.display()))
 }
 
-/// Whether the running system has booted with the content of `file`: it had it in the place `before`, and nobody has changed it there since.
+/// Whether the running system has booted with the content of `file`: it had it in the place `before`, and it has not changed there since.
 pub(super) fn has_booted(paths: &Paths, file: &Path, before: &Path) -> bool {
     let same = || Some(content(file).ok()? == content(before).ok()?);
     let unchanged = || {
