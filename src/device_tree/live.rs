@@ -29,16 +29,16 @@ type Properties = BTreeMap<String, Vec<u8>>;
 
 /// The tree that the owner names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct NamedTree {
     pub path: PathBuf,
     pub is_there: bool,
     /// The properties that the bootloader's default lacks, or has with another value.
     own: Properties,
 }
 
-impl Asked {
+impl NamedTree {
     /// `None` where no tree is named that the bootloader is sure to take. The error says what is not known.
-    pub fn of(paths: &Paths) -> Result<Option<Asked>, String> {
+    pub fn of(paths: &Paths) -> Result<Option<NamedTree>, String> {
         let Some(named) = named(paths) else { return Ok(None) };
         let conf = UpdateConf::read(paths).map_err(|e| e.message())?;
         let Some(default) = conf.device_tree_default else {
@@ -47,10 +47,10 @@ impl Asked {
         let boot = running_boot(paths);
         let places = named.places(paths, &boot);
         let Some(tree) = places.iter().find(|place| place.is_file()) else {
-            return Ok(Some(Asked { path: named.path, is_there: false, own: Properties::new() }));
+            return Ok(Some(NamedTree { path: named.path, is_there: false, own: Properties::new() }));
         };
         let own = difference(&properties(tree)?, &properties(&boot.join(default))?);
-        Ok(Some(Asked { path: named.path, is_there: true, own }))
+        Ok(Some(NamedTree { path: named.path, is_there: true, own }))
     }
 
     /// The properties that the running kernel got as the tree has them.
@@ -95,7 +95,7 @@ impl Live {
         let model = model.map(|text| String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
         let named = named(paths).map(|named| named.path.display().to_string());
         // A bootloader edits some properties; of its default, none is as the named tree has it.
-        let is_named = Asked::of(paths).ok().flatten().filter(|asked| !asked.own.is_empty());
+        let is_named = NamedTree::of(paths).ok().flatten().filter(|asked| !asked.own.is_empty());
         let is_named =
             is_named.map(|asked| asked.own.iter().any(|(place, value)| live.get(place) == Some(value)));
         Ok(Some(Live { model, named, is_named }))

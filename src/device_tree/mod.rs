@@ -21,7 +21,7 @@ pub use carry::{Carried, Outcome};
 pub use new_release::{NewRelease, settle};
 
 pub(crate) use damage::damage;
-pub(crate) use report::{Origin, Tree, content, of_release};
+pub(crate) use report::{Content, Origin, Tree, content, of_release};
 
 use crate::config::paths::Paths;
 use crate::config::update_conf::{UpdateConf, plain_path};

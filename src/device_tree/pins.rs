@@ -246,4 +246,11 @@ mod tests {
         let pins = Pins::read(&paths);
         assert_eq!((pins.paths.len(), pins.bad.len(), pins.bad[0].number), (0, 1, 0));
     }
+
+    #[test]
+    fn more_pins_than_the_limit_are_reported() {
+        let text: String = (0..MOST + 10).map(|n| format!("{n}.dtb\n")).collect();
+        let pins = Pins::parse(&text);
+        assert_eq!((pins.paths.len(), pins.bad.len(), pins.bad[0].number), (MOST, 1, MOST + 1));
+    }
 }

@@ -91,8 +91,8 @@ impl Named {
 /// Size and digest of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
-    pub(super) size: u64,
-    pub(super) sha256: Digest256,
+    pub(crate) size: u64,
+    pub(crate) sha256: Digest256,
 }
 
 pub(crate) fn content(file: &Path) -> io::Result<Content> {

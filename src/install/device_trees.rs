@@ -4,11 +4,10 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
 
 use crate::boot_files::install::{BootPartition, Contents, Files};
 use crate::boot_files::{Destination, Walk, failed};
@@ -258,24 +257,8 @@ impl Carried {
         if !path.is_file() {
             return Ok(None);
         }
-        let (size, sha256) = File::open(&path).and_then(digest).map_err(fail)?;
+        let device_tree::Content { size, sha256 } = device_tree::content(&path).map_err(fail)?;
         Ok(Some(Carried { name: tree.name.clone(), origin, on_boot_partition, size, sha256 }))
-    }
-}
-
-fn digest(mut file: File) -> io::Result<(u64, Digest256)> {
-    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
-    loop {
-        let n = match file.read(&mut buffer) {
-            Ok(n) => n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        };
-        let Some(bytes) = buffer.get(..n).filter(|b| !b.is_empty()) else {
-            return Ok((size, Digest256(hash.finalize().into())));
-        };
-        hash.update(bytes);
-        size += bytes.len() as u64;
     }
 }
 

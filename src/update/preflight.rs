@@ -69,8 +69,11 @@ pub fn check(request: &Request) -> Result<Ready> {
     if let Source::File(file) = &request.source {
         // A small file may unpack to terabytes: stop reading beyond what fits.
         let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
-        let archive =
-            archive::inspect(file, most, &trees.as_ref().map(NewRelease::asked).unwrap_or_default())?;
+        let archive = archive::inspect(
+            file,
+            most,
+            &trees.as_ref().map(NewRelease::requested_files).unwrap_or_default(),
+        )?;
         engine.check_loadable(&archive)?;
         is_host_os(&archive, file)?;
         if device.is_some() {

@@ -1,7 +1,7 @@
 //! State of the running system before an update. The health checks of the new system compare with it.
 
 use crate::config::paths::Paths;
-use crate::device_tree::live::Asked;
+use crate::device_tree::live::NamedTree;
 use crate::error::Result;
 use crate::state::files::{DeviceTreeRecord, Trial, UnitList};
 
@@ -27,7 +27,7 @@ pub fn keep_units(paths: &Paths, transaction: &str, mut units: Vec<String>) -> R
 
 /// Saves by what the running kernel's device tree can be recognised, where the owner names it.
 pub fn keep_device_tree(paths: &Paths, transaction: &str) -> Result<()> {
-    let seen = Asked::of(paths)
+    let seen = NamedTree::of(paths)
         .and_then(|asked| asked.map(|asked| asked.found(paths).map(|found| (asked.path, found))).transpose());
     match seen {
         Ok(Some((path, found))) => {

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use copal::device_tree::blob::Blob;
 
+use crate::kit::device_tree::device_tree;
 use crate::kit::prove;
 
 const SOURCE: &str = r#"/dts-v1/;
@@ -92,4 +93,15 @@ fn damaged_trees_are_judged_as_the_tools_judge_them() {
         }
     }
     assert!(accepted > 10 && refused > 10, "{accepted} accepted, {refused} refused");
+}
+
+/// A name without an end would be looked for again for each property.
+#[test]
+fn a_name_has_a_limit() {
+    let name = |len: usize| {
+        let name = "n".repeat(len);
+        Blob::check(&device_tree(&[(&name, &[(&name, b"")])])).map(drop)
+    };
+    assert_eq!(name(255), Ok(()));
+    assert!(name(256).is_err());
 }

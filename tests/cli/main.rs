@@ -11,5 +11,6 @@ mod kit {
 
 mod config;
 mod config_json;
+mod device_trees;
 mod names;
 mod status;

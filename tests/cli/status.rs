@@ -5,13 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use crate::kit::device_tree::model;
 use crate::kit::needs::is_root;
 use crate::kit::tree::{GIB, MIB, Tree};
 use serde_json::Value;
 
 /// A device with U-Boot: A (partition 2) runs release 5.3.1, B holds 6.0.0.
-fn device() -> Tree {
+pub(crate) fn device() -> Tree {
     let mut t = Tree::new();
     t.disk("mmcblk0", "179:0", 16 * GIB);
     for (n, bytes) in [(1, 40 * MIB), (2, GIB), (3, GIB), (5, 20 * MIB), (6, 10 * GIB)] {
@@ -42,14 +41,14 @@ fn hostapp(t: &mut Tree, place: &str, version: &str, counter: &str) {
     t.file(&format!("{root}/balena/overlay2/top/diff/etc/os-release"), &format!("VERSION=\"{version}\"\n"));
 }
 
-fn copal(t: &Tree, args: &[&str]) -> (i32, String, String) {
+pub(crate) fn copal(t: &Tree, args: &[&str]) -> (i32, String, String) {
     let root = t.paths().root().to_owned();
     let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(args).arg("--root").arg(root).output().unwrap();
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }
 
-fn status(t: &Tree) -> Value {
+pub(crate) fn status(t: &Tree) -> Value {
     let (code, out, err) = copal(t, &["status", "--json"]);
     assert_eq!(code, 0, "{err}");
     let line: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
@@ -150,7 +149,7 @@ fn the_doctor_has_one_answer_to_one_question() {
 }
 
 /// Files of a tree with their content, links and all.
-fn snapshot(t: &Tree) -> BTreeSet<String> {
+pub(crate) fn snapshot(t: &Tree) -> BTreeSet<String> {
     let out = Command::new("find")
         .args([".", "-printf", "%p %y %s %T@ %l\n"])
         .current_dir(t.paths().root())
@@ -276,7 +275,7 @@ fn every_key_is_documented() {
 }
 
 #[track_caller]
-fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
+pub(crate) fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
     let found = findings(t);
     let hit = |f: &&Value| {
         f["check"] == check && f["verdict"] == verdict && f["text"].as_str().unwrap().contains(words)
@@ -319,124 +318,6 @@ fn the_doctor_names_what_would_stop_an_update() {
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=1\n");
     finds(&t, "update", "warning", "trial: ");
     finds(&Tree::new(), "slots", "problem", "no ext4 file system is mounted there");
-}
-
-const ROOT_BOOT: &str = "/mnt/sysroot/active/balena/volumes/v/_data";
-const RELEASE_BOOT: &str = "/mnt/sysroot/active/balena/overlay2/top/diff/boot";
-
-/// A device with trees of the owner and of the release.
-fn with_trees(conf: &str) -> Tree {
-    let mut t = device();
-    t.file("/etc/copal/update.conf", conf);
-    t.file(
-        "/mnt/boot/extra_uEnv.txt",
-        "custom_fdt_file=mine.dtb\noverlay_files=changed.dtbo,theirs.dtbo\nfdtfile=gone.dtb\nfdt_file=../x.dtb\n",
-    );
-    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "");
-    fs::write(t.paths().at(format!("{ROOT_BOOT}/mine.dtb")), model("mine", 0)).unwrap();
-    t.file(&format!("{ROOT_BOOT}/changed.dtbo"), "own").file(&format!("{RELEASE_BOOT}/changed.dtbo"), "old");
-    t.file(&format!("{ROOT_BOOT}/theirs.dtbo"), "same").file(&format!("{RELEASE_BOOT}/theirs.dtbo"), "same");
-    fs::write(t.paths().at("/mnt/boot/gone.dtb"), model("on the wrong partition", 0)).unwrap();
-    t
-}
-
-#[test]
-fn device_trees_are_shown_with_size_digest_and_origin() {
-    let mut t = with_trees("DEVICE_TREE_KEYS='custom_fdt_file overlay_files'\n");
-    t.file(&format!("{ROOT_BOOT}/mine.dtb"), "abc");
-    let before = snapshot(&t);
-    let s = status(&t);
-    let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    let seen: Vec<_> = s["device_trees"].as_array().unwrap().iter().collect();
-    let of = |n: usize, key: &str| seen[n][key].clone();
-    let names: Vec<_> = (0..seen.len()).map(|n| (of(n, "key"), of(n, "name"), of(n, "origin"))).collect();
-    let expected = [
-        ("custom_fdt_file", "mine.dtb", "owner"),
-        ("overlay_files", "changed.dtbo", "owner"),
-        ("overlay_files", "theirs.dtbo", "release"),
-        ("fdtfile", "gone.dtb", "missing"),
-    ];
-    assert_eq!(names, expected.map(|(k, n, o)| (k.into(), n.into(), o.into())), "{s}");
-    assert_eq!((of(0, "size"), of(0, "sha256")), (3.into(), abc.into()));
-    assert!(of(0, "file").as_str().unwrap().ends_with("/mnt/sysroot/active/current/boot/mine.dtb"), "{s}");
-    assert_eq!(
-        (of(0, "counts"), of(3, "counts"), of(3, "required")),
-        (true.into(), false.into(), false.into())
-    );
-    assert_eq!((of(3, "size"), of(3, "sha256"), of(3, "file")), (Value::Null, Value::Null, Value::Null));
-    let (_, out, _) = copal(&t, &["status"]);
-    assert!(
-        out.contains(&format!("tree     custom_fdt_file mine.dtb: of the owner, 3 bytes, SHA-256 {abc}\n")),
-        "{out}"
-    );
-    assert!(out.contains("tree     fdtfile gone.dtb: missing\n"), "{out}");
-
-    // Where the bootloader looks there, the file is found on the boot partition.
-    fs::write(t.paths().at("/etc/copal/update.conf"), "DEVICE_TREE_PLACE=boot-first\n").unwrap();
-    let s = status(&t);
-    assert_eq!(s["device_trees"][3]["origin"], "boot-partition", "{s}");
-    fs::write(t.paths().at("/etc/copal/update.conf"), "").unwrap();
-    assert_eq!(snapshot(&t).len(), before.len(), "nothing may be added");
-    assert_eq!(status(&device())["device_trees"], serde_json::json!([]));
-}
-
-#[test]
-fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
-    let t = with_trees("");
-    finds(&t, "device-tree", "ok", "custom_fdt_file names mine.dtb: it is ");
-    finds(&t, "device-tree", "problem", "changed.dtbo, which overlay_files names: it is shorter");
-    finds(&t, "device-tree", "warning", "fdtfile names gone.dtb, which is not in ");
-    finds(&t, "device-tree", "warning", "/mnt/boot/gone.dtb is not where this bootloader looks");
-    finds(&t, "device-tree", "warning", "fdt_file names \"../x.dtb\": that is no plain path");
-    let mut t = device();
-    t.file("/mnt/boot/extra_uEnv.txt", "fdtfile=a.dtb\r\n");
-    finds(&t, "device-tree", "warning", "fdtfile names \"a.dtb\\r\", with the carriage return of its line");
-
-    let t = with_trees("DEVICE_TREE_KEYS=fdtfile\nDEVICE_TREE_REQUIRED=1\n");
-    finds(&t, "device-tree", "problem", "fdtfile names gone.dtb");
-    let (code, out, _) = copal(&t, &["doctor"]);
-    assert!(code == 1 && out.contains("[device-tree-missing]"), "{out}");
-    // There it is found.
-    let t = with_trees("DEVICE_TREE_KEYS=fdtfile\nDEVICE_TREE_REQUIRED=1\nDEVICE_TREE_PLACE=boot\n");
-    finds(&t, "device-tree", "ok", "fdtfile names gone.dtb: it is ");
-    // What another setting names refuses nothing.
-    let t = with_trees("DEVICE_TREE_KEYS=custom_fdt_file\nDEVICE_TREE_REQUIRED=1\n");
-    finds(&t, "device-tree", "warning", "fdtfile names gone.dtb");
-
-    let mut t = with_trees("DEVICE_TREE_PLACE=nowhere\n");
-    finds(&t, "device-tree", "warning", "DEVICE_TREE_PLACE");
-    t.file("/mnt/boot/copal/keep", "changed.dtbo\nnone.dtb\n../y\n");
-    finds(&t, "device-tree", "ok", "the pin changed.dtbo keeps ");
-    finds(&t, "device-tree", "ok", "and not the release's file");
-    finds(&t, "device-tree", "warning", "the pin none.dtb is stale");
-    finds(&t, "device-tree", "warning", "copal/keep, line 3");
-    finds(&device(), "device-tree", "ok", "no setting names a device tree");
-}
-
-/// Whether the kernel got what was asked for, by what the bootloader's default lacks.
-#[test]
-fn the_running_tree_is_compared_with_the_named_one() {
-    let mut t = with_trees("DEVICE_TREE_DEFAULT=board.dtb\n");
-    assert_eq!(status(&t)["live_tree"], Value::Null);
-    let board = model("board", 0);
-    t.file("/sys/firmware/fdt", "").file(&format!("{ROOT_BOOT}/board.dtb"), "");
-    fs::write(t.paths().at(format!("{ROOT_BOOT}/board.dtb")), &board).unwrap();
-    for (tree, is_named) in [(model("mine", 0), true), (board, false)] {
-        fs::write(t.paths().at("/sys/firmware/fdt"), &tree).unwrap();
-        let s = status(&t);
-        let name = if is_named { "mine" } else { "board" };
-        let expected = serde_json::json!({"model": name, "named": "mine.dtb", "is_named": is_named});
-        assert_eq!(s["live_tree"], expected, "{s}");
-        let (_, out, _) = copal(&t, &["doctor"]);
-        assert_eq!(out.contains("another device tree than mine.dtb"), !is_named, "{out}");
-    }
-    fs::write(t.paths().at("/etc/copal/update.conf"), "").unwrap();
-    assert_eq!(status(&t)["live_tree"]["is_named"], Value::Null);
-    let (_, out, _) = copal(&t, &["status"]);
-    assert!(
-        out.contains("kernel   has the device tree \"board\"; whether it is of mine.dtb is unknown\n"),
-        "{out}"
-    );
 }
 
 /// An ordinary user learns that something is unknown, not that nothing is there.

@@ -82,7 +82,7 @@ impl NewRelease {
 
     /// The files of the release, below its root, that decide.
     #[must_use]
-    pub fn asked(&self) -> Vec<PathBuf> {
+    pub fn requested_files(&self) -> Vec<PathBuf> {
         let named =
             self.wanted.named.iter().flat_map(|n| [BOOT, BOOT_FILES].map(|top| Path::new(top).join(&n.path)));
         let items = self.items.iter().map(|item| Path::new(BOOT).join(&item.path));
@@ -93,7 +93,7 @@ impl NewRelease {
     }
 
     /// Whether everything that is named will be where the bootloader looks. `has`: whether the release has one of the
-    /// [asked](NewRelease::asked) files. `free`: bytes for carried files.
+    /// [requested](NewRelease::requested_files) files. `free`: bytes for carried files.
     #[must_use]
     pub fn judge(&self, has: &dyn Fn(&Path) -> bool, free: u64) -> Judgement {
         let mut judgement = Judgement::default();

@@ -2,7 +2,7 @@
 //! silence.
 
 use super::{Finding, RunningCheck, Trial};
-use crate::device_tree::live::{self, Asked};
+use crate::device_tree::live::{self, NamedTree};
 use crate::update::snapshot;
 
 const MOST: usize = 4;
@@ -20,7 +20,7 @@ pub(super) fn where_named(trial: &Trial) -> Vec<RunningCheck> {
 /// The error says what is not known.
 fn look(trial: &Trial) -> Result<Finding, String> {
     let paths = &trial.paths;
-    let Some(asked) = Asked::of(paths)? else {
+    let Some(asked) = NamedTree::of(paths)? else {
         return Ok(Finding::passed("no device tree is named any more"));
     };
     let name = asked.path.display();
