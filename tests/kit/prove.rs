@@ -27,6 +27,8 @@ pub fn seed() -> u64 {
 
 /// The seeds of a test's samples: the seed of this run, and each seed with which the test has failed before.
 fn seeds(test: &str) -> Vec<u64> {
+    // The run finds the test by this name in what the test has printed.
+    assert!(!test.contains(':'), "{test} is named without its modules");
     let kept = KEPT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'));
     let kept = kept.filter(|(name, _)| *name == test);
     let mut all = vec![seed()];

@@ -48,7 +48,7 @@ fn a_file_is_old_or_new_and_what_names_it_is_new_last() {
     let (done, total) = deploy(&rig(), usize::MAX);
     done.unwrap();
     assert!(total > 40, "{total}");
-    let test = "boot_partition::cuts::a_file_is_old_or_new_and_what_names_it_is_new_last";
+    let test = "a_file_is_old_or_new_and_what_names_it_is_new_last";
     for cut in prove::cases("cuts", test, total, 12) {
         let rig = rig();
         let e = deploy(&rig, cut).0.unwrap_err();
