@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::StepTime;
 use super::device_trees::Carried;
-use crate::boot_files::install::Deployed;
+use crate::boot_files::Deployed;
 use crate::bootloader::Written;
 use crate::flash;
 

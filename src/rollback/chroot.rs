@@ -12,10 +12,11 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::boot_files::deploy::{DeployRequest, Purpose};
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
-use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hooks::builtin::bootfiles;
 use crate::hooks::{DIR, DURING_UPDATE};
 use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
@@ -89,7 +90,7 @@ pub fn is_there(paths: &Paths) -> bool {
 /// Deploys the old system's boot files without its hooks: a device that boots is worth more than what a board's hooks know.
 pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
-    let mut request = Request::new(paths, roots.other()?, Purpose::Undo)?;
+    let mut request = DeployRequest::new(paths, roots.other()?, Purpose::Undo)?;
     let work = || -> Result<()> {
         let init = paths.active().join("current/boot/init");
         let root = MountedRoot::mount(&init, &paths.inactive())
@@ -104,7 +105,7 @@ pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
 }
 
 /// To each boot partition that the old system has a hook for, under that hook's name.
-fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
+fn deploy_each(request: &mut DeployRequest, root: &Path) -> Result<()> {
     let hooks = root.join(DIR.trim_start_matches('/'));
     let (usual, others) = bootfiles::NAMES.split_first().unwrap_or((&"1-bootfiles", &[]));
     let is_there = |name: &str| hooks.join(name).is_file();
@@ -118,7 +119,7 @@ fn deploy_each(request: &mut Request, root: &Path) -> Result<()> {
     }
     for target in targets {
         request.target = target;
-        let done = bootfiles::deploy(request)?;
+        let done = request.deploy()?;
         tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
     }
     Ok(())

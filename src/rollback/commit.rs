@@ -3,9 +3,10 @@
 use super::history_record;
 use super::trial::Tried;
 use super::{BootStateGuard, Context, kernel_override, stop, warn};
+use crate::boot_files::deploy::{DeployRequest, Purpose, sum_up_selection};
 use crate::boot_state;
 use crate::error::Result;
-use crate::hooks::builtin::bootfiles::{self, Purpose, Request};
+use crate::hooks::builtin::bootfiles;
 use crate::hooks::{self, DIR};
 use crate::state::files::{BootfilesRecord, CommitDue};
 use crate::state::history::{Event, Why, announce};
@@ -45,7 +46,7 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     if in_place {
         warn(BootfilesRecord::settle(paths, running.slot));
     }
-    bootfiles::sum_up_selection(paths);
+    sum_up_selection(paths);
     warn(stop::remove_traces(paths));
     context.flush_state();
     pending.finish();
@@ -82,8 +83,7 @@ pub(super) fn own_boot_files(context: &Context<'_>) -> Result<()> {
     let installed = bootfiles::NAMES.iter().map(|name| paths.at(DIR).join(name)).filter(|p| p.is_file());
     let installed: Vec<_> = installed.collect();
     if installed.is_empty() {
-        let request = Request::new(paths, context.running(), Purpose::Undo)?;
-        let done = bootfiles::deploy(&request)?;
+        let done = DeployRequest::new(paths, context.running(), Purpose::Undo)?.deploy()?;
         tracing::info!("boot files of slot {}: {done}", context.running().slot);
         return Ok(());
     }

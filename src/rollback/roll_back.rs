@@ -4,9 +4,9 @@ use super::commit::own_boot_files;
 use super::history_record;
 use super::trial::Tried;
 use super::{BootStateGuard, Context, kernel_override, warn};
+use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state::{self, Backend};
 use crate::error::{Code, Error, Result};
-use crate::hooks::builtin::bootfiles;
 use crate::slot::Root;
 use crate::state::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
 use crate::state::history::{Event, Why, announce};
@@ -83,7 +83,7 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     };
     warn(files::remove_variables(paths));
     let stayed = stays.then(|| stay(context));
-    bootfiles::sum_up_selection(paths);
+    sum_up_selection(paths);
     warn(files::remove_breadcrumbs(paths));
     if !stays {
         let (transaction, boot_id) = (record.transaction.clone(), record.boot_id.clone());

@@ -5,12 +5,12 @@
 
 use std::fs;
 
+use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state::Named;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
-use crate::hooks::builtin::bootfiles;
 use crate::slot::{Root, Roots};
 use crate::state::files::{self, Flag, RollbackRecord, Trial};
 use crate::state::phase::{Observation, Phase, observe};
@@ -50,7 +50,7 @@ fn stop(paths: &Paths, force: bool) -> Result<()> {
     let settled = sound && !found.state.upgrade_available && found.state.bootcount == 0;
     if !settled {
         found.backend.set(root, false)?;
-        bootfiles::sum_up_selection(paths);
+        sum_up_selection(paths);
     }
     tracing::info!("slot {} is selected for good", root.slot);
     remove_traces(paths).map_err(Error::after_write)

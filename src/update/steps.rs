@@ -1,9 +1,9 @@
 use super::installer::{Installer, When};
 use super::{Installed, Request, go_on};
+use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state;
 use crate::engine::Image;
 use crate::error::{Code, Error, Result};
-use crate::hooks::builtin::bootfiles;
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::state::phase::Marked;
 use crate::update::preflight::Device;
@@ -87,7 +87,7 @@ impl Update<'_> {
         self.installer.hooks_here(When::After)?;
         go_on()?;
         self.is_selected(device)?;
-        bootfiles::sum_up_selection(paths);
+        sum_up_selection(paths);
         BootfilesRecord::settle(paths, device.target.slot)
     }
 

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state::{self, Backend};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
-use crate::hooks::builtin::{self, bootfiles};
+use crate::hooks::builtin;
 use crate::slot::{Root, Roots};
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::sys::file;
@@ -89,7 +90,7 @@ impl Undo<'_> {
         if undone.selection.is_err() {
             return;
         }
-        bootfiles::sum_up_selection(self.paths);
+        sum_up_selection(self.paths);
         if undone.left.is_some() {
             // The running system's hooks have removed the breadcrumbs. With the marker they say that the update is not over, and after a
             // reboot, which ends every hook, that it must be undone.

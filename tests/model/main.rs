@@ -19,13 +19,13 @@ use std::io::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
+use copal::boot_files::deploy::{DeployRequest, Purpose};
 use copal::config::rollback_conf::RollbackConf;
 use copal::disk::Facts;
 use copal::engine::{Hostapp, Image};
 use copal::error::{Code, Error, Result};
 use copal::hooks;
 use copal::hooks::builtin::BUILTINS;
-use copal::hooks::builtin::bootfiles::{self, Purpose, Request};
 use copal::rollback::{Context, Platform, altboot, boot_check, clear_bootcount, commit_hooks, health};
 use copal::slot::{Roots, Slot};
 use copal::state::history::{Check, CheckResult};
@@ -77,9 +77,9 @@ fn hooks(m: &Machine, during_update: bool, owner: Slot, stop: Fails) -> Result<(
     let paths = m.paths();
     let roots = Roots::of(&Facts::gather(&paths)?)?;
     let purpose = if during_update { Purpose::Update } else { Purpose::Undo };
-    let mut request = Request::new(&paths, roots.in_slot(owner).unwrap(), purpose)?;
+    let mut request = DeployRequest::new(&paths, roots.in_slot(owner).unwrap(), purpose)?;
     request.source = m.release(owner);
-    bootfiles::deploy(&request)?;
+    request.deploy()?;
     if stop == Fails::BehindBootFiles {
         return Err(wanted());
     }
@@ -199,9 +199,9 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         }),
         old_boot_files: Box::new(|| {
             let roots = Roots::of(&Facts::gather(&paths)?)?;
-            let mut request = Request::new(&paths, roots.other()?, Purpose::Undo)?;
+            let mut request = DeployRequest::new(&paths, roots.other()?, Purpose::Undo)?;
             request.source = m.release(m.running.other());
-            bootfiles::deploy(&request).map(drop)
+            request.deploy().map(drop)
         }),
         current_hooks: Box::new(|| hooks(m, false, m.running, Fails::Nowhere)),
         commit_hooks: Box::new(|| Ok(())),

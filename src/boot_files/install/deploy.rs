@@ -7,20 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use serde::Serialize;
 
 use super::contents::{Action, Contents, Files, Item, SourceFile, unreadable};
-use crate::boot_files::{Destination, Walk, failed};
+use crate::boot_files::{Deployed, Destination, Walk, failed};
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome};
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Deployed {
-    pub written: u64,
-    pub unchanged: u64,
-    pub removed: u64,
-}
 
 impl Files {
     /// Copies every item, in order, then reads everything back from the disk.

@@ -9,5 +9,5 @@ mod deploy;
 mod partition;
 
 pub use contents::{Action, Contents, Files, Install, Item, SourceFile};
-pub use deploy::{Deployed, put};
+pub use deploy::put;
 pub use partition::{BootPartition, POINT};

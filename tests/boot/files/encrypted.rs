@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::rc::Rc;
 
+use copal::boot_files::deploy::Purpose;
 use copal::error::Code;
-use copal::hooks::builtin::bootfiles::Purpose;
 use copal::sys::crash_point;
 
 use super::support::{Device, stamps};

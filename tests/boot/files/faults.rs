@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::rc::Rc;
 
-use copal::hooks::builtin::bootfiles::Purpose;
+use copal::boot_files::deploy::Purpose;
 use copal::sys::crash_point::{self, Armed};
 use copal::sys::file::is_temporary;
 

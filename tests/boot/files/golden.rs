@@ -1,7 +1,7 @@
 //! Release and old boot partition in, new boot partition out.
 
+use copal::boot_files::deploy::Purpose;
 use copal::error::Code;
-use copal::hooks::builtin::bootfiles::Purpose;
 use copal::slot::Slot;
 use copal::state::files::Marker;
 use copal::state::phase::Marked;
@@ -192,7 +192,7 @@ fn what_is_missing_is_refused_before_anything_changes() {
     }
     let mut unmounted = device.request(Purpose::Update);
     unmounted.target = device.at("/mnt/elsewhere");
-    let e = copal::hooks::builtin::bootfiles::deploy(&unmounted).unwrap_err();
+    let e = unmounted.deploy().unwrap_err();
     assert_eq!(e.code(), Code::BootMountFailed, "{e}");
     assert_eq!(stamps(&device.boot()), before);
     assert_eq!(device.record(), None);

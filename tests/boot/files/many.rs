@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use copal::hooks::builtin::bootfiles::Purpose;
+use copal::boot_files::deploy::Purpose;
 use copal::sys::crash_point;
 
 use super::support::Device;

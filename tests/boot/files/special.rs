@@ -2,8 +2,8 @@
 
 use std::io;
 
+use copal::boot_files::deploy::Purpose;
 use copal::boot_state::envblock::EnvBlock;
-use copal::hooks::builtin::bootfiles::{self, Purpose};
 use copal::sys::crash_point;
 
 use super::support::{Device, md5sum_is_content};
@@ -127,7 +127,7 @@ fn a_selection_that_is_missing_comes_first_names_what_boots_now_and_stays() {
                 || also_removals && step == "unlink" && path.starts_with(&boot);
             if stops { Err(io::Error::other("as ordered")) } else { Ok(()) }
         });
-        bootfiles::deploy(&request).unwrap_err();
+        request.deploy().unwrap_err();
         drop(armed);
         let seen = device.see();
         let block = EnvBlock::parse(seen["grub/grubenv"].as_bytes()).unwrap();

@@ -4,11 +4,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use copal::boot_files::Deployed;
+use copal::boot_files::deploy::{DeployRequest, Purpose};
 use copal::config::paths::Paths;
 use copal::disk::Facts;
 use copal::error::Result;
 use copal::hooks::Context;
-use copal::hooks::builtin::bootfiles::{self, Deployed, Purpose, Request};
+use copal::hooks::builtin::bootfiles;
 use copal::slot::Roots;
 use copal::state::files::BootfilesRecord;
 
@@ -94,14 +96,14 @@ impl Device {
     }
 
     /// The same by the library.
-    pub fn request(&self, purpose: Purpose) -> Request {
+    pub fn request(&self, purpose: Purpose) -> DeployRequest {
         let roots = Roots::of(&Facts::gather(&self.paths()).unwrap()).unwrap();
         let root = if purpose == Purpose::Update { roots.other().unwrap() } else { &roots.active };
-        Request::new(&self.paths(), root, purpose).unwrap()
+        DeployRequest::new(&self.paths(), root, purpose).unwrap()
     }
 
     pub fn deploy(&self, purpose: Purpose) -> Result<Deployed> {
-        bootfiles::deploy(&self.request(purpose))
+        self.request(purpose).deploy()
     }
 
     /// The boot partition without its fingerprint.

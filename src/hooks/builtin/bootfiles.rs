@@ -1,13 +1,24 @@
-//! What the shell file `hooks/1-bootfiles` passes on: a recipe fills it in, and only a shell file can call the functions of a board.
+//! `1-bootfiles`: deploys the boot files of a release. See `docs/hooks-bootfiles.md`.
+//!
+//! The shell file `hooks/1-bootfiles` sets the variables below: a recipe fills it in, and only a shell file can call the functions of a
+//! board. Boards install copies under other names, which deploy to the non-encrypted boot partition.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use super::rules::{Board, FINGERPRINT};
+use super::Context;
+use crate::boot_files::deploy::{Board, DeployRequest, FINGERPRINT, Purpose};
+use crate::config::paths::Paths;
+use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
+use crate::slot::{Roots, Slot};
+use crate::state::files::RollbackRecord;
+
+/// The first name deploys to the boot partition, the others to the non-encrypted one.
+pub(crate) const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
 const NAME: &str = "COPAL_BOOTFILES_NAME";
 const ROOT: &str = "COPAL_BOOTFILES_ROOT";
@@ -21,6 +32,37 @@ pub const VARIABLES: &[&str] = &[NAME, ROOT, FINGERPRINT_NAME, BLACKLIST, PASSED
 
 /// In bytes. No boot partition has so many files.
 const MOST_INPUT: u64 = 4 << 20;
+
+pub fn run(context: &Context) -> Result<()> {
+    let call = Call::of(&context.called, |name| std::env::var_os(name), io::stdin())?;
+    let paths = &context.paths;
+    let roots = Roots::of(&Facts::gather(paths)?)?;
+    let (purpose, root) = match context.during_update {
+        true => {
+            let other = roots.other()?;
+            (purpose_for(paths, other.slot), other)
+        }
+        false => (Purpose::Undo, &roots.active),
+    };
+    let mut request = DeployRequest::new(paths, root, purpose)?;
+    if let Some(root) = &call.root {
+        request.source = root.join("resin-boot");
+    }
+    if call.name != NAMES.first().copied().unwrap_or_default() {
+        request.target = paths.plain_boot();
+    }
+    request.board = call.board;
+    request.boots_now = Some(roots.active.index);
+    let done = request.deploy()?;
+    tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
+    Ok(())
+}
+
+/// A rollback runs the hooks of the other slot as for an update, too. Its boot files must not be refused because there is no space
+/// beside those of the failed release: nothing would boot.
+fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
+    if RollbackRecord::is_at_work(paths, other) { Purpose::Undo } else { Purpose::Update }
+}
 
 #[derive(Debug)]
 pub struct Call {

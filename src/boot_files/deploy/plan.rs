@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::fingerprint;
 use super::release;
 use super::rules::{self, Candidate, Choice, OLD_LOGO, When};
-use super::{Purpose, Request};
+use super::{DeployRequest, Purpose};
 use crate::boot_files::{Destination, Walk, failed, refused_by_fat};
 use crate::boot_state::envblock::{EnvBlock, ROOT};
 use crate::config::config_json::ConfigJson;
@@ -52,7 +52,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn make(request: &Request, dest: &Destination, choice: Choice) -> Plan {
+    pub(super) fn make(request: &DeployRequest, dest: &Destination, choice: Choice) -> Plan {
         let plan = Plan { problems: choice.problems, ..Plan::default() };
         let mut maker = Maker { request, dest, plan, listings: BTreeMap::new() };
         for wanted in rules::one_each(choice.wanted, |path| maker.fold(path)) {
@@ -76,7 +76,7 @@ impl Plan {
 }
 
 struct Maker<'a> {
-    request: &'a Request,
+    request: &'a DeployRequest,
     dest: &'a Destination,
     plan: Plan,
     /// By the path of the folder.

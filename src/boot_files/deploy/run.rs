@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::FileTimes;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,24 +11,11 @@ use super::fingerprint;
 use super::plan::{Origin, Plan, Step, new_config_json};
 use super::release;
 use super::rules::Choice;
-use super::{Purpose, Request};
-use crate::boot_files::{Destination, Walk, failed};
+use super::{DeployRequest, Purpose};
+use crate::boot_files::{Deployed, Destination, Walk, failed};
 use crate::error::Result;
 use crate::sys::crash_point::crash_point;
 use crate::sys::file::{self, Content, Folder, Listing, Outcome};
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Deployed {
-    pub written: u64,
-    pub unchanged: u64,
-    pub removed: u64,
-}
-
-impl fmt::Display for Deployed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} written, {} unchanged, {} removed", self.written, self.unchanged, self.removed)
-    }
-}
 
 /// Removes temporary files of interrupted writes from all folders of the deployment, before any other change and before space is
 /// counted.
@@ -51,7 +37,7 @@ enum Made {
 }
 
 pub(super) struct Deployment<'a> {
-    request: &'a Request,
+    request: &'a DeployRequest,
     dest: &'a Destination,
     plan: Plan,
     made: Vec<Made>,
@@ -61,7 +47,7 @@ pub(super) struct Deployment<'a> {
 }
 
 impl<'a> Deployment<'a> {
-    pub(super) fn new(request: &'a Request, dest: &'a Destination, plan: Plan) -> Self {
+    pub(super) fn new(request: &'a DeployRequest, dest: &'a Destination, plan: Plan) -> Self {
         Deployment {
             request,
             dest,

@@ -1,10 +1,8 @@
-//! `1-bootfiles`: deploys the boot files of a release, `/resin-boot`, to the boot partition. See `docs/hooks-bootfiles.md`.
+//! Deploys the boot files of a release, `/resin-boot`, to the boot partition. See `docs/hooks-bootfiles.md`.
 //!
 //! [`release`] lists the files, [`rules`] choose files and names, [`plan`] compares them with the partition, [`space`] refuses what
-//! does not fit, [`run`] writes, [`fingerprint`] sums up. Boards install copies of the hook under other names: those deploy to the
-//! non-encrypted boot partition.
+//! does not fit, [`run`] writes, [`fingerprint`] sums up.
 
-mod call;
 mod fingerprint;
 mod plan;
 mod release;
@@ -17,23 +15,16 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use call::{Call, VARIABLES};
 pub use rules::{Board, FINGERPRINT};
-pub use run::Deployed;
 
-use super::Context;
-use crate::boot_files::Destination;
+use super::{Deployed, Destination};
 use crate::config::paths::Paths;
 use crate::device_tree::pins::Pins;
-use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
-use crate::slot::{Root, Roots, Slot};
-use crate::state::files::{BootfilesRecord, Marker, RollbackRecord, new_transaction};
+use crate::slot::{Root, Slot};
+use crate::state::files::{BootfilesRecord, Marker, new_transaction};
 use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
-
-/// The first name deploys to the boot partition, the others to the non-encrypted one.
-pub(crate) const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -44,7 +35,7 @@ pub enum Purpose {
 }
 
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct DeployRequest {
     pub paths: Paths,
     /// `/resin-boot` of the release's root file system.
     pub source: PathBuf,
@@ -59,10 +50,10 @@ pub struct Request {
     pub boots_now: Option<u32>,
 }
 
-impl Request {
+impl DeployRequest {
     /// For the boot partition of a board without rules of its own.
-    pub fn new(paths: &Paths, root: &Root, purpose: Purpose) -> Result<Request> {
-        Ok(Request {
+    pub fn new(paths: &Paths, root: &Root, purpose: Purpose) -> Result<DeployRequest> {
+        Ok(DeployRequest {
             paths: paths.clone(),
             source: paths.at("/resin-boot"),
             target: paths.boot(),
@@ -73,6 +64,27 @@ impl Request {
             transaction: transaction(paths, root.slot)?,
             board: Board::default(),
         })
+    }
+
+    /// A repeated run completes an interrupted one, for the same release or for another.
+    pub fn deploy(&self) -> Result<Deployed> {
+        mounted(self)?;
+        let release = release::list(&self.source)?;
+        // With secure boot the release alone says what is on the boot partition.
+        let pins = if self.encrypted { Pins::default() } else { Pins::read_aloud(&self.paths) };
+        let choice = rules::choose(release, &self.board, &pins.paths, self.encrypted);
+        let dest = Destination::open_beside(&self.target, &self.paths.plain_boot())
+            .map_err(|e| e.with_hint("check the kernel log for errors of the boot partition"))?;
+        run::sweep(&dest, &choice)?;
+        let mut plan = plan::Plan::make(self, &dest, choice);
+        if self.purpose == Purpose::Update {
+            plan.refuse_problems()?;
+            space::check(&plan, &dest, Path::new(&self.board.fingerprint))?;
+        }
+        if plan.changes() || is_recorded_for_another(self) {
+            record(self)?;
+        }
+        run::Deployment::new(self, &dest, plan).run()
     }
 }
 
@@ -86,58 +98,6 @@ fn transaction(paths: &Paths, owner: Slot) -> Result<String> {
         Ok(Some(record)) if record.owner == owner => Ok(record.transaction),
         _ => new_transaction(),
     }
-}
-
-pub fn run(context: &Context) -> Result<()> {
-    let call = Call::of(&context.called, |name| std::env::var_os(name), io::stdin())?;
-    let paths = &context.paths;
-    let roots = Roots::of(&Facts::gather(paths)?)?;
-    let (purpose, root) = match context.during_update {
-        true => {
-            let other = roots.other()?;
-            (purpose_for(paths, other.slot), other)
-        }
-        false => (Purpose::Undo, &roots.active),
-    };
-    let mut request = Request::new(paths, root, purpose)?;
-    if let Some(root) = &call.root {
-        request.source = root.join("resin-boot");
-    }
-    if call.name != NAMES.first().copied().unwrap_or_default() {
-        request.target = paths.plain_boot();
-    }
-    request.board = call.board;
-    request.boots_now = Some(roots.active.index);
-    let done = deploy(&request)?;
-    tracing::info!("boot files of slot {} on {}: {done}", request.owner, request.target.display());
-    Ok(())
-}
-
-/// A rollback runs the hooks of the other slot as for an update, too. Its boot files must not be refused because there is no space
-/// beside those of the failed release: nothing would boot.
-fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
-    if RollbackRecord::is_at_work(paths, other) { Purpose::Undo } else { Purpose::Update }
-}
-
-/// A repeated run completes an interrupted one, for the same release or for another.
-pub fn deploy(request: &Request) -> Result<Deployed> {
-    mounted(request)?;
-    let release = release::list(&request.source)?;
-    // With secure boot the release alone says what is on the boot partition.
-    let pins = if request.encrypted { Pins::default() } else { Pins::read_aloud(&request.paths) };
-    let choice = rules::choose(release, &request.board, &pins.paths, request.encrypted);
-    let dest = Destination::open_beside(&request.target, &request.paths.plain_boot())
-        .map_err(|e| e.with_hint("check the kernel log for errors of the boot partition"))?;
-    run::sweep(&dest, &choice)?;
-    let mut plan = plan::Plan::make(request, &dest, choice);
-    if request.purpose == Purpose::Update {
-        plan.refuse_problems()?;
-        space::check(&plan, &dest, Path::new(&request.board.fingerprint))?;
-    }
-    if plan.changes() || is_recorded_for_another(request) {
-        record(request)?;
-    }
-    run::Deployment::new(request, &dest, plan).run()
 }
 
 /// Updates the fingerprints after the selection has changed: hooks of an update, a verdict and a bootloader that counts change it after
@@ -174,7 +134,7 @@ fn try_sum_up_selection(paths: &Paths) -> Result<()> {
 }
 
 /// Without this check, files would go into the folder below an unmounted boot partition.
-fn mounted(request: &Request) -> Result<()> {
+fn mounted(request: &DeployRequest) -> Result<()> {
     let inside = request.target.strip_prefix(request.paths.root()).unwrap_or(&request.target);
     let point = Path::new("/").join(inside);
     let table = request.paths.at("/proc/self/mountinfo");
@@ -192,11 +152,11 @@ fn mounted(request: &Request) -> Result<()> {
     .with_hint("check the mount units of the boot partition and the kernel log"))
 }
 
-fn is_recorded_for_another(request: &Request) -> bool {
+fn is_recorded_for_another(request: &DeployRequest) -> bool {
     matches!(BootfilesRecord::read(&request.paths), Ok(Some(record)) if record.owner != request.owner)
 }
 
-fn record(request: &Request) -> Result<()> {
+fn record(request: &DeployRequest) -> Result<()> {
     let record = BootfilesRecord { transaction: request.transaction.clone(), owner: request.owner };
     match record.write(&request.paths) {
         // An undo must go on: a device without a state partition needs its boot files all the more.
