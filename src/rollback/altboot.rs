@@ -17,18 +17,18 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 
 pub fn run_with(context: &Context<'_>) -> Result<()> {
     let guard = BootStateGuard::wait_for(context, "rollback-altboot")?;
-    let seen = context.observe()?;
-    if seen.phase == Phase::Altboot {
-        return Err(act(context, &seen, guard));
+    let observed = context.observe()?;
+    if observed.phase == Phase::Altboot {
+        return Err(act(context, &observed, guard));
     }
-    tracing::info!("nothing to do for rollback-altboot: {}", seen.phase.meaning());
+    tracing::info!("nothing to do for rollback-altboot: {}", observed.phase.meaning());
     guard.release();
     Ok(())
 }
 
 /// Rolls back to the running system and reboots, since the kernel was started with the new boot files. Returns only on failure.
-pub(super) fn act(context: &Context<'_>, seen: &Observation, guard: BootStateGuard) -> Error {
-    match follow(context, seen) {
+pub(super) fn act(context: &Context<'_>, observed: &Observation, guard: BootStateGuard) -> Error {
+    match follow(context, observed) {
         Ok(()) => {
             guard.release_to_reboot();
             context.reboot()
@@ -37,14 +37,17 @@ pub(super) fn act(context: &Context<'_>, seen: &Observation, guard: BootStateGua
     }
 }
 
-fn follow(context: &Context<'_>, seen: &Observation) -> Result<()> {
+fn follow(context: &Context<'_>, observed: &Observation) -> Result<()> {
     let paths = context.paths;
     let slot = context.running().slot;
     let record = context.rollback_record(slot, RollbackKind::Altboot)?;
-    let why =
-        format!("the bootloader fell back from slot {} at a count of {}", slot.other(), seen.state.bootcount);
+    let why = format!(
+        "the bootloader fell back from slot {} at a count of {}",
+        slot.other(),
+        observed.state.bootcount
+    );
     let mut record_of_it = context.record(Event::Altboot, &record.transaction, slot.other(), slot);
-    history_record::seen(&mut record_of_it, seen);
+    history_record::observed(&mut record_of_it, observed);
     // Without the record, a power cut from here on leads to a system that is selected, but whose boot files nothing restores: still better
     // than to keep a dead one selected.
     warn(record.write(paths));

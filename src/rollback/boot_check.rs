@@ -9,7 +9,7 @@ use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
 use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
-use crate::state::phase::{Marked, Phase};
+use crate::state::phase::{Marked, Observation, Phase};
 
 /// Each turn completes something; more would be an endless loop.
 const MOST_TURNS: usize = 4;
@@ -39,16 +39,16 @@ pub fn run_with(context: &Context<'_>) -> Result<()> {
 
 fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
     let paths = context.paths;
-    let seen = context.observe()?;
-    let phase = seen.phase;
+    let observed = context.observe()?;
+    let phase = observed.phase;
     tracing::info!("{phase}: {}", phase.meaning());
     // First: until then the bootloader may start another root.
-    let repaired = repair_at_boot(paths, &context.roots, &seen);
+    let repaired = repair_at_boot(paths, &context.roots, &observed);
     let next = match phase {
         // Conditions of the units that act in these phases.
         Phase::Trial | Phase::Altboot => files::drop_breadcrumbs(paths).map(|()| Next::Done),
         Phase::Finishing => return complete(context, guard),
-        Phase::RollingBack => return resume(context, guard),
+        Phase::RollingBack => return resume(context, guard, &observed),
         Phase::Cleanup => undo(context, None).map(|()| Next::Again),
         Phase::Healthy => {
             boot_files_cut_off(context);
@@ -85,9 +85,9 @@ fn complete(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
 }
 
 /// The rollback was interrupted before the old system was selected, or the bootloader has booted the new one again.
-fn resume(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
+fn resume(context: &Context<'_>, guard: BootStateGuard, observed: &Observation) -> Result<Next> {
     let Some(record) = RollbackRecord::read(context.paths)? else { return Ok(Next::Again) };
-    Err(roll_back(context, guard, &Reason::Resumed(&record)))
+    Err(roll_back(context, guard, observed, &Reason::Resumed(&record)))
 }
 
 /// An interrupted deployment: at rest the boot files must be those of the running system.

@@ -1,7 +1,7 @@
 //! Commits the new system.
 
+use super::health_results::HealthResults;
 use super::history_record;
-use super::trial::Tried;
 use super::{BootStateGuard, Context, kernel_override, stop, warn};
 use crate::boot_files::deploy::{DeployRequest, Purpose, sum_up_selection};
 use crate::boot_state;
@@ -10,21 +10,27 @@ use crate::hooks::builtin::bootfiles;
 use crate::hooks::{self, DIR};
 use crate::state::files::{BootfilesRecord, CommitDue};
 use crate::state::history::{Event, Why, announce};
+use crate::state::phase::Observation;
 use crate::sys::signal;
 
 pub(super) enum Proof<'a> {
-    Healthy(&'a Tried),
+    Healthy(&'a HealthResults),
     /// The previous system is too old for a rollback.
-    NoWayBack,
+    PreviousTooOld,
     Manual,
 }
 
 /// From the moment that the selection is for good, no rollback follows.
-pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &Proof<'_>) -> Result<()> {
+/// `observed` under the same `guard`.
+pub(super) fn commit(
+    context: &Context<'_>,
+    mut guard: BootStateGuard,
+    observed: &Observation,
+    proof: &Proof<'_>,
+) -> Result<()> {
     let paths = context.paths;
     let running = context.running();
     let transaction = context.transaction()?;
-    let seen = context.observe()?;
     // A failure here did not keep the system from starting; its record makes the next boot try again.
     let own = own_boot_files(context);
     let in_place = own.is_ok();
@@ -36,10 +42,10 @@ pub(super) fn commit(context: &Context<'_>, mut guard: BootStateGuard, proof: &P
     backend.set(running, false)?;
     announce::committed(running.slot, context.version_of(running.slot).as_deref());
     let mut record = context.record(Event::Committed, &transaction, running.slot.other(), running.slot);
-    history_record::seen(&mut record, &seen);
+    history_record::observed(&mut record, observed);
     match proof {
-        Proof::Healthy(tried) => history_record::tried(&mut record, tried),
-        Proof::NoWayBack => record.why = Some(Why::TooOld),
+        Proof::Healthy(results) => history_record::checked(&mut record, results),
+        Proof::PreviousTooOld => record.why = Some(Why::TooOld),
         Proof::Manual => record.why = Some(Why::Requested),
     }
     let pending = context.add_record(record, false);

@@ -37,11 +37,11 @@ fn stand_in(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     );
     (context.platform.wait)(conf.altboot_timeout);
     let guard = BootStateGuard::wait_for(context, "rollback-health")?;
-    let seen = context.observe()?;
-    if seen.phase != Phase::Altboot {
+    let observed = context.observe()?;
+    if observed.phase != Phase::Altboot {
         guard.release();
         return Ok(());
     }
     tracing::error!("rollback-altboot has not acted");
-    Err(altboot::act(context, &seen, guard))
+    Err(altboot::act(context, &observed, guard))
 }

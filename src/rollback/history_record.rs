@@ -5,13 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::Context;
-use super::trial::Tried;
+use super::health_results::HealthResults;
 use crate::error::Error;
 use crate::slot::Slot;
 use crate::slot::hostapp;
 use crate::state::files::Trial;
 use crate::state::history::{self, Event, Failure, LINES, Record, Side, Why};
-use crate::state::phase::{Observation, Phase};
+use crate::state::phase::Observation;
 
 /// Reading the journal and writing the record have limits of their own; this is more than both.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -75,16 +75,15 @@ impl Context<'_> {
     }
 }
 
-pub(super) fn seen(record: &mut Record, seen: &Observation) {
-    record.bootcount = seen.state.bootcount;
-    record.phase = Some(seen.phase.as_str().to_owned());
+pub(super) fn observed(record: &mut Record, observed: &Observation) {
+    record.bootcount = observed.state.bootcount;
+    record.phase = Some(observed.phase.as_str().to_owned());
 }
 
-pub(super) fn tried(record: &mut Record, tried: &Tried) {
+pub(super) fn checked(record: &mut Record, results: &HealthResults) {
     record.why = Some(Why::Checks);
-    record.attempts = tried.attempts;
-    record.checks = tried.summary();
-    record.phase = Some(Phase::Trial.as_str().to_owned());
+    record.attempts = results.attempts;
+    record.checks = results.summary();
 }
 
 pub(super) fn failed(record: &mut Record, e: &Error) {

@@ -24,8 +24,9 @@ pub(crate) fn mark_good(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 pub fn mark_good_with(context: &Context<'_>) -> Result<()> {
     let mut guard = BootStateGuard::take(context, "mark-good")?;
     guard.hold_shutdown(context, "copal");
-    match context.observe()?.phase {
-        Phase::Trial => commit(context, guard, &Proof::Manual),
+    let observed = context.observe()?;
+    match observed.phase {
+        Phase::Trial => commit(context, guard, &observed, &Proof::Manual),
         Phase::Healthy => {
             guard.release();
             Ok(())
@@ -44,8 +45,9 @@ pub fn back(paths: &Paths, conf: &RollbackConf) -> Result<Back> {
 pub fn back_with(context: &Context<'_>) -> Result<Back> {
     let mut guard = BootStateGuard::take(context, "rollback")?;
     guard.hold_shutdown(context, "copal");
-    match context.observe()?.phase {
-        Phase::Trial => Err(roll_back(context, guard, &Reason::Manual)),
+    let observed = context.observe()?;
+    match observed.phase {
+        Phase::Trial => Err(roll_back(context, guard, &observed, &Reason::Manual)),
         phase @ (Phase::Pending | Phase::Installing | Phase::Interrupted | Phase::Cleanup) => {
             // A reboot has ended every hook.
             let in_this_boot = phase != Phase::Cleanup;

@@ -14,6 +14,7 @@ mod commit;
 pub mod commit_hooks;
 mod finish;
 pub mod health;
+mod health_results;
 mod history_record;
 pub mod kernel_override;
 pub mod manual;

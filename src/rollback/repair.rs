@@ -8,26 +8,26 @@ use crate::state::files::{BootfilesRecord, new_transaction};
 use crate::state::phase::{Observation, Phase};
 
 /// The caller holds the lock of updates.
-pub(super) fn repair(roots: &Roots, seen: &Observation) -> Result<()> {
+pub(super) fn repair(roots: &Roots, observed: &Observation) -> Result<()> {
     let running = &roots.active;
-    if !seen.state.needs_repair(running) {
+    if !observed.state.needs_repair(running) {
         return Ok(());
     }
-    let (root, on_trial) = match seen.phase {
+    let (root, on_trial) = match observed.phase {
         Phase::Trial => (running, true),
         Phase::Pending => (roots.other()?, true),
         Phase::Healthy | Phase::Installing | Phase::Cleanup | Phase::Finishing => (running, false),
         Phase::RolledBack => {
-            let target = seen.marker.as_ref().and_then(|marker| roots.in_slot(marker.target));
+            let target = observed.marker.as_ref().and_then(|marker| roots.in_slot(marker.target));
             (target.unwrap_or(running), false)
         }
         // Another root is selected, and the bootloader reads that; what completes these phases selects a root.
         Phase::RollingBack | Phase::Interrupted | Phase::Altboot => return Ok(()),
     };
-    seen.backend.set(root, on_trial)?;
+    observed.backend.set(root, on_trial)?;
     tracing::warn!(
         "{} was damaged: slot {} is selected {} again",
-        seen.backend.file().display(),
+        observed.backend.file().display(),
         root.slot,
         if on_trial { "on trial" } else { "for good" }
     );
@@ -35,9 +35,9 @@ pub(super) fn repair(roots: &Roots, seen: &Observation) -> Result<()> {
 }
 
 /// As [`repair`], at boot: the bootloader may have started this system by itself, with the boot files of the other one.
-pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, seen: &Observation) -> Result<()> {
-    if seen.phase == Phase::Healthy
-        && seen.state.needs_repair(&roots.active)
+pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, observed: &Observation) -> Result<()> {
+    if observed.phase == Phase::Healthy
+        && observed.state.needs_repair(&roots.active)
         && BootfilesRecord::read(paths).is_ok_and(|record| record.is_none())
     {
         let owner = roots.active.slot.other();
@@ -45,5 +45,5 @@ pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, seen: &Observation) -
         // The selection does not wait for it.
         warn(record.and_then(|record| record.write(paths)));
     }
-    repair(roots, seen)
+    repair(roots, observed)
 }

@@ -1,8 +1,8 @@
 //! The rollback from a failed new system to the old one.
 
 use super::commit::own_boot_files;
+use super::health_results::HealthResults;
 use super::history_record;
-use super::trial::Tried;
 use super::{BootStateGuard, Context, kernel_override, warn};
 use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state::{self, Backend};
@@ -10,11 +10,11 @@ use crate::error::{Code, Error, Result};
 use crate::slot::Root;
 use crate::state::files::{self, BootfilesRecord, Flag, Marker, RollbackKind, RollbackRecord, Trial};
 use crate::state::history::{Event, Why, announce};
-use crate::state::phase::Marked;
+use crate::state::phase::{Marked, Observation};
 use crate::update::undo;
 
 pub(super) enum Reason<'a> {
-    Unhealthy(&'a Tried),
+    Unhealthy(&'a HealthResults),
     Manual,
     Resumed(&'a RollbackRecord),
 }
@@ -22,8 +22,12 @@ pub(super) enum Reason<'a> {
 impl Reason<'_> {
     fn text(&self) -> String {
         match self {
-            Reason::Unhealthy(tried) => {
-                format!("the health checks failed {} times, in the end: {}", tried.attempts, tried.missed())
+            Reason::Unhealthy(results) => {
+                format!(
+                    "the health checks failed {} times, in the end: {}",
+                    results.attempts,
+                    results.missed()
+                )
             }
             Reason::Manual => "it was requested".to_owned(),
             Reason::Resumed(_) => "a rollback was cut off".to_owned(),
@@ -31,9 +35,14 @@ impl Reason<'_> {
     }
 }
 
-/// Reboots. Returns only on failure.
-pub(super) fn roll_back(context: &Context<'_>, guard: BootStateGuard, reason: &Reason<'_>) -> Error {
-    match prepare(context, reason) {
+/// Reboots. Returns only on failure. `observed` under the same `guard`.
+pub(super) fn roll_back(
+    context: &Context<'_>,
+    guard: BootStateGuard,
+    observed: &Observation,
+    reason: &Reason<'_>,
+) -> Error {
+    match prepare(context, observed, reason) {
         Ok(()) => {
             guard.release_to_reboot();
             context.reboot()
@@ -43,7 +52,7 @@ pub(super) fn roll_back(context: &Context<'_>, guard: BootStateGuard, reason: &R
 }
 
 /// Everything but the reboot. An error means that no rollback is possible: the running system stays.
-fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
+fn prepare(context: &Context<'_>, observed: &Observation, reason: &Reason<'_>) -> Result<()> {
     let paths = context.paths;
     let old = match context.other() {
         // An operator gets the error, and the trial continues. Only a root that is not mounted counts as missing.
@@ -58,7 +67,7 @@ fn prepare(context: &Context<'_>, reason: &Reason<'_>) -> Result<()> {
     tracing::error!("rolling back from slot {}: {}", context.running().slot, reason.text());
     // Without the record, a power cut from here on leads to another trial of a system that fails it.
     warn(record.write(paths));
-    let pending = add_record(context, reason, &record);
+    let pending = add_record(context, observed, reason, &record);
     let before = boot_state::detect_to_change(paths)?;
     let (old, back) = match old {
         Ok(old) => {
@@ -155,16 +164,15 @@ fn boot_files(context: &Context<'_>, old: &Root, before: &dyn Backend) -> Result
 /// The first record of a rollback has all details; a resumed rollback adds none.
 fn add_record(
     context: &Context<'_>,
+    observed: &Observation,
     reason: &Reason<'_>,
     rollback: &RollbackRecord,
 ) -> history_record::PendingRecord {
     let running = context.running().slot;
     let mut record = context.record(Event::RolledBack, &rollback.transaction, running, running.other());
-    if let Ok(seen) = context.observe() {
-        history_record::seen(&mut record, &seen);
-    }
+    history_record::observed(&mut record, observed);
     match reason {
-        Reason::Unhealthy(tried) => history_record::tried(&mut record, tried),
+        Reason::Unhealthy(results) => history_record::checked(&mut record, results),
         Reason::Manual => record.why = Some(Why::Requested),
         Reason::Resumed(_) if context.is_recorded(Event::RolledBack, &rollback.transaction) => {
             return history_record::PendingRecord::nothing();

@@ -27,8 +27,8 @@ fn a_system_on_trial_is_kept_or_given_up() {
     let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!(e.code(), Code::RebootFailed);
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack));
-    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
-    assert_eq!(told, [(Event::RolledBack, Some(Why::Requested), 0)]);
+    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.phase)).collect();
+    assert_eq!(told, [(Event::RolledBack, Some(Why::Requested), Some("trial".to_owned()))]);
 }
 
 /// A machine on slot A, in whose boot an update of slot B has come to its hooks.
