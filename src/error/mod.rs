@@ -5,22 +5,29 @@
 
 mod code;
 pub mod exit;
+mod wire;
 
+use std::error::Error as StdError;
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 pub use code::Code;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The state of the target at the time of the failure. It decides the exit code of `copal …` verbs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Effect {
     /// Nothing was written (exit code 3).
     Refused,
-    /// Writing had begun; the target has no partition table, or the message says that one may be left (exit code 4).
-    Written,
     /// The job itself succeeded; a later step failed (exit code 1).
     Completed,
+    /// Writing had begun; the target has no partition table, or the message says that one may be left (exit code 4). It is assumed where the
+    /// word is of a later release.
+    #[serde(other)]
+    Written,
 }
 
 impl Effect {
@@ -41,59 +48,74 @@ impl Effect {
     }
 }
 
-/// One failure, to be shown once.
-#[derive(Debug)]
+/// One failure, to be shown once. It is a value: what is serialised is read back equal, in another process and by another release.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "wire::Wire", from = "wire::Wire")]
 pub struct Error {
     code: Code,
-    message: String,
-    object: Option<String>,
-    hint: Option<String>,
-    note: Option<String>,
+    /// The failed action and its object.
+    summary: String,
+    /// From the outermost to the innermost.
+    causes: Vec<String>,
+    /// What else the reader must know.
+    notes: Vec<String>,
+    object: Option<Box<str>>,
+    hint: String,
     effect: Effect,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
-    /// A failure before any write. `message` names the failed action and its object.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    /// A failure before any write. `summary` names the failed action and its object.
+    pub fn new(code: Code, summary: impl Into<String>) -> Self {
         Error {
             code,
-            message: message.into(),
+            summary: summary.into(),
+            causes: Vec::new(),
+            notes: Vec::new(),
             object: None,
-            hint: None,
-            note: None,
+            hint: code.remedy().to_owned(),
             effect: Effect::Refused,
-            source: None,
         }
     }
 
     /// Path, device or key, for machines.
     #[must_use]
     pub fn object(mut self, object: impl fmt::Display) -> Self {
-        self.object = Some(object.to_string());
+        self.object = Some(object.to_string().into());
         self
     }
 
     /// Replaces the remedy of the code where that is not exact enough.
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = hint.into();
         self
     }
 
+    /// Adds a cause, and the causes of that. Of an error of our own, neither code nor remedy remains.
     #[must_use]
-    pub(crate) fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+    pub(crate) fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        match source.into().downcast::<Error>() {
+            Ok(own) => {
+                self.causes.push(own.summary);
+                self.causes.extend(own.causes);
+                self.notes.extend(own.notes);
+            }
+            Err(source) => {
+                let mut next: Option<&dyn StdError> = Some(&*source);
+                while let Some(cause) = next {
+                    self.causes.push(up_to_code(&cause.to_string()).to_owned());
+                    next = cause.source();
+                }
+            }
+        }
         self
     }
 
     /// Adds a clause to the message, after earlier ones.
     #[must_use]
     pub(crate) fn and_also(mut self, text: &str) -> Self {
-        self.note = Some(match self.note {
-            Some(before) => format!("{before}; {text}"),
-            None => text.to_owned(),
-        });
+        self.notes.push(text.to_owned());
         self
     }
 
@@ -134,29 +156,23 @@ impl Error {
 
     #[must_use]
     pub fn hint(&self) -> &str {
-        self.hint.as_deref().unwrap_or(self.code.remedy())
+        &self.hint
     }
 
-    /// The message with its chain of causes, on one line, without code and remedy, also where a cause is the last line of a program that
-    /// ended with an error of ours.
+    /// The summary with its causes and notes, on one line, without code and remedy.
     #[must_use]
     pub fn message(&self) -> String {
-        let mut text = self.message.clone();
-        let mut cause = std::error::Error::source(self);
-        while let Some(c) = cause {
-            text.push_str(": ");
-            text.push_str(up_to_code(&c.to_string()));
-            cause = c.source();
-        }
-        if let Some(note) = &self.note {
-            text.push_str("; ");
-            text.push_str(note);
+        let mut text = self.summary.clone();
+        let causes = self.causes.iter().map(|cause| (": ", cause));
+        for (sign, part) in causes.chain(self.notes.iter().map(|note| ("; ", note))) {
+            text.push_str(sign);
+            text.push_str(part);
         }
         text.replace(['\n', '\r'], " ")
     }
 }
 
-/// Our own line of an error up to its code; any other text as it is.
+/// The last line of a program that failed may be an error of ours: that line up to its code. Any other text as it is.
 fn up_to_code(line: &str) -> &str {
     let mut parts = line.match_indices(" [").map(|(at, _)| line.split_at(at));
     let begins_with_code = |rest: &str| {
@@ -172,11 +188,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|s| s as _)
-    }
-}
+impl StdError for Error {}
 
 #[cfg(test)]
 mod tests {

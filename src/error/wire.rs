@@ -1,0 +1,110 @@
+//! An error in JSON: in the result of a job, in the record of a job, and in the history.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Code, Effect, Error};
+
+/// The keys of docs/json.md. Earlier releases wrote neither `summary` nor what follows it; their history has code and message alone.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Wire {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+    object: Option<String>,
+    hint: Option<String>,
+    #[serde(default = "worst")]
+    effect: Effect,
+    summary: Option<String>,
+    #[serde(default)]
+    causes: Vec<String>,
+    #[serde(default)]
+    notes: Vec<String>,
+}
+
+const fn worst() -> Effect {
+    Effect::Written
+}
+
+impl From<Error> for Wire {
+    fn from(e: Error) -> Wire {
+        Wire {
+            code: e.code.as_str().to_owned(),
+            message: e.message(),
+            object: e.object.map(String::from),
+            hint: Some(e.hint),
+            effect: e.effect,
+            summary: Some(e.summary),
+            causes: e.causes,
+            notes: e.notes,
+        }
+    }
+}
+
+impl From<Wire> for Error {
+    fn from(wire: Wire) -> Error {
+        let (code, mut notes) = (Code::named(&wire.code), wire.notes);
+        if code.is_none() {
+            // Of another release. The reader can still look for it.
+            notes.push(format!("its code is {:?}", wire.code));
+        }
+        let code = code.unwrap_or(Code::Io);
+        Error {
+            code,
+            summary: wire.summary.unwrap_or(wire.message),
+            causes: wire.causes,
+            notes,
+            object: wire.object.filter(|object| !object.is_empty()).map(Into::into),
+            hint: wire.hint.unwrap_or_else(|| code.remedy().to_owned()),
+            effect: wire.effect,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Error {
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_equal() {
+        let shapes: [fn(Code) -> Error; 4] = [
+            |code| Error::new(code, "cannot do it"),
+            |code| Error::new(code, "cannot\ndo \"it\": [io]; x").object("/dev/sda").after_write(),
+            |code| {
+                Error::new(code, "")
+                    .because(std::io::Error::other("why"))
+                    .with_hint("do this")
+                    .after_success()
+            },
+            |code| {
+                Error::new(code, "a").because(Error::new(code, "b").because("c").and_also("d")).and_also("e")
+            },
+        ];
+        for (&code, shape) in Code::ALL.iter().flat_map(|code| shapes.iter().map(move |shape| (code, shape)))
+        {
+            let error = shape(code);
+            assert_eq!(read(&serde_json::to_string(&error).unwrap()), error);
+        }
+    }
+
+    #[test]
+    fn a_line_of_an_earlier_release_is_read() {
+        let old =
+            read(r#"{"code":"busy","message":"cannot: why","object":"","hint":"h","effect":"refused"}"#);
+        assert_eq!(old, Error::new(Code::Busy, "cannot: why").with_hint("h"));
+        let history = read(r#"{"code":"hook-failed","message":"the hook failed"}"#);
+        assert_eq!(history, Error::new(Code::HookFailed, "the hook failed").after_write());
+    }
+
+    #[test]
+    fn nothing_of_a_later_release_is_lost() {
+        let line = r#"{"code":"cpu-missing","message":"no CPU: why","hint":"buy one","effect":"melted","summary":"no CPU","causes":["why"],"x":1}"#;
+        let error = read(line);
+        assert_eq!(error.message(), r#"no CPU: why; its code is "cpu-missing""#);
+        assert_eq!((error.hint(), error.effect()), ("buy one", Effect::Written));
+    }
+}
