@@ -1,8 +1,8 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
-//! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon` · `status`, `rollback` ·
+//! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon`, `job_client` · `status`, `rollback` ·
 //! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `device_tree`, `image`, `slot` · `boot_files`, `disk`,
-//! `progress` · `config`, `version` · `sys` · `error`.
+//! `progress` · `job` · `config`, `version` · `sys` · `error`.
 
 pub mod boot_files;
 pub mod boot_state;
@@ -19,6 +19,8 @@ pub mod flash;
 pub mod hooks;
 pub mod image;
 pub mod install;
+pub mod job;
+pub mod job_client;
 pub mod names;
 pub mod progress;
 pub mod rollback;

@@ -11,13 +11,14 @@ use std::process::ExitCode;
 use crate::boot_files::fatrw;
 use crate::cli;
 use crate::config::paths::Paths;
-use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result, exit};
 use crate::hooks;
 use crate::install;
+use crate::job_client;
+use crate::progress::{self, Progress as _};
 use crate::rollback::state_probe;
 use crate::sys::log::{self, Failure, Voice};
-use crate::update::safe_reboot;
+use crate::update::{arguments, safe_reboot};
 
 pub struct Applet {
     /// The base name, as in `argv[0]`.
@@ -44,7 +45,7 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
 /// The table: every name with its function. `copal --list` prints it in this order.
 pub const APPLETS: &[Applet] = &[
     program("resin-init-flasher", |call| install::resin_init_flasher(&call.args)),
-    program("hostapp-update", |call| client::hostapp_update(&call.args)),
+    program("hostapp-update", hostapp_update),
     program("hostapp-update-hooks", run_hooks),
     program("hostapp-update-hooks-v2", run_hooks),
     program("rollback-health", rollback),
@@ -78,6 +79,17 @@ pub const APPLETS: &[Applet] = &[
     program("99-resin-grub", hook),
     program("99-balena-bootloader", hook),
 ];
+
+fn hostapp_update(call: &Invocation) -> Result<()> {
+    // As the script did.
+    log::steps_on_stdout();
+    let (spec, as_job) = arguments::parse(&call.args)?;
+    let shown = progress::for_service();
+    let paths = Paths::default();
+    let result = job_client::update(&spec, &paths, call.name, as_job, &shown, &|_| shown.close());
+    shown.close();
+    result
+}
 
 fn run_hooks(call: &Invocation) -> Result<()> {
     match hooks::legacy::main(&call.args, &Paths::default())? {
@@ -120,13 +132,13 @@ impl Call {
         Call::Verb(args)
     }
 
-    /// The name that log lines and errors begin with. A job of the daemon uses that of the program which asked for it.
+    /// The name that log lines and errors begin with. A job uses that of the program that has requested it.
     #[must_use]
     pub fn voice(&self) -> Voice {
         match self {
             Call::Legacy(applet, _) => Voice::Legacy(applet.name),
-            Call::Verb(_) => std::env::var_os(IN_DAEMON)
-                .and_then(|asked| find(&asked))
+            Call::Verb(args) => cli::job_requested_by(args)
+                .and_then(find)
                 .map_or(Voice::Verb, |applet| Voice::Legacy(applet.name)),
         }
     }

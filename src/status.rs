@@ -12,12 +12,12 @@ use crate::device_tree::{self, Tree, Wanted};
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hooks::{self, RunningHook};
+use crate::job::lock::Holder;
 use crate::slot::hostapp;
 use crate::slot::{Root, Roots, Slot};
 use crate::state::files::{self, BootfilesRecord, Flag, RollbackRecord};
 use crate::state::history::{self, Event, Record};
 use crate::state::phase::{self, Phase};
-use crate::update::lock::Holder;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::config::paths::Paths;
-use crate::daemon::{self, Options};
+use crate::daemon::{self, ServiceOptions};
 use crate::error::Result;
 
 const EXAMPLES: &str = "\
@@ -32,8 +32,8 @@ pub(super) struct DaemonArgs {
 }
 
 pub(super) fn run_daemon(args: &DaemonArgs) -> Result<()> {
-    let default = Options::default();
-    daemon::run(&Options {
+    let default = ServiceOptions::default();
+    daemon::run(&ServiceOptions {
         paths: Paths::new(&args.root),
         idle: args.idle.and_then(|s| Duration::try_from_secs_f32(s).ok()).unwrap_or(default.idle),
     })

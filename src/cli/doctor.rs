@@ -38,7 +38,7 @@ pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
         ui.result("doctor", &findings, &text);
         return Ok(());
     }
-    ui.event("doctor", &findings, &text);
+    ui.finding("doctor", &findings, &text);
     let what = if problems == 1 { "1 thing".into() } else { format!("{problems} things") };
     Err(Error::new(
         Code::ProblemsFound,

@@ -166,7 +166,7 @@ fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Resul
     };
     if let Err(e) = file.save(text) {
         // It may be the only record of what is on the disk now.
-        ui.event("receipt", receipt, text);
+        ui.finding("receipt", receipt, text);
         return Err(e);
     }
     ui.result("receipt", receipt, &summary(receipt));

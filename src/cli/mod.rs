@@ -24,6 +24,7 @@ mod verify;
 
 use args::{Cli, Request, Verb};
 pub use args::{command, is_listed, verbs};
+pub(crate) use job::job_requested_by;
 use ui::Ui;
 pub(crate) use ui::answer;
 
@@ -57,7 +58,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
-        Some(Verb::Job(a)) => job::run_job(a),
+        Some(Verb::Job(a)) => job::run_job(a, ui),
         Some(Verb::Reboot) => reboot::run_reboot(),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
     }

@@ -130,12 +130,28 @@ impl Done {
     }
 }
 
+/// For the process of a job.
+pub(super) fn run_now(paths: &Paths, ui: &Ui) -> Result<()> {
+    show(&start(&Program::Now, paths)?, ui);
+    Ok(())
+}
+
+/// For the process of a job.
+pub(super) fn run_mark_good(paths: &Paths, ui: &Ui) -> Result<()> {
+    show(&start(&Program::MarkGood, paths)?, ui);
+    Ok(())
+}
+
+fn show(done: &Done, ui: &Ui) {
+    ui.result("rollback", &done.value, done.text.trim_end());
+}
+
 pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     let done = run(verb)?;
     match verb {
         RollbackVerb::ParseBootloader(_) => ui.text(&done.text),
-        _ if done.verdict.is_err() => ui.event("rollback", &done.value, done.text.trim_end()),
-        _ => ui.result("rollback", &done.value, done.text.trim_end()),
+        _ if done.verdict.is_err() => ui.finding("rollback", &done.value, done.text.trim_end()),
+        _ => show(&done, ui),
     }
     done.verdict
 }

@@ -8,10 +8,9 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
-
 use crate::error::{Code, Error, Result, exit};
-use crate::progress::{self, Progress, json};
+use crate::job::Event;
+use crate::progress::{self, Progress};
 use crate::sys::log::{self, Failure};
 
 pub(super) struct Ui {
@@ -59,19 +58,19 @@ impl Ui {
             return self.write(&format!("{text}\n"));
         }
         match serde_json::to_value(value) {
-            Ok(value) => self.line(&result_line(true, [(key, value)])),
+            Ok(value) => self.event(&Event::Result(Ok(Some((key.to_owned(), value))))),
             Err(e) => self.keep(e.into()),
         }
     }
 
     /// What to report before an error: `text` on stdout, or with `--json` a line of its own, with `value` under `name`.
-    pub(super) fn event(&self, name: &str, value: &impl serde::Serialize, text: &str) {
+    pub(super) fn finding(&self, name: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         if !self.json {
             return self.write(&format!("{text}\n"));
         }
         match serde_json::to_value(value) {
-            Ok(value) => self.line(&json!({ "event": name, "version": json::VERSION, name: value })),
+            Ok(value) => self.event(&Event::Finding(name.to_owned(), value)),
             Err(e) => self.keep(e.into()),
         }
     }
@@ -82,7 +81,7 @@ impl Ui {
         match result {
             Ok(()) => {
                 if self.json && !self.answered.get() {
-                    self.line(&result_line(true, []));
+                    self.event(&Event::Result(Ok(None)));
                 }
                 self.end_text()
             }
@@ -107,15 +106,15 @@ impl Ui {
 
     /// Once: as the last JSON line; without `--json`, or where no process reads stdout, on stderr.
     fn error(&self, e: &Error) {
-        if self.json && self.write_or(&with_newline(&error_line(e))).is_ok() {
+        if self.json && self.write_or(&Event::Result(Err(e.clone())).to_line()).is_ok() {
             log::last_in_journal(&failure(e, &e.to_string()));
         } else {
             report(e);
         }
     }
 
-    fn line(&self, line: &Value) {
-        self.write(&with_newline(line));
+    fn event(&self, event: &Event) {
+        self.write(&event.to_line());
     }
 
     fn write(&self, text: &str) {
@@ -156,50 +155,4 @@ fn report(e: &Error) {
 
 fn failure<'a>(e: &Error, text: &'a str) -> Failure<'a> {
     Failure { voice: log::voice(), text, code: e.code().as_str() }
-}
-
-fn with_newline(line: &Value) -> String {
-    format!("{line}\n")
-}
-
-fn result_line<'a>(ok: bool, rest: impl IntoIterator<Item = (&'a str, Value)>) -> Value {
-    let head = [("event", "result".into()), ("version", json::VERSION.into()), ("ok", ok.into())];
-    Value::Object(head.into_iter().chain(rest).map(|(k, v)| (k.to_owned(), v)).collect::<Map<_, _>>())
-}
-
-fn error_line(e: &Error) -> Value {
-    result_line(
-        false,
-        [
-            ("code", e.code().as_str().into()),
-            ("message", e.message().into()),
-            ("object", e.subject().map(str::to_owned).into()),
-            ("hint", e.hint().into()),
-            ("effect", e.effect().as_str().into()),
-        ],
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn error_line_has_every_key() {
-        let e = Error::new(Code::TargetMounted, "cannot flash \"x\"").object("/dev/sda").after_write();
-        assert_eq!(
-            error_line(&e).to_string(),
-            r#"{"event":"result","version":1,"ok":false,"code":"target-mounted","message":"cannot flash \"x\"","object":"/dev/sda","hint":"unmount it first","effect":"written"}"#
-        );
-        let e = error_line(&Error::new(Code::NotRoot, "x"));
-        assert_eq!((&e["object"], &e["effect"]), (&Value::Null, &"refused".into()));
-    }
-
-    #[test]
-    fn result_line_holds_the_value_under_its_key() {
-        assert_eq!(
-            result_line(true, [("digest", 5.into())]).to_string(),
-            r#"{"event":"result","version":1,"ok":true,"digest":5}"#
-        );
-    }
 }

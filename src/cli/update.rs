@@ -2,13 +2,14 @@
 
 use std::path::{PathBuf, absolute};
 
-use clap::{ArgGroup, Args, ValueHint};
+use clap::{ArgAction, ArgGroup, Args, ValueHint};
 
 use super::Ui;
 use crate::config::paths::Paths;
-use crate::daemon::{IN_DAEMON, client};
 use crate::error::{Code, Error, Result};
-use crate::update::{Installed, Request, Source};
+use crate::job::{Source, UpdateSpec};
+use crate::job_client;
+use crate::update::Installed;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -46,20 +47,20 @@ pub(super) struct UpdateArgs {
     reboot: bool,
 
     /// Run no hooks of the release: it is installed, and not selected
-    #[arg(short, long)]
-    no_hooks: bool,
+    #[arg(short = 'n', long = "no-hooks", action = ArgAction::SetFalse)]
+    hooks: bool,
 
     /// When a hook fails, do not run those of the running system
-    #[arg(short = 'x', long)]
-    no_recovery: bool,
+    #[arg(short = 'x', long = "no-recovery", action = ArgAction::SetFalse)]
+    recover: bool,
 
     /// Update on trial, after a fall back, or without a named device tree
     #[arg(long)]
     force: bool,
 
     /// Run in this process, not as a job of systemd
-    #[arg(long)]
-    no_daemon: bool,
+    #[arg(long = "no-daemon", action = ArgAction::SetFalse)]
+    as_job: bool,
 
     /// Progress and result as JSON lines on stdout
     #[arg(long)]
@@ -72,22 +73,20 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
         (None, Some(image)) => Source::Reference(image.clone()),
         (None, None) => return Err(Error::new(Code::Usage, "--file or --image is needed")),
     };
-    let request = Request {
-        paths: Paths::default(),
-        program: std::env::var(IN_DAEMON).unwrap_or_else(|_| "copal update".to_owned()),
-        source,
-        hooks: !args.no_hooks,
-        recover: !args.no_recovery,
-        reboot: args.reboot,
-        force: args.force,
-    };
-    client::update(&request, !args.no_daemon, ui.progress(), &|installed| {
-        ui.result("update", installed, &summary(&request, installed));
+    let UpdateArgs { hooks, recover, reboot, force, .. } = *args;
+    let spec = UpdateSpec { source, hooks, recover, reboot, force };
+    run(&spec, &Paths::default(), "copal update", args.as_job, ui)
+}
+
+/// Also for the process of a job.
+pub(super) fn run(spec: &UpdateSpec, paths: &Paths, program: &str, as_job: bool, ui: &Ui) -> Result<()> {
+    job_client::update(spec, paths, program, as_job, ui.progress(), &|installed| {
+        ui.result("update", installed, &summary(spec, installed));
     })
 }
 
-fn summary(request: &Request, installed: &Installed) -> String {
+fn summary(spec: &UpdateSpec, installed: &Installed) -> String {
     let slot = installed.slot.map_or_else(|| "of an image".to_owned(), |s| s.to_string());
     let next = if installed.selected { "it boots next, on trial" } else { "it was not selected" };
-    format!("{} is installed in slot {slot}; {next}", request.source)
+    format!("{} is installed in slot {slot}; {next}", spec.source)
 }

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 
 /// Limit of a message in bytes. `Update` carries an environment and credentials.
-pub(super) const LONGEST: usize = 256 << 10;
+pub(super) const MAX_CALL_BYTES: usize = 256 << 10;
 /// Limit of a call by users other than root: a property's name, or a plan without options.
-const LONGEST_OF_OTHERS: usize = 4 << 10;
+const MAX_BYTES_OF_OTHERS: usize = 4 << 10;
 /// Concurrent calls of one connection, unless it is root's.
-const OF_ONE: usize = 8;
+const MAX_CALLS_OF_ONE: usize = 8;
 /// Concurrent calls of root, and of all others together.
-const OF_ALL: usize = 128;
+const MAX_CALLS: usize = 128;
 /// Bytes of root's concurrent calls; and of calls whose sender is not known yet.
-const HELD: usize = 1 << 20;
+const MAX_HELD_BYTES: usize = 1 << 20;
 /// Calls that wait until the bus names their sender's user.
-const UNKNOWN: usize = 64;
-const REMEMBERED: usize = 1024;
+const MAX_WAITING: usize = 64;
+const MAX_KNOWN: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
@@ -85,25 +85,25 @@ impl Callers {
     }
 
     fn decide(&self, call: &Call) -> Verdict {
-        if call.size > LONGEST {
+        if call.size > MAX_CALL_BYTES {
             return Verdict::Refuse("the message is longer than 256 KiB; send less");
         }
         let caller = self.known.get(&call.sender);
         let Some(root) = caller.and_then(|c| c.root) else {
             let bytes: usize = self.waiting.iter().map(|(c, _)| c.size).sum();
-            let fits = self.waiting.len() < UNKNOWN && bytes + call.size <= HELD;
+            let fits = self.waiting.len() < MAX_WAITING && bytes + call.size <= MAX_HELD_BYTES;
             return if fits { Verdict::Wait } else { Verdict::Later };
         };
         let [of_root, of_others] = &self.load;
         let fits = if root {
-            of_root.calls < OF_ALL && of_root.bytes + call.size <= HELD
+            of_root.calls < MAX_CALLS && of_root.bytes + call.size <= MAX_HELD_BYTES
         } else if !call.reply {
             // Other users than root may only read.
             return Verdict::Drop;
-        } else if call.size > LONGEST_OF_OTHERS {
+        } else if call.size > MAX_BYTES_OF_OTHERS {
             return Verdict::Refuse("only root may send a message longer than 4 KiB");
         } else {
-            of_others.calls < OF_ALL && caller.is_some_and(|c| c.open.len() < OF_ONE)
+            of_others.calls < MAX_CALLS && caller.is_some_and(|c| c.open.len() < MAX_CALLS_OF_ONE)
         };
         if fits { Verdict::Admit } else { Verdict::Refuse(TOO_MANY) }
     }
@@ -123,7 +123,7 @@ impl Callers {
         if root.is_none() {
             return own;
         }
-        if self.known.len() >= REMEMBERED {
+        if self.known.len() >= MAX_KNOWN {
             self.known.retain(|_, caller| !caller.open.is_empty());
         }
         self.known.entry(sender.to_owned()).or_default().root = root;
@@ -214,9 +214,9 @@ mod tests {
         let mut callers = known(&[":root"], &names.iter().map(String::as_str).collect::<Vec<_>>());
         let admitted = names.iter().flat_map(|name| (1..=8).map(|serial| call(name, serial)));
         let admitted = admitted.filter(|c| callers.judge(c) == Verdict::Admit).count();
-        assert_eq!(admitted, OF_ALL);
+        assert_eq!(admitted, MAX_CALLS);
         assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
-        let long = |serial| Call { size: LONGEST, ..call(":root", serial) };
+        let long = |serial| Call { size: MAX_CALL_BYTES, ..call(":root", serial) };
         let admitted = (2..100).filter(|&serial| callers.judge(&long(serial)) == Verdict::Admit).count();
         assert_eq!(admitted, 3);
         (2..100).for_each(|serial| callers.close(":root", serial));
@@ -231,10 +231,10 @@ mod tests {
         assert_eq!(callers.judge(&silent(":root")), Verdict::Admit);
         assert!(!callers.expects_reply(":root", 1));
         assert!(callers.expects_reply(":root", 2));
-        let long = Call { size: LONGEST + 1, ..call(":root", 2) };
+        let long = Call { size: MAX_CALL_BYTES + 1, ..call(":root", 2) };
         assert!(matches!(callers.judge(&long), Verdict::Refuse(_)));
         assert_eq!(callers.judge(&Call { reply: false, ..long }), Verdict::Drop);
-        let of_other = Call { size: LONGEST_OF_OTHERS + 1, ..call(":1", 2) };
+        let of_other = Call { size: MAX_BYTES_OF_OTHERS + 1, ..call(":1", 2) };
         assert!(matches!(callers.judge(&of_other), Verdict::Refuse(_)));
     }
 
@@ -242,16 +242,16 @@ mod tests {
     fn connections_that_come_and_go_are_forgotten_but_for_those_with_calls() {
         let mut callers = known(&[":root"], &[]);
         assert_eq!(callers.judge(&call(":root", 1)), Verdict::Admit);
-        for n in 0..5 * REMEMBERED {
+        for n in 0..5 * MAX_KNOWN {
             callers.identify(&format!(":{n}"), Some(false));
         }
-        assert!(callers.known.len() <= REMEMBERED);
+        assert!(callers.known.len() <= MAX_KNOWN);
         assert!(callers.is_root(":root"));
     }
 
     #[test]
     fn calls_of_unknown_senders_wait_in_a_bounded_space_and_none_is_refused() {
-        for (size, most) in [(100_000, HELD / 100_000), (200, UNKNOWN)] {
+        for (size, most) in [(100_000, MAX_HELD_BYTES / 100_000), (200, MAX_WAITING)] {
             let mut callers = known(&[], &[]);
             for n in 0..most {
                 let call = Call { size, ..call(&format!(":{n}"), 1) };

@@ -4,18 +4,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::apart::apart;
-use super::dbus_error::DbusError;
-use super::job_state::{JobState, State};
-use super::request::JobRequest;
+use super::dbus_error::{DbusError, text_of};
 use super::shared_work::SharedWork;
 use super::snapshot::Snapshot;
-use super::unit::{Files, Job};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::job::{Job, JobFiles, JobRequest, JobStatus, State};
 use crate::status;
 
 /// Maximum age of the displayed state of the device.
-const FRESH: Duration = Duration::from_millis(500);
+const MAX_READING_AGE: Duration = Duration::from_millis(500);
 
 pub(super) struct Core {
     pub paths: Paths,
@@ -66,10 +64,10 @@ impl Reading {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CurrentJob {
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ShownJob {
     pub id: u32,
-    pub shown: JobState,
+    pub state: State,
 }
 
 impl Inner {
@@ -82,7 +80,7 @@ impl Inner {
     }
 }
 
-pub(super) async fn settle(files: Files) {
+pub(super) async fn settle(files: JobFiles) {
     let why = match apart(move || files.settle()).await {
         Ok(Ok(())) => return,
         Ok(Err(e)) => e.to_string(),
@@ -139,9 +137,9 @@ impl Core {
 
     /// A job is cancelled once; afterwards it ends by itself.
     pub(super) async fn cancel(&self, id: u32) -> Result<()> {
-        let is_it = |j: &&mut Job| j.record.id == id && j.shown.state == State::Running;
+        let is_it = |j: &&mut Job| j.record.id == id && j.state.status == JobStatus::Running;
         let Some(files) = self.lock().job.as_mut().filter(is_it).map(|j| {
-            j.shown.state = State::Cancelling;
+            j.state.status = JobStatus::Cancelling;
             j.files().clone()
         }) else {
             return Ok(());
@@ -152,7 +150,7 @@ impl Core {
         if result.is_err()
             && let Some(job) = self.lock().job.as_mut().filter(|j| j.record.id == id && j.is_running())
         {
-            job.shown.state = State::Running;
+            job.state.status = JobStatus::Running;
         }
         result
     }
@@ -176,8 +174,8 @@ impl Core {
         CallGuard(self.clone())
     }
 
-    pub(super) fn job(&self) -> Option<CurrentJob> {
-        self.lock().job.as_ref().map(|j| CurrentJob { id: j.record.id, shown: j.shown.clone() })
+    pub(super) fn job(&self) -> Option<ShownJob> {
+        self.lock().job.as_ref().map(|j| ShownJob { id: j.record.id, state: j.state.clone() })
     }
 
     pub(super) fn is_on_bus(&self, id: u32) -> bool {
@@ -190,7 +188,7 @@ impl Core {
     }
 
     pub(super) fn job_kind(&self, id: u32) -> &'static str {
-        self.lock().job.as_ref().filter(|j| j.record.id == id).map_or("", |j| j.record.kind.as_str())
+        self.lock().job.as_ref().filter(|j| j.record.id == id).map_or("", |j| j.record.spec.kind())
     }
 
     /// Whether the end of the job was not reported yet. It counts as reported from now on.
@@ -203,8 +201,8 @@ impl Core {
 
     pub(super) fn last_error(&self) -> String {
         let held = self.lock();
-        let failed = held.job.as_ref().filter(|j| j.shown.state == State::Failed);
-        failed.and_then(|j| j.shown.error.as_ref()).map(super::job_state::Failure::text).unwrap_or_default()
+        let failed = held.job.as_ref().filter(|j| j.state.status == JobStatus::Failed);
+        failed.and_then(|j| j.state.error.as_ref()).map(text_of).unwrap_or_default()
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -213,7 +211,7 @@ impl Core {
 
     /// At most half a second old.
     pub(super) async fn look(self: &Arc<Self>) -> Snapshot {
-        if self.age() >= FRESH {
+        if self.age() >= MAX_READING_AGE {
             self.read().await;
         }
         self.snapshot()
@@ -245,9 +243,8 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::job_state::JobKind;
-    use crate::daemon::record::Record;
-    use crate::daemon::start_lock;
+    use crate::job::record::JobRecord;
+    use crate::job::{Spec, start_lock};
 
     #[test]
     fn a_job_that_is_being_started_is_not_shown_yet() {
@@ -256,11 +253,11 @@ mod tests {
         std::fs::create_dir_all(paths.run_files()).unwrap();
         let lock = start_lock::open(&paths.run_files()).unwrap();
         lock.lock().unwrap();
-        Record { id: 2, kind: JobKind::Update, token: None, reboot: false }.write(&paths).unwrap();
+        JobRecord { id: 2, spec: Spec::Rollback, token: None }.write(&paths).unwrap();
         let core = Core::new(paths.clone());
         assert_eq!(core.job(), None);
         // systemd has refused it, and its starter has put the record of the last one back.
-        Record { id: 1, kind: JobKind::Update, token: None, reboot: false }.write(&paths).unwrap();
+        JobRecord { id: 1, spec: Spec::Rollback, token: None }.write(&paths).unwrap();
         // Not by closing it: a program that another test is starting may have a copy of the file.
         lock.unlock().unwrap();
         core.poll();

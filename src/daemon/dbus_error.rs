@@ -3,7 +3,6 @@ use zbus::names::ErrorName;
 use zbus::{DBusError, Message};
 
 use super::ERROR_PREFIX;
-use super::job_state::Failure;
 use crate::error::{Code, Error};
 
 /// Its body is one text, which every client shows.
@@ -25,15 +24,19 @@ impl DbusError {
     pub(super) fn usage(why: impl Into<String>) -> DbusError {
         Error::new(Code::Usage, why).with_hint("see docs/dbus.md").into()
     }
+}
 
-    pub(super) fn from_failure(failure: &Failure) -> DbusError {
-        DbusError { name: name_of(&failure.code), text: failure.text() }
-    }
+/// One line: message, code, object and remedy.
+pub(super) fn text_of(e: &Error) -> String {
+    let message = e.message();
+    let object = e.subject().filter(|object| !message.contains(object));
+    let object = object.map(|object| format!(" ({object})")).unwrap_or_default();
+    format!("{message} [{}]{object}; {}", e.code(), e.hint())
 }
 
 impl From<Error> for DbusError {
     fn from(e: Error) -> Self {
-        DbusError::from_failure(&Failure::of(&e))
+        DbusError { name: name_of(e.code().as_str()), text: text_of(&e) }
     }
 }
 
@@ -72,6 +75,17 @@ fn name_of(code: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_on_one_line_has_its_four_parts() {
+        let error =
+            |message, object| Error::new(Code::Busy, message).object(object).with_hint("wait; call again");
+        assert_eq!(
+            text_of(&error("cannot begin: job 1 is under way", "/job/1")),
+            "cannot begin: job 1 is under way [busy] (/job/1); wait; call again"
+        );
+        assert_eq!(text_of(&error("cannot read /a/b", "/a/b")), "cannot read /a/b [busy]; wait; call again");
+    }
 
     #[test]
     fn every_code_makes_a_name_of_its_own() {

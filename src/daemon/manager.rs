@@ -2,7 +2,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
@@ -11,18 +10,15 @@ use super::apart::apart;
 use super::callers::Callers;
 use super::core::{self, Core};
 use super::dbus_error::DbusError;
-use super::job_path;
-use super::job_state::Failure;
-use super::job_state::{JobState, State};
-use super::output::Output;
-use super::request::{JobRequest, Options};
+use super::options::{self, CallOptions};
 use super::snapshot::Snapshot;
-use super::unit::Files;
 use crate::error::{Code, Error};
+use crate::job::record::object_path;
+use crate::job::{Event, JobFiles, JobRequest, JobStatus, Output, Spec, State};
 
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two questions to systemd whether a unit that is waited for is still there.
-const CHECK: Duration = Duration::from_secs(10);
+const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct Manager {
     core: Arc<Core>,
@@ -59,7 +55,7 @@ impl Manager {
         let _call = self.core.begin_call();
         let job = self.core.start(request).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
-        Ok(OwnedObjectPath::try_from(job_path(job.record.id))?)
+        Ok(OwnedObjectPath::try_from(object_path(job.record.id))?)
     }
 
     fn check_flasher(&self) -> Result<(), DbusError> {
@@ -75,31 +71,29 @@ impl Manager {
 /// The output of `copal flash --plan`, by the unit's instance of this name. It changes nothing, and is no job.
 async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
-    let lost = || Error::new(Code::JobLost, "the process that plans ended without a result");
     crate::sys::file::make_private(&core.paths.run_files()).map_err(failed)?;
-    let files = Files::new(&core.paths, &instance);
+    let files = JobFiles::new(&core.paths, &instance);
     let starting = files.clone();
     apart(move || starting.start(&request)).await.map_err(failed)?.map_err(Error::from)?;
     let mut checked = Instant::now();
     while files.end().is_none() {
-        if checked.elapsed() > CHECK {
+        if checked.elapsed() > UNIT_CHECK_INTERVAL {
             core::settle(files.clone()).await;
             checked = Instant::now();
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let lines = Output::open(&files.output()).and_then(|mut o| o.lines()).map_err(failed);
-    files.clean();
-    let lines = lines?;
-    let last = lines.last().and_then(|line| serde_json::from_str::<Value>(line).ok()).unwrap_or_default();
-    if let Some(plan) = last.get("plan") {
-        return Ok(plan.to_string());
+    files.remove();
+    match lines?.last().and_then(|line| Event::of_line(line)) {
+        Some(Event::Result(Ok(Some((_, plan))))) => Ok(plan.to_string()),
+        Some(Event::Result(Err(e))) => Err(e.into()),
+        _ => Err(lost_plan().into()),
     }
-    let error: Failure = serde_json::from_value(last).unwrap_or_default();
-    if error.code.is_empty() {
-        return Err(lost().into());
-    }
-    Err(DbusError::from_failure(&error))
+}
+
+fn lost_plan() -> Error {
+    Error::new(Code::JobLost, "the process that plans ended without a result")
 }
 
 /// The changed properties; the second of each pair is the last error.
@@ -126,40 +120,42 @@ impl Manager {
     async fn update(
         &self,
         source: &str,
-        options: Options,
+        options: CallOptions,
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "update")?;
-        self.begin(connection, JobRequest::update(source, options)?).await
+        self.begin(connection, options::update(source, options)?).await
     }
 
     #[zbus(out_args("job"))]
     async fn flash(
         &self,
-        options: Options,
+        options: CallOptions,
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "flash")?;
         self.check_flasher()?;
-        self.begin(connection, JobRequest::flash(options, false)?).await
+        self.begin(connection, options::flash(options)?).await
     }
 
     /// With options it opens files that the caller names, as root.
     #[zbus(out_args("plan"))]
-    async fn plan(&self, options: Options, #[zbus(header)] header: Header<'_>) -> Result<String, DbusError> {
+    async fn plan(
+        &self,
+        options: CallOptions,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, DbusError> {
         let _call = self.core.begin_call();
         if options.is_empty() {
             self.check_flasher()?;
             let core = self.core.clone();
             let plan = move || {
                 let core = core.clone();
-                async move { run_plan(&core, "plan", JobRequest::flash(Options::new(), true)?).await }
+                async move { run_plan(&core, "plan", options::plan(CallOptions::new())?).await }
             };
-            return self.core.plans.run(plan).await.unwrap_or_else(|| {
-                Err(Error::new(Code::JobLost, "the process that plans ended without a result").into())
-            });
+            return self.core.plans.run(plan).await.unwrap_or_else(|| Err(lost_plan().into()));
         }
         self.check_root(&header, "plan with options")?;
         self.check_flasher()?;
@@ -167,7 +163,7 @@ impl Manager {
             let busy = Error::new(Code::Busy, "cannot plan: the service is making another plan with options");
             return Err(busy.with_hint("wait until that plan is made, then call again").into());
         };
-        run_plan(&self.core, "plan-with-options", JobRequest::flash(options, true)?).await
+        run_plan(&self.core, "plan-with-options", options::plan(options)?).await
     }
 
     /// Returns when the job has ended.
@@ -178,21 +174,21 @@ impl Manager {
     ) -> Result<(), DbusError> {
         self.check_root(&header, "commit")?;
         let _call = self.core.begin_call();
-        let mut job = self.core.start(JobRequest::mark_good()).await?;
+        let mut job = self.core.start(options::without(Spec::MarkGood)).await?;
         super::signals::announce(&self.core, &self.callers, connection).await?;
         let mut checked = Instant::now();
         while job.is_running() {
             // The service that leaves answers its calls, and does nothing else.
-            if checked.elapsed() > CHECK {
+            if checked.elapsed() > UNIT_CHECK_INTERVAL {
                 core::settle(job.files().clone()).await;
                 checked = Instant::now();
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             job.poll();
         }
-        match job.shown {
-            JobState { state: State::Succeeded, .. } => Ok(()),
-            JobState { error: Some(e), .. } => Err(DbusError::from_failure(&e)),
+        match job.state {
+            State { status: JobStatus::Succeeded, .. } => Ok(()),
+            State { error: Some(e), .. } => Err(e.into()),
             _ => Err(Error::new(Code::JobLost, "the result of the job is lost").into()),
         }
     }
@@ -204,7 +200,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "roll back")?;
-        self.begin(connection, JobRequest::rollback()).await
+        self.begin(connection, options::without(Spec::Rollback)).await
     }
 
     /// The journal lines in it are only for users who may read the journal.

@@ -14,38 +14,38 @@ use super::callers::Callers;
 use super::core::Core;
 use super::manager::Manager;
 use super::signals::{self, Signals};
-use super::slot::{self, Slot};
+use super::slot_object::{self, SlotObject};
 use super::socket::BusSocket;
-use super::{MANAGER, NAME};
+use super::{BUS_NAME, OBJECT_PATH};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::slot::Slot as Which;
+use crate::slot::Slot;
 use crate::sys::notify::{self, ServiceState};
 
 /// Between two checks of a running job, and so at least between two signals about it.
-const TICK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum age of the reported state of the device without a caller.
-const LOOK: Duration = Duration::from_secs(5);
+const MAX_SHOWN_AGE: Duration = Duration::from_secs(5);
 /// Limit of one reading of the device before the service continues.
-const READ: Duration = Duration::from_secs(1);
+const READ_LIMIT: Duration = Duration::from_secs(1);
 /// For an answer of the bus, on the slowest board under full load.
-const LIMIT: Duration = Duration::from_secs(10);
+const BUS_ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// After so long without a message, no more come to a released name.
-const DRAINED: Duration = Duration::from_millis(100);
+const DRAIN_SILENCE: Duration = Duration::from_millis(100);
 /// Between two questions to systemd whether the job's unit is still there.
-const CHECK: Duration = Duration::from_secs(10);
-const BACK_OFF: Duration = Duration::from_secs(8);
+const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ServiceOptions {
     pub paths: Paths,
     /// Without a call and a job for so long, the service exits; the next call starts it again.
     pub idle: Duration,
 }
 
-impl Default for Options {
+impl Default for ServiceOptions {
     fn default() -> Self {
-        Options { paths: Paths::default(), idle: Duration::from_secs(60) }
+        ServiceOptions { paths: Paths::default(), idle: Duration::from_secs(60) }
     }
 }
 
@@ -54,7 +54,7 @@ enum Left {
     BusLost,
 }
 
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &ServiceOptions) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Error::new(Code::Io, "cannot start the service").because(e))?;
     let result = runtime.block_on(serve(options));
@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Result<()> {
     result
 }
 
-async fn serve(options: &Options) -> Result<()> {
+async fn serve(options: &ServiceOptions) -> Result<()> {
     let core = Core::new(options.paths.clone());
     let mut pause = Duration::ZERO;
     loop {
@@ -83,10 +83,10 @@ async fn serve(options: &Options) -> Result<()> {
             Err(e) => tracing::info!("{}", e.message()),
         }
         // The job goes on; its clients connect to the bus again, too.
-        pause = (pause * 2).clamp(TICK, BACK_OFF);
+        pause = (pause * 2).clamp(POLL_INTERVAL, MAX_RECONNECT_PAUSE);
         let until = Instant::now() + pause;
         while Instant::now() < until {
-            sleep(TICK).await;
+            sleep(POLL_INTERVAL).await;
             core.poll();
             notify::state(ServiceState::Alive);
         }
@@ -103,29 +103,30 @@ struct Bus {
 /// Registers all objects before the name.
 async fn connect(core: &Arc<Core>) -> Result<Bus> {
     let callers = Arc::new(Mutex::new(Callers::default()));
-    let error =
-        |why: String| Error::new(Code::BusUnreachable, format!("cannot serve {NAME}: {why}")).object(NAME);
+    let error = |why: String| {
+        Error::new(Code::BusUnreachable, format!("cannot serve {BUS_NAME}: {why}")).object(BUS_NAME)
+    };
     let connect = async {
         let own = Builder::socket(BusSocket::connect(callers.clone(), None).await?).build().await?;
         let mut builder = Builder::socket(BusSocket::connect(callers.clone(), Some(own.clone())).await?)
-            .serve_at(MANAGER, fdo::ObjectManager)
-            .serve_at(MANAGER, Manager::new(core.clone(), callers.clone()));
-        for which in [Which::A, Which::B] {
-            builder = builder.serve_at(slot::path(which), Slot::new(core.clone(), which));
+            .serve_at(OBJECT_PATH, fdo::ObjectManager)
+            .serve_at(OBJECT_PATH, Manager::new(core.clone(), callers.clone()));
+        for slot in [Slot::A, Slot::B] {
+            builder = builder.serve_at(slot_object::path(slot), SlotObject::new(core.clone(), slot));
         }
         // By default the builder would queue for a name that another process has.
         let connection = builder.build().await?;
         // Before a client can ask for it.
         core.put_on_bus(None);
         signals::announce(core, &callers, &connection).await?;
-        connection.request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
+        connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
         Ok(Bus { connection, own, callers })
     };
-    match timeout(LIMIT, connect).await {
+    match timeout(BUS_ANSWER_LIMIT, connect).await {
         Ok(Ok(bus)) => Ok(bus),
         Ok(Err(zbus::Error::NameTaken)) => Err(error("another program has that name".to_owned())),
         Ok(Err(e)) => Err(error(e.to_string())),
-        Err(_) => Err(error(format!("no answer in {LIMIT:?}"))),
+        Err(_) => Err(error(format!("no answer in {BUS_ANSWER_LIMIT:?}"))),
     }
 }
 
@@ -137,7 +138,7 @@ struct Service<'a> {
 
 impl Service<'_> {
     async fn attend(&mut self) -> Left {
-        let alive = notify::watchdog().map_or(LOOK, |interval| interval / 3);
+        let alive = notify::watchdog().map_or(MAX_SHOWN_AGE, |interval| interval / 3);
         let mut signals = Signals::new(self.core);
         let mut used = Instant::now();
         let mut checked = Instant::now();
@@ -145,9 +146,9 @@ impl Service<'_> {
             // Before the check for work, so that no call is missed between the two.
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
-            if self.core.age() >= LOOK || signals.is_due(self.core) {
+            if self.core.age() >= MAX_SHOWN_AGE || signals.is_due(self.core) {
                 // A medium that does not answer must not stop the rest of the service's work.
-                drop(timeout(READ, self.core.read()).await);
+                drop(timeout(READ_LIMIT, self.core.read()).await);
             }
             if let Err(e) = signals::announce(self.core, &self.bus.callers, &self.bus.connection).await {
                 tracing::debug!("the job is not on the bus: {e}");
@@ -155,7 +156,7 @@ impl Service<'_> {
             signals.emit(self.core, &self.bus.connection).await;
             notify::state(ServiceState::Alive);
             let working = self.core.is_working();
-            if working && checked.elapsed() > CHECK {
+            if working && checked.elapsed() > UNIT_CHECK_INTERVAL {
                 checked = Instant::now();
                 self.core.settle().await;
             }
@@ -165,7 +166,11 @@ impl Service<'_> {
                 self.leave().await;
                 return Left::Ended;
             }
-            let wait = if working { TICK } else { self.idle.saturating_sub(used.elapsed()).min(LOOK) };
+            let wait = if working {
+                POLL_INTERVAL
+            } else {
+                self.idle.saturating_sub(used.elapsed()).min(MAX_SHOWN_AGE)
+            };
             let wait = wait.min(alive);
             let closed = (pin!(self.bus.connection.closed()), pin!(self.bus.own.closed()));
             let closed = select(closed.0, closed.1);
@@ -195,22 +200,23 @@ impl Service<'_> {
     /// new service, which systemd starts after this one's end. Then the calls that came before are answered.
     async fn leave(&self) {
         notify::state(ServiceState::Stopping);
-        match timeout(LIMIT, self.bus.connection.release_name(NAME)).await {
+        match timeout(BUS_ANSWER_LIMIT, self.bus.connection.release_name(BUS_NAME)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(e)) => tracing::debug!("cannot release {NAME}: {e}"),
+            Ok(Err(e)) => tracing::debug!("cannot release {BUS_NAME}: {e}"),
             Err(_) => return,
         }
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + BUS_ANSWER_LIMIT;
         while Instant::now() < until || self.core.is_calling() {
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
-            if timeout(DRAINED, activity).await.is_err() && !self.core.is_calling() && !self.any_waits() {
+            if timeout(DRAIN_SILENCE, activity).await.is_err() && !self.core.is_calling() && !self.any_waits()
+            {
                 break;
             }
         }
         if self.core.is_working() {
             // One of them began a job: the next service takes it over.
-            let body = (NAME, 0_u32);
+            let body = (BUS_NAME, 0_u32);
             let bus = "org.freedesktop.DBus";
             let call = self.bus.own.call_method(
                 Some(bus),
@@ -219,7 +225,7 @@ impl Service<'_> {
                 "StartServiceByName",
                 &body,
             );
-            drop(timeout(DRAINED, call).await);
+            drop(timeout(DRAIN_SILENCE, call).await);
         }
     }
 }

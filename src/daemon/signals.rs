@@ -9,17 +9,20 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, Variant, fdo};
 
 use super::callers::Callers;
-use super::core::{Core, CurrentJob};
-use super::job::Job;
+use super::core::{Core, ShownJob};
+use super::dbus_error::text_of;
+use super::job_object::{self, JobObject};
 use super::manager::{self, Manager};
 use super::snapshot::{Snapshot, index};
-use super::{JOB_INTERFACE, MANAGER, MANAGER_INTERFACE, SLOT_INTERFACE, job, job_path, slot};
+use super::{JOB_INTERFACE, MANAGER_INTERFACE, OBJECT_PATH, SLOT_INTERFACE, slot_object};
+use crate::job::State;
+use crate::job::record::object_path;
 use crate::slot::Slot;
 
 pub(super) struct Signals {
     snapshot: Option<Snapshot>,
     error: String,
-    job: Option<CurrentJob>,
+    job: Option<ShownJob>,
 }
 
 /// Puts the present job on the bus, and removes the object of the one before it.
@@ -28,17 +31,17 @@ pub(super) async fn announce(
     callers: &Arc<Mutex<Callers>>,
     connection: &Connection,
 ) -> zbus::Result<()> {
-    let Some(CurrentJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
+    let Some(ShownJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
     let server = connection.object_server();
-    let path = job_path(id);
+    let path = object_path(id);
     // Two calls may come here at once.
-    if server.at(path.as_str(), Job::new(core.clone(), callers.clone(), id)).await?.is_some() {
+    if server.at(path.as_str(), JobObject::new(core.clone(), callers.clone(), id)).await?.is_some() {
         return Ok(());
     }
     if let Some(before) = core.put_on_bus(Some(id)) {
-        drop(server.remove::<Job, _>(job_path(before)).await);
+        drop(server.remove::<JobObject, _>(object_path(before)).await);
     }
-    let emitter = SignalEmitter::new(connection, MANAGER)?;
+    let emitter = SignalEmitter::new(connection, OBJECT_PATH)?;
     Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
@@ -50,7 +53,7 @@ impl Signals {
 
     /// Whether the device must be read again: the job has reached another stage, or has ended.
     pub(super) fn is_due(&self, core: &Core) -> bool {
-        let stage = |job: &Option<CurrentJob>| job.as_ref().map(|j| (j.id, j.shown.stage.clone()));
+        let stage = |job: &Option<ShownJob>| job.as_ref().map(|j| (j.id, j.state.stage));
         stage(&self.job) != stage(&core.job())
     }
 
@@ -66,23 +69,25 @@ impl Signals {
         if let Some(now) = &job {
             let same = self.job.as_ref().filter(|before| before.id == now.id);
             // Clients have read the first state of a new job.
-            let start = super::job_state::JobState::new();
-            let before = same.map_or(&start, |j| &j.shown);
-            changed(connection, &job_path(now.id), JOB_INTERFACE, job::changes(before, &now.shown)).await?;
+            let start = State::new();
+            let before = same.map_or(&start, |j| &j.state);
+            changed(connection, &object_path(now.id), JOB_INTERFACE, job_object::changes(before, &now.state))
+                .await?;
         }
         self.job = job;
         if let Some(before) = &self.snapshot {
-            for which in [Slot::A, Slot::B] {
-                let (Some(b), Some(n)) = (before.slots.get(index(which)), snapshot.slots.get(index(which)))
+            for slot in [Slot::A, Slot::B] {
+                let (Some(b), Some(n)) = (before.slots.get(index(slot)), snapshot.slots.get(index(slot)))
                 else {
                     continue;
                 };
-                changed(connection, &slot::path(which), SLOT_INTERFACE, slot::changes(b, n)).await?;
+                changed(connection, &slot_object::path(slot), SLOT_INTERFACE, slot_object::changes(b, n))
+                    .await?;
             }
         }
         let before = (self.snapshot.as_ref().unwrap_or(&snapshot), self.error.as_str());
         let changes = manager::changes(before, (&snapshot, &error));
-        changed(connection, MANAGER, MANAGER_INTERFACE, changes).await?;
+        changed(connection, OBJECT_PATH, MANAGER_INTERFACE, changes).await?;
         (self.snapshot, self.error) = (Some(snapshot), error);
         match &self.job {
             Some(job) if core.take_end() => removed(connection, job).await,
@@ -106,9 +111,9 @@ async fn changed(
 }
 
 /// After all property changes of the job.
-async fn removed(connection: &Connection, job: &CurrentJob) -> zbus::Result<()> {
-    let emitter = SignalEmitter::new(connection, MANAGER)?;
-    let path = ObjectPath::try_from(job_path(job.id))?;
-    let error = job.shown.error.as_ref().map(super::job_state::Failure::text).unwrap_or_default();
-    Manager::job_removed(&emitter, job.id, path, i32::from(job.shown.exit), &error).await
+async fn removed(connection: &Connection, job: &ShownJob) -> zbus::Result<()> {
+    let emitter = SignalEmitter::new(connection, OBJECT_PATH)?;
+    let path = ObjectPath::try_from(object_path(job.id))?;
+    let error = job.state.error.as_ref().map(text_of).unwrap_or_default();
+    Manager::job_removed(&emitter, job.id, path, i32::from(job.state.exit), &error).await
 }

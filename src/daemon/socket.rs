@@ -26,7 +26,7 @@ use zbus::wire::serialized::{Context, Data};
 use zbus::wire::{Endian, Variant};
 use zbus::{Connection, Message};
 
-use super::callers::{Call, Callers, LONGEST, Verdict};
+use super::callers::{Call, Callers, MAX_CALL_BYTES, Verdict};
 
 const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
@@ -35,7 +35,7 @@ const PIECE: usize = 32 << 10;
 /// Bytes of a header's fixed part (D-Bus specification, "Message Format").
 const FIXED: usize = 16;
 /// In bytes. Names have at most 255 bytes (ibidem, "Valid Names"), and the service's paths are short.
-const LONGEST_HEADER: usize = 16 << 10;
+const MAX_HEADER_BYTES: usize = 16 << 10;
 const NO_REPLY: u8 = 1;
 const METHOD_CALL: u8 = 1;
 
@@ -255,7 +255,7 @@ impl Reader {
         let mut message = Vec::new();
         self.input.read_up_to(&mut message, FIXED).await?;
         let lengths = Lengths::of(&message).ok_or(io::ErrorKind::InvalidData)?;
-        if lengths.header > LONGEST_HEADER {
+        if lengths.header > MAX_HEADER_BYTES {
             self.input.skip(lengths.header - FIXED + lengths.body).await?;
             return Ok(None);
         }
@@ -263,7 +263,7 @@ impl Reader {
         let header = Header::parse(&message).ok_or(io::ErrorKind::InvalidData)?;
         let size = lengths.header + lengths.body;
         if header.kind != METHOD_CALL {
-            if size > LONGEST {
+            if size > MAX_CALL_BYTES {
                 self.input.skip(lengths.body).await?;
                 return Ok(None);
             }

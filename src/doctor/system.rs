@@ -2,10 +2,10 @@
 
 use super::{Findings, Patient};
 use crate::hooks;
+use crate::job::lock::Holder;
 use crate::state::files;
 use crate::state::phase::{self, Welcome};
 use crate::sys::{mount, systemd};
-use crate::update::lock::Holder;
 
 /// Below the inactive slot.
 const IN_THE_SLOT: [&str; 5] = ["hostapps/.new", "current.new", "kept-boot", "counter.new", "counter.tmp"];

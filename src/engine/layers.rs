@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use bollard::models::ProgressDetail;
 
-use super::{Progress, Stage};
+use super::Progress;
+use crate::job::Stage;
 
 /// The engine takes 125; layers beyond this limit are not counted.
 const MOST: usize = 4096;
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(layers.complete(Stage::Pull, "a").unwrap().done, 108);
         assert_eq!(layers.complete(Stage::Pull, "never seen"), None);
         assert_eq!(
-            layers.update(Stage::Extract, "a", &detail(1, Some(2))).unwrap().done,
+            layers.update(Stage::Unpack, "a", &detail(1, Some(2))).unwrap().done,
             1,
             "a stage of its own"
         );

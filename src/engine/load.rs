@@ -10,10 +10,11 @@ use futures_util::{Stream, stream};
 
 use super::failure::{Failure, Why};
 use super::layers::Layers;
-use super::{Engine, Image, Progress, SOON, Stage, watch};
+use super::{Engine, Image, Progress, SOON, watch};
 use crate::engine::archive::{self, Archive, Content, Fault, Layout, Unpacked};
 use crate::error::{Code, Error, Result};
 use crate::image;
+use crate::job::Stage;
 
 const PIECE: usize = 64 << 10;
 
@@ -224,8 +225,8 @@ impl Said {
             self.text.push_str(text);
         }
         let id = answer.id.as_deref()?;
-        layers.complete_before(Stage::Extract, id);
-        let known = layers.update(Stage::Extract, id, answer.progress_detail.as_ref()?)?;
+        layers.complete_before(Stage::Unpack, id);
+        let known = layers.update(Stage::Unpack, id, answer.progress_detail.as_ref()?)?;
         Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
     }
 

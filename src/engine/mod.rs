@@ -13,6 +13,7 @@ use tokio::runtime::Runtime;
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::job::Stage;
 
 pub mod archive;
 mod clean;
@@ -62,13 +63,6 @@ pub struct Image {
     /// `sha256:…`; a name can move to another image.
     pub id: String,
     pub size: u64, // bytes, unpacked
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    Load,
-    Pull,
-    Extract,
 }
 
 /// Within a stage neither number decreases; `total` can grow when the engine reports more layers.

@@ -5,9 +5,10 @@ use futures_util::Stream;
 
 use super::failure::{Failure, Why};
 use super::layers::Layers;
-use super::{Engine, Image, Progress, Reference, Stage, watch};
+use super::{Engine, Image, Progress, Reference, watch};
 use crate::engine::credentials::{self, Credentials};
 use crate::error::{Code, Result};
+use crate::job::Stage;
 
 impl Engine {
     /// Without tag and digest, the tag `latest`.
@@ -105,9 +106,9 @@ fn take(answer: &CreateImageInfo, layers: &mut Layers) -> Option<Progress> {
     match answer.status.as_deref().unwrap_or_default() {
         "" if id == "Total" => layers.update_whole(Stage::Pull, detail?),
         "Downloading" => layers.update(Stage::Pull, id, detail?),
-        "Extracting" if layers.knows(Stage::Pull) => layers.update(Stage::Extract, id, detail?),
+        "Extracting" if layers.knows(Stage::Pull) => layers.update(Stage::Unpack, id, detail?),
         "Verifying Checksum" | "Download complete" => layers.complete(Stage::Pull, id),
-        "Pull complete" => layers.complete(Stage::Extract, id),
+        "Pull complete" => layers.complete(Stage::Unpack, id),
         _ => None,
     }
 }

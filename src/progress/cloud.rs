@@ -28,10 +28,10 @@ impl Sink for CloudSink {
     fn show(&mut self, s: &Snapshot) -> Due {
         let done = if s.moment == Moment::End { 99 } else { s.percent.unwrap_or(0).min(99) };
         match s.stage {
-            Stage::Check | Stage::Load | Stage::Pull | Stage::Unpack => {}
             Stage::Write if s.moment == Moment::Begin => self.0.report(0, STARTING),
             Stage::Write => self.0.report(done / 2, FLASHING),
             Stage::Verify => self.0.report(50 + done / 2, FLASHING),
+            _ => {}
         }
         Due::after(INTERVAL)
     }

@@ -3,11 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::Stage;
 use super::meter::{Due, Moment, Sink, Snapshot};
-
-/// Schema version of all JSON lines. It rises when a key goes or changes its meaning, not when one is added.
-pub const VERSION: u32 = 1;
+use crate::job::{Edge, Event, StageProgress};
 
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -22,30 +19,14 @@ impl<W: Write + Send> Json<W> {
     }
 }
 
-#[derive(serde::Serialize)]
-struct Line {
-    event: &'static str,
-    version: u32,
-    stage: Stage,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    percent: Option<u8>,
-    bytes_done: u64,
-    bytes_total: Option<u64>,
-    rate: Option<u64>,
-    eta: Option<u64>,
-}
-
 impl<W: Write + Send> Sink for Json<W> {
     fn show(&mut self, s: &Snapshot) -> Due {
-        let (event, state) = match s.moment {
-            Moment::Begin => ("stage", Some("begin")),
-            Moment::Underway => ("progress", None),
-            Moment::End => ("stage", Some("end")),
+        let state = match s.moment {
+            Moment::Begin => Some(Edge::Begin),
+            Moment::Underway => None,
+            Moment::End => Some(Edge::End),
         };
-        let line = Line {
-            event,
-            version: VERSION,
+        let event = Event::Stage(StageProgress {
             stage: s.stage,
             state,
             percent: s.percent,
@@ -53,18 +34,16 @@ impl<W: Write + Send> Sink for Json<W> {
             bytes_total: s.total,
             rate: s.rate,
             eta: s.eta,
-        };
-        if let Ok(mut text) = serde_json::to_string(&line) {
-            text.push('\n');
-            drop(self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()));
-        }
+        });
+        // In one call: a program that reads never gets half a line.
+        drop(self.out.write_all(event.to_line().as_bytes()).and_then(|()| self.out.flush()));
         Due::after(INTERVAL)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Progress, meter::Meter};
+    use super::super::{Progress, Stage, meter::Meter};
     use super::*;
     use serde_json::Value;
     use std::io;

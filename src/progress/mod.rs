@@ -2,8 +2,6 @@
 //!
 //! The job reports to a [`Progress`]; a [`meter::Meter`] computes numbers; sinks show them. No sink can fail or end the job.
 
-use std::fmt;
-
 use crate::sys::{log, output::BoundedOutput, terminal};
 
 pub mod bar;
@@ -16,34 +14,10 @@ pub mod lines;
 pub mod meter;
 pub mod status;
 
+pub use crate::job::Stage;
+
 use fan::Fan;
 use meter::{Meter, Sink, Snapshot};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// Reading or decoding the image before the first write.
-    Check,
-    Write,
-    Verify,
-    /// Loading an image archive into the container engine.
-    Load,
-    Pull,
-    Unpack,
-}
-
-impl fmt::Display for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Stage::Check => "check",
-            Stage::Write => "write",
-            Stage::Verify => "verify",
-            Stage::Load => "load",
-            Stage::Pull => "pull",
-            Stage::Unpack => "unpack",
-        })
-    }
-}
 
 /// Called from several threads.
 pub trait Progress: Sync {

@@ -6,9 +6,9 @@ use crate::boot_state;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::Result;
+use crate::job::lock::{Lock, Work};
 use crate::slot::Roots;
 use crate::state::phase::{Phase, observe};
-use crate::update::lock::{Lock, Work};
 
 /// Only where the next boot starts or continues a trial. In [`Phase::Altboot`] a count of 0 would send the device back into the system
 /// that does not boot.

@@ -34,13 +34,13 @@ use std::time::Duration;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
+use crate::job::lock::{Lock, Work};
 use crate::slot::{Root, Roots, Slot};
 use crate::state::files::{self, RollbackKind, RollbackRecord, Trial};
 use crate::state::phase::{self, Observation, Phase};
 use crate::sys::file::Folder;
 use crate::sys::signal::SignalGuard;
 use crate::sys::systemd::{self, Inhibitor};
-use crate::update::lock::{Lock, Work};
 
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 

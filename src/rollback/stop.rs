@@ -11,10 +11,10 @@ use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
+use crate::job::lock::{Lock, Work};
 use crate::slot::{Root, Roots};
 use crate::state::files::{self, Flag, RollbackRecord, Trial};
 use crate::state::phase::{Observation, Phase, observe};
-use crate::update::lock::{Lock, Work};
 use crate::update::undo;
 
 /// Selects the running system for good, with a boot count of 0, and removes the traces of the trial. On return all of it is on the medium.

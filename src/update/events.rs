@@ -1,16 +1,17 @@
-use super::{Installed, Request};
+use super::Installed;
+use crate::job::UpdateSpec;
 use crate::slot::Slot;
 use crate::sys::log::{self, events};
 use crate::update::preflight::Ready;
 
 /// From now on an error that ends the program is a failed update, also a refusal.
-pub(super) fn wanted() {
+pub(super) fn requested() {
     log::failing_as(events::UPDATE_FAILED, &[]);
 }
 
 /// All checks have passed; the slot is erased next.
-pub(super) fn started(request: &Request, ready: &Ready) {
-    let image = request.source.to_string();
+pub(super) fn started(spec: &UpdateSpec, ready: &Ready) {
+    let image = spec.source.to_string();
     let slot = ready.device.as_ref().map(|d| d.target.slot.letter());
     let mut fields = vec![("COPAL_IMAGE", image.as_str())];
     fields.extend(slot.map(|s| ("COPAL_SLOT", s)));
@@ -25,23 +26,23 @@ pub(super) fn started(request: &Request, ready: &Ready) {
 }
 
 /// The update has succeeded; later failures do not change that.
-pub(super) fn installed(request: &Request, installed: &Installed) {
-    let image = request.source.to_string();
+pub(super) fn installed(spec: &UpdateSpec, installed: &Installed) {
+    let image = spec.source.to_string();
     let slot = installed.slot.map(Slot::letter);
     tracing::info!(
         MESSAGE_ID = events::UPDATE_INSTALLED,
         COPAL_IMAGE = image,
         COPAL_SLOT = slot,
         "{}",
-        summary(request, installed)
+        summary(spec, installed)
     );
     log::failing_plainly();
 }
 
 #[must_use]
-pub fn summary(request: &Request, installed: &Installed) -> String {
+pub fn summary(spec: &UpdateSpec, installed: &Installed) -> String {
     let next = if installed.selected { "boots next, on trial" } else { "was not selected" };
-    format!("{} is installed; {} {next}", request.source, named(installed.slot.map(Slot::letter)))
+    format!("{} is installed; {} {next}", spec.source, named(installed.slot.map(Slot::letter)))
 }
 
 fn named(slot: Option<&str>) -> String {

@@ -1,20 +1,20 @@
 //! The image, from an archive or a registry, into the engine's store.
 
-use super::Source;
 use super::installer::ByEngine;
 use super::scratch::Scratch;
 use crate::engine::{self, Image};
 use crate::error::Result;
-use crate::progress::{Progress, Stage};
+use crate::job::{Source, Stage};
+use crate::progress::Progress;
 
 pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
     let engine = &update.ready.engine;
     let mut bridge = Bridge { progress: update.progress, stage: None, done: 0 };
-    let image = match &update.request.source {
+    let image = match &update.spec.source {
         Source::File(file) => {
-            let scratch = Scratch::mount(&update.request.paths, &update.ready.sysroot);
+            let scratch = Scratch::mount(update.paths, &update.ready.sysroot);
             let image = engine.load(file, &mut |p| bridge.show(p));
-            scratch.end(&update.request.paths, file);
+            scratch.end(update.paths, file);
             image
         }
         Source::Reference(name) => engine.pull(name, &mut |p| bridge.show(p)),
@@ -25,7 +25,7 @@ pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
 
 struct Bridge<'a> {
     progress: &'a dyn Progress,
-    stage: Option<engine::Stage>,
+    stage: Option<Stage>,
     done: u64,
 }
 
@@ -33,11 +33,11 @@ impl Bridge<'_> {
     fn show(&mut self, p: &engine::Progress) {
         if self.stage != Some(p.stage) {
             // While layers are unpacked, others may still be loading: show the later stage.
-            if rank(p.stage) < self.stage.map_or(0, rank) {
+            if Some(p.stage) < self.stage {
                 return;
             }
             self.finish();
-            self.progress.begin(stage(p.stage), p.total);
+            self.progress.begin(p.stage, p.total);
             self.stage = Some(p.stage);
             self.done = 0;
         }
@@ -52,21 +52,5 @@ impl Bridge<'_> {
         if self.stage.take().is_some() {
             self.progress.finish();
         }
-    }
-}
-
-const fn stage(stage: engine::Stage) -> Stage {
-    match stage {
-        engine::Stage::Load => Stage::Load,
-        engine::Stage::Pull => Stage::Pull,
-        engine::Stage::Extract => Stage::Unpack,
-    }
-}
-
-const fn rank(stage: engine::Stage) -> u8 {
-    match stage {
-        engine::Stage::Load => 0,
-        engine::Stage::Pull => 1,
-        engine::Stage::Extract => 2,
     }
 }

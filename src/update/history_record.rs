@@ -1,9 +1,10 @@
 use std::cell::RefCell;
 
-use super::{Installed, Request};
+use super::Installed;
 use crate::config::paths::Paths;
 use crate::device_tree::Carried;
 use crate::error::Result;
+use crate::job::UpdateSpec;
 use crate::slot::hostapp;
 use crate::state::history::{self, Event, Failure, Hook, Record, Side};
 use crate::sys::command::End;
@@ -36,15 +37,15 @@ impl HistoryRecord {
 
     pub(super) fn add_record(
         &self,
-        request: &Request,
+        spec: &UpdateSpec,
+        paths: &Paths,
         device: &Device,
         transaction: &str,
         end: &Result<Installed>,
     ) {
-        let paths = &request.paths;
         let event = if end.is_ok() { Event::Installed } else { Event::UpdateFailed };
         let record = Record {
-            image: Some(request.source.to_string()),
+            image: Some(spec.source.to_string()),
             from: Some(Side { slot: device.roots.active.slot, version: hostapp::running_version(paths) }),
             to: Some(Side { slot: device.target.slot, version: self.release.take() }),
             phase: Some(device.phase.to_string()),

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use super::fetch;
 use super::history_record::HistoryRecord;
 use super::new_root::NewRoot;
-use super::{Request, Source, before, go_on};
+use super::{before, go_on};
+use crate::config::paths::Paths;
 use crate::device_tree::settle;
 use crate::engine::{Engine, Hostapp, Image};
 use crate::error::{Code, Error, Result};
+use crate::job::{Source, UpdateSpec};
 use crate::progress::Progress;
 use crate::slot::hostapp;
 use crate::state::files::DeviceTreeRecord;
@@ -39,7 +41,8 @@ pub trait Installer {
 }
 
 pub(super) struct ByEngine<'a> {
-    pub request: &'a Request,
+    pub spec: &'a UpdateSpec,
+    pub paths: &'a Paths,
     pub ready: &'a Ready,
     pub progress: &'a dyn Progress,
     pub history: &'a HistoryRecord,
@@ -55,11 +58,11 @@ impl Installer for ByEngine<'_> {
     }
 
     fn end_left_hooks(&self) -> Result<()> {
-        Engine::end_hooks(&self.request.paths)
+        Engine::end_hooks(self.paths)
     }
 
     fn keep(&self, transaction: &str) -> Result<()> {
-        before::keep(&self.request.paths, transaction)
+        before::keep(self.paths, transaction)
     }
 
     fn install(&self) -> Result<(Image, Hostapp)> {
@@ -81,7 +84,7 @@ impl Installer for ByEngine<'_> {
         sysroot.add(&hostapp.id, &volume)?;
         self.carry(&hostapp.id, &volume)?;
         sysroot.make_current(&hostapp.id)?;
-        self.history.slot_is_filled(&self.request.paths);
+        self.history.slot_is_filled(self.paths);
         go_on()?;
         Ok((image, hostapp))
     }
@@ -110,7 +113,7 @@ impl Installer for ByEngine<'_> {
     }
 
     fn count(&self) -> Result<u64> {
-        let counter = Sysroot::at(self.request.paths.active()).counter().saturating_add(1);
+        let counter = Sysroot::at(self.paths.active()).counter().saturating_add(1);
         self.sysroot().set_counter(counter)?;
         Ok(counter)
     }
@@ -143,7 +146,7 @@ impl ByEngine<'_> {
     /// Carries what the owner named and the release lacks, before anything leads to the new boot folder.
     fn carry(&self, id: &str, volume: &Path) -> Result<()> {
         let Some(trees) = &self.ready.trees else { return Ok(()) };
-        let (slot, force) = (self.sysroot(), self.request.force);
+        let (slot, force) = (self.sysroot(), self.spec.force);
         let to = slot.engine().join(volume);
         let has = |file: &Path| match file.strip_prefix("boot") {
             Ok(name) => to.join(name).is_file(),
@@ -151,7 +154,7 @@ impl ByEngine<'_> {
         };
         let judgement = trees.judge(&has, u64::MAX);
         // Of an archive, the checks have said it, and what a link of the release leads to is known only now.
-        let is_archive = matches!(self.request.source, Source::File(_));
+        let is_archive = matches!(self.spec.source, Source::File(_));
         if !is_archive {
             judgement.warn();
         }
@@ -163,7 +166,7 @@ impl ByEngine<'_> {
         self.history.carried(outcome.carried);
         if force && !(is_fine && outcome.problems.is_empty()) {
             // The caller knows that the new system may get another tree: its trial must not fail for that.
-            DeviceTreeRecord::remove(&self.request.paths)?;
+            DeviceTreeRecord::remove(self.paths)?;
         }
         settle(outcome.problems, force)
     }

@@ -7,7 +7,6 @@ use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 
 use super::scratch::Scratch;
 use super::sysroot::Sysroot;
-use super::{Request, Source};
 use crate::boot_state::Backend;
 use crate::config::paths::Paths;
 use crate::config::update_conf::UpdateConf;
@@ -16,6 +15,7 @@ use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::engine::archive::{self, Archive, Content, Machine};
 use crate::error::{Code, Error, Result};
+use crate::job::{Source, UpdateSpec};
 use crate::slot::{Root, Roots};
 use crate::state::files;
 use crate::state::phase::{self, Phase, Welcome};
@@ -51,11 +51,10 @@ pub struct Device {
 }
 
 /// Cheap checks first.
-pub fn check(request: &Request) -> Result<Ready> {
-    let paths = &request.paths;
+pub fn check(spec: &UpdateSpec, paths: &Paths) -> Result<Ready> {
     let sysroot = Sysroot::at(paths.inactive());
-    let device = if is_build(request) { None } else { Some(Device::check(request, &sysroot)?) };
-    if let Source::File(file) = &request.source {
+    let device = if is_build(spec, paths) { None } else { Some(Device::check(spec, paths, &sysroot)?) };
+    if let Source::File(file) = &spec.source {
         readable(file, &sysroot)?;
     }
     let engine = Engine::connect(paths)?;
@@ -66,7 +65,7 @@ pub fn check(request: &Request) -> Result<Ready> {
     let keeps_boot_folder = device.as_ref().is_some_and(|d| keeps_boot_folder(paths, &d.target));
     let kept = if keeps_boot_folder { sysroot.boot_folder_size()? } else { 0 };
     let trees = device.as_ref().map(|d| NewRelease::read(paths, d.is_secure()));
-    if let Source::File(file) = &request.source {
+    if let Source::File(file) = &spec.source {
         // A small file may unpack to terabytes: stop reading beyond what fits.
         let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
         let archive = archive::inspect(
@@ -85,12 +84,12 @@ pub fn check(request: &Request) -> Result<Ready> {
                 let free = holds(&sysroot)?.saturating_sub(needed);
                 let judgement = trees.judge(&|file| archive.leaves.contains(file), free);
                 judgement.warn();
-                settle(judgement.problems, request.force)?;
+                settle(judgement.problems, spec.force)?;
             }
             room_to_unpack(paths, &sysroot, file, archive.size)?;
         }
     }
-    if let Source::Reference(image) = &request.source {
+    if let Source::Reference(image) = &spec.source {
         engine.check_pullable(image)?;
     }
     Ok(Ready { engine, data_root, sysroot, device, keeps_boot_folder, trees })
@@ -143,14 +142,14 @@ fn has_base(paths: &Paths, archive: &Archive, file: &Path) -> Result<()> {
 
 /// Whether the root file system of an image is being built: no slot runs, and no hooks run. On a device the running slot is always
 /// mounted.
-pub(super) fn is_build(request: &Request) -> bool {
-    let mounts = mount::read_mounts(&request.paths.at("/proc/self/mountinfo")).unwrap_or_default();
-    !request.hooks && !mounts.iter().any(|m| m.point == Path::new(crate::slot::ACTIVE))
+#[must_use]
+pub(crate) fn is_build(spec: &UpdateSpec, paths: &Paths) -> bool {
+    let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).unwrap_or_default();
+    !spec.hooks && !mounts.iter().any(|m| m.point == Path::new(crate::slot::ACTIVE))
 }
 
 impl Device {
-    fn check(request: &Request, sysroot: &Sysroot) -> Result<Device> {
-        let paths = &request.paths;
+    fn check(spec: &UpdateSpec, paths: &Paths, sysroot: &Sysroot) -> Result<Device> {
         // Reading the folder triggers an automount.
         let looked = fs::read_dir(sysroot.path().join("."));
         let roots = Roots::of(&Facts::gather(paths)?)?;
@@ -159,12 +158,12 @@ impl Device {
         if is_read_only(sysroot.path())? {
             return Err(unusable(sysroot.path()).because("it is mounted read-only"));
         }
-        if request.hooks {
+        if spec.hooks {
             // First: an unmounted boot partition looks like one without a selection.
             boot_is_usable(paths)?;
         }
         state_is_usable(paths)?;
-        Device::of(paths, roots, target, request.force)
+        Device::of(paths, roots, target, spec.force)
     }
 
     /// Whether only what is signed may boot: encrypted roots come with secure boot.

@@ -1,16 +1,19 @@
 use super::installer::{Installer, When};
-use super::{Installed, Request, go_on};
+use super::{Installed, go_on};
 use crate::boot_files::deploy::sum_up_selection;
 use crate::boot_state;
+use crate::config::paths::Paths;
 use crate::engine::Image;
 use crate::error::{Code, Error, Result};
+use crate::job::UpdateSpec;
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::state::phase::Marked;
 use crate::update::preflight::Device;
 use crate::update::undo::{self, EndHooks, Restore, Undo, Undone};
 
 pub struct Update<'a> {
-    pub request: &'a Request,
+    pub spec: &'a UpdateSpec,
+    pub paths: &'a Paths,
     /// `None` where an image is being built.
     pub device: Option<&'a Device>,
     pub installer: &'a dyn Installer,
@@ -21,13 +24,13 @@ pub struct Update<'a> {
 impl Update<'_> {
     pub fn run(&self) -> Result<Installed> {
         if let Some(device) = self.device {
-            files::sweep(&self.request.paths);
+            files::sweep(self.paths);
             self.undo_earlier(device)?;
             self.installer.keep(&self.transaction)?;
         }
         let (image, hostapp) = self.installer.install()?;
         let counter = match self.device {
-            Some(device) if self.request.hooks => {
+            Some(device) if self.spec.hooks => {
                 let done = self.select(device, &image).and_then(|()| self.installer.count());
                 done.map_err(|e| self.undo(device, e))?
             }
@@ -38,7 +41,7 @@ impl Update<'_> {
             image_id: image.id,
             hostapp: hostapp.id,
             slot: self.device.map(|d| d.target.slot),
-            selected: self.request.hooks,
+            selected: self.spec.hooks,
             counter,
         })
     }
@@ -54,7 +57,7 @@ impl Update<'_> {
         let undone = self.way_back(device, true, None).run();
         undone.selection?;
         match undone.boot_files {
-            Some(Err(e)) if self.request.force => {
+            Some(Err(e)) if self.spec.force => {
                 tracing::warn!("--force: continuing although {e}");
             }
             Some(Err(e)) => {
@@ -69,7 +72,7 @@ impl Update<'_> {
 
     /// The last hook of the new release selects it.
     fn select(&self, device: &Device, image: &Image) -> Result<()> {
-        let paths = &self.request.paths;
+        let paths = self.paths;
         let marker = Marker {
             kind: Marked::Installing,
             boot_id: files::boot_id(paths)?,
@@ -94,7 +97,7 @@ impl Update<'_> {
     /// The hooks report success; the bootloader reads the selection.
     fn is_selected(&self, device: &Device) -> Result<()> {
         let target = &device.target;
-        let backend = boot_state::detect(&self.request.paths)?;
+        let backend = boot_state::detect(self.paths)?;
         let state = backend.read()?;
         let slot = target.slot;
         let file = backend.file().display();
@@ -119,7 +122,7 @@ impl Update<'_> {
 
     fn way_back<'d>(&'d self, device: &'d Device, hooks: bool, end_hooks: Option<EndHooks<'d>>) -> Undo<'d> {
         Undo {
-            paths: &self.request.paths,
+            paths: self.paths,
             roots: &device.roots,
             backend: &*device.backend,
             transaction: self.transaction.clone(),
@@ -132,7 +135,7 @@ impl Update<'_> {
         tracing::error!("{}; selecting the running system again", why.message());
         let end_hooks = || self.installer.end_left_hooks();
         let left = self.installer.has_left_hooks();
-        let undone = self.way_back(device, self.request.recover, left.then_some(&end_hooks)).run();
+        let undone = self.way_back(device, self.spec.recover, left.then_some(&end_hooks)).run();
         let (running, target) = (device.roots.active.slot, device.target.slot);
         for e in &undone.others {
             tracing::warn!("{}", e.message());

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 
 use crate::kit::systemd::{Systemd, Units};
 
@@ -20,10 +21,10 @@ pub const JOB: &str = "io.balena.Copal1.Job";
 /// Longer than anything takes that is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stands in for the process of a job: what it says, and when, is in files beside it.
+/// Stands in for the process of a job. It gets program and specification of the request; what it says, and when, is in files beside it.
 const WORKER: &str = r#"#!/bin/bash
 here=$(dirname "$0")
-echo "$@" >>"$here/calls"
+printf '%s\n' "$1" >>"$here/requests"
 env >"$here/environment"
 [ -z "$DOCKER_CONFIG" ] || cp "$DOCKER_CONFIG/config.json" "$here/credentials"
 trap 'echo TERM >>"$here/signals"; [ -e "$here/deaf" ] || { cat "$here/interrupted"; exit 4; }' TERM
@@ -80,26 +81,29 @@ pub struct Place {
     bus: Option<Ended>,
 }
 
-/// Runs the program `worker` with what the request says, as `copal job` would run copal.
+/// Runs `copal job`, or the worker in its place.
 struct Workers(PathBuf);
 
 impl Units for Workers {
     fn start(&self, instance: &str) -> Child {
         let at = |kind: &str| self.0.join(format!("root/run/copal/job-{instance}.{kind}"));
-        let order: serde_json::Value = serde_json::from_slice(&fs::read(at("request")).unwrap()).unwrap();
+        let append = |path: &Path| fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        if !self.0.join("worker").exists() {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+            command.args(["job", instance, "--root"]).arg(self.0.join("root"));
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(append(&self.0.join("stderr")));
+            return command.spawn().unwrap();
+        }
+        let request: Value = serde_json::from_slice(&fs::read(at("request")).unwrap()).unwrap();
         fs::remove_file(at("request")).unwrap();
-        let args = order["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap());
-        let worker = fs::read_to_string(self.0.join("runs")).unwrap();
-        let mut command = Command::new(worker);
-        command.args(args);
-        if let Some(environment) = order["environment"].as_object() {
+        let mut command = Command::new(self.0.join("worker"));
+        command.arg(json!([request["program"], request["spec"]]).to_string());
+        if let Some(environment) = request["environment"].as_object() {
             command.env_clear().envs(environment.iter().map(|(k, v)| (k, v.as_str().unwrap())));
         }
-        command.env("COPAL_IN_DAEMON", order["program"].as_str().unwrap());
-        if order["credentials"] == true {
+        if at("auth").exists() {
             command.env("DOCKER_CONFIG", at("auth"));
         }
-        let append = |path: &Path| fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         command.stdin(Stdio::null()).stdout(append(&at("jsonl"))).stderr(append(&self.0.join("stderr")));
         command.spawn().unwrap()
     }
@@ -128,7 +132,6 @@ impl Place {
         let mut place = Place { systemd, dir, bus: None };
         fs::create_dir_all(place.root().join("mnt/boot")).unwrap();
         place.put("worker", WORKER);
-        place.runs(&place.at("worker"));
         fs::set_permissions(place.at("worker"), fs::Permissions::from_mode(0o755)).unwrap();
         place.put("interrupted", &format!("{INTERRUPTED}\n"));
         place.says(&[DONE, "exit 0"]);
@@ -161,9 +164,14 @@ impl Place {
         self.put("says", &format!("{}\n", lines.join("\n")));
     }
 
-    /// The program that the next job is.
-    pub fn runs(&self, program: &Path) {
-        self.put("runs", program.to_str().unwrap());
+    /// Program and specification of each request that the worker got.
+    pub fn requests(&self) -> Vec<Value> {
+        self.read("requests").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// From now on jobs are copal's.
+    pub fn run_copal(&self) {
+        fs::remove_file(self.at("worker")).unwrap();
     }
 
     /// How many lines it may say.

@@ -172,7 +172,7 @@ fn a_call_that_expects_no_reply_is_carried_out_for_root() {
         let call = zbus::Message::method_call(TOP, "Update").destination(NAME).interface(MANAGER);
         let call = call.with_flags(zbus::message::Flags::NO_REPLY_EXPECTED);
         caller.send(&call.build(&("a", options)).unwrap()).await.unwrap();
-        until("the job is there", || place.read("calls").contains("--image=a"));
+        until("the job is there", || !place.requests().is_empty());
     });
     place.wait_for_state("/io/balena/Copal1/job/1", "succeeded");
     place.call(TOP, MANAGER, "Status", &[]).unwrap();
@@ -192,7 +192,7 @@ fn plans_of_others_keep_root_from_nothing() {
         let args = [&["call", "--timeout=60", NAME, TOP, MANAGER, "Plan"], args].concat();
         Ended(place.busctl(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     };
-    let begun = || place.read("calls").lines().count();
+    let begun = || place.requests().len();
     let first = ask(&["a{sv}", "0"]);
     until("the first plan has begun", || begun() == 1);
     let others = [ask(&["a{sv}", "0"]), ask(&["a{sv}", "0"])];
@@ -212,5 +212,5 @@ fn plans_of_others_keep_root_from_nothing() {
         assert!(said.contains("/dev/x"), "{said}");
     }
     // The two others have shared one, which began after they had asked.
-    assert_eq!(begun(), 4, "{}", place.read("calls"));
+    assert_eq!(begun(), 4, "{}", place.read("requests"));
 }

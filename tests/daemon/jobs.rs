@@ -1,10 +1,10 @@
 //! Jobs: what is started, what is told of it, how it ends.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use copal::update::lock::{Lock, Work};
+use copal::job::lock::{Lock, Work};
+use serde_json::json;
 
 use crate::bus::{DONE, JOB, MANAGER, NAME, Place, TOP, progress, until};
 
@@ -69,8 +69,9 @@ fn an_update_is_logged_from_its_beginning_to_its_end() {
     assert!(told[last].contains("uint32 100") && told[last].contains("'done'"), "{}", told[last]);
     assert!(last < told.iter().position(|l| l.contains("JobRemoved")).unwrap());
 
-    assert_eq!(place.read("calls"), "update --json --image=a/b:1 --no-hooks\n");
-    assert!(place.read("environment").lines().any(|l| l == "COPAL_IN_DAEMON=me"));
+    let source = json!({ "reference": "a/b:1" });
+    let spec = json!({ "source": source, "hooks": false, "recover": true, "reboot": false, "force": false });
+    assert_eq!(place.requests(), [json!(["me", { "update": spec }])]);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn a_client_hands_its_environment_and_its_credentials_over() {
     assert!(environment.contains("MINE=a b\n") && has("PATH") && has("DOCKER_CONFIG"), "{environment}");
     assert!(!has("NOTIFY_SOCKET") && !has("CARGO_MANIFEST_DIR"), "{environment}");
     assert_eq!(place.read("credentials"), "{\"auths\":{}}");
-    assert_eq!(place.read("calls"), "update --json --file=/a b\n");
+    assert_eq!(place.requests()[0][1]["update"]["source"], json!({ "file": "/a b" }));
     // What is secret does not stay.
     let mut left: Vec<_> =
         fs::read_dir(place.root().join("run/copal")).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -224,8 +225,7 @@ fn every_client_shows_the_whole_error() {
 #[test]
 fn a_real_update_fails_with_its_real_code() {
     let Some(place) = Place::new("real update") else { return };
-    let exe = env!("CARGO_BIN_EXE_copal");
-    place.runs(Path::new(exe));
+    place.run_copal();
     let _service = place.service(&[]);
     let watch = place.watch();
     // Refused before anything is looked at.
@@ -235,12 +235,6 @@ fn a_real_update_fails_with_its_real_code() {
     assert!(error.contains(r#""effect" "refused""#) && error.contains(r#""exit" "3""#), "{error}");
     let end = watch.wait_for("JobRemoved");
     assert!(end.contains(", 3, '") || end.contains(", 3, \""), "{end}");
-    // The same code as without the service.
-    let args = ["update", "--json", "--file=/nonexistent/archive"];
-    let out = Command::new(exe).args(args).env("COPAL_IN_DAEMON", "x").output().unwrap();
-    let last = String::from_utf8(out.stdout).unwrap();
-    let result: serde_json::Value = serde_json::from_str(last.lines().last().unwrap()).unwrap();
-    assert!(error.contains(&format!(r#""code" {}"#, result["code"])), "{error} {last}");
 }
 
 #[test]
@@ -256,7 +250,7 @@ fn wrong_calls_are_refused_with_a_reason() {
         let e = place.update(args).unwrap_err();
         assert!(e.contains(part) && e.contains("[usage]"), "{args:?}: {e}");
     }
-    assert_eq!(place.read("calls"), "");
+    assert!(place.requests().is_empty());
 }
 
 #[test]
@@ -268,10 +262,10 @@ fn a_commit_is_a_job_whose_end_is_the_answer() {
     place.call(TOP, MANAGER, "MarkGood", &[]).unwrap();
     watch.wait_for("JobRemoved (uint32 1, objectpath '/io/balena/Copal1/job/1', 0, '')");
     assert_eq!(place.property("/io/balena/Copal1/job/1", JOB, "Kind"), "mark-good");
-    assert_eq!(place.read("calls"), "rollback mark-good --json\n");
-    place.says(&[r#"{"event":"result","version":1,"ok":false,"code":"no-trial","message":"m","object":null,"hint":"h","effect":"refused"}"#, "exit 3"]);
+    assert_eq!(place.requests(), [json!(["copal daemon", "mark-good"])]);
+    place.says(&[r#"{"event":"result","version":1,"ok":false,"code":"rollback-refused","message":"m","object":null,"hint":"h","effect":"refused"}"#, "exit 3"]);
     let e = place.call(TOP, MANAGER, "MarkGood", &[]).unwrap_err();
-    assert!(e.contains("m [no-trial]; h"), "{e}");
+    assert!(e.contains("m [rollback-refused]; h"), "{e}");
 }
 
 #[test]
@@ -293,8 +287,8 @@ fn only_a_flasher_medium_flashes() {
     assert_eq!(said, r#"o "/io/balena/Copal1/job/1""#);
     place.wait_for_state("/io/balena/Copal1/job/1", "failed");
     assert_eq!(place.property("/io/balena/Copal1/job/1", JOB, "Kind"), "flash");
-    assert_eq!(
-        place.read("calls"),
-        "flash --json --image=/i --plan\nflash --json --plan\nflash --json --no-power-off\n"
-    );
+    let requests = place.requests();
+    let (image, power_off) = (&requests[0][1]["plan"]["image"], &requests[2][1]["flash"]["power_off"]);
+    assert_eq!((image, power_off, requests.len()), (&json!("/i"), &json!(false), 3));
+    assert_eq!(requests[1][1]["plan"]["image"], json!(null));
 }

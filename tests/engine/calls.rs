@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
-use copal::engine::{Engine, Image, Progress, Retry, Stage, Timeouts};
+use copal::engine::{Engine, Image, Progress, Retry, Timeouts};
 use copal::error::{Code, Error};
+use copal::job::Stage;
 
 use crate::kit::image_archive::{Made, digest, tar_of};
 use crate::kit::stub_engine::{Kind, Script, Stub, Then};
@@ -102,7 +103,7 @@ fn an_archive_goes_to_the_engine_whole() {
     assert!(seen.contains(&at(Stage::Load, 3_000_001)), "{seen:?}");
     assert_eq!(
         seen.last(),
-        Some(&at(Stage::Extract, 2)),
+        Some(&at(Stage::Unpack, 2)),
         "it is not known yet that there are no other layers"
     );
 }

@@ -1,6 +1,7 @@
 //! How far a load or a pull is, by recorded answers of balenaEngine.
 
-use copal::engine::{Progress, Stage};
+use copal::engine::Progress;
+use copal::job::Stage;
 
 use crate::calls::{Bench, says};
 use crate::kit::stub_engine::{Kind, Script, Then};
@@ -97,7 +98,7 @@ fn a_load_of_balena_engine_is_as_far_as_its_layers_are_of_the_archive() {
     for (stream, name) in [(LOAD_FULL, "os:v2"), (LOAD_DELTA, "127.0.0.1:5000/os:delta")] {
         let seen = load(stream, name);
         assert_eq!(*percents(&seen, Stage::Load).last().unwrap(), 100);
-        let percents = percents(&seen, Stage::Extract);
+        let percents = percents(&seen, Stage::Unpack);
         assert!(percents[0] <= 1, "{percents:?}");
         assert!(*percents.last().unwrap() >= 97, "{percents:?}");
         // The second layer begins where the first one ends, and not at the end of the stage.
@@ -135,5 +136,5 @@ fn a_pull_of_dockerd_has_two_stages() {
         seen.iter().filter(|p| p.stage == stage).map(|p| (p.done, p.total.unwrap())).collect::<Vec<_>>()
     };
     assert_eq!(of(Stage::Pull), [(5, 10), (15, 40), (20, 40), (20, 40), (40, 40)]);
-    assert_eq!(of(Stage::Extract), [(10, 10), (10, 10), (25, 40), (40, 40)]);
+    assert_eq!(of(Stage::Unpack), [(10, 10), (10, 10), (25, 40), (40, 40)]);
 }

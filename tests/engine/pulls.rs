@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use copal::engine::Progress;
 use copal::engine::credentials;
-use copal::engine::{Progress, Stage};
 use copal::error::Code;
+use copal::job::Stage;
 
 use crate::calls::{Bench, fails, says};
 use crate::kit::stub_engine::{Kind, Script, Then};
@@ -27,7 +28,7 @@ fn a_pull() {
     assert_eq!(image.reference, "r.example:5000/a/b", "as it was asked for");
     assert!(image.id.starts_with("sha256:"));
     let at = |stage, done| Progress { stage, done, total: Some(2) };
-    assert_eq!(seen, [at(Stage::Pull, 1), at(Stage::Pull, 2), at(Stage::Extract, 2)]);
+    assert_eq!(seen, [at(Stage::Pull, 1), at(Stage::Pull, 2), at(Stage::Unpack, 2)]);
     let digest = format!("sha256:{}", "0a".repeat(32));
     for (name, pulled) in [("a:1", "a:1".to_owned()), (&format!("b@{digest}"), format!("b@{digest}"))] {
         assert_eq!(bench.engine.pull(name, &mut |_| {}).unwrap().reference, pulled);

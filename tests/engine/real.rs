@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::engine::archive;
-use copal::engine::{Engine, Progress, Retry, Stage, Timeouts};
+use copal::engine::{Engine, Progress, Retry, Timeouts};
 use copal::error::Code;
+use copal::job::Stage;
 
 use crate::archives::filter;
 use crate::calls::fails;
@@ -66,7 +67,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     let loaded = engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
     assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()));
     assert!(loaded.size > 3 << 20);
-    assert!(seen.iter().any(|p| p.stage == Stage::Extract && p.done > 3 << 20), "{seen:?}");
+    assert!(seen.iter().any(|p| p.stage == Stage::Unpack && p.done > 3 << 20), "{seen:?}");
     assert!(seen.windows(2).all(|w| w[0].stage != w[1].stage || w[0].done <= w[1].done), "{seen:?}");
 
     let hostapp = engine.create_hostapp(&loaded).unwrap();
@@ -160,7 +161,7 @@ fn pulls() {
     let mut seen = Vec::new();
     let pulled = engine.pull(&registry.name("host/os:1"), &mut |p: &Progress| seen.push(*p)).unwrap();
     assert_eq!(pulled.id, image.id());
-    for stage in [Stage::Pull, Stage::Extract] {
+    for stage in [Stage::Pull, Stage::Unpack] {
         let of: Vec<_> = seen.iter().filter(|p| p.stage == stage).collect();
         assert!(of.last().is_some_and(|p| p.done > 5 << 20 && p.total == Some(p.done)), "{of:?}");
         assert!(of.windows(2).all(|w| w[0].done <= w[1].done), "{of:?}");

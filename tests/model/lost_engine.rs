@@ -11,11 +11,10 @@ use copal::engine::Image;
 use copal::error::{Code, Error, Result};
 use copal::hooks::Context;
 use copal::hooks::builtin::BUILTINS;
+use copal::job::{Source, UpdateSpec};
 use copal::slot::{Roots, Slot};
 use copal::state::files::{self, Trial};
 use copal::state::phase::{Phase, observe};
-use copal::update::Request;
-use copal::update::Source;
 use copal::update::installer::{Installer, When};
 use copal::update::preflight::Device;
 use copal::update::steps::Update;
@@ -101,15 +100,7 @@ impl Installer for Lost<'_> {
 /// The error of an update that loses its engine, and the phases in which hooks were ended.
 fn lost(tree: &Tree, left: bool, comes_back: bool, recover: bool) -> (Error, Vec<Phase>) {
     let paths = tree.paths();
-    let request = Request {
-        paths: paths.clone(),
-        program: "hostapp-update".into(),
-        source: Source::Reference("image".into()),
-        hooks: true,
-        recover,
-        reboot: false,
-        force: false,
-    };
+    let spec = UpdateSpec { recover, ..UpdateSpec::new(Source::Reference("image".into())) };
     let roots = roots(&paths);
     let target = roots.other().unwrap().clone();
     let device = Device::of(&paths, roots, target, false).unwrap();
@@ -120,7 +111,8 @@ fn lost(tree: &Tree, left: bool, comes_back: bool, recover: bool) -> (Error, Vec
         hooks(&paths, false)
     };
     let update = Update {
-        request: &request,
+        spec: &spec,
+        paths: &paths,
         device: Some(&device),
         installer: &installer,
         restore: &restore,

@@ -26,6 +26,7 @@ use copal::engine::{Hostapp, Image};
 use copal::error::{Code, Error, Result};
 use copal::hooks;
 use copal::hooks::builtin::BUILTINS;
+use copal::job::{Source, UpdateSpec};
 use copal::rollback::{Context, Platform, altboot, boot_check, clear_bootcount, commit_hooks, health};
 use copal::slot::{Roots, Slot};
 use copal::state::history::{Check, CheckResult};
@@ -33,7 +34,6 @@ use copal::state::phase::{Phase, observe};
 use copal::update::installer::{Installer, When};
 use copal::update::preflight::Device;
 use copal::update::steps::Update;
-use copal::update::{self, Source};
 
 use machine::{Lasting, Loader, Machine, boot, boot_files, content, factory, selection};
 
@@ -144,15 +144,7 @@ impl Installer for Engine<'_> {
 
 fn update(m: &Machine, fails: Fails) {
     let paths = m.paths();
-    let request = update::Request {
-        paths: paths.clone(),
-        program: "hostapp-update".into(),
-        source: Source::Reference("image".into()),
-        hooks: true,
-        recover: true,
-        reboot: false,
-        force: false,
-    };
+    let spec = UpdateSpec::new(Source::Reference("image".into()));
     let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
     let target = roots.other().unwrap().clone();
     let device = match Device::of(&paths, roots, target, false) {
@@ -164,7 +156,8 @@ fn update(m: &Machine, fails: Fails) {
     };
     let engine = Engine { machine: m, target: device.target.slot, fails };
     let update = Update {
-        request: &request,
+        spec: &spec,
+        paths: &paths,
         device: Some(&device),
         installer: &engine,
         restore: &|| hooks(m, false, m.running, Fails::Nowhere),

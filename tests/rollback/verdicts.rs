@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use copal::boot_state;
 use copal::error::Code;
+use copal::job::lock::{Lock, Work};
 use copal::slot::Slot;
 use copal::state::files::{CommitDue, RollbackRecord, Trial};
 use copal::state::history::{self, CheckResult, Event, Why};
 use copal::state::phase::Phase;
 use copal::sys::crash_point;
-use copal::update::lock::{Lock, Work};
 
 use crate::rig::{Told, on_trial};
 

@@ -8,12 +8,12 @@ use tracing::Level;
 
 use super::{Command, End, Event};
 
-/// Not passed on to foreign programs.
-const NOT_PASSED_ON: [&str; 8] = [
-    // The system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
-    "CRYPT",
-    // systemd's protocols with the main process (sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3)). systemd logs each message of
-    // another process, such as a copal that runs hooks below this one.
+/// Not passed on to foreign programs: the system's shell helpers (`balena-config-defaults`) take its presence for an encrypted installation.
+const ENCRYPTED_INSTALLATION: &str = "CRYPT";
+
+/// Not passed on to any other process: systemd's protocols with the main process of a service (sd_notify(3), sd_watchdog_enabled(3),
+/// sd_listen_fds(3)). systemd logs each message of another process, such as a copal that runs hooks below this one.
+pub(crate) const SERVICE_PROTOCOL: [&str; 7] = [
     "FDSTORE",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
@@ -53,7 +53,7 @@ impl Command {
     /// Removes variables that are for this process alone.
     #[must_use]
     pub(crate) fn without_own_variables(self) -> Self {
-        NOT_PASSED_ON.iter().fold(self, Command::without)
+        SERVICE_PROTOCOL.iter().chain([&ENCRYPTED_INSTALLATION]).fold(self, Command::without)
     }
 
     /// Runs the program to its end and logs its output line by line. `started` gets its process number.

@@ -24,7 +24,7 @@ mod script;
 pub use lines::LONGEST;
 pub(crate) use lines::Splitter;
 pub use logged::{Ended, keep, seconds};
-pub(crate) use logged::{Speaker, because, level_and_text, warn_of_silence};
+pub(crate) use logged::{SERVICE_PROTOCOL, Speaker, because, level_and_text, warn_of_silence};
 pub use running::{Event, Running};
 use script::is_executable;
 pub use script::{Script, Start};
@@ -196,7 +196,11 @@ impl Command {
 }
 
 /// Becomes this program, called as `copal`, with `out` as standard output and no other environment. Returns only on failure.
-pub(crate) fn become_copal(args: &[String], environment: Vec<(OsString, OsString)>, out: File) -> io::Error {
+pub(crate) fn become_copal(
+    args: &[OsString],
+    environment: Vec<(OsString, OsString)>,
+    out: File,
+) -> io::Error {
     let mut command = process::Command::new("/proc/self/exe");
     command.arg0("copal").args(args).env_clear().envs(environment).stdin(Stdio::null()).stdout(out).exec()
 }

@@ -5,9 +5,9 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::config::paths::Paths;
+use crate::job::lock::Holder;
 use crate::sys::command;
 use crate::sys::file::read_record;
-use crate::update::lock::Holder;
 
 /// Names the holder whose hook has asked for the reboot: it waits for that hook, which does not return.
 fn asker(paths: &Paths) -> PathBuf {
@@ -48,7 +48,7 @@ pub(super) fn is_under_way(paths: &Paths) -> impl FnMut() -> bool + use<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::update::lock::{Lock, Work};
+    use crate::job::lock::{Lock, Work};
 
     #[test]
     fn whoever_holds_the_lock_works_but_not_the_one_who_waits_for_the_reboot() {

@@ -23,7 +23,6 @@ echo '{"event":"result","version":1,"ok":true,"update":{"image":"a:1","image_id"
 /// Waits until it is let go, and ends as a signal asks.
 const WAITS: &str = r#"#!/bin/sh
 trap 'echo TERM >>/run/signals; echo "{\"event\":\"result\",\"version\":1,\"ok\":false,\"code\":\"interrupted\",\"message\":\"the update was ended\",\"object\":null,\"hint\":\"again\",\"effect\":\"written\"}"; exit 4' TERM
-echo "$COPAL_IN_DAEMON $COPAL_LOG $*" > /run/called
 echo '{"event":"stage","version":1,"stage":"load","state":"begin","percent":0,"bytes_done":0,"bytes_total":100,"rate":null,"eta":null}'
 touch /run/begun
 while [ ! -e /run/go ]; do sleep 0.05; done
@@ -80,14 +79,15 @@ fn all_that_was_requested_is_handed_over() {
     }
     let place = Place::with_systemd();
     place.worker(SUCCEEDS);
-    let order = || -> Value { serde_json::from_str(&place.read("run/asked")).unwrap() };
+    let requested = || -> Value { serde_json::from_str(&place.read("run/asked")).unwrap() };
     let mut command = place.command(&["sh", "-c", "cd /opt && exec hostapp-update -rx -f os.tar"]);
     let out = command.env("LD_PRELOAD", "").env("HTTPS_PROXY", "http://p:1").env("NOTIFY_SOCKET", "/n");
     let out = wait(out.env("COPAL_LOG", "debug").spawn().unwrap());
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    let first = order();
-    assert_eq!(first["args"], json!(["update", "--json", "--file=/opt/os.tar", "--no-recovery", "--reboot"]));
-    assert_eq!((&first["program"], &first["credentials"]), (&"hostapp-update".into(), &false.into()));
+    let first = requested();
+    let source = json!({ "file": "/opt/os.tar" });
+    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": true, "force": false });
+    assert_eq!((&first["spec"]["update"], &first["program"]), (&spec, &"hostapp-update".into()));
     let value = |key: &str| first["environment"].get(key).and_then(Value::as_str);
     assert_eq!(
         ["HOME", "HTTPS_PROXY", "COPAL_LOG", "NOTIFY_SOCKET", "LD_PRELOAD", "PWD"].map(value),
@@ -98,9 +98,11 @@ fn all_that_was_requested_is_handed_over() {
     let mut command = place.command(&["sh", "-c", "cd /etc && exec copal update -x --force -i a:1"]);
     let out = wait(command.env("DOCKER_CONFIG", "login").spawn().unwrap());
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    let second = order();
-    assert_eq!(second["args"], json!(["update", "--json", "--image=a:1", "--no-recovery", "--force"]));
-    assert_eq!((&second["program"], &second["credentials"]), (&"copal update".into(), &true.into()));
+    let second = requested();
+    let source = json!({ "reference": "a:1" });
+    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": false, "force": true });
+    assert_eq!((&second["spec"]["update"], &second["program"]), (&spec, &"copal update".into()));
+    assert!(second.get("credentials").is_none(), "{second}");
     assert_eq!(second["environment"]["DOCKER_CONFIG"], "/etc/login");
     assert_eq!(place.read("run/credentials"), "{\"auths\":{}}");
     assert!(!place.at("run/copal/job-2.auth").exists(), "the end of the unit removes what is secret");
@@ -272,7 +274,6 @@ fn a_killed_client_ends_nothing_and_a_second_one_is_refused() {
     place.worker(WAITS);
     let mut child = place.start(&["hostapp-update", "-r", "-f", "/opt/os.tar"]);
     begun(&place);
-    assert_eq!(place.read("run/called"), "hostapp-update info update --json --file=/opt/os.tar --reboot\n");
     signal(&child, Signal::SIGKILL);
     child.wait().unwrap();
     let out = place.run(&UPDATE);

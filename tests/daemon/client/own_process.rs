@@ -9,10 +9,8 @@ use super::place::{Place, can_run, stderr};
 use crate::kit::systemd::Answer;
 
 /// Runs it, and sees it begin in its own process, to be refused there: there are no slots.
-fn begins_here(place: &Place, argv: &[&str], environment: Option<(&str, &str)>) {
-    let mut command = place.command(argv);
-    command.envs(environment);
-    let out = super::place::wait(command.spawn().unwrap());
+fn begins_here(place: &Place, argv: &[&str]) {
+    let out = place.run(argv);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(3), "{argv:?}: {log}");
     assert!(log.contains(BEGUN_HERE), "{argv:?}: {log}");
@@ -26,11 +24,11 @@ fn without_a_bus_or_systemd() {
         return;
     }
     let mut place = Place::new();
-    begins_here(&place, &UPDATE, None);
+    begins_here(&place, &UPDATE);
     std::fs::create_dir_all(place.at("run/systemd/system")).unwrap();
-    begins_here(&place, &UPDATE, None);
+    begins_here(&place, &UPDATE);
     place.start_bus();
-    begins_here(&place, &UPDATE, None);
+    begins_here(&place, &UPDATE);
     let out = place.run(&["hostapp-update", "-i", "a:1"]);
     let log = stderr(&out);
     assert_eq!(out.status.code(), Some(1), "{log}");
@@ -48,7 +46,7 @@ fn where_systemd_does_not_start_the_unit() {
     // One without an answer was not started: its request was withdrawn.
     for answer in [Answer::NoSuchUnit, Answer::Silence] {
         place.systemd.answer(answer);
-        begins_here(&place, &UPDATE, None);
+        begins_here(&place, &UPDATE);
         let left: Vec<_> =
             std::fs::read_dir(place.at("run/copal")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left.iter().filter(|n| *n != "job.lock" && *n != "update.lock").count(), 0, "{left:?}");
@@ -68,13 +66,12 @@ fn where_the_jobs_paths_would_mean_something_else() {
     assert_eq!((out.status.code(), place.systemd.calls().len()), (Some(0), 1), "{}", stderr(&out));
 
     let chroot = "mkdir /chroot && mount --rbind / /chroot && exec chroot /chroot copal update -i a:1";
-    begins_here(&place, &["unshare", "-m", "copal", "update", "-i", "a:1"], None);
-    begins_here(&place, &["sh", "-c", chroot], None);
-    begins_here(&place, &["copal", "update", "--no-daemon", "-i", "a:1"], None);
-    begins_here(&place, &UPDATE, Some(("COPAL_IN_DAEMON", "copal update")));
+    begins_here(&place, &["unshare", "-m", "copal", "update", "-i", "a:1"]);
+    begins_here(&place, &["sh", "-c", chroot]);
+    begins_here(&place, &["copal", "update", "--no-daemon", "-i", "a:1"]);
     for mark in [".dockerenv", "run/.containerenv"] {
         place.put(mark, "");
-        begins_here(&place, &UPDATE, None);
+        begins_here(&place, &UPDATE);
         std::fs::remove_file(place.at(mark)).unwrap();
     }
     // Without a running slot this is the making of an image.

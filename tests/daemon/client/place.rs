@@ -88,13 +88,10 @@ impl Units for InSystem {
         ));
         let mut command = if at(self.0, "opt/worker").exists() {
             fs::remove_file(request).unwrap();
-            let order: serde_json::Value = serde_json::from_str(&text).unwrap();
-            let args = order["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap());
-            let argv: Vec<&str> = std::iter::once("/opt/worker").chain(args).collect();
-            let mut command = enter(self.0, &argv);
-            let environment = order["environment"].as_object().into_iter().flatten();
+            let request: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let mut command = enter(self.0, &["/opt/worker"]);
+            let environment = request["environment"].as_object().into_iter().flatten();
             command.envs(environment.map(|(k, v)| (k, v.as_str().unwrap())));
-            command.env("COPAL_IN_DAEMON", order["program"].as_str().unwrap());
             command.stdout(self.append(&format!("run/copal/job-{instance}.jsonl")));
             command
         } else {

@@ -2,8 +2,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use copal::error::{Code, Effect};
+use copal::job::lock::{Lock, Work};
 use copal::rollback::stop;
-use copal::update::lock::{Lock, Work};
 
 use super::device::{
     ALTBOOT, COUNT, HEALTH, UENV, VARIABLES, copal, device, is_there, marker, read, snapshot, traces, uboot,

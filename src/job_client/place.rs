@@ -2,24 +2,21 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::daemon::IN_DAEMON;
+use crate::config::paths::Paths;
+use crate::job::{Source, UpdateSpec};
 use crate::sys::{mount, systemd};
-use crate::update::{self, Request};
+use crate::update::preflight;
 
 /// Files of a container, as in `sys::log`.
-const CONTAINER: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
+const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
 /// Why this process must do the update itself; `None` if a job may.
-pub(super) fn stays(request: &Request) -> Option<&'static str> {
-    let paths = &request.paths;
-    if std::env::var_os(IN_DAEMON).is_some() {
-        return Some("this is the job's process");
-    }
+pub(super) fn forbids_job(spec: &UpdateSpec, paths: &Paths) -> Option<&'static str> {
     if paths.root() != Path::new("/") {
         return Some("the root is a folder");
     }
     // systemd is the host's: paths of a container mean nothing to it.
-    if CONTAINER.iter().any(|mark| Path::new(mark).exists()) {
+    if CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists()) {
         return Some("this is a container");
     }
     if !systemd::is_running(paths.root()) {
@@ -28,7 +25,11 @@ pub(super) fn stays(request: &Request) -> Option<&'static str> {
     if is_elsewhere() {
         return Some("the first process sees other files");
     }
-    update::is_build(request).then_some("an image is being built")
+    // The request is a text.
+    if matches!(&spec.source, Source::File(file) if file.to_str().is_none()) {
+        return Some("the name of its source is not UTF-8");
+    }
+    preflight::is_build(spec, paths).then_some("an image is being built")
 }
 
 /// Whether the root folder or the mounts differ from those of the first process, or are unknown.

@@ -1,3 +1,5 @@
+//! A job on the bus.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -7,62 +9,63 @@ use zbus::{Variant, interface};
 use super::callers::Callers;
 use super::core::Core;
 use super::dbus_error::DbusError;
-use super::job_state::JobState;
 use super::manager::check_root;
+use crate::job::State;
 
-pub(super) struct Job {
+pub(super) struct JobObject {
     core: Arc<Core>,
     callers: Arc<Mutex<Callers>>,
     id: u32,
 }
 
-impl Job {
-    pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>, id: u32) -> Job {
-        Job { core, callers, id }
+impl JobObject {
+    pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>, id: u32) -> JobObject {
+        JobObject { core, callers, id }
     }
 
-    fn shown(&self) -> JobState {
+    fn state_of_job(&self) -> State {
         let job = self.core.job().filter(|j| j.id == self.id);
-        job.map_or_else(JobState::new, |j| j.shown)
+        job.map_or_else(State::new, |j| j.state)
     }
 }
 
-fn error(shown: &JobState) -> HashMap<&'static str, String> {
-    let Some(error) = shown.error.as_ref().filter(|_| shown.state.is_final()) else { return HashMap::new() };
+/// With the exit code; empty where the job has not failed.
+fn error_of(state: &State) -> HashMap<&'static str, String> {
+    let Some(error) = state.error.as_ref().filter(|_| state.status.is_final()) else { return HashMap::new() };
     HashMap::from([
-        ("code", error.code.clone()),
-        ("message", error.message.clone()),
-        ("object", error.object.clone()),
-        ("hint", error.hint.clone()),
-        ("effect", error.effect.clone()),
-        ("exit", shown.exit.to_string()),
+        ("code", error.code().as_str().to_owned()),
+        ("message", error.message()),
+        ("object", error.subject().unwrap_or_default().to_owned()),
+        ("hint", error.hint().to_owned()),
+        ("effect", error.effect().as_str().to_owned()),
+        ("exit", state.exit.to_string()),
     ])
 }
 
-fn result(shown: &JobState) -> String {
-    shown.result.as_ref().filter(|v| !v.is_null()).map(ToString::to_string).unwrap_or_default()
+fn result_of(state: &State) -> String {
+    state.result.as_ref().filter(|v| !v.is_null()).map(ToString::to_string).unwrap_or_default()
 }
 
-pub(super) fn changes(before: &JobState, now: &JobState) -> HashMap<&'static str, Variant<'static>> {
+pub(super) fn changes(before: &State, now: &State) -> HashMap<&'static str, Variant<'static>> {
     let mut changed = HashMap::new();
     let mut put = |name, differs: bool, value: Variant<'static>| {
         if differs {
             changed.insert(name, value);
         }
     };
-    put("Stage", before.stage != now.stage, now.stage.clone().into());
+    put("Stage", before.stage != now.stage, now.stage.as_str().into());
     put("Percent", before.percent != now.percent, now.percent.into());
     put("BytesDone", before.done != now.done, now.done.into());
     put("BytesTotal", before.total != now.total, now.total.into());
     put("Eta", before.eta != now.eta, now.eta.into());
-    put("State", before.state != now.state, now.state.as_str().into());
-    put("Error", error(before) != error(now), error(now).into());
-    put("Result", result(before) != result(now), result(now).into());
+    put("State", before.status != now.status, now.status.as_str().into());
+    put("Error", error_of(before) != error_of(now), error_of(now).into());
+    put("Result", result_of(before) != result_of(now), result_of(now).into());
     changed
 }
 
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
-impl Job {
+impl JobObject {
     /// The job ends between two of its steps, with a result.
     async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         check_root(&self.callers, &header, "cancel a job")?;
@@ -81,41 +84,41 @@ impl Job {
 
     #[zbus(property)]
     fn stage(&self) -> String {
-        self.shown().stage
+        self.state_of_job().stage.to_string()
     }
 
     #[zbus(property)]
     fn percent(&self) -> u32 {
-        self.shown().percent
+        self.state_of_job().percent
     }
 
     #[zbus(property)]
     fn bytes_done(&self) -> u64 {
-        self.shown().done
+        self.state_of_job().done
     }
 
     #[zbus(property)]
     fn bytes_total(&self) -> u64 {
-        self.shown().total
+        self.state_of_job().total
     }
 
     #[zbus(property)]
     fn eta(&self) -> i64 {
-        self.shown().eta
+        self.state_of_job().eta
     }
 
     #[zbus(property)]
     fn state(&self) -> String {
-        self.shown().state.as_str().to_owned()
+        self.state_of_job().status.as_str().to_owned()
     }
 
     #[zbus(property)]
     fn error(&self) -> HashMap<String, String> {
-        error(&self.shown()).into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+        error_of(&self.state_of_job()).into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     #[zbus(property)]
     fn result(&self) -> String {
-        result(&self.shown())
+        result_of(&self.state_of_job())
     }
 }

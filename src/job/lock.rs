@@ -1,4 +1,4 @@
-//! The lock of updates and verdicts: one of them at a time.
+//! The lock of whatever changes the slots or the boot state: one program at a time.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -36,29 +36,29 @@ pub struct Lock {
     file: File,
 }
 
-/// Only root: a process that can open the file, even read-only, can hold the lock.
-const MODE: u32 = 0o600;
+/// For root only: a process that can open the file, even read-only, can hold the lock.
+const FILE_MODE: u32 = 0o600;
 
 /// The file stays: removed while a second process waits for it, it would let in a third.
-fn place(paths: &Paths) -> PathBuf {
+fn lock_file(paths: &Paths) -> PathBuf {
     paths.run_files().join("update.lock")
 }
 
 impl Lock {
     pub fn take(paths: &Paths, program: &str, work: Work) -> Result<Lock> {
-        let path = place(paths);
+        let path = lock_file(paths);
         let failed = |e: io::Error| {
             Error::new(Code::Io, format!("cannot lock {}", path.display())).object(path.display()).because(e)
         };
         make_private(&paths.run_files()).map_err(failed)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(MODE);
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let mut file = options.open(&path).map_err(failed)?;
         // An earlier copal may have created it readable for all users.
-        file.set_permissions(Permissions::from_mode(MODE)).map_err(failed)?;
+        file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(failed)?;
         if !take_soon(&file).map_err(failed)? {
             let holder = Holder::read(&mut file).unwrap_or_else(Holder::unknown);
-            return Err(busy(&holder).object(path.display()));
+            return Err(holder.busy().object(path.display()));
         }
         let holder = Holder {
             pid: std::process::id(),
@@ -80,7 +80,7 @@ impl Lock {
 impl Holder {
     /// `None` when no process holds the lock.
     pub fn of(paths: &Paths) -> io::Result<Option<Holder>> {
-        let mut file = match open_record(&place(paths)) {
+        let mut file = match open_record(&lock_file(paths)) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
@@ -111,6 +111,10 @@ impl Holder {
             Work::Update if self.pid != 0 => "wait until that update has ended, or stop it",
             Work::Update | Work::BootState => "wait until it has ended",
         }
+    }
+
+    pub(super) fn busy(&self) -> Error {
+        Error::new(Code::Busy, format!("cannot begin: {}", self.doing())).with_hint(self.advice())
     }
 
     /// The holder has not written its name yet.
@@ -150,10 +154,6 @@ fn is_free(file: &File) -> io::Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(e)) => Err(e),
     }
-}
-
-fn busy(holder: &Holder) -> Error {
-    Error::new(Code::Busy, format!("cannot begin: {}", holder.doing())).with_hint(holder.advice())
 }
 
 #[cfg(test)]
@@ -213,10 +213,10 @@ mod tests {
     fn no_other_user_can_open_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
-        let mode = || fs::metadata(place(&paths)).unwrap().permissions().mode() & 0o777;
+        let mode = || fs::metadata(lock_file(&paths)).unwrap().permissions().mode() & 0o777;
         drop(Lock::take(&paths, "first", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);
-        fs::set_permissions(place(&paths), Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(lock_file(&paths), Permissions::from_mode(0o644)).unwrap();
         drop(Lock::take(&paths, "second", Work::Update).unwrap());
         assert_eq!(mode(), 0o600);
     }

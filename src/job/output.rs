@@ -9,15 +9,16 @@ use std::path::Path;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
-const PIECE: u64 = 64 << 10;
+/// Bytes that are freed at once, and that stay.
+const CHUNK_BYTES: u64 = 64 << 10;
 
 /// No verb writes a longer line; it is skipped.
-pub(super) const LONGEST: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
-pub(super) struct Output {
+pub(crate) struct Output {
     file: File,
     read: u64,
-    given_back: u64,
+    freed: u64,
     rest: Vec<u8>,
 }
 
@@ -32,14 +33,14 @@ pub(super) fn make(path: &Path) -> io::Result<File> {
 
 impl Output {
     /// From the first byte that is not freed.
-    pub(super) fn open(path: &Path) -> io::Result<Output> {
+    pub(crate) fn open(path: &Path) -> io::Result<Output> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         // Not every file system supports holes. A file without data (ENXIO) is read from its start, as the job may write its first line at this moment.
         let read = lseek(&file, 0, Whence::SeekData).ok().and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
-        Ok(Output { file, read, given_back: read, rest: Vec::new() })
+        Ok(Output { file, read, freed: read, rest: Vec::new() })
     }
 
-    pub(super) fn lines(&mut self) -> io::Result<Vec<String>> {
+    pub(crate) fn lines(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut buffer = vec![0; 16 << 10];
         loop {
@@ -52,7 +53,7 @@ impl Output {
                 if byte == b'\n' {
                     lines.push(String::from_utf8_lossy(&self.rest).into_owned());
                     self.rest = Vec::new();
-                } else if self.rest.len() < LONGEST {
+                } else if self.rest.len() < MAX_LINE_BYTES {
                     self.rest.push(byte);
                 }
             }
@@ -62,12 +63,12 @@ impl Output {
     }
 
     /// Frees what was read, except the last piece: a later service needs the last lines.
-    pub(super) fn give_back(&mut self) {
-        let keep = self.read.saturating_sub(PIECE);
-        if keep < self.given_back.saturating_add(PIECE) {
+    pub(super) fn free_read(&mut self) {
+        let keep = self.read.saturating_sub(CHUNK_BYTES);
+        if keep < self.freed.saturating_add(CHUNK_BYTES) {
             return;
         }
-        self.given_back = keep;
+        self.freed = keep;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         if let Err(e) = fallocate(&self.file, flags, 0, i64::try_from(keep).unwrap_or(0)) {
             tracing::debug!("a job's output is kept: {e}");
@@ -97,11 +98,11 @@ mod tests {
         for _ in 0..100 {
             writer.write_all(line.repeat(100).as_bytes()).unwrap();
             assert_eq!(output.lines().unwrap().len(), 100);
-            output.give_back();
+            output.free_read();
         }
         let meta = std::fs::metadata(&path).unwrap();
         assert_eq!(meta.len(), 5 + 1_000_000);
-        assert!(meta.blocks() * 512 <= 4 * PIECE, "{}", meta.blocks());
+        assert!(meta.blocks() * 512 <= 4 * CHUNK_BYTES, "{}", meta.blocks());
 
         // A later reader gets the last lines, the first of them perhaps cut.
         writer.write_all(b"last\n").unwrap();

@@ -3,25 +3,24 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::is_unwanted;
+use super::is_cancelled;
 use super::view::{self, View};
 use crate::config::paths::Paths;
-use crate::daemon::job_state::State;
-use crate::daemon::unit::Job;
 use crate::error::{Code, Error, Result};
+use crate::job::lock::Holder;
+use crate::job::{Job, JobStatus};
 use crate::progress::Progress;
 use crate::update::Installed;
-use crate::update::lock::Holder;
 
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// After a silence of this length, and then as often, systemd is asked whether the job's unit is still there.
-const CHECK: Duration = Duration::from_secs(10);
+const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a job may stay without a process, where systemd cannot be asked.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const LOST_JOB_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts to cancel the job.
-const AGAIN: Duration = Duration::from_secs(3);
+const CANCEL_INTERVAL: Duration = Duration::from_secs(3);
 /// For all attempts at a shutdown, which ends this program too.
-const LAST: Duration = Duration::from_secs(10);
+const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Attempts to cancel the job: systemd may be slow, or leave the bus for a moment.
 struct Cancel {
@@ -32,11 +31,11 @@ struct Cancel {
 
 impl Cancel {
     fn is_due(&self, now: Instant) -> bool {
-        !self.accepted && now.duration_since(self.last) >= AGAIN
+        !self.accepted && now.duration_since(self.last) >= CANCEL_INTERVAL
     }
 
     fn is_in_vain(&self, now: Instant) -> bool {
-        !self.accepted && now.duration_since(self.first) > LAST
+        !self.accepted && now.duration_since(self.first) > CANCEL_LIMIT
     }
 
     fn attempt(before: Option<&Cancel>, job: &Job) -> Cancel {
@@ -61,22 +60,22 @@ pub(super) fn follow(
 ) -> Result<()> {
     let mut view = View::new(progress);
     let (mut reported, mut cancel): (bool, Option<Cancel>) = (false, None);
-    let (mut heard, mut checked) = (Instant::now(), Instant::now());
+    let (mut last_event, mut checked) = (Instant::now(), Instant::now());
     loop {
-        if job.poll_each(|shown| view.show(shown)) {
-            heard = Instant::now();
+        if job.poll_each(|state| view.show(state)) {
+            last_event = Instant::now();
         }
-        view.show(&job.shown);
-        if !reported && let Some(done) = view::installed(&job.shown) {
+        view.show(&job.state);
+        if !reported && let Some(done) = view::installed(&job.state) {
             reported = true;
             installed(&done);
         }
-        match job.shown.state {
-            State::Running | State::Cancelling => {}
-            State::Succeeded => return Ok(()),
-            State::Failed | State::Cancelled => return Err(view::failure(&job.shown)),
+        match job.state.status {
+            JobStatus::Running | JobStatus::Cancelling => {}
+            JobStatus::Succeeded => return Ok(()),
+            JobStatus::Failed | JobStatus::Cancelled => return job.state.error.map_or(Ok(()), Err),
         }
-        if is_unwanted() && cancel.as_ref().is_none_or(|c| c.is_due(Instant::now())) {
+        if is_cancelled() && cancel.as_ref().is_none_or(|c| c.is_due(Instant::now())) {
             cancel = Some(Cancel::attempt(cancel.as_ref(), &job));
         }
         if reported && cancel.as_ref().is_some_and(|c| c.is_in_vain(Instant::now())) {
@@ -84,21 +83,21 @@ pub(super) fn follow(
             tracing::warn!("the update is installed, and its job {} reboots the device", job.record.id);
             return Ok(());
         }
-        let silent = heard.elapsed();
-        if silent > CHECK && checked.elapsed() > CHECK {
+        let silent = last_event.elapsed();
+        if silent > UNIT_CHECK_INTERVAL && checked.elapsed() > UNIT_CHECK_INTERVAL {
             checked = Instant::now();
             match job.files().settle() {
                 Ok(()) => {}
                 // The lock shows that the job works.
                 Err(_) if matches!(Holder::of(paths), Ok(Some(_))) => {}
-                Err(e) if silent > TIMEOUT => {
+                Err(e) if silent > LOST_JOB_TIMEOUT => {
                     let message = format!("cannot determine how the update of job {} ended", job.record.id);
                     return Err(Error::new(Code::JobLost, message).because(e).after_write());
                 }
                 Err(e) => tracing::debug!("job {}: {e}", job.record.id),
             }
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 

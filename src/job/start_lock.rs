@@ -8,16 +8,22 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub(super) const LOCK: &str = "job.lock";
+pub(super) const LOCK_FILE: &str = "job.lock";
 /// The process that holds it asks systemd twice, 10 s each time at most.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Of a number in the file.
-const DIGITS: usize = 10;
+const NUMBER_DIGITS: usize = 10;
 
 /// Held by the process that starts a job, until systemd has answered.
-pub(super) fn open(folder: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(folder.join(LOCK))
+pub(crate) fn open(folder: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(folder.join(LOCK_FILE))
 }
 
 /// Waits for the lock, but not for a process that was stopped while it held it.
@@ -26,7 +32,7 @@ pub(super) fn take(lock: &File, limit: Duration) -> io::Result<bool> {
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if began.elapsed() < limit => thread::sleep(LOOK),
+            Err(TryLockError::WouldBlock) if began.elapsed() < limit => thread::sleep(POLL_INTERVAL),
             Err(TryLockError::WouldBlock) => return Ok(false),
             Err(TryLockError::Error(e)) => return Err(e),
         }
@@ -35,12 +41,12 @@ pub(super) fn take(lock: &File, limit: Duration) -> io::Result<bool> {
 
 /// Only for the process that holds the lock. `last`: the number of the job in the record.
 pub(super) fn next_number(lock: &File, last: u32) -> io::Result<u32> {
-    let mut text = [0; DIGITS];
+    let mut text = [0; NUMBER_DIGITS];
     let length = lock.read_at(&mut text, 0)?;
     let used = text.get(..length).and_then(|t| std::str::from_utf8(t).ok()?.parse().ok()).unwrap_or(0);
     let next = last.max(used).checked_add(1).unwrap_or(1);
     // In one call, and of one length: no kill leaves a part of it.
-    lock.write_all_at(format!("{next:0width$}", width = DIGITS).as_bytes(), 0)?;
+    lock.write_all_at(format!("{next:0width$}", width = NUMBER_DIGITS).as_bytes(), 0)?;
     Ok(next)
 }
 

@@ -1,29 +1,31 @@
+//! A slot on the bus.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use zbus::{Variant, interface};
 
-use super::MANAGER;
+use super::OBJECT_PATH;
 use super::core::Core;
 use super::snapshot::{SlotState, index};
-use crate::slot::Slot as Which;
+use crate::slot::Slot;
 
-pub(super) struct Slot {
+pub(super) struct SlotObject {
     core: Arc<Core>,
-    which: Which,
+    slot: Slot,
 }
 
-pub(super) fn path(which: Which) -> String {
-    format!("{MANAGER}/slot/{}", which.letter())
+pub(super) fn path(slot: Slot) -> String {
+    format!("{OBJECT_PATH}/slot/{}", slot.letter())
 }
 
-impl Slot {
-    pub(super) fn new(core: Arc<Core>, which: Which) -> Slot {
-        Slot { core, which }
+impl SlotObject {
+    pub(super) fn new(core: Arc<Core>, slot: Slot) -> SlotObject {
+        SlotObject { core, slot }
     }
 
-    async fn held(&self) -> SlotState {
-        self.core.look().await.slots.get(index(self.which)).cloned().unwrap_or_default()
+    async fn content(&self) -> SlotState {
+        self.core.look().await.slots.get(index(self.slot)).cloned().unwrap_or_default()
     }
 }
 
@@ -43,34 +45,34 @@ pub(super) fn changes(before: &SlotState, now: &SlotState) -> HashMap<&'static s
 }
 
 #[interface(name = "io.balena.Copal1.Slot", introspection_docs = false)]
-impl Slot {
+impl SlotObject {
     #[zbus(property(emits_changed_signal = "const"))]
     fn name(&self) -> String {
-        self.which.letter().to_owned()
+        self.slot.letter().to_owned()
     }
 
     #[zbus(property)]
     async fn device(&self) -> String {
-        self.held().await.device
+        self.content().await.device
     }
 
     #[zbus(property)]
     async fn version(&self) -> String {
-        self.held().await.version
+        self.content().await.version
     }
 
     #[zbus(property)]
     async fn state(&self) -> String {
-        self.held().await.state
+        self.content().await.state
     }
 
     #[zbus(property)]
     async fn bootable(&self) -> bool {
-        self.held().await.bootable
+        self.content().await.bootable
     }
 
     #[zbus(property)]
     async fn counter(&self) -> u64 {
-        self.held().await.counter
+        self.content().await.counter
     }
 }

@@ -1,0 +1,137 @@
+//! The process of a job's unit: `copal job INSTANCE`.
+//!
+//! It begins with the environment of the unit. It takes the request, and executes itself once more, with the environment that the request
+//! asks for: libraries, hooks and programs read theirs at any time. The second one reads what the first has taken, and does it.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::str::FromStr as _;
+
+use nix::sys::signal::Signal;
+
+use super::environment::{CREDENTIALS_VARIABLE, is_passed_on};
+use super::files::{EndRecord, JobFiles, MAX_FILE_BYTES};
+use super::{JobRequest, Spec};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::command::become_copal;
+use crate::sys::file;
+
+/// systemd's mark that standard error is the journal: the unit's, whatever the caller has.
+const JOURNAL: &str = "JOURNAL_STREAM";
+
+/// Takes the request that waits for this instance, and becomes the process that does it. Returns only on failure.
+pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
+    let files = JobFiles::new(paths, &instance);
+    let failed = |what, e| cannot_run(&files, what, e);
+    // No other process takes it then, not even a second start of the unit.
+    fs::rename(files.request(), files.taken()).map_err(|e| failed("take its request", e))?;
+    let started = || {
+        let request = read(&files.taken()).map_err(|e| failed("read its request", e))?;
+        let out = OpenOptions::new().append(true).open(files.output());
+        let out = out.map_err(|e| failed("open its output", e))?;
+        let root = paths.root().as_os_str();
+        let args = [
+            "job".into(),
+            "--json".into(),
+            joined("--root=", root),
+            joined("--run-for=", request.program.as_ref()),
+            instance.into(),
+        ];
+        Err(failed("start its program", become_copal(&args, environment(&request, &files), out)))
+    };
+    started().inspect_err(|_| files.forget_secrets())
+}
+
+/// What the process has to do that [`become_job`] has made of the first one.
+pub(crate) fn take_spec(paths: &Paths, instance: &str) -> Result<Spec> {
+    let files = JobFiles::new(paths, &instance);
+    let failed = |e| cannot_run(&files, "take its request", e);
+    let request = read(&files.taken()).map_err(failed)?;
+    // Only one process removes it.
+    fs::remove_file(files.taken()).map_err(failed)?;
+    Ok(request.spec)
+}
+
+fn read(path: &Path) -> io::Result<JobRequest> {
+    file::read_record(path, MAX_FILE_BYTES).and_then(|text| Ok(serde_json::from_str(&text)?))
+}
+
+fn cannot_run(files: &JobFiles, what: &str, e: io::Error) -> Error {
+    Error::new(Code::Io, format!("cannot run job {}: cannot {what}", files.instance))
+        .object(files.request().display())
+        .because(e)
+        .with_hint("start jobs with `copal update` or over D-Bus, which write the request")
+}
+
+fn joined(flag: &str, value: &OsStr) -> OsString {
+    let mut word = OsString::from(flag);
+    word.push(value);
+    word
+}
+
+fn environment(request: &JobRequest, files: &JobFiles) -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<(OsString, OsString)> = match request.environment() {
+        None => std::env::vars_os().filter(|(name, _)| name.to_str().is_none_or(is_passed_on)).collect(),
+        Some(given) => given.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+    };
+    environment.extend(std::env::var_os(JOURNAL).map(|stream| (JOURNAL.into(), stream)));
+    if files.credentials().is_dir() {
+        environment.push((CREDENTIALS_VARIABLE.into(), files.credentials().into()));
+    }
+    environment
+}
+
+/// Records the end of the unit, from the environment of `ExecStopPost=` (systemd.exec(5)).
+pub(crate) fn record_end(paths: &Paths, instance: &str) -> Result<()> {
+    let files = JobFiles::new(paths, &instance);
+    files.forget_secrets();
+    let text = |name| std::env::var(name).unwrap_or_default();
+    let status = text("EXIT_STATUS");
+    let end = match text("EXIT_CODE").as_str() {
+        "exited" => EndRecord { status: status.parse().ok(), signal: None },
+        _ => {
+            let signal = Signal::from_str(&format!("SIG{status}")).ok().map(|s| s as i32);
+            EndRecord { status: None, signal }
+        }
+    };
+    files.write_end(&end).map_err(|e| {
+        Error::new(Code::Io, format!("cannot record the end of job {instance}"))
+            .object(files.end_record().display())
+            .because(e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Source, UpdateSpec};
+
+    #[test]
+    fn a_request_is_taken_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        fs::create_dir_all(paths.run_files()).unwrap();
+        let files = JobFiles::new(&paths, &1);
+        let spec = Spec::Update(UpdateSpec::new(Source::Reference("a:1".into())));
+        fs::write(files.taken(), serde_json::to_vec(&JobRequest::new(spec.clone(), "p")).unwrap()).unwrap();
+        assert_eq!(take_spec(&paths, "1").unwrap(), spec);
+        let e = take_spec(&paths, "1").unwrap_err();
+        assert!(e.message().starts_with("cannot run job 1: cannot take its request"), "{e}");
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_read_does_not_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        fs::create_dir_all(paths.run_files()).unwrap();
+        let files = JobFiles::new(&paths, &1);
+        fs::write(files.request(), r#"{"spec":"new","program":"p","environment":null}"#).unwrap();
+        let e = become_job(&paths, "1").unwrap_err();
+        assert!(e.message().starts_with("cannot run job 1: cannot read its request"), "{e}");
+        assert!(!files.request().exists() && !files.taken().exists());
+    }
+}

@@ -1,0 +1,102 @@
+//! What a job is to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::Stage;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spec {
+    Update(UpdateSpec),
+    Flash(FlashSpec),
+    /// What such a flash would write. It changes nothing.
+    Plan(FlashSpec),
+    Rollback,
+    MarkGood,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateSpec {
+    pub source: Source,
+    /// Run the hooks of the new release, the last of which selects it. Without them it is installed and not selected.
+    pub hooks: bool,
+    /// After a failed hook, run the hooks of the running system, to restore its boot files.
+    pub recover: bool,
+    /// Reboot after the update, when applications allow it.
+    pub reboot: bool,
+    /// Update also when the running system is on trial, or the bootloader has fallen back to it, or the new system would lack what the
+    /// owner named.
+    pub force: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The absolute path of an image archive.
+    File(PathBuf),
+    /// An image in a registry.
+    Reference(String),
+}
+
+/// As the flags of `copal flash`. `None`: what the board's configuration says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlashSpec {
+    pub conf: Option<PathBuf>,
+    pub image: Option<PathBuf>,
+    pub target: Option<PathBuf>,
+    pub force_raw: bool,
+    pub single_pass: bool,
+    pub image_only: bool,
+    pub power_off: bool,
+}
+
+impl Spec {
+    #[must_use]
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Spec::Update(_) => "update",
+            Spec::Flash(_) => "flash",
+            Spec::Plan(_) => "plan",
+            Spec::Rollback => "rollback",
+            Spec::MarkGood => "mark-good",
+        }
+    }
+
+    #[must_use]
+    pub(crate) fn reboots(&self) -> bool {
+        matches!(self, Spec::Update(update) if update.reboot)
+    }
+
+    /// First and last percent of a stage. The rest of an update is for the hooks, which report no progress.
+    #[must_use]
+    pub(super) fn span(&self, stage: Stage) -> (u32, u32) {
+        match (self, stage) {
+            (Spec::Update(_), Stage::Load | Stage::Pull) => (0, 60),
+            (Spec::Update(_), Stage::Unpack) => (60, 80),
+            (Spec::Flash(_), Stage::Check) => (0, 20),
+            (Spec::Flash(_), Stage::Write) => (20, 60),
+            (Spec::Flash(_), Stage::Verify) => (60, 95),
+            _ => (0, 0),
+        }
+    }
+}
+
+impl UpdateSpec {
+    /// With hooks and recovery, without a reboot, and not forced.
+    #[must_use]
+    pub fn new(source: Source) -> UpdateSpec {
+        UpdateSpec { source, hooks: true, recover: true, reboot: false, force: false }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::Reference(name) => f.write_str(name),
+        }
+    }
+}

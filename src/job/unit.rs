@@ -1,0 +1,90 @@
+//! A job as a unit of systemd.
+
+use std::fs::TryLockError;
+use std::io;
+
+use nix::sys::signal::Signal;
+
+use super::files::{EndRecord, JobFiles};
+use super::{JobRequest, start_lock};
+use crate::error::{Code, Error, Result};
+use crate::sys::systemd::{Bus, SystemdError};
+
+pub(crate) enum NotStarted {
+    Refused(Error),
+    /// systemd cannot be reached, or does not know the unit. No job was started.
+    Unavailable(SystemdError),
+}
+
+impl From<NotStarted> for Error {
+    fn from(why: NotStarted) -> Error {
+        match why {
+            NotStarted::Refused(e) => e,
+            NotStarted::Unavailable(e) => {
+                Error::new(Code::BusUnreachable, "cannot start a job: systemd does not start its unit")
+                    .object("copal-job@.service")
+                    .because(e)
+            }
+        }
+    }
+}
+
+impl JobFiles {
+    pub(crate) fn start(&self, request: &JobRequest) -> Result<(), NotStarted> {
+        self.prepare(request)?;
+        self.start_unit()
+    }
+
+    pub(super) fn prepare(&self, request: &JobRequest) -> Result<(), NotStarted> {
+        self.remove();
+        self.write(request).inspect_err(|_| self.remove()).map_err(|e| {
+            let text = format!("cannot write the request of {}", self.unit());
+            NotStarted::Refused(Error::new(Code::Io, text).object(self.folder.display()).because(e))
+        })
+    }
+
+    pub(super) fn start_unit(&self) -> Result<(), NotStarted> {
+        match Bus::system().start_unit(&self.unit()) {
+            Ok(()) => Ok(()),
+            // The job runs, and only the answer is lost: systemd was slow, or left the bus.
+            Err(_) if !self.withdraw() => Ok(()),
+            Err(e) => {
+                self.remove();
+                Err(NotStarted::Unavailable(e))
+            }
+        }
+    }
+
+    /// The job ends between two of its steps, or does not begin.
+    pub(crate) fn cancel(&self) -> Result<()> {
+        let cancelled = if self.withdraw() {
+            self.write_end(&EndRecord { status: None, signal: Some(Signal::SIGTERM as i32) })
+        } else {
+            Bus::system().terminate(&self.unit()).map_err(io::Error::other)
+        };
+        cancelled.map_err(|e| {
+            let text = "cannot cancel the job: systemd does not end its process";
+            Error::new(Code::BusUnreachable, text).object(self.unit()).because(e)
+        })
+    }
+
+    /// Ends a job whose unit is gone without a trace, because systemd was not able to start it, or to run what follows its end.
+    pub(crate) fn settle(&self) -> Result<(), SystemdError> {
+        let unreachable = |e: io::Error| SystemdError::Unreachable(e.to_string());
+        // While another process starts a job, the unit may be inactive because it is not started yet.
+        let lock = start_lock::open(&self.folder).map_err(unreachable)?;
+        match lock.try_lock() {
+            Ok(()) => self.settle_locked(),
+            Err(TryLockError::WouldBlock) => Ok(()),
+            Err(TryLockError::Error(e)) => Err(unreachable(e)),
+        }
+    }
+
+    pub(super) fn settle_locked(&self) -> Result<(), SystemdError> {
+        if self.end().is_none() && Bus::system().is_inactive(&self.unit())? {
+            self.forget_secrets();
+            self.write_end(&EndRecord::default()).map_err(|e| SystemdError::Unreachable(e.to_string()))?;
+        }
+        Ok(())
+    }
+}
