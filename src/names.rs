@@ -103,7 +103,7 @@ fn hook(call: &Invocation) -> Result<()> {
 }
 
 fn rollback(call: &Invocation) -> Result<()> {
-    cli::rollback::legacy(call.name, &call.args)
+    cli::rollback_program(call.name, &call.args)
 }
 
 fn state_probe(call: &Invocation) -> Result<()> {

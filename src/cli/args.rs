@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Command, CommandFactory, Parser, Subcommand};
 
+use super::EXIT_CODES;
 use super::bootloader::BootloaderVerb;
 use super::daemon::DaemonArgs;
 use super::digest::DigestArgs;
@@ -30,17 +31,6 @@ Environment:
   NO_COLOR   when set: lines instead of a progress bar";
 
 /// The exit codes of verbs that have none of their own.
-pub(super) const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  failed, or the comparison found a difference; or the job was done,
-     and only what came after it failed
-  2  wrong arguments
-  3  refused: nothing was written
-  4  failed after writing had begun: the target holds no partition table,
-     or the message says that one may be left
-  5  busy: another program holds the target; nothing was written";
-
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
 #[command(name = "copal", version, after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
@@ -251,7 +241,7 @@ mod tests {
         let mut seen = 0;
         each(&command(), "", &mut seen);
         assert!(seen > 15, "{seen}");
-        let e = super::super::rollback::legacy("rollback-tests", &args("--foo")).unwrap_err();
+        let e = super::super::rollback_program("rollback-tests", &args("--foo")).unwrap_err();
         assert_eq!((e.code(), e.hint()), (Code::Usage, "run `copal help rollback`"));
     }
 

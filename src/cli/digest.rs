@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::Ui;
-use super::args::EXIT_CODES;
+use super::{EXIT_CODES, Ui};
 use crate::error::Result;
 use crate::image::digest_file;
 

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::Ui;
-use super::args::EXIT_CODES;
 use super::receipt_file::ReceiptFile;
+use super::{EXIT_CODES, Ui};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::flash::job::{Request, hold_signals, nothing_written, prepare};

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::Parser;
+
 use crate::error::{Code, Error, Result};
 use crate::sys::log;
 
@@ -16,7 +18,7 @@ mod hooks;
 mod job;
 mod reboot;
 mod receipt_file;
-pub(crate) mod rollback;
+mod rollback;
 mod status;
 mod ui;
 mod update;
@@ -27,6 +29,18 @@ pub use args::{command, is_listed, verbs};
 pub(crate) use job::job_requested_by;
 use ui::Ui;
 pub(crate) use ui::answer;
+
+/// Of a verb that writes a disk or an image.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed, or the comparison found a difference; or the job was done,
+     and only what came after it failed
+  2  wrong arguments
+  3  refused: nothing was written
+  4  failed after writing had begun: the target holds no partition table,
+     or the message says that one may be left
+  5  busy: another program holds the target; nothing was written";
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.
 pub fn run(args: &[OsString], legacy: &[&str]) -> ExitCode {
@@ -74,5 +88,23 @@ fn raise_log_level(verbose: u8) {
         0 => {}
         1 => log::at_least(tracing::Level::INFO),
         _ => log::at_least(tracing::Level::DEBUG),
+    }
+}
+
+/// Runs `rollback-NAME` as `copal rollback NAME`.
+pub(crate) fn rollback_program(name: &'static str, arguments: &[OsString]) -> Result<()> {
+    #[derive(Debug, Parser)]
+    #[command(disable_help_subcommand = true)]
+    struct Alone {
+        #[command(subcommand)]
+        verb: rollback::RollbackVerb,
+    }
+    let verb = name.strip_prefix("rollback-").unwrap_or(name);
+    let argv = ["copal rollback", verb].map(OsString::from).into_iter();
+    let parsed = Alone::try_parse_from(argv.chain(arguments.iter().cloned()));
+    match parsed {
+        Ok(alone) => rollback::run_program(&alone.verb),
+        Err(e) if !e.use_stderr() => answer(e.render().to_string().as_bytes()),
+        Err(e) => Err(args::usage(&e, &["rollback".into()])),
     }
 }

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Ui, answer, args};
+use super::{Ui, answer};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
@@ -156,26 +156,11 @@ pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
     done.verdict
 }
 
-/// Runs `rollback-NAME` as `copal rollback NAME`.
-pub(crate) fn legacy(name: &'static str, arguments: &[OsString]) -> Result<()> {
-    #[derive(Debug, Parser)]
-    #[command(disable_help_subcommand = true)]
-    struct Alone {
-        #[command(subcommand)]
-        verb: RollbackVerb,
-    }
-    let verb = name.strip_prefix("rollback-").unwrap_or(name);
-    let argv = ["copal rollback", verb].map(OsString::from).into_iter();
-    let parsed = Alone::try_parse_from(argv.chain(arguments.iter().cloned()));
-    match parsed {
-        Ok(alone) => {
-            let done = run(&alone.verb)?;
-            answer(done.text.as_bytes())?;
-            done.verdict
-        }
-        Err(e) if !e.use_stderr() => answer(e.render().to_string().as_bytes()),
-        Err(e) => Err(args::usage(&e, &["rollback".into()])),
-    }
+/// As the program of that name: the answer alone on stdout.
+pub(super) fn run_program(verb: &RollbackVerb) -> Result<()> {
+    let done = run(verb)?;
+    answer(done.text.as_bytes())?;
+    done.verdict
 }
 
 fn run(verb: &RollbackVerb) -> Result<Done> {

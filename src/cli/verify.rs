@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::Ui;
-use super::args::EXIT_CODES;
+use super::{EXIT_CODES, Ui};
 use crate::error::Result;
 use crate::flash::job::verify;
 

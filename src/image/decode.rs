@@ -1,4 +1,4 @@
-use std::io::{self, BufRead, Read};
+use std::io::{BufRead, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use lzma_rust2::XzReader;
 use super::Format;
 use super::bzip2::Bzip2;
 use super::stored::{Stored, Watch};
+use super::unpack::{Fault, Unpack};
 use super::zstd::Zstd;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Piece, Source};
@@ -15,36 +16,6 @@ use crate::image::chunks::{Piece, Source};
 /// Largest window (dictionary) of a decoder: 64 MiB, as `xz -9` and `zstd --long=26` use it. More does not fit into a
 /// device with 256 MiB of memory.
 pub(super) const MAX_WINDOW: u64 = 64 << 20;
-
-pub(super) enum Fault {
-    Damaged(String),
-    Window,
-    Unsupported(String),
-}
-
-impl Fault {
-    pub(super) fn damaged(why: impl std::fmt::Display) -> Self {
-        Fault::Damaged(why.to_string())
-    }
-}
-
-impl From<io::Error> for Fault {
-    fn from(e: io::Error) -> Self {
-        match e.kind() {
-            // lzma-rust2 reports a dictionary above its limit like this.
-            io::ErrorKind::OutOfMemory => Fault::Window,
-            io::ErrorKind::Unsupported => Fault::Unsupported(e.to_string()),
-            io::ErrorKind::UnexpectedEof => Fault::Damaged("the file ends too early".into()),
-            _ => Fault::Damaged(e.to_string()),
-        }
-    }
-}
-
-pub(super) trait Unpack: Send {
-    /// Puts at least one byte into `buf`, which is not empty. Returns 0 when the whole file was read and every check passed.
-    /// Not called again after that or after a fault.
-    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault>;
-}
 
 pub(super) struct Decoded {
     unpack: Box<dyn Unpack>,

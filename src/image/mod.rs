@@ -14,6 +14,7 @@ mod pass;
 mod raw;
 mod sparse;
 mod stored;
+mod unpack;
 mod zstd;
 
 use std::fs::File;

@@ -4,8 +4,8 @@ use std::io::{BufRead, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::decode::{Fault, Unpack};
 use super::stored::Stored;
+use super::unpack::{Fault, Unpack};
 
 /// Little-endian (RFC 8878, 3.1.1).
 const MAGIC: u32 = 0xfd2f_b528;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::lines;
-use super::meter::{Due, Moment, Sink, Snapshot};
+use super::sink::{Due, Moment, Sink, Snapshot};
 use crate::sys::log;
 
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
 //! Progress in the owner's dashboard.
 
 use super::Stage;
-use super::meter::{Due, Moment, Sink, Snapshot};
+use super::sink::{Due, Moment, Sink, Snapshot};
 pub use crate::progress::dashboard::Dashboard as Cloud;
 use crate::progress::dashboard::INTERVAL;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::meter::{Due, Moment, Sink, Snapshot};
+use super::sink::{Due, Moment, Sink, Snapshot};
 
 #[derive(Default)]
 pub struct Fan {

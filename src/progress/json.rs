@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::meter::{Due, Moment, Sink, Snapshot};
+use super::sink::{Due, Moment, Sink, Snapshot};
 use crate::job::{Edge, Event, StageProgress};
 
 const INTERVAL: Duration = Duration::from_millis(250);

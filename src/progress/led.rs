@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 
 use super::Stage;
-use super::meter::{Due, Sink, Snapshot};
+use super::sink::{Due, Sink, Snapshot};
 use crate::config::flasher_conf::RawConf;
 use crate::config::paths::Paths;
 

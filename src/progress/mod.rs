@@ -12,12 +12,14 @@ pub mod json;
 pub mod led;
 pub mod lines;
 pub mod meter;
+pub mod sink;
 pub mod status;
 
 pub use crate::job::Stage;
 
 use fan::Fan;
-use meter::{Meter, Sink, Snapshot};
+use meter::Meter;
+use sink::{Sink, Snapshot};
 
 /// Called from several threads.
 pub trait Progress: Sync {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lines;
-use super::meter::{Due, Sink, Snapshot};
+use super::sink::{Due, Sink, Snapshot};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 

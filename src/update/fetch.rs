@@ -1,20 +1,21 @@
 //! The image, from an archive or a registry, into the engine's store.
 
-use super::installer::ByEngine;
+use super::preflight::Ready;
 use super::scratch::Scratch;
+use crate::config::paths::Paths;
 use crate::engine::{self, Image};
 use crate::error::Result;
 use crate::job::{Source, Stage};
 use crate::progress::Progress;
 
-pub(super) fn fetch(update: &ByEngine<'_>) -> Result<Image> {
-    let engine = &update.ready.engine;
-    let mut bridge = Bridge { progress: update.progress, stage: None, done: 0 };
-    let image = match &update.spec.source {
+pub(super) fn fetch(paths: &Paths, ready: &Ready, source: &Source, progress: &dyn Progress) -> Result<Image> {
+    let engine = &ready.engine;
+    let mut bridge = Bridge { progress, stage: None, done: 0 };
+    let image = match source {
         Source::File(file) => {
-            let scratch = Scratch::mount(update.paths, &update.ready.sysroot);
+            let scratch = Scratch::mount(paths, &ready.sysroot);
             let image = engine.load(file, &mut |p| bridge.show(p));
-            scratch.end(update.paths, file);
+            scratch.end(paths, file);
             image
         }
         Source::Reference(name) => engine.pull(name, &mut |p| bridge.show(p)),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::fetch;
 use super::history_record::HistoryRecord;
 use super::new_root::NewRoot;
+pub use super::new_root::When;
 use super::{before, go_on};
 use crate::config::paths::Paths;
 use crate::device_tree::settle;
@@ -17,12 +18,6 @@ use crate::state::files::DeviceTreeRecord;
 use crate::sys::command::{self, End};
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    Before,
-    After,
-}
 
 /// Operations on the slot. Only the hooks select it.
 pub trait Installer {
@@ -75,7 +70,7 @@ impl Installer for ByEngine<'_> {
         self.empty();
         sysroot.flush()?;
         go_on()?;
-        let image = fetch::fetch(self);
+        let image = fetch::fetch(self.paths, self.ready, &self.spec.source, self.progress);
         // Unless the signal came too late.
         go_on()?;
         let image = image?;

@@ -1,7 +1,6 @@
 //! The new release's root file system, mounted beside the running one.
 
 use super::history_record::HistoryRecord;
-use super::installer::When;
 use crate::engine::HOST_VARIABLE;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
@@ -9,6 +8,12 @@ use crate::update::mounted_root::MountedRoot;
 use crate::update::sysroot::Sysroot;
 
 const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    Before,
+    After,
+}
 
 impl When {
     const fn word(self) -> &'static str {

@@ -135,55 +135,69 @@ fn walk(module: &[String], tokens: &[String], mut see: impl FnMut(&[String], usi
     }
 }
 
-/// The top-level modules that `tokens`, in `module`, name by `crate::`, `copal::` or `super::`.
-fn uses(module: &[String], tokens: &[String]) -> BTreeSet<String> {
+/// The paths that `tokens` name from the crate on: through `crate::`, `copal::` or `super::`. `true`: a test names it.
+fn paths(module: &[String], tokens: &[String]) -> BTreeSet<(bool, Vec<String>)> {
     let mut found = BTreeSet::new();
     let is = |at: usize, what: &str| tokens.get(at).is_some_and(|t| t == what);
     walk(module, tokens, |here, i, token| {
-        let follows = |j: usize| is(j + 1, "::");
-        let begins = i == 0 || tokens[i - 1] != "::";
-        let (base, mut next) = match token {
-            "crate" if follows(i) => (Vec::new(), i + 2),
+        let follows = is(i + 1, "::");
+        let before = i.checked_sub(1).map_or("", |at| tokens[at].as_str());
+        let mut base = here.to_vec();
+        let mut next = i + 2;
+        match token {
+            // `pub(in crate::…)` uses nothing.
+            "crate" if follows && before != "in" => base.clear(),
             // Only `main.rs` and macros reach the library by its name.
-            "copal" if follows(i) && begins => (Vec::new(), i + 2),
-            "super" if follows(i) && begins => {
-                let mut base = here.to_vec();
+            "copal" if follows && before != "::" => base.clear(),
+            "super" if follows && before != "::" => {
                 base.pop();
-                let mut next = i + 2;
                 while is(next, "super") {
                     base.pop();
                     next += 2;
                 }
-                (base, next)
             }
             _ => return,
-        };
-        if let Some(top) = base.first() {
-            found.insert(top.clone());
-            return;
         }
-        if !is(next, "{") {
-            found.extend(tokens.get(next).cloned());
-            return;
-        }
-        // The first names of a group, not those of groups in it.
-        let mut depth = 0;
-        while let Some(token) = tokens.get(next) {
-            match token.as_str() {
-                "{" => depth += 1,
-                "}" => depth -= 1,
-                _ if depth == 1 && matches!(tokens[next - 1].as_str(), "{" | ",") => {
-                    found.insert(token.clone());
-                }
-                _ => {}
-            }
-            next += 1;
-            if depth == 0 {
-                break;
-            }
-        }
+        let mut all = Vec::new();
+        expand(tokens, next, base, &mut all);
+        let in_test = here.iter().any(|m| m == "tests");
+        found.extend(all.into_iter().map(|path| (in_test, path)));
     });
     found
+}
+
+/// The paths that begin with `path` and go on at `at`, where a group may be; returns where they end.
+fn expand(tokens: &[String], mut at: usize, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
+    loop {
+        match tokens.get(at).map(String::as_str) {
+            Some("{") => {
+                at += 1;
+                while let Some(token) = tokens.get(at) {
+                    match token.as_str() {
+                        "}" => return at + 1,
+                        "," => at += 1,
+                        // A new name.
+                        "as" => at += 2,
+                        _ => at = expand(tokens, at, path.clone(), found),
+                    }
+                }
+                return at;
+            }
+            Some(word) => path.push(word.to_owned()),
+            None => return at,
+        }
+        at += 1;
+        if tokens.get(at).is_none_or(|t| t != "::") {
+            found.push(path);
+            return at;
+        }
+        at += 1;
+    }
+}
+
+/// The top-level modules that `tokens` use.
+fn uses(module: &[String], tokens: &[String]) -> BTreeSet<String> {
+    paths(module, tokens).into_iter().filter_map(|(_, path)| path.into_iter().next()).collect()
 }
 
 /// What is wrong with `from` using `to`, if anything.
@@ -229,6 +243,49 @@ fn nothing_uses_what_is_above_it() {
     for (from, to) in [("main", "names"), ("names", "cli"), ("cli", "install"), ("install", "sys")] {
         assert!(edges.iter().any(|(f, t, _)| f == from && t == to), "{from} -> {to} not seen");
     }
+}
+
+/// What each module uses, without its tests. A module may name what is below it; below, nothing may name it back.
+fn module_edges(sources: &[Source]) -> BTreeSet<(&[String], &[String])> {
+    let known: BTreeSet<&[String]> = sources.iter().map(|s| s.module.as_slice()).collect();
+    let mut edges = BTreeSet::new();
+    for s in sources {
+        for (_, path) in paths(&s.module, &s.tokens).into_iter().filter(|(in_test, _)| !in_test) {
+            // The longest beginning of the path that is a module.
+            let to = (1..=path.len()).rev().find_map(|n| known.get(&path[..n]));
+            edges.extend(to.filter(|to| **to != s.module).map(|to| (s.module.as_slice(), *to)));
+        }
+    }
+    edges
+}
+
+/// Edges of circles, and of ways between two circles.
+fn circles<'a>(mut edges: BTreeSet<(&'a [String], &'a [String])>) -> BTreeSet<(&'a [String], &'a [String])> {
+    loop {
+        let before = edges.len();
+        let (from, to): (BTreeSet<_>, BTreeSet<_>) = edges.iter().copied().unzip();
+        edges.retain(|(f, t)| to.contains(f) && from.contains(t));
+        if edges.len() == before {
+            return edges;
+        }
+    }
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let sources = sources();
+    let edges = module_edges(&sources);
+    assert!(edges.len() > 500, "the scan sees {} uses", edges.len());
+    let show = |(from, to): (&[String], &[String])| format!("{} uses {}", from.join("::"), to.join("::"));
+    let is_daemon = |(from, _): &(&[String], &[String])| from.first().is_some_and(|m| m == "daemon");
+    let found: Vec<String> = circles(edges).into_iter().filter(|edge| !is_daemon(edge)).map(show).collect();
+    assert!(found.is_empty(), "{found:#?}");
+
+    let modules = ["a", "b", "c", "d"].map(|m| vec![m.to_owned()]);
+    let [a, b, c, d] = modules.each_ref().map(Vec::as_slice);
+    let circle = [(a, b), (b, c), (c, a)];
+    assert_eq!(circles(circle.into_iter().chain([(c, d)]).collect()), BTreeSet::from(circle));
+    assert!(circles(BTreeSet::from([(a, b), (b, c), (a, c)])).is_empty());
 }
 
 #[test]

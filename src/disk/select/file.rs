@@ -1,9 +1,10 @@
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::named::{inode, missing, resolved};
 use super::{Target, TargetKind, checks};
 use crate::disk::{Dev, Facts};
 use crate::error::{Code, Error, Result};
@@ -95,4 +96,22 @@ pub(super) fn is_same(file: &Path, other: &Path, known: Option<(Dev, u64)>) -> b
         Some(known) if (major_minor(dev), ino) == known => true,
         _ => inode(other) == Some((dev, ino)),
     }
+}
+
+pub(super) fn missing(path: &Path, why: &str) -> Error {
+    let name = path.display();
+    Error::new(Code::TargetMissing, format!("cannot use {name} as target: {why}")).object(name)
+}
+
+/// Follows all links of the path's folder, which must exist.
+fn resolved(path: &Path, absolute: &Path, facts: &Facts) -> Result<PathBuf> {
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => missing(path, "its folder does not exist"),
+        _ => missing(path, "it cannot be reached").because(e),
+    };
+    crate::disk::resolve(facts.paths(), absolute).map_err(failed)
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

@@ -1,8 +1,6 @@
 //! A target that the owner names: a disk or a plain file. Every doubt refuses it.
 
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{Candidate, Target, block, checks, file, warn_of_hidden_root};
 use crate::disk::select::ImageSize;
@@ -11,7 +9,8 @@ use crate::error::{Code, Error, Result};
 
 pub fn named(path: &Path, facts: &Facts, image: Option<&Path>, size: Option<ImageSize>) -> Result<Target> {
     warn_of_hidden_root(facts);
-    let absolute = std::path::absolute(path).map_err(|e| missing(path, "cannot be resolved").because(e))?;
+    let absolute =
+        std::path::absolute(path).map_err(|e| file::missing(path, "cannot be resolved").because(e))?;
     match facts.device_at(&absolute) {
         Some(device) => disk(path, &absolute, device, facts, image, size),
         None => file::check(path, &absolute, facts, image),
@@ -44,22 +43,4 @@ fn lies_on_image(device: &Device, facts: &Facts, image: Option<&Path>) -> bool {
     let loops = below.iter().filter_map(|d| facts.device(*d)).filter_map(|d| d.backing.as_ref());
     let mut files = loops.map(|b| (b.file, facts.paths().at(&b.path)));
     image.is_some_and(|image| files.any(|(file, path)| file::is_same(image, &path, file)))
-}
-
-pub(super) fn missing(path: &Path, why: &str) -> Error {
-    let name = path.display();
-    Error::new(Code::TargetMissing, format!("cannot use {name} as target: {why}")).object(name)
-}
-
-/// Follows all links of the path's folder, which must exist.
-pub(super) fn resolved(path: &Path, absolute: &Path, facts: &Facts) -> Result<PathBuf> {
-    let failed = |e: io::Error| match e.kind() {
-        io::ErrorKind::NotFound => missing(path, "its folder does not exist"),
-        _ => missing(path, "it cannot be reached").because(e),
-    };
-    crate::disk::resolve(facts.paths(), absolute).map_err(failed)
-}
-
-pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }

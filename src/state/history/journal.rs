@@ -4,15 +4,12 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use super::record::harmless;
+use super::record::{JOURNAL_LINE_LIMIT, harmless};
 use crate::config::paths::Paths;
 use crate::sys::command::{Command, End, Said, Stream};
 
 /// Lines in the record of a rollback.
 pub const LINES: usize = 200;
-
-/// Bytes of a line; the rest is cut.
-pub(super) const LONGEST: usize = 400;
 
 /// `journalctl` is killed then.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +25,7 @@ pub fn journal_of_this_boot(paths: &Paths, lines: usize) -> Vec<String> {
     };
     match ask(&program, lines) {
         Ok(said) => said,
-        Err(why) => vec![harmless(&format!("-- the journal cannot be read: {why} --"), LONGEST)],
+        Err(why) => vec![harmless(&format!("-- the journal cannot be read: {why} --"), JOURNAL_LINE_LIMIT)],
     }
 }
 
@@ -41,7 +38,7 @@ fn ask(program: &Path, lines: usize) -> Result<Vec<String>, String> {
     let (mut kept, mut complaint) = (VecDeque::new(), String::new());
     let end = command.run(|said| match said {
         Said::Line(Stream::Out, line) => {
-            kept.push_back(harmless(line, LONGEST));
+            kept.push_back(harmless(line, JOURNAL_LINE_LIMIT));
             if kept.len() > lines {
                 kept.pop_front();
             }

@@ -18,9 +18,9 @@ use crate::sys::log::events;
 
 pub use crate::device_tree::Carried;
 pub use journal::{LINES, journal_of_this_boot};
-pub use record::{Check, CheckResult, Event, Failure, Hook, Record, Side, VERSION, Why};
+pub use record::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, VERSION, Why};
 pub(super) use store::NAME;
-pub use store::{FILE_LIMIT, LINE_LIMIT, RECORDS};
+pub use store::{FILE_LIMIT, RECORDS};
 
 /// A state partition that takes longer hangs, or is worn out.
 const TIMEOUT: Duration = Duration::from_secs(5);

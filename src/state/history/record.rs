@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::store::LINE_LIMIT;
 use crate::device_tree::Carried;
 use crate::error::Error;
 use crate::slot::Slot;
@@ -13,6 +12,12 @@ use crate::sys::log::printable;
 /// Schema version. A reader accepts every version and ignores unknown keys: the new release writes the record of a trial, and the old
 /// one reads it.
 pub const VERSION: u32 = 1;
+
+/// Bytes of a record.
+pub const LINE_LIMIT: usize = 48 << 10;
+
+/// Bytes of a journal line; the rest is cut.
+pub(super) const JOURNAL_LINE_LIMIT: usize = 400;
 
 /// Limit of checks, of hooks and of carried files in a record; checks and hooks that passed are left out first.
 const MANY: usize = 40;
@@ -263,7 +268,7 @@ fn leave_out<T>(all: &mut Vec<T>, is_well: impl Fn(&T) -> bool) {
 fn newest(lines: &[String], mut space: usize) -> Vec<String> {
     let mut kept: Vec<String> = Vec::new();
     for line in lines.iter().rev() {
-        let line = harmless(line, super::journal::LONGEST);
+        let line = harmless(line, JOURNAL_LINE_LIMIT);
         let Ok(json) = serde_json::to_string(&line) else { break };
         let Some(left) = space.checked_sub(json.len() + 1) else { break };
         space = left;

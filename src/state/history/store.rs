@@ -15,7 +15,6 @@ pub(in crate::state) const NAME: &str = "history.jsonl";
 
 pub const RECORDS: usize = 64;
 pub const FILE_LIMIT: usize = 256 << 10;
-pub const LINE_LIMIT: usize = 48 << 10;
 
 /// Limit when an update starts. The rest is for what that update may add: two records of full size and some small ones.
 const KEPT_BYTES: usize = FILE_LIMIT - 128 * 1024;

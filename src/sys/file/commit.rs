@@ -17,8 +17,9 @@ use super::content::{Content, STEP, fill};
 use super::folder::Folder;
 use super::listing::Listing;
 use super::replace::{Outcome, drop_side_file, replace_only, side_files};
+use super::shared_clusters::separate_side;
 use super::side::digest_of_name;
-use super::sweep::{separate_side, sweep};
+use super::sweep::sweep;
 
 /// No file that is read as a whole is larger, in bytes.
 const LARGEST: u64 = 1 << 20;

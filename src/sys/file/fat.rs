@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::content::STEP;
 use super::flush::sync_file_system;
 use super::folder::{Folder, fill_direct};
-use super::sweep::is_temporary;
+use super::temporary::is_temporary;
 use crate::sys::buffer::Buffer;
 
 /// How long the map of one partition may take. A boot partition on an SD card takes less than a second.

@@ -13,11 +13,9 @@ use nix::fcntl::{AtFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
 use nix::sys::stat::{Mode, SFlag};
 use nix::unistd::UnlinkatFlags;
 
+use super::SECTOR;
 use super::content::{Content, STEP, fill};
-use super::fat::{Obstacle, Owners};
 use super::flush::Drive;
-use super::in_place::SECTOR;
-use super::sweep;
 use crate::sys::buffer::Buffer;
 use crate::sys::crash_point::crash_point;
 
@@ -380,30 +378,6 @@ impl Folder {
     pub(crate) fn flush(&self) -> io::Result<()> {
         crash_point!(self.path, "flush");
         self.drive.flush()
-    }
-
-    /// Another file of the folder that starts at the same cluster, as half a rename leaves it on FAT.
-    pub(super) fn twin(&self, name: &OsStr) -> io::Result<Option<OsString>> {
-        #[cfg(feature = "crash-points")]
-        if let Err(e) = crate::sys::crash_point::reach(&self.path.join(name), "crash-point twin") {
-            return e.downcast().map(|crate::sys::crash_point::Answer(twin)| Some(twin));
-        }
-        if !self.fat {
-            return Ok(None);
-        }
-        sweep::twin(self, name, &self.open_file(name)?)
-    }
-
-    /// Why a temporary file must stay: freeing its clusters may free those of another file. Only FAT can have such a one.
-    ///
-    /// Needs `CAP_SYS_RAWIO`; after an error nothing may be unlinked.
-    pub(crate) fn obstacle(&self, name: &OsStr, owners: &mut Owners) -> io::Result<Option<Obstacle>> {
-        #[cfg(feature = "crash-points")]
-        if let Err(e) = crate::sys::crash_point::reach(&self.path.join(name), "crash-point owners") {
-            let shared = |answer: crate::sys::crash_point::Answer| vec![answer.0.to_string_lossy().into()];
-            return e.downcast().map(|answer| Some(Obstacle::Shared(shared(answer))));
-        }
-        if self.fat { sweep::obstacle(self, name, owners) } else { Ok(None) }
     }
 
     /// Closes a file: frees the clusters of one that has no name any more.

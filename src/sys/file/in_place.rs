@@ -6,14 +6,10 @@
 use std::ffi::OsStr;
 use std::io;
 
-use super::at;
 use super::content::Content;
 use super::folder::Folder;
 use super::replace::{Outcome, remove_side_files};
-
-/// The unit in which a drive writes, in bytes: 512 also on drives with larger physical sectors, which change a part of one by
-/// reading and writing all of it.
-pub(crate) const SECTOR: usize = 512;
+use super::{SECTOR, at};
 
 #[must_use]
 pub fn differing(old: &[u8], new: &[u8]) -> Vec<usize> {

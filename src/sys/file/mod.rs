@@ -14,10 +14,11 @@ mod listing;
 mod overwrite;
 mod place;
 mod replace;
+mod shared_clusters;
 mod side;
 mod sweep;
+mod temporary;
 
-pub use crate::sys::file::sweep::{SweepResult, is_temporary, sweep};
 pub(crate) use append::reserve;
 pub use append::{append, tail};
 pub(crate) use commit::current_content;
@@ -27,7 +28,6 @@ pub(crate) use fat::Owners;
 pub use fat::{ClusterMap, Obstacle};
 pub(crate) use flush::{flush_node, sync_file_system};
 pub use folder::{FileKind, Folder, FolderEntry, Space};
-pub(crate) use in_place::SECTOR;
 pub use in_place::{change_in_place, differing};
 pub use listing::Listing;
 pub use overwrite::overwrite;
@@ -35,6 +35,8 @@ pub(crate) use place::Place;
 pub(crate) use replace::rehearse;
 pub use replace::{Outcome, make_folder, remove, remove_folder, remove_irregular, replace, replace_listed};
 pub(crate) use side::{is_side_file, owners};
+pub use sweep::{SweepResult, sweep};
+pub use temporary::is_temporary;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _};
@@ -42,6 +44,10 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+
+/// The unit in which a drive writes, in bytes: 512 also on drives with larger physical sectors, which change a part of one by
+/// reading and writing all of it.
+pub(crate) const SECTOR: usize = 512;
 
 /// For reading; never waits for a pipe, as a plain open would.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {

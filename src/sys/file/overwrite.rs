@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 
+use super::SECTOR;
 use super::at;
 use super::content::{Content, STEP};
 use super::folder::{Folder, fill_direct};
-use super::in_place::SECTOR;
 use super::replace::{Outcome, remove_side_files};
 use crate::sys::buffer::Buffer;
 

@@ -1,17 +1,16 @@
 //! The write sequences.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::at;
 use super::content::Content;
 use super::folder::{FileKind, Folder};
 use super::listing::Listing;
+use super::shared_clusters::separate_side;
 use super::side::owners;
-use super::sweep::{is_temporary, separate_side, temporary_name};
+use super::temporary::{create_unique, fill, is_temporary, replace_temporary_listed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -72,40 +71,6 @@ pub(super) fn replace_only(
     Ok(Outcome::Written)
 }
 
-/// Writes a temporary file and renames it over `name`, whose old file the caller holds. All of it is on the medium afterwards.
-/// The new file is still open.
-pub(super) fn replace_temporary(
-    folder: &Folder,
-    name: &OsStr,
-    content: &Content<'_>,
-    mode: u32,
-) -> io::Result<File> {
-    replace_temporary_listed(folder, &Listing::of(folder)?, name, content, mode)
-}
-
-fn replace_temporary_listed(
-    folder: &Folder,
-    listing: &Listing,
-    name: &OsStr,
-    content: &Content<'_>,
-    mode: u32,
-) -> io::Result<File> {
-    let (temporary, new) = create_unique(folder, listing, |t| folder.create(t, mode))?;
-    if let Err(e) = fill(folder, &temporary, &new, content) {
-        // It never had another name, so its clusters are its own. If this fails too, the next start sweeps it away.
-        if let Err(also) = folder.unlink(&temporary).and_then(|()| folder.sync_folder()) {
-            tracing::warn!("cannot remove {}: {also}", temporary.to_string_lossy());
-        }
-        return Err(e);
-    }
-    // From here on a failure does not remove the temporary file: on the medium it may have become the target.
-    at(folder.rename(&temporary, name), "rename over", name)?;
-    at(folder.sync(&new), "sync", name)?;
-    at(folder.sync_folder(), "sync the folder of", name)?;
-    at(folder.flush(), "flush the drive below", name)?;
-    Ok(new)
-}
-
 /// Whether [`replace`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.
 pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()> {
     let (temporary, new) =
@@ -114,25 +79,6 @@ pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()>
     let removed = unlink_open(folder, &temporary);
     folder.close(new)?;
     filled.and(removed)
-}
-
-/// The temporary file is completely on the medium when this returns, with its cluster chain: the rename must not reach the
-/// medium before it.
-fn fill(folder: &Folder, temporary: &OsStr, new: &File, content: &Content<'_>) -> io::Result<()> {
-    at(folder.write(new, content), "write", temporary)?;
-    // The table before the entry that leads into it: the kernel writes the entry with the next `fsync` of the file. In the other
-    // order, a cut leaves an entry that leads to clusters which the table has as free.
-    at(folder.flush(), "flush the drive below", temporary)?;
-    at(folder.sync(new), "sync", temporary)?;
-    at(folder.sync_folder(), "sync the folder of", temporary)?;
-    at(folder.flush(), "flush the drive below", temporary)?;
-    if at(folder.holds(temporary, content), "read back", temporary)? {
-        return Ok(());
-    }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("{}: what was read back is not what was written", temporary.to_string_lossy()),
-    ))
 }
 
 /// Removes the side files of `fatrw`, which it would put over the file at its next read. Returns whether there were any.
@@ -231,27 +177,4 @@ pub fn make_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
     at(folder.sync(&made), "sync", name)?;
     at(folder.sync_folder(), "sync the folder of", name)?;
     at(folder.flush(), "flush the drive below", name)
-}
-
-fn create_unique(
-    folder: &Folder,
-    listing: &Listing,
-    make: impl Fn(&OsStr) -> io::Result<File>,
-) -> io::Result<(OsString, File)> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let mut last = None;
-    for _ in 0..64 {
-        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let mixed = clock.subsec_nanos() ^ std::process::id().rotate_left(12);
-        let name = temporary_name(mixed.wrapping_add(NUMBER.fetch_add(1, Ordering::Relaxed)));
-        // Checked before it is created: on FAT `O_EXCL` alone does not see short names of other files.
-        if listing.has(folder, &name) {
-            continue;
-        }
-        match make(&name) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => last = Some(e),
-            made => return Ok((name.clone(), at(made, "make", &name)?)),
-        }
-    }
-    Err(last.unwrap_or_else(|| io::Error::other("no unused temporary name")))
 }

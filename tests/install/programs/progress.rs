@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::progress::led::{Led, Pattern};
-use copal::progress::meter::{Due, Sink, Snapshot};
+use copal::progress::sink::{Due, Sink, Snapshot};
 use copal::progress::status::Status;
 use copal::progress::{self, Progress, Stage, cloud, cloud::Cloud};
 
