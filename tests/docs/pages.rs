@@ -411,7 +411,7 @@ fn the_farm_s_readme_has_its_disks_and_its_space() {
     assert_eq!(boards.len(), 2);
 
     assert!(read("qemu/farm/place.py").contains("\nSPACE = 10 << 30\n"));
-    assert!(text.contains("it wants 10 GiB for each board before it begins"));
+    assert!(text.contains("it needs 10 GiB for each board"));
 }
 
 /// Codes, events and words of errors in the operator's guide are those of the program.
