@@ -301,7 +301,7 @@ impl Boot {
 
 fn slots(facts: &Facts, roots: &Roots) -> Vec<SlotStatus> {
     let mut all = vec![of_root(facts, &roots.active, true)];
-    all.extend(roots.inactive.as_ref().map(|r| of_root(facts, r, false)));
+    all.extend(roots.inactive().ok().map(|r| of_root(facts, r, false)));
     all.sort_by_key(|s| s.slot);
     all
 }

@@ -51,7 +51,7 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
             let text = format!("{file} selects no root; {}", consequence(&state, backend.name()));
             found.problem(&invalid(text).with_hint(repair));
         }
-        Ok(Some((roots, seen))) if seen.selected.is_none() && roots.inactive.is_some() => {
+        Ok(Some((roots, seen))) if seen.selected.is_none() && roots.inactive().is_ok() => {
             found.problem(&invalid(format!("{file} selects neither of the two root partitions")));
         }
         Ok(_) => found.ok(format!("{} keeps its state in {file}", backend.name())),

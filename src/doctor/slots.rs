@@ -8,12 +8,12 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let Some(roots) = patient.roots else { return };
     let running = format!("slot {} runs, from {}", roots.active.slot, place(patient, &roots.active));
     found.ok(running);
-    match roots.other() {
+    match roots.inactive() {
         Ok(other) => found.ok(format!("slot {} is {}", other.slot, place(patient, other))),
         Err(e) => found.problem(&e),
     }
     for (root, path) in
-        [(Some(&roots.active), patient.paths.active()), (roots.inactive.as_ref(), patient.paths.inactive())]
+        [(Some(&roots.active), patient.paths.active()), (roots.inactive().ok(), patient.paths.inactive())]
     {
         let Some(root) = root else { continue };
         if hostapp::container(&path).is_none() {

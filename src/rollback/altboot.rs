@@ -39,25 +39,23 @@ pub(super) fn act(context: &Context<'_>, observed: &Observation, guard: BootStat
 
 fn follow(context: &Context<'_>, observed: &Observation) -> Result<()> {
     let paths = context.paths;
-    let slot = context.running().slot;
-    let record = context.rollback_record(slot, RollbackKind::Altboot)?;
-    let why = format!(
-        "the bootloader fell back from slot {} at a count of {}",
-        slot.other(),
-        observed.state.bootcount
-    );
-    let mut record_of_it = context.record(Event::Altboot, &record.transaction, slot.other(), slot);
+    let running = context.running().slot;
+    let failed = context.roots.inactive_slot();
+    let record = context.rollback_record(running, RollbackKind::Altboot)?;
+    let why =
+        format!("the bootloader fell back from slot {failed} at a count of {}", observed.state.bootcount);
+    let mut record_of_it = context.record(Event::Altboot, &record.transaction, failed, running);
     history_record::observed(&mut record_of_it, observed);
     // Without the record, a power cut from here on leads to a system that is selected, but whose boot files nothing restores: still better
     // than to keep a dead one selected.
     warn(record.write(paths));
     let pending = context.add_record(record_of_it, false);
     finish(context, &record)?;
-    announce::rolled_back(slot, &why);
+    announce::rolled_back(running, &why);
     let marker = Marker {
         kind: Marked::RolledBack,
         boot_id: files::boot_id(paths).unwrap_or_default(),
-        target: slot,
+        target: running,
         transaction: record.transaction,
     };
     warn(marker.set(paths));

@@ -90,7 +90,7 @@ pub fn is_there(paths: &Paths) -> bool {
 /// Deploys the old system's boot files without its hooks: a device that boots is worth more than what a board's hooks know.
 pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
-    let mut request = DeployRequest::new(paths, roots.other()?, Purpose::Undo)?;
+    let mut request = DeployRequest::new(paths, roots.inactive()?, Purpose::Undo)?;
     let work = || -> Result<()> {
         let init = paths.active().join("current/boot/init");
         let root = MountedRoot::mount(&init, &paths.inactive())

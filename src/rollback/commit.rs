@@ -41,7 +41,8 @@ pub(super) fn commit(
     warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));
     backend.set(running, false)?;
     announce::committed(running.slot, context.version_of(running.slot).as_deref());
-    let mut record = context.record(Event::Committed, &transaction, running.slot.other(), running.slot);
+    let mut record =
+        context.record(Event::Committed, &transaction, context.roots.inactive_slot(), running.slot);
     history_record::observed(&mut record, observed);
     match proof {
         Proof::Healthy(results) => history_record::checked(&mut record, results),

@@ -51,13 +51,12 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
     let left = undone.left.take();
     log_failures(undone)?;
     let Some(e) = left else { return Ok(()) };
-    let slot = context.running().slot;
+    let (running, inactive) = (context.running().slot, context.roots.inactive_slot());
     let message = format!(
-        "slot {slot} is selected again, but hooks of the update may still run and select slot {}",
-        slot.other()
+        "slot {running} is selected again, but hooks of the update may still run and select slot {inactive}"
     );
     Err(Error::new(e.code(), message)
-        .object(slot.other())
+        .object(inactive)
         .because(e.message())
         .with_hint(undo::HOW_TO_END)
         .after_write())

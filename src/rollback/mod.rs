@@ -55,11 +55,11 @@ impl<'a> Context<'a> {
         Ok(Context { paths, roots: mounted(paths)?, platform })
     }
 
-    /// Looks again if the other root was not mounted at the beginning, which for a verdict is minutes ago.
-    fn other(&self) -> Result<Root> {
-        match self.roots.other() {
-            Ok(other) => Ok(other.clone()),
-            Err(_) => mounted(self.paths)?.other().cloned(),
+    /// Looks again if it was not mounted at the beginning, which for a verdict is minutes ago.
+    fn inactive(&self) -> Result<Root> {
+        match self.roots.inactive() {
+            Ok(inactive) => Ok(inactive.clone()),
+            Err(_) => mounted(self.paths)?.inactive().cloned(),
         }
     }
 

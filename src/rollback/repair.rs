@@ -15,7 +15,7 @@ pub(super) fn repair(roots: &Roots, observed: &Observation) -> Result<()> {
     }
     let (root, on_trial) = match observed.phase {
         Phase::Trial => (running, true),
-        Phase::Pending => (roots.other()?, true),
+        Phase::Pending => (roots.inactive()?, true),
         Phase::Healthy | Phase::Installing | Phase::Cleanup | Phase::Finishing => (running, false),
         Phase::RolledBack => {
             let target = observed.marker.as_ref().and_then(|marker| roots.in_slot(marker.target));
@@ -40,7 +40,7 @@ pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, observed: &Observatio
         && observed.state.needs_repair(&roots.active)
         && BootfilesRecord::read(paths).is_ok_and(|record| record.is_none())
     {
-        let owner = roots.active.slot.other();
+        let owner = roots.inactive_slot();
         let record = new_transaction().map(|transaction| BootfilesRecord { transaction, owner });
         // The selection does not wait for it.
         warn(record.and_then(|record| record.write(paths)));

@@ -54,12 +54,12 @@ pub(super) fn roll_back(
 /// Everything but the reboot. An error means that no rollback is possible: the running system stays.
 fn prepare(context: &Context<'_>, observed: &Observation, reason: &Reason<'_>) -> Result<()> {
     let paths = context.paths;
-    let old = match context.other() {
+    let old = match context.inactive() {
         // An operator gets the error, and the trial continues. Only a root that is not mounted counts as missing.
         Err(e) if matches!(reason, Reason::Manual) || e.code() != Code::SlotUnknown => return Err(e),
         old => old,
     };
-    let target = context.running().slot.other();
+    let target = context.roots.inactive_slot();
     let mut record = context.rollback_record(target, RollbackKind::Health)?;
     if let Reason::Resumed(begun) = reason {
         record.transaction.clone_from(&begun.transaction);
@@ -169,7 +169,8 @@ fn add_record(
     rollback: &RollbackRecord,
 ) -> history_record::PendingRecord {
     let running = context.running().slot;
-    let mut record = context.record(Event::RolledBack, &rollback.transaction, running, running.other());
+    let mut record =
+        context.record(Event::RolledBack, &rollback.transaction, running, context.roots.inactive_slot());
     history_record::observed(&mut record, observed);
     match reason {
         Reason::Unhealthy(results) => history_record::checked(&mut record, results),

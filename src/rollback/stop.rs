@@ -62,7 +62,7 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
     let why = if found.state.selected && !found.state.root.means(&roots.active) {
         format!("slot {running} runs, but another root is selected: if that does not boot, no system will")
     } else if found.phase == Phase::RollingBack {
-        format!("a rollback from slot {running} to slot {} is under way", running.other())
+        format!("a rollback from slot {running} to slot {} is under way", roots.inactive_slot())
     } else if found.phase == Phase::Finishing {
         format!("a rollback to slot {running} is being completed")
     } else {
@@ -72,10 +72,10 @@ fn check(found: &Observation, roots: &Roots) -> Result<()> {
 }
 
 fn still_running(e: &Error, roots: &Roots) -> Error {
-    let other = roots.active.slot.other();
+    let inactive = roots.inactive_slot();
     let text =
-        format!("cannot stop rollbacks: hooks of a killed update may still run and select slot {other}");
-    Error::new(Code::StopRefused, text).object(other).because(e.message()).with_hint(undo::HOW_TO_END)
+        format!("cannot stop rollbacks: hooks of a killed update may still run and select slot {inactive}");
+    Error::new(Code::StopRefused, text).object(inactive).because(e.message()).with_hint(undo::HOW_TO_END)
 }
 
 /// The selected root; it stays selected.

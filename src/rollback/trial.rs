@@ -45,7 +45,7 @@ pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
 fn unsupported(context: &Context<'_>) -> Result<()> {
     verdict(context, |guard, observed| commit(context, guard, observed, &Proof::PreviousTooOld))?;
     Err(Error::new(Code::PreviousTooOld, "cannot roll back to the system in the other slot: it is too old")
-        .object(context.running().slot.other().letter())
+        .object(context.roots.inactive_slot().letter())
         .after_success())
 }
 

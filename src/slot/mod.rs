@@ -79,7 +79,7 @@ pub struct Roots {
     /// Mounted at `/mnt/sysroot/active`.
     pub active: Root,
     /// Mounted at `/mnt/sysroot/inactive`; `None` where it is not mounted.
-    pub inactive: Option<Root>,
+    inactive: Option<Root>,
 }
 
 impl Roots {
@@ -99,8 +99,15 @@ impl Roots {
         Ok(Roots { active: active.root(slot), inactive: inactive.map(|i| i.root(slot.other())) })
     }
 
-    pub fn other(&self) -> Result<&Root> {
+    /// Fails where it is not mounted.
+    pub fn inactive(&self) -> Result<&Root> {
         self.inactive.as_ref().ok_or_else(|| unknown(INACTIVE, "no ext4 file system is mounted there"))
+    }
+
+    /// Also where it is not mounted.
+    #[must_use]
+    pub fn inactive_slot(&self) -> Slot {
+        self.active.slot.other()
     }
 
     /// `None` where it is not mounted.

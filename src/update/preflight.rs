@@ -153,7 +153,7 @@ impl Device {
         // Reading the folder triggers an automount.
         let looked = fs::read_dir(sysroot.path().join("."));
         let roots = Roots::of(&Facts::gather(paths)?)?;
-        let target = roots.other()?.clone();
+        let target = roots.inactive()?.clone();
         looked.map_err(|e| unusable(sysroot.path()).because(e))?;
         if is_read_only(sysroot.path())? {
             return Err(unusable(sysroot.path()).because("it is mounted read-only"));

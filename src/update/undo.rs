@@ -119,13 +119,13 @@ impl Undo<'_> {
         let running = &self.roots.active;
         let read = || -> Result<Option<BootfilesRecord>> {
             let state = boot_state::detect(self.paths)?.read()?;
-            let selected = match &self.roots.inactive {
-                Some(other) => state.root.means(other),
+            let selected = match self.roots.inactive() {
+                Ok(inactive) => state.root.means(inactive),
                 // The other root may be damaged, so that it cannot be mounted.
-                None => !state.root.means(running),
+                Err(_) => !state.root.means(running),
             };
             let missing = selected && BootfilesRecord::read(self.paths)?.is_none();
-            let (transaction, owner) = (self.transaction.clone(), running.slot.other());
+            let (transaction, owner) = (self.transaction.clone(), self.roots.inactive_slot());
             Ok(missing.then_some(BootfilesRecord { transaction, owner }))
         };
         let written = read().and_then(|record| record.map_or(Ok(()), |r| r.write(self.paths)));

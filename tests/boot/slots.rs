@@ -39,10 +39,10 @@ fn both_roots_by_their_mounts() {
     inactive(&mut t, "179:2");
     let roots = roots(&t).unwrap();
     assert_eq!((roots.active.slot, roots.active.index, roots.active.partition), (Slot::B, 3, (179, 3)));
-    let other = roots.other().unwrap();
-    assert_eq!((other.slot, other.index, other.disk), (Slot::A, 2, Some((179, 0))));
-    assert!(!other.encrypted);
-    assert_eq!(roots.in_slot(Slot::A), Some(other));
+    let inactive = roots.inactive().unwrap();
+    assert_eq!((inactive.slot, inactive.index, inactive.disk), (Slot::A, 2, Some((179, 0))));
+    assert!(!inactive.encrypted);
+    assert_eq!(roots.in_slot(Slot::A), Some(inactive));
     assert_eq!(roots.in_slot(Slot::B), Some(&roots.active));
 }
 
@@ -52,13 +52,13 @@ fn an_automount_below_is_no_root() {
     active(&mut t, "179:2");
     t.mount("0:40", INACTIVE, "autofs", "systemd-1", "rw");
     inactive(&mut t, "179:3");
-    assert_eq!(roots(&t).unwrap().other().unwrap().index, 3);
+    assert_eq!(roots(&t).unwrap().inactive().unwrap().index, 3);
     let mut t = machine();
     active(&mut t, "179:2");
     t.mount("0:40", INACTIVE, "autofs", "systemd-1", "rw");
     let roots = roots(&t).unwrap();
     assert_eq!(roots.active.slot, Slot::A);
-    assert_eq!(roots.other().unwrap_err().code(), Code::SlotUnknown);
+    assert_eq!(roots.inactive().unwrap_err().code(), Code::SlotUnknown);
 }
 
 #[test]
@@ -73,9 +73,12 @@ fn the_partition_below_a_decrypted_volume_counts() {
     active(&mut t, "253:0");
     inactive(&mut t, "253:1");
     let roots = roots(&t).unwrap();
-    let other = roots.other().unwrap();
-    assert_eq!((other.index, other.dev, other.partition, other.encrypted), (12, (253, 1), (179, 12), true));
-    assert_eq!(other.disk, Some((179, 0)));
+    let inactive = roots.inactive().unwrap();
+    assert_eq!(
+        (inactive.index, inactive.dev, inactive.partition, inactive.encrypted),
+        (12, (253, 1), (179, 12), true)
+    );
+    assert_eq!(inactive.disk, Some((179, 0)));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn lost(tree: &Tree, left: bool, comes_back: bool, recover: bool) -> (Error, Vec
     let paths = tree.paths();
     let spec = UpdateSpec { recover, ..UpdateSpec::new(Source::Reference("image".into())) };
     let roots = roots(&paths);
-    let target = roots.other().unwrap().clone();
+    let target = roots.inactive().unwrap().clone();
     let device = Device::of(&paths, roots, target, false).unwrap();
     let installer = Lost { paths: &paths, left, comes_back, ended: RefCell::default() };
     let restored = Cell::new(0);

@@ -146,7 +146,7 @@ fn update(m: &Machine, fails: Fails) {
     let paths = m.paths();
     let spec = UpdateSpec::new(Source::Reference("image".into()));
     let roots = Roots::of(&Facts::gather(&paths).unwrap()).unwrap();
-    let target = roots.other().unwrap().clone();
+    let target = roots.inactive().unwrap().clone();
     let device = match Device::of(&paths, roots, target, false) {
         Ok(device) => device,
         Err(e) => {
@@ -192,7 +192,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
         }),
         old_boot_files: Box::new(|| {
             let roots = Roots::of(&Facts::gather(&paths)?)?;
-            let mut request = DeployRequest::new(&paths, roots.other()?, Purpose::Undo)?;
+            let mut request = DeployRequest::new(&paths, roots.inactive()?, Purpose::Undo)?;
             request.source = m.release(m.running.other());
             request.deploy().map(drop)
         }),
@@ -208,7 +208,7 @@ fn programs_of_the_boot(m: &Machine, healthy: bool, old_hooks: bool) -> bool {
     };
     let context = Context::look(&paths, &platform).unwrap();
     let crumb = |name: &str| paths.state().join(name).exists();
-    let stays = |e: &Error| context.roots.inactive.is_none() && e.code() == Code::SlotUnknown;
+    let stays = |e: &Error| context.roots.inactive().is_err() && e.code() == Code::SlotUnknown;
     let ended = |result: Result<()>| {
         if let Err(e) = result {
             assert!(rebooted.get() || stays(&e), "{e}");

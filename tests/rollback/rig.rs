@@ -152,7 +152,7 @@ impl Rig {
         let roots = self.roots();
         let named = |s: &Slot| roots.in_slot(*s).is_some_and(|root| state.root.means(root));
         // Without the other root mounted, what is not the running one is the other.
-        let slot = [Slot::A, Slot::B].into_iter().find(named).unwrap_or(roots.active.slot.other());
+        let slot = [Slot::A, Slot::B].into_iter().find(named).unwrap_or(roots.inactive_slot());
         (slot, state.upgrade_available, state.bootcount)
     }
 
@@ -238,7 +238,7 @@ impl Rig {
                 self.note(&format!("hooks are ended, {} selected", self.selection().0));
                 let (select, end) = self.left_hooks.get();
                 if select {
-                    self.select(self.roots().other()?.slot, true);
+                    self.select(self.roots().inactive()?.slot, true);
                 }
                 if end { Ok(()) } else { Err(Error::new(Code::EngineUnreachable, "the engine is gone")) }
             }),

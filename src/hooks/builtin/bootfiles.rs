@@ -39,8 +39,8 @@ pub fn run(context: &Context) -> Result<()> {
     let roots = Roots::of(&Facts::gather(paths)?)?;
     let (purpose, root) = match context.during_update {
         true => {
-            let other = roots.other()?;
-            (purpose_for(paths, other.slot), other)
+            let inactive = roots.inactive()?;
+            (purpose_for(paths, inactive.slot), inactive)
         }
         false => (Purpose::Undo, &roots.active),
     };
@@ -60,8 +60,8 @@ pub fn run(context: &Context) -> Result<()> {
 
 /// A rollback runs the hooks of the other slot as for an update, too. Its boot files must not be refused because there is no space
 /// beside those of the failed release: nothing would boot.
-fn purpose_for(paths: &Paths, other: Slot) -> Purpose {
-    if RollbackRecord::is_at_work(paths, other) { Purpose::Undo } else { Purpose::Update }
+fn purpose_for(paths: &Paths, inactive: Slot) -> Purpose {
+    if RollbackRecord::is_at_work(paths, inactive) { Purpose::Undo } else { Purpose::Update }
 }
 
 #[derive(Debug)]

@@ -24,11 +24,11 @@ pub(super) fn run(context: &Context) -> Result<()> {
         return Ok(());
     }
     let roots = Roots::of(&Facts::gather(paths)?)?;
-    let other = roots.other()?;
-    let mut release = release.with_secure_boot(other.encrypted || roots.active.encrypted);
+    let inactive = roots.inactive()?;
+    let mut release = release.with_secure_boot(inactive.encrypted || roots.active.encrypted);
     let warn = |problems: Vec<Error>| problems.iter().for_each(|e| tracing::warn!("{}", e.message()));
     // The previous release has run with its own files, and nothing may stop a rollback to it.
-    let goes_back = RollbackRecord::is_at_work(paths, other.slot)
+    let goes_back = RollbackRecord::is_at_work(paths, inactive.slot)
         || !phase::observe(paths, &roots)
             .is_ok_and(|seen| matches!(seen.phase.welcome(), Welcome::Free | Welcome::AfterRecovery));
     if goes_back {

@@ -42,9 +42,9 @@ pub(super) fn run(context: &Context) -> Result<()> {
 /// Removes records of an earlier update, which a shell release does not remove. Taken for this update's, they would make the new system
 /// roll back without tests, or commit without them.
 fn remove_stale_records(paths: &Paths) -> Result<()> {
-    let other = Facts::gather(paths).and_then(|facts| Ok(Roots::of(&facts)?.other()?.slot));
-    match other {
-        Ok(other) if RollbackRecord::is_at_work(paths, other) => return Ok(()),
+    let inactive = Facts::gather(paths).and_then(|facts| Ok(Roots::of(&facts)?.inactive()?.slot));
+    match inactive {
+        Ok(slot) if RollbackRecord::is_at_work(paths, slot) => return Ok(()),
         Ok(_) => {}
         Err(e) => {
             // The hook that selects a root reports why the roots are unknown.

@@ -8,7 +8,7 @@ use crate::state::files::BootfilesRecord;
 /// During an update the inactive root, otherwise the running one.
 pub(super) fn wanted(context: &Context, facts: &Facts) -> Result<Root> {
     let roots = Roots::of(facts)?;
-    if context.during_update { roots.other().cloned() } else { Ok(roots.active) }
+    if context.during_update { roots.inactive().cloned() } else { Ok(roots.active) }
 }
 
 /// Selects a root, on trial during an update, and reads the selection back. From then on the boot files belong to the release of that

@@ -25,7 +25,7 @@ pub fn observe(paths: &Paths, roots: &Roots) -> Result<Observation> {
     let running = roots.active.slot;
     // Where the other root is not mounted, a selection that is not the running root is taken for the other one.
     let selected_is_running = state.root.means(&roots.active);
-    let other = roots.inactive.as_ref().filter(|r| state.root.means(r));
+    let other = roots.inactive().ok().filter(|r| state.root.means(r));
     let selected = if selected_is_running { Some(running) } else { other.map(|r| r.slot) };
     let choice = Choice::of(paths, roots, &state, marker.as_ref());
     let phase = super::of(Facts {

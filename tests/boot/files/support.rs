@@ -98,7 +98,7 @@ impl Device {
     /// The same by the library.
     pub fn request(&self, purpose: Purpose) -> DeployRequest {
         let roots = Roots::of(&Facts::gather(&self.paths()).unwrap()).unwrap();
-        let root = if purpose == Purpose::Update { roots.other().unwrap() } else { &roots.active };
+        let root = if purpose == Purpose::Update { roots.inactive().unwrap() } else { &roots.active };
         DeployRequest::new(&self.paths(), root, purpose).unwrap()
     }
 

@@ -75,7 +75,7 @@ fn state(machine: &Machine) -> BootState {
 
 fn roots(machine: &Machine) -> [Root; 2] {
     let roots = Roots::of(&Facts::gather(&machine.paths()).unwrap()).unwrap();
-    [roots.active.clone(), roots.other().unwrap().clone()]
+    [roots.active.clone(), roots.inactive().unwrap().clone()]
 }
 
 /// Puts what is on the partitions back to what it was.
