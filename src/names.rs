@@ -17,7 +17,7 @@ use crate::install;
 use crate::job_client;
 use crate::progress::{self, Progress as _};
 use crate::rollback::state_probe;
-use crate::sys::log::{self, Failure, Voice};
+use crate::sys::log::{self, Voice};
 use crate::update::{arguments, safe_reboot};
 
 pub struct Applet {
@@ -171,8 +171,7 @@ fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let (voice, text) = (Voice::Legacy(applet.name), e.to_string());
-            log::last(&Failure { voice, text: &text, code: e.code().as_str() });
+            log::last(Voice::Legacy(applet.name), &e.to_string(), e.code().as_str());
             ExitCode::from(exit::of_legacy(&e))
         }
     }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::error::{Code, Error, Result, exit};
 use crate::job::Event;
 use crate::progress::{self, Progress};
-use crate::sys::log::{self, Failure};
+use crate::sys::log;
 
 pub(super) struct Ui {
     json: bool,
@@ -107,7 +107,7 @@ impl Ui {
     /// Once: as the last JSON line; without `--json`, or where no process reads stdout, on stderr.
     fn error(&self, e: &Error) {
         if self.json && self.write_or(&Event::Result(Err(e.clone())).to_line()).is_ok() {
-            log::last_in_journal(&failure(e, &e.to_string()));
+            log::last_in_journal(log::voice(), &e.to_string(), e.code().as_str());
         } else {
             report(e);
         }
@@ -150,9 +150,5 @@ fn no_output(e: io::Error) -> Error {
 }
 
 fn report(e: &Error) {
-    log::last(&failure(e, &e.to_string()));
-}
-
-fn failure<'a>(e: &Error, text: &'a str) -> Failure<'a> {
-    Failure { voice: log::voice(), text, code: e.code().as_str() }
+    log::last(log::voice(), &e.to_string(), e.code().as_str());
 }

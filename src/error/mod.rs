@@ -119,6 +119,13 @@ impl Error {
         self
     }
 
+    /// Passes every text through `edit`: object and hint first, the innermost cause and the notes last.
+    pub(crate) fn edit(&mut self, mut edit: impl FnMut(&str) -> String) {
+        self.object = self.object.as_deref().map(|object| edit(object).into());
+        let texts = [&mut self.hint, &mut self.summary].into_iter().chain(&mut self.causes);
+        texts.chain(&mut self.notes).for_each(|text| *text = edit(text));
+    }
+
     /// Writing to the target had begun.
     #[must_use]
     pub(crate) fn after_write(mut self) -> Self {

@@ -55,11 +55,7 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
     let message = format!(
         "slot {running} is selected again, but hooks of the update may still run and select slot {inactive}"
     );
-    Err(Error::new(e.code(), message)
-        .object(inactive)
-        .because(e.message())
-        .with_hint(undo::HOW_TO_END)
-        .after_write())
+    Err(Error::new(e.code(), message).object(inactive).because(e).with_hint(undo::HOW_TO_END).after_write())
 }
 
 /// Logs every failure; only that of the selection is an error.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::slot::Slot;
 use crate::slot::hostapp;
 use crate::state::files::Trial;
-use crate::state::history::{self, Event, Failure, LINES, Record, Side, Why};
+use crate::state::history::{self, Event, LINES, Record, Side, Why};
 use crate::state::phase::Observation;
 
 /// Reading the journal and writing the record have limits of their own; this is more than both.
@@ -87,5 +87,5 @@ pub(super) fn checked(record: &mut Record, results: &HealthResults) {
 }
 
 pub(super) fn failed(record: &mut Record, e: &Error) {
-    record.error = Some(Failure::from(e));
+    record.error = Some(e.clone());
 }

@@ -75,7 +75,7 @@ fn still_running(e: &Error, roots: &Roots) -> Error {
     let inactive = roots.inactive_slot();
     let text =
         format!("cannot stop rollbacks: hooks of a killed update may still run and select slot {inactive}");
-    Error::new(Code::StopRefused, text).object(inactive).because(e.message()).with_hint(undo::HOW_TO_END)
+    Error::new(Code::StopRefused, text).object(inactive).because(e.clone()).with_hint(undo::HOW_TO_END)
 }
 
 /// The selected root; it stays selected.

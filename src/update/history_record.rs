@@ -6,7 +6,7 @@ use crate::device_tree::Carried;
 use crate::error::Result;
 use crate::job::UpdateSpec;
 use crate::slot::hostapp;
-use crate::state::history::{self, Event, Failure, Hook, Record, Side};
+use crate::state::history::{self, Event, Hook, Record, Side};
 use crate::sys::command::End;
 use crate::update::preflight::Device;
 
@@ -51,7 +51,7 @@ impl HistoryRecord {
             phase: Some(device.phase.to_string()),
             hooks: self.hooks.take(),
             carried: self.carried.take(),
-            error: end.as_ref().err().map(Failure::from),
+            error: end.as_ref().err().cloned(),
             ..Record::new(transaction, event)
         };
         history::append(paths, &record);

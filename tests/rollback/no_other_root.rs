@@ -28,7 +28,7 @@ fn stays(rig: &Rig) {
     assert_eq!((status.flags, status.problems.len()), (vec![Flag::HealthFailed.name()], 0));
     assert_eq!((status.next, status.slots.len()), (Some(Slot::B), 1));
     let last = status.last_rollback.unwrap();
-    assert_eq!((last.event, last.error.unwrap().code.as_str()), (Event::RollbackFailed, "slot-unknown"));
+    assert_eq!((last.event, last.error.unwrap().code()), (Event::RollbackFailed, Code::SlotUnknown));
 }
 
 #[test]

@@ -181,7 +181,7 @@ impl Fault {
     pub(super) fn as_error(&self, path: &Path) -> Option<Error> {
         let error = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(match error.code() {
-            Code::ImageDamaged | Code::ImageChanged => invalid(path).because(error.message()),
+            Code::ImageDamaged | Code::ImageChanged => invalid(path).because(error),
             _ => error,
         })
     }

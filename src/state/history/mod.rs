@@ -18,7 +18,7 @@ use crate::sys::log::events;
 
 pub use crate::device_tree::Carried;
 pub use journal::{LINES, journal_of_this_boot};
-pub use record::{Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, VERSION, Why};
+pub use record::{Check, CheckResult, Event, Hook, LINE_LIMIT, Record, Side, VERSION, Why};
 pub(super) use store::NAME;
 pub use store::{FILE_LIMIT, RECORDS};
 

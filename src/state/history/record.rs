@@ -23,7 +23,7 @@ pub(super) const JOURNAL_LINE_LIMIT: usize = 400;
 const MANY: usize = 40;
 const NAME: usize = 120; // bytes
 const REASON: usize = 240; // bytes
-const MESSAGE: usize = 2048; // bytes
+const MESSAGE: usize = 2048; // bytes, of all texts of an error
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -114,18 +114,6 @@ pub struct Hook {
     pub status: Option<i32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    pub code: String,
-    pub message: String,
-}
-
-impl From<&Error> for Failure {
-    fn from(e: &Error) -> Self {
-        Failure { code: e.code().as_str().to_owned(), message: e.message() }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`] of the writer.
@@ -167,7 +155,7 @@ pub struct Record {
     #[serde(default)]
     pub carried: Vec<Carried>,
     #[serde(default)]
-    pub error: Option<Failure>,
+    pub error: Option<Error>,
     /// Of the boot that the record is about, oldest first.
     #[serde(default)]
     pub journal: Vec<String>,
@@ -221,8 +209,12 @@ impl Record {
         let image = self.image.as_mut().map(|text| (text, REASON));
         texts.chain(others).chain(image).for_each(|(text, most)| clip(text, most));
         if let Some(error) = &mut self.error {
-            clip(&mut error.code, NAME);
-            clip(&mut error.message, MESSAGE);
+            let mut space = MESSAGE;
+            error.edit(|text| {
+                let text = harmless(text, space);
+                space = space.saturating_sub(text.len());
+                text
+            });
         }
         leave_out(&mut self.checks, |check| check.result == CheckResult::Passed);
         for check in &mut self.checks {

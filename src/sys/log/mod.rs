@@ -125,13 +125,6 @@ pub(crate) fn at_least(level: Level) {
     LEVEL.fetch_max(rank(level), Ordering::Relaxed);
 }
 
-#[derive(Debug, Clone, Copy)]
-pub struct Failure<'a> {
-    pub voice: Voice,
-    pub text: &'a str,
-    pub code: &'a str,
-}
-
 /// From now on a failure that ends the program is the event `id`, with these additional journal fields.
 pub fn failing_as(id: &'static str, fields: &[(&'static str, &str)]) {
     let fields = fields.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
@@ -143,23 +136,23 @@ pub fn failing_plainly() {
     *FAILING.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Reports why the program failed: on stderr, where it waits for a slow reader, and as one journal entry.
-pub fn last(failure: &Failure<'_>) {
-    if !(last_in_journal(failure) && LOG.get().is_some_and(|log| log.stderr_is_journal)) {
-        streams::last_line(&failure.voice.failure(failure.text));
+/// Reports why the program failed: on stderr, where it waits for a slow reader, and as one journal entry with the error code `code`.
+pub fn last(voice: Voice, text: &str, code: &str) {
+    if !(last_in_journal(voice, text, code) && LOG.get().is_some_and(|log| log.stderr_is_journal)) {
+        streams::last_line(&voice.failure(text));
     }
 }
 
 /// [`last`] for a failure that is reported elsewhere than on stderr. Returns whether the journal has it.
-pub fn last_in_journal(failure: &Failure<'_>) -> bool {
+pub fn last_in_journal(voice: Voice, text: &str, code: &str) -> bool {
     let Some(log) = LOG.get() else { return false };
     let Some(journal) = &log.journal else { return false };
     let event = FAILING.lock().unwrap_or_else(PoisonError::into_inner).take();
     if event.is_none() && !log.journal_takes_all() {
         return false;
     }
-    let mut entry = JournalEntry::new(failure.voice.identifier(), Level::ERROR, &printable(failure.text));
-    entry.field("COPAL_ERROR_CODE", failure.code);
+    let mut entry = JournalEntry::new(voice.identifier(), Level::ERROR, &printable(text));
+    entry.field("COPAL_ERROR_CODE", code);
     if let Some((id, fields)) = event {
         entry.field(MESSAGE_ID, id);
         fields.iter().for_each(|(name, value)| entry.field(name, value));

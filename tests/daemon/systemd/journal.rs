@@ -10,7 +10,7 @@ use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use copal::sys::log::{self, Failure, Voice, events};
+use copal::sys::log::{self, Voice, events};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
@@ -144,7 +144,7 @@ fn talk(voice: Voice) {
     );
     tracing::warn!(target: "copal::test", node = "/dev/sd\u{1b}b", "slow\ndisk");
     log::failing_as(events::FLASH_FAILED, &[("COPAL_DEVICE", "/dev/sdb")]);
-    log::last(&Failure { voice, text: "cannot flash /dev/sdb [io]; look", code: "io" });
+    log::last(voice, "cannot flash /dev/sdb [io]; look", "io");
 }
 
 #[test]
@@ -230,12 +230,12 @@ fn a_verb_leaves_events_only() {
     if is_child() {
         let voice = start_child();
         tracing::warn!(target: "copal::test", "no direct I/O");
-        log::last(&Failure { voice, text: "wrong arguments [usage]; run", code: "usage" });
+        log::last(voice, "wrong arguments [usage]; run", "usage");
         log::failing_as(events::FLASH_FAILED, &[]);
         log::failing_plainly();
-        assert!(!log::last_in_journal(&Failure { voice, text: "x", code: "io" }));
+        assert!(!log::last_in_journal(voice, "x", "io"));
         log::failing_as(events::FLASH_FAILED, &[]);
-        assert!(log::last_in_journal(&Failure { voice, text: "told as JSON", code: "io" }));
+        assert!(log::last_in_journal(voice, "told as JSON", "io"));
         tracing::info!(target: "copal::test", MESSAGE_ID = events::FLASH_FINISHED, "done");
         return;
     }
@@ -281,7 +281,7 @@ fn a_journal_that_does_not_read_holds_nothing_up() {
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         let began = Instant::now();
-        log::last(&Failure { voice, text: "the end", code: "io" });
+        log::last(voice, "the end", "io");
         let took = began.elapsed();
         assert!((Duration::from_secs(8)..Duration::from_secs(60)).contains(&took), "{took:?}");
         return;
@@ -304,7 +304,7 @@ fn what_was_lost_is_reported_and_the_last_line_waits_for_space() {
         }
         // The journal begins to read when it sees this file.
         std::fs::write(Path::new(&std::env::var_os(ROOT).unwrap()).join("read"), "").unwrap();
-        log::last(&Failure { voice, text: "the end", code: "io" });
+        log::last(voice, "the end", "io");
         return;
     }
     let journal = Journal::new();

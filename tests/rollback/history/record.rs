@@ -1,10 +1,10 @@
 //! A record and its line.
 
+use copal::error::{Code, Error};
 use copal::slot::Slot;
-use copal::state::history::{
-    Carried, Check, CheckResult, Event, Failure, Hook, LINE_LIMIT, Record, Side, Why,
-};
+use copal::state::history::{Carried, Check, CheckResult, Event, Hook, LINE_LIMIT, Record, Side, Why};
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::support::{rollback, small};
 use crate::kit::schema::complaints_by;
@@ -63,6 +63,18 @@ fn full(n: usize) -> Record {
     Record { carried: vec![Carried { name, size: 7, sha256, origin }], ..rollback(n) }
 }
 
+/// With every text that an error may have.
+fn error<T: Strategy<Value = String>>(text: fn() -> T) -> impl Strategy<Value = Error> {
+    let texts = || prop::collection::vec(text(), 0..5);
+    (prop::sample::select(Code::ALL), text(), texts(), texts()).prop_map(|(code, text, causes, notes)| {
+        let value = json!({
+            "code": code.as_str(), "object": text, "hint": text, "effect": "refused",
+            "summary": text, "causes": causes, "notes": notes,
+        });
+        serde_json::from_value(value).unwrap()
+    })
+}
+
 fn why() -> impl Strategy<Value = Option<Why>> {
     prop::option::of(prop::sample::select(vec![Why::Checks, Why::Requested, Why::TooOld, Why::Unknown]))
 }
@@ -75,7 +87,7 @@ prop_compose! {
         checks in prop::collection::vec(check(), 0..20),
         hooks in prop::collection::vec(hook(), 0..20),
         carried in prop::collection::vec(carried(), 0..20),
-        error in prop::option::of((word(), word()).prop_map(|(code, message)| Failure { code, message })),
+        error in prop::option::of(error(word)),
         journal in prop::collection::vec(word(), 0..50),
     ) -> Record {
         let (transaction, time, event, image, from, to, phase) = head;
@@ -102,6 +114,7 @@ proptest! {
     fn no_text_breaks_a_line(
         text in anything(),
         journal in prop::collection::vec(anything(), 0..80),
+        failure in error(anything),
         many in 0_usize..300,
     ) {
         let check = Check { name: text.clone(), required: true, result: CheckResult::Failed, reason: text.clone(), seconds: f64::NAN };
@@ -112,7 +125,7 @@ proptest! {
             checks: vec![check; many],
             hooks: vec![Hook { name: text.clone(), status: None }; many],
             carried: vec![Carried { name: text.clone(), size: u64::MAX, sha256: "0f".repeat(32), origin: "keep".into() }; many],
-            error: Some(Failure { code: text.clone(), message: text.clone() }),
+            error: Some(failure),
             journal,
             ..Record::new(text, Event::RolledBack)
         };

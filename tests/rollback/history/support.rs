@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use copal::config::paths::Paths;
+use copal::error::{Code, Error};
 use copal::slot::Slot;
-use copal::state::history::{Check, CheckResult, Event, Failure, Hook, Record, Side};
+use copal::state::history::{Check, CheckResult, Event, Hook, Record, Side};
 
 use crate::kit::log::{self, Line};
 
@@ -69,7 +70,7 @@ pub fn rollback(n: usize) -> Record {
             Hook { name: "old-system".into(), status: Some(1) },
             Hook { name: "forward".into(), status: None },
         ],
-        error: Some(Failure { code: "hook-failed".into(), message: "cannot run the hooks".into() }),
+        error: Some(Error::new(Code::HookFailed, "cannot run the hooks")),
         journal: (0..200).map(|i| format!("2026-11-21T16:00:00+0000 b engine[{i}]: no space left")).collect(),
         time: format!("time {n}"),
         ..Record::new(format!("transaction {n}"), Event::RolledBack)

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
+use copal::error::{Code, Error};
 use copal::slot::Slot;
-use copal::state::history::{self, Carried, Check, CheckResult, Event, Failure, Hook, Record, Side, Why};
+use copal::state::history::{self, Carried, Check, CheckResult, Event, Hook, Record, Side, Why};
 use serde_json::Value;
 
 use super::support::{rollback, small};
@@ -75,7 +76,7 @@ fn rolled_back() -> Record {
             check("units", false, CheckResult::Unknown, "no snapshot"),
         ],
         hooks: vec![Hook { name: "old-system".into(), status: Some(3) }],
-        error: Some(Failure { code: "hook-failed".into(), message: "cannot run the hooks".into() }),
+        error: Some(Error::new(Code::HookFailed, "cannot run the hooks")),
         journal: vec!["2026-11-21T16:19:00+0000 b engine[7]: no space left".into(), "\u{1b}[2J".into()],
         ..at("2026-11-21T16:20:00Z", rollback(0))
     }
@@ -138,7 +139,7 @@ rollback 2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the heal
 fn an_update_that_failed_says_why() {
     let t = device();
     let hooks = vec![Hook { name: "before".into(), status: Some(7) }];
-    let error = Some(Failure { code: "hook-failed".into(), message: "cannot run the before hooks".into() });
+    let error = Some(Error::new(Code::HookFailed, "cannot run the before hooks"));
     let carried = Carried {
         name: "own.dtb".into(),
         size: 7,
@@ -174,7 +175,7 @@ fn every_record_is_shown_when_it_is_asked_for() {
     let t = device();
     assert_eq!(copal(&t, &["--history"]), "no update is known\n");
     let failed = Record {
-        error: Some(Failure { code: "slot-full".into(), message: "cannot unpack".into() }),
+        error: Some(Error::new(Code::SlotFull, "cannot unpack")),
         to: Some(Side { slot: Slot::B, version: None }),
         hooks: Vec::new(),
         ..at("2026-11-20T10:00:00Z", Record { event: Event::UpdateFailed, ..installed() })
