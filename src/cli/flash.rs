@@ -9,14 +9,14 @@ use super::receipt_file::ReceiptFile;
 use super::{EXIT_CODES, Ui};
 use crate::config::paths::Paths;
 use crate::error::Result;
-use crate::flash::job::{Request, hold_signals, nothing_written, prepare};
+use crate::flash::job::{hold_signals, nothing_written};
 use crate::flash::watch::Watch;
 use crate::image::Checks;
 use crate::image::digest::Digest256;
-use crate::install;
 use crate::install::plan::Plan;
 use crate::install::receipt::Receipt;
 use crate::install::shutdown;
+use crate::install::{self, FlashMode, FlashRequest};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,7 +93,7 @@ pub(super) struct FlashArgs {
 }
 
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
-    let request = Request {
+    let request = FlashRequest {
         conf: args.conf.clone(),
         image: args.image.clone(),
         target: args.target.clone(),
@@ -104,26 +104,32 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
             expect_sha256: args.sha256.flatten(),
             at_most: None,
         },
-        image_only: args.image_only,
-        ..Request::of_environment(Paths::new(&args.root))
+        mode: FlashMode::of(
+            args.conf.as_deref(),
+            args.image.as_deref(),
+            args.target.as_deref(),
+            args.image_only,
+        ),
+        ..FlashRequest::of_environment(Paths::new(&args.root))
     };
-    match (args.plan, request.is_installation()) {
-        (true, true) => show_plan(&install::plan(&request, ui.progress())?, ui),
-        (true, false) => show_plan(&prepare(&request, ui.progress())?.plan.into(), ui),
-        (false, true) => install(args, &request, ui)?,
-        (false, false) => write_image(args, &request, ui).map_err(nothing_written)?,
+    if args.plan {
+        show_plan(&install::plan(&request, ui.progress())?, ui);
+        return Ok(());
     }
-    Ok(())
+    match request.mode {
+        FlashMode::Installation => install(args, &request, ui),
+        FlashMode::Image => write_image(args, &request, ui).map_err(nothing_written),
+    }
 }
 
 fn show_plan(plan: &Plan, ui: &Ui) {
     ui.result("plan", plan, plan.to_string().trim_end());
 }
 
-fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
+fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
     let signals = hold_signals()?;
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
-    let prepared = prepare(request, watch.progress())?;
+    let prepared = install::prepare_image(request, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     watch.started(&prepared.plan);
     let run = prepared.run(&request.paths, watch.progress());
@@ -136,7 +142,7 @@ fn write_image(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
 }
 
 /// The whole installation, then the power off.
-fn install(args: &FlashArgs, request: &Request, ui: &Ui) -> Result<()> {
+fn install(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
     let place = args.receipt.as_deref();
     let file = RefCell::new(None);

@@ -3,14 +3,13 @@
 use super::{Findings, Verdict};
 use crate::config::paths::Paths;
 use crate::error::Code;
-use crate::flash::job::Request;
-use crate::install;
+use crate::install::{self, FlashRequest};
 use crate::progress::Silent;
 
 pub(super) const NAME: &str = "flash";
 
 pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
-    let mut request = Request::of_environment(paths.clone());
+    let mut request = FlashRequest::of_environment(paths.clone());
     // Reading all of it takes minutes; the installation does that.
     request.checks.single_pass = true;
     match install::plan(&request, &Silent) {

@@ -1,8 +1,6 @@
-//! From a request to a plan, and from a plan to a receipt.
+//! From an image and a target to a plan, and from a plan to a receipt.
 
-use std::cell::RefCell;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
@@ -10,31 +8,15 @@ use nix::libc;
 use super::plan::Plan;
 use super::receipt::Receipt;
 use super::write;
-use crate::config::config_json::{self, ConfigJson};
-use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
-use crate::config::pattern;
 use crate::disk::io::Io;
-use crate::disk::select::ImageSize;
-use crate::disk::select::{self, Identity, Rejection, Target, TargetKind};
+use crate::disk::select::{Identity, ImageSize, Target, TargetKind};
 use crate::disk::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
 use crate::image::{self, Checks, Image};
 use crate::progress::Progress;
 use crate::sys::block::{Access, Device, Medium, sync_name};
 use crate::sys::signal::SignalGuard;
-
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    pub paths: Paths,
-    pub conf: Option<PathBuf>,
-    pub config_json: Option<PathBuf>,
-    pub image: Option<PathBuf>,
-    pub target: Option<PathBuf>,
-    pub checks: Checks,
-    /// Write the image alone, whatever the configuration asks for.
-    pub image_only: bool,
-}
 
 #[derive(Debug)]
 pub struct Prepared {
@@ -45,138 +27,42 @@ pub struct Prepared {
 /// How long another program, mostly udev, may keep the disk busy, before it is opened and after it was written.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
-enum TargetSource {
-    Named(PathBuf),
-    /// With the rejections that were logged: a run repeats the choice while it waits, and before it writes.
-    Patterns(String, RefCell<Vec<Rejection>>),
-}
+/// Chooses the target among the disks of these facts, for an image of this size, where it is known.
+pub(crate) type ChooseTarget<'a> = &'a dyn Fn(&Facts, Option<ImageSize>) -> Result<Target>;
 
-impl TargetSource {
-    fn choose(&self, paths: &Paths, facts: &Facts, image: &Path, size: Option<ImageSize>) -> Result<Target> {
-        match self {
-            TargetSource::Named(path) => select::named(path, facts, Some(image), size),
-            TargetSource::Patterns(list, logged) => {
-                let patterns = pattern::expand(list)?;
-                let dev = paths.at("/dev");
-                let candidates =
-                    select::candidates(&patterns, paths, |p| p.matches(&dev), pattern::Pattern::is_md)?;
-                Ok(select::choose_again(&candidates, facts, size, &mut logged.borrow_mut())?.target)
-            }
-        }
-    }
-}
-
-impl Request {
-    /// From the environment, with everything in its usual place.
-    #[must_use]
-    pub(crate) fn of_environment(paths: Paths) -> Self {
-        let config_json = std::env::var_os("CONFIG_PATH").filter(|p| !p.is_empty()).map(Into::into);
-        Request { paths, config_json, ..Request::default() }
-    }
-
-    #[must_use]
-    pub fn flasher_conf(&self) -> PathBuf {
-        self.conf.clone().unwrap_or_else(|| self.paths.flasher_conf())
-    }
-
-    /// A whole installation needs a configuration and a disk.
-    #[must_use]
-    pub(crate) fn is_installation(&self) -> bool {
-        let named = self.image.is_some() && self.target.is_some() && self.conf.is_none();
-        let to_a_file = self.target.as_ref().is_some_and(|t| !is_block_device(t));
-        !(self.image_only || named || to_a_file)
-    }
-}
-
-fn is_block_device(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
-}
-
-#[derive(Debug)]
-pub(crate) struct Inputs {
-    /// `None` where image and target were both named.
-    pub conf: Option<FlasherConf>,
-    /// `None` where there is no `config.json`.
-    pub config: Option<ConfigJson>,
-    source: TargetSource,
+/// Checks image and target, and makes the plan. Writes nothing.
+pub(crate) fn prepare(
+    paths: &Paths,
     image: Image,
-}
-
-impl Inputs {
-    pub(crate) fn read(request: &Request) -> Result<Inputs> {
-        let conf = match (&request.conf, &request.image, &request.target) {
-            (None, Some(_), Some(_)) => None,
-            _ => Some(FlasherConf::load(&request.flasher_conf())?),
-        };
-        if let Some(conf) = conf.as_ref().filter(|_| !request.image_only) {
-            conf.check_medium(&request.paths.boot())?;
+    choose: ChooseTarget<'_>,
+    checks: &Checks,
+    progress: &dyn Progress,
+) -> Result<Prepared> {
+    // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
+    let first = choose(&Facts::gather(paths)?, None)?;
+    let mut checks = checks.clone();
+    checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
+    let seen = image::inspect(&image, &checks, progress)?;
+    let mut target = choose(&Facts::gather(paths)?, Some(seen.size))?;
+    same_target(&first, &target)?;
+    if let Some(table) = &seen.table {
+        match target.kind {
+            TargetKind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
+                Err(e) if checks.force_raw => {
+                    tracing::warn!("{}; it is written because the caller forces it", e.message());
+                }
+                other => other?,
+            },
+            // A file has no sectors of its own.
+            TargetKind::File => target.block_size = table.sector_size,
         }
-        let config = if conf.is_some() { config_json(request)? } else { None };
-        let source = match &request.target {
-            Some(path) => TargetSource::Named(path.clone()),
-            None => TargetSource::Patterns(
-                configured_patterns(conf.as_ref(), config.as_ref())?,
-                RefCell::default(),
-            ),
-        };
-        let image = match (&request.image, conf.as_ref().and_then(|c| c.balena_image.as_deref())) {
-            (Some(path), _) => Image::open_named(path)?,
-            (None, Some(name)) => image::find(&request.paths, name)?,
-            (None, None) => {
-                return Err(Error::new(
-                    Code::ImageMissing,
-                    "no image is named: the configuration has no BALENA_IMAGE",
-                )
-                .with_hint(image::CORRECT_NAME));
-            }
-        };
-        Ok(Inputs { conf, config, source, image })
     }
-
-    pub(crate) fn target(&self, paths: &Paths) -> Result<Target> {
-        self.source.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
-    }
-
-    /// Checks image and target, and makes the plan. Writes nothing.
-    pub(crate) fn prepare(self, request: &Request, progress: &dyn Progress) -> Result<Prepared> {
-        let Inputs { conf, source, image, .. } = self;
-        let paths = &request.paths;
-        // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
-        let facts = Facts::gather(paths)?;
-        let first = source.choose(paths, &facts, &image.path, None)?;
-        if conf.is_some() {
-            refuse_foreign_boot(request, &facts)?;
-        }
-        let mut checks = request.checks.clone();
-        checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
-        let seen = image::inspect(&image, &checks, progress)?;
-        let facts = Facts::gather(paths)?;
-        let mut target = source.choose(paths, &facts, &image.path, Some(seen.size))?;
-        same_target(&first, &target)?;
-        if let Some(table) = &seen.table {
-            match target.kind {
-                TargetKind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
-                    Err(e) if request.checks.force_raw => {
-                        tracing::warn!("{}; it is written because the caller forces it", e.message());
-                    }
-                    other => other?,
-                },
-                // A file has no sectors of its own.
-                TargetKind::File => target.block_size = table.sector_size,
-            }
-        }
-        let old = match target.kind {
-            TargetKind::File if target.size == 0 => None,
-            _ => Some(open(&target, Access::Read)?),
-        };
-        let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
-        Ok(Prepared { plan, image })
-    }
-}
-
-pub fn prepare(request: &Request, progress: &dyn Progress) -> Result<Prepared> {
-    Inputs::read(request)?.prepare(request, progress)
+    let old = match target.kind {
+        TargetKind::File if target.size == 0 => None,
+        _ => Some(open(&target, Access::Read)?),
+    };
+    let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
+    Ok(Prepared { plan, image })
 }
 
 /// From now on a signal ends the job between two pieces of its work, by an error that says what it leaves.
@@ -272,40 +158,6 @@ pub fn verify(image: &Path, target: &Path, progress: &dyn Progress) -> Result<su
         format!("{target} differs from {image}: first at {place}; {chunks} chunks of 1 MiB are different"),
     )
     .object(target))
-}
-
-/// It must exist where `CONFIG_PATH` names it, or where an installation copies it.
-fn config_json(request: &Request) -> Result<Option<ConfigJson>> {
-    let path = config_json::locate(request.config_json.as_deref(), &request.paths);
-    match ConfigJson::load(&path) {
-        // Its `target_devices` overrides the configuration, so it may be missing only where nothing requires it.
-        Err(e) if e.code() == Code::ConfigJsonMissing && path == request.paths.config_json() => {
-            if request.config_json.is_some() || request.is_installation() { Err(e) } else { Ok(None) }
-        }
-        other => other.map(Some),
-    }
-}
-
-fn configured_patterns(conf: Option<&FlasherConf>, config: Option<&ConfigJson>) -> Result<String> {
-    let overriding = config.map(ConfigJson::installer_target_devices).transpose()?.flatten();
-    let configured = conf.and_then(|c| c.internal_device.as_deref());
-    overriding.or(configured).map(str::to_owned).ok_or_else(|| {
-        let message = "neither the configuration nor config.json says which disk is the internal one";
-        Error::new(Code::NoTargetPattern, message)
-    })
-}
-
-/// Refuses bootloader files and `config.json` of another flasher on the internal disk.
-fn refuse_foreign_boot(request: &Request, facts: &Facts) -> Result<()> {
-    match select::medium_boot_partition(facts) {
-        Some(elsewhere) if request.config_json.is_none() || request.is_installation() => {
-            let mounted = elsewhere.mounted.display();
-            let message =
-                format!("/mnt/boot is {mounted}, which is not on the disk that this system runs from");
-            Err(Error::new(Code::MediumBootElsewhere, message).object(mounted))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The target must not change while the image is checked, which can take minutes.

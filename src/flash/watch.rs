@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::events;
 use super::plan::Plan;
 use super::receipt::Receipt;
-use crate::config::config_json::ConfigJson;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error};
 use crate::progress::cloud::{self, Cloud};
@@ -44,12 +43,12 @@ impl<'a> Watch<'a> {
         self.shown
     }
 
-    /// Reports to the dashboard from now on, if the device belongs to a fleet. Without systemd no service would forward it.
-    pub(crate) fn report_to_owner(&self, paths: &Paths, config: Option<&ConfigJson>) {
+    /// Reports to the dashboard from now on, if the device belongs to a fleet (`provisioned`). Without systemd no service would forward it.
+    pub(crate) fn report_to_owner(&self, paths: &Paths, provisioned: bool) {
         if !systemd::is_running(paths.root()) {
             return;
         }
-        let cloud = Cloud::new(paths, config.is_some_and(ConfigJson::is_provisioned));
+        let cloud = Cloud::new(paths, provisioned);
         self.shown.also(cloud.sink());
         if let Ok(mut own) = self.cloud.lock() {
             *own = Some(cloud);

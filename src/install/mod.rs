@@ -6,6 +6,7 @@
 pub mod board;
 pub mod device_trees;
 mod finish;
+mod inputs;
 mod medium;
 mod partitions;
 pub mod plan;
@@ -24,13 +25,15 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flash;
-use crate::flash::job::{self, Inputs, Prepared, Request};
+use crate::flash::job::{self, Prepared};
 use crate::flash::watch::Watch;
 use crate::progress::{self, Progress};
 use crate::sys::command;
 use crate::sys::power::Shutdown;
 use board::{Board, Environment};
 use finish::{FinalSteps, Steps};
+use inputs::Inputs;
+pub use inputs::{FlashMode, FlashRequest};
 use plan::{Installation, Plan};
 use plugin::Plugin;
 use receipt::Receipt;
@@ -54,7 +57,7 @@ pub(crate) fn resin_init_flasher(args: &[OsString]) -> Result<()> {
             Error::new(Code::Usage, message).with_hint("see `copal help flash` for a flasher with arguments")
         );
     }
-    let request = Request::of_environment(Paths::default());
+    let request = FlashRequest::of_environment(Paths::default());
     let shown = progress::for_service();
     let installed = run(&request, &Watch::new(&shown, &request.paths, None), &|_| Ok(()))?;
     Err(shutdown::now(installed.ending, &installed.environment, Some(request.flasher_conf())))
@@ -69,16 +72,25 @@ struct Ready {
     environment: Environment,
 }
 
-/// Makes the plan of an installation as [`run`] does, without running board programs and without waiting. Writes nothing.
-pub fn plan(request: &Request, progress: &dyn Progress) -> Result<Plan> {
-    let inputs = Inputs::read(request)?;
-    let Ready { prepared, installation, .. } = ready(request, inputs, progress)?;
-    Ok(Plan { flash: prepared.plan, installation: Some(installation) })
+/// Checks image and target of a flash of the image alone, and makes its plan. Writes nothing.
+pub fn prepare_image(request: &FlashRequest, progress: &dyn Progress) -> Result<Prepared> {
+    Inputs::read(request)?.prepare(request, progress)
+}
+
+/// Makes the plan as the flash does, without running board programs and without waiting. Writes nothing.
+pub fn plan(request: &FlashRequest, progress: &dyn Progress) -> Result<Plan> {
+    match request.mode {
+        FlashMode::Image => Ok(prepare_image(request, progress)?.plan.into()),
+        FlashMode::Installation => {
+            let Ready { prepared, installation, .. } = ready(request, Inputs::read(request)?, progress)?;
+            Ok(Plan { flash: prepared.plan, installation: Some(installation) })
+        }
+    }
 }
 
 /// Installs. `agree` gets the plan before the first write, and may refuse it.
 pub fn run(
-    request: &Request,
+    request: &FlashRequest,
     watch: &Watch,
     agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
 ) -> Result<Installed> {
@@ -91,7 +103,7 @@ pub fn run(
 }
 
 fn install(
-    request: &Request,
+    request: &FlashRequest,
     watch: &Watch,
     agree: &dyn Fn(&flash::plan::Plan) -> Result<()>,
 ) -> Result<Installed> {
@@ -104,7 +116,7 @@ fn install(
     refuse_without_root()?;
     step.run("board set-up", || set_up_board(&request))?;
     step.run("medium", || own_medium(&mut request))?;
-    watch.report_to_owner(&paths, owner(&request).as_ref());
+    watch.report_to_owner(&paths, is_provisioned(&request));
     let inputs = step.run("inputs", || Inputs::read(&request))?;
     step.run("network", || {
         wait::wait_for_services(&paths, inputs.config.as_ref());
@@ -130,9 +142,10 @@ fn install(
     Ok(Installed { receipt, ending, environment: ready.environment })
 }
 
-/// The configuration for progress reports. A later step checks the file.
-fn owner(request: &Request) -> Option<ConfigJson> {
-    ConfigJson::load(&config_json::locate(request.config_json.as_deref(), &request.paths)).ok()
+/// For progress reports. A later step checks the file.
+fn is_provisioned(request: &FlashRequest) -> bool {
+    let path = config_json::locate(request.config_json.as_deref(), &request.paths);
+    ConfigJson::load(&path).is_ok_and(|config| config.is_provisioned())
 }
 
 fn refuse_without_root() -> Result<()> {
@@ -147,7 +160,7 @@ fn board_of(environment: &Environment) -> Result<Board> {
     Ok(Board::new(environment.clone(), board::limit(std::env::var_os(board::LIMIT_VARIABLE))?))
 }
 
-fn set_up_board(request: &Request) -> Result<()> {
+fn set_up_board(request: &FlashRequest) -> Result<()> {
     let config = config_json::locate(request.config_json.as_deref(), &request.paths);
     let board = board_of(&Environment::new(&request.paths, &config))?;
     board.check()?;
@@ -155,7 +168,7 @@ fn set_up_board(request: &Request) -> Result<()> {
 }
 
 /// Boot files and `config.json` come from the medium that the system runs from.
-fn own_medium(request: &mut Request) -> Result<()> {
+fn own_medium(request: &mut FlashRequest) -> Result<()> {
     if medium::take_own_boot_partition(&request.paths)? && request.config_json.is_none() {
         // The copy in memory is from the other disk.
         request.config_json = Some("/mnt/boot/config.json".into());
@@ -163,7 +176,7 @@ fn own_medium(request: &mut Request) -> Result<()> {
     Ok(())
 }
 
-fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<Ready> {
+fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Result<Ready> {
     let (Some(conf), Some(config)) = (inputs.conf.clone(), inputs.config.clone()) else {
         return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
     };
@@ -179,7 +192,7 @@ fn ready(request: &Request, inputs: Inputs, progress: &dyn Progress) -> Result<R
 }
 
 /// Asks the board's plug-ins. This build refuses encryption.
-fn decide_on_encryption(request: &Request, ready: &Ready) -> Result<Plugin> {
+fn decide_on_encryption(request: &FlashRequest, ready: &Ready) -> Result<Plugin> {
     let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
     plugin.secureboot_setup(ready.config.installer_secureboot()?)?;
     Ok(plugin)

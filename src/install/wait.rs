@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::inputs::Inputs;
 use super::partitions::pause;
 use crate::config::config_json::ConfigJson;
 use crate::config::paths::Paths;
 use crate::error::Code;
-use crate::flash::job::Inputs;
 use crate::sys::signal;
 use crate::sys::systemd::{self, Waited};
 use crate::sys::uevent::Uevents;
