@@ -1,6 +1,11 @@
 //! Limits for callers of the service: only root can make it hold more than a fixed amount, and no caller can keep it from answering root.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use zbus::message::Header;
+
+use super::dbus_error::DbusError;
 
 /// Limit of a message in bytes. `Update` carries an environment and credentials.
 pub(super) const MAX_CALL_BYTES: usize = 256 << 10;
@@ -159,6 +164,15 @@ fn load<'a>([root, others]: &'a mut [Load; 2], caller: &Caller) -> &'a mut Load 
 }
 
 const TOO_MANY: &str = "too many calls at once; wait for a reply, then call again";
+
+/// Refuses callers other than root and the user who runs this service. The bus's policy does the same, but may be missing.
+pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
+    let callers = callers.lock().unwrap_or_else(PoisonError::into_inner);
+    match header.sender() {
+        Some(sender) if callers.is_root(sender) => Ok(()),
+        _ => Err(DbusError::denied(what)),
+    }
+}
 
 #[cfg(test)]
 mod tests {

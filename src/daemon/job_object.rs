@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use zbus::message::Header;
 use zbus::{Variant, interface};
 
-use super::callers::Callers;
+use super::callers::{Callers, check_root};
 use super::core::Core;
 use super::dbus_error::DbusError;
-use super::manager::check_root;
 use crate::job::State;
 
 pub(super) struct JobObject {

@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use zbus::message::Header;
@@ -7,13 +7,14 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, interface};
 
 use super::apart::apart;
-use super::callers::Callers;
-use super::core::{self, Core};
+use super::callers::{self, Callers};
+use super::core::{self, Core, ShownJob};
 use super::dbus_error::DbusError;
+use super::job_object::JobObject;
 use super::options::{self, CallOptions};
 use super::snapshot::Snapshot;
 use crate::error::{Code, Error};
-use crate::job::record::object_path;
+use crate::job::record::{OBJECT_PATH, object_path};
 use crate::job::{Event, JobFiles, JobRequest, JobStatus, Output, Spec, State};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -27,22 +28,13 @@ pub(super) struct Manager {
     planning: tokio::sync::Mutex<()>,
 }
 
-/// Refuses callers other than root and the user who runs this service. The bus's policy does the same, but may be missing.
-pub(super) fn check_root(callers: &Mutex<Callers>, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
-    let callers = callers.lock().unwrap_or_else(PoisonError::into_inner);
-    match header.sender() {
-        Some(sender) if callers.is_root(sender) => Ok(()),
-        _ => Err(DbusError::denied(what)),
-    }
-}
-
 impl Manager {
     pub(super) fn new(core: Arc<Core>, callers: Arc<Mutex<Callers>>) -> Manager {
         Manager { core, callers, planning: tokio::sync::Mutex::default() }
     }
 
     fn check_root(&self, header: &Header<'_>, what: &str) -> Result<(), DbusError> {
-        check_root(&self.callers, header, what)
+        callers::check_root(&self.callers, header, what)
     }
 
     /// The object is there, and announced, before the caller learns its path.
@@ -54,7 +46,7 @@ impl Manager {
         // The service must not exit between the start of the job and its announcement.
         let _call = self.core.begin_call();
         let job = self.core.start(request).await?;
-        super::signals::announce(&self.core, &self.callers, connection).await?;
+        announce(&self.core, &self.callers, connection).await?;
         Ok(OwnedObjectPath::try_from(object_path(job.record.id))?)
     }
 
@@ -66,6 +58,26 @@ impl Manager {
         let text = "cannot flash from this system: it is not a flasher medium";
         Err(Error::new(Code::NotAFlasher, text).object(flag.display()).into())
     }
+}
+
+/// Puts the present job on the bus, and removes the object of the one before it.
+pub(super) async fn announce(
+    core: &Arc<Core>,
+    callers: &Arc<Mutex<Callers>>,
+    connection: &Connection,
+) -> zbus::Result<()> {
+    let Some(ShownJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
+    let server = connection.object_server();
+    let path = object_path(id);
+    // Two calls may come here at once.
+    if server.at(path.as_str(), JobObject::new(core.clone(), callers.clone(), id)).await?.is_some() {
+        return Ok(());
+    }
+    if let Some(before) = core.put_on_bus(Some(id)) {
+        drop(server.remove::<JobObject, _>(object_path(before)).await);
+    }
+    let emitter = SignalEmitter::new(connection, OBJECT_PATH)?;
+    Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
 /// The output of `copal flash --plan`, by the unit's instance of this name. It changes nothing, and is no job.
@@ -175,7 +187,7 @@ impl Manager {
         self.check_root(&header, "commit")?;
         let _call = self.core.begin_call();
         let mut job = self.core.start(options::without(Spec::MarkGood)).await?;
-        super::signals::announce(&self.core, &self.callers, connection).await?;
+        announce(&self.core, &self.callers, connection).await?;
         let mut checked = Instant::now();
         while job.is_running() {
             // The service that leaves answers its calls, and does nothing else.

@@ -12,8 +12,8 @@ use zbus::fdo::{self, RequestNameFlags};
 
 use super::callers::Callers;
 use super::core::Core;
-use super::manager::Manager;
-use super::signals::{self, Signals};
+use super::manager::{self, Manager};
+use super::signals::Signals;
 use super::slot_object::{self, SlotObject};
 use super::socket::BusSocket;
 use super::{BUS_NAME, OBJECT_PATH};
@@ -118,7 +118,7 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
         let connection = builder.build().await?;
         // Before a client can ask for it.
         core.put_on_bus(None);
-        signals::announce(core, &callers, &connection).await?;
+        manager::announce(core, &callers, &connection).await?;
         connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
         Ok(Bus { connection, own, callers })
     };
@@ -150,7 +150,7 @@ impl Service<'_> {
                 // A medium that does not answer must not stop the rest of the service's work.
                 drop(timeout(READ_LIMIT, self.core.read()).await);
             }
-            if let Err(e) = signals::announce(self.core, &self.bus.callers, &self.bus.connection).await {
+            if let Err(e) = manager::announce(self.core, &self.bus.callers, &self.bus.connection).await {
                 tracing::debug!("the job is not on the bus: {e}");
             }
             signals.emit(self.core, &self.bus.connection).await;

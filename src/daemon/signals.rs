@@ -2,16 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use zbus::names::InterfaceName;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, Variant, fdo};
 
-use super::callers::Callers;
 use super::core::{Core, ShownJob};
 use super::dbus_error::text_of;
-use super::job_object::{self, JobObject};
+use super::job_object;
 use super::manager::{self, Manager};
 use super::snapshot::{Snapshot, index};
 use super::{JOB_INTERFACE, MANAGER_INTERFACE, OBJECT_PATH, SLOT_INTERFACE, slot_object};
@@ -23,26 +22,6 @@ pub(super) struct Signals {
     snapshot: Option<Snapshot>,
     error: String,
     job: Option<ShownJob>,
-}
-
-/// Puts the present job on the bus, and removes the object of the one before it.
-pub(super) async fn announce(
-    core: &Arc<Core>,
-    callers: &Arc<Mutex<Callers>>,
-    connection: &Connection,
-) -> zbus::Result<()> {
-    let Some(ShownJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
-    let server = connection.object_server();
-    let path = object_path(id);
-    // Two calls may come here at once.
-    if server.at(path.as_str(), JobObject::new(core.clone(), callers.clone(), id)).await?.is_some() {
-        return Ok(());
-    }
-    if let Some(before) = core.put_on_bus(Some(id)) {
-        drop(server.remove::<JobObject, _>(object_path(before)).await);
-    }
-    let emitter = SignalEmitter::new(connection, OBJECT_PATH)?;
-    Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
 impl Signals {
