@@ -132,7 +132,7 @@ impl Call {
         Call::Verb(args)
     }
 
-    /// The name that log lines and errors begin with. A job uses that of the program that has requested it.
+    /// The name at the beginning of log lines and errors. A job uses the name of the program that requested it.
     #[must_use]
     pub fn voice(&self) -> Voice {
         match self {
@@ -204,6 +204,20 @@ mod tests {
         assert_eq!(call(&["/x/copal-0.1-amd64", "--list"]), (None, vec!["--list".into()]));
         assert_eq!(call(&[]), (None, vec![]));
         assert_eq!(call(&["fatrw-old"]), (None, vec![]));
+    }
+
+    #[test]
+    fn a_job_speaks_as_the_program_that_has_requested_it() {
+        let voice = |argv: &[&str]| Call::of(argv.iter().map(OsString::from)).voice();
+        let of_client = ["copal", "job", "--json", "--run-for=hostapp-update", "1"];
+        assert_eq!(voice(&of_client), Voice::Legacy("hostapp-update"));
+        for other in [
+            ["copal", "job", "--run-for=copal update", "1"],
+            ["copal", "job", "hostapp-update", "1"],
+            ["copal", "update", "--run-for=hostapp-update", "1"],
+        ] {
+            assert_eq!(voice(&other), Voice::Verb, "{other:?}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `copal job`: what the unit of a job runs.
+//! `copal job`: the process of a job's unit.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::flash::{FlashArgs, run_flash};
-use super::{Ui, rollback, update};
+use super::rollback::{Program, run_program};
+use super::{Ui, update};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::job::{self, FlashSpec, Spec};
@@ -23,7 +24,7 @@ pub(super) struct JobArgs {
     #[arg(long)]
     ended: bool,
 
-    /// Run what was taken, for the program that has requested it
+    /// Run the taken request of this program
     #[arg(long, value_name = "PROGRAM", conflicts_with = "ended")]
     run_for: Option<String>,
 
@@ -46,8 +47,8 @@ pub(super) fn run_job(args: &JobArgs, ui: &Ui) -> Result<()> {
         Spec::Update(spec) => update::run(&spec, &paths, program, false, ui),
         Spec::Flash(spec) => run_flash(&flash_args(spec, false, args), ui),
         Spec::Plan(spec) => run_flash(&flash_args(spec, true, args), ui),
-        Spec::Rollback => rollback::run_now(&paths, ui),
-        Spec::MarkGood => rollback::run_mark_good(&paths, ui),
+        Spec::Rollback => run_program(&Program::Now, &paths, ui),
+        Spec::MarkGood => run_program(&Program::MarkGood, &paths, ui),
     }
 }
 
@@ -68,7 +69,7 @@ fn flash_args(spec: FlashSpec, plan: bool, args: &JobArgs) -> FlashArgs {
     }
 }
 
-/// The program that has requested the job, in the process that runs it: log lines begin with its name.
+/// The program that requested the job of this process. Log lines begin with its name.
 pub(crate) fn job_requested_by(args: &[OsString]) -> Option<&OsStr> {
     let (verb, rest) = args.split_first()?;
     let program = rest.iter().find_map(|arg| arg.as_bytes().strip_prefix(b"--run-for="));

@@ -131,14 +131,8 @@ impl Done {
 }
 
 /// For the process of a job.
-pub(super) fn run_now(paths: &Paths, ui: &Ui) -> Result<()> {
-    show(&start(&Program::Now, paths)?, ui);
-    Ok(())
-}
-
-/// For the process of a job.
-pub(super) fn run_mark_good(paths: &Paths, ui: &Ui) -> Result<()> {
-    show(&start(&Program::MarkGood, paths)?, ui);
+pub(super) fn run_program(program: &Program, paths: &Paths, ui: &Ui) -> Result<()> {
+    show(&start(program, paths)?, ui);
     Ok(())
 }
 
@@ -191,7 +185,7 @@ fn run(verb: &RollbackVerb) -> Result<Done> {
 }
 
 #[derive(Debug)]
-enum Program {
+pub(super) enum Program {
     Health(Vec<OsString>),
     Altboot,
     BootCheck,

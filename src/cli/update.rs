@@ -78,15 +78,15 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
     run(&spec, &Paths::default(), "copal update", args.as_job, ui)
 }
 
-/// Also for the process of a job.
+/// The process of a job also calls this.
 pub(super) fn run(spec: &UpdateSpec, paths: &Paths, program: &str, as_job: bool, ui: &Ui) -> Result<()> {
     job_client::update(spec, paths, program, as_job, ui.progress(), &|installed| {
-        ui.result("update", installed, &summary(spec, installed));
+        ui.result("update", installed, &summary(&spec.source, installed));
     })
 }
 
-fn summary(spec: &UpdateSpec, installed: &Installed) -> String {
+fn summary(source: &Source, installed: &Installed) -> String {
     let slot = installed.slot.map_or_else(|| "of an image".to_owned(), |s| s.to_string());
     let next = if installed.selected { "it boots next, on trial" } else { "it was not selected" };
-    format!("{} is installed in slot {slot}; {next}", spec.source)
+    format!("{source} is installed in slot {slot}; {next}")
 }

@@ -1,4 +1,4 @@
-//! Work that blocks, apart from the one thread that serves the bus.
+//! Runs blocking work outside of the thread that serves the bus.
 
 use std::io;
 use std::thread;
@@ -8,8 +8,8 @@ use tokio::sync::{Semaphore, oneshot};
 /// Threads at the same time: one reads the device, the others wait for systemd.
 static FREE: Semaphore = Semaphore::const_new(3);
 
-/// The result of `work`, from a thread of its own. Where the system has no thread to give, that is an error of this one call, and the
-/// service goes on: the threads that tokio has for such work end the whole process with a panic.
+/// Runs `work` in a new thread. If the system refuses a thread, only this call fails. With tokio's threads for blocking work, a refused
+/// thread would end the whole process with a panic.
 pub(super) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let place = FREE.acquire().await.map_err(io::Error::other)?;
     let (done, result) = oneshot::channel();

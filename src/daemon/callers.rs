@@ -1,4 +1,4 @@
-//! Limits for callers of the service: only root can make it hold more than a fixed amount, and no caller can keep it from answering root.
+//! Limits for callers of the service. Only root can make the service hold more than a fixed amount. No caller can block the answers to root.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ const MAX_BYTES_OF_OTHERS: usize = 4 << 10;
 const MAX_CALLS_OF_ONE: usize = 8;
 /// Concurrent calls of root, and of all others together.
 const MAX_CALLS: usize = 128;
-/// Bytes of root's concurrent calls; and of calls whose sender is not known yet.
+/// Bytes of root's concurrent calls, and of the calls of unknown senders.
 const MAX_HELD_BYTES: usize = 1 << 20;
 /// Calls that wait until the bus names their sender's user.
 const MAX_WAITING: usize = 64;

@@ -1,4 +1,4 @@
-//! The state that all objects on the bus share. It does not use the bus, and outlives connections to it.
+//! The state that all objects on the bus share. It does not use the bus, and survives a lost connection.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ struct Inner {
     calls: usize,
 }
 
-/// A call that lasts: the service does not exit before its end.
+/// A long call. The service does not exit before its end.
 pub(super) struct CallGuard(Arc<Core>);
 
 impl Drop for CallGuard {
@@ -47,9 +47,9 @@ impl Drop for CallGuard {
 #[derive(Clone)]
 pub(super) struct Reading {
     pub snapshot: Snapshot,
-    /// Everything as JSON: for root.
+    /// JSON with everything, for root.
     pub full: Arc<str>,
-    /// Without journal lines: for users who may not read the journal.
+    /// JSON without journal lines, for users who may not read the journal.
     pub public: Arc<str>,
     at: Instant,
 }
@@ -71,7 +71,7 @@ pub(super) struct ShownJob {
 }
 
 impl Inner {
-    /// Unless it is the present one.
+    /// Does nothing for the present job.
     fn follow(&mut self, job: Job) {
         if self.job.as_ref().is_none_or(|j| j.record != job.record) {
             self.job = Some(job);
@@ -91,7 +91,7 @@ pub(super) async fn settle(files: JobFiles) {
 
 impl Core {
     pub(super) fn new(paths: Paths) -> Arc<Core> {
-        // One that a process is starting at this moment may be refused; the next look finds what came of it.
+        // systemd may refuse a job that a process is starting now. The next poll finds it if it runs.
         let job = Job::after(&paths, None);
         let announced = job.as_ref().is_none_or(|j| !j.is_running());
         let held = Mutex::new(Inner { job, announced, ..Inner::default() });
@@ -102,7 +102,7 @@ impl Core {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The job, for its caller to follow: the next one may take its place here at any time.
+    /// Returns the job for its caller to follow: a later job may replace it here at any time.
     pub(super) async fn start(self: &Arc<Self>, request: JobRequest) -> Result<Job> {
         let paths = self.paths.clone();
         // systemd may answer late.
@@ -113,7 +113,7 @@ impl Core {
         Ok(own)
     }
 
-    /// Reads what the job has reported, or takes up the next one, which a client has started.
+    /// Reads the events of the running job, or finds the next job that a client has started.
     pub(super) fn poll(&self) {
         let mut held = self.lock();
         match &mut held.job {
@@ -135,7 +135,7 @@ impl Core {
         }
     }
 
-    /// A job is cancelled once; afterwards it ends by itself.
+    /// Cancels a job once. A cancelled job ends by itself.
     pub(super) async fn cancel(&self, id: u32) -> Result<()> {
         let is_it = |j: &&mut Job| j.record.id == id && j.state.status == JobStatus::Running;
         let Some(files) = self.lock().job.as_mut().filter(is_it).map(|j| {
@@ -182,7 +182,7 @@ impl Core {
         self.lock().on_bus == Some(id)
     }
 
-    /// Records the job that has an object, and returns the one that had it.
+    /// Records the job that has an object, and returns the job that had it before.
     pub(super) fn put_on_bus(&self, id: Option<u32>) -> Option<u32> {
         std::mem::replace(&mut self.lock().on_bus, id)
     }
@@ -191,7 +191,7 @@ impl Core {
         self.lock().job.as_ref().filter(|j| j.record.id == id).map_or("", |j| j.record.spec.kind())
     }
 
-    /// Whether the end of the job was not reported yet. It counts as reported from now on.
+    /// Returns whether the end of the job is to be reported, and marks it as reported.
     pub(super) fn take_end(&self) -> bool {
         let mut held = self.lock();
         let ended = held.job.as_ref().is_some_and(|j| !j.is_running()) && !held.announced;

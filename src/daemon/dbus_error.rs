@@ -5,7 +5,7 @@ use zbus::{DBusError, Message};
 use super::ERROR_PREFIX;
 use crate::error::{Code, Error};
 
-/// Its body is one text, which every client shows.
+/// The body is one text, because every client shows a text.
 #[derive(Debug, Clone)]
 pub(super) struct DbusError {
     name: String,
@@ -13,7 +13,7 @@ pub(super) struct DbusError {
 }
 
 impl DbusError {
-    /// As the bus refuses a call by its policy.
+    /// The same error as from the bus, if its policy forbids a call.
     pub(super) fn denied(what: &str) -> DbusError {
         DbusError {
             name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
@@ -40,7 +40,7 @@ impl From<Error> for DbusError {
     }
 }
 
-/// Errors of the bus, for which the caller can do nothing.
+/// Errors of the bus. The caller cannot fix them.
 impl From<zbus::Error> for DbusError {
     fn from(e: zbus::Error) -> Self {
         Error::new(Code::BusUnreachable, "cannot answer over D-Bus").because(e).into()

@@ -28,7 +28,7 @@ impl JobObject {
     }
 }
 
-/// With the exit code; empty where the job has not failed.
+/// The parts of the error and the exit code; empty if the job has not failed.
 fn error_of(state: &State) -> HashMap<&'static str, String> {
     let Some(error) = state.error.as_ref().filter(|_| state.status.is_final()) else { return HashMap::new() };
     HashMap::from([
@@ -65,7 +65,7 @@ pub(super) fn changes(before: &State, now: &State) -> HashMap<&'static str, Vari
 
 #[interface(name = "io.balena.Copal1.Job", introspection_docs = false)]
 impl JobObject {
-    /// The job ends between two of its steps, with a result.
+    /// The job ends between two of its steps and reports a result.
     async fn cancel(&self, #[zbus(header)] header: Header<'_>) -> Result<(), DbusError> {
         check_root(&self.callers, &header, "cancel a job")?;
         Ok(self.core.cancel(self.id).await?)

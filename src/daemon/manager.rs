@@ -15,10 +15,10 @@ use super::options::{self, CallOptions};
 use super::snapshot::Snapshot;
 use crate::error::{Code, Error};
 use crate::job::record::{OBJECT_PATH, object_path};
-use crate::job::{Event, JobFiles, JobRequest, JobStatus, Output, Spec, State};
+use crate::job::{Event, JobFiles, JobRequest, Output, Spec};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two questions to systemd whether a unit that is waited for is still there.
+/// Between two questions to systemd whether the unit of a pending call still runs.
 const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct Manager {
@@ -37,7 +37,7 @@ impl Manager {
         callers::check_root(&self.callers, header, what)
     }
 
-    /// The object is there, and announced, before the caller learns its path.
+    /// Creates and announces the object before the caller learns its path.
     async fn begin(
         &self,
         connection: &Connection,
@@ -60,7 +60,7 @@ impl Manager {
     }
 }
 
-/// Puts the present job on the bus, and removes the object of the one before it.
+/// Puts the present job on the bus, and removes the object of the job before it.
 pub(super) async fn announce(
     core: &Arc<Core>,
     callers: &Arc<Mutex<Callers>>,
@@ -80,7 +80,7 @@ pub(super) async fn announce(
     Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
-/// The output of `copal flash --plan`, by the unit's instance of this name. It changes nothing, and is no job.
+/// Runs a plan as the unit's instance of this name. A plan changes nothing, and has no number and no object.
 async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
     crate::sys::file::make_private(&core.paths.run_files()).map_err(failed)?;
@@ -189,19 +189,17 @@ impl Manager {
         let mut job = self.core.start(options::without(Spec::MarkGood)).await?;
         announce(&self.core, &self.callers, connection).await?;
         let mut checked = Instant::now();
-        while job.is_running() {
-            // The service that leaves answers its calls, and does nothing else.
+        loop {
+            if let Some(outcome) = job.state.outcome() {
+                return Ok(outcome?);
+            }
+            // Here, because a service that is about to exit only answers its calls.
             if checked.elapsed() > UNIT_CHECK_INTERVAL {
                 core::settle(job.files().clone()).await;
                 checked = Instant::now();
             }
             tokio::time::sleep(POLL_INTERVAL).await;
             job.poll();
-        }
-        match job.state {
-            State { status: JobStatus::Succeeded, .. } => Ok(()),
-            State { error: Some(e), .. } => Err(e.into()),
-            _ => Err(Error::new(Code::JobLost, "the result of the job is lost").into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Source and options of a call, as the request of a job.
+//! Converts source and options of a call into the request of a job.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ pub(super) type CallOptions = HashMap<String, OwnedVariant>;
 
 const MAX_TOKEN_BYTES: usize = 64;
 
-/// The program of a request that names none.
+/// Default of the option `program`.
 const PROGRAM: &str = "copal daemon";
 
-/// Options are taken out one by one; the rest is unknown.
+/// Known options are removed one by one. The remaining options are unknown.
 struct OptionReader(CallOptions);
 
 impl OptionReader {
@@ -47,7 +47,7 @@ impl OptionReader {
         }
     }
 
-    /// With the options that every job has.
+    /// Reads the options of all kinds of jobs.
     fn request(&mut self, spec: Spec) -> Result<JobRequest, DbusError> {
         let program = self.text("program")?.unwrap_or_else(|| PROGRAM.to_owned());
         let request = JobRequest::new(spec, program);
@@ -131,7 +131,7 @@ fn flash_spec(options: &mut OptionReader) -> Result<FlashSpec, DbusError> {
     })
 }
 
-/// For a call without options.
+/// The request of a call without options.
 pub(super) fn without(spec: Spec) -> JobRequest {
     JobRequest::new(spec, PROGRAM)
 }

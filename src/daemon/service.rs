@@ -30,7 +30,7 @@ const MAX_SHOWN_AGE: Duration = Duration::from_secs(5);
 const READ_LIMIT: Duration = Duration::from_secs(1);
 /// For an answer of the bus, on the slowest board under full load.
 const BUS_ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// After so long without a message, no more come to a released name.
+/// After this time without a message, no more calls arrive for a released name.
 const DRAIN_SILENCE: Duration = Duration::from_millis(100);
 /// Between two questions to systemd whether the job's unit is still there.
 const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(8);
 #[derive(Debug, Clone)]
 pub struct ServiceOptions {
     pub paths: Paths,
-    /// Without a call and a job for so long, the service exits; the next call starts it again.
+    /// The service exits after this time without a call and a job. The next call starts it again.
     pub idle: Duration,
 }
 
@@ -82,7 +82,7 @@ async fn serve(options: &ServiceOptions) -> Result<()> {
             Err(e) if !core.is_working() => return Err(e),
             Err(e) => tracing::info!("{}", e.message()),
         }
-        // The job goes on; its clients connect to the bus again, too.
+        // The job continues, and its clients also connect to the bus again.
         pause = (pause * 2).clamp(POLL_INTERVAL, MAX_RECONNECT_PAUSE);
         let until = Instant::now() + pause;
         while Instant::now() < until {

@@ -1,12 +1,11 @@
-//! Work that runs once for all callers who ask at the same time.
+//! Runs work once for all concurrent callers.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// At most one run at a time. A caller during a run gets the result of the next one, together with all others until that begins: no
-/// result is older than its request.
+/// At most one run at a time. Callers that come during a run share the next run, so that no result is older than its request.
 pub(super) struct SharedWork<T> {
     runs: Mutex<Runs>,
     ended: watch::Sender<(u64, Option<T>)>,

@@ -1,4 +1,4 @@
-//! Signals to the bus: each change once, and always the last state.
+//! Signals on the bus. Each change is sent once, and the last state is always sent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,12 +25,12 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// A client reads first after it connects: the present state is no change.
+    /// Clients read the state when they connect, so the present state is not sent as a change.
     pub(super) fn new(core: &Core) -> Signals {
         Signals { snapshot: None, error: core.last_error(), job: core.job() }
     }
 
-    /// Whether the device must be read again: the job has reached another stage, or has ended.
+    /// Whether the device must be read again, because the job has reached another stage or its end.
     pub(super) fn is_due(&self, core: &Core) -> bool {
         let stage = |job: &Option<ShownJob>| job.as_ref().map(|j| (j.id, j.state.stage));
         stage(&self.job) != stage(&core.job())

@@ -1,7 +1,7 @@
 use crate::slot::Slot;
 use crate::status::Status;
 
-/// The source of the properties of manager and slots. An empty text: unknown.
+/// The values of the properties of manager and slots. Empty text means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Snapshot {
     pub phase: String,

@@ -1,20 +1,20 @@
-//! The environment of a job's process: that of its caller, or else that of its unit.
+//! The environment of a job's process: the caller's environment, or the unit's if the caller passes none.
 
 use crate::sys::command::SERVICE_PROTOCOL;
 
-/// For a caller that has passed no search path.
+/// For callers that pass no search path.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The configuration folder of the engine's client, if not in the home folder.
+/// Names the configuration folder of the engine's client. Default: in the home folder.
 pub(crate) const CREDENTIALS_VARIABLE: &str = "DOCKER_CONFIG";
 
-/// Variables that say something about the caller's process, its terminal, its parent or its unit. A program that copal starts keeps them,
-/// as it always had them ([`SERVICE_PROTOCOL`]); a job has another process, no terminal and a unit of its own.
+/// Variables that describe the caller's process, terminal, parent or unit. A job has its own process and unit, and no terminal. Hooks and
+/// board programs keep these variables, as with the scripts: for them, only [`SERVICE_PROTOCOL`] is removed.
 const OF_THE_PROCESS: [&str; 12] = [
     "_",
     "COLUMNS",
     "INVOCATION_ID",
-    // The job's is that of its unit.
+    // The job gets its unit's value.
     "JOURNAL_STREAM",
     "LINES",
     "MAINPID",
@@ -26,10 +26,11 @@ const OF_THE_PROCESS: [&str; 12] = [
     "TERM",
 ];
 
-/// Prefixes of variables that would change another program, or name sockets that it does not have.
-const PREFIXES: [&str; 3] = ["LD_", "DBUS_SESSION_", "DBUS_STARTER_"];
+/// Prefixes of variables that change how another program runs, or that name sockets of the caller. Newer releases of systemd add variables
+/// with the prefixes of their protocols.
+const PREFIXES: [&str; 5] = ["LD_", "LISTEN_", "WATCHDOG_", "DBUS_SESSION_", "DBUS_STARTER_"];
 
-/// The one filter, for variables of a caller and of the unit.
+/// The only filter. It applies to the caller's variables and to the unit's.
 pub(super) fn is_passed_on(name: &str) -> bool {
     let is_listed = OF_THE_PROCESS.contains(&name) || SERVICE_PROTOCOL.contains(&name);
     !is_listed && !PREFIXES.iter().any(|prefix| name.starts_with(prefix))

@@ -1,4 +1,4 @@
-//! What a process with `--json` prints: one JSON object a line, as `docs/json.md` describes it.
+//! The output of a process with `--json`: one JSON object per line, as described in `docs/json.md`.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::error::Result;
 
-/// It rises when a key goes or changes its meaning, not when one is added.
+/// Incremented when a key is removed or changes its meaning, not when a key is added.
 const SCHEMA_VERSION: u32 = 1;
 
-/// In the order in which a job comes to them.
+/// In the order of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
@@ -24,7 +24,7 @@ pub enum Stage {
     Load,
     Pull,
     Unpack,
-    /// Between two stages with progress, and after the last one: hooks, for example.
+    /// Work without progress, for example hooks: between two stages, and after the last.
     Install,
     /// The work is done, and the job waits for the reboot.
     Reboot,
@@ -32,7 +32,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Whether a process reports how far it has come in this stage.
+    /// Whether processes report progress in this stage.
     #[must_use]
     pub(crate) fn has_progress(self) -> bool {
         !matches!(self, Stage::Start | Stage::Install | Stage::Reboot | Stage::Done)
@@ -61,11 +61,11 @@ impl fmt::Display for Stage {
     }
 }
 
-/// How far a stage is.
+/// The progress of one stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageProgress {
     pub stage: Stage,
-    /// `None` between begin and end.
+    /// `None` between begin and end of the stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Edge>,
     pub percent: Option<u8>,
@@ -84,19 +84,19 @@ pub enum Edge {
     End,
 }
 
-/// The result of a verb under its key, if it has one; or why there is none.
+/// The end of a verb: its result with its key, if it has a result; or the error.
 pub type Report = Result<Option<(String, Value)>>;
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Stage(StageProgress),
-    /// A value under its name, before a result that is an error.
+    /// A named value that precedes an error.
     Finding(String, Value),
     Result(Report),
 }
 
 impl Event {
-    /// With a newline.
+    /// The line, with a newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         let (event, fields) = match self {
@@ -116,7 +116,7 @@ impl Event {
         format!("{}\n", Value::Object(line))
     }
 
-    /// `None` for a line that says nothing about how far the job is: it may be of a later release.
+    /// `None` for a line without progress or result. A later release may print lines that this release does not know.
     #[must_use]
     pub fn of_line(line: &str) -> Option<Event> {
         let line: Map<String, Value> = serde_json::from_str(line).ok()?;

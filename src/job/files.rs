@@ -14,10 +14,10 @@ use crate::config::paths::Paths;
 use crate::sys::command::End;
 use crate::sys::file;
 
-/// Of each file that is read whole.
+/// Limit of each file that is read at once.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// How the unit has ended. Nothing is known of one that was never started.
+/// How the unit ended. Both fields are empty if it never started.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct EndRecord {
     pub status: Option<i32>,
@@ -50,12 +50,12 @@ impl JobFiles {
         self.path("request")
     }
 
-    /// The request, once the job's process has taken it.
+    /// The request after the job's process has taken it.
     pub(super) fn taken(&self) -> PathBuf {
         self.path("taken")
     }
 
-    /// A folder as the engine's client has it.
+    /// A configuration folder of the engine's client.
     pub(super) fn credentials(&self) -> PathBuf {
         self.path("auth")
     }
@@ -72,7 +72,7 @@ impl JobFiles {
         format!("copal-job@{}.service", self.instance)
     }
 
-    /// `None` while the job runs, or waits for its start.
+    /// `None` while the job runs or waits for its start.
     pub(crate) fn end(&self) -> Option<Option<End>> {
         let text = match file::read_record(&self.end_record(), MAX_FILE_BYTES) {
             Ok(text) => text,
@@ -85,7 +85,7 @@ impl JobFiles {
         Some(serde_json::from_str(&text).ok().and_then(|end: EndRecord| end.end()))
     }
 
-    /// The first end counts.
+    /// Keeps an existing record: the first end counts.
     pub(super) fn write_end(&self, end: &EndRecord) -> io::Result<()> {
         match private_file(&self.folder, &serde_json::to_vec(end)?)?.persist_noclobber(self.end_record()) {
             Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists => Err(e.error),
@@ -103,7 +103,7 @@ impl JobFiles {
         create_private(&self.request())?.write_all(&serde_json::to_vec(request)?)
     }
 
-    /// Whether the job had not taken its request, and now cannot take it any more.
+    /// Returns whether the request was removed before the job took it. Then the job never begins.
     pub(super) fn withdraw(&self) -> bool {
         let withdrawn = fs::remove_file(self.request()).is_ok();
         if withdrawn {
@@ -158,7 +158,7 @@ fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// A file for root, not yet under its name: no process reads a part of it.
+/// A file for root without its final name, so that no process reads half of it.
 pub(super) fn private_file(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! A job that is followed: from its start, or from its record.
+//! Follows a job, from its start or from its record.
 
 use std::fs;
 use std::fs::File;
@@ -25,7 +25,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The last one, unless that is `known`, or a process is starting a job at this moment: systemd may still refuse that one.
+    /// The last job, unless it is `known`. `None` while a process starts a job, because systemd may still refuse it.
     pub(crate) fn after(paths: &Paths, known: Option<&JobRecord>) -> Option<Job> {
         let lock = start_lock::open(&paths.run_files()).ok()?;
         lock.try_lock().ok()?;
@@ -43,7 +43,7 @@ impl Job {
         job
     }
 
-    /// A repeated request with the same token gets the job that the first one has started.
+    /// A repeated request with the token of the last job returns that job.
     pub(crate) fn start(paths: &Paths, request: &JobRequest) -> Result<Job, NotStarted> {
         let failed = |e: io::Error| {
             let error = Error::new(Code::Io, "cannot start a job").object(paths.run_files().display());
@@ -51,7 +51,7 @@ impl Job {
         };
         file::make_private(&paths.run_files()).map_err(failed)?;
         let lock = start_lock::open(&paths.run_files()).map_err(failed)?;
-        // Held for the few calls below; the next request waits.
+        // Held for the calls below. Other requests wait.
         if !start_lock::take(&lock, start_lock::WAIT_LIMIT).map_err(failed)? {
             let text = "cannot begin: another process has been starting a job for too long";
             return Err(NotStarted::Refused(
@@ -91,7 +91,7 @@ impl Job {
         last: Option<Job>,
         lock: &File,
     ) -> Result<Job, NotStarted> {
-        // An update or a verdict outside of a job; the job would be refused with the same words.
+        // An update or a verdict runs outside of a job. The job would fail with the same error.
         if let Ok(Some(holder)) = Holder::of(paths) {
             return Err(NotStarted::Refused(holder.busy()));
         }
@@ -114,7 +114,7 @@ impl Job {
             return Err(e);
         }
         if let Some(last) = last {
-            // Its own stay: a follower may not have read its end.
+            // Keep the files of the last job: a follower may not have read its end.
             remove_older(paths, last.record.id);
         }
         Ok(Job::of(paths, record))
@@ -128,12 +128,12 @@ impl Job {
         self.poll_each(|_| ());
     }
 
-    /// Passes on the state after each event. Returns whether there was any.
+    /// Calls `each` with the state after each event. Returns whether there was news.
     pub(crate) fn poll_each(&mut self, each: impl FnMut(&State)) -> bool {
         if !self.is_running() {
             return false;
         }
-        // Checked before the last reading: nothing is written after the end.
+        // Read before the output: the job writes nothing after its end.
         let end = self.files.end();
         let has_lines = self.read_output(each);
         if let Some(end) = end {

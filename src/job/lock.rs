@@ -1,4 +1,4 @@
-//! The lock of whatever changes the slots or the boot state: one program at a time.
+//! The lock of all programs that change the slots or the boot state. One program holds it at a time.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -29,17 +29,17 @@ pub struct Holder {
     pub work: Work,
 }
 
-/// The kernel releases it when the process ends, in whatever way; child processes do not inherit it.
+/// The kernel releases it when the process ends, even by SIGKILL. Child processes do not inherit it.
 #[derive(Debug)]
 #[must_use = "the lock ends with this value"]
 pub struct Lock {
     file: File,
 }
 
-/// For root only: a process that can open the file, even read-only, can hold the lock.
+/// For root only: a process that can open the file, even read-only, can lock it.
 const FILE_MODE: u32 = 0o600;
 
-/// The file stays: removed while a second process waits for it, it would let in a third.
+/// The file is never removed. If it were removed while a second process waits for it, a third process could lock a new file.
 fn lock_file(paths: &Paths) -> PathBuf {
     paths.run_files().join("update.lock")
 }
@@ -104,7 +104,7 @@ impl Holder {
         }
     }
 
-    /// What a program that finds the lock held can do.
+    /// The remedy for a program that finds the lock held.
     #[must_use]
     pub(crate) const fn advice(&self) -> &'static str {
         match self.work {

@@ -1,7 +1,7 @@
 //! A job: an update, a flash, a rollback or a commit that a process of its own does.
 //!
-//! A [`Spec`] says what is to be done, an [`Event`] what the process reports, a [`State`] how far it is. Whoever starts a job, does it,
-//! follows it or shows it uses these types as they are.
+//! A [`Spec`] says what is to be done, an [`Event`] what the process reports, a [`Report`] how it has ended, a [`State`] how far it is. Client,
+//! process, service and terminal use these types as they are.
 //!
 //! A job is a unit of systemd, an instance of `copal-job@.service`. The caller writes a [`JobRequest`] to a file and starts the unit. The
 //! unit's process takes the request, reports to a second file, and the unit leaves its end in a third one. So the job depends on no client,

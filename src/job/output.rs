@@ -1,5 +1,5 @@
-//! The file that a job's process writes its report to. Not a pipe: the process can write without the service, and a later service can
-//! read. The file is in memory; what was read is freed.
+//! The output file of a job's process. It is no pipe: the process writes without a service, and a later service can read. The file is in
+//! memory, so the parts that were read are freed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,10 +9,10 @@ use std::path::Path;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
-/// Bytes that are freed at once, and that stay.
+/// Bytes that are freed at once, and bytes that are kept.
 const CHUNK_BYTES: u64 = 64 << 10;
 
-/// No verb writes a longer line; it is skipped.
+/// No verb writes a longer line. The rest of a longer line is dropped.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 pub(crate) struct Output {
@@ -62,7 +62,7 @@ impl Output {
         Ok(lines)
     }
 
-    /// Frees what was read, except the last piece: a later service needs the last lines.
+    /// Frees the parts that were read. Keeps the end, because a later service needs the last lines.
     pub(super) fn free_read(&mut self) {
         let keep = self.read.saturating_sub(CHUNK_BYTES);
         if keep < self.freed.saturating_add(CHUNK_BYTES) {

@@ -1,7 +1,7 @@
 //! The process of a job's unit: `copal job INSTANCE`.
 //!
-//! It begins with the environment of the unit. It takes the request, and executes itself once more, with the environment that the request
-//! asks for: libraries, hooks and programs read theirs at any time. The second one reads what the first has taken, and does it.
+//! The process starts with the environment of the unit. It takes the request and executes itself again with the environment of the request,
+//! because libraries, hooks and programs read the environment at any time. After that it reads the taken request and does the job.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -20,14 +20,14 @@ use crate::error::{Code, Error, Result};
 use crate::sys::command::become_copal;
 use crate::sys::file;
 
-/// systemd's mark that standard error is the journal: the unit's, whatever the caller has.
+/// systemd sets it if standard error is the journal. Only the unit's value is true for the job.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// Takes the request that waits for this instance, and becomes the process that does it. Returns only on failure.
+/// Takes the request of this instance and executes the program that does the job. Returns only on failure.
 pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
     let files = JobFiles::new(paths, &instance);
     let failed = |what, e| cannot_run(&files, what, e);
-    // No other process takes it then, not even a second start of the unit.
+    // First: then no other process can take it, even if systemd starts the unit again.
     fs::rename(files.request(), files.taken()).map_err(|e| failed("take its request", e))?;
     let started = || {
         let request = read(&files.taken()).map_err(|e| failed("read its request", e))?;
@@ -46,12 +46,12 @@ pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
     started().inspect_err(|_| files.forget_secrets())
 }
 
-/// What the process has to do that [`become_job`] has made of the first one.
+/// Reads and removes the request that [`become_job`] has taken.
 pub(crate) fn take_spec(paths: &Paths, instance: &str) -> Result<Spec> {
     let files = JobFiles::new(paths, &instance);
     let failed = |e| cannot_run(&files, "take its request", e);
     let request = read(&files.taken()).map_err(failed)?;
-    // Only one process removes it.
+    // Of two processes, only one can remove it.
     fs::remove_file(files.taken()).map_err(failed)?;
     Ok(request.spec)
 }

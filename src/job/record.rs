@@ -11,7 +11,7 @@ use crate::sys::file;
 
 pub(super) const RECORD_FILE: &str = "job.json";
 
-/// The service on the bus; below it are the objects of jobs.
+/// The object of the service on the bus, and the prefix of the objects of jobs.
 pub(crate) const OBJECT_PATH: &str = "/io/balena/Copal1";
 
 /// The object of a job on the bus.
@@ -28,7 +28,7 @@ pub(crate) struct JobRecord {
 }
 
 impl JobRecord {
-    /// `None` where there was no job, or the record is damaged.
+    /// `None` if there was no job, or if the record is damaged.
     pub(super) fn read(paths: &Paths) -> Option<JobRecord> {
         let path = paths.run_files().join(RECORD_FILE);
         let read = file::read_record(&path, MAX_FILE_BYTES).and_then(|text| Ok(serde_json::from_str(&text)?));

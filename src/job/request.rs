@@ -1,4 +1,4 @@
-//! A job as its caller requests it.
+//! The request of a job, from its caller.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use super::Spec;
 use super::environment::is_passed_on;
 
-/// The file that the job's process takes. Its numbers, texts and flags are those of the caller: nothing is parsed again.
+/// The job's process takes it as a file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JobRequest {
     pub spec: Spec,
-    /// The name of the program that requests it, which log lines begin with.
+    /// The name of the requesting program. The job's log lines begin with it.
     pub program: String,
-    /// The caller's; `None` for the unit's own.
+    /// The caller's environment; `None` selects the environment of the unit.
     environment: Option<HashMap<String, String>>,
-    /// The caller's registry configuration. It has a file of its own.
+    /// The caller's registry configuration, in a separate file.
     #[serde(skip)]
     pub credentials: Option<String>,
-    /// By which a repeated request is recognized.
+    /// Identifies a repeated request.
     #[serde(skip)]
     pub token: Option<String>,
 }
@@ -29,7 +29,7 @@ impl JobRequest {
         JobRequest { spec, program: program.into(), environment: None, credentials: None, token: None }
     }
 
-    /// Without the variables that are not for another process.
+    /// Drops variables that are only valid for the caller's process.
     pub(crate) fn with_environment(mut self, mut environment: HashMap<String, String>) -> JobRequest {
         environment.retain(|name, _| is_passed_on(name));
         self.environment = Some(environment);

@@ -1,4 +1,4 @@
-//! What a job is to do.
+//! The specification of a job.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::event::Stage;
 pub enum Spec {
     Update(UpdateSpec),
     Flash(FlashSpec),
-    /// What such a flash would write. It changes nothing.
+    /// The plan of a flash. It changes nothing.
     Plan(FlashSpec),
     Rollback,
     MarkGood,
@@ -23,11 +23,11 @@ pub struct UpdateSpec {
     pub source: Source,
     /// Run the hooks of the new release, the last of which selects it. Without them it is installed and not selected.
     pub hooks: bool,
-    /// After a failed hook, run the hooks of the running system, to restore its boot files.
+    /// After a failed hook, run the hooks of the running system to restore its boot files.
     pub recover: bool,
-    /// Reboot after the update, when applications allow it.
+    /// Reboot after the update as soon as applications allow it.
     pub reboot: bool,
-    /// Update also when the running system is on trial, or the bootloader has fallen back to it, or the new system would lack what the
+    /// Update even if the running system is on trial, if the bootloader has fallen back to it, or if the new system lacks files that the
     /// owner named.
     pub force: bool,
 }
@@ -41,7 +41,7 @@ pub enum Source {
     Reference(String),
 }
 
-/// As the flags of `copal flash`. `None`: what the board's configuration says.
+/// The flags of `copal flash`. `None` selects the value of the board's configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlashSpec {
     pub conf: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl Spec {
         matches!(self, Spec::Update(update) if update.reboot)
     }
 
-    /// First and last percent of a stage. The rest of an update is for the hooks, which report no progress.
+    /// First and last percent of a stage. The rest of an update belongs to the hooks, which report no progress.
     #[must_use]
     pub(super) fn span(&self, stage: Stage) -> (u32, u32) {
         match (self, stage) {
@@ -85,7 +85,7 @@ impl Spec {
 }
 
 impl UpdateSpec {
-    /// With hooks and recovery, without a reboot, and not forced.
+    /// An update with hooks and recovery, without reboot and force.
     #[must_use]
     pub fn new(source: Source) -> UpdateSpec {
         UpdateSpec { source, hooks: true, recover: true, reboot: false, force: false }

@@ -1,5 +1,5 @@
-//! The lock of processes that start a job: one at a time. Its file has the last number that any job has had, also one that was not started:
-//! no two jobs have the same.
+//! The lock of processes that start a job. One process holds it at a time. The file holds the last number of a job, even of a job that was
+//! not started, so that no number is used twice.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(super) const LOCK_FILE: &str = "job.lock";
-/// The process that holds it asks systemd twice, 10 s each time at most.
+/// The holder sends two requests to systemd, each with a limit of 10 s.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Of a number in the file.
+/// Digits of the number in the file.
 const NUMBER_DIGITS: usize = 10;
 
-/// Held by the process that starts a job, until systemd has answered.
+/// A process that starts a job holds the lock until systemd has answered.
 pub(crate) fn open(folder: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -26,7 +26,7 @@ pub(crate) fn open(folder: &Path) -> io::Result<File> {
         .open(folder.join(LOCK_FILE))
 }
 
-/// Waits for the lock, but not for a process that was stopped while it held it.
+/// Waits for the lock, but not forever: its holder may be stopped.
 pub(super) fn take(lock: &File, limit: Duration) -> io::Result<bool> {
     let began = Instant::now();
     loop {
@@ -45,7 +45,7 @@ pub(super) fn next_number(lock: &File, last: u32) -> io::Result<u32> {
     let length = lock.read_at(&mut text, 0)?;
     let used = text.get(..length).and_then(|t| std::str::from_utf8(t).ok()?.parse().ok()).unwrap_or(0);
     let next = last.max(used).checked_add(1).unwrap_or(1);
-    // In one call, and of one length: no kill leaves a part of it.
+    // In one call and with a fixed length, so that no kill leaves a part of it.
     lock.write_all_at(format!("{next:0width$}", width = NUMBER_DIGITS).as_bytes(), 0)?;
     Ok(next)
 }

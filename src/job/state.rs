@@ -1,10 +1,10 @@
-//! How far a job is, from the events of its process and its end.
+//! The state of a job, derived from the events of its process and from its end.
 
 use serde_json::Value;
 
 use super::event::{Edge, Event, Stage, StageProgress};
 use super::spec::Spec;
-use crate::error::{Code, Error, exit};
+use crate::error::{Code, Error, Result, exit};
 use crate::sys::command::End;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct State {
     pub status: JobStatus,
     pub error: Option<Error>,
     pub exit: u8,
-    /// Of the verb; null where it has none.
+    /// The result of the verb; null for a verb without a result.
     pub result: Option<Value>,
     /// First and last percent of the stage.
     span: (u32, u32),
@@ -67,6 +67,17 @@ impl State {
         }
     }
 
+    /// `None` while the job runs.
+    pub(crate) fn outcome(&self) -> Option<Result<()>> {
+        match self.status {
+            JobStatus::Running | JobStatus::Cancelling => None,
+            JobStatus::Succeeded => Some(Ok(())),
+            JobStatus::Failed | JobStatus::Cancelled => {
+                Some(Err(self.error.clone().unwrap_or_else(|| self.missing_result(None))))
+            }
+        }
+    }
+
     pub(super) fn apply(&mut self, spec: &Spec, event: Event) {
         match event {
             Event::Stage(progress) => self.advance(spec, &progress),
@@ -74,7 +85,7 @@ impl State {
             Event::Result(Ok(entry)) => {
                 self.result = Some(entry.map_or(Value::Null, |(_, value)| value));
                 self.error = None;
-                // With the result every stage has ended, whatever was said of it.
+                // The result ends every stage, even without a line for its end.
                 self.stage = if spec.reboots() { Stage::Reboot } else { Stage::Install };
             }
             Event::Result(Err(e)) => self.error = Some(e),
@@ -101,15 +112,15 @@ impl State {
         (self.stage, self.done, self.total, self.eta) = (stage, 0, 0, -1);
     }
 
-    /// Never decreases, and never reaches 100, which means success.
+    /// The percentage never decreases. 100 means success.
     fn climb(&mut self, of_stage: u8) {
         let (from, to) = self.span;
         let part = to.saturating_sub(from) * u32::from(of_stage.min(100)) / 100;
         self.percent = self.percent.max(from.saturating_add(part).min(99));
     }
 
-    /// `end`: of the process, where known. A job that was interrupted was cancelled: by a client, by an operator who stopped its unit, or by a
-    /// shutdown.
+    /// `end`: the end of the process, if known. An interrupted job counts as cancelled: a client, an operator who stopped the unit, or a
+    /// shutdown has interrupted it.
     pub(super) fn close(&mut self, end: Option<End>) {
         let well = end.is_none_or(End::is_success);
         if self.result.is_some() && self.error.is_none() && well {
@@ -249,7 +260,8 @@ mod tests {
             let mut state = State::new();
             events.iter().for_each(|event| state.apply(&update(true), event.clone()));
             state.close(end);
-            (state.status, state.exit, state.error.map(|e| (e.code(), e.effect())))
+            let outcome = state.outcome().unwrap();
+            (state.status, state.exit, outcome.err().map(|e| (e.code(), e.effect())))
         };
         let status = |n| Some(End::Status(n));
         let interrupted = |effect| Some((Code::Interrupted, effect));

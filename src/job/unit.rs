@@ -12,7 +12,7 @@ use crate::sys::systemd::{Bus, SystemdError};
 
 pub(crate) enum NotStarted {
     Refused(Error),
-    /// systemd cannot be reached, or does not know the unit. No job was started.
+    /// No job was started: systemd is unreachable or does not know the unit.
     Unavailable(SystemdError),
 }
 
@@ -46,7 +46,7 @@ impl JobFiles {
     pub(super) fn start_unit(&self) -> Result<(), NotStarted> {
         match Bus::system().start_unit(&self.unit()) {
             Ok(()) => Ok(()),
-            // The job runs, and only the answer is lost: systemd was slow, or left the bus.
+            // The job runs. Only the answer is lost: systemd was slow, or left the bus.
             Err(_) if !self.withdraw() => Ok(()),
             Err(e) => {
                 self.remove();
@@ -68,7 +68,7 @@ impl JobFiles {
         })
     }
 
-    /// Ends a job whose unit is gone without a trace, because systemd was not able to start it, or to run what follows its end.
+    /// Records the end of a job whose unit is gone without a record: systemd failed to start the unit, or to run its `ExecStopPost=`.
     pub(crate) fn settle(&self) -> Result<(), SystemdError> {
         let unreachable = |e: io::Error| SystemdError::Unreachable(e.to_string());
         // While another process starts a job, the unit may be inactive because it is not started yet.

@@ -7,19 +7,19 @@ use super::is_cancelled;
 use super::view::{self, View};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::job::Job;
 use crate::job::lock::Holder;
-use crate::job::{Job, JobStatus};
 use crate::progress::Progress;
 use crate::update::Installed;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// After a silence of this length, and then as often, systemd is asked whether the job's unit is still there.
+/// After this time without an event, and in this interval, the client asks systemd whether the job's unit still runs.
 const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a job may stay without a process, where systemd cannot be asked.
+/// A job without a process counts as lost after this time, if systemd cannot be asked.
 const LOST_JOB_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two attempts to cancel the job.
 const CANCEL_INTERVAL: Duration = Duration::from_secs(3);
-/// For all attempts at a shutdown, which ends this program too.
+/// Limit of all attempts. A shutdown also ends this program.
 const CANCEL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Attempts to cancel the job: systemd may be slow, or leave the bus for a moment.
@@ -70,10 +70,8 @@ pub(super) fn follow(
             reported = true;
             installed(&done);
         }
-        match job.state.status {
-            JobStatus::Running | JobStatus::Cancelling => {}
-            JobStatus::Succeeded => return Ok(()),
-            JobStatus::Failed | JobStatus::Cancelled => return job.state.error.map_or(Ok(()), Err),
+        if let Some(outcome) = job.state.outcome() {
+            return outcome;
         }
         if is_cancelled() && cancel.as_ref().is_none_or(|c| c.is_due(Instant::now())) {
             cancel = Some(Cancel::attempt(cancel.as_ref(), &job));
@@ -113,7 +111,7 @@ mod tests {
         assert_eq!([7, 8, 9, 12].map(|s| refused.is_due(after(s))), [false, false, true, true]);
         assert_eq!([9, 10, 11].map(|s| refused.is_in_vain(after(s))), [false, false, true]);
         let accepted = Cancel { accepted: true, ..refused };
-        // Its end is on the way, and says how it went.
+        // The job ends soon, and its result shows how.
         assert!(!accepted.is_due(after(99)) && !accepted.is_in_vain(after(99)));
     }
 }

@@ -1,7 +1,7 @@
-//! An update as a job, which this process follows, or in this process.
+//! Decides where an update runs: as a job, which this process follows, or in this process.
 //!
-//! A lost connection ends the programs that were started over it, but not a unit of systemd. Where systemd does
-//! not run, or the caller's place or `--no-daemon` forbids a job, the update runs in this process. Once systemd may have started the job, the update never runs here.
+//! A lost SSH connection ends the programs that were started over it, but not a unit of systemd. The update runs in this process if systemd
+//! does not run, and if the caller's place or `--no-daemon` forbids a job. Once systemd may have started the job, the update never runs here.
 
 mod follow;
 mod place;
@@ -20,8 +20,8 @@ use crate::sys::log;
 use crate::sys::signal::{SignalGuard, came, hung_up};
 use crate::update::{self, Installed};
 
-/// As a job if `as_job` and systemd can start one, otherwise here. `program`: the name that was called. `installed` is called when the new
-/// release is in place, before a reboot waits for anything.
+/// Updates by a job if `as_job` is set and systemd can start it, otherwise in this process. `program` is the name of the calling program.
+/// `installed` is called when the new release is in place, before a reboot waits for applications.
 pub fn update(
     spec: &UpdateSpec,
     paths: &Paths,
@@ -37,7 +37,7 @@ pub fn update(
     if spec.reboot { update::reboot(paths) } else { Ok(()) }
 }
 
-/// `None` where no job was started.
+/// `None` if no job was started.
 fn run_as_job(
     spec: &UpdateSpec,
     paths: &Paths,
@@ -61,7 +61,7 @@ fn run_as_job(
         Ok(job) => job,
         Err(NotStarted::Refused(e)) => return Ok(Some(Err(e))),
         Err(NotStarted::Unavailable(why)) => {
-            // A signal that came meanwhile ends the update, with a result.
+            // A signal that came in the meantime ends the update with a result.
             update::go_on()?;
             signal_guard.release();
             tracing::info!("the update runs in this process: {why}");
@@ -74,11 +74,11 @@ fn run_as_job(
         job.files().unit()
     );
     let on_installed = |done: &Installed| {
-        // The job's log has it as an event.
-        tracing::info!("{}", update::summary(spec, done));
+        // The job logs it as an event.
+        tracing::info!("{}", update::summary(&spec.source, done));
         installed(done);
     };
-    // Signals stay deferred: one was meant for the job, and the result shows its effect.
+    // Signals stay deferred: a signal is meant for the job, and the result shows its effect.
     Ok(Some(follow::follow(job, paths, progress, &on_installed)))
 }
 
@@ -87,14 +87,14 @@ fn request(spec: &UpdateSpec, program: &str) -> JobRequest {
     let environment = environment(std::env::vars_os(), log::level());
     let mut request = JobRequest::new(Spec::Update(spec.clone()), program).with_environment(environment);
     request.credentials = match spec.source {
-        // An archive needs none. For an image they are read now: the caller's folder may be gone when they are needed.
+        // An archive needs no credentials. For an image, read them now: the caller's folder may be gone later.
         Source::File(_) => None,
         Source::Reference(_) => credentials::configuration(),
     };
     request
 }
 
-/// The job logs at the same level as this process, and a relative path means the same.
+/// The job gets the log level of this process, and an absolute path of the credentials.
 fn environment(
     all: impl Iterator<Item = (OsString, OsString)>,
     level: &'static str,
@@ -110,7 +110,7 @@ fn environment(
     environment
 }
 
-/// Whether a signal asks to end the update. A lost terminal, and what comes with that, does not.
+/// Whether a signal cancels the update. The signals of a lost terminal do not cancel it.
 fn is_cancelled() -> bool {
     use nix::sys::signal::Signal::{SIGINT, SIGQUIT, SIGTERM};
     !hung_up() && matches!(came(), Some(SIGINT | SIGQUIT | SIGTERM))

@@ -7,15 +7,15 @@ use crate::job::{Source, UpdateSpec};
 use crate::sys::{mount, systemd};
 use crate::update::preflight;
 
-/// Files of a container, as in `sys::log`.
+/// Files that exist in a container, as in `sys::log`.
 const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 
-/// Why this process must do the update itself; `None` if a job may.
+/// Why this process must run the update itself; `None` if a job may run it.
 pub(super) fn forbids_job(spec: &UpdateSpec, paths: &Paths) -> Option<&'static str> {
     if paths.root() != Path::new("/") {
         return Some("the root is a folder");
     }
-    // systemd is the host's: paths of a container mean nothing to it.
+    // systemd runs on the host and does not see the paths of a container.
     if CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists()) {
         return Some("this is a container");
     }
@@ -25,7 +25,7 @@ pub(super) fn forbids_job(spec: &UpdateSpec, paths: &Paths) -> Option<&'static s
     if is_elsewhere() {
         return Some("the first process sees other files");
     }
-    // The request is a text.
+    // The request is JSON text.
     if matches!(&spec.source, Source::File(file) if file.to_str().is_none()) {
         return Some("the name of its source is not UTF-8");
     }

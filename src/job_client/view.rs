@@ -1,4 +1,4 @@
-//! A job's state, as the client shows it.
+//! Shows the state of a job in the client.
 
 use crate::job::{JobStatus, Stage, State};
 use crate::progress::Progress;
@@ -8,7 +8,7 @@ pub(super) fn installed(state: &State) -> Option<Installed> {
     serde_json::from_value(state.result.clone()?).ok()
 }
 
-/// Shows the job's progress like the progress of an update in this process.
+/// Reports the job's progress as if the update ran in this process.
 pub(super) struct View<'a> {
     progress: &'a dyn Progress,
     stage: Option<Stage>,
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The job is past the stage, so the stage has succeeded: progress that was not reported was done, too.
+    /// The job has left the stage, so the stage has succeeded. Reports the rest of its bytes.
     fn finish(&mut self) {
         if self.stage.take().is_some() {
             self.progress.advance(self.total.saturating_sub(self.done));

@@ -9,10 +9,10 @@ use crate::job::{Source, UpdateSpec};
 
 const CALL: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
 
-/// The update, and whether it may run as a job.
+/// Returns the update, and whether it may run as a job.
 ///
-/// As `getopts f:i:rnx` of the shell: options may be joined, a value may follow its option directly, the last value counts, and the first
-/// other argument ends them. Long names are new.
+/// Parses like `getopts f:i:rnx` of the shell: options may be joined, a value may follow its option directly, the last value counts, and the
+/// first non-option argument ends the options. Long names are new.
 pub fn parse(args: &[OsString]) -> Result<(UpdateSpec, bool)> {
     let mut parser = Parser {
         spec: UpdateSpec::new(Source::Reference(String::new())),

@@ -4,7 +4,7 @@ use super::Installed;
 use crate::config::paths::Paths;
 use crate::device_tree::Carried;
 use crate::error::Result;
-use crate::job::UpdateSpec;
+use crate::job::Source;
 use crate::slot::hostapp;
 use crate::state::history::{self, Event, Hook, Record, Side};
 use crate::sys::command::End;
@@ -37,7 +37,7 @@ impl HistoryRecord {
 
     pub(super) fn add_record(
         &self,
-        spec: &UpdateSpec,
+        source: &Source,
         paths: &Paths,
         device: &Device,
         transaction: &str,
@@ -45,7 +45,7 @@ impl HistoryRecord {
     ) {
         let event = if end.is_ok() { Event::Installed } else { Event::UpdateFailed };
         let record = Record {
-            image: Some(spec.source.to_string()),
+            image: Some(source.to_string()),
             from: Some(Side { slot: device.roots.active.slot, version: hostapp::running_version(paths) }),
             to: Some(Side { slot: device.target.slot, version: self.release.take() }),
             phase: Some(device.phase.to_string()),

@@ -1,7 +1,7 @@
 //! `hostapp-update`: installs a release into the inactive slot, and selects it.
 //!
-//! Until the new release's hooks select it, the running system boots, whatever happens: every earlier step writes to the inactive slot
-//! only. After that the new system boots on trial.
+//! The running system boots until the hooks of the new release select the new system: all earlier steps only write to the inactive slot.
+//! Then the new system boots on trial.
 
 pub mod arguments;
 mod before;
@@ -42,15 +42,14 @@ pub struct Installed {
     pub image: String,
     pub image_id: String,
     pub hostapp: String,
-    /// `None` where an image is being built.
+    /// `None` if an image is being built.
     pub slot: Option<Slot>,
     pub selected: bool,
     pub counter: u64,
 }
 
-/// `program`: the name that it was called by; shown to others while the update runs.
-/// `installed` is called while signals are still deferred: no signal may end the program after the new release is selected and before
-/// the caller knows.
+/// `program` is the name of the calling program, which other callers see while the update runs. `installed` is called while signals are still
+/// deferred: no signal may end the program after the new release is selected and before the caller knows.
 pub fn run(
     spec: &UpdateSpec,
     paths: &Paths,
@@ -59,7 +58,7 @@ pub fn run(
     installed: &dyn Fn(&Installed),
 ) -> Result<()> {
     events::requested();
-    // An update outlives the connection that started it. Only a signal ends it, with a result: also while the checks wait for the engine or
+    // An update survives the connection that started it. Only a signal ends it, with a result, even while the checks wait for the engine or
     // a registry, or read the archive.
     let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
     let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
@@ -68,7 +67,7 @@ pub fn run(
     let ready = preflight::check(spec, paths);
     go_on()?;
     let ready = ready?;
-    events::started(spec, &ready);
+    events::started(&spec.source, &ready);
     let inhibitor = systemd::is_running(paths.root())
         .then(|| systemd::inhibit_shutdown(program, "the host OS is being updated"))
         .flatten();
@@ -85,7 +84,7 @@ pub fn run(
         Some(device) => {
             history::prepare(paths);
             let result = update.run();
-            history.add_record(spec, paths, device, &update.transaction, &result);
+            history.add_record(&spec.source, paths, device, &update.transaction, &result);
             result
         }
         None => update.run(),
@@ -96,16 +95,16 @@ pub fn run(
     lock.release();
     match result {
         Ok(done) => {
-            events::installed(spec, &done);
+            events::installed(&spec.source, &done);
             installed(&done);
-            // Otherwise signals stay deferred: a signal now would make the update look failed. A reboot, though, may wait for applications
-            // for days, and can be cancelled.
+            // A reboot may wait for applications for days, and can be cancelled. Without a reboot signals stay deferred: a signal would make the
+            // update look failed.
             if spec.reboot {
                 signal_guard.release();
             }
             Ok(())
         }
-        // The error says more than the signal.
+        // A deferred signal is dropped: the error has more information.
         Err(e) => Err(e.after_write()),
     }
 }
@@ -114,7 +113,7 @@ pub fn reboot(paths: &Paths) -> Result<()> {
     match safe_reboot::run(paths).map_err(Error::after_success)? {}
 }
 
-/// Between two steps: ends the update if a signal came.
+/// Ends the update between two steps if a signal came.
 pub(crate) fn go_on() -> Result<()> {
     match signal::came() {
         None => Ok(()),
