@@ -63,7 +63,8 @@ fn property(place: &Place, name: &str) -> String {
 }
 
 fn begin(place: &Place) {
-    let more = ["sa{sv}", "127.0.0.1:5000/os:full", "1", "hooks", "b", "false"];
+    let more = ["sa{sv}", "127.0.0.1:5000/os:full", "2", "hooks", "b", "false"];
+    let more = [&more[..], &["program", "s", "hostapp-update"]].concat();
     let job =
         call(place, "/io/balena/Copal1", &[&["io.balena.Copal1.Manager", "Update"], &more[..]].concat());
     assert_eq!(job, r#"o "/io/balena/Copal1/job/1""#);
@@ -93,6 +94,9 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
             ("succeeded".into(), "100".into())
         );
         assert!(seen.is_sorted_by_key(|(_, percent)| *percent), "{seen:?}");
+        // The job's log is that of the program that requested it.
+        let log = place.read("run/stderr");
+        assert!(log.contains("[hostapp-update][INFO] updating the root of an image"), "{log}");
         let of_pull: Vec<u32> = seen.iter().filter(|(s, _)| s == "pull").map(|(_, p)| *p).collect();
         // A pull is the first 60 of 100, and nothing is unpacked afterwards.
         assert!(of_pull.first().is_some_and(|p| *p <= 6), "{seen:?}");
