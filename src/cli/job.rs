@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::flash::{FlashArgs, run_flash};
-use super::rollback::{Program, run_program};
+use super::rollback::{Program, run_in_job};
 use super::{Ui, update};
 use crate::config::paths::Paths;
 use crate::error::Result;
@@ -47,8 +47,8 @@ pub(super) fn run_job(args: &JobArgs, ui: &Ui) -> Result<()> {
         Spec::Update(spec) => update::run(&spec, &paths, program, false, ui),
         Spec::Flash(spec) => run_flash(&flash_args(spec, false, args), ui),
         Spec::Plan(spec) => run_flash(&flash_args(spec, true, args), ui),
-        Spec::Rollback => run_program(&Program::Now, &paths, ui),
-        Spec::MarkGood => run_program(&Program::MarkGood, &paths, ui),
+        Spec::Rollback => run_in_job(&Program::Now, &paths, ui),
+        Spec::MarkGood => run_in_job(&Program::MarkGood, &paths, ui),
     }
 }
 

@@ -131,7 +131,7 @@ impl Done {
 }
 
 /// For the process of a job.
-pub(super) fn run_program(program: &Program, paths: &Paths, ui: &Ui) -> Result<()> {
+pub(super) fn run_in_job(program: &Program, paths: &Paths, ui: &Ui) -> Result<()> {
     show(&start(program, paths)?, ui);
     Ok(())
 }
