@@ -1,6 +1,6 @@
 //! Every name that the program answers to.
 //!
-//! Board layers, units and other releases of the OS call programs by the names in [`APPLETS`], through links to this
+//! Board layers, units and other releases of the OS call programs by the names of [`applets`], through links to this
 //! one program. Under any other name it is `copal`, whose verbs are in [`cli`]. `copal NAME …` is the same as
 //! calling it as `NAME`, for the shell files that stand in for a name, and for systems without the links.
 
@@ -12,7 +12,8 @@ use crate::boot_files::fatrw;
 use crate::cli;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result, exit};
-use crate::hooks;
+use crate::hooks::builtin::{BUILTINS, Builtin};
+use crate::hooks::legacy;
 use crate::install;
 use crate::job_client;
 use crate::progress::{self, Progress as _};
@@ -20,15 +21,19 @@ use crate::rollback::state_probe;
 use crate::sys::log::{self, Voice};
 use crate::update::{arguments, safe_reboot};
 
+#[derive(Clone, Copy)]
 pub struct Applet {
     /// The base name, as in `argv[0]`.
     pub name: &'static str,
     pub kind: NameKind,
 }
 
+#[derive(Clone, Copy)]
 pub enum NameKind {
     /// A program. Its exit code is 0, 1 or, for wrong arguments, 2.
     Program(fn(&Invocation) -> Result<()>),
+    /// A program in `/etc/hostapp-update-hooks.d`, with the same exit codes.
+    Hook(&'static Builtin),
     /// A shell file that board scripts source; never a program.
     Sourced,
 }
@@ -42,8 +47,15 @@ const fn program(name: &'static str, run: fn(&Invocation) -> Result<()>) -> Appl
     Applet { name, kind: NameKind::Program(run) }
 }
 
-/// The table: every name with its function. `copal --list` prints it in this order.
-pub const APPLETS: &[Applet] = &[
+/// Every name with its function, in the order of `copal --list`.
+pub fn applets() -> impl Iterator<Item = Applet> {
+    let hooks = BUILTINS.iter().flat_map(|hook| hook.names.iter().map(move |name| (*name, hook)));
+    let hooks = hooks.map(|(name, hook)| Applet { name, kind: NameKind::Hook(hook) });
+    PROGRAMS.iter().copied().chain(hooks)
+}
+
+/// All names but those of [`BUILTINS`].
+const PROGRAMS: &[Applet] = &[
     program("resin-init-flasher", |call| install::resin_init_flasher(&call.args)),
     program("hostapp-update", hostapp_update),
     program("hostapp-update-hooks", run_hooks),
@@ -58,26 +70,6 @@ pub const APPLETS: &[Applet] = &[
     program("safe_reboot", |call| safe_reboot::safe_reboot(&call.args)),
     program("fatrw", |call| fatrw::fatrw(&call.args)),
     program("resin_update_state_probe", state_probe),
-    // Hooks, installed in /etc/hostapp-update-hooks.d. Shell releases have no hook of the first name. Boards copy the second one under names of their own; those two
-    // are in use, and the base name decides the target.
-    program("0-carry-boot", hook),
-    program("1-bootfiles", hook),
-    program("2-rpifiles", hook),
-    program("2-imxfiles", hook),
-    program("60-data-breadcrumb", hook),
-    program("70-sshd_migrate_keys", hook),
-    // Three of them are folders of one program a phase; the base name is what is called.
-    program("75-forward_supervisor-db", hook),
-    program("75-fwd_commit_supervisor-db", hook),
-    program("76-forward_supervisor-db", hook),
-    program("76-fwd_commit_supervisor-db", hook),
-    program("80-rollback", hook),
-    program("85-after_os-blocks-extensions", hook),
-    program("85-fwd_commit_os-blocks-extensions", hook),
-    program("99-flash-bootloader", hook),
-    program("99-resin-uboot", hook),
-    program("99-resin-grub", hook),
-    program("99-balena-bootloader", hook),
 ];
 
 fn hostapp_update(call: &Invocation) -> Result<()> {
@@ -92,14 +84,10 @@ fn hostapp_update(call: &Invocation) -> Result<()> {
 }
 
 fn run_hooks(call: &Invocation) -> Result<()> {
-    match hooks::legacy::main(&call.args, &Paths::default())? {
+    match legacy::main(&call.args, &Paths::default())? {
         Some(answer) => cli::answer(&answer),
         None => Ok(()),
     }
-}
-
-fn hook(call: &Invocation) -> Result<()> {
-    hooks::builtin::run(call.name, &call.args)
 }
 
 fn rollback(call: &Invocation) -> Result<()> {
@@ -111,7 +99,7 @@ fn state_probe(call: &Invocation) -> Result<()> {
 }
 
 pub enum Call {
-    Legacy(&'static Applet, Invocation),
+    Legacy(Applet, Invocation),
     /// `copal VERB …`.
     Verb(Vec<OsString>),
 }
@@ -146,22 +134,23 @@ impl Call {
     #[must_use]
     pub fn run(&self) -> ExitCode {
         match self {
-            Call::Legacy(applet, invocation) => run_legacy(applet, invocation),
+            Call::Legacy(applet, invocation) => run_legacy(*applet, invocation),
             Call::Verb(args) => {
-                let names: Vec<&str> = APPLETS.iter().map(|a| a.name).collect();
+                let names: Vec<&str> = applets().map(|a| a.name).collect();
                 cli::run(args, &names)
             }
         }
     }
 }
 
-fn find(name: &OsStr) -> Option<&'static Applet> {
-    APPLETS.iter().find(|a| a.name == name)
+fn find(name: &OsStr) -> Option<Applet> {
+    applets().find(|a| a.name == name)
 }
 
-fn run_legacy(applet: &Applet, invocation: &Invocation) -> ExitCode {
+fn run_legacy(applet: Applet, invocation: &Invocation) -> ExitCode {
     let result = match applet.kind {
         NameKind::Program(run) => run(invocation),
+        NameKind::Hook(hook) => hook.call(invocation.name, &invocation.args),
         NameKind::Sourced => Err(Error::new(
             Code::NotInThisBuild,
             format!("cannot run {}: it is a shell file to be sourced, not a program", applet.name),
@@ -223,7 +212,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_none_is_a_verb() {
         let mut seen = std::collections::HashSet::new();
-        for applet in APPLETS {
+        for applet in applets() {
             assert!(seen.insert(applet.name), "{} twice", applet.name);
             assert!(!cli::verbs().contains(&applet.name.to_owned()), "{} is a verb too", applet.name);
         }

@@ -10,7 +10,7 @@ use crate::boot_state::{self, Backend};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
-use crate::hooks::builtin;
+use crate::hooks::builtin::bootfiles;
 use crate::slot::{Root, Roots};
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::sys::file;
@@ -143,11 +143,7 @@ impl Undo<'_> {
         tracing::error!("{e}; restoring the boot files without them");
         let context =
             Context { paths: self.paths.clone(), during_update: false, called: "1-bootfiles".to_owned() };
-        let own = builtin::BUILTINS.iter().find(|b| b.names.contains(&"1-bootfiles"));
-        match own {
-            Some(hook) => (hook.run)(&context),
-            None => Err(e),
-        }
+        bootfiles::run(&context)
     }
 }
 

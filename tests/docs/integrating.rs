@@ -175,7 +175,7 @@ fn lines_of_the_layer_the_configuration_and_the_list_agree() {
         };
         let hooks = value("HOSTAPP_HOOKS += ").unwrap();
         let hooks: Vec<&str> = hooks.split(' ').collect();
-        let names = copal::names::APPLETS.iter().map(|a| a.name);
+        let names = copal::names::applets().map(|a| a.name);
         let known: Vec<&str> = names.filter(|n| hooks.contains(n)).collect();
         assert_eq!(known.len(), hooks.len(), "{hooks:?}");
         let selects = |h: &&&str| ["99-resin-grub", "99-resin-uboot", "99-balena-bootloader"].contains(*h);

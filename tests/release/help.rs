@@ -1,7 +1,7 @@
 //! Help fits a terminal of 80 columns, and leaves nothing out.
 
 use clap::{Arg, Command};
-use copal::names::APPLETS;
+use copal::names::applets;
 
 use crate::said;
 
@@ -43,7 +43,7 @@ fn no_line_of_help_is_longer_than_a_terminal() {
     }
     // Of the other names, those that have help.
     let mut others = 0;
-    for applet in APPLETS {
+    for applet in applets() {
         if said(&[applet.name, "--help"]).is_some() {
             others += 1;
             look(&[applet.name, "--help"]);

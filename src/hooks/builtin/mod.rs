@@ -19,16 +19,18 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
 pub struct Builtin {
-    /// Its name first, then the names under which boards install copies.
+    /// Its name first, then the names under which boards install copies: the base name decides what a copy does.
     pub names: &'static [&'static str],
     pub run: fn(&Context) -> Result<()>,
 }
 
+/// In the order of `copal --list`. Shell releases do not have the first one.
 pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["0-carry-boot"], run: carry_boot::run },
     Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
     Builtin { names: &["70-sshd_migrate_keys"], run: sshd_keys::run },
+    // Folders of one program a phase; the base name is what is called.
     Builtin { names: &["75-forward_supervisor-db"], run: supervisor_db::forward_first },
     Builtin { names: &["75-fwd_commit_supervisor-db"], run: supervisor_db::commit_first },
     Builtin { names: &["76-forward_supervisor-db"], run: supervisor_db::forward_second },
@@ -42,17 +44,16 @@ pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["99-balena-bootloader"], run: balena::run },
 ];
 
-pub fn run(name: &str, args: &[OsString]) -> Result<()> {
-    let hook = BUILTINS.iter().find(|b| b.names.contains(&name)).ok_or_else(|| {
-        Error::new(Code::NotInThisBuild, format!("cannot run {name}: it is not in this build yet"))
-            .object(name)
-    })?;
-    // The scripts ignored arguments. Only an operator who looks for help passes one.
-    if let Some(arg) = args.first() {
-        let text = format!("{name} takes no arguments, not {}: nothing was done", arg.to_string_lossy());
-        let hint = "call it as the hook runner does: with DURING_UPDATE=1 or 0 in its environment";
-        return Err(Error::new(Code::Usage, text).object(name).with_hint(hint));
+impl Builtin {
+    /// Runs it under one of its names.
+    pub(crate) fn call(&self, name: &str, args: &[OsString]) -> Result<()> {
+        // The scripts ignored arguments. Only an operator who looks for help passes one.
+        if let Some(arg) = args.first() {
+            let text = format!("{name} takes no arguments, not {}: nothing was done", arg.to_string_lossy());
+            let hint = "call it as the hook runner does: with DURING_UPDATE=1 or 0 in its environment";
+            return Err(Error::new(Code::Usage, text).object(name).with_hint(hint));
+        }
+        let during_update = std::env::var_os("DURING_UPDATE").is_some_and(|v| v == "1");
+        (self.run)(&Context { paths: Paths::default(), during_update, called: name.to_owned() })
     }
-    let during_update = std::env::var_os("DURING_UPDATE").is_some_and(|v| v == "1");
-    (hook.run)(&Context { paths: Paths::default(), during_update, called: name.to_owned() })
 }

@@ -60,16 +60,3 @@ fn every_golden_tree_is_used() {
     used.sort();
     assert_eq!(there, used);
 }
-
-#[test]
-fn every_built_in_hook_is_a_name_of_the_program_and_no_name_is_left_out() {
-    let hooks: Vec<&str> = copal::hooks::builtin::BUILTINS.iter().flat_map(|b| b.names).copied().collect();
-    for name in &hooks {
-        assert!(copal::names::APPLETS.iter().any(|a| a.name == *name), "{name}");
-    }
-    let numbered =
-        copal::names::APPLETS.iter().map(|a| a.name).filter(|n| n.starts_with(|c: char| c.is_ascii_digit()));
-    for name in numbered.filter(|n| !n.ends_with("files")) {
-        assert!(hooks.contains(&name), "{name}");
-    }
-}

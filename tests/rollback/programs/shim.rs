@@ -78,7 +78,7 @@ fn the_two_lines_are_literal_and_stand_nowhere_else() {
     assert!(text.starts_with("#!/bin/sh\n"), "systemd runs it by that");
     assert_eq!(fs::metadata(shim()).unwrap().permissions().mode() & 0o111, 0o111);
     // Whatever else has this in its path would be edited, too.
-    let names = copal::names::APPLETS.iter().map(|a| a.name);
+    let names = copal::names::applets().map(|a| a.name);
     assert_eq!(names.filter(|n| n.starts_with("rollback-health")).count(), 1);
     // The numbers are copal's own defaults, which it takes for nothing said.
     let help =
