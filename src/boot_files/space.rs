@@ -41,7 +41,7 @@ impl Budget {
 
     /// An undo needs the space that smaller new files have given back, while files that only the new release has are still there. It may
     /// use the reserve.
-    pub(crate) fn way_back(&mut self, reserve: u64) {
+    pub(crate) fn reserve_for_undo(&mut self, reserve: u64) {
         self.peak = self.peak.max(self.now + self.shrunk - self.units(reserve));
     }
 
@@ -119,9 +119,9 @@ impl<'a> Budgets<'a> {
         Ok(&mut self.by_device.entry(folder.dev()).or_insert_with(new).1)
     }
 
-    pub(crate) fn way_back(&mut self) {
+    pub(crate) fn reserve_for_undo(&mut self) {
         for (_, budget) in self.by_device.values_mut() {
-            budget.way_back(self.reserve);
+            budget.reserve_for_undo(self.reserve);
         }
     }
 
@@ -194,12 +194,12 @@ mod tests {
         assert_eq!(needed(shrink), 2048);
         let and_back = |b: &mut Budget| {
             shrink(b);
-            b.way_back(0);
+            b.reserve_for_undo(0);
         };
         assert_eq!(needed(and_back), 90 * 2048);
         let with_reserve = |b: &mut Budget| {
             shrink(b);
-            b.way_back(80 * 2048);
+            b.reserve_for_undo(80 * 2048);
         };
         assert_eq!(needed(with_reserve), 10 * 2048);
     }

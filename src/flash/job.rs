@@ -25,7 +25,7 @@ pub struct Prepared {
 }
 
 /// How long another program, mostly udev, may keep the disk busy, before it is opened and after it was written.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Chooses the target among the disks of these facts, for an image of this size, where it is known.
 pub(crate) type ChooseTarget<'a> = &'a dyn Fn(&Facts, Option<ImageSize>) -> Result<Target>;
@@ -130,7 +130,7 @@ fn check_name(target: &Target, device: &Device) -> Result<()> {
 /// Makes the kernel read the new partition table. A failure does not affect the image.
 fn reread(target: &Target, device: &Device) -> bool {
     let name = target.name.display();
-    match device.reread_partitions(TIMEOUT) {
+    match device.reread_partitions(BUSY_TIMEOUT) {
         Ok(()) => return true,
         // A loop device, or another disk without partitions.
         Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {
@@ -187,7 +187,7 @@ fn open_exclusively(target: &Target, go_on: &dyn Fn() -> Result<()>) -> Result<D
         TargetKind::Block => Access::ExclusiveDisk,
         TargetKind::File => Access::ExclusiveFile,
     };
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + BUSY_TIMEOUT;
     loop {
         match Device::open(&target.node, access) {
             Err(e) if is_busy(&e) && Instant::now() < end => {

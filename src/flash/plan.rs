@@ -16,7 +16,7 @@ use crate::image::{Format, Image, Inspection};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
-pub const VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -57,22 +57,22 @@ pub enum Step {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Stored {
+pub struct StoredImage {
     pub path: PathBuf,
     pub format: Format,
     pub stored_size: u64,
 }
 
-impl From<&Image> for Stored {
+impl From<&Image> for StoredImage {
     fn from(image: &Image) -> Self {
-        Stored { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
+        StoredImage { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PlannedImage {
     #[serde(flatten)]
-    pub stored: Stored,
+    pub stored: StoredImage,
     pub size: ImageSize,
     /// `None` where the caller forced raw data.
     pub table: Option<Table>,
@@ -93,7 +93,12 @@ pub struct Plan {
 
 impl Plan {
     /// `old` is the target as it is now; `None` where a plain file will be created.
-    pub fn new(stored: Stored, seen: Inspection, target: Target, old: Option<&dyn Medium>) -> Result<Plan> {
+    pub fn new(
+        stored: StoredImage,
+        seen: Inspection,
+        target: Target,
+        old: Option<&dyn Medium>,
+    ) -> Result<Plan> {
         let end = match seen.size {
             ImageSize::Exact(n) => Some(n),
             ImageSize::AtLeast(_) => None,
@@ -128,7 +133,7 @@ impl Plan {
             chunks: seen.digests,
             sha256: seen.sha256,
         };
-        Ok(Plan { version: VERSION, image, target, steps })
+        Ok(Plan { version: PLAN_VERSION, image, target, steps })
     }
 
     /// The part of the image with its backup GPT, if that is written separately.

@@ -9,7 +9,7 @@ use crate::image::Format;
 use crate::image::digest::Digest256;
 
 /// Raised when a field changes its meaning or is removed.
-pub const VERSION: u32 = 1;
+pub const RECEIPT_VERSION: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImageRecord {
@@ -87,7 +87,7 @@ impl Receipt {
         let name = plan.image.stored.path.file_name().unwrap_or(plan.image.stored.path.as_os_str());
         let size = outcome.size;
         Receipt {
-            version: VERSION,
+            version: RECEIPT_VERSION,
             copal: env!("CARGO_PKG_VERSION").to_owned(),
             started: time(started),
             finished: time(SystemTime::now()),

@@ -19,7 +19,7 @@ use crate::sys::{notify, systemd};
 const LAST_REPORT: Duration = Duration::from_secs(25);
 
 /// How long the LED shows a failure before the program ends.
-const BLINK: Duration = Duration::from_secs(5);
+const BLINK_TIME: Duration = Duration::from_secs(5);
 
 pub struct Watch<'a> {
     shown: &'a Shown,
@@ -82,7 +82,7 @@ impl<'a> Watch<'a> {
             Code::NoTargetPattern => self.report(cloud::NOT_SUPPORTED),
             _ => {}
         }
-        self.led.fail(BLINK);
+        self.led.fail(BLINK_TIME);
     }
 
     fn report(&self, text: &'static str) {

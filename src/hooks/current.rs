@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::{DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Phases, Run, Signals, Variables, limit, run};
+use super::{
+    DURING_UPDATE, HOOK_LIMIT_VARIABLE, HOOKS_FOLDER, Phases, RUN_LIMIT, Run, Signals, Variables, limit, run,
+};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Speaker};
@@ -41,7 +43,7 @@ fn start(program: &Path, name: &'static str, args: &[&str], more: Variables) -> 
             .object(program.display())
             .because(why)
     };
-    let command = Command::script(program).map_err(failed)?.args(args).limit(Some(LIMIT));
+    let command = Command::script(program).map_err(failed)?.args(args).limit(Some(RUN_LIMIT));
     let command = command.envs(more.iter().copied()).envs([(DURING_UPDATE, "0")]);
     let speaker = Speaker { name, full: name, hook: None, levels: true };
     let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;
@@ -52,10 +54,10 @@ fn own(paths: &Paths, missing: &str, phases: Phases, more: Variables) -> Result<
     tracing::warn!("{missing} is not installed; running the hooks of the running system without it");
     Ok(Run {
         phases,
-        dir: paths.at(DIR),
+        dir: paths.at(HOOKS_FOLDER),
         during_update: "0".into(),
         more,
-        limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
+        limit: limit(std::env::var_os(HOOK_LIMIT_VARIABLE))?,
         signals: Signals::RunToTheEnd,
     })
 }

@@ -68,11 +68,11 @@ pub fn main(args: &[OsString], paths: &Paths) -> Result<Option<Vec<u8>>> {
         Arguments::Help => return Ok(Some(HELP.into())),
         Arguments::Hooks { phases, dir, list } => (phases, dir, list),
     };
-    let asked = Run::of_environment(paths, phases, dir)?;
+    let request = Run::of_environment(paths, phases, dir)?;
     if list {
-        return Ok(Some(lines(&asked.list()?).into_bytes()));
+        return Ok(Some(lines(&request.list()?).into_bytes()));
     }
-    run(paths, &asked)?;
+    run(paths, &request)?;
     Ok(None)
 }
 
@@ -90,7 +90,7 @@ mod tests {
     fn phases(line: &str) -> String {
         let args: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
         match parse(&args).unwrap() {
-            Arguments::Hooks { phases, .. } => phases.asked().map(|p| &p.word()[..1]).collect(),
+            Arguments::Hooks { phases, .. } => phases.requested().map(|p| &p.word()[..1]).collect(),
             Arguments::Help => "help".into(),
         }
     }

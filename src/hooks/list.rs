@@ -61,14 +61,14 @@ impl Phases {
     pub const COMMIT: Phases = Phases { commit: true, ..Self::NONE };
     pub const FULL: Phases = Phases { before: true, forward: true, after: true, commit: false };
 
-    pub(super) fn asked(self) -> impl Iterator<Item = Phase> {
+    pub(super) fn requested(self) -> impl Iterator<Item = Phase> {
         let all = [
             (self.before, Phase::Before),
             (self.forward, Phase::Forward),
             (self.after, Phase::After),
             (self.commit, Phase::Commit),
         ];
-        all.into_iter().filter(|(asked, _)| *asked).map(|(_, phase)| phase)
+        all.into_iter().filter(|(requested, _)| *requested).map(|(_, phase)| phase)
     }
 }
 
@@ -135,7 +135,7 @@ impl Hooks {
     /// In the order in which they run, each once: in the first phase that selects it.
     pub(super) fn of_all(&self, phases: Phases) -> Vec<Hook> {
         let mut seen = BTreeSet::new();
-        let mut all: Vec<Hook> = phases.asked().flat_map(|phase| self.of(phase)).collect();
+        let mut all: Vec<Hook> = phases.requested().flat_map(|phase| self.of(phase)).collect();
         all.retain(|hook| seen.insert(hook.path.clone()));
         all
     }

@@ -9,7 +9,8 @@ mod running;
 
 pub use list::{Hook, Phase, Phases};
 pub use runner::{
-    DIR, DURING_UPDATE, LIMIT, LIMIT_VARIABLE, Ran, Run, Signals, Variables, limit, run, run_program,
+    DURING_UPDATE, HOOK_LIMIT_VARIABLE, HOOKS_FOLDER, RUN_LIMIT, Ran, Run, Signals, Variables, limit, run,
+    run_program,
 };
 pub use running::{RunningHook, running};
 

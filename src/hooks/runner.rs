@@ -12,17 +12,17 @@ use crate::sys::command::{self, Command, End, Ended, Script, Speaker, Start};
 use crate::sys::notify;
 use crate::sys::signal::{self, SignalGuard};
 
-pub const DIR: &str = "/etc/hostapp-update-hooks.d";
+pub const HOOKS_FOLDER: &str = "/etc/hostapp-update-hooks.d";
 /// Says to hooks whether a release is being installed (`1`) or undone (`0`).
 pub const DURING_UPDATE: &str = "DURING_UPDATE";
 /// Says to hooks where they are. copal does not read it.
 const HOOKS_DIR: &str = "HOOKS_DIR";
 /// In seconds, for each hook; without it there is no limit.
-pub const LIMIT_VARIABLE: &str = "COPAL_HOOK_TIMEOUT";
+pub const HOOK_LIMIT_VARIABLE: &str = "COPAL_HOOK_TIMEOUT";
 
 /// For all hooks of a run by another program together. They copy boot files and may write a bootloader: minutes at most. Hooks that hang
 /// must not keep a device on a failed system, the engine from starting, or an update waiting.
-pub const LIMIT: Duration = Duration::from_secs(3600);
+pub const RUN_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs hooks that are not executable.
 const SH: &str = "/bin/sh";
@@ -67,10 +67,10 @@ impl Run {
         let during_update = std::env::var_os(DURING_UPDATE).filter(|v| !v.is_empty());
         Ok(Run {
             phases,
-            dir: dir.unwrap_or_else(|| paths.at(DIR)),
+            dir: dir.unwrap_or_else(|| paths.at(HOOKS_FOLDER)),
             during_update: during_update.unwrap_or_else(|| "0".into()),
             more: &[],
-            limit: limit(std::env::var_os(LIMIT_VARIABLE))?,
+            limit: limit(std::env::var_os(HOOK_LIMIT_VARIABLE))?,
             signals: Signals::StopBetweenHooks,
         })
     }
@@ -120,7 +120,7 @@ pub fn run(paths: &Paths, run: &Run) -> Result<Vec<Ran>> {
     }
 }
 
-/// Runs another release's runner, a script or copal, with its output in the log and the limit [`LIMIT`]:
+/// Runs another release's runner, a script or copal, with its output in the log and the limit [`RUN_LIMIT`]:
 /// `<root>/usr/bin/hostapp-update-hooks-v2 --before --dir …`.
 pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Result<()> {
     let shown = program.display().to_string();
@@ -131,7 +131,7 @@ pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Re
     tracing::info!("running {shown}");
     let speaker = Speaker { name: &name, full: &shown, hook: None, levels: true };
     let command = Command::script(program).map_err(|e| wrong("cannot run", e))?;
-    let command = command.args(args).envs([(DURING_UPDATE, during_update)]).limit(Some(LIMIT));
+    let command = command.args(args).envs([(DURING_UPDATE, during_update)]).limit(Some(RUN_LIMIT));
     let ended = command.run_logged(speaker, |_| ());
     let ended = ended.map_err(|e| wrong("cannot run", e))?;
     if ended.end.is_success() { Ok(()) } else { Err(wrong("hooks failed:", ended.because()).after_write()) }
@@ -139,8 +139,8 @@ pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Re
 
 pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
     command::seconds(variable).map_err(|found| {
-        Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))
-            .object(LIMIT_VARIABLE)
+        Error::new(Code::Usage, format!("{HOOK_LIMIT_VARIABLE}={found} is not a number of seconds"))
+            .object(HOOK_LIMIT_VARIABLE)
             .with_hint("write whole seconds, 1 or more")
     })
 }
@@ -170,22 +170,22 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn phases(&mut self, hooks: &Hooks) -> Result<()> {
-        let asked = self.run.phases;
-        let of = |phase, asked: bool| if asked { hooks.of(phase) } else { Vec::new() };
-        self.all(&of(Phase::Before, asked.before))?;
-        let forward = self.all(&of(Phase::Forward, asked.forward));
+        let requested = self.run.phases;
+        let of = |phase, requested: bool| if requested { hooks.of(phase) } else { Vec::new() };
+        self.all(&of(Phase::Before, requested.before))?;
+        let forward = self.all(&of(Phase::Forward, requested.forward));
         if forward.as_ref().is_err_and(|e| e.code() == Code::Interrupted) {
             return forward;
         }
-        let after = self.all(&of(Phase::After, asked.after));
+        let after = self.all(&of(Phase::After, requested.after));
         let Err(mut e) = forward else {
             after?;
-            return self.all(&of(Phase::Commit, asked.commit));
+            return self.all(&of(Phase::Commit, requested.commit));
         };
         if let Err(after) = after {
             e = e.and_also(&after.message());
         }
-        if asked.commit {
+        if requested.commit {
             tracing::warn!("commit hooks do not run, since a forward hook failed");
         }
         self.clean_up(&hooks.of(Phase::Cleanup));
@@ -233,7 +233,7 @@ impl Runner<'_> {
         match ended.end {
             End::Status(0) => Ok(()),
             End::TooLong(_) => Err(failed(hook, "failed:", ended.because())
-                .with_hint(format!("repair the hook, or raise its limit {LIMIT_VARIABLE}"))),
+                .with_hint(format!("repair the hook, or raise its limit {HOOK_LIMIT_VARIABLE}"))),
             _ => Err(failed(hook, "failed:", ended.because())),
         }
     }

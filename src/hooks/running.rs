@@ -14,9 +14,9 @@ use super::list::{Hook, Phase};
 use crate::config::paths::Paths;
 use crate::sys::file::{make_private, open_record};
 
-const NAME: &str = "hook";
+const RECORD_NAME: &str = "hook";
 
-const LARGEST: u64 = 64 << 10; // bytes
+const MAX_RECORD_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningHook {
@@ -30,7 +30,7 @@ pub struct RunningHook {
 
 /// An error only where this user may not know.
 pub fn running(paths: &Paths) -> io::Result<Option<RunningHook>> {
-    let file = match open_record(&paths.run_files().join(NAME)) {
+    let file = match open_record(&paths.run_files().join(RECORD_NAME)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
         Err(_) => return Ok(None),
@@ -38,7 +38,7 @@ pub fn running(paths: &Paths) -> io::Result<Option<RunningHook>> {
     Ok(match Flock::lock(file, FlockArg::LockSharedNonblock) {
         // No process holds the lock: the runner was killed.
         Ok(_) => None,
-        Err((file, _)) => serde_json::from_reader(io::BufReader::new(file.take(LARGEST))).ok(),
+        Err((file, _)) => serde_json::from_reader(io::BufReader::new(file.take(MAX_RECORD_BYTES))).ok(),
     })
 }
 
@@ -66,7 +66,7 @@ impl Shown {
 /// The file gets its name when it is complete and locked.
 fn write(folder: &Path, value: &RunningHook) -> io::Result<(PathBuf, Flock<File>)> {
     make_private(folder)?;
-    let path = folder.join(NAME);
+    let path = folder.join(RECORD_NAME);
     let mut new = tempfile::Builder::new().prefix(".hook-").tempfile_in(folder)?;
     new.write_all(&serde_json::to_vec(value)?)?;
     let file = new.as_file().try_clone()?;

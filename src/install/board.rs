@@ -18,7 +18,7 @@ const INIT: &str = "/usr/bin/resin-init-board";
 pub const FLASHER: &str = "/usr/bin/resin-init-flasher-board";
 
 /// Seconds that a board program may take; no limit by default.
-pub const LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
+pub const BOARD_LIMIT_VARIABLE: &str = "COPAL_BOARD_PROGRAM_TIMEOUT";
 
 #[derive(Debug, Clone)]
 pub struct Environment {
@@ -132,7 +132,7 @@ impl Board {
             end => {
                 let e = failed(name, "the board's program failed:", ended.because());
                 Err(if matches!(end, End::TooLong(_)) {
-                    e.with_hint(format!("fix the program, or give it more time with {LIMIT_VARIABLE}"))
+                    e.with_hint(format!("fix the program, or give it more time with {BOARD_LIMIT_VARIABLE}"))
                 } else {
                     e
                 })
@@ -143,8 +143,8 @@ impl Board {
 
 pub fn limit(variable: Option<OsString>) -> Result<Option<Duration>> {
     command::seconds(variable).map_err(|found| {
-        Error::new(Code::Usage, format!("{LIMIT_VARIABLE}={found} is not a number of seconds"))
-            .object(LIMIT_VARIABLE)
+        Error::new(Code::Usage, format!("{BOARD_LIMIT_VARIABLE}={found} is not a number of seconds"))
+            .object(BOARD_LIMIT_VARIABLE)
             .with_hint("write whole seconds, 1 or more")
     })
 }

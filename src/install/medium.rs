@@ -13,7 +13,7 @@ use crate::sys::mount;
 const LABEL: &str = "flash-boot";
 
 /// A program that has just read the mounted folder releases it soon.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounts the boot partition of the disk that holds `/` at `/mnt/boot` if one of another disk is mounted there: an older
 /// flasher on the internal disk has the same label, and the mount unit goes by the label. Returns whether it did.
@@ -29,7 +29,7 @@ pub(super) fn take_own_boot_partition(paths: &Paths) -> Result<bool> {
     let failed = |e: std::io::Error| {
         wrong(&elsewhere, &format!("{} cannot be mounted there instead", own.display())).because(e)
     };
-    mount::unmount(&point, TIMEOUT).map_err(failed)?;
+    mount::unmount(&point, UNMOUNT_TIMEOUT).map_err(failed)?;
     mount::mount_read_only(&own, &point, "vfat").map_err(failed)?;
     Ok(true)
 }

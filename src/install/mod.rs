@@ -157,7 +157,7 @@ fn refuse_without_root() -> Result<()> {
 }
 
 fn board_of(environment: &Environment) -> Result<Board> {
-    Ok(Board::new(environment.clone(), board::limit(std::env::var_os(board::LIMIT_VARIABLE))?))
+    Ok(Board::new(environment.clone(), board::limit(std::env::var_os(board::BOARD_LIMIT_VARIABLE))?))
 }
 
 fn set_up_board(request: &FlashRequest) -> Result<()> {

@@ -15,16 +15,16 @@ use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
 /// How long the kernel may take to show the partitions, and udev to process them.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const PARTITIONS_TIMEOUT: Duration = Duration::from_secs(30);
 
-const PAUSE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Waits until the kernel shows the partitions of `table` on `target` and udev has processed them, because scripts use
 /// `/dev/disk/by-*`.
 ///
 /// Only partitions of this disk count. The label is read from the file system itself, not from udev.
 pub(super) fn find(paths: &Paths, target: &Target, table: Option<&Table>) -> Result<Partitions> {
-    let deadline = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + PARTITIONS_TIMEOUT;
     // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut found = look(paths, target)?;
@@ -63,15 +63,15 @@ impl Partitions {
         self.only(&format!("labelled {}", Slot::A.label()), is_root)
     }
 
-    fn only(&self, wanted: &str, is_it: impl Fn(&str) -> bool) -> Result<PathBuf> {
+    fn only(&self, role: &str, is_it: impl Fn(&str) -> bool) -> Result<PathBuf> {
         let mut matching = self.labelled.iter().filter(|(_, label)| label.as_deref().is_some_and(&is_it));
         match (matching.next(), matching.next()) {
             (Some((part, _)), None) => Ok(part.node.clone()),
-            (one, _) => Err(self.not_found(wanted, one.is_some())),
+            (one, _) => Err(self.not_found(role, one.is_some())),
         }
     }
 
-    fn not_found(&self, wanted: &str, several: bool) -> Error {
+    fn not_found(&self, role: &str, several: bool) -> Error {
         let name = self.disk.display();
         let list: Vec<String> = self
             .labelled
@@ -83,8 +83,7 @@ impl Partitions {
         let seen =
             if list.is_empty() { "the kernel shows no partition of it".to_owned() } else { list.join(", ") };
         let what = if several { "several partitions" } else { "no partition" };
-        Error::new(Code::BootPartitionNotFound, format!("{what} of {name} {wanted}: found {seen}"))
-            .object(name)
+        Error::new(Code::BootPartitionNotFound, format!("{what} of {name} {role}: found {seen}")).object(name)
     }
 }
 
@@ -126,7 +125,9 @@ pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
     let until = deadline.min(Instant::now() + Duration::from_secs(2));
     match events.map(|e| e.wait(until)) {
         Some(Ok(_)) => {}
-        Some(Err(_)) | None => std::thread::sleep(PAUSE.min(until.saturating_duration_since(Instant::now()))),
+        Some(Err(_)) | None => {
+            std::thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())))
+        }
     }
 }
 

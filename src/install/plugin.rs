@@ -25,7 +25,7 @@ const BOOTLOADER_POSTSETUP: &str = "secureboot_bootloader_postsetup";
 
 const BOOT_ENTRY_LABEL: &str = "balenaOS";
 
-const NAME: &str = "secure-boot plug-in";
+const PLUGIN_NAME: &str = "secure-boot plug-in";
 
 /// The board's plug-ins, in a bash of their own; empty for boards without.
 pub struct Plugin {
@@ -45,7 +45,8 @@ impl Plugin {
                 .object(what)
         };
         let more = [("BOOT_ENTRY_LABEL", BOOT_ENTRY_LABEL)];
-        let shell = Shell::start(NAME, environment, &more, silence).map_err(|e| cannot(first).because(e))?;
+        let shell =
+            Shell::start(PLUGIN_NAME, environment, &more, silence).map_err(|e| cannot(first).because(e))?;
         let Some(mut shell) = shell else {
             return Err(cannot(first).because(std::io::Error::other("bash is not installed")));
         };
@@ -74,15 +75,19 @@ impl Plugin {
             None => Ok(()),
             Some(0) => {
                 let message = format!(
-                    "cannot install encrypted, as the {NAME} decided ({SETUP}): this build does not encrypt"
+                    "cannot install encrypted, as the {PLUGIN_NAME} decided ({SETUP}): this build does not encrypt"
                 );
                 Err(Error::new(Code::EncryptionNotInThisBuild, message).object(SETUP))
             }
             Some(status) => {
                 if opted_in {
-                    tracing::warn!("config.json asks for secure boot, and the {NAME} does not provide it");
+                    tracing::warn!(
+                        "config.json asks for secure boot, and the {PLUGIN_NAME} does not provide it"
+                    );
                 }
-                tracing::info!("the {NAME} chose an installation without encryption ({SETUP}: {status})");
+                tracing::info!(
+                    "the {PLUGIN_NAME} chose an installation without encryption ({SETUP}: {status})"
+                );
                 Ok(())
             }
         }
@@ -102,7 +107,7 @@ impl Plugin {
         match self.call(function).map_err(Error::after_write)? {
             None | Some(0) => Ok(()),
             Some(status) => {
-                let message = format!("the {NAME} failed: {function} returned {status}");
+                let message = format!("the {PLUGIN_NAME} failed: {function} returned {status}");
                 Err(Error::new(Code::PluginFailed, message).object(function).after_write())
             }
         }
@@ -111,13 +116,13 @@ impl Plugin {
     fn call(&mut self, function: &str) -> Result<Option<i32>> {
         let Some(shell) = &mut self.shell else { return Ok(None) };
         let failed = |cause: std::io::Error| {
-            let message = format!("the {NAME} failed in {function}");
+            let message = format!("the {PLUGIN_NAME} failed in {function}");
             Error::new(Code::PluginFailed, message).object(function).because(cause)
         };
         let mut answer = shell.has(function).map_err(failed)?;
         match answer {
             Answer::Status(0) => {
-                tracing::info!("calling {function} of the {NAME}");
+                tracing::info!("calling {function} of the {PLUGIN_NAME}");
                 answer = shell.call(function).map_err(failed)?;
             }
             Answer::Status(_) => return Ok(None),

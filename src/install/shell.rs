@@ -12,10 +12,10 @@ use crate::sys::command::{self, Command, End, Event, Running, Stream};
 const DRIVER: &str = include_str!("shell.sh");
 
 /// `$0` of the shell files: the program that used to source them.
-const NAME: &str = "resin-init-flasher";
+const SHELL_NAME: &str = "resin-init-flasher";
 
 /// For EXIT traps, which may unmount or wipe.
-const TO_LEAVE: Duration = Duration::from_secs(30);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -41,7 +41,7 @@ impl Shell {
     ) -> io::Result<Option<Self>> {
         let Some(bash) = command::bash() else { return Ok(None) };
         let mut command = Command::new(bash)
-            .args(["--noprofile", "--norc", "-c", DRIVER, NAME])
+            .args(["--noprofile", "--norc", "-c", DRIVER, SHELL_NAME])
             .envs(environment.variables())
             .envs(more.iter().copied())
             .apart()
@@ -89,9 +89,9 @@ impl Shell {
                         self.drain()?;
                         return Ok(Answer::Status(status));
                     }
-                    self.heard(&line);
+                    self.log_line(&line);
                 }
-                Event::Line(Stream::Err, line) => self.heard(&line),
+                Event::Line(Stream::Err, line) => self.log_line(&line),
                 Event::Silent(time) => command::warn_of_silence(self.name, time),
                 Event::Ended(end) => return Ok(Answer::Gone(end, std::mem::take(&mut self.last))),
                 Event::Waited => {}
@@ -102,12 +102,12 @@ impl Shell {
     /// Output from before the answer is logged before it.
     fn drain(&mut self) -> io::Result<()> {
         while let Event::Line(_, line) = self.running.next(Some(Instant::now()))? {
-            self.heard(&line);
+            self.log_line(&line);
         }
         Ok(())
     }
 
-    fn heard(&mut self, line: &str) {
+    fn log_line(&mut self, line: &str) {
         let (level, text) = command::level_and_text(line);
         let name = self.name;
         match level {
@@ -122,10 +122,10 @@ impl Shell {
 impl Drop for Shell {
     fn drop(&mut self) {
         self.running.hang_up();
-        self.running.limit(Some(TO_LEAVE));
+        self.running.limit(Some(EXIT_TIMEOUT));
         loop {
             match self.running.next(None) {
-                Ok(Event::Line(_, line)) => self.heard(&line),
+                Ok(Event::Line(_, line)) => self.log_line(&line),
                 Ok(Event::Ended(_)) | Err(_) => return,
                 Ok(Event::Silent(_) | Event::Waited) => {}
             }

@@ -59,11 +59,11 @@ pub fn now(ending: Shutdown, environment: &Environment, conf: Option<PathBuf>) -
             if !managed {
                 return Err(ShutdownRefusal::NotHere);
             }
-            let asked = match ending {
+            let requested = match ending {
                 Shutdown::PowerOff => systemd::power_off(),
                 Shutdown::Reboot => systemd::reboot(),
             };
-            asked.map_err(|e| ShutdownRefusal::Failed(e.to_string()))
+            requested.map_err(|e| ShutdownRefusal::Failed(e.to_string()))
         }),
         kernel: Box::new(move || match power::kernel(ending)? {}),
         sysrq: Box::new(move || power::sysrq(ending, root)),

@@ -9,7 +9,7 @@ use crate::flash::plan::Plan;
 use crate::flash::write;
 
 /// How long other programs, such as udev, have to release the disk.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const REREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Clears boot sector and partition table of the disk of `plan` once none of it is mounted. Adds the outcome to `e`.
 pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Error) -> Error {
@@ -23,7 +23,7 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
         Ok(device) => {
             let cleared = write::disarm(plan, &device);
             // So that no partition is mounted that no longer exists.
-            if let Err(why) = device.reread_partitions(TIMEOUT) {
+            if let Err(why) = device.reread_partitions(REREAD_TIMEOUT) {
                 tracing::debug!("the kernel keeps the partition table of {name}: {why}");
             }
             cleared

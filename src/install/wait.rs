@@ -15,10 +15,10 @@ use crate::sys::uevent::Uevents;
 const SERVICES: [&str; 2] = ["openvpn.service", "resin-device-register.service"];
 
 /// The same time as in the scripts.
-const FOR_SERVICES: Duration = Duration::from_secs(15);
+const SERVICES_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// For slow `NVMe`, eMMC with a late module, a USB bridge, an array that is still being assembled.
-const FOR_DISK: Duration = Duration::from_secs(30);
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Lets the device register before it goes offline. No wait for a device without a fleet, without these services, or
 /// without systemd.
@@ -32,7 +32,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
         tracing::info!("not waiting for the network: systemd is not running");
         return;
     }
-    match systemd::wait_for_active(&SERVICES, FOR_SERVICES) {
+    match systemd::wait_for_active(&SERVICES, SERVICES_TIMEOUT) {
         Waited::Active(unit) => tracing::info!("{unit} is active"),
         Waited::NoneKnown => {
             tracing::info!(
@@ -53,7 +53,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
             "neither {} nor {} became active within {} s: no network? Flashing without it",
             SERVICES[0],
             SERVICES[1],
-            FOR_SERVICES.as_secs()
+            SERVICES_TIMEOUT.as_secs()
         ),
         Waited::NoBus(why) => {
             tracing::warn!("cannot ask systemd for network services ({why}); flashing without them");
@@ -64,7 +64,7 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
 /// Waits until there is a disk to choose, or a signal comes. The later choice reports an error in detail.
 pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
     let began = Instant::now();
-    let deadline = began + FOR_DISK;
+    let deadline = began + DISK_TIMEOUT;
     // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut waiting = false;
@@ -77,7 +77,7 @@ pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
         }
         if !waiting {
             waiting = true;
-            tracing::info!("no disk to flash yet; waiting up to {} s for one", FOR_DISK.as_secs());
+            tracing::info!("no disk to flash yet; waiting up to {} s for one", DISK_TIMEOUT.as_secs());
         }
         pause(events.as_ref(), deadline);
     }

@@ -12,7 +12,7 @@ use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
 use crate::state::phase::{Marked, Observation, Phase};
 
 /// Each turn completes something; more would be an endless loop.
-const MOST_TURNS: usize = 4;
+const MAX_TURNS: usize = 4;
 
 enum Next {
     Again,
@@ -28,7 +28,7 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 pub fn run_with(context: &Context<'_>) -> Result<()> {
     files::sweep(context.paths);
     files::remove_damaged(context.paths);
-    for _ in 0..MOST_TURNS {
+    for _ in 0..MAX_TURNS {
         let guard = BootStateGuard::wait_for(context, "copal-boot-check")?;
         if let Next::Done = one(context, guard)? {
             return Ok(());

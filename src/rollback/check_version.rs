@@ -8,7 +8,7 @@ use crate::error::{Code, Error, Result};
 use crate::slot::hostapp;
 use crate::version::Version;
 
-const FIRST: Version = Version::new(2, 30, 0);
+const FIRST_WITH_ROLLBACKS: Version = Version::new(2, 30, 0);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Age {
@@ -36,7 +36,7 @@ pub fn age(paths: &Paths) -> Age {
     };
     match text.parse::<Version>() {
         // Without the suffix: a draft or a pre-release of 2.30.0 can do what 2.30.0 can.
-        Ok(version) if version.numbers() < FIRST.numbers() => Age::TooOld(version),
+        Ok(version) if version.numbers() < FIRST_WITH_ROLLBACKS.numbers() => Age::TooOld(version),
         Ok(version) => Age::NewEnough(version),
         Err(e) => Age::Unknown(format!("{text:?} is not a version: {e}")),
     }
@@ -62,7 +62,9 @@ pub fn line(paths: &Paths) -> Result<String> {
         Age::Unknown(why) => Ok(format!("rollbacks: the previous OS counts as new enough: {why}")),
         Age::TooOld(version) => Err(Error::new(
             Code::PreviousTooOld,
-            format!("cannot roll back to the previous OS: it is {version}, older than {FIRST}"),
+            format!(
+                "cannot roll back to the previous OS: it is {version}, older than {FIRST_WITH_ROLLBACKS}"
+            ),
         )
         .object(version)),
     }

@@ -17,7 +17,7 @@ use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hooks::builtin::bootfiles;
-use crate::hooks::{DIR, DURING_UPDATE};
+use crate::hooks::{DURING_UPDATE, HOOKS_FOLDER};
 use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
 use crate::sys::mount;
@@ -25,24 +25,24 @@ use crate::sys::signal::SignalGuard;
 use crate::update::mounted_root::MountedRoot;
 
 /// In every release with rollbacks. Without arguments it runs the forward hooks.
-const RUNNER: &str = "/usr/bin/hostapp-update-hooks";
+const HOOK_RUNNER: &str = "/usr/bin/hostapp-update-hooks";
 
-pub use crate::hooks::LIMIT;
+pub use crate::hooks::RUN_LIMIT;
 
 /// For hooks of an earlier, killed run to end.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const USERS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where this program has no search path.
-const SEARCH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables for copal and its hooks: not passed to the old system.
-const OWN_VARIABLES: &str = "COPAL_";
+const OWN_PREFIX: &str = "COPAL_";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum PieceKind {
     /// The same folder of the running system, without mounts below it.
     Same,
-    /// A file system of the kernel; where it cannot be mounted, as [`Same`](What::Same).
+    /// A file system of the kernel; where it cannot be mounted, as [`Same`](PieceKind::Same).
     Kernel(&'static str),
     /// An empty tmpfs: the old root may be read-only, and must not be written to.
     Memory,
@@ -51,7 +51,7 @@ enum What {
 #[derive(Debug)]
 struct Piece {
     path: PathBuf,
-    what: What,
+    what: PieceKind,
     /// Without it, hooks do not run: they would do half of their work, or do it in the wrong place.
     required: bool,
     make: bool,
@@ -60,13 +60,13 @@ struct Piece {
 /// Runs the hooks of the inactive slot's system as for an update (`DURING_UPDATE=1`), since to them the other slot is the one to select.
 /// On return all mounts are undone. Signals are deferred meanwhile.
 pub fn run_old_hooks(paths: &Paths) -> Result<()> {
-    run_old_hooks_within(paths, LIMIT)
+    run_old_hooks_within(paths, RUN_LIMIT)
 }
 
 pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {
     let pieces = pieces(paths);
-    look(paths, &pieces)?;
-    let signal_guard = SignalGuard::begin().map_err(|e| failed("defer signals", RUNNER).because(e))?;
+    check_folders(paths, &pieces)?;
+    let signal_guard = SignalGuard::begin().map_err(|e| failed("defer signals", HOOK_RUNNER).because(e))?;
     let result = in_old_root(paths, &pieces, limit);
     signal_guard.release();
     result
@@ -101,12 +101,12 @@ pub(crate) fn deploy_old_boot_files(paths: &Paths) -> Result<()> {
         deployed
     };
     let done = mount::in_private_namespace(work);
-    done.map_err(|e| failed("make a mount namespace for its boot files", RUNNER).because(e))?
+    done.map_err(|e| failed("make a mount namespace for its boot files", HOOK_RUNNER).because(e))?
 }
 
 /// To each boot partition that the old system has a hook for, under that hook's name.
 fn deploy_each(request: &mut DeployRequest, root: &Path) -> Result<()> {
-    let hooks = root.join(DIR.trim_start_matches('/'));
+    let hooks = root.join(HOOKS_FOLDER.trim_start_matches('/'));
     let (usual, others) = bootfiles::NAMES.split_first().unwrap_or((&"1-bootfiles", &[]));
     let is_there = |name: &str| hooks.join(name).is_file();
     let other = others.iter().any(|name| is_there(name));
@@ -139,7 +139,7 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
         "/mnt/sysroot/active",
         "/mnt/sysroot/inactive",
     ]
-    .map(|path| piece(path, What::Same, true))
+    .map(|path| piece(path, PieceKind::Same, true))
     .into();
     let (plain, boot) = (paths.plain_boot(), paths.boot());
     if let Ok(inside) = plain.strip_prefix(paths.root())
@@ -148,7 +148,7 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
         // A release without rollbacks lacks this folder.
         pieces.push(Piece {
             path: Path::new("/").join(inside),
-            what: What::Same,
+            what: PieceKind::Same,
             required: true,
             make: true,
         });
@@ -156,17 +156,17 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
     for (path, fstype) in [("/sys/firmware/efi/efivars", "efivarfs"), ("/sys/kernel/security", "securityfs")]
     {
         if paths.at(path).is_dir() {
-            pieces.push(piece(path, What::Kernel(fstype), false));
+            pieces.push(piece(path, PieceKind::Kernel(fstype), false));
         }
     }
-    pieces.push(piece("/tmp", What::Memory, false));
-    pieces.push(piece("/var/cache", What::Memory, false));
+    pieces.push(piece("/tmp", PieceKind::Memory, false));
+    pieces.push(piece("/var/cache", PieceKind::Memory, false));
     pieces
 }
 
 /// Checks what the hooks need before anything is mounted. Reading a folder also triggers automounts, such as that of the inactive slot,
 /// which another namespace would not see.
-fn look(paths: &Paths, pieces: &[Piece]) -> Result<()> {
+fn check_folders(paths: &Paths, pieces: &[Piece]) -> Result<()> {
     for piece in pieces.iter().filter(|p| p.required) {
         let folder = paths.at(&piece.path);
         fs::read_dir(&folder)
@@ -179,44 +179,44 @@ fn look_at(folder: &Path) -> String {
     format!("read {}", folder.display())
 }
 
-enum Tried {
+enum Attempt {
     Ran,
     InTheWay(PathBuf),
 }
 
 fn in_old_root(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<()> {
     match try_once(paths, pieces, limit)? {
-        Tried::Ran => return Ok(()),
-        Tried::InTheWay(root) => clear_away(paths, &root),
+        Attempt::Ran => return Ok(()),
+        Attempt::InTheWay(root) => clear_away(paths, &root),
     }
     match try_once(paths, pieces, limit)? {
-        Tried::Ran => Ok(()),
-        Tried::InTheWay(root) => {
+        Attempt::Ran => Ok(()),
+        Attempt::InTheWay(root) => {
             let shown = root.display();
             Err(failed(&format!("unmount what an earlier run has left at {shown}"), &shown.to_string()))
         }
     }
 }
 
-fn try_once(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<Tried> {
+fn try_once(paths: &Paths, pieces: &[Piece], limit: Duration) -> Result<Attempt> {
     let mounts = mounts(paths)?;
     let is_taken = |root: &Path| mounts.iter().any(|m| m.point.starts_with(root));
-    let work = || -> Result<Tried> {
+    let work = || -> Result<Attempt> {
         let init = paths.active().join("current/boot/init");
         let root = MountedRoot::mount(&init, &paths.inactive())
             .map_err(|e| failed("mount the old system", &init.display().to_string()).because(e))?;
         let tried = if is_taken(root.path()) {
-            Ok(Tried::InTheWay(root.path().to_owned()))
+            Ok(Attempt::InTheWay(root.path().to_owned()))
         } else {
             wait_for_users(root.path());
-            furnish(paths, root.path(), pieces).and_then(|()| run(root.path(), limit)).map(|()| Tried::Ran)
+            furnish(paths, root.path(), pieces).and_then(|()| run(root.path(), limit)).map(|()| Attempt::Ran)
         };
         // First, since a process that a hook left running would keep the mounts.
         root.detach();
         tried
     };
     let done = mount::in_private_namespace(work);
-    done.map_err(|e| failed("make a mount namespace for them", RUNNER).because(e))?
+    done.map_err(|e| failed("make a mount namespace for them", HOOK_RUNNER).because(e))?
 }
 
 fn mounts(paths: &Paths) -> Result<Vec<mount::Mount>> {
@@ -246,7 +246,7 @@ fn clear_away(paths: &Paths, root: &Path) {
 
 /// Hooks of a killed run may still work: two at a time would write the same boot files.
 fn wait_for_users(root: &Path) {
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + USERS_TIMEOUT;
     let mut reported = false;
     loop {
         let users = mount::users(root);
@@ -285,9 +285,9 @@ fn add(paths: &Paths, root: &Path, piece: &Piece) -> io::Result<()> {
     let point = mount_point(root, &piece.path, piece.make)?;
     let same = || mount::bind(&paths.at(&piece.path), &point);
     match piece.what {
-        What::Same => same(),
-        What::Memory => mount::mount_virtual("tmpfs", &point),
-        What::Kernel(fstype) => mount::mount_virtual(fstype, &point).or_else(|e| {
+        PieceKind::Same => same(),
+        PieceKind::Memory => mount::mount_virtual("tmpfs", &point),
+        PieceKind::Kernel(fstype) => mount::mount_virtual(fstype, &point).or_else(|e| {
             let mounted = mounts(paths).is_ok_and(|all| all.iter().any(|m| m.point == piece.path));
             if mounted { same() } else { Err(e) }
         }),
@@ -317,16 +317,16 @@ fn mount_point(root: &Path, path: &Path, make: bool) -> io::Result<PathBuf> {
 fn run(root: &Path, limit: Duration) -> Result<()> {
     tracing::info!("running the hooks of the old system");
     let cannot = |e: io::Error| {
-        Error::new(Code::HookFailed, "cannot run the hooks of the old system").object(RUNNER).because(e)
+        Error::new(Code::HookFailed, "cannot run the hooks of the old system").object(HOOK_RUNNER).because(e)
     };
-    let mut command = Command::new(RUNNER).in_root(root).map_err(cannot)?.limit(Some(limit));
+    let mut command = Command::new(HOOK_RUNNER).in_root(root).map_err(cannot)?.limit(Some(limit));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with(OWN_VARIABLES) {
+        if name.to_string_lossy().starts_with(OWN_PREFIX) {
             command = command.without(name);
         }
     }
     if std::env::var_os("PATH").is_none() {
-        command = command.envs([("PATH", SEARCH)]);
+        command = command.envs([("PATH", SEARCH_PATH)]);
     }
     let speaker = Speaker { name: "old system", full: "hooks of the old system", hook: None, levels: true };
     let ended = command.envs([(DURING_UPDATE, "1")]).run_logged(speaker, |_| {}).map_err(cannot)?;
@@ -334,7 +334,7 @@ fn run(root: &Path, limit: Duration) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Code::HookFailed, "the hooks of the old system failed")
-        .object(RUNNER)
+        .object(HOOK_RUNNER)
         .because(ended.because())
         .after_write())
 }

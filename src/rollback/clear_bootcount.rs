@@ -24,7 +24,7 @@ pub fn run(paths: &Paths) -> Result<()> {
     if state.needs_repair(&roots.active) {
         // An update that is still at work selects a root itself.
         let lock = Lock::take(paths, "clear-bootcount", Work::BootState)?;
-        let repaired = observe(paths, &roots).and_then(|seen| repair(&roots, &seen));
+        let repaired = observe(paths, &roots).and_then(|observed| repair(&roots, &observed));
         lock.release();
         return repaired;
     }

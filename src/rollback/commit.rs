@@ -7,7 +7,7 @@ use crate::boot_files::deploy::{DeployRequest, Purpose, sum_up_selection};
 use crate::boot_state;
 use crate::error::Result;
 use crate::hooks::builtin::bootfiles;
-use crate::hooks::{self, DIR};
+use crate::hooks::{self, HOOKS_FOLDER};
 use crate::state::files::{BootfilesRecord, CommitDue};
 use crate::state::history::{Event, Why, announce};
 use crate::state::phase::Observation;
@@ -87,7 +87,8 @@ pub(super) fn due_hooks(context: &Context<'_>) {
 /// Deploys the running release's boot files that differ: by its own hooks where it has them, since they know what the board leaves out.
 pub(super) fn own_boot_files(context: &Context<'_>) -> Result<()> {
     let paths = context.paths;
-    let installed = bootfiles::NAMES.iter().map(|name| paths.at(DIR).join(name)).filter(|p| p.is_file());
+    let installed =
+        bootfiles::NAMES.iter().map(|name| paths.at(HOOKS_FOLDER).join(name)).filter(|p| p.is_file());
     let installed: Vec<_> = installed.collect();
     if installed.is_empty() {
         let done = DeployRequest::new(paths, context.running(), Purpose::Undo)?.deploy()?;

@@ -14,7 +14,7 @@ use crate::state::history::{self, Event, LINES, Record, Side, Why};
 use crate::state::phase::Observation;
 
 /// Reading the journal and writing the record have limits of their own; this is more than both.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) struct PendingRecord(Option<Receiver<()>>);
 
@@ -24,7 +24,7 @@ impl PendingRecord {
     }
 
     pub(super) fn finish(self) {
-        if self.0.is_some_and(|waiting| waiting.recv_timeout(TIMEOUT).is_err()) {
+        if self.0.is_some_and(|waiting| waiting.recv_timeout(RECORD_TIMEOUT).is_err()) {
             tracing::warn!("the history of this update may lack its last record");
         }
     }

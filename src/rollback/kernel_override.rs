@@ -17,10 +17,10 @@ use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
 
-pub const ACTIVE: &str = "kernel_override_abi";
+pub const ACTIVE_VARIABLE: &str = "kernel_override_abi";
 
 /// Records that an override was reverted.
-const TRIGGERED: &str = "override-health-triggered";
+const TRIGGERED_FILE: &str = "override-health-triggered";
 
 const PARAMETER: &str = "balena_kernel_abi=";
 
@@ -34,17 +34,18 @@ const fn committed(slot: Slot) -> &'static str {
 /// Replaces an active override by the one with which `old` was committed, or removes it; writes `override-health-triggered`, and flushes both
 /// file systems. To be called before the hooks of the old system run.
 pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
-    let read = backend.variable(ACTIVE).and_then(|active| Ok((active, backend.variable(committed(old))?)));
-    let (active, wanted) = match read {
+    let read =
+        backend.variable(ACTIVE_VARIABLE).and_then(|active| Ok((active, backend.variable(committed(old))?)));
+    let (active, committed_abi) = match read {
         // Done by an interrupted rollback, or there is no other override.
-        Ok((active, wanted)) if active == wanted => return,
-        Ok((Some(active), wanted)) => (active, wanted),
+        Ok((active, committed_abi)) if active == committed_abi => return,
+        Ok((Some(active), committed_abi)) => (active, committed_abi),
         Ok((None, _)) => return,
         Err(e) => return tracing::warn!("{e}; keeping the kernel override"),
     };
-    let to = wanted.as_deref().unwrap_or("none");
+    let to = committed_abi.as_deref().unwrap_or("none");
     tracing::info!("replacing the kernel override {active} by that of slot {old}, {to}");
-    if let Err(e) = backend.set_variables(&[(ACTIVE, wanted.as_deref())]) {
+    if let Err(e) = backend.set_variables(&[(ACTIVE_VARIABLE, committed_abi.as_deref())]) {
         tracing::warn!("{e}; rolling back with the kernel override {active}");
     }
     // As `date -Iseconds` prints it in UTC.
@@ -53,10 +54,10 @@ pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
     let state = paths.state();
     let written = Folder::open(&state).and_then(|folder| {
         file::sweep(&folder)?;
-        file::replace(&folder, OsStr::new(TRIGGERED), &Content::Bytes(line.as_bytes()))
+        file::replace(&folder, OsStr::new(TRIGGERED_FILE), &Content::Bytes(line.as_bytes()))
     });
     if let Err(e) = written {
-        tracing::warn!("cannot write {}: {e}", state.join(TRIGGERED).display());
+        tracing::warn!("cannot write {}: {e}", state.join(TRIGGERED_FILE).display());
     }
     for place in [&paths.plain_boot(), &state] {
         flush(place);
@@ -65,7 +66,7 @@ pub fn restore(paths: &Paths, backend: &dyn Backend, old: Slot) {
 
 /// Commits an active override for `running`, if it is the one that runs.
 pub fn commit(paths: &Paths, backend: &dyn Backend, running: Slot) {
-    let active = match backend.variable(ACTIVE) {
+    let active = match backend.variable(ACTIVE_VARIABLE) {
         Ok(Some(active)) => active,
         Ok(None) => return,
         Err(e) => return tracing::warn!("{e}; not committing the kernel override"),

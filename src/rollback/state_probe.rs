@@ -20,10 +20,10 @@ use crate::sys::file;
 /// While it exists, the initramfs gives file systems new UUIDs, and has not recorded that of the root (`fsuuidsinit`).
 const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";
 /// How often, and how long, the probe waits for that, as in the script.
-const LOOKS: u32 = 30;
-const PAUSE: Duration = Duration::from_millis(100);
+const MAX_POLLS: u32 = 30;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Limit of the record in bytes: one `root=` parameter.
-const LONGEST: u64 = 4096;
+const MAX_RECORD_BYTES: u64 = 4096;
 
 struct Call {
     node: String,
@@ -61,9 +61,9 @@ pub fn properties(paths: &Paths, args: &[OsString]) -> Result<String> {
     if call.parent.is_empty() && !call.is_virtual() {
         return Ok(String::new());
     }
-    let Some(wanted) = RootName::of(paths) else { return Ok(String::new()) };
+    let Some(name) = RootName::of(paths) else { return Ok(String::new()) };
     let facts = Facts::gather(paths)?;
-    let root = wanted.find(&facts);
+    let root = name.find(&facts);
     let same_disk = root.and_then(|root| disk_of(&facts, root)).is_some_and(|disk| node(disk) == call.parent);
     let known = same_disk || call.is_virtual();
     let usage = format!("BALENA_FS_USE={}\n", call.label);
@@ -100,15 +100,15 @@ impl RootName {
     /// As the initramfs has recorded it, otherwise as on the kernel's command line.
     fn of(paths: &Paths) -> Option<RootName> {
         let mux = paths.at(BEING_WRITTEN);
-        let mut looks = 0..LOOKS;
+        let mut polls = 0..MAX_POLLS;
         while mux.exists() {
-            looks.next()?;
-            thread::sleep(PAUSE);
+            polls.next()?;
+            thread::sleep(POLL_INTERVAL);
         }
         // Older releases have no /run at that time.
         let folder = if paths.at("/run/initramfs").is_dir() { "/run/initramfs" } else { "/tmp/initramfs" };
         // Every user may create the second one.
-        if let Ok(text) = file::read_record(&paths.at(folder).join("bootparam_root"), LONGEST) {
+        if let Ok(text) = file::read_record(&paths.at(folder).join("bootparam_root"), MAX_RECORD_BYTES) {
             return Some(RootName::Uuid(text.trim().strip_prefix("UUID=")?.to_owned()));
         }
         let line = fs::read_to_string(paths.at("/proc/cmdline")).ok()?;
@@ -129,7 +129,7 @@ impl RootName {
             RootName::Uuid(uuid) => {
                 label::ext_uuid(&mut read).ok().flatten().is_some_and(|u| u.eq_ignore_ascii_case(uuid))
             }
-            RootName::Label(wanted) => label::label(&mut read).ok().flatten().as_ref() == Some(wanted),
+            RootName::Label(expected) => label::label(&mut read).ok().flatten().as_ref() == Some(expected),
         }
     }
 

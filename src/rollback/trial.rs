@@ -14,7 +14,7 @@ use crate::sys::notify;
 
 /// How often a system on trial resets the boot count: power cuts after userspace was reached are no failed boots, but a system that
 /// restarts without end must be given up.
-const MOST_RESETS: u32 = 3;
+const MAX_RESETS: u32 = 3;
 
 pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {
     if !(context.platform.previous_is_new_enough)() {
@@ -88,7 +88,7 @@ fn reset_count(context: &Context<'_>) {
 }
 
 fn count_anew(context: &Context<'_>, backend: &dyn Backend, bootcount: u32, mut trial: Trial) -> Result<()> {
-    if trial.resets >= MOST_RESETS {
+    if trial.resets >= MAX_RESETS {
         tracing::warn!(
             "this system has started {} times without a verdict: from now on the boot count is kept",
             trial.resets.saturating_add(1)
@@ -99,7 +99,7 @@ fn count_anew(context: &Context<'_>, backend: &dyn Backend, bootcount: u32, mut 
     trial.resets += 1;
     trial.write(context.paths)?;
     tracing::info!(
-        "userspace is up: boot count reset from {bootcount} to 0 ({} of {MOST_RESETS})",
+        "userspace is up: boot count reset from {bootcount} to 0 ({} of {MAX_RESETS})",
         trial.resets
     );
     backend.clear_bootcount()

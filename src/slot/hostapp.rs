@@ -11,10 +11,10 @@ use crate::config::paths::Paths;
 use crate::sys::file::read_text;
 
 /// Limit in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Most links from one to the next.
-const LONGEST_CHAIN: usize = 8;
+const MAX_LINKS: usize = 8;
 
 /// `None` where the hostapp is missing or incomplete.
 #[must_use]
@@ -33,7 +33,7 @@ pub(crate) fn needs_root(root: &Path) -> bool {
 /// The higher of two counters is the later installation.
 #[must_use]
 pub fn counter(root: &Path) -> Option<u64> {
-    read_text(&root.join("counter"), LARGEST).ok()?.trim().parse().ok()
+    read_text(&root.join("counter"), MAX_FILE_BYTES).ok()?.trim().parse().ok()
 }
 
 /// A file of the release, in its layers. Volumes, such as the boot folder, are none of them.
@@ -44,7 +44,7 @@ pub(crate) fn release_file(root: &Path, path: &Path) -> Option<PathBuf> {
 #[must_use]
 pub fn os_release(root: &Path) -> Option<OsRelease> {
     let file = release_file(root, Path::new("etc/os-release"))?;
-    Some(OsRelease::parse(&read_text(&file, LARGEST).ok()?))
+    Some(OsRelease::parse(&read_text(&file, MAX_FILE_BYTES).ok()?))
 }
 
 #[must_use]
@@ -61,7 +61,9 @@ pub(crate) fn has_file(root: &Path, container: &str, path: &Path) -> bool {
 #[must_use]
 pub(crate) fn running_version(paths: &Paths) -> Option<String> {
     let own = || {
-        OsRelease::parse(&read_text(&paths.at("/etc/os-release"), LARGEST).ok()?).version().map(str::to_owned)
+        OsRelease::parse(&read_text(&paths.at("/etc/os-release"), MAX_FILE_BYTES).ok()?)
+            .version()
+            .map(str::to_owned)
     };
     version(&paths.active()).or_else(own)
 }
@@ -71,10 +73,10 @@ pub(crate) fn running_version(paths: &Paths) -> Option<String> {
 fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
     let engine = root.join("balena");
     let id = engine.join("image/overlay2/layerdb/mounts").join(container).join("mount-id");
-    let id = read_text(&id, LARGEST).ok()?;
+    let id = read_text(&id, MAX_FILE_BYTES).ok()?;
     let overlay = engine.join("overlay2");
     let top = overlay.join(Path::new(id.trim()).file_name()?);
-    let lower = read_text(&top.join("lower"), LARGEST).unwrap_or_default();
+    let lower = read_text(&top.join("lower"), MAX_FILE_BYTES).unwrap_or_default();
     let lower = lower.trim().split(':').filter(|l| !l.is_empty()).map(|l| overlay.join(l));
     Some(std::iter::once(top.join("diff")).chain(lower).collect())
 }
@@ -82,7 +84,7 @@ fn layers(root: &Path, container: &str) -> Option<Vec<PathBuf>> {
 /// Follows links; each layer is searched from the top.
 fn find(layers: &[PathBuf], path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
-    for _ in 0..LONGEST_CHAIN {
+    for _ in 0..MAX_LINKS {
         let found = layers.iter().map(|l| l.join(&path)).find(|p| p.symlink_metadata().is_ok())?;
         let kind = found.symlink_metadata().ok()?.file_type();
         // A whiteout of overlayfs: an upper layer has removed the file.

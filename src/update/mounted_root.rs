@@ -8,9 +8,9 @@ use crate::sys::command::{Command, Event, Stream, because, keep};
 use crate::sys::mount;
 
 /// A working device needs milliseconds.
-const MOUNTING: Duration = Duration::from_secs(120);
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(120);
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The owner of the value unmounts it, on every path.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl MountedRoot {
     /// Has `init`, which knows the engine's storage format, mount the current hostapp of the slot at `sysroot`. It prints the mount point on
     /// standard output (mobynit, `cmd/mobynit/main.go`).
     pub fn mount(init: &Path, sysroot: &Path) -> io::Result<MountedRoot> {
-        let command = Command::new(init).arg("-sysroot").arg(sysroot).apart().limit(Some(MOUNTING));
+        let command = Command::new(init).arg("-sysroot").arg(sysroot).apart().limit(Some(MOUNT_TIMEOUT));
         let mut running = command.start()?;
         let (mut printed, mut last) = (String::new(), String::new());
         let end = loop {
@@ -56,7 +56,7 @@ impl MountedRoot {
     }
 
     pub fn unmount(self) {
-        let Err(e) = mount::unmount(&self.path, TIMEOUT) else { return };
+        let Err(e) = mount::unmount(&self.path, UNMOUNT_TIMEOUT) else { return };
         let users = mount::users(&self.path).join(" ");
         tracing::warn!("cannot unmount {}: {e}; in use by {users}; detaching it", self.path.display());
         self.detach();

@@ -7,7 +7,7 @@ use crate::sys::command::{Command, Speaker};
 use crate::update::mounted_root::MountedRoot;
 use crate::update::sysroot::Sysroot;
 
-const RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
+const HOOK_RUNNER: &str = "usr/bin/hostapp-update-hooks-v2";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
@@ -39,7 +39,7 @@ impl NewRoot {
     }
 
     pub(super) fn run_hooks(&self, when: When, history: &HistoryRecord) -> Result<()> {
-        let runner = self.0.path().join(RUNNER);
+        let runner = self.0.path().join(HOOK_RUNNER);
         if !runner.is_file() {
             tracing::info!("the new release has no hooks to run {} the others", when.word());
             return Ok(());

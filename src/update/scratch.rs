@@ -14,7 +14,7 @@ use crate::update::sysroot::Sysroot;
 const FOLDER: &str = "/mnt/data/resin-data/tmp";
 
 /// For the engine to close its last temporary file.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mounted over the engine's folder. It only saves space.
 pub(crate) struct Scratch {
@@ -63,7 +63,7 @@ impl Scratch {
                 match signal::came() {
                     // The engine may still work on an interrupted load: do not wait for it.
                     Some(_) => mount::detach(&self.point)?,
-                    None => mount::unmount(&self.point, TIMEOUT)?,
+                    None => mount::unmount(&self.point, UNMOUNT_TIMEOUT)?,
                 }
             }
             Ok(())

@@ -9,7 +9,7 @@ use crate::state::files::{DeviceTreeRecord, Trial, UnitList};
 const VPN_IS_UP: &str = "/run/openvpn/vpn_status/active";
 
 /// How many properties of a device tree are kept: a few would do.
-const MOST: usize = 256;
+const MAX_PROPERTIES: usize = 256;
 
 /// These units come and go with devices, logins and programs, without a failure.
 const PASSING: [&str; 3] = [".device", ".scope", ".slice"];
@@ -27,11 +27,12 @@ pub fn keep_units(paths: &Paths, transaction: &str, mut units: Vec<String>) -> R
 
 /// Saves by what the running kernel's device tree can be recognised, where the owner names it.
 pub fn keep_device_tree(paths: &Paths, transaction: &str) -> Result<()> {
-    let seen = NamedTree::of(paths)
-        .and_then(|asked| asked.map(|asked| asked.found(paths).map(|found| (asked.path, found))).transpose());
-    match seen {
+    let found_tree = NamedTree::of(paths).and_then(|named_tree| {
+        named_tree.map(|named_tree| named_tree.found(paths).map(|found| (named_tree.path, found))).transpose()
+    });
+    match found_tree {
         Ok(Some((path, found))) => {
-            let properties = found.into_iter().take(MOST).collect();
+            let properties = found.into_iter().take(MAX_PROPERTIES).collect();
             DeviceTreeRecord { transaction: transaction.to_owned(), path, properties }.write(paths)
         }
         Ok(None) => DeviceTreeRecord::remove(paths),

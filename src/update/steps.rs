@@ -54,7 +54,7 @@ impl Update<'_> {
         // The hooks of a killed update still run in their container. They would deploy boot files of the slot that is being erased, and
         // select it.
         self.installer.end_hooks()?;
-        let undone = self.way_back(device, true, None).run();
+        let undone = self.undo_plan(device, true, None).run();
         undone.selection?;
         match undone.boot_files {
             Some(Err(e)) if self.spec.force => {
@@ -120,7 +120,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    fn way_back<'d>(&'d self, device: &'d Device, hooks: bool, end_hooks: Option<EndHooks<'d>>) -> Undo<'d> {
+    fn undo_plan<'d>(&'d self, device: &'d Device, hooks: bool, end_hooks: Option<EndHooks<'d>>) -> Undo<'d> {
         Undo {
             paths: self.paths,
             roots: &device.roots,
@@ -135,7 +135,7 @@ impl Update<'_> {
         tracing::error!("{}; selecting the running system again", why.message());
         let end_hooks = || self.installer.end_left_hooks();
         let left = self.installer.has_left_hooks();
-        let undone = self.way_back(device, self.spec.recover, left.then_some(&end_hooks)).run();
+        let undone = self.undo_plan(device, self.spec.recover, left.then_some(&end_hooks)).run();
         let (running, target) = (device.roots.active.slot, device.target.slot);
         for e in &undone.others {
             tracing::warn!("{}", e.message());

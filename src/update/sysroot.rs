@@ -23,7 +23,7 @@ const FOLDERS: [&str; 10] =
     ["dev", "etc", "balena", "hostapps", "mnt/state", "proc", "run", "sbin", "sys", "tmp"];
 
 /// Has the boot folder of the former hostapp while the slot is filled. It is not in `hostapps`: nothing takes it for a hostapp.
-const KEPT: &str = "kept-boot";
+const KEPT_FOLDER: &str = "kept-boot";
 
 /// In every slot, whatever is installed.
 const LINKS: [(&str, &str); 2] = [("sbin/init", "../current/boot/init"), ("boot", "current/boot")];
@@ -81,8 +81,8 @@ impl Sysroot {
     /// The files get a second name each, so that they outlive the engine's volume. To be called before the slot is emptied; fails with
     /// nothing removed.
     pub(crate) fn keep_boot_folder(&self) -> Result<()> {
-        let (current, kept) = (self.path.join("current"), self.path.join(KEPT));
-        if fs::read_link(&current).is_ok_and(|to| to == Path::new(KEPT)) {
+        let (current, kept) = (self.path.join("current"), self.path.join(KEPT_FOLDER));
+        if fs::read_link(&current).is_ok_and(|to| to == Path::new(KEPT_FOLDER)) {
             // By an interrupted update. `current` leads there only when the folder is complete.
             return Ok(());
         }
@@ -101,12 +101,12 @@ impl Sysroot {
             return Err(failed("keep the boot folder of the slot in", &kept, e));
         }
         self.flush()?;
-        link(&current, Path::new(KEPT)).map_err(|e| failed("create the link", &current, e))?;
+        link(&current, Path::new(KEPT_FOLDER)).map_err(|e| failed("create the link", &current, e))?;
         self.flush()
     }
 
     fn drop_kept(&self) {
-        let kept = self.path.join(KEPT);
+        let kept = self.path.join(KEPT_FOLDER);
         if let Err(e) = remove_tree(&kept) {
             tracing::warn!("cannot remove {}: {e}", kept.display());
         }
@@ -311,7 +311,7 @@ mod tests {
         let read = |name: &str| fs::read_to_string(slot.path().join(name)).ok();
         slot.make_skeleton().unwrap();
         slot.keep_boot_folder().unwrap();
-        assert!(!slot.path().join(KEPT).exists() && slot.boot_folder_size().unwrap() == 0);
+        assert!(!slot.path().join(KEPT_FOLDER).exists() && slot.boot_folder_size().unwrap() == 0);
 
         let volume = slot.path().join("balena/volumes/v");
         fs::create_dir_all(volume.join("_data/overlays")).unwrap();
@@ -322,7 +322,7 @@ mod tests {
         slot.make_current("old").unwrap();
         assert!((8192 + 4096..64 << 10).contains(&slot.boot_folder_size().unwrap()));
         // What an interrupted update has begun.
-        fs::create_dir_all(slot.path().join(KEPT).join("boot/half")).unwrap();
+        fs::create_dir_all(slot.path().join(KEPT_FOLDER).join("boot/half")).unwrap();
         slot.keep_boot_folder().unwrap();
         slot.keep_boot_folder().unwrap();
         fs::remove_dir_all(volume).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         slot.add("new", Path::new("volumes/w/_data")).unwrap();
         slot.make_current("new").unwrap();
         assert_eq!(read("boot/board.dtb").unwrap(), "new");
-        assert!(!slot.path().join(KEPT).exists());
+        assert!(!slot.path().join(KEPT_FOLDER).exists());
     }
 
     #[test]

@@ -272,7 +272,7 @@ fn tables_of_exit_codes_have_what_comes_after_a_job() {
 
 #[test]
 fn what_boards_and_dashboards_rely_on_is_documented() {
-    use copal::install::board::{Environment, LIMIT_VARIABLE};
+    use copal::install::board::{BOARD_LIMIT_VARIABLE, Environment};
     use copal::progress::cloud;
 
     let progress = doc("progress.md");
@@ -282,7 +282,7 @@ fn what_boards_and_dashboards_rely_on_is_documented() {
         assert!(progress.contains(&format!(" `{text}` |")), "{text}");
     }
     let text = doc("board-programs.md");
-    assert!(text.contains(&format!("`{LIMIT_VARIABLE}`")));
+    assert!(text.contains(&format!("`{BOARD_LIMIT_VARIABLE}`")));
     let documented: BTreeSet<String> = rows(&text).into_iter().map(|r| r[0].clone()).collect();
     let environment = Environment::new(&copal::config::paths::Paths::default(), Path::new("/c"))
         .with_target(Path::new("/dev/x"));

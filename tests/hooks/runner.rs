@@ -144,13 +144,13 @@ fn an_update_refuses_before_the_first_hook_and_an_undo_gets_as_far_as_it_can() {
     let site = Site::new();
     site.tell(&[("1-x", 0), ("3-x", 0)]);
     site.hook("2-x", "#!/no/such/shell\n");
-    let mut asked = site.run(Phases::FORWARD);
-    asked.during_update = "1".into();
-    let e = fails(&site, &asked);
+    let mut request = site.run(Phases::FORWARD);
+    request.during_update = "1".into();
+    let e = fails(&site, &request);
     assert_eq!((e.code(), e.effect(), e.subject()), (Code::HookFailed, Effect::Refused, Some("2-x")));
     assert!(site.told().is_empty());
-    asked.during_update = "0".into();
-    let e = fails(&site, &asked);
+    request.during_update = "0".into();
+    let e = fails(&site, &request);
     assert_eq!((site.told(), e.effect()), (vec!["1-x".to_owned()], Effect::Written));
 }
 
@@ -196,9 +196,9 @@ fn debugging_traces_scripts_by_their_own_shells_and_leaves_binaries_alone() {
 fn what_takes_too_long_is_ended_where_there_is_a_limit() {
     let site = Site::new();
     site.hook("1-x", "#!/bin/sh\nsleep 60 & wait\n");
-    let mut asked = site.run(Phases::FORWARD);
-    asked.limit = Some(Duration::from_millis(300));
-    let e = fails(&site, &asked);
+    let mut request = site.run(Phases::FORWARD);
+    request.limit = Some(Duration::from_millis(300));
+    let e = fails(&site, &request);
     assert!(e.to_string().contains("COPAL_HOOK_TIMEOUT") && e.message().contains("longer than 0.3 s"), "{e}");
     assert_eq!(limit(Some("90".into())).unwrap(), Some(Duration::from_secs(90)));
     assert_eq!(limit(None).unwrap(), None);
@@ -213,9 +213,9 @@ fn the_hook_that_runs_is_seen_from_outside() {
     let site = Site::new();
     site.hook("7-x/before", "#!/bin/sh\necho $$ >\"$HOOKS_DIR/../pid\"\nwhile [ ! -e \"$HOOKS_DIR/../go\" ]; do sleep 0.02; done\n");
     assert_eq!(running(&site.paths()).unwrap(), None);
-    let asked = site.run(Phases::BEFORE);
+    let request = site.run(Phases::BEFORE);
     let paths = site.paths();
-    let thread = std::thread::spawn(move || run(&paths, &asked).map(drop));
+    let thread = std::thread::spawn(move || run(&paths, &request).map(drop));
     assert!(soon(|| running(&site.paths()).unwrap().is_some() && !site.read("pid").is_empty()));
     let seen = running(&site.paths()).unwrap().unwrap();
     assert_eq!((seen.name.as_str(), seen.phase.as_str()), ("7-x/before", "before"));
@@ -243,14 +243,14 @@ fn a_run_goes_on_where_it_cannot_be_shown() {
 #[test]
 fn without_a_directory_there_is_nothing_to_do_and_one_that_cannot_be_read_is_an_error() {
     let site = Site::new();
-    let mut asked = site.run(Phases::FULL);
-    asked.dir = site.at("none");
-    let (ran, log) = logged(|| run(&site.paths(), &asked));
+    let mut request = site.run(Phases::FULL);
+    request.dir = site.at("none");
+    let (ran, log) = logged(|| run(&site.paths(), &request));
     assert!(ran.unwrap().is_empty());
     assert!(texts(&log)[0].starts_with("WARN the hook directory"), "{:?}", texts(&log));
-    asked.dir = site.at("file");
-    std::fs::write(&asked.dir, "").unwrap();
-    assert_eq!(fails(&site, &asked).code(), Code::Io);
+    request.dir = site.at("file");
+    std::fs::write(&request.dir, "").unwrap();
+    assert_eq!(fails(&site, &request).code(), Code::Io);
 }
 
 #[test]
@@ -295,13 +295,13 @@ fn with_a_signal() {
     site.hook("1-x", "#!/bin/sh\nkill -TERM $PPID\nsleep 0.2\n");
     site.tell(&[("2-x", 0)]);
     let _held = copal::sys::signal::SignalGuard::begin().unwrap();
-    let mut asked = site.run(Phases::FORWARD);
-    let e = fails(&site, &asked);
+    let mut request = site.run(Phases::FORWARD);
+    let e = fails(&site, &request);
     assert_eq!((e.code(), e.effect(), e.subject()), (Code::Interrupted, Effect::Completed, Some("2-x")));
     assert!(e.message().contains("interrupted by SIGTERM before 2-x") && site.told().is_empty(), "{e}");
     // It is still there for whoever holds it off, and an undo goes on to its end.
-    asked.signals = Signals::RunToTheEnd;
-    assert_eq!(run(&site.paths(), &asked).unwrap().len(), 2);
+    request.signals = Signals::RunToTheEnd;
+    assert_eq!(run(&site.paths(), &request).unwrap().len(), 2);
     assert_eq!(site.told(), ["2-x"]);
 }
 

@@ -18,12 +18,12 @@ use crate::sys::file::{FileKind, Folder};
 /// The owner changes it, in any folder, and the [pins](crate::device_tree::pins).
 const LEFT_OUT: &str = "config.json";
 
-const STEP: usize = 64 << 10;
-const DEEPEST: usize = 32;
+const READ_BYTES: usize = 64 << 10;
+const MAX_DEPTH: usize = 32;
 
 pub(super) fn of_file(file: &File) -> io::Result<String> {
     let mut digest = Md5::new();
-    let mut buf = vec![0; STEP];
+    let mut buf = vec![0; READ_BYTES];
     let mut file = file;
     loop {
         match file.read(&mut buf) {
@@ -62,7 +62,7 @@ fn walk(
     depth: usize,
     found: &mut Vec<(Vec<u8>, String)>,
 ) -> io::Result<()> {
-    if depth > DEEPEST {
+    if depth > MAX_DEPTH {
         return Err(io::Error::other(format!("{} is too deep", folder.path().display())));
     }
     let listed = folder.list()?;
@@ -150,9 +150,9 @@ pub(super) fn after_selection(root: &Folder, name: &OsStr) -> io::Result<Option<
 
 /// `None` where the path is not listed, or there is no fingerprint.
 pub(super) fn recorded(root: &Folder, name: &OsStr, path: &str) -> Option<String> {
-    const MOST: u64 = 4 << 20;
+    const MAX_BYTES: u64 = 4 << 20;
     let mut text = Vec::new();
-    root.open_file(name).ok()?.take(MOST).read_to_end(&mut text).ok()?;
+    root.open_file(name).ok()?.take(MAX_BYTES).read_to_end(&mut text).ok()?;
     String::from_utf8_lossy(&text).lines().find_map(|line| {
         let (digest, listed) = line.split_once(char::is_whitespace)?;
         // ` *` instead of two blanks means that `md5sum` read the file as binary, which makes no difference.
@@ -185,12 +185,12 @@ mod tests {
         let text = after_selection(&folder, OsStr::new("f")).unwrap().unwrap();
         let text = String::from_utf8(text).unwrap();
         let sum = |name: &str| of_file(&File::open(dir.path().join(name)).unwrap()).unwrap();
-        let wanted = [
+        let expected = [
             format!("{}  EFI/BOOT/grubenv\n", sum("EFI/BOOT/grubenv")),
             format!("{STALE}  kernel\n"),
             format!("{}  resinOS_uEnv.txt\n", sum("resinOS_uEnv.txt")),
         ];
-        assert_eq!(text, wanted.concat());
+        assert_eq!(text, expected.concat());
         put("f", &text);
         assert_eq!(after_selection(&folder, OsStr::new("f")).unwrap(), None);
     }

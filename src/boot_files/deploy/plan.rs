@@ -55,8 +55,8 @@ impl Plan {
     pub(super) fn make(request: &DeployRequest, dest: &Destination, choice: Choice) -> Plan {
         let plan = Plan { problems: choice.problems, ..Plan::default() };
         let mut maker = Maker { request, dest, plan, listings: BTreeMap::new() };
-        for wanted in rules::one_each(choice.wanted, |path| maker.fold(path)) {
-            if let Err(e) = maker.add(&wanted) {
+        for candidate in rules::one_each(choice.files, |path| maker.fold(path)) {
+            if let Err(e) = maker.add(&candidate) {
                 maker.plan.problems.push(e);
             }
         }
@@ -92,46 +92,46 @@ impl Maker<'_> {
         }
     }
 
-    fn add(&mut self, wanted: &Candidate) -> Result<()> {
-        let there = self.look(&wanted.to)?;
-        let deploy = match wanted.when {
+    fn add(&mut self, candidate: &Candidate) -> Result<()> {
+        let there = self.look(&candidate.to)?;
+        let deploy = match candidate.when {
             When::Always => true,
             When::Missing | When::Pinned => there.is_none(),
-            When::NoSelection => !there.as_ref().is_some_and(|t| self.selects(t, wanted)),
-            When::Logo => return self.add_logo(wanted),
+            When::NoSelection => !there.as_ref().is_some_and(|t| self.selects(t, candidate)),
+            When::Logo => return self.add_logo(candidate),
             When::ConfigJson => return self.add_development_mode(there.as_ref()),
         };
-        if !deploy && wanted.when == When::Pinned {
-            tracing::info!("keeping /{}, which is pinned", wanted.to.display());
+        if !deploy && candidate.when == When::Pinned {
+            tracing::info!("keeping /{}, which is pinned", candidate.to.display());
         }
         if !deploy {
-            tracing::debug!("/{} exists; keeping it", wanted.to.display());
+            tracing::debug!("/{} exists; keeping it", candidate.to.display());
             return Ok(());
         }
-        self.names_fit(&wanted.to)?;
-        let origin = match wanted.when {
-            When::NoSelection => self.selection(wanted).unwrap_or_else(|| self.release_file(wanted)),
-            _ => self.release_file(wanted),
+        self.names_fit(&candidate.to)?;
+        let origin = match candidate.when {
+            When::NoSelection => self.selection(candidate).unwrap_or_else(|| self.release_file(candidate)),
+            _ => self.release_file(candidate),
         };
-        self.add_step(origin, &wanted.to, wanted.size, there.as_ref())?;
+        self.add_step(origin, &candidate.to, candidate.size, there.as_ref())?;
         if let Some(step) = self.plan.steps.last_mut() {
-            step.selects = wanted.when == When::NoSelection;
+            step.selects = candidate.when == When::NoSelection;
         }
-        if wanted.from != wanted.to && self.look(&wanted.from)?.is_some() {
+        if candidate.from != candidate.to && self.look(&candidate.from)?.is_some() {
             // A shell release deployed both; what reads the older name takes it for the newer one.
-            self.plan.obsolete.push(wanted.from.clone());
+            self.plan.obsolete.push(candidate.from.clone());
         }
         Ok(())
     }
 
-    fn release_file(&self, wanted: &Candidate) -> Origin {
-        Origin::Release(self.request.source.join(&wanted.from))
+    fn release_file(&self, candidate: &Candidate) -> Origin {
+        Origin::Release(self.request.source.join(&candidate.from))
     }
 
     /// The release's environment selects root A. Until the bootloader hook has run, the root that boots now must stay selected.
-    fn selection(&self, wanted: &Candidate) -> Option<Origin> {
+    fn selection(&self, candidate: &Candidate) -> Option<Origin> {
         let (index, mut text) = (self.request.boots_now?, Vec::new());
-        release::open(&self.request.source.join(&wanted.from)).ok()?.read_to_end(&mut text).ok()?;
+        release::open(&self.request.source.join(&candidate.from)).ok()?.read_to_end(&mut text).ok()?;
         let mut block = EnvBlock::parse(&text).ok()?;
         block.set(ROOT, index.to_string().as_bytes()).then(|| block.print().ok().map(Origin::Selection))?
     }
@@ -200,12 +200,12 @@ impl Maker<'_> {
 
     /// Whether a file selects a root. In an image without rollbacks a label in `grub.cfg` does, and the new `grub.cfg` needs the release's
     /// environment.
-    fn selects(&self, there: &There, wanted: &Candidate) -> bool {
+    fn selects(&self, there: &There, candidate: &Candidate) -> bool {
         if self.request.purpose == Purpose::Undo {
             return true;
         }
         let own = there.text().unwrap_or_default();
-        let Ok(mut file) = release::open(&self.request.source.join(&wanted.from)) else { return true };
+        let Ok(mut file) = release::open(&self.request.source.join(&candidate.from)) else { return true };
         let mut text = Vec::new();
         if file.read_to_end(&mut text).is_err() {
             return true;
@@ -215,17 +215,17 @@ impl Maker<'_> {
     }
 
     /// A logo under the older name moves to the new name: the release's logo, unless the owner has changed it.
-    fn add_logo(&mut self, wanted: &Candidate) -> Result<()> {
+    fn add_logo(&mut self, candidate: &Candidate) -> Result<()> {
         let Some(old) = self.look(Path::new(OLD_LOGO))? else { return Ok(()) };
         let own = fingerprint::of_file(&old.open()?).map_err(|e| failed(&old.folder, &old.name, e))?;
         let kept = fingerprint::recorded(self.dest.root(), &self.request.board.fingerprint, OLD_LOGO);
         let (origin, size) = if kept.is_some_and(|kept| kept == own) {
-            (self.release_file(wanted), wanted.size)
+            (self.release_file(candidate), candidate.size)
         } else {
             (Origin::Target(OLD_LOGO.into()), old.entry.size)
         };
-        let there = self.look(&wanted.to)?;
-        self.add_step(origin, &wanted.to, size, there.as_ref())?;
+        let there = self.look(&candidate.to)?;
+        self.add_step(origin, &candidate.to, size, there.as_ref())?;
         self.plan.obsolete.push(OLD_LOGO.into());
         Ok(())
     }

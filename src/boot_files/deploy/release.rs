@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
 /// Deeper folders are refused, so that every walk ends.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
@@ -30,8 +30,8 @@ pub(super) fn list(source: &Path) -> Result<Vec<Listed>> {
 
 fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> Result<()> {
     let folder = source.join(below);
-    if depth > DEEPEST {
-        return Err(unreadable(&folder, io::Error::other(format!("more than {DEEPEST} folders deep"))));
+    if depth > MAX_DEPTH {
+        return Err(unreadable(&folder, io::Error::other(format!("more than {MAX_DEPTH} folders deep"))));
     }
     let entries = fs::read_dir(&folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
     let entries = entries.map_err(|e| unreadable(&folder, e))?;

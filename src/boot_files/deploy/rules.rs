@@ -72,7 +72,7 @@ pub(super) struct Candidate {
 
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    pub(super) wanted: Vec<Candidate>,
+    pub(super) files: Vec<Candidate>,
     pub(super) problems: Vec<Error>,
 }
 
@@ -86,11 +86,11 @@ pub(super) fn choose(release: Vec<Listed>, board: &Board, pinned: &[PathBuf], en
     for file in release {
         let Some(to) = variants.name_of(&file.path, &mut choice.problems) else { continue };
         if let Some(when) = when(&to, board, &skip, &pinned) {
-            choice.wanted.push(Candidate { from: file.path, to, size: file.size, when });
+            choice.files.push(Candidate { from: file.path, to, size: file.size, when });
         }
     }
     // A `grub.cfg` that reads the selection chooses root B where there is none: write the selection first.
-    choice.wanted.sort_by_key(|w| w.when != When::NoSelection);
+    choice.files.sort_by_key(|w| w.when != When::NoSelection);
     choice
 }
 
@@ -199,10 +199,11 @@ fn incomplete(path: &Path, missing: &Path) -> Error {
 }
 
 /// Of files whose names differ in case only, keeps the last: on FAT each would overwrite the one before.
-pub(super) fn one_each(wanted: Vec<Candidate>, fold: impl Fn(&Path) -> OsString) -> Vec<Candidate> {
-    let last: BTreeMap<OsString, usize> = wanted.iter().enumerate().map(|(i, w)| (fold(&w.to), i)).collect();
+pub(super) fn one_each(candidates: Vec<Candidate>, fold: impl Fn(&Path) -> OsString) -> Vec<Candidate> {
+    let last: BTreeMap<OsString, usize> =
+        candidates.iter().enumerate().map(|(i, w)| (fold(&w.to), i)).collect();
     let mut kept = Vec::new();
-    for (i, one) in wanted.into_iter().enumerate() {
+    for (i, one) in candidates.into_iter().enumerate() {
         if last.get(&fold(&one.to)) == Some(&i) {
             kept.push(one);
         } else {
@@ -223,7 +224,7 @@ mod tests {
         let listed = |p: &&str| Listed { path: PathBuf::from(p), size: 1 };
         let choice = choose(paths.iter().map(listed).collect(), board, &[], encrypted);
         let text = |p: &Path| p.to_str().unwrap().to_owned();
-        (choice.wanted.iter().map(|w| (text(&w.from), text(&w.to), w.when)).collect(), choice.problems.len())
+        (choice.files.iter().map(|w| (text(&w.from), text(&w.to), w.when)).collect(), choice.problems.len())
     }
 
     fn names(paths: &[&str], encrypted: bool) -> Vec<String> {
@@ -275,7 +276,7 @@ mod tests {
         let listed = paths.iter().map(|p| Listed { path: PathBuf::from(p), size: 1 }).collect();
         let pinned = ["a.dtb", "overlays/x.dtbo", OLD_LOGO, "config.txt"].map(PathBuf::from);
         let choice = choose(listed, &Board::default(), &pinned, false);
-        let wanted: Vec<_> = choice.wanted.iter().map(|w| (w.to.to_str().unwrap(), w.when)).collect();
+        let wanted: Vec<_> = choice.files.iter().map(|w| (w.to.to_str().unwrap(), w.when)).collect();
         let expected = [("A.dtb", When::Pinned), ("overlays/x.dtbo", When::Pinned), ("x.dtbo", When::Always)];
         assert_eq!(wanted, expected);
     }

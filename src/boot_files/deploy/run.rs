@@ -20,7 +20,7 @@ use crate::sys::file::{self, Content, Folder, Listing, Outcome};
 /// Removes temporary files of interrupted writes from all folders of the deployment, before any other change and before space is
 /// counted.
 pub(super) fn sweep(dest: &Destination, choice: &Choice) -> Result<()> {
-    let parents = choice.wanted.iter().filter_map(|w| w.to.parent());
+    let parents = choice.files.iter().filter_map(|w| w.to.parent());
     let folders: BTreeSet<&Path> = parents.chain([Path::new("")]).collect();
     for path in folders {
         // If something is in the way of a folder, the plan reports it.

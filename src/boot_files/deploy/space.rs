@@ -44,7 +44,7 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
     }
     budget.replace(old, old + new);
     // An undo must fit, too: it does not know which files only the new release has.
-    budgets.way_back();
+    budgets.reserve_for_undo();
     budgets.check().map_err(|e| match e.code() {
         Code::BootPartitionFull => e.with_hint(
             "remove files of your own from the boot partition, or use a release with smaller boot files",

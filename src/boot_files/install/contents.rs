@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
 /// Deeper folders are refused, so that every walk ends.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Install {
@@ -251,8 +251,8 @@ impl Source {
 
     fn walk(&self, folder: &Path, depth: usize, item: &mut Item) -> Result<()> {
         let full = self.root.join(folder);
-        if depth > DEEPEST {
-            return Err(unreadable(&full, io::Error::other(format!("more than {DEEPEST} folders deep"))));
+        if depth > MAX_DEPTH {
+            return Err(unreadable(&full, io::Error::other(format!("more than {MAX_DEPTH} folders deep"))));
         }
         item.folders.push(folder.to_owned());
         let entries = fs::read_dir(&full).and_then(Iterator::collect::<io::Result<Vec<_>>>);

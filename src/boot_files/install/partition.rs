@@ -19,7 +19,7 @@ pub const POINT: &str = "/tmp/internal_boot";
 const FILE_SYSTEMS: &[&str] = &["vfat", "ext4"];
 
 /// For a program that has just read the partition to close it, and for udev to show the partition again.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
@@ -66,7 +66,7 @@ impl BootPartition {
         let fail = |what: String, e: io::Error| {
             Error::new(Code::BootUnmountFailed, what).object(self.node.display()).because(e).after_write()
         };
-        if let Err(e) = mount::unmount(&self.point, TIMEOUT) {
+        if let Err(e) = mount::unmount(&self.point, RELEASE_TIMEOUT) {
             let users = mount::users(&self.point);
             let by = if users.is_empty() { String::new() } else { format!(", used by {}", users.join(", ")) };
             return Err(fail(format!("cannot unmount {}{by}", self.point.display()), e));
@@ -103,7 +103,7 @@ fn clear(point: &Path, dev: (u32, u32)) -> io::Result<()> {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, source));
         }
         tracing::warn!("{} is still mounted from an earlier run; unmounting it", point.display());
-        mount::unmount(point, TIMEOUT)?;
+        mount::unmount(point, RELEASE_TIMEOUT)?;
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn when_there<T>(job: impl Fn() -> io::Result<T>) -> io::Result<T> {
         e.kind() == io::ErrorKind::ResourceBusy
             || matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENXIO))
     };
-    let end = std::time::Instant::now() + TIMEOUT;
+    let end = std::time::Instant::now() + RELEASE_TIMEOUT;
     loop {
         match job() {
             Err(e) if passes(&e) && std::time::Instant::now() < end => {

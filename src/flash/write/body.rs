@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::zero::ZeroMap;
-use super::{Engine, heed_signals, locked};
+use super::{Writer, heed_signals, locked};
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, workers};
@@ -63,7 +63,7 @@ struct Body {
     digests: Option<Mutex<Vec<Digest256>>>,
 }
 
-impl Engine<'_> {
+impl Writer<'_> {
     /// Writes everything except first MiB and backup GPT, zeroes the rest, and flushes.
     pub(super) fn write_body(&mut self) -> Result<()> {
         let known = self.plan.image.chunks.is_some();

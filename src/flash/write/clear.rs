@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::Engine;
+use super::Writer;
 use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
 use crate::flash::plan::{Plan, Step, stale_backup};
@@ -26,7 +26,7 @@ impl Former {
     }
 }
 
-impl Engine<'_> {
+impl Writer<'_> {
     pub(super) fn clear(&self, range: &Range<u64>) -> Result<()> {
         match self.write_and_read_back(range.start, &zeroes(range)) {
             Ok(None) => Ok(()),

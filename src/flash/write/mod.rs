@@ -1,4 +1,4 @@
-//! The write engine: executes a [`Plan`] on a [`Medium`].
+//! The writer: executes a [`Plan`] on a [`Medium`].
 //!
 //! After success, the first image-size bytes of the medium equal the image, whatever was there before. After a failure, the
 //! error names operation, offset and cause, and the disk has no partition table, as read back; where that could not be achieved (a
@@ -55,16 +55,16 @@ pub struct Outcome {
 
 /// Executes `plan`. No other program may have the medium open.
 pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn Progress) -> Result<Outcome> {
-    let mut engine = Engine::new(plan, open, medium, progress);
+    let mut writer = Writer::new(plan, open, medium, progress);
     if let ImageSize::Exact(n) = plan.image.size {
-        engine.io.extend(n)?;
+        writer.io.extend(n)?;
     }
-    engine.run().map_err(|e| {
+    writer.run().map_err(|e| {
         let interrupted = e.code() == Code::Interrupted;
-        if engine.is_as_before() {
+        if writer.is_as_before() {
             return if interrupted { e } else { e.and_also("it reads as before: nothing on it was changed") };
         }
-        let cleared = engine.disarm();
+        let cleared = writer.disarm();
         let e = e.after_write();
         match (cleared, interrupted) {
             (true, false) => e,
@@ -74,7 +74,7 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
     })
 }
 
-struct Engine<'a> {
+struct Writer<'a> {
     plan: &'a Plan,
     open: Open<'a>,
     io: Io<'a>,
@@ -96,9 +96,9 @@ struct Engine<'a> {
     rewritten: AtomicU64,
 }
 
-impl<'a> Engine<'a> {
+impl<'a> Writer<'a> {
     fn new(plan: &'a Plan, open: Open<'a>, medium: &'a dyn Medium, progress: &'a dyn Progress) -> Self {
-        Engine {
+        Writer {
             plan,
             open,
             io: Io::new(medium, &plan.target.name),

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::body::chunks_of;
-use super::{Engine, heed_signals, locked};
+use super::{Writer, heed_signals, locked};
 use crate::disk::partition::Table;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, side_by_side, workers};
@@ -18,7 +18,7 @@ use crate::sys::log::events;
 /// at 4 MiB.
 const TAIL: u64 = 8 * CHUNK;
 
-impl Engine<'_> {
+impl Writer<'_> {
     /// Reads the whole body back. Chunks that differ are written once more, and then everything is read again: a write may
     /// damage another place that was correct before (a card that claims more than it has).
     pub(super) fn verify_body(&mut self) -> Result<()> {

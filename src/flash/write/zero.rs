@@ -10,7 +10,7 @@ use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
 use crate::sys::buffer::{ALIGN, Buffer};
 
 /// Bytes of one request: progress stays visible, and a slow device is not silent for minutes.
-const STEP: u64 = 256 << 20;
+const ZERO_STEP: u64 = 256 << 20;
 
 /// About 4 MiB of memory.
 const MAX_RANGES: usize = 1 << 16;
@@ -77,7 +77,7 @@ impl Zeroer {
         let mut at = range.start;
         while at < range.end {
             heed_signals(io)?;
-            let end = range.end.min(at + STEP);
+            let end = range.end.min(at + ZERO_STEP);
             let aligned = at.next_multiple_of(ALIGN as u64)..end - end % ALIGN as u64;
             let native = !aligned.is_empty()
                 && self.is_native()

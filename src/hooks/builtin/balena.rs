@@ -1,6 +1,6 @@
 //! `99-balena-bootloader`: selects a root for the balena bootloader.
 
-use super::switch::{select, wanted};
+use super::switch::{root_to_select, select};
 use crate::boot_state::{Keep, balena, retire_others};
 use crate::disk::Facts;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::hooks::Context;
 /// new file is on the medium.
 pub(super) fn run(context: &Context) -> Result<()> {
     let facts = Facts::gather(&context.paths)?;
-    let root = wanted(context, &facts)?;
+    let root = root_to_select(context, &facts)?;
     select(context, balena(&context.paths)?.as_ref(), &root)?;
     retire_others(&context.paths, Keep::Balena)
 }

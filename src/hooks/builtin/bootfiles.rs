@@ -20,18 +20,19 @@ use crate::state::files::RollbackRecord;
 /// The first name deploys to the boot partition, the others to the non-encrypted one.
 pub(crate) const NAMES: &[&str] = &["1-bootfiles", "2-rpifiles", "2-imxfiles"];
 
-const NAME: &str = "COPAL_BOOTFILES_NAME";
-const ROOT: &str = "COPAL_BOOTFILES_ROOT";
-const FINGERPRINT_NAME: &str = "COPAL_BOOTFILES_FINGERPRINT";
+const NAME_VARIABLE: &str = "COPAL_BOOTFILES_NAME";
+const ROOT_VARIABLE: &str = "COPAL_BOOTFILES_ROOT";
+const FINGERPRINT_VARIABLE: &str = "COPAL_BOOTFILES_FINGERPRINT";
 /// Paths below the boot partition that are never deployed, separated by blanks.
-const BLACKLIST: &str = "COPAL_BOOTFILES_BLACKLIST";
+const BLACKLIST_VARIABLE: &str = "COPAL_BOOTFILES_BLACKLIST";
 /// Whether standard input has the files that the board skips, one path a line.
-const PASSED_OVER: &str = "COPAL_BOOTFILES_PASSED_OVER";
+const PASSED_OVER_VARIABLE: &str = "COPAL_BOOTFILES_PASSED_OVER";
 
-pub const VARIABLES: &[&str] = &[NAME, ROOT, FINGERPRINT_NAME, BLACKLIST, PASSED_OVER];
+pub const VARIABLES: &[&str] =
+    &[NAME_VARIABLE, ROOT_VARIABLE, FINGERPRINT_VARIABLE, BLACKLIST_VARIABLE, PASSED_OVER_VARIABLE];
 
 /// In bytes. No boot partition has so many files.
-const MOST_INPUT: u64 = 4 << 20;
+const MAX_INPUT_BYTES: u64 = 4 << 20;
 
 pub fn run(context: &Context) -> Result<()> {
     let call = Call::of(&context.called, |name| std::env::var_os(name), io::stdin())?;
@@ -76,21 +77,21 @@ impl Call {
     pub fn of(called: &str, variable: impl Fn(&str) -> Option<OsString>, input: impl Read) -> Result<Call> {
         // An unreplaced placeholder of the recipe begins with `@`.
         let set = |name: &str| variable(name).filter(|v| !v.is_empty() && !v.as_bytes().starts_with(b"@"));
-        let name = set(NAME).map_or_else(|| called.to_owned(), |n| n.to_string_lossy().into_owned());
-        let fingerprint = set(FINGERPRINT_NAME).unwrap_or_else(|| FINGERPRINT.into());
+        let name = set(NAME_VARIABLE).map_or_else(|| called.to_owned(), |n| n.to_string_lossy().into_owned());
+        let fingerprint = set(FINGERPRINT_VARIABLE).unwrap_or_else(|| FINGERPRINT.into());
         if Path::new(&fingerprint).file_name() != Some(&fingerprint) {
-            return Err(wrong(FINGERPRINT_NAME, "is not the name of a file"));
+            return Err(wrong(FINGERPRINT_VARIABLE, "is not the name of a file"));
         }
         let mut board = Board { fingerprint, ..Board::default() };
-        let list = set(BLACKLIST).unwrap_or_default();
+        let list = set(BLACKLIST_VARIABLE).unwrap_or_default();
         let words = list.as_bytes().split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
         board.skip.extend(words.map(below));
-        match set(PASSED_OVER) {
+        match set(PASSED_OVER_VARIABLE) {
             None => {}
             Some(v) if v == "stdin" => board.passed_over = lines(input)?,
-            Some(_) => return Err(wrong(PASSED_OVER, "has to be `stdin`")),
+            Some(_) => return Err(wrong(PASSED_OVER_VARIABLE, "has to be `stdin`")),
         }
-        Ok(Call { name, root: set(ROOT).map(PathBuf::from), board })
+        Ok(Call { name, root: set(ROOT_VARIABLE).map(PathBuf::from), board })
     }
 }
 
@@ -102,10 +103,10 @@ fn below(path: &[u8]) -> PathBuf {
 
 fn lines(input: impl Read) -> Result<BTreeSet<PathBuf>> {
     let mut text = Vec::new();
-    let read = input.take(MOST_INPUT + 1).read_to_end(&mut text);
-    read.map_err(|e| wrong(PASSED_OVER, "announces paths that cannot be read").because(e))?;
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MOST_INPUT {
-        return Err(wrong(PASSED_OVER, "announces paths without end"));
+    let read = input.take(MAX_INPUT_BYTES + 1).read_to_end(&mut text);
+    read.map_err(|e| wrong(PASSED_OVER_VARIABLE, "announces paths that cannot be read").because(e))?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_INPUT_BYTES {
+        return Err(wrong(PASSED_OVER_VARIABLE, "announces paths without end"));
     }
     let lines = text.split(|&b| b == b'\n').filter(|l| !l.is_empty());
     Ok(lines.map(|l| below(&OsString::from_vec(l.to_vec()).into_vec())).collect())
@@ -128,8 +129,10 @@ mod tests {
 
     #[test]
     fn without_a_word_all_is_as_built_in() {
-        for unset in [&[][..], &[(FINGERPRINT_NAME, "@BALENA_BOOT_FINGERPRINT@"), (BLACKLIST, "@BALENA_X@")]]
-        {
+        for unset in [
+            &[][..],
+            &[(FINGERPRINT_VARIABLE, "@BALENA_BOOT_FINGERPRINT@"), (BLACKLIST_VARIABLE, "@BALENA_X@")],
+        ] {
             let call = call(unset, "not read").unwrap();
             assert_eq!((call.name.as_str(), call.root), ("1-bootfiles", None));
             assert_eq!(call.board, Board::default());
@@ -139,11 +142,11 @@ mod tests {
     #[test]
     fn what_the_shell_file_hands_on() {
         let set = [
-            (NAME, "2-rpifiles"),
-            (ROOT, "/new"),
-            (FINGERPRINT_NAME, "resinos.fingerprint"),
-            (BLACKLIST, "\t/config.json \t//EFI/BOOT/own\n /a"),
-            (PASSED_OVER, "stdin"),
+            (NAME_VARIABLE, "2-rpifiles"),
+            (ROOT_VARIABLE, "/new"),
+            (FINGERPRINT_VARIABLE, "resinos.fingerprint"),
+            (BLACKLIST_VARIABLE, "\t/config.json \t//EFI/BOOT/own\n /a"),
+            (PASSED_OVER_VARIABLE, "stdin"),
         ];
         let call = call(&set, "/EFI/a b\n\n/x\n").unwrap();
         assert_eq!((call.name.as_str(), call.root), ("2-rpifiles", Some("/new".into())));
@@ -154,7 +157,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_refused() {
-        for set in [(FINGERPRINT_NAME, "../x"), (FINGERPRINT_NAME, "a/b"), (PASSED_OVER, "4")] {
+        for set in
+            [(FINGERPRINT_VARIABLE, "../x"), (FINGERPRINT_VARIABLE, "a/b"), (PASSED_OVER_VARIABLE, "4")]
+        {
             assert_eq!(call(&[set], "").unwrap_err().code(), Code::Usage, "{set:?}");
         }
     }

@@ -8,10 +8,10 @@ use crate::hooks::Context;
 use crate::sys::file::{self, Content, Folder};
 
 /// `resin-data-reset` of the OS empties the data partition where the file is missing.
-const NAME: &str = "remove_me_to_reset";
+const BREADCRUMB: &str = "remove_me_to_reset";
 
 pub(super) fn run(context: &Context) -> Result<()> {
-    let path = context.paths.data().join(NAME);
+    let path = context.paths.data().join(BREADCRUMB);
     let (folder, name) = split(&path);
     if let Err(e) = Folder::open(folder).and_then(|folder| file::sweep(&folder)) {
         tracing::warn!("cannot clean up {}: {e}", folder.display());

@@ -10,7 +10,7 @@ use crate::sys::command::{Command, Said, Stream};
 use crate::sys::file::{self, Folder};
 
 /// A tool that hangs must not block an update for ever; none needs minutes.
-const LIMIT: Duration = Duration::from_secs(600);
+const TOOL_LIMIT: Duration = Duration::from_secs(600);
 
 /// Searched before `PATH`, which a container or a chroot may have changed.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -24,7 +24,7 @@ pub(super) fn find(paths: &Paths, name: &str) -> Option<PathBuf> {
 pub(super) fn run(command: Command, program: &Path, what: &str) -> Result<Vec<String>> {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (mut lines, mut last) = (Vec::new(), None);
-    let end = command.apart().limit(Some(LIMIT)).run(|said| match said {
+    let end = command.apart().limit(Some(TOOL_LIMIT)).run(|said| match said {
         Said::Line(Stream::Out, line) => lines.push(line.to_owned()),
         Said::Line(Stream::Err, line) => {
             tracing::info!("{name}: {line}");

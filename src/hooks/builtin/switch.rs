@@ -6,7 +6,7 @@ use crate::slot::{Root, Roots};
 use crate::state::files::BootfilesRecord;
 
 /// During an update the inactive root, otherwise the running one.
-pub(super) fn wanted(context: &Context, facts: &Facts) -> Result<Root> {
+pub(super) fn root_to_select(context: &Context, facts: &Facts) -> Result<Root> {
     let roots = Roots::of(facts)?;
     if context.during_update { roots.inactive().cloned() } else { Ok(roots.active) }
 }

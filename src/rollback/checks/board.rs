@@ -2,10 +2,10 @@
 //! not the one that was built, or the build lost the board's check: that is a failure, as in the script `rollback-tests`. An
 //! unnecessary rollback costs an update; a missing check may cost the device.
 
-use super::{Finding, Trial, program};
+use super::{CheckContext, Finding, program};
 
 const PROGRAM: &str = "/usr/bin/rollback-board-healthcheck";
 
-pub(super) fn check(trial: &Trial) -> Finding {
-    program::check(&trial.paths.at(PROGRAM), "rollback-board-healthcheck", trial.limit)
+pub(super) fn check(context: &CheckContext) -> Finding {
+    program::check(&context.paths.at(PROGRAM), "rollback-board-healthcheck", context.limit)
 }

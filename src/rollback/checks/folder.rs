@@ -7,42 +7,42 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Finding, RunningCheck, Trial, program};
+use super::{CheckContext, Finding, PendingCheck, program};
 
 /// The verdict depends on these.
 pub(super) const REQUIRED: &str = "health.d";
 /// These are only reported.
-pub(super) const WANTED: &str = "health.wanted.d";
+pub(super) const REPORTED: &str = "health.wanted.d";
 
-const ABOVE: &str = "/etc/copal";
+const PARENT_FOLDER: &str = "/etc/copal";
 
 /// Suffixes of backup files of editors and package managers.
-const LEFT: [&str; 10] =
+const BACKUP_SUFFIXES: [&str; 10] =
     ["~", ".bak", ".orig", ".rej", ".swp", ".tmp", ".dpkg-old", ".dpkg-new", ".rpmsave", ".rpmnew"];
 
-pub(super) fn required(trial: &Trial) -> Vec<RunningCheck> {
-    jobs(trial, REQUIRED)
+pub(super) fn required(context: &CheckContext) -> Vec<PendingCheck> {
+    checks_in(context, REQUIRED)
 }
 
-pub(super) fn wanted(trial: &Trial) -> Vec<RunningCheck> {
-    jobs(trial, WANTED)
+pub(super) fn reported(context: &CheckContext) -> Vec<PendingCheck> {
+    checks_in(context, REPORTED)
 }
 
-fn jobs(trial: &Trial, folder: &'static str) -> Vec<RunningCheck> {
-    let path = trial.paths.at(ABOVE).join(folder);
+fn checks_in(context: &CheckContext, folder: &'static str) -> Vec<PendingCheck> {
+    let path = context.paths.at(PARENT_FOLDER).join(folder);
     let names = match names(&path) {
         Ok(names) => names,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
         // An unreadable entry may be a check.
         Err(e) => {
             let why = format!("cannot read {}: {e}", path.display());
-            return vec![RunningCheck::new(folder, move || Finding::failed(why))];
+            return vec![PendingCheck::new(folder, move || Finding::failed(why))];
         }
     };
     let job = |file: &OsString| {
-        let (path, limit) = (path.join(file), trial.limit);
+        let (path, limit) = (path.join(file), context.limit);
         let name = format!("{folder}/{}", file.display());
-        RunningCheck::new(name.clone(), move || check(&path, &name, limit))
+        PendingCheck::new(name.clone(), move || check(&path, &name, limit))
     };
     names.iter().map(job).collect()
 }
@@ -64,11 +64,11 @@ fn check(path: &Path, name: &str, limit: Duration) -> Finding {
 fn names(folder: &Path) -> io::Result<Vec<OsString>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
     let mut names = names.collect::<io::Result<Vec<OsString>>>()?;
-    names.retain(|name| !is_left(&name.to_string_lossy()));
+    names.retain(|name| !is_backup(&name.to_string_lossy()));
     names.sort();
     Ok(names)
 }
 
-fn is_left(name: &str) -> bool {
-    name.starts_with(['.', '#']) || LEFT.iter().any(|end| name.ends_with(end))
+fn is_backup(name: &str) -> bool {
+    name.starts_with(['.', '#']) || BACKUP_SUFFIXES.iter().any(|end| name.ends_with(end))
 }

@@ -21,7 +21,7 @@ mod program;
 mod units;
 mod vpn;
 
-const TO_END: Duration = Duration::from_secs(30);
+const END_GRACE: Duration = Duration::from_secs(30);
 
 pub struct Row {
     /// In the report. Checks in a folder are called `NAME/FILE`.
@@ -35,8 +35,8 @@ const ALWAYS: fn(&RollbackConf) -> bool = |_| true;
 const NEVER: fn(&RollbackConf) -> bool = |_| false;
 
 enum CheckKind {
-    One(fn(&Trial) -> Finding),
-    Several(fn(&Trial) -> Vec<RunningCheck>),
+    One(fn(&CheckContext) -> Finding),
+    Several(fn(&CheckContext) -> Vec<PendingCheck>),
 }
 
 pub const TABLE: &[Row] = &[
@@ -44,9 +44,9 @@ pub const TABLE: &[Row] = &[
     Row { name: "engine", required: ALWAYS, kind: CheckKind::One(engine::check) },
     Row { name: "board", required: ALWAYS, kind: CheckKind::One(board::check) },
     Row { name: folder::REQUIRED, required: ALWAYS, kind: CheckKind::Several(folder::required) },
-    Row { name: folder::WANTED, required: NEVER, kind: CheckKind::Several(folder::wanted) },
+    Row { name: folder::REPORTED, required: NEVER, kind: CheckKind::Several(folder::reported) },
     Row {
-        name: device_tree::NAME,
+        name: device_tree::CHECK_NAME,
         required: |conf| conf.device_tree_required,
         kind: CheckKind::Several(device_tree::where_named),
     },
@@ -54,13 +54,13 @@ pub const TABLE: &[Row] = &[
 ];
 
 #[derive(Clone)]
-struct Trial {
+struct CheckContext {
     paths: Paths,
     limit: Duration,
     bus: Bus,
 }
 
-struct RunningCheck {
+struct PendingCheck {
     name: String,
     look: Box<dyn FnOnce() -> Finding + Send>,
 }
@@ -79,12 +79,12 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
 /// With systemd on another bus.
 #[must_use]
 pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
-    let trial = Trial { paths: paths.clone(), limit: conf.check_limit, bus: bus.clone() };
+    let context = CheckContext { paths: paths.clone(), limit: conf.check_limit, bus: bus.clone() };
     let mut checks = Vec::new();
     for row in TABLE {
         let required = (row.required)(conf);
-        for job in row.jobs(&trial) {
-            checks.push(job.make(required, trial.limit));
+        for job in row.jobs(&context) {
+            checks.push(job.make(required, context.limit));
         }
     }
     checks
@@ -108,27 +108,30 @@ fn counts_against(check: &Check) -> bool {
 }
 
 impl Row {
-    fn jobs(&self, trial: &Trial) -> Vec<RunningCheck> {
-        let trial = trial.clone();
+    fn jobs(&self, context: &CheckContext) -> Vec<PendingCheck> {
+        let context = context.clone();
         match self.kind {
-            CheckKind::One(check) => vec![RunningCheck::new(self.name, move || check(&trial))],
-            CheckKind::Several(find) => guard::within(TO_END, move || find(&trial)).unwrap_or_else(|why| {
-                vec![RunningCheck::new(self.name, move || {
-                    Finding::failed(format!("cannot list the checks: {why}"))
-                })]
-            }),
+            CheckKind::One(check) => vec![PendingCheck::new(self.name, move || check(&context))],
+            CheckKind::Several(find) => {
+                guard::within(END_GRACE, move || find(&context)).unwrap_or_else(|why| {
+                    vec![PendingCheck::new(self.name, move || {
+                        Finding::failed(format!("cannot list the checks: {why}"))
+                    })]
+                })
+            }
         }
     }
 }
 
-impl RunningCheck {
+impl PendingCheck {
     fn new(name: impl Into<String>, look: impl FnOnce() -> Finding + Send + 'static) -> Self {
-        RunningCheck { name: name.into(), look: Box::new(look) }
+        PendingCheck { name: name.into(), look: Box::new(look) }
     }
 
     fn make(self, required: bool, limit: Duration) -> Check {
         let begun = Instant::now();
-        let finding = guard::within(limit.saturating_add(TO_END), self.look).unwrap_or_else(Finding::failed);
+        let finding =
+            guard::within(limit.saturating_add(END_GRACE), self.look).unwrap_or_else(Finding::failed);
         let Finding { result, reason } = finding;
         let check =
             Check { name: self.name, required, result, reason, seconds: begun.elapsed().as_secs_f64() };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::sys::command::{Command, Speaker};
 
-const MOST: usize = 200; // characters
+const MAX_REASON_CHARS: usize = 200;
 
 /// `name`: in log lines. The last output line is the reason.
 pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {
@@ -17,6 +17,6 @@ pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {
         Err(e) => Finding::failed(format!("cannot run {full}: {e}")),
         Ok(ended) if !ended.end.is_success() => Finding::failed(ended.because().to_string()),
         Ok(ended) if ended.last.is_empty() => Finding::passed(ended.end.to_string()),
-        Ok(ended) => Finding::passed(ended.last.chars().take(MOST).collect::<String>()),
+        Ok(ended) => Finding::passed(ended.last.chars().take(MAX_REASON_CHARS).collect::<String>()),
     }
 }

@@ -3,22 +3,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{Finding, Trial};
+use super::{CheckContext, Finding};
 use crate::sys::systemd;
 use crate::update::snapshot;
 
-const MOST: usize = 8;
+const MAX_NAMED: usize = 8;
 
-pub(super) fn check(trial: &Trial) -> Finding {
-    let before = match snapshot::kept_units(&trial.paths) {
+pub(super) fn check(context: &CheckContext) -> Finding {
+    let before = match snapshot::kept_units(&context.paths) {
         Ok(Some(units)) => units,
         Ok(None) => return Finding::unknown("no list of units was kept before this update"),
         Err(e) => return Finding::unknown(format!("cannot read the list of units: {}", e.message())),
     };
-    if !systemd::is_running(trial.paths.root()) {
+    if !systemd::is_running(context.paths.root()) {
         return Finding::unknown("systemd does not run here");
     }
-    let failed = match trial.bus.failed_units() {
+    let failed = match context.bus.failed_units() {
         Ok(failed) => failed,
         Err(e) => return Finding::unknown(format!("cannot list the failed units: {e}")),
     };
@@ -30,8 +30,8 @@ pub(super) fn check(trial: &Trial) -> Finding {
             before.len()
         ));
     }
-    let named = lost.iter().take(MOST).copied().collect::<Vec<_>>().join(", ");
-    let more = lost.len().saturating_sub(MOST);
+    let named = lost.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = lost.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     Finding::failed(format!("failed, and active before the update: {named}{more}"))
 }

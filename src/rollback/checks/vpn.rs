@@ -1,14 +1,14 @@
 //! The VPN is up, or was down before the update.
 
-use super::{Finding, Trial};
+use super::{CheckContext, Finding};
 use crate::state::files;
 use crate::update::snapshot;
 
-pub(super) fn check(trial: &Trial) -> Finding {
-    if snapshot::vpn_is_up(&trial.paths) {
+pub(super) fn check(context: &CheckContext) -> Finding {
+    if snapshot::vpn_is_up(&context.paths) {
         return Finding::passed("it is up");
     }
-    match files::kept_vpn_state(&trial.paths) {
+    match files::kept_vpn_state(&context.paths) {
         Some(true) => Finding::failed("it is down, and was up before the update"),
         Some(false) => Finding::passed("it is down, as it was before the update"),
         None => Finding::unknown("it is down; it is unknown whether it was up before the update"),

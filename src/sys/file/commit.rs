@@ -22,7 +22,7 @@ use super::side::digest_of_name;
 use super::sweep::sweep;
 
 /// No file that is read as a whole is larger, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_SIDE_BYTES: u64 = 1 << 20;
 
 /// Opens the content that a reader of `name` must see: a complete side file of `fatrw`, which replaces the file, or else the
 /// file. A program that changes a boot file instead of replacing it must start with this.
@@ -58,7 +58,7 @@ pub(crate) fn current_content(folder: &Folder, name: &OsStr) -> io::Result<Optio
     let Some(file) = newest.map_or_else(|| folder.hold(name), |(_, file)| Ok(Some(file)))? else {
         return Ok(None);
     };
-    if file.metadata()?.len() > LARGEST {
+    if file.metadata()?.len() > MAX_SIDE_BYTES {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     let mut content = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];

@@ -19,7 +19,7 @@ use super::temporary::is_temporary;
 use crate::sys::buffer::Buffer;
 
 /// How long the map of one partition may take. A boot partition on an SD card takes less than a second.
-const LIMIT: Duration = Duration::from_secs(10);
+const MAP_LIMIT: Duration = Duration::from_secs(10);
 /// Limits of what is kept in memory: bytes of a table (a FAT32 with 4 million clusters), and entries in all folders.
 const LARGEST_TABLE: u64 = 16 << 20;
 const MOST_ENTRIES: usize = 1 << 17;
@@ -65,7 +65,7 @@ impl Owners {
         let map = self.0.get_or_insert_with(|| {
             // A process that was killed has left entries that only the kernel knows.
             sync_file_system(folder.path())?;
-            ClusterMap::read(&folder.device()?, LIMIT)
+            ClusterMap::read(&folder.device()?, MAP_LIMIT)
         });
         match map {
             Ok(map) => map.obstacle(name, block, twin),

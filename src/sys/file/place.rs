@@ -49,7 +49,7 @@ impl Place {
                 }
             }
             let last = parts.is_empty();
-            let there = match openat(&folder, part.as_os_str(), NAME, Mode::empty()) {
+            let there = match openat(&folder, part.as_os_str(), PATH_ONLY, Mode::empty()) {
                 Ok(there) => File::from(there),
                 Err(nix::errno::Errno::ENOENT) if last && !promised => {
                     return Ok(Place { folder, path: reached.join(part) });
@@ -104,7 +104,7 @@ impl Place {
 
 const FOLDER: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-const NAME: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+const PATH_ONLY: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// `may_follow_link` of Linux (`fs/namei.c`).
 fn may_follow(folder: &Metadata, link: &Metadata, path: &Path) -> io::Result<()> {

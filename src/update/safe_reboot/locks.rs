@@ -14,9 +14,9 @@ use crate::sys::file::read_record;
 use crate::sys::watch::Watch;
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
-const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
+const TARGET_STATE: &str = "/tmp/balena-supervisor/target-state-config";
 /// Limit in bytes of that record, which has the configuration variables of the device.
-const LONGEST: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 20;
 const LOCK: &str = "updates.lock";
 /// The first that is set counts; the second name is older.
 const OVERRIDES: [&str; 2] = ["SUPERVISOR_OVERRIDE_LOCK", "RESIN_OVERRIDE_LOCK"];
@@ -49,7 +49,7 @@ impl HeldLock {
 
 impl Services {
     pub(super) fn new(paths: &Paths) -> Self {
-        Services { folder: paths.at(SERVICES), config: paths.at(CONFIG) }
+        Services { folder: paths.at(SERVICES), config: paths.at(TARGET_STATE) }
     }
 
     /// `watch` reports when that may have changed.
@@ -57,7 +57,7 @@ impl Services {
         if let (Some(watch), Some(folder)) = (watch, self.config.parent()) {
             watched(watch.folder(folder), folder);
         }
-        match read_record(&self.config, LONGEST) {
+        match read_record(&self.config, MAX_STATE_BYTES) {
             Ok(text) => is_override(&text),
             Err(e) => {
                 tracing::debug!("{}: {e}", self.config.display());

@@ -11,7 +11,7 @@ use copal::disk::partition::{Table, TableKind};
 use copal::disk::select::ImageSize;
 use copal::disk::select::{Target, TargetKind};
 use copal::error::Result;
-use copal::flash::plan::{Plan, Stored};
+use copal::flash::plan::{Plan, StoredImage};
 use copal::flash::write::{Outcome, execute};
 use copal::image::chunks::{Piece, Source};
 use copal::image::digest::{CHUNK, CHUNK_LEN, chunk_digest};
@@ -90,7 +90,7 @@ impl Job {
             digests,
             sha256: None,
         };
-        let stored = Stored { path: "/image".into(), format: Format::Raw, stored_size: size };
+        let stored = StoredImage { path: "/image".into(), format: Format::Raw, stored_size: size };
         let target = Target {
             name: "/dev/disk".into(),
             node: "/dev/disk".into(),

@@ -290,7 +290,7 @@ pub fn executable(path: &Path, text: &str) {
 pub fn act() {
     log::start(log::Voice::Legacy("rollback-health"));
     let limit = std::env::var("LIMIT_MS").ok().map(|ms| Duration::from_millis(ms.parse().unwrap()));
-    let result = chroot::run_old_hooks_within(&Paths::default(), limit.unwrap_or(chroot::LIMIT));
+    let result = chroot::run_old_hooks_within(&Paths::default(), limit.unwrap_or(chroot::RUN_LIMIT));
     match result {
         Ok(()) => eprintln!("RESULT ok"),
         Err(e) => eprintln!("RESULT error {:?} {e}", e.effect()),

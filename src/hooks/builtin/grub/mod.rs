@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::switch::{select, wanted};
+use super::switch::{root_to_select, select};
 use crate::boot_state::{Keep, grub, retire_others};
 use crate::config::paths::Paths;
 use crate::disk::{Facts, resolve};
@@ -22,7 +22,7 @@ const FOR_UEFI: &str = "/mnt/boot/EFI/BOOT";
 /// For a new release the selection comes last: a failure of the rest leaves the old one selected. For an undo it comes first.
 pub(super) fn run(context: &Context) -> Result<()> {
     let facts = Facts::gather(&context.paths)?;
-    let root = wanted(context, &facts)?;
+    let root = root_to_select(context, &facts)?;
     if context.during_update {
         put_in_order(context, &facts, &root)?;
         return switch(context, &root);

@@ -19,7 +19,7 @@ use crate::sys::file::{self, Content, FileKind, Folder};
 const SUFFIX: &str = ".secureboot";
 const LUKS: &str = "grub-luks.cfg";
 const LUKS_SIGNATURE: &str = "grub-luks.cfg.sig";
-const CONFIG: &str = "grub.cfg";
+const GRUB_CONFIG: &str = "grub.cfg";
 const SIGNATURE: &str = "grub.cfg.sig";
 
 const SHIPPED: &str = "/resin-boot";
@@ -99,7 +99,7 @@ impl Pair {
         };
         let signature = self.source(OsStr::new(LUKS_SIGNATURE));
         let signature = signature.ok_or_else(|| missing(self.there.path(), OsStr::new(LUKS_SIGNATURE)))?;
-        self.put(OsStr::new(CONFIG), &config)?;
+        self.put(OsStr::new(GRUB_CONFIG), &config)?;
         self.put(OsStr::new(SIGNATURE), &signature)?;
         self.remove(OsStr::new(LUKS));
         self.remove(OsStr::new(LUKS_SIGNATURE));
