@@ -2,8 +2,17 @@
 
 use std::fmt;
 
+macro_rules! mark {
+    () => {
+        false
+    };
+    (never_after_write) => {
+        true
+    };
+}
+
 macro_rules! codes {
-    ($($(#[doc = $cause:literal])+ $variant:ident = $code:literal, $remedy:literal;)*) => {
+    ($($(#[doc = $cause:literal])+ $variant:ident = $code:literal, $remedy:literal $(, $mark:ident)?;)*) => {
         /// In kebab-case where they are printed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
@@ -23,6 +32,12 @@ macro_rules! codes {
                 Code::ALL.iter().copied().find(|c| c.as_str() == word)
             }
 
+            /// Whether no error with this code comes after a write: a job ends with it before it changes anything.
+            #[must_use]
+            pub const fn never_after_write(self) -> bool {
+                match self { $(Code::$variant => mark!($($mark)?),)* }
+            }
+
             /// For the documentation; no program prints it.
             #[must_use]
             pub const fn cause(self) -> &'static str {
@@ -40,10 +55,10 @@ macro_rules! codes {
 
 // `UPDATE_DOCS=1 cargo test --test docs errors` makes `docs/errors.md` of this table.
 codes! {
-    /// The command line has an unknown argument, lacks a required one, or has a wrong value.
-    Usage = "usage", "run `copal help`";
+    /// The command line has an unknown argument, lacks a required one, or has a wrong value. Nothing was done.
+    Usage = "usage", "run `copal help`", never_after_write;
     /// copal knows the name but does not implement it: its file is a shell file to be sourced. Nothing was done.
-    NotInThisBuild = "not-in-this-build", "source the shell file of this name, or use a newer release of copal";
+    NotInThisBuild = "not-in-this-build", "source the shell file of this name, or use a newer release of copal", never_after_write;
     /// This user may not open the named disk or file. A disk needs root; a plain file as target does not.
     NotRoot = "not-root", "run as root, or as a user who may open the named disk or file";
     /// Another program holds the device or the lock that the job needs.
@@ -167,7 +182,7 @@ codes! {
     /// A secure-boot plug-in of the board cannot be used, ended, or failed in a function that must succeed.
     PluginFailed = "plugin-failed", "read the plug-in's lines in the log, and fix it in the board's recipe";
     /// config.json or a secure-boot plug-in asks for an encrypted installation. The disk was not written.
-    EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations";
+    EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations", never_after_write;
     /// The installation is complete, but the device could neither power off nor reboot.
     ShutdownFailed = "shutdown-failed", "switch the device off and on: it is installed";
     /// The freshly written disk does not show exactly one partition labelled `resin-boot` within 30 seconds; the message lists
@@ -202,7 +217,7 @@ codes! {
     SlotUnknown = "slot-unknown", "run `copal doctor`, and check what is mounted at /mnt/sysroot/active and /mnt/sysroot/inactive";
     /// /mnt/sysroot/active and /mnt/sysroot/inactive are the same device: an update would erase the running system. Nothing
     /// was written.
-    SlotSame = "slot-same", "restart the device: the other root partition is not mounted where it should be";
+    SlotSame = "slot-same", "restart the device: the other root partition is not mounted where it should be", never_after_write;
     /// The file that selects the root for the bootloader is not valid, or has no such entry.
     BootStateInvalid = "boot-state-invalid", "run `copal doctor`; the file named here selects the root";
     /// The file that selects the root for the bootloader could not be written, or its read-back differs.
@@ -219,7 +234,7 @@ codes! {
     /// among the release's boot files. The release was not selected.
     SecureLoaderMissing = "secure-loader-missing", "build the release with signed boot files: an encrypted device boots no others";
     /// A release has no readable folder `/resin-boot`, or, on an encrypted device, a bootloader without its variant for secure
-    /// boot. Nothing was changed.
+    /// boot. An update is refused before a boot file changes; an undo deploys the other files.
     BootFilesInvalid = "boot-files-invalid", "use a release whose folder /resin-boot is complete";
     /// No process answers on the socket of the container engine for host apps, or it has no version of the API that copal knows.
     EngineUnreachable = "engine-unreachable", "start balena-host.service, and read its log";
@@ -230,9 +245,9 @@ codes! {
     /// The image of an update is not a host OS: it has no `/boot/init`, by which a host OS starts.
     ImageNotHostOs = "image-not-host-os", "name an image of the host OS";
     /// The programs in the archive of an update are for another processor family than the device's. Nothing was changed.
-    ImageWrongArchitecture = "image-wrong-architecture", "use the release for this device type";
+    ImageWrongArchitecture = "image-wrong-architecture", "use the release for this device type", never_after_write;
     /// The archive of an update is a delta, and the running slot does not have its base image. Nothing was changed.
-    DeltaBaseMissing = "delta-base-missing", "install the whole release, or a delta for the running release";
+    DeltaBaseMissing = "delta-base-missing", "install the whole release, or a delta for the running release", never_after_write;
     /// The registry or the engine has no image with that name.
     ImageUnknown = "image-unknown", "correct the image reference, or the tag in it";
     /// The registry requires credentials, or does not accept those that were sent.
@@ -244,21 +259,21 @@ codes! {
     SlotFull = "slot-full", "use a smaller image, or free space where the message says";
     /// The state of the device allows no update now: the running system is on trial, or a rollback is in progress. Nothing was
     /// written.
-    UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`";
+    UpdateRefused = "update-refused", "wait for the verdict on the running system, or run `copal update --force`", never_after_write;
     /// A manual verdict does not fit the device's phase; the message says what is in progress. Nothing was written.
-    RollbackRefused = "rollback-refused", "see `copal status`: the request fits another phase";
+    RollbackRefused = "rollback-refused", "see `copal status`: the request fits another phase", never_after_write;
     /// A required health check of the running system failed; the message has its reason.
-    HealthCheckFailed = "health-check-failed", "read the log of the check named here, and fix the release";
+    HealthCheckFailed = "health-check-failed", "read the log of the check named here, and fix the release", never_after_write;
     /// `rollback-stop` would leave a system selected that may not boot, or stop an unfinished rollback. Nothing was written.
-    StopRefused = "stop-refused", "reboot, and let the rollback finish; `--force` stops it in any case";
+    StopRefused = "stop-refused", "reboot, and let the rollback finish; `--force` stops it in any case", never_after_write;
     /// The previous OS is older than 2.30.0, and a rollback to it is not possible.
-    PreviousTooOld = "previous-too-old", "do nothing: an update from such a system is committed without health checks";
+    PreviousTooOld = "previous-too-old", "do nothing: an update from such a system is committed without health checks", never_after_write;
     /// `copal doctor` found a problem that would stop a flash, an update or a rollback.
-    ProblemsFound = "problems-found", "see the lines above, each with its remedy";
+    ProblemsFound = "problems-found", "see the lines above, each with its remedy", never_after_write;
     /// An update failed; the message says what boots next.
     UpdateFailed = "update-failed", "run the update again: the running system is still selected";
     /// The service was asked for a flash or its plan, and the running system is not a flasher medium.
-    NotAFlasher = "not-a-flasher", "boot the device from a flasher medium, or run `copal flash` yourself";
+    NotAFlasher = "not-a-flasher", "boot the device from a flasher medium, or run `copal flash` yourself", never_after_write;
     /// The service cannot connect to the system bus, another program has its name there, or systemd does not start a job's unit.
     BusUnreachable = "bus-unreachable", "start dbus.service, and read its log";
     /// The process of a job ended without a result: it was killed, or ran out of memory.

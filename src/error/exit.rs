@@ -71,7 +71,7 @@ mod tests {
         for &c in Code::ALL {
             let expected = if c == Code::Usage { 2 } else { 1 };
             assert_eq!(of_legacy(&Error::new(c, "x")), expected, "{c}");
-            assert_eq!(of_legacy(&Error::new(c, "x").after_write()), expected, "{c}");
+            assert_eq!(of_legacy(&Error::new(c, "x").with_effect(Effect::Written)), expected, "{c}");
         }
     }
 }

@@ -129,6 +129,7 @@ impl Error {
     /// Writing to the target had begun.
     #[must_use]
     pub(crate) fn after_write(mut self) -> Self {
+        debug_assert!(!self.code.never_after_write(), "{self}");
         self.effect = Effect::Written;
         self
     }

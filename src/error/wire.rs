@@ -13,17 +13,12 @@ pub(super) struct Wire {
     message: String,
     object: Option<String>,
     hint: Option<String>,
-    #[serde(default = "worst")]
-    effect: Effect,
+    effect: Option<Effect>,
     summary: Option<String>,
     #[serde(default)]
     causes: Vec<String>,
     #[serde(default)]
     notes: Vec<String>,
-}
-
-const fn worst() -> Effect {
-    Effect::Written
 }
 
 impl From<Error> for Wire {
@@ -33,7 +28,7 @@ impl From<Error> for Wire {
             message: e.message(),
             object: e.object.map(String::from),
             hint: Some(e.hint),
-            effect: e.effect,
+            effect: Some(e.effect),
             summary: Some(e.summary),
             causes: e.causes,
             notes: e.notes,
@@ -56,7 +51,11 @@ impl From<Wire> for Error {
             notes,
             object: wire.object.filter(|object| !object.is_empty()).map(Into::into),
             hint: wire.hint.unwrap_or_else(|| code.remedy().to_owned()),
-            effect: wire.effect,
+            effect: wire.effect.unwrap_or(if code.never_after_write() {
+                Effect::Refused
+            } else {
+                Effect::Written
+            }),
         }
     }
 }
@@ -73,7 +72,9 @@ mod tests {
     fn what_is_written_is_read_back_equal() {
         let shapes: [fn(Code) -> Error; 4] = [
             |code| Error::new(code, "cannot do it"),
-            |code| Error::new(code, "cannot\ndo \"it\": [io]; x").object("/dev/sda").after_write(),
+            |code| {
+                Error::new(code, "cannot\ndo \"it\": [io]; x").object("/dev/sda").with_effect(Effect::Written)
+            },
             |code| {
                 Error::new(code, "")
                     .because(std::io::Error::other("why"))

@@ -15,6 +15,7 @@ use crate::disk::Facts;
 use crate::engine::Engine;
 use crate::engine::archive::{self, Archive, Content, Machine};
 use crate::error::{Code, Error, Result};
+use crate::hooks;
 use crate::job::{Source, UpdateSpec};
 use crate::slot::{Root, Roots};
 use crate::state::files;
@@ -52,6 +53,8 @@ pub struct Device {
 
 /// Cheap checks first.
 pub fn check(spec: &UpdateSpec, paths: &Paths) -> Result<Ready> {
+    // The hooks of an undo need it, when it is too late to refuse it.
+    hooks::limit(std::env::var_os(hooks::HOOK_LIMIT_VARIABLE))?;
     let sysroot = Sysroot::at(paths.inactive());
     let device = if is_build(spec, paths) { None } else { Some(Device::check(spec, paths, &sysroot)?) };
     if let Source::File(file) = &spec.source {

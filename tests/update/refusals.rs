@@ -60,6 +60,9 @@ fn what_is_wrong_is_found_before_anything_changes() {
     }
     let rig = rig();
     let update = |file: &str| rig.run(&["copal", "update", "-f", file]);
+    let out = rig.command(&UPDATE).env("COPAL_HOOK_TIMEOUT", "soon").output().unwrap();
+    assert!(stderr(&out).contains("[usage]") && out.status.code() == Some(2), "{}", stderr(&out));
+    assert_eq!((rig.said().as_str(), rig.has("mnt/sysroot/inactive/hostapps/old")), ("", true));
     assert_refused(&rig, &update("/mnt/data/none.tar"), "image-missing");
     assert_refused(&rig, &update("/mnt/data"), "image-not-regular");
     rig.put("mnt/data/bad.tar", "not an archive");
