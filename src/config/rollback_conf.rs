@@ -1,7 +1,7 @@
 //! The owner's rules for the trial of a new system: `/etc/copal/rollback.conf`.
 //!
 //! A [shell fragment](super::shell_conf). It is part of the release on trial, so a mistake in it must not decide the trial:
-//! [`RollbackConf::on_trial`] tolerates every mistake. [`RollbackConf::read`] reports them.
+//! every mistake is tolerated. The log of a trial and `copal doctor` report it.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -75,33 +75,25 @@ impl Default for RollbackConf {
 }
 
 impl RollbackConf {
-    /// Without the file, the defaults.
-    pub fn read(paths: &Paths) -> Result<Self> {
-        let (conf, wrong) = Self::parse(RawConf::load_if_there(&paths.at(FILE))?.as_ref());
-        wrong.into_iter().next().map_or(Ok(conf), Err)
+    /// The file, without it the defaults, and every mistake in it: a part with a mistake has its default. `args` are those of the shell file
+    /// `rollback-health`, `TIMEOUT COUNT`; either may be missing or empty. They override the file, because people and tests edit the shell
+    /// file.
+    #[must_use]
+    pub fn read(paths: &Paths, args: &[OsString]) -> (Self, Vec<Error>) {
+        let (raw, mut mistakes) = match RawConf::load_if_there(&paths.at(FILE)) {
+            Ok(raw) => (raw.unwrap_or_default(), Vec::new()),
+            Err(e) => (RawConf::default(), vec![e]),
+        };
+        let mut conf = Self::parse(&raw, &mut mistakes);
+        conf.take_positionals(args, &mut mistakes);
+        (conf, mistakes)
     }
 
-    /// Adds the arguments of the shell file `rollback-health`, `TIMEOUT COUNT`; either may be missing or empty. They override the
-    /// file, because people and tests edit the shell file.
-    pub fn with_positionals(self, args: &[OsString]) -> Result<Self> {
-        let (conf, wrong) = self.take_positionals(args);
-        wrong.into_iter().next().map_or(Ok(conf), Err)
-    }
-
-    /// The file and the arguments for the programs that decide a trial. Invalid parts are logged and ignored: a file as a whole,
-    /// or the value of one key.
+    /// [`RollbackConf::read`] for the programs that decide a trial: mistakes are logged.
     #[must_use]
     pub fn on_trial(paths: &Paths, args: &[OsString]) -> Self {
-        let raw = RawConf::load_if_there(&paths.at(FILE)).unwrap_or_else(|e| {
-            tracing::warn!("{}; every key of {FILE} has its default", e.message());
-            None
-        });
-        let (conf, wrong) = Self::parse(raw.as_ref());
-        for e in wrong {
-            tracing::warn!("{}; it counts as not set", e.message());
-        }
-        let (conf, wrong) = conf.take_positionals(args);
-        for e in wrong {
+        let (conf, mistakes) = Self::read(paths, args);
+        for e in mistakes {
             tracing::warn!("{}; it is ignored", e.message());
         }
         conf
@@ -113,17 +105,15 @@ impl RollbackConf {
         FALLBACK_COUNT.parse(raw.get(FALLBACK_COUNT.key)?).ok()?.filter(|count| *count > 0)
     }
 
-    fn parse(raw: Option<&RawConf>) -> (Self, Vec<Error>) {
-        let Some(raw) = raw else { return (Self::default(), Vec::new()) };
-        raw.report_unknown(|key| {
+    fn parse(raw: &RawConf, mistakes: &mut Vec<Error>) -> Self {
+        mistakes.extend(raw.unknown_keys(|key| {
             SWITCHES.iter().any(|s| s.key == key) || NUMBERS.iter().any(|n| n.key == key)
-        });
-        let mut wrong = Vec::new();
+        }));
         let mut number = |number: &Number| match raw.get(number.key).map(|v| number.parse(v)) {
             Some(Ok(Some(value))) => value,
             None | Some(Ok(None)) => number.default,
             Some(Err(what)) => {
-                wrong.push(raw.invalid(number.key, &what, &number.rule()));
+                mistakes.push(raw.invalid(number.key, &what, &number.rule()));
                 number.default
             }
         };
@@ -142,24 +132,23 @@ impl RollbackConf {
             "1" => true,
             odd => {
                 let what = format!("`{}` is neither 0 nor 1", shown(odd));
-                wrong.push(raw.invalid(switch.key, &what, "write 0 or 1"));
+                mistakes.push(raw.invalid(switch.key, &what, "write 0 or 1"));
                 switch.default
             }
         };
         conf.units_required = switch(&REQUIRE_UNITS);
         conf.device_tree_required = switch(&REQUIRE_DEVICE_TREE);
-        (conf, wrong)
+        conf
     }
 
-    fn take_positionals(mut self, args: &[OsString]) -> (Self, Vec<Error>) {
-        let mut wrong = Vec::new();
+    fn take_positionals(&mut self, args: &[OsString], mistakes: &mut Vec<Error>) {
         let mut args = args.iter();
         let mut next = |number: &Number| match args.next().map(|a| number.parse(&a.to_string_lossy())) {
             None => None,
             Some(Ok(value)) => value,
             Some(Err(what)) => {
                 let e = Error::new(Code::Usage, format!("argument {}: {what}", number.key));
-                wrong.push(e.object(number.key).with_hint(number.rule()));
+                mistakes.push(e.object(number.key).with_hint(number.rule()));
                 None
             }
         };
@@ -168,9 +157,8 @@ impl RollbackConf {
         self.count = count.unwrap_or(self.count);
         if let Some(arg) = args.next() {
             let message = format!("unexpected argument '{}'", shown(&arg.to_string_lossy()));
-            wrong.push(Error::new(Code::Usage, message).with_hint("the arguments are TIMEOUT and COUNT"));
+            mistakes.push(Error::new(Code::Usage, message).with_hint("the arguments are TIMEOUT and COUNT"));
         }
-        (self, wrong)
     }
 }
 

@@ -61,11 +61,14 @@ impl RawConf {
         Error::new(Code::ConfInvalid, message).object(key).with_hint(rule)
     }
 
-    /// Warns of keys other than `known`: most likely a typing mistake.
-    pub(super) fn report_unknown(&self, known: impl Fn(&str) -> bool) {
-        for entry in self.entries.iter().filter(|e| !known(&e.key)) {
-            tracing::warn!("{}:{}: unknown key {} is ignored", self.file.display(), entry.line, entry.key);
-        }
+    /// An error for each key other than `known`: most likely a typing mistake.
+    pub(super) fn unknown_keys(&self, known: impl Fn(&str) -> bool) -> impl Iterator<Item = Error> {
+        self.entries.iter().filter(move |entry| !known(&entry.key)).map(|Assignment { key, line, .. }| {
+            let message = format!("{}:{line}: unknown key {key}", self.file.display());
+            Error::new(Code::ConfInvalid, message)
+                .object(key)
+                .with_hint("correct the key, or remove the line")
+        })
     }
 
     pub fn from_bytes(bytes: &[u8], file: &Path) -> Result<Self> {

@@ -147,7 +147,9 @@ impl UpdateConf {
     /// Without the file, the defaults.
     pub fn read(paths: &Paths) -> Result<Self> {
         let Some(raw) = RawConf::load_if_there(&paths.at(FILE))? else { return Ok(Self::default()) };
-        raw.report_unknown(|key| KEYS.contains(&key));
+        for e in raw.unknown_keys(|key| KEYS.contains(&key)) {
+            tracing::warn!("{} is ignored", e.message());
+        }
         let slots = [("A", "A"), ("B", "B")];
         let always_read_slot = one_of(&raw, ALWAYS_READ_SLOT, "A or B", &slots)?;
         let mut conf = UpdateConf { always_read_slot, ..Self::default() };

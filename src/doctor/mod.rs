@@ -83,6 +83,7 @@ const CHECKS: &[Check] = &[
     Check { name: "space", look: space::look },
     Check { name: "cleanup", look: system::cleanup },
     Check { name: "update", look: system::update },
+    Check { name: "rollback-conf", look: system::rollback_conf },
     Check { name: "system", look: system::services },
 ];
 

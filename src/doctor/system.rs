@@ -1,6 +1,7 @@
-//! Files of interrupted updates, updates that run, and systemd.
+//! Files of interrupted updates, updates that run, the rules of a trial, and systemd.
 
 use super::{Findings, Patient};
+use crate::config::rollback_conf::{self, RollbackConf};
 use crate::hooks;
 use crate::job::lock::Holder;
 use crate::state::files;
@@ -57,6 +58,17 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
         Welcome::Free => found.ok(text),
         Welcome::AfterRecovery => found.warn(text, "nothing to do: the next update repairs it first"),
         Welcome::Forced | Welcome::Never => found.warn(text, "wait: until then no update can start"),
+    }
+}
+
+/// Warnings: the programs that decide a trial tolerate every mistake.
+pub(super) fn rollback_conf(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    let (_, mistakes) = RollbackConf::read(patient.paths, &[]);
+    if mistakes.is_empty() {
+        found.ok(format!("no mistakes in {}", rollback_conf::FILE));
+    }
+    for e in mistakes {
+        found.warn(format!("{}; a trial ignores it", e.message()), e.hint());
     }
 }
 

@@ -283,6 +283,25 @@ pub(crate) fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
     assert!(found.iter().any(|f| hit(&f)), "{check} {verdict} {words:?} in {found:#?}");
 }
 
+/// They stop nothing: a trial tolerates them.
+#[test]
+fn the_doctor_names_mistakes_in_the_rules_of_a_trial() {
+    let mut t = device();
+    finds(&t, "rollback-conf", "ok", "no mistakes");
+    t.file("/etc/copal/rollback.conf", "TIMEOUT=soon\nTIMOUT=5\nFALLBACK_COUNT=x\nREQUIRE_UNITS=1\n");
+    let of_the_conf = findings(&t).into_iter().filter(|f| f["check"] == "rollback-conf");
+    let (lines, verdicts): (Vec<String>, BTreeSet<String>) =
+        of_the_conf.map(|f| (f["text"].to_string(), f["verdict"].as_str().unwrap().to_owned())).unzip();
+    for (line, words) in
+        lines.iter().zip([":2: unknown key TIMOUT", ":1: TIMEOUT: `soon`", ":3: FALLBACK_COUNT: `x`"])
+    {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    assert_eq!((lines.len(), verdicts), (3, BTreeSet::from(["warning".to_owned()])), "{lines:?}");
+    t.file("/etc/copal/rollback.conf", "COUNT=$(slow)\n");
+    finds(&t, "rollback-conf", "warning", "a trial ignores it");
+}
+
 #[test]
 fn the_doctor_names_what_would_stop_an_update() {
     let t = device();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use copal::config::paths::Paths;
 use copal::config::rollback_conf::{FILE, NUMBERS, RollbackConf};
-use copal::error::Code;
+use copal::error::{Code, Error};
 
 use crate::kit::log::logged;
 use crate::kit::process::Root;
@@ -19,6 +19,12 @@ fn with(text: &str) -> (Root, Paths) {
     (root, paths)
 }
 
+/// The first mistake in the file, or the configuration.
+fn strict(paths: &Paths, args: &[OsString]) -> Result<RollbackConf, Error> {
+    let (conf, mistakes) = RollbackConf::read(paths, args);
+    mistakes.into_iter().next().map_or(Ok(conf), Err)
+}
+
 fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
@@ -26,7 +32,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
 #[test]
 fn without_a_file_the_scripts_values_hold() {
     let root = Root::new();
-    let conf = RollbackConf::read(&Paths::new(root.path())).unwrap();
+    let conf = strict(&Paths::new(root.path()), &[]).unwrap();
     let expected = RollbackConf {
         timeout: Duration::from_secs(60),
         count: 15,
@@ -45,7 +51,7 @@ fn without_a_file_the_scripts_values_hold() {
 fn every_key_has_its_value() {
     let text = "# for slow boards\nTIMEOUT=120\nexport COUNT='30'\nALTBOOT_TIMEOUT=\"1800\"\nCHECK_LIMIT=\nREQUIRE_UNITS=1\nREQUIRE_DEVICE_TREE=0\n";
     let (_root, paths) = with(text);
-    let conf = RollbackConf::read(&paths).unwrap();
+    let conf = strict(&paths, &[]).unwrap();
     let expected = RollbackConf {
         timeout: Duration::from_secs(120),
         count: 30,
@@ -82,7 +88,7 @@ fn a_wrong_value_names_key_line_and_remedy() {
     ];
     for (text, key, message, hint) in rows {
         let (root, paths) = with(text);
-        let e = RollbackConf::read(&paths).unwrap_err();
+        let e = strict(&paths, &[]).unwrap_err();
         assert_eq!((e.code(), e.subject()), (Code::ConfInvalid, Some(key)), "{text}");
         assert!(e.message().starts_with(root.at(FILE).to_str().unwrap()), "{e}");
         assert!(e.message().contains(message) && e.hint().contains(hint), "{e}");
@@ -95,7 +101,7 @@ fn the_ends_of_each_range_are_in_it() {
         let (least, most) = (i64::from(*number.range.start()), i64::from(*number.range.end()));
         for (value, right) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
             let (_root, paths) = with(&format!("{}={value}\n", number.key));
-            assert_eq!(RollbackConf::read(&paths).is_ok(), right, "{} {value}", number.key);
+            assert_eq!(strict(&paths, &[]).is_ok(), right, "{} {value}", number.key);
         }
         assert!(number.range.contains(&number.default), "{}", number.key);
     }
@@ -108,8 +114,11 @@ fn on_trial_a_wrong_value_is_a_warning_and_the_default() {
     let (conf, log) = logged(|| RollbackConf::on_trial(&paths, &[]));
     assert_eq!(conf, RollbackConf { count: 3, ..RollbackConf::default() });
     assert_eq!(log.len(), 3, "{log:?}");
-    assert!(log[0].starts_with("WARN ") && log[0].ends_with(":4: unknown key TIMOUT is ignored"), "{log:?}");
-    assert!(log[1].contains("`soon`") && log[1].ends_with("; it counts as not set"), "{log:?}");
+    assert!(
+        log[0].starts_with("WARN ") && log[0].ends_with(":4: unknown key TIMOUT; it is ignored"),
+        "{log:?}"
+    );
+    assert!(log[1].contains("`soon`") && log[1].ends_with("; it is ignored"), "{log:?}");
     assert!(log[2].contains("`no`"), "{log:?}");
 }
 
@@ -117,22 +126,19 @@ fn on_trial_a_wrong_value_is_a_warning_and_the_default() {
 fn on_trial_a_file_that_cannot_be_read_is_a_warning() {
     for text in ["COUNT=3\nTIMEOUT=$(slow)\n", "COUNT=3\nthis is no assignment\n", "COUNT=3\n\0"] {
         let (_root, paths) = with(text);
-        let strict = RollbackConf::read(&paths).unwrap_err();
-        assert!(matches!(strict.code(), Code::ConfExpansion | Code::ConfSyntax), "{strict}");
+        let e = strict(&paths, &[]).unwrap_err();
+        assert!(matches!(e.code(), Code::ConfExpansion | Code::ConfSyntax), "{e}");
         let (conf, log) = logged(|| RollbackConf::on_trial(&paths, &words(&["", "4"])));
         assert_eq!(conf, RollbackConf { count: 4, ..RollbackConf::default() }, "{text}");
-        assert!(
-            log.len() == 1 && log[0].ends_with("every key of /etc/copal/rollback.conf has its default"),
-            "{log:?}"
-        );
+        assert!(log.len() == 1 && log[0].ends_with("; it is ignored"), "{log:?}");
     }
     let (root, paths) = with("");
     std::fs::remove_file(root.at(FILE)).unwrap();
     symlink("/no/such/file", root.at(FILE)).unwrap();
-    assert_eq!(RollbackConf::read(&paths).unwrap_err().code(), Code::ConfMissing);
+    assert_eq!(strict(&paths, &[]).unwrap_err().code(), Code::ConfMissing);
     std::fs::remove_file(root.at(FILE)).unwrap();
     std::fs::create_dir(root.at(FILE)).unwrap();
-    assert_eq!(RollbackConf::read(&paths).unwrap_err().code(), Code::ConfMissing);
+    assert_eq!(strict(&paths, &[]).unwrap_err().code(), Code::ConfMissing);
     let (conf, log) = logged(|| RollbackConf::on_trial(&paths, &[]));
     assert_eq!((conf, log.len()), (RollbackConf::default(), 1));
 }
@@ -140,7 +146,6 @@ fn on_trial_a_file_that_cannot_be_read_is_a_warning() {
 #[test]
 fn arguments_win_over_the_file() {
     let (_root, paths) = with("TIMEOUT=5\nCOUNT=6\nCHECK_LIMIT=7\n");
-    let read = || RollbackConf::read(&paths).unwrap();
     let values = |conf: RollbackConf| (conf.timeout.as_secs(), conf.count, conf.check_limit.as_secs());
     for (args, expected) in [
         (&[][..], (5, 6, 7)),
@@ -148,13 +153,13 @@ fn arguments_win_over_the_file() {
         (&["10", "3"][..], (10, 3, 7)),
         (&["", "3"][..], (5, 3, 7)),
     ] {
-        assert_eq!(values(read().with_positionals(&words(args)).unwrap()), expected, "{args:?}");
+        assert_eq!(values(strict(&paths, &words(args)).unwrap()), expected, "{args:?}");
         assert_eq!(values(RollbackConf::on_trial(&paths, &words(args))), expected, "{args:?}");
     }
     for (args, tolerant) in
         [(&["x", "3"][..], (5, 3, 7)), (&["10", "0"][..], (10, 6, 7)), (&["10", "3", "more"][..], (10, 3, 7))]
     {
-        let e = read().with_positionals(&words(args)).unwrap_err();
+        let e = strict(&paths, &words(args)).unwrap_err();
         assert_eq!(e.code(), Code::Usage, "{args:?}");
         let (conf, log) = logged(|| RollbackConf::on_trial(&paths, &words(args)));
         assert_eq!(values(conf), tolerant, "{args:?}");
