@@ -1,7 +1,7 @@
 //! copal: the on-device flasher and host OS update agent for balenaOS.
 //!
 //! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon`, `job_client` · `status`, `rollback` ·
-//! `install`, `update` · `hooks` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `device_tree`, `image`, `slot` · `boot_files`, `disk`,
+//! `install`, `update` · `hooks` · `boot_files` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `device_tree`, `image`, `slot` · `disk`,
 //! `progress` · `job` · `config`, `version` · `sys` · `error`.
 
 pub mod boot_files;

@@ -30,7 +30,6 @@ Environment:
              [default: warn]
   NO_COLOR   when set: lines instead of a progress bar";
 
-/// The exit codes of verbs that have none of their own.
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
 #[command(name = "copal", version, after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]

@@ -30,7 +30,7 @@ pub(crate) use job::job_requested_by;
 use ui::Ui;
 pub(crate) use ui::answer;
 
-/// Of a verb that writes a disk or an image.
+/// For verbs without exit codes of their own.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done

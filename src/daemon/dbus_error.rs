@@ -36,7 +36,7 @@ pub(super) fn text_of(e: &Error) -> String {
 
 impl From<Error> for DbusError {
     fn from(e: Error) -> Self {
-        DbusError { name: name_of(e.code().as_str()), text: text_of(&e) }
+        DbusError { name: name_of(e.code_word()), text: text_of(&e) }
     }
 }
 

@@ -32,7 +32,7 @@ impl JobObject {
 fn error_of(state: &State) -> HashMap<&'static str, String> {
     let Some(error) = state.error.as_ref().filter(|_| state.status.is_final()) else { return HashMap::new() };
     HashMap::from([
-        ("code", error.code().as_str().to_owned()),
+        ("code", error.code_word().to_owned()),
         ("message", error.message()),
         ("object", error.subject().unwrap_or_default().to_owned()),
         ("hint", error.hint().to_owned()),

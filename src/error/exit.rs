@@ -11,12 +11,7 @@ const BUSY: u8 = 5;
 /// The exit code of a verb that failed with `error`.
 #[must_use]
 pub fn of_verb(error: &Error) -> u8 {
-    of(error.code(), error.effect())
-}
-
-/// The exit code of a verb whose error is known only by what it reported.
-pub(crate) fn of(code: Code, effect: Effect) -> u8 {
-    match (code, effect) {
+    match (error.code(), error.effect()) {
         (Code::Usage, _) => USAGE,
         // A hook writes what it likes: the device is neither untouched nor spoilt for certain.
         (Code::HookFailed, Effect::Written) => FAILURE,

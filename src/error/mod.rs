@@ -31,8 +31,6 @@ pub enum Effect {
 }
 
 impl Effect {
-    const ALL: [Effect; 3] = [Effect::Refused, Effect::Written, Effect::Completed];
-
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,11 +39,6 @@ impl Effect {
             Effect::Completed => "completed",
         }
     }
-
-    #[must_use]
-    pub fn named(word: &str) -> Option<Effect> {
-        Effect::ALL.into_iter().find(|e| e.as_str() == word)
-    }
 }
 
 /// One failure, to be shown once. It is a value: what is serialised is read back equal, in another process and by another release.
@@ -53,14 +46,16 @@ impl Effect {
 #[serde(into = "wire::Wire", from = "wire::Wire")]
 pub struct Error {
     code: Code,
+    /// The word of another release, whose meaning is unknown here; `code` is then [`Code::Io`].
+    foreign_code: Option<Box<str>>,
     /// The failed action and its object.
-    summary: String,
+    summary: Box<str>,
     /// From the outermost to the innermost.
     causes: Vec<String>,
     /// What else the reader must know.
     notes: Vec<String>,
     object: Option<Box<str>>,
-    hint: String,
+    hint: Box<str>,
     effect: Effect,
 }
 
@@ -69,11 +64,12 @@ impl Error {
     pub fn new(code: Code, summary: impl Into<String>) -> Self {
         Error {
             code,
-            summary: summary.into(),
+            foreign_code: None,
+            summary: summary.into().into(),
             causes: Vec::new(),
             notes: Vec::new(),
             object: None,
-            hint: code.remedy().to_owned(),
+            hint: code.remedy().into(),
             effect: Effect::Refused,
         }
     }
@@ -88,7 +84,7 @@ impl Error {
     /// Replaces the remedy of the code where that is not exact enough.
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
+        self.hint = hint.into().into();
         self
     }
 
@@ -97,7 +93,7 @@ impl Error {
     pub(crate) fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         match source.into().downcast::<Error>() {
             Ok(own) => {
-                self.causes.push(own.summary);
+                self.causes.push(own.summary.into());
                 self.causes.extend(own.causes);
                 self.notes.extend(own.notes);
             }
@@ -119,11 +115,24 @@ impl Error {
         self
     }
 
-    /// Passes every text through `edit`: object and hint first, the innermost cause and the notes last.
-    pub(crate) fn edit(&mut self, mut edit: impl FnMut(&str) -> String) {
-        self.object = self.object.as_deref().map(|object| edit(object).into());
-        let texts = [&mut self.hint, &mut self.summary].into_iter().chain(&mut self.causes);
-        texts.chain(&mut self.notes).for_each(|text| *text = edit(text));
+    /// Cuts object and hint to `most` bytes each, and the parts of the message to `space` bytes in all: the summary first. Parts without space
+    /// are left out. `cut` shortens a text.
+    pub(crate) fn shorten(&mut self, most: usize, mut space: usize, cut: impl Fn(&str, usize) -> String) {
+        self.object = self.object.as_deref().map(|object| cut(object, most).into());
+        self.hint = cut(&self.hint, most).into();
+        let mut take = |text: &str| {
+            let text = cut(&one_line(text), space);
+            space = space.saturating_sub(text.len());
+            text
+        };
+        self.summary = take(&self.summary).into();
+        for parts in [&mut self.causes, &mut self.notes] {
+            parts.retain_mut(|part| {
+                let had_text = !part.is_empty();
+                *part = take(part);
+                !(had_text && part.is_empty())
+            });
+        }
     }
 
     /// Writing to the target had begun.
@@ -170,14 +179,24 @@ impl Error {
     /// The summary with its causes and notes, on one line, without code and remedy.
     #[must_use]
     pub fn message(&self) -> String {
-        let mut text = self.summary.clone();
+        let mut text = self.summary.clone().into_string();
         let causes = self.causes.iter().map(|cause| (": ", cause));
         for (sign, part) in causes.chain(self.notes.iter().map(|note| ("; ", note))) {
             text.push_str(sign);
             text.push_str(part);
         }
-        text.replace(['\n', '\r'], " ")
+        one_line(&text)
     }
+
+    /// The stable code, also one of another release.
+    #[must_use]
+    pub fn code_word(&self) -> &str {
+        self.foreign_code.as_deref().unwrap_or(self.code.as_str())
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
 }
 
 /// The last line of a program that failed may be an error of ours: that line up to its code. Any other text as it is.
@@ -192,7 +211,7 @@ fn up_to_code(line: &str) -> &str {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [{}]; {}", self.message(), self.code, self.hint())
+        write!(f, "{} [{}]; {}", self.message(), self.code_word(), self.hint())
     }
 }
 
@@ -236,6 +255,16 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_gets_its_space_first() {
+        let cut = |text: &str, most: usize| text.chars().take(most).collect::<String>();
+        let e = Error::new(Code::Io, "cannot\nread").object("/a/long/path").with_hint("look there");
+        let mut e = e.because("a first cause").because("a second cause").and_also("a note");
+        e.shorten(6, 14, cut);
+        assert_eq!((e.message().as_str(), e.causes.len()), ("cannot read: a f", 1));
+        assert_eq!((e.subject(), e.hint()), (Some("/a/lon"), "look t"));
+    }
+
+    #[test]
     fn codes_are_unique_kebab_case() {
         let mut seen = std::collections::HashSet::new();
         for &code in Code::ALL {
@@ -246,9 +275,5 @@ mod tests {
             assert_eq!(Code::named(code.as_str()), Some(code));
         }
         assert_eq!(Code::named("no-such-code"), None);
-        for effect in Effect::ALL {
-            assert_eq!(Effect::named(effect.as_str()), Some(effect));
-        }
-        assert_eq!(Effect::named(""), None);
     }
 }

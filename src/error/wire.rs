@@ -1,4 +1,4 @@
-//! An error in JSON: in the result of a job, in the record of a job, and in the history.
+//! An error in JSON: in the result of a job, and in the history.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +24,12 @@ pub(super) struct Wire {
 impl From<Error> for Wire {
     fn from(e: Error) -> Wire {
         Wire {
-            code: e.code.as_str().to_owned(),
+            code: e.code_word().to_owned(),
             message: e.message(),
             object: e.object.map(String::from),
-            hint: Some(e.hint),
+            hint: Some(e.hint.into()),
             effect: Some(e.effect),
-            summary: Some(e.summary),
+            summary: Some(e.summary.into()),
             causes: e.causes,
             notes: e.notes,
         }
@@ -38,19 +38,16 @@ impl From<Error> for Wire {
 
 impl From<Wire> for Error {
     fn from(wire: Wire) -> Error {
-        let (code, mut notes) = (Code::named(&wire.code), wire.notes);
-        if code.is_none() {
-            // Of another release. The reader can still look for it.
-            notes.push(format!("its code is {:?}", wire.code));
-        }
-        let code = code.unwrap_or(Code::Io);
+        let known = Code::named(&wire.code);
+        let code = known.unwrap_or(Code::Io);
         Error {
             code,
-            summary: wire.summary.unwrap_or(wire.message),
+            foreign_code: known.is_none().then(|| wire.code.into()),
+            summary: wire.summary.unwrap_or(wire.message).into(),
             causes: wire.causes,
-            notes,
+            notes: wire.notes,
             object: wire.object.filter(|object| !object.is_empty()).map(Into::into),
-            hint: wire.hint.unwrap_or_else(|| code.remedy().to_owned()),
+            hint: wire.hint.map_or_else(|| code.remedy().into(), Into::into),
             effect: wire.effect.unwrap_or(if code.never_after_write() {
                 Effect::Refused
             } else {
@@ -105,7 +102,8 @@ mod tests {
     fn nothing_of_a_later_release_is_lost() {
         let line = r#"{"code":"cpu-missing","message":"no CPU: why","hint":"buy one","effect":"melted","summary":"no CPU","causes":["why"],"x":1}"#;
         let error = read(line);
-        assert_eq!(error.message(), r#"no CPU: why; its code is "cpu-missing""#);
-        assert_eq!((error.hint(), error.effect()), ("buy one", Effect::Written));
+        assert_eq!(error.to_string(), "no CPU: why [cpu-missing]; buy one");
+        assert_eq!(error.effect(), Effect::Written);
+        assert_eq!(read(&serde_json::to_string(&error).unwrap()), error);
     }
 }

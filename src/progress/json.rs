@@ -35,7 +35,6 @@ impl<W: Write + Send> Sink for Json<W> {
             rate: s.rate,
             eta: s.eta,
         });
-        // In one call: a program that reads never gets half a line.
         drop(self.out.write_all(event.to_line().as_bytes()).and_then(|()| self.out.flush()));
         Due::after(INTERVAL)
     }

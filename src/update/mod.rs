@@ -83,11 +83,12 @@ pub fn run(
     let result = match &ready.device {
         Some(device) => {
             history::prepare(paths);
-            let result = update.run();
+            // Before the record: it shows the same effect as the result.
+            let result = update.run().map_err(Error::after_write);
             history.add_record(&spec.source, paths, device, &update.transaction, &result);
             result
         }
-        None => update.run(),
+        None => update.run().map_err(Error::after_write),
     };
     if let Some(inhibitor) = inhibitor {
         inhibitor.release();
@@ -105,7 +106,7 @@ pub fn run(
             Ok(())
         }
         // A deferred signal is dropped: the error has more information.
-        Err(e) => Err(e.after_write()),
+        Err(e) => Err(e),
     }
 }
 

@@ -74,6 +74,12 @@ fn silent(words: &[String], command: &Command) -> Vec<String> {
 }
 
 #[test]
+fn the_program_says_in_one_sentence_what_it_is() {
+    let about = copal::cli::command().get_about().map(ToString::to_string);
+    assert_eq!(about.as_deref(), Some(env!("CARGO_PKG_DESCRIPTION")));
+}
+
+#[test]
 fn every_verb_option_and_argument_has_help() {
     let commands = commands();
     assert!(commands.len() > 25, "{}", commands.len());

@@ -37,6 +37,7 @@ fn what_was_installed_and_what_failed_is_kept() {
     let hooks = |after: i32| json!([{"name": "before", "status": 0}, {"name": "forward", "status": 0}, {"name": "after", "status": after}]);
     assert_eq!((&all[0]["hooks"], &all[1]["hooks"]), (&hooks(3), &hooks(0)));
     assert_eq!((&all[0]["error"]["code"], &all[1]["error"]), (&"hook-failed".into(), &Value::Null));
+    assert_eq!(all[0]["error"]["effect"], "written", "as the result says");
     let message = all[0]["error"]["message"].as_str().unwrap();
     assert!(message.contains("it is broken") && message.contains("slot A"), "{message}");
     // Each update has its number, which the marker of a trial has as well.

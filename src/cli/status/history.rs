@@ -106,7 +106,7 @@ fn details(r: &Record) -> Vec<String> {
     for file in &r.carried {
         lines.push(format!("boot/{} was carried ({}, {} bytes)", file.name, file.origin, file.size));
     }
-    lines.extend(r.error.as_ref().map(|e| format!("{} [{}]", e.message(), e.code())));
+    lines.extend(r.error.as_ref().map(|e| format!("{} [{}]", e.message(), e.code_word())));
     if r.resets > 0 {
         lines.push(format!("userspace was reached{}", times(r.resets)));
     }

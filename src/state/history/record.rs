@@ -209,12 +209,7 @@ impl Record {
         let image = self.image.as_mut().map(|text| (text, REASON));
         texts.chain(others).chain(image).for_each(|(text, most)| clip(text, most));
         if let Some(error) = &mut self.error {
-            let mut space = MESSAGE;
-            error.edit(|text| {
-                let text = harmless(text, space);
-                space = space.saturating_sub(text.len());
-                text
-            });
+            error.shorten(REASON, MESSAGE, harmless);
         }
         leave_out(&mut self.checks, |check| check.result == CheckResult::Passed);
         for check in &mut self.checks {
@@ -280,6 +275,9 @@ pub(super) fn harmless(text: &str, most: usize) -> String {
     let text = printable(text);
     if text.len() <= most {
         return text.into_owned();
+    }
+    if most < CUT.len() {
+        return String::new();
     }
     let mut end = most.saturating_sub(CUT.len());
     while !text.is_char_boundary(end) {
