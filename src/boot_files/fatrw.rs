@@ -1,7 +1,7 @@
 //! `fatrw`: shell parts of the system read and write files on a boot partition with it.
 //!
-//! Names, arguments and what a reader sees are those of the original (0.2.21): each of the two programs can complete an interrupted
-//! write of the other. The write itself is copal's own, [`file::replace`], which leaves no side file.
+//! Names, arguments and the content that a reader gets are as in the original (0.2.21): each of the two programs can complete an
+//! interrupted write of the other. The write itself is copal's own, [`file::replace`], which leaves no side file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -177,7 +177,7 @@ fn locate(path: &Path) -> io::Result<(Folder, OsString)> {
     Ok((place.folder()?, place.name().to_owned()))
 }
 
-/// A reader that closes the pipe is no failure.
+/// A reader may close the pipe early: that is not a failure.
 fn print(mut from: impl io::Read, path: &Path) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut buf = vec![0; 64 << 10];

@@ -42,10 +42,10 @@ pub(crate) fn prepare(
     let first = choose(&Facts::gather(paths)?, None)?;
     let mut checks = checks.clone();
     checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
-    let seen = image::inspect(&image, &checks, progress)?;
-    let mut target = choose(&Facts::gather(paths)?, Some(seen.size))?;
+    let inspection = image::inspect(&image, &checks, progress)?;
+    let mut target = choose(&Facts::gather(paths)?, Some(inspection.size))?;
     same_target(&first, &target)?;
-    if let Some(table) = &seen.table {
+    if let Some(table) = &inspection.table {
         match target.kind {
             TargetKind::Block => match image::check_sector_size(table, target.block_size, &target.name) {
                 Err(e) if checks.force_raw => {
@@ -61,7 +61,7 @@ pub(crate) fn prepare(
         TargetKind::File if target.size == 0 => None,
         _ => Some(open(&target, Access::Read)?),
     };
-    let plan = Plan::new((&image).into(), seen, target, old.as_ref().map(|d| d as &dyn Medium))?;
+    let plan = Plan::new((&image).into(), inspection, target, old.as_ref().map(|d| d as &dyn Medium))?;
     Ok(Prepared { plan, image })
 }
 

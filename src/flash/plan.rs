@@ -25,7 +25,7 @@ pub enum Cleared {
     FirstMebibyte,
     /// An old backup GPT at the end of the disk, from which firmware would restore the old table.
     StaleBackupGpt,
-    /// Where the image's own backup GPT is written last.
+    /// The place of the image's own backup GPT, which is written last.
     ImageBackupGpt,
 }
 
@@ -95,16 +95,16 @@ impl Plan {
     /// `old` is the target as it is now; `None` where a plain file will be created.
     pub fn new(
         stored: StoredImage,
-        seen: Inspection,
+        inspection: Inspection,
         target: Target,
         old: Option<&dyn Medium>,
     ) -> Result<Plan> {
-        let end = match seen.size {
+        let end = match inspection.size {
             ImageSize::Exact(n) => Some(n),
             ImageSize::AtLeast(_) => None,
         };
         let head = 0..end.unwrap_or(CHUNK).min(CHUNK);
-        let backup = seen.table.as_ref().and_then(|t| t.backup.clone());
+        let backup = inspection.table.as_ref().and_then(|t| t.backup.clone());
         let backup = backup.map(|b| b.start.max(head.end)..b.end).filter(|b| !b.is_empty());
 
         let mut steps = Vec::new();
@@ -127,11 +127,11 @@ impl Plan {
 
         let image = PlannedImage {
             stored,
-            size: seen.size,
-            table: seen.table,
-            chunk_digest: seen.digests.as_deref().map(crate::image::digest::root),
-            chunks: seen.digests,
-            sha256: seen.sha256,
+            size: inspection.size,
+            table: inspection.table,
+            chunk_digest: inspection.digests.as_deref().map(crate::image::digest::root),
+            chunks: inspection.digests,
+            sha256: inspection.sha256,
         };
         Ok(Plan { version: PLAN_VERSION, image, target, steps })
     }

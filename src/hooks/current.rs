@@ -14,7 +14,7 @@ use crate::sys::command::{Command, Speaker};
 const RESTORE: &str = "hostapp-update-hooks";
 const COMMIT: &str = "hostapp-update-hooks-v2";
 
-/// Runs them with `DURING_UPDATE=0`: boot files and bootloaders become those of the running system again. `more` is added to their
+/// Runs them with `DURING_UPDATE=0`: they restore the boot files and bootloaders of the running system. `more` is added to their
 /// environment.
 pub fn restore(paths: &Paths, more: Variables) -> Result<()> {
     tracing::info!("running the hooks of the running system");

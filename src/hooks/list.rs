@@ -1,6 +1,6 @@
 //! The hooks of a phase.
 //!
-//! The rules are those of meta-balena's runner (its `docs/hooks.md`), with two differences: a word counts only in the path below the
+//! The rules of meta-balena's runner apply (its `docs/hooks.md`), with two differences: a word counts only in the path below the
 //! hook directory, and no hook runs twice in one run because two rules select it.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     Before,
-    /// In the new system. Hooks of the first format run here, too.
+    /// In the new system. Hooks of the first format also run here.
     Forward,
     After,
     /// In the new system, after its trial.

@@ -29,8 +29,8 @@ const SH: &str = "/bin/sh";
 
 pub type Variables = &'static [(&'static str, &'static str)];
 
-/// Where all of these exist, `balena-config-defaults`, which the runner of meta-balena sources before it runs hooks, exports this variable
-/// by way of them.
+/// The runner of meta-balena sources `balena-config-defaults` before it runs hooks. If all of these files exist, that exports the variable
+/// below.
 const HELPERS: [&str; 3] =
     ["/usr/sbin/balena-config-defaults", "/usr/libexec/os-helpers-sb", "/usr/libexec/os-helpers-tpm2"];
 const OF_HELPERS: (&str, &str) = ("TPM2TOOLS_TCTI", "device:/dev/tpmrm0");
@@ -45,7 +45,7 @@ pub struct Run {
     pub signals: Signals,
 }
 
-/// What a signal that ends the program does, one that was deferred already included.
+/// The effect of a signal that ends the program, also of one that is deferred already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signals {
     /// The running hook is waited for; no further hook starts.

@@ -94,7 +94,7 @@ impl Board {
         self.run(INIT)
     }
 
-    /// This program may drive the LED, too.
+    /// This program may also drive the LED.
     #[must_use]
     pub fn has_flasher_program(&self) -> bool {
         self.installed(FLASHER).is_some()

@@ -152,7 +152,7 @@ fn refuse_after_signal(step: &str) -> Result<()> {
     Err(Error::new(Code::Interrupted, message).object(step))
 }
 
-/// Inhibits an accidental shutdown. Without systemd-logind there is no inhibitor, which is no failure.
+/// Inhibits an accidental shutdown. Without systemd-logind there is no inhibitor, which is not a failure.
 fn hold_off_shutdown() -> Option<Inhibitor> {
     systemd::inhibit_shutdown("copal", "the internal disk is being written")
 }

@@ -1,4 +1,4 @@
-//! What a flash works on: the board's configuration, `config.json`, the image and the target.
+//! The inputs of a flash: the board's configuration, `config.json`, the image and the target.
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileTypeExt;

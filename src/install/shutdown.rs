@@ -29,7 +29,7 @@ const KERNEL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Some boards cut the power a moment after the request.
 const SYSRQ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// All own writes are flushed already; this is for those of other programs.
+/// copal has flushed its own writes; this flushes the writes of other programs.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 const ADBD_VARIABLE: &str = "ADBD_PID";
@@ -50,7 +50,7 @@ pub fn now(ending: Shutdown, environment: &Environment, conf: Option<PathBuf>) -
     let root = environment.paths().root();
     let managed = systemd::is_running(root);
     await_adbd(std::env::var_os(ADBD_VARIABLE).as_deref(), thread::sleep);
-    // systemd stops this service, too, which is no failure of it.
+    // systemd also stops this service, which is then not a failure.
     if managed && let Err(e) = signal::term_is_success() {
         tracing::debug!("SIGTERM will look like a failure: {e}");
     }
@@ -166,7 +166,7 @@ pub fn helper(
 }
 
 /// Waits without limit until the debugging daemon of a recovery system has ended; `ADBD_PID` has its number. An operator may
-/// be copying files through it. It is no child of this process: the caller started it, and reaps it later.
+/// be copying files through it. It is not a child of this process: the caller started it, and reaps it later.
 pub fn await_adbd(value: Option<&OsStr>, mut wait: impl FnMut(Duration)) {
     let Some(value) = value.filter(|v| !v.is_empty()) else { return };
     let Some(pid) = value.to_str().and_then(|v| v.trim().parse().ok()).filter(|pid| *pid > 1) else {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
 use crate::state::phase::{Marked, Observation, Phase};
 
-/// Each turn completes something; more would be an endless loop.
+/// Each turn completes something. More turns would be an endless loop.
 const MAX_TURNS: usize = 4;
 
 enum Next {
@@ -90,7 +90,7 @@ fn resume(context: &Context<'_>, guard: BootStateGuard, observed: &Observation) 
     Err(roll_back(context, guard, observed, &Reason::Resumed(&record)))
 }
 
-/// An interrupted deployment: at rest the boot files must be those of the running system.
+/// Repairs an interrupted deployment: at rest, the boot partition must have the boot files of the running system.
 fn boot_files_cut_off(context: &Context<'_>) {
     let cut_off = match BootfilesRecord::read(context.paths) {
         Ok(record) => record.is_some(),

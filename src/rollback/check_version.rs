@@ -18,7 +18,7 @@ pub enum Age {
     Unknown(String),
 }
 
-/// The version in the os-release of the other slot's hostapp: that of meta-balena, also where a product has its own. `None` without
+/// The version of meta-balena in the os-release of the inactive hostapp, also where a product has its own version. `None` without
 /// hostapp or version.
 #[must_use]
 pub fn previous(paths: &Paths) -> Option<String> {

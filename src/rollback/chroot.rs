@@ -32,7 +32,7 @@ pub use crate::hooks::RUN_LIMIT;
 /// For hooks of an earlier, killed run to end.
 const USERS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where this program has no search path.
+/// Used if this program has no search path.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables for copal and its hooks: not passed to the old system.
@@ -164,7 +164,7 @@ fn pieces(paths: &Paths) -> Vec<Piece> {
     pieces
 }
 
-/// Checks what the hooks need before anything is mounted. Reading a folder also triggers automounts, such as that of the inactive slot,
+/// Checks what the hooks need before anything is mounted. Reading a folder also triggers automounts, for example of the inactive slot,
 /// which another namespace would not see.
 fn check_folders(paths: &Paths, pieces: &[Piece]) -> Result<()> {
     for piece in pieces.iter().filter(|p| p.required) {

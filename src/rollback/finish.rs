@@ -58,7 +58,7 @@ pub(super) fn undo(context: &Context<'_>, end_hooks: Option<EndHooks<'_>>) -> Re
     Err(Error::new(e.code(), message).object(inactive).because(e).with_hint(undo::HOW_TO_END).after_write())
 }
 
-/// Logs every failure; only that of the selection is an error.
+/// Logs every failure. Only a failed selection is an error.
 fn log_failures(undone: Undone) -> Result<()> {
     if let Some(Err(e)) = &undone.boot_files {
         tracing::error!("{}; the next boot tries again", e.message());

@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Marks this boot as the one that works on it.
+    /// Marks this boot as the boot that performs the rollback.
     fn rollback_record(&self, target: Slot, kind: RollbackKind) -> Result<RollbackRecord> {
         let boot_id = files::boot_id(self.paths).unwrap_or_default();
         Ok(RollbackRecord { target, kind, transaction: self.transaction()?, boot_id })

@@ -1,6 +1,6 @@
 //! `rollback-parse-bootloader`: prints variables for a shell that sources it.
 //!
-//! Names and formats are those of the script (meta-balena), so that boards can compare `resin_root_part` with `current_part_idx` and
+//! Names and formats are as in the script of meta-balena, so that boards can compare `resin_root_part` with `current_part_idx` and
 //! `current_part_name`: an index in hex, as U-Boot has it, or a letter.
 
 use std::fmt::Write as _;

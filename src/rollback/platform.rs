@@ -13,7 +13,7 @@ use crate::update::safe_reboot;
 
 pub(super) type Act<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 
-/// [`Platform::of`] is that of the device.
+/// [`Platform::of`] returns the real device's platform.
 pub struct Platform<'a> {
     pub wait: Box<dyn Fn(Duration) + 'a>,
     pub checks: Box<dyn Fn() -> Vec<Check> + 'a>,

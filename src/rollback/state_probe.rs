@@ -17,7 +17,7 @@ use crate::disk::{Dev, Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::sys::file;
 
-/// While it exists, the initramfs gives file systems new UUIDs, and has not recorded that of the root (`fsuuidsinit`).
+/// While it exists, the initramfs gives file systems new UUIDs, and has not recorded the UUID of the root (`fsuuidsinit`).
 const BEING_WRITTEN: &str = "/run/initramfs/bootparam_root.mux";
 /// How often, and how long, the probe waits for that, as in the script.
 const MAX_POLLS: u32 = 30;

@@ -12,8 +12,8 @@ use crate::state::history::{CheckResult, announce};
 use crate::state::phase::{Observation, Phase};
 use crate::sys::notify;
 
-/// How often a system on trial resets the boot count: power cuts after userspace was reached are no failed boots, but a system that
-/// restarts without end must be given up.
+/// How often a system on trial resets the boot count. A power cut after userspace was reached is not a failed boot, but the bootloader
+/// must give up a system that restarts without end.
 const MAX_RESETS: u32 = 3;
 
 pub(super) fn run(context: &Context<'_>, conf: &RollbackConf) -> Result<()> {

@@ -36,7 +36,7 @@ pub fn counter(root: &Path) -> Option<u64> {
     read_text(&root.join("counter"), MAX_FILE_BYTES).ok()?.trim().parse().ok()
 }
 
-/// A file of the release, in its layers. Volumes, such as the boot folder, are none of them.
+/// A file of the release, in its layers. Volumes, such as the boot folder, are not layers.
 pub(crate) fn release_file(root: &Path, path: &Path) -> Option<PathBuf> {
     find(&layers(root, &container(root)?)?, path)
 }

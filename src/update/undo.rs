@@ -113,8 +113,8 @@ impl Undo<'_> {
         undone.others.extend(traces.into_iter().filter_map(Result::err));
     }
 
-    /// While the other slot is selected, its boot files are in place, and the hook that selected it has removed their record. After the next
-    /// step they are no longer those of the selected slot.
+    /// While the inactive slot is selected, its boot files are in place, and the hook that selected it has removed their record. The next
+    /// step selects the running slot, whose boot files are not in place.
     fn record(&self) {
         let running = &self.roots.active;
         let read = || -> Result<Option<BootfilesRecord>> {

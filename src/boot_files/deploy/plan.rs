@@ -1,4 +1,4 @@
-//! What has to be written: the chosen files, compared with the boot partition. Nothing is changed.
+//! Compares the chosen files with the boot partition, and plans the writes. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::ffi::{OsStr, OsString};

@@ -53,7 +53,7 @@ fn walk(source: &Path, below: &Path, depth: usize, found: &mut Vec<Listed>) -> R
     Ok(())
 }
 
-/// Temporary files of interrupted writes, and side files. `is_beside`: whether its folder has this name, too.
+/// Temporary files of interrupted writes, and side files. `is_beside`: whether its folder also has this name.
 pub(super) fn is_passing(name: &OsStr, is_beside: impl FnMut(&OsStr) -> bool) -> bool {
     file::is_temporary(name) || file::owners(name).any(is_beside) || is_orphan(name)
 }

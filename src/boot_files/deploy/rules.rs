@@ -138,7 +138,7 @@ impl Variants {
         (!self.has(&secure)).then(|| path.to_owned())
     }
 
-    /// Whether a file that is no variant for secure boot may have its name.
+    /// Whether a file may keep its name although it is not a variant for secure boot.
     fn is_good(&self, path: &Path, problems: &mut Vec<Error>) -> bool {
         if !self.encrypted {
             return true;

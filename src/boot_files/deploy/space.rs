@@ -43,7 +43,7 @@ pub(super) fn check(plan: &Plan, dest: &Destination, fingerprint: &Path) -> Resu
         budget.name(Path::new(""), fingerprint.as_os_str());
     }
     budget.replace(old, old + new);
-    // An undo must fit, too: it does not know which files only the new release has.
+    // An undo must also fit: it does not know which files only the new release has.
     budgets.reserve_for_undo();
     budgets.check().map_err(|e| match e.code() {
         Code::BootPartitionFull => e.with_hint(

@@ -1,4 +1,4 @@
-//! What is copied, in which order: pure data, made from the medium's boot partition and the board's configuration.
+//! The list of copies, in order: pure data, made from the medium's boot partition and the board's configuration.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -155,7 +155,7 @@ struct Source {
     root: PathBuf,
 }
 
-/// What a name on the medium is, after links.
+/// The kind of a name on the medium, after links.
 enum MediumEntry {
     Nothing,
     File(u64),
@@ -183,7 +183,7 @@ impl Source {
             }
             Err(e) => return Err(unreadable(&full, e)),
         };
-        // A folder of the path can be a link, too.
+        // A folder of the path can also be a link.
         let real = fs::canonicalize(&full).ok().filter(|real| real.starts_with(&self.root));
         let Some(real) = real else { return Err(escapes(&full)) };
         if !meta.is_symlink() {

@@ -230,8 +230,8 @@ fn remove_all(folder: &Folder, name: &OsStr) -> std::io::Result<()> {
     remove_any(folder, name)
 }
 
-/// What a replaced folder has and its source lacks, innermost first; names are compared after `fold`. Temporary files are left out: the
-/// removal of one that shares its clusters would destroy another file.
+/// Files and folders that a replaced folder has and its source lacks, innermost first; names are compared after `fold`. Temporary files
+/// stay: one may share its clusters with another file, which its removal would destroy.
 pub(super) fn obsolete(
     dest: &Destination,
     item: &Item,

@@ -87,7 +87,7 @@ struct Writer<'a> {
     edges: BTreeMap<u64, Vec<u8>>,
     /// A boot sector or partition table may be on the medium: the old one until it is cleared, the new one once it is written.
     armed: bool,
-    /// What the cleared ranges held before, until anything else is written.
+    /// The former content of the cleared ranges, until anything else is written.
     former: Option<Former>,
     zeroer: Zeroer,
     written: AtomicU64,
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
         self.refuse_folded_card(first)?;
         self.write_edge(&(sector..first))?;
         self.write_edge(&(0..sector))?;
-        // Those sectors may be the image's last ones as well.
+        // These may also be the last sectors of the image.
         self.read_tail_again()
     }
 

@@ -59,8 +59,8 @@ pub fn run(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A rollback runs the hooks of the other slot as for an update, too. Its boot files must not be refused because there is no space
-/// beside those of the failed release: nothing would boot.
+/// A rollback also runs the hooks of the inactive slot as an update does. They must not refuse boot files for lack of space: the failed
+/// release still has its files there, and nothing would boot.
 fn purpose_for(paths: &Paths, inactive: Slot) -> Purpose {
     if RollbackRecord::is_at_work(paths, inactive) { Purpose::Undo } else { Purpose::Update }
 }

@@ -1,4 +1,4 @@
-//! `80-rollback`: the files by which the next boots and the supervisor see that an update is under way.
+//! `80-rollback`: the files that report an update to the next boots and the supervisor.
 
 use std::path::Path;
 

@@ -143,8 +143,8 @@ fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
     make_newer(&to, &source)
 }
 
-/// Sets the time of the copy later than that of its source, even if the content is the same or the clock is wrong: devices without a
-/// battery start in the past. By a second, since shell releases compare seconds.
+/// Makes the copy one second newer than its source, even if the content is the same or the clock is wrong: devices without a battery
+/// start in the past, and shell releases compare seconds.
 fn make_newer(to: &Folder, source: &File) -> io::Result<()> {
     let (copy, source) = (to.open_file(DATABASE.as_ref())?, source.metadata()?);
     if is_newer(&copy.metadata()?, &source) {

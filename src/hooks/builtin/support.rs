@@ -46,7 +46,7 @@ pub(super) fn failed(what: &str, why: impl Display, object: &Path) -> Error {
     Error::new(Code::HookFailed, format!("cannot {what}: {why}")).object(object.display())
 }
 
-/// Creates missing parents, too. Each folder gets its name when it is on the medium.
+/// Also creates missing parents. Each folder gets its name when it is on the medium.
 pub(super) fn make_folders(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());

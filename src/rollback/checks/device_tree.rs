@@ -1,5 +1,5 @@
-//! The kernel got the device tree that the owner names, if it did before the update, and not the bootloader's default. A bootloader that misses the file may take its default in
-//! silence.
+//! The kernel got the device tree that the owner names, if it did so before the update. A bootloader that does not find the file may
+//! silently take its default.
 
 use super::{CheckContext, Finding, PendingCheck};
 use crate::device_tree::live::{self, NamedTree};
@@ -40,7 +40,7 @@ fn look(context: &CheckContext) -> Result<Finding, String> {
     }
     let found = named_tree.found(paths)?;
     let lost: Vec<&str> = expected.iter().copied().filter(|place| !found.contains(*place)).collect();
-    // A default has none of them as the named tree has. What a new bootloader edits, or an overlay of the owner, is no reason to roll back.
+    // The default would have none of these values. Edits of a new bootloader, or an overlay of the owner, do not justify a rollback.
     if lost.len() < expected.len() {
         let (kept, all) = (expected.len() - lost.len(), expected.len());
         return Ok(Finding::passed(format!("the kernel got {name}, by {kept} of {all} properties")));

@@ -2,7 +2,6 @@
 //!
 //! [`TABLE`] has a row for each. All of them run, even after a failure, so that the report is complete; one after the other, since the
 //! device is just starting. None can delay the verdict: a check that hangs has failed at its limit.
-//! time is over.
 
 use std::time::{Duration, Instant};
 

@@ -19,7 +19,7 @@ pub fn append(folder: &Folder, name: &OsStr, line: &[u8]) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => false,
         Err(e) => return at(Err(e), "read", name),
     };
-    // One write, because another process may append as well.
+    // One write, because another process may also append.
     let whole = [if torn { &b"\n"[..] } else { b"" }, line].concat();
     at(file.write_all(&whole), "append to", name)?;
     at(file.sync_all(), "sync", name)

@@ -23,7 +23,7 @@ impl Content<'_> {
         }
     }
 
-    /// Permissions of a created file: those of the source, if that is a file.
+    /// Permissions of a created file: as the source, if that is a file.
     pub(super) fn mode(&self) -> io::Result<u32> {
         match self {
             Content::Bytes(_) => Ok(0o644),

@@ -1,5 +1,4 @@
-//! The owners of the clusters of a FAT, read from its block device: no system call shows that the chain of one file runs into that of
-//! another.
+//! The owners of the clusters of a FAT, read from its block device: no system call shows that the chains of two files meet.
 //!
 //! After Microsoft's FAT specification 1.03. Like Linux (`fs/fat/inode.c`), it takes a missing 16-bit table size for FAT32, and reads
 //! the first table only.
@@ -34,7 +33,7 @@ const LABEL: u8 = 0x08;
 /// Why a temporary file must stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Its clusters are also those of these files, by their short names.
+    /// It shares clusters with these files, by their short names.
     Shared(Vec<String>),
     /// It is not known whose clusters it has.
     Unknown(String),
@@ -86,7 +85,7 @@ struct Entry {
 pub struct ClusterMap {
     table: Vec<u8>,
     bits: u8,
-    /// The first number that is no cluster.
+    /// The first number that is not a cluster.
     end: u32,
     /// Bytes of a block of the file system and of a cluster; where the first cluster starts.
     block: u64,
@@ -194,7 +193,7 @@ impl ClusterMap {
         Ok(())
     }
 
-    /// Why the temporary file must stay; the parameters are those of [`Owners::obstacle`].
+    /// Why the temporary file must stay; parameters as of [`Owners::obstacle`].
     pub fn obstacle(&self, name: &OsStr, block: u64, twin: bool) -> Option<Obstacle> {
         match self.sharers(name, block, twin) {
             Ok(sharers) if sharers.is_empty() => None,
@@ -251,7 +250,7 @@ impl ClusterMap {
     /// The clusters of a chain, up to its end or to the first number that is none.
     fn chain(&self, first: u32) -> impl Iterator<Item = u32> + use<'_> {
         let valid = |cluster: u32| Some(cluster).filter(|c| (2..self.end).contains(c));
-        // As long as a chain can be that is no circle.
+        // The longest chain that is not a circle.
         let longest = usize::try_from(self.end).unwrap_or(usize::MAX);
         std::iter::successors(valid(first), move |c| valid(self.next(*c))).take(longest)
     }

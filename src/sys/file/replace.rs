@@ -96,7 +96,7 @@ pub(super) fn side_files(folder: &Folder, name: &OsStr) -> io::Result<Vec<OsStri
 }
 
 /// Removes a side file. `fatrw` renames one over its file; half a rename leaves two names for the same clusters, and unlinking
-/// one would free those of the other.
+/// one would free clusters of the other.
 pub(super) fn drop_side_file(folder: &Folder, side: &OsStr) -> io::Result<()> {
     match at(folder.twin(side), "find the clusters of", side)? {
         Some(twin) => at(separate_side(folder, side, &twin), "clean up", side),

@@ -35,7 +35,7 @@ impl Folder {
         twin(self, name, &self.open_file(name)?)
     }
 
-    /// Why a temporary file must stay: freeing its clusters may free those of another file. Only FAT can have such a one.
+    /// Why a temporary file must stay: freeing its clusters may free clusters of another file. Only on FAT.
     ///
     /// Needs `CAP_SYS_RAWIO`; after an error nothing may be unlinked.
     pub(crate) fn obstacle(&self, name: &OsStr, owners: &mut Owners) -> io::Result<Option<Obstacle>> {

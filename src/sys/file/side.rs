@@ -1,4 +1,4 @@
-//! The side files of `fatrw`, by which shell parts of the system write boot files.
+//! The side files of `fatrw`, which shell parts of the system use to write boot files.
 //!
 //! It writes `.NAME.RANDOM.MD5.md5sum` first (8 and 32 hexadecimal digits), copies that to the same name with `.tmp`, renames the
 //! copy over `NAME`, and removes the first. A reader that finds an `.md5sum` whose content fits its name puts it over `NAME`: a

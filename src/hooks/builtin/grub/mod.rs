@@ -93,7 +93,7 @@ fn remove_all(folder: &Folder, name: &OsStr) -> io::Result<()> {
             let inner = folder.enter(name)?;
             file::sweep(&inner)?;
             for (below, _) in inner.list()? {
-                // Its clusters may belong to another file, too.
+                // Another file may share its clusters.
                 if !file::is_temporary(&below) {
                     remove_all(&inner, &below)?;
                 }

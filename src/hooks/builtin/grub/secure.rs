@@ -1,8 +1,8 @@
 //! Loader and configuration for encrypted disks.
 //!
-//! A release has both in two variants: `X.efi` and `X.efi.secureboot`, `grub.cfg` and `grub-luks.cfg` with its signature. On an
-//! encrypted disk the firmware starts only the second, under the names of the first. `1-bootfiles` deploys them so; that of a shell
-//! release leaves it to this hook.
+//! A release has two variants of each: `X.efi` and `X.efi.secureboot`, `grub.cfg` and `grub-luks.cfg` with its signature. On an
+//! encrypted disk the firmware starts only the second variant, under the name of the first. copal's `1-bootfiles` renames it; after the
+//! `1-bootfiles` of a shell release, this hook does.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ impl Pair {
         Ok(Some(Pair { there, shipped }))
     }
 
-    /// The file for encrypted disks: the release's, on a file system with a journal, otherwise that of the boot partition.
+    /// The file for encrypted disks: from the release, on a file system with a journal, otherwise from the boot partition.
     fn source(&self, name: &OsStr) -> Option<File> {
         let shipped = self.shipped.as_ref().and_then(|folder| folder.open_file(name).ok());
         shipped.or_else(|| self.there.open_file(name).ok())
