@@ -126,7 +126,7 @@ pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
     match events.map(|e| e.wait(until)) {
         Some(Ok(_)) => {}
         Some(Err(_)) | None => {
-            std::thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())))
+            std::thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())));
         }
     }
 }
