@@ -2,11 +2,11 @@ use std::io::{BufRead, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::GzDecoder;
 use lzma_rust2::XzReader;
 
 use super::Format;
-use super::bzip2::Bzip2;
 use super::stored::{Stored, Watch};
 use super::unpack::{Fault, Unpack};
 use super::zstd::Zstd;
@@ -33,9 +33,9 @@ impl Decoded {
         let unpack: Box<dyn Unpack> = match format {
             Format::Raw => return None,
             Format::Gzip => Box::new(Gzip(Some(GzDecoder::new(stored)))),
-            Format::Xz => Box::new(Xz::new(stored, window)),
+            Format::Xz => Box::new(xz(stored, window)),
             Format::Zstd => Box::new(Zstd::new(stored, window)),
-            Format::Bzip2 => Box::new((Bzip2::default(), stored)),
+            Format::Bzip2 => Box::new(Complete(MultiBzDecoder::new(stored))),
         };
         Some(Decoded { unpack, watch, path, window, over: false })
     }
@@ -123,25 +123,17 @@ fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
     }
 }
 
-struct Xz(XzReader<Stored>);
-
-impl Xz {
-    fn new(stored: Stored, window: u64) -> Self {
-        // The decoder uses 104 KiB besides the dictionary.
-        let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
-        Xz(XzReader::new_mem_limit(stored, true, limit))
-    }
+fn xz(stored: Stored, window: u64) -> Complete<XzReader<Stored>> {
+    // The decoder uses 104 KiB besides the dictionary.
+    let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
+    Complete(XzReader::new_mem_limit(stored, true, limit))
 }
 
-impl Unpack for Xz {
+/// A decoder that reads every stream of the file, and accepts nothing else after them.
+struct Complete<R>(R);
+
+impl<R: Read + Send> Unpack for Complete<R> {
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
         Ok(self.0.read(buf)?)
-    }
-}
-
-impl Unpack for (Bzip2, Stored) {
-    fn read(&mut self, buf: &mut [u8]) -> Result<usize, Fault> {
-        let (decoder, stored) = self;
-        Ok(decoder.read(stored, buf)?)
     }
 }

@@ -1,6 +1,5 @@
 pub mod bmap;
 mod bmap_check;
-mod bzip2;
 mod checksum_file;
 pub mod chunks;
 mod companions;
@@ -21,7 +20,6 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub(crate) use bzip2::Bzip2;
 pub(crate) use inspect::glance;
 pub use inspect::{check_sector_size, inspect};
 pub(crate) use locate::CORRECT_NAME;

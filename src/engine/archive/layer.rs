@@ -1,16 +1,17 @@
 //! A layer of an image: a tar, in some archives compressed with gzip or bzip2.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
+use bzip2::read::MultiBzDecoder;
 use flate2::read::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
 use super::elf::{HEAD, Machine};
 use super::tar::{MemberKind, Tar};
 use super::{Limit, read_up_to};
+use crate::image::Format;
 use crate::image::digest::Digest256;
-use crate::image::{Bzip2, Format};
 
 /// Block size of the other slot's ext4.
 const BLOCK: u64 = 4096;
@@ -114,10 +115,7 @@ pub(super) fn measure(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) 
         return Err("it is compressed with bzip2, and the archive with zstd".to_owned());
     }
     if head.starts_with(b"BZh") {
-        return weigh(
-            &mut limit.of(Unzipped { decoder: Bzip2::default(), from: BufReader::new(content) }),
-            files,
-        );
+        return weigh(&mut limit.of(MultiBzDecoder::new(content)), files);
     }
     // For xz moby needs a program that balenaOS lacks; moby 20.10 cannot read zstd.
     if head.starts_with(b"\xfd7zXZ\0") || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
@@ -187,16 +185,5 @@ impl Read for Hashed<'_> {
         let n = self.inner.read(buf)?;
         self.hash.update(buf.get(..n).unwrap_or_default());
         Ok(n)
-    }
-}
-
-struct Unzipped<R> {
-    decoder: Bzip2,
-    from: BufReader<R>,
-}
-
-impl<R: Read> Read for Unzipped<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.decoder.read(&mut self.from, buf)
     }
 }

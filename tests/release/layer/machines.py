@@ -45,7 +45,7 @@ def answer(machine: dict[str, Any]) -> dict[str, Any]:
                 function(d)
         except Skip as skip:
             skipped[kind] = f"{skip}{' (parsed by each build)' if d.getVar('BB_DONT_CACHE') else ''}"
-        texts[kind] = d.getVarFlag("NO_GENERIC_LICENSE", "Unicode-3.0")
+        texts[kind] = [d.getVarFlag("NO_GENERIC_LICENSE", licence) for licence in ("Unicode-3.0", "bzip2-1.0.6")]
     return {
         "texts": texts,
         "appends": any(file.endswith(".bbappend") for file in (base.getVar("BBFILES") or "").split()),

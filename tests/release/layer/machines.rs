@@ -203,7 +203,8 @@ fn without_meta_balena_nothing_is_appended_and_nothing_reported() {
     }
 }
 
-/// wrynose has a text of this licence, and its build ends where a recipe brings another one; the older ones end where there is none.
+/// A branch with a text of a licence (wrynose has Unicode-3.0) ends its build where a recipe brings another text. A branch without one ends it
+/// where the recipe brings none.
 #[test]
 fn the_recipes_bring_the_text_of_a_licence_where_the_core_layer_has_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +212,10 @@ fn the_recipes_bring_the_text_of_a_licence_where_the_core_layer_has_none() {
     more["COMMON_LICENSE_DIR"] = json!(folder.path());
     let machine = raspberry_pi_4(&[AARCH64], &more);
     let texts = || answers("machines.py", std::slice::from_ref(&machine)).remove(0)["texts"].clone();
-    assert_eq!(texts(), json!({"archive": "licenses/TEXTS", "source": "scripts/licenses/TEXTS"}));
+    let (archive, source) = ("licenses/TEXTS", "scripts/licenses/TEXTS");
+    assert_eq!(texts(), json!({"archive": [archive, archive], "source": [source, source]}));
     std::fs::write(folder.path().join("Unicode-3.0"), "").unwrap();
-    assert_eq!(texts(), json!({"archive": null, "source": null}));
+    assert_eq!(texts(), json!({"archive": [null, archive], "source": [null, source]}));
+    std::fs::write(folder.path().join("bzip2-1.0.6"), "").unwrap();
+    assert_eq!(texts(), json!({"archive": [null, null], "source": [null, null]}));
 }
