@@ -8,13 +8,13 @@ use crate::disk::io::Io;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::{Access, Device, Medium};
 
-const STRIDE: u64 = 256 << 10;
+const WRITE_STRIDE: u64 = 256 << 10;
 
 /// How long to wait for another program's lock: udev locks a disk that was just written, to probe it.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn open(paths: &Paths, node: &Path, access: Access) -> Result<Device> {
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + LOCK_TIMEOUT;
     let opened = loop {
         match Device::open(node, access) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < end => {
@@ -72,12 +72,12 @@ impl Storage for Disk<'_> {
     }
 
     fn unit(&self) -> u64 {
-        // A plain file, which stands for a disk in a test, has no alignment.
+        // In a test a plain file replaces the disk. It has no alignment.
         self.erase_block.unwrap_or(self.device.block_size().max(512) as u64)
     }
 
     fn stride(&self) -> u64 {
-        self.erase_block.unwrap_or(STRIDE)
+        self.erase_block.unwrap_or(WRITE_STRIDE)
     }
 
     fn erases_by_itself(&self) -> bool {

@@ -117,19 +117,19 @@ struct MmcBoot {
 }
 
 /// Accepts `mmcblkNbootM` by its name and by its `force_ro`, which the kernel gives only to boot partitions.
-pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
-    let Some(node) = asked.node() else { return Ok(None) };
+pub(super) fn claim(named: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = named.node() else { return Ok(None) };
     let Some(name) = node.file_name().and_then(|n| n.to_str()).filter(|n| parts(n).is_some()) else {
         return Ok(None);
     };
-    let force_ro = ForceRo::of(asked.paths, name);
+    let force_ro = ForceRo::of(named.paths, name);
     if !force_ro.0.exists() {
         return Ok(None);
     }
-    let device = disk::open(asked.paths, &node, Access::Read)?;
+    let device = disk::open(named.paths, &node, Access::Read)?;
     let size = Io::new(&device, &node).size()?;
-    let lock = asked.paths.at(format!("/sys/block/{name}/ro_lock_until_next_power_on"));
-    Ok(Some(Box::new(MmcBoot { paths: asked.paths.clone(), node, force_ro, lock, size })))
+    let lock = named.paths.at(format!("/sys/block/{name}/ro_lock_until_next_power_on"));
+    Ok(Some(Box::new(MmcBoot { paths: named.paths.clone(), node, force_ro, lock, size })))
 }
 
 impl MmcBoot {

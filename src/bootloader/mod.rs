@@ -25,7 +25,7 @@ use sequence::{Difference, Done, Sequence};
 
 /// Memory holds the whole bootloader, so that it does not change between comparison, write and read-back. The largest known
 /// ones have 16 MiB.
-const MOST: u64 = 64 << 20;
+const MAX_BOOTLOADER_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
@@ -161,7 +161,7 @@ impl Written {
 /// `coming`: a disk that will be written before; its future table counts.
 pub fn prepare(write: &Write, paths: &Paths, coming: Option<&Coming<'_>>) -> Result<Prepared> {
     let coming_partition =
-        coming.map(|c| region::claim_coming(&asked(&write.device, paths), c)).transpose()?;
+        coming.map(|c| region::claim_coming(&named_device(&write.device, paths), c)).transpose()?;
     let target = coming_partition.flatten().map_or_else(|| find(&write.device, paths), Ok)?;
     judge(target, write, read_image(&write.image)?, coming)
 }
@@ -182,14 +182,14 @@ fn judge(
     Ok(Prepared { target, write: write.clone(), image, sha256 })
 }
 
-fn asked<'a>(name: &'a str, paths: &'a Paths) -> NamedDevice<'a> {
+fn named_device<'a>(name: &'a str, paths: &'a Paths) -> NamedDevice<'a> {
     NamedDevice { name: name.strip_prefix("/dev/").unwrap_or(name), paths }
 }
 
 fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
-    let asked = asked(name, paths);
+    let named_device = named_device(name, paths);
     for claim in KINDS {
-        if let Some(target) = claim(&asked)? {
+        if let Some(target) = claim(&named_device)? {
             return Ok(target);
         }
     }
@@ -210,7 +210,7 @@ pub(crate) fn read_image(path: &Path) -> Result<Vec<u8>> {
     match meta.len() {
         _ if !meta.is_file() => Err(wrong(Code::ImageNotRegular, "it is not a regular file")),
         0 => Err(wrong(Code::ImageEmpty, "it is empty")),
-        n if n > MOST => Err(wrong(Code::BootloaderTooLarge, &format!("it has {n} bytes"))),
+        n if n > MAX_BOOTLOADER_BYTES => Err(wrong(Code::BootloaderTooLarge, &format!("it has {n} bytes"))),
         n => match std::fs::read(path).map_err(&unreadable)? {
             image if image.len() as u64 == n => Ok(image),
             _ => Err(wrong(Code::ImageChanged, "it changed while it was read")),

@@ -22,7 +22,7 @@ use crate::sys::buffer::Buffer;
 
 /// Refuses bytes `span` of a device `name` of `size` bytes whose present or future table is `table`.
 ///
-/// Pure: the table may be that of an image that is not written yet. Returns warnings.
+/// Pure: the table may come from an image that is not written yet. Returns warnings.
 pub fn check(name: &Path, span: &Range<u64>, size: u64, table: Option<&Table>) -> Result<Vec<String>> {
     inside(name, span, size)?;
     let mut warnings = Vec::new();
@@ -77,11 +77,11 @@ pub(super) struct Region {
 }
 
 /// Accepts any block device.
-pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
-    let Some(node) = asked.node() else { return Ok(None) };
-    let device = open(asked.paths, &node, Access::Read)?;
+pub(super) fn claim(named: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = named.node() else { return Ok(None) };
+    let device = open(named.paths, &node, Access::Read)?;
     let size = Io::new(&device, &node).size()?;
-    Ok(Some(Box::new(Region { paths: asked.paths.clone(), node, size })))
+    Ok(Some(Box::new(Region { paths: named.paths.clone(), node, size })))
 }
 
 impl Region {
@@ -177,8 +177,8 @@ struct ComingPartition {
 }
 
 /// Accepts, by its name, a partition of the disk that is written before.
-pub(super) fn claim_coming(asked: &NamedDevice<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
-    let Some(node) = asked.node() else { return Ok(None) };
+pub(super) fn claim_coming(named: &NamedDevice<'_>, coming: &Coming<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(node) = named.node() else { return Ok(None) };
     let Some(index) = node.file_name().and_then(|name| index_on(coming.kernel_name, name)) else {
         return Ok(None);
     };

@@ -2,7 +2,7 @@
 //!
 //! Power may fail between any two calls. The *head* is the unit with the image's first bytes that are not filling. It is made
 //! invalid before the body is changed, and written last, after the body was read back: a valid header never stands before
-//! another image's body. What is already correct is not written again.
+//! another image's body. Correct bytes are not written again.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::error::{Code, Error, Result};
 use crate::sys::buffer::Buffer;
 
 /// Bytes of the head that are written last: boot ROMs look for their header in the first sector of a bootloader.
-const KEY: u64 = 512;
+const HEAD_KEY_BYTES: u64 = 512;
 
-const LEFT: &str =
+const INCOMPLETE: &str =
     "the bootloader at this place is incomplete: write it again before the device is switched off";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl<'a> Sequence<'a> {
         let filling = image.iter().take_while(|b| matches!(b, 0 | 0xff)).count();
         let first = if filling == image.len() { offset } else { offset + filling as u64 };
         let head = floor(first, unit)..(floor(first, unit) + unit).min(outer.end);
-        let key = first..(first + KEY).min(head.end).min(end);
+        let key = first..(first + HEAD_KEY_BYTES).min(head.end).min(end);
         let stride = usize::try_from(place.stride().max(unit)).unwrap_or(usize::MAX);
         let goal = Buffer::zeroed(usize::try_from(len(&outer)).unwrap_or(usize::MAX));
         let done = Done::default();
@@ -129,7 +129,7 @@ impl<'a> Sequence<'a> {
         match result {
             Ok(()) => Ok(Done { changed: true, ..self.done }),
             Err(e) if self.done == Done::default() => Err(e),
-            Err(e) => Err(e.after_write().and_also(LEFT)),
+            Err(e) => Err(e.after_write().and_also(INCOMPLETE)),
         }
     }
 
@@ -140,7 +140,10 @@ impl<'a> Sequence<'a> {
             if let Some((first, others)) = rest.split_first()
                 && difference.older
             {
-                self.spoil(&(self.image.start..(self.image.start + KEY).min(first.end).min(self.image.end)))?;
+                self.spoil(
+                    &(self.image.start
+                        ..(self.image.start + HEAD_KEY_BYTES).min(first.end).min(self.image.end)),
+                )?;
                 self.rewrite(first)?;
                 self.place.flush()?;
                 rest = others;

@@ -59,11 +59,11 @@ fn index_of(name: &str) -> Option<u32> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-pub(super) fn index(asked: &NamedDevice<'_>) -> Result<Option<u32>> {
-    if let Some(label) = asked.name.strip_prefix(BY_NAME) {
-        return by_label(label, asked.paths).map(Some);
+pub(super) fn index(named: &NamedDevice<'_>) -> Result<Option<u32>> {
+    if let Some(label) = named.name.strip_prefix(BY_NAME) {
+        return by_label(label, named.paths).map(Some);
     }
-    let Some(node) = asked.node() else { return Ok(None) };
+    let Some(node) = named.node() else { return Ok(None) };
     if let Ok(meta) = fs::metadata(&node) {
         match (meta.file_type(), major_minor(meta.rdev())) {
             (t, (BLOCK_MAJOR, minor)) if t.is_block_device() => return Ok(Some(minor)),

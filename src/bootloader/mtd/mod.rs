@@ -39,16 +39,16 @@ struct Flash {
 }
 
 /// Accepts MTD devices under all their names.
-pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
-    let Some(index) = chip::index(asked)? else { return Ok(None) };
+pub(super) fn claim(named: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> {
+    let Some(index) = chip::index(named)? else { return Ok(None) };
     let missing = |why: &str| {
-        Error::new(Code::FlashDeviceMissing, format!("cannot write a bootloader to {}: {why}", asked.name))
-            .object(asked.name)
+        Error::new(Code::FlashDeviceMissing, format!("cannot write a bootloader to {}: {why}", named.name))
+            .object(named.name)
     };
     let chip =
-        Chip::read(asked.paths, index).ok_or_else(|| missing("the kernel knows no such MTD device"))?;
+        Chip::read(named.paths, index).ok_or_else(|| missing("the kernel knows no such MTD device"))?;
     let (char, block) =
-        (asked.paths.at(format!("/dev/mtd{index}")), asked.paths.at(format!("/dev/mtdblock{index}")));
+        (named.paths.at(format!("/dev/mtd{index}")), named.paths.at(format!("/dev/mtdblock{index}")));
     let way = if fs::metadata(&char).is_ok_and(|m| m.file_type().is_char_device()) {
         Way::Char(char)
     } else if block.exists() {
@@ -57,7 +57,7 @@ pub(super) fn claim(asked: &NamedDevice<'_>) -> Result<Option<Box<dyn Target>>> 
     } else {
         return Err(missing("neither its character nor its block device is there"));
     };
-    Ok(Some(Box::new(Flash { paths: asked.paths.clone(), chip, way })))
+    Ok(Some(Box::new(Flash { paths: named.paths.clone(), chip, way })))
 }
 
 impl Flash {

@@ -225,7 +225,7 @@ fn the_disk_that_will_be_flashed_is_judged_by_the_table_it_will_have() {
         prepare(&write, &Paths::default(), Some(&other)).err().unwrap().code(),
         Code::SpanOverFileSystem
     );
-    // Of its partitions, what the image brings counts: not that this disk has none of them yet.
+    // The image's partitions count, although this disk does not have them yet.
     let partition = |number: u32, offset, table: Option<&Table>| {
         let device = format!("{kernel_name}p{number}");
         let write = Write { device, image: disk.image(512, 1), offset };

@@ -105,7 +105,7 @@ impl Case {
         let bare = self.old[self.offset] != 0;
         let old_key = if bare { self.key_of(&self.old[span.clone()]) } else { key.clone() };
         let blank = |range: &std::ops::Range<usize>| state[range.clone()].iter().all(|b| *b == 0xff);
-        // An erased header in the device to begin with is no header.
+        // A header that is erased before the start does not count.
         let (old_header, new_header) = (is(&self.old, &old_key) && !blank(&old_key), is(&goal, &key));
         let (was, will) = (is(&self.old, &span), is(&goal, &span));
         let same =

@@ -1,4 +1,4 @@
-//! eMMC boot partitions and raw flash in a made-up root folder, where plain files stand for devices.
+//! eMMC boot partitions and raw flash in a made-up root folder, where plain files replace devices.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
