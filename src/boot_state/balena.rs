@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::slot::{Root, Slot};
 
 /// At the top of the boot partition.
-pub(super) const FILE: &str = "bootenv";
+pub(super) const BOOTENV_FILE: &str = "bootenv";
 
 #[derive(Debug)]
 pub(super) struct Balena {

@@ -71,7 +71,7 @@ fn one_sector(folder: &Folder, name: &OsStr, new: &[u8]) -> Option<Vec<u8>> {
 /// A damaged FAT may list one name several times: each removal takes one entry.
 fn remove_all(folder: &Folder, part: &str) -> io::Result<()> {
     let mut others = Vec::new();
-    for _ in 0..MOST {
+    for _ in 0..MAX_MATCHES {
         let names = folder.names()?;
         let Some(name) = names.iter().find(|name| has(name, part) && !others.contains(*name)) else {
             return Ok(());
@@ -83,11 +83,11 @@ fn remove_all(folder: &Folder, part: &str) -> io::Result<()> {
             Err(e) => return Err(e),
         }
     }
-    Err(io::Error::other(format!("more than {MOST} files named *{part}*")))
+    Err(io::Error::other(format!("more than {MAX_MATCHES} files named *{part}*")))
 }
 
 /// U-Boot is known to leave a few.
-const MOST: usize = 64;
+const MAX_MATCHES: usize = 64;
 
 pub(super) fn has(name: &OsStr, part: &str) -> bool {
     name.to_string_lossy().to_lowercase().contains(part)

@@ -59,8 +59,8 @@ impl EnvFile {
 
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
         let upgrade = if upgrade_available { "1" } else { "0" };
-        let wanted = [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)];
-        self.change(&wanted)
+        let expected = [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)];
+        self.change(&expected)
     }
 
     /// `None` for a variable that is not set, or empty. Of a damaged block the value that a repair keeps.
@@ -70,7 +70,7 @@ impl EnvFile {
     }
 
     pub(super) fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
-        // First, since cleaning up an earlier change writes, too.
+        // First, since cleaning up an earlier change also writes.
         let possible = self.variables_step(self.read()?.as_ref(), changes).map(drop);
         let done = possible.and_then(|()| self.carry_out(&|found| self.variables_step(found, changes)));
         done.map_err(|e| self.cannot_set(changes, e))
@@ -118,24 +118,25 @@ impl EnvFile {
         self.change(&[(BOOTCOUNT, "0")])
     }
 
-    fn change(&self, wanted: &[(&str, &str)]) -> Result<()> {
-        let edit = |block: &mut EnvBlock| wanted.iter().all(|(key, value)| block.set(key, value.as_bytes()));
+    fn change(&self, expected: &[(&str, &str)]) -> Result<()> {
+        let edit =
+            |block: &mut EnvBlock| expected.iter().all(|(key, value)| block.set(key, value.as_bytes()));
         let step = |found: Option<&ReadBlock>| {
             let step = self.step(found, &edit)?;
-            self.read_back(&step, wanted)?;
+            self.read_back(&step, expected)?;
             Ok(step)
         };
         self.carry_out(&step).map_err(|e| unwritable(&self.path).because(e))
     }
 
     /// Refuses, before anything is written, a block of which the bootloader would read something else.
-    fn read_back(&self, step: &Step, wanted: &[(&str, &str)]) -> io::Result<()> {
+    fn read_back(&self, step: &Step, expected: &[(&str, &str)]) -> io::Result<()> {
         let (Step::Replace(_, new) | Step::Sectors { new, .. }) = step else { return Ok(()) };
         let read = ReadBlock::of(new.clone(), self.reader);
         if let Some(damage) = read.damage {
             return Err(io::Error::other(format!("it would be damaged: {damage}")));
         }
-        match wanted.iter().find(|(key, value)| read.get(key).as_deref() != Some(value.as_bytes())) {
+        match expected.iter().find(|(key, value)| read.get(key).as_deref() != Some(value.as_bytes())) {
             Some((key, value)) => {
                 Err(io::Error::other(format!("the bootloader would not read {key}={value}")))
             }
@@ -215,7 +216,7 @@ impl ReadBlock {
 pub(super) fn count(value: Option<&[u8]>, file: &Path) -> u32 {
     let Some(text) = value.filter(|text| !text.is_empty()) else { return 0 };
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        tracing::warn!("{}: the bootcount is no number; it counts as 0", file.display());
+        tracing::warn!("{}: the bootcount is not a number and counts as 0", file.display());
         0
     })
 }

@@ -1,6 +1,6 @@
 //! GRUB's environment block: 1024 bytes of text that GRUB changes at boot without a driver for writing file systems.
 //!
-//! The format is that of GRUB's manual ("The GRUB environment block") and of `grub-editenv`: a header line, lines `KEY=VALUE` with
+//! GRUB's manual ("The GRUB environment block") and `grub-editenv` define the format: a header line, lines `KEY=VALUE` with
 //! a backslash before each backslash and newline of the value, comments, and `#` as padding.
 
 use std::fmt;
@@ -47,7 +47,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Damage::Size(size) => write!(f, "it has {size} bytes instead of {SIZE}"),
-            Damage::Header => f.write_str("its first line is not that of an environment block"),
+            Damage::Header => f.write_str("it does not begin like an environment block"),
             Damage::Line => f.write_str("it has a line that is not KEY=VALUE"),
             Damage::Twice => f.write_str("it has a key twice"),
             Damage::Comment => f.write_str("a comment that ends in a backslash hides the line after it"),
@@ -118,7 +118,7 @@ impl EnvBlock {
         Ok(block)
     }
 
-    /// Reads the `KEY=VALUE` lines of any bytes: of a block that was cut short, was edited, or is none. Of a repeated key the last value
+    /// Reads the `KEY=VALUE` lines of any bytes: of a block that was cut short, was edited, or is not a block. Of a repeated key the last value
     /// counts, as for GRUB. For variables that mean nothing to copal only: the bootloader may read none of this.
     #[must_use]
     pub fn salvage(bytes: &[u8]) -> EnvBlock {
@@ -129,7 +129,7 @@ impl EnvBlock {
             let plain = rest.split_at_checked(end).unwrap_or((rest, &[]));
             // Only in a value does a backslash escape a newline.
             let value = !plain.0.starts_with(b"#") && plain.0.contains(&b'=');
-            // A value without an end was cut: the lines that follow still belong to it, and are no keys.
+            // A value without an end was cut: the following lines still belong to it, and are not keys.
             let (line, after) = if value { split_line(rest).unwrap_or((plain.0, &[])) } else { plain };
             rest = after;
             let Some((key, value)) = pair(trim(line)) else { continue };

@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::slot::{Root, Slot};
 use crate::sys::file::{self, Folder};
 
-pub(super) const FILE: &str = "grubenv";
-pub(super) const CONFIG: &str = "grub.cfg";
+pub(super) const GRUBENV_FILE: &str = "grubenv";
+pub(super) const GRUB_CFG_FILE: &str = "grub.cfg";
 
 #[derive(Debug)]
 pub(super) struct Grub {

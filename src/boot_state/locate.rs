@@ -16,9 +16,9 @@ use crate::sys::mount;
 pub fn detect(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
-    if has(&boot, ub::FILE)? {
+    if has(&boot, ub::UENV_FILE)? {
         uboot(paths)
-    } else if has(&boot, bl::FILE)? {
+    } else if has(&boot, bl::BOOTENV_FILE)? {
         balena(paths)
     } else if grub_place(paths)?.is_some() {
         grub(paths)
@@ -76,13 +76,18 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
         let boot = paths.plain_boot();
         return Err(Error::new(
             Code::BootStateInvalid,
-            format!("cannot find GRUB's {} or {} below {}", gr::FILE, gr::CONFIG, boot.display()),
+            format!(
+                "cannot find GRUB's {} or {} below {}",
+                gr::GRUBENV_FILE,
+                gr::GRUB_CFG_FILE,
+                boot.display()
+            ),
         )
         .object(boot.display()));
     };
-    let config = place.join(gr::CONFIG);
-    let text = content(&place, gr::CONFIG)?.unwrap_or_default();
-    let grub = Grub::new(place.join(gr::FILE), gr::default_root(&text));
+    let config = place.join(gr::GRUB_CFG_FILE);
+    let text = content(&place, gr::GRUB_CFG_FILE)?.unwrap_or_default();
+    let grub = Grub::new(place.join(gr::GRUBENV_FILE), gr::default_root(&text));
     // A configuration that reads the selection has both labels; a legacy one has only the label that it boots.
     if !grub.has_selection()? && is_legacy(&text) {
         return Ok(Box::new(Legacy::new(config)));
@@ -94,7 +99,7 @@ pub fn balena(paths: &Paths) -> Result<Box<dyn Backend>> {
     let boot = paths.plain_boot();
     mounted(paths, &boot)?;
     look(&boot)?;
-    Ok(Box::new(bl::Balena::new(boot.join(bl::FILE))))
+    Ok(Box::new(bl::Balena::new(boot.join(bl::BOOTENV_FILE))))
 }
 
 fn is_legacy(config: &[u8]) -> bool {
@@ -112,13 +117,13 @@ fn grub_place(paths: &Paths) -> Result<Option<PathBuf>> {
         [&plain, &boot].into_iter().flat_map(|top| folders.map(|f| top.join(f))).collect();
     // Without links: `open` refuses a folder that is a link.
     let all: Vec<PathBuf> = all.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
-    for name in [gr::FILE, gr::CONFIG] {
+    for name in [gr::GRUBENV_FILE, gr::GRUB_CFG_FILE] {
         for folder in all.iter().filter(|folder| folder.is_dir()) {
             if has(folder, name)? {
                 return Ok(Some(folder.clone()));
             }
         }
-        if name == gr::FILE && has(&plain, name)? {
+        if name == gr::GRUBENV_FILE && has(&plain, name)? {
             return Ok(Some(plain));
         }
     }

@@ -50,7 +50,7 @@ pub struct BootState {
     pub bootcount: u32,
     /// On trial: the bootloader counts boot attempts, and falls back after too many.
     pub upgrade_available: bool,
-    /// Whether the bootloader finds `root` in its file. Otherwise it is the one that it takes by itself.
+    /// Whether the bootloader finds `root` in its file. Otherwise `root` is the bootloader's default.
     pub selected: bool,
     /// What is wrong with the file. All else is as the bootloader reads it nevertheless.
     pub damage: Option<Damage>,

@@ -19,8 +19,8 @@ pub enum Keep {
 pub fn retire_others(paths: &Paths, keep: Keep) -> Result<()> {
     let boot = paths.plain_boot();
     let names: &[&str] = match keep {
-        Keep::Balena => &[uboot::FILE, grub::FILE],
-        Keep::UbootOrGrub => &[balena::FILE],
+        Keep::Balena => &[uboot::UENV_FILE, grub::GRUBENV_FILE],
+        Keep::UbootOrGrub => &[balena::BOOTENV_FILE],
     };
     for name in names {
         retire(&boot, name).map_err(|e| unwritable(&boot.join(name)).because(e))?;

@@ -14,14 +14,14 @@ use crate::error::Result;
 use crate::slot::Root;
 use crate::sys::file::{self, Folder};
 
-pub(super) const FILE: &str = "resinOS_uEnv.txt";
+pub(super) const UENV_FILE: &str = "resinOS_uEnv.txt";
 /// Other files may contain this in their names: U-Boot's FAT driver is known to create a second entry.
 const COUNT_FILE: &str = "bootcount.env";
 pub(crate) const EXTRA_FILE: &str = "extra_uEnv.txt";
 /// The variable with the largest count at which the selected root still boots.
-const LIMIT: &str = "os_bc_lim";
+const BOOT_LIMIT_VARIABLE: &str = "os_bc_lim";
 /// Since balenaOS 2.85.9. It was 1 before, and U-Boot is not always updated.
-const DEFAULT_LIMIT: u32 = 3;
+const DEFAULT_BOOT_LIMIT: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Uboot {
@@ -34,7 +34,7 @@ pub(super) struct Uboot {
 
 impl Uboot {
     pub(super) fn new(boot: PathBuf, first_root: u32, fallback_count: Option<u32>) -> Self {
-        Uboot { file: boot.join(FILE), boot, first_root, fallback_count }
+        Uboot { file: boot.join(UENV_FILE), boot, first_root, fallback_count }
     }
 
     fn content(folder: &Folder, name: &str) -> io::Result<Uenv> {
@@ -46,7 +46,7 @@ impl Uboot {
     fn try_read(&self) -> io::Result<BootState> {
         let folder = Folder::open_to_read(&self.boot)?;
         let mut read = Variables::default();
-        let damage = read.import(&Self::content(&folder, FILE)?).err();
+        let damage = read.import(&Self::content(&folder, UENV_FILE)?).err();
         // What stands before the end of the import counts. A damaged file of the owner is not copal's to repair.
         let _owners = read.import(&Self::content(&folder, EXTRA_FILE)?);
         let mut count = Variables::default();
@@ -67,22 +67,22 @@ impl Uboot {
 
     fn try_set(&self, root: &Root, upgrade_available: bool) -> io::Result<()> {
         let folder = Folder::open(&self.boot)?;
-        let actual = change::find(&folder, FILE)?.unwrap_or_else(|| FILE.into());
+        let actual = change::find(&folder, UENV_FILE)?.unwrap_or_else(|| UENV_FILE.into());
         change::prepare(&folder, &actual)?;
         change::carry_out(&folder, &Self::steps(&folder, root, upgrade_available)?)
     }
 
     fn steps(folder: &Folder, root: &Root, upgrade_available: bool) -> io::Result<Vec<Step>> {
-        let actual = change::find(folder, FILE)?.unwrap_or_else(|| FILE.into());
-        let mut uenv = Self::content(folder, FILE)?;
+        let actual = change::find(folder, UENV_FILE)?.unwrap_or_else(|| UENV_FILE.into());
+        let mut uenv = Self::content(folder, UENV_FILE)?;
         let index = format!("{:x}", root.index);
-        let wanted = [(ROOT, index.as_str()), (UPGRADE, if upgrade_available { "1" } else { "0" })];
-        if !wanted.iter().all(|(key, value)| uenv.set(key, value)) {
+        let expected = [(ROOT, index.as_str()), (UPGRADE, if upgrade_available { "1" } else { "0" })];
+        if !expected.iter().all(|(key, value)| uenv.set(key, value)) {
             return Err(io::Error::other("it cannot hold this selection"));
         }
-        Self::read_back(folder, &uenv, &wanted)?;
+        Self::read_back(folder, &uenv, &expected)?;
         // A count over the limit reverses any selection. It goes before the new selection comes, and once more after it: until then
-        // U-Boot or another program may have counted for the old selection. What is sure to fail must not cost the count: without it
+        // U-Boot or another program may have counted for the old selection. A change that is sure to fail must not cost the count: without it
         // U-Boot would boot the other root, which has no way to select this one again.
         let new = uenv.print();
         Ok(vec![
@@ -94,12 +94,12 @@ impl Uboot {
     }
 
     /// Refuses, before anything is written, a selection that U-Boot would not read: it imports the owner's file after this one.
-    fn read_back(folder: &Folder, new: &Uenv, wanted: &[(&str, &str)]) -> io::Result<()> {
+    fn read_back(folder: &Folder, new: &Uenv, expected: &[(&str, &str)]) -> io::Result<()> {
         let mut read = Variables::default();
         // As U-Boot gets the bytes.
         let imported = read.import(&Uenv::parse(&new.print()));
         let is_read =
-            |read: &Variables| wanted.iter().all(|(key, value)| read.get(key) == Some(value.as_bytes()));
+            |read: &Variables| expected.iter().all(|(key, value)| read.get(key) == Some(value.as_bytes()));
         if imported.is_err() || !is_read(&read) {
             return Err(io::Error::other("U-Boot would not read this selection"));
         }
@@ -154,8 +154,8 @@ impl Backend for Uboot {
         let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
         let mut read = Variables::default();
         let _what_counts_of_it = extra.map(|extra| read.import(&extra));
-        let own = read.get(LIMIT).and_then(|value| env_file::text(value).parse().ok());
-        own.unwrap_or(DEFAULT_LIMIT)
+        let own = read.get(BOOT_LIMIT_VARIABLE).and_then(|value| env_file::text(value).parse().ok());
+        own.unwrap_or(DEFAULT_BOOT_LIMIT)
     }
 
     fn is_exceeded(&self, bootcount: u32) -> bool {

@@ -35,7 +35,7 @@ impl Variables {
         Ok(found)
     }
 
-    /// Adds what U-Boot's `env import -t` reads of a file; see [`uenv`]. What stands before a line without a name is set nevertheless. A
+    /// Adds what U-Boot's `env import -t` reads of a file; see [`uenv`]. Lines before a line without a name are set nevertheless. A
     /// deleted variable is empty, as for a script.
     pub fn import(&mut self, file: &uenv::Uenv) -> Result<(), Damage> {
         for line in file.lines() {

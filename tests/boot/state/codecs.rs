@@ -73,7 +73,7 @@ fn damage_is_reported() {
     assert!(EnvBlock::parse(&block("# c\\\\\n# \\x\na=1\n")).is_ok());
 }
 
-/// A value may have newlines, and what stands behind one of them is no line of its own, also where the value was cut.
+/// A value may have newlines. The text after a newline belongs to the value, even in a value that was cut.
 #[test]
 fn what_is_left_of_a_value_gives_no_keys() {
     let whole = b"a=1\nx=some\\\nresin_root_part=9\nb=2\n";
@@ -110,7 +110,7 @@ fn the_boot_decision_comes_to_lie_in_one_sector() {
     let first = String::from_utf8(new[..512].to_vec()).unwrap();
     assert!(first.ends_with("#\n") && DECISION.iter().all(|key| first.contains(key)), "{first}");
     assert!(new[512..].starts_with(b"abi=xxx"));
-    // From now on they change at once, and nothing else moves, also where a value gets longer.
+    // From now on they change at once, and nothing else moves, even if a value gets longer.
     let mut next = EnvBlock::parse(&new).unwrap();
     assert!(next.set("resin_root_part", b"12") && next.set("upgrade_available", b"0"));
     let change = next.in_place(&new).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Every change of the boot state, stopped before each of its calls: the old or the new selection is there, never none.
+//! Every change of the boot state, stopped before each of its calls: the old or the new selection is always there.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) struct Rigged {
 struct Seen {
     calls: RefCell<Vec<String>>,
     met: Cell<bool>,
-    /// Whether there is no room for anything new.
+    /// Whether the file system is full.
     full: Cell<bool>,
     temporary: RefCell<PathBuf>,
 }
@@ -159,7 +159,7 @@ fn the_order_of_uboot() {
     assert_eq!(after.last().unwrap(), "names");
 }
 
-/// A device that goes back must not need room for that: U-Boot has none for its count either, and would start the new system for ever.
+/// A rollback must not need space: U-Boot then has no space for its count either, and would start the new system for ever.
 #[test]
 fn a_full_boot_partition_is_changed_in_place() {
     let device = Device::new(&[("resinOS_uEnv.txt", b"resin_root_part=3\nupgrade_available=1\n")]);

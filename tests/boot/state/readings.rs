@@ -15,7 +15,7 @@ fn read(files: &[(&str, &[u8])]) -> BootState {
     boot_state::detect(&Device::new(files).paths).unwrap().read().unwrap()
 }
 
-/// GRUB takes its default root, and the balena bootloader finds none. What stands in the rest of the block is never selected.
+/// GRUB takes its default root, and the balena bootloader finds none. Text in the rest of the block is never selected.
 #[test]
 fn a_damaged_header_hides_the_selection_and_a_repair_takes_nothing_of_it() {
     let whole = block("bootcount=1\nresin_root_part=2\nupgrade_available=1\nmine=x\n");
@@ -153,7 +153,7 @@ fn a_selection_that_the_owners_file_reverses_is_refused_with_nothing_written() {
     assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, false));
 }
 
-/// Bytes of the table: `\n`, `\\` and `\xNN` stand for others.
+/// Bytes of the table: `\n`, `\\` and `\xNN` are escapes.
 pub(crate) fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.chars();

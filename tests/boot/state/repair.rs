@@ -191,7 +191,7 @@ fn a_complete_side_file_is_what_counts() {
     let names: Vec<_> =
         std::fs::read_dir(device.at("grub")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(names, ["grubenv"]);
-    // Of a file that is not there yet, too.
+    // Also of a file that does not exist yet.
     let device = Device::new(&[]);
     let uenv = b"resin_root_part=3\nupgrade_available=1\n";
     device.write(&side_of("resinOS_uEnv.txt", uenv), uenv);
