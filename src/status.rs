@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::boot_state::{self, Backend, BootState, Named};
 use crate::config::paths::Paths;
 use crate::device_tree::live::Live;
-use crate::device_tree::{self, Tree, Wanted};
+use crate::device_tree::{self, ExpectedFiles, Tree};
 use crate::disk::Facts;
 use crate::error::{Code, Error, Result};
 use crate::hooks::{self, RunningHook};
@@ -65,11 +65,11 @@ impl Status {
     /// Apart, since it reads each of the files to its end: the service reads the status often.
     #[must_use]
     pub(crate) fn with_device_trees(mut self, paths: &Paths) -> Status {
-        let wanted = Wanted::read(paths);
-        if hostapp::needs_root(&paths.active()) && wanted.named.iter().any(device_tree::Named::is_in_root) {
+        let expected = ExpectedFiles::read(paths);
+        if hostapp::needs_root(&paths.active()) && expected.named.iter().any(device_tree::Named::is_in_root) {
             self.needs_root.push("device_trees");
         } else {
-            self.device_trees = wanted.trees(paths);
+            self.device_trees = expected.trees(paths);
         }
         match Live::read(paths) {
             Ok(live) => self.live_tree = live,
@@ -91,7 +91,7 @@ pub struct Boot {
     /// `U-Boot`, `GRUB`, …
     pub backend: &'static str,
     pub file: String,
-    /// The root as that file names it, or that the bootloader takes by itself.
+    /// The root that this file names, or the bootloader's default.
     pub root: String,
     /// Whether the bootloader reads `root` in the file.
     pub selected: bool,
@@ -142,7 +142,7 @@ struct Problems {
 }
 
 impl Problems {
-    /// As [`keep`](Self::keep). What only root may read is no problem.
+    /// As [`keep`](Self::keep). A file that only root may read is not a problem.
     fn part<T>(&mut self, key: &'static str, result: Result<T>) -> Option<T> {
         if result.as_ref().is_err_and(|e| e.code() == Code::NotRoot) {
             self.needs_root.push(key);

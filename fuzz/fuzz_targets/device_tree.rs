@@ -1,8 +1,8 @@
-//! Device trees and the settings that name them: whatever is in them, each wanted path stays below its folder, and a second look finds the same.
+//! Device trees and the settings that name them: whatever is in them, each expected path stays below its folder, and a second look finds the same.
 #![no_main]
 
 use copal::config::update_conf::{DeviceTreeKey, UpdateConf, plain_path};
-use copal::device_tree::Wanted;
+use copal::device_tree::ExpectedFiles;
 use copal::device_tree::blob::Blob;
 use libfuzzer_sys::fuzz_target;
 
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     let [uenv, extlinux, config, other] = [(); 4].map(|()| parts.next());
     let conf = UpdateConf { device_tree_keys: DeviceTreeKey::ALL.to_vec(), ..UpdateConf::default() };
     let look = || {
-        Wanted::of_files(&conf, &mut |path| {
+        ExpectedFiles::of_files(&conf, &mut |path| {
             Ok(match path {
                 "extra_uEnv.txt" => uenv.clone(),
                 "extlinux/extlinux.conf" => extlinux.clone(),
@@ -27,9 +27,9 @@ fuzz_target!(|data: &[u8]| {
             })
         })
     };
-    let wanted = look();
-    for named in &wanted.named {
+    let expected = look();
+    for named in &expected.named {
         assert_eq!(plain_path(&named.path.to_string_lossy()).as_ref(), Some(&named.path), "{named:?}");
     }
-    assert_eq!(look(), wanted);
+    assert_eq!(look(), expected);
 });

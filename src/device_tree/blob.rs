@@ -12,10 +12,10 @@ const MAGIC: u32 = 0xd00d_feed;
 const VERSIONS: Range<u32> = 2..18;
 
 /// Limit of a name in bytes. The specification allows 31; trees of boards have more.
-const LONGEST: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// Nodes in nodes. The kernel's own limit (`FDT_MAX_DEPTH` in `drivers/of/fdt.c`).
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// One property of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl<'a> Blob<'a> {
         loop {
             match self.token(&mut at)? {
                 Token::Begin(_) if began && open.is_empty() => return Err("it has more than one root"),
-                Token::Begin(_) if open.len() == DEEPEST => return Err("its nodes are nested too deeply"),
+                Token::Begin(_) if open.len() == MAX_DEPTH => return Err("its nodes are nested too deeply"),
                 Token::Begin(name) => {
                     began = true;
                     open.push(name);
@@ -149,11 +149,11 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 /// Up to a NUL.
 fn text(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
-    let rest = rest.get(..=LONGEST).unwrap_or(rest);
+    let rest = rest.get(..=MAX_NAME_BYTES).unwrap_or(rest);
     rest.get(..rest.iter().position(|byte| *byte == 0)?)
 }
 
-/// The least tree there is. What follows it in a file is ignored.
+/// The smallest tree. Bytes after it in a file are ignored.
 #[cfg(test)]
 pub(super) const LEAST: &[u8] =
     b"\xd0\r\xfe\xed\0\0\0\x48\0\0\0\x38\0\0\0\x48\0\0\0\x28\0\0\0\x11\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\x10\

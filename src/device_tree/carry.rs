@@ -1,4 +1,4 @@
-//! Copies files of the running release's boot folder into that of a new release, which is not current yet.
+//! Copies files from the running release's boot folder into the boot folder of a new release, which is not current yet.
 //!
 //! The running release's folder is only read. A file of the new release keeps its name, unless the owner has pinned it.
 
@@ -15,11 +15,11 @@ use crate::sys::file::{self, Content, FileKind, Folder};
 use crate::sys::log::events;
 
 /// Limits in bytes: of a device tree, and of the other files, which may be firmware.
-pub(super) const LARGEST_TREE: u64 = 8 << 20;
-const LARGEST: u64 = 64 << 20;
+pub(super) const MAX_TREE_BYTES: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// Bytes that stay free in the slot, for the engine and the links.
-const RESERVE: u64 = 256 << 10;
+const RESERVED_BYTES: u64 = 256 << 10;
 
 /// Why a file is carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Origin {
 
     const fn limit(self) -> u64 {
         match self {
-            Origin::Named { .. } => LARGEST_TREE,
-            Origin::Board | Origin::Pin => LARGEST,
+            Origin::Named { .. } => MAX_TREE_BYTES,
+            Origin::Board | Origin::Pin => MAX_FILE_BYTES,
         }
     }
 
@@ -130,7 +130,7 @@ impl Item {
         }
     }
 
-    /// `code`: for a file that is no device tree.
+    /// `code`: for a file that is not a device tree.
     fn lost(&self, code: Code, why: &str) -> Error {
         let code = if self.origin.is_tree_that_counts() { Code::DeviceTreeMissing } else { code };
         let what = match self.origin {
@@ -219,7 +219,7 @@ fn fitting<'a>(to: &Path, steps: Vec<Step<'a>>, outcome: &mut Outcome) -> Vec<St
             return Vec::new();
         }
     };
-    let mut free = space.free.saturating_mul(space.unit).saturating_sub(RESERVE);
+    let mut free = space.free.saturating_mul(space.unit).saturating_sub(RESERVED_BYTES);
     let mut fit = Vec::new();
     for step in steps {
         // A unit for each folder that may have to be made.

@@ -1,21 +1,21 @@
 //! `config.txt`, as the firmware of the Raspberry Pi reads it (raspberrypi/documentation, `config_txt/`).
 //!
 //! `[all]` ends every filter, and below `[none]` nothing is applied. Which of the other filters apply, by model, serial number, monitor or
-//! pin, only the firmware knows: names below them are wanted, and not sure.
+//! pin, only the firmware knows: copal carries names below them, without requiring them.
 
 use std::collections::HashSet;
 
 use super::{Files, Found, Key};
 use crate::config::update_conf::plain_path;
 
-const FILE: &str = "config.txt";
+const CONFIG_TXT: &str = "config.txt";
 /// The firmware ignores the rest of a line.
-const LONGEST_LINE: usize = 98;
+const MAX_LINE_BYTES: usize = 98;
 /// Against files that include each other.
-const MOST_FILES: usize = 32;
-const OVERLAYS: &str = "overlays/";
+const MAX_FILES: usize = 32;
+const OVERLAY_FOLDER: &str = "overlays/";
 /// The renamed overlays, and those that depend on the model.
-const MAP: &str = "overlay_map.dtb";
+const OVERLAY_MAP: &str = "overlay_map.dtb";
 
 pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
     let mut config = Config {
@@ -25,7 +25,7 @@ pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
         overlays: Vec::new(),
         ..Config::default()
     };
-    config.include(files, FILE);
+    config.include(files, CONFIG_TXT);
     config.say(files, found);
 }
 
@@ -55,12 +55,12 @@ struct Config {
 impl Config {
     fn include(&mut self, files: &mut Files<'_>, path: &str) {
         self.files += 1;
-        if self.files > MOST_FILES {
+        if self.files > MAX_FILES {
             return;
         }
         let content = files.read(path);
         for line in String::from_utf8_lossy(&content).split(['\n', '\0']) {
-            let line: String = line.trim().chars().take(LONGEST_LINE).collect();
+            let line: String = line.trim().chars().take(MAX_LINE_BYTES).collect();
             self.line(files, &line);
         }
     }
@@ -105,7 +105,8 @@ impl Config {
     fn say(self, files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
         let upstream = || if self.upstream { "upstream/" } else { "" }.to_owned();
         let (os, os_sure) = self.os_prefix.clone().unwrap_or_else(|| (upstream(), true));
-        let (below, below_sure) = self.overlay_prefix.clone().unwrap_or_else(|| (OVERLAYS.to_owned(), true));
+        let (below, below_sure) =
+            self.overlay_prefix.clone().unwrap_or_else(|| (OVERLAY_FOLDER.to_owned(), true));
         let unsure_tree = self.trees.len() > 1;
         for (name, sure) in self.trees.iter().filter(|(name, _)| !name.is_empty()) {
             // The firmware ignores a prefix with which it does not find the files.
@@ -120,7 +121,8 @@ impl Config {
             !plain_path(&readme).is_some_and(|path| files.has(&path.to_string_lossy()))
         };
         let folder = if shared(files) { below.clone() } else { format!("{os}{below}") };
-        let map = plain_path(&format!("{folder}{MAP}")).map(|path| files.read(&path.to_string_lossy()));
+        let map =
+            plain_path(&format!("{folder}{OVERLAY_MAP}")).map(|path| files.read(&path.to_string_lossy()));
         let mapped = nodes(map.as_deref().unwrap_or_default());
         for (value, sure) in &self.overlays {
             // Parameters follow.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::blob::Blob;
-use super::carry::LARGEST_TREE;
+use super::carry::MAX_TREE_BYTES;
 use super::{Named, content};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error};
@@ -13,7 +13,7 @@ use crate::sys::file;
 
 /// What is wrong with the tree in `file`, if the bootloader takes it.
 pub(crate) fn damage(named: &Named, file: &Path) -> Option<Error> {
-    let why = match file::read_bytes(file, LARGEST_TREE) {
+    let why = match file::read_bytes(file, MAX_TREE_BYTES) {
         Ok(bytes) => Blob::check(&bytes).err()?.to_owned(),
         Err(e) => e.to_string(),
     };

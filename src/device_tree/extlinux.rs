@@ -2,7 +2,7 @@
 
 use super::{Files, Found, Key};
 
-const FILE: &str = "extlinux/extlinux.conf";
+const EXTLINUX_CONF: &str = "extlinux/extlinux.conf";
 
 /// What is in a label. Any other word ends it.
 const IN_LABEL: [&str; 16] = [
@@ -25,7 +25,7 @@ const IN_LABEL: [&str; 16] = [
 ];
 
 pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
-    let content = files.read(FILE);
+    let content = files.read(EXTLINUX_CONF);
     let text = content.split(|b| *b == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);
     let (mut labels, mut in_label, mut default) = (Vec::<Label>::new(), false, None);

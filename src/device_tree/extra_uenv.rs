@@ -11,7 +11,7 @@ const OLDER_FILE: &str = "uEnv.txt";
 const KEYS: [Key; 5] =
     [Key::CustomFdtFile, Key::OverlayFiles, Key::FdtFileUnderscore, Key::Fdtfile, Key::Fdtofile];
 
-/// The keys that the UEFI has, too.
+/// The keys that the UEFI also has.
 const SEARCHED: [Key; 2] = [Key::CustomFdtFile, Key::OverlayFiles];
 
 /// Overlays of the BeagleBone, by number.

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::blob::Blob;
-use super::{Named, running_boot, wanted};
+use super::{Named, expected_files, running_boot};
 use crate::config::paths::Paths;
 use crate::config::update_conf::UpdateConf;
 use crate::sys::file;
 
 /// The tree as the bootloader handed it over. Kernels have it since Linux 4.0, and only root may read it.
-const LIVE: &str = "/sys/firmware/fdt";
+const LIVE_TREE: &str = "/sys/firmware/fdt";
 
 /// Limit of a tree in bytes. U-Boot has some 100 KiB for it; the largest in the kernel's source has 250 KiB.
-const LARGEST: u64 = 4 << 20;
+const MAX_LIVE_BYTES: u64 = 4 << 20;
 
 /// Limit in bytes of all paths and values together: short names of deep nodes add up.
-const MOST: usize = 16 << 20;
+const MAX_PROPERTY_BYTES: usize = 16 << 20;
 
 /// Values by the path of the node and the name of the property.
 type Properties = BTreeMap<String, Vec<u8>>;
@@ -55,7 +55,7 @@ impl NamedTree {
 
     /// The properties that the running kernel got as the tree has them.
     pub fn found(&self, paths: &Paths) -> Result<BTreeSet<String>, String> {
-        let live = properties(&paths.at(LIVE))?;
+        let live = properties(&paths.at(LIVE_TREE))?;
         let got = self.own.iter().filter(|(place, value)| live.get(*place) == Some(value));
         Ok(got.map(|(place, _)| place.clone()).collect())
     }
@@ -68,7 +68,7 @@ impl NamedTree {
 
 /// The tree that the owner names, if the bootloader is sure to take it.
 pub fn named(paths: &Paths) -> Option<Named> {
-    wanted(paths).named.into_iter().find(|named| named.counts && named.key.is_tree())
+    expected_files(paths).named.into_iter().find(|named| named.counts && named.key.is_tree())
 }
 
 /// The tree of the running kernel.
@@ -85,8 +85,8 @@ pub struct Live {
 impl Live {
     /// `None` on a device without device trees.
     pub fn read(paths: &Paths) -> io::Result<Option<Live>> {
-        let file = paths.at(LIVE);
-        let bytes = match file::read_bytes(&file, LARGEST) {
+        let file = paths.at(LIVE_TREE);
+        let bytes = match file::read_bytes(&file, MAX_LIVE_BYTES) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             bytes => bytes?,
         };
@@ -109,8 +109,8 @@ fn difference(tree: &Properties, default: &Properties) -> Properties {
 
 fn properties(path: &Path) -> Result<Properties, String> {
     let bytes =
-        file::read_bytes(path, LARGEST).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    in_bytes(&bytes).map_err(|why| format!("{} is no device tree: {why}", path.display()))
+        file::read_bytes(path, MAX_LIVE_BYTES).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    in_bytes(&bytes).map_err(|why| format!("{} is not a device tree: {why}", path.display()))
 }
 
 fn in_bytes(bytes: &[u8]) -> Result<Properties, &'static str> {
@@ -118,7 +118,7 @@ fn in_bytes(bytes: &[u8]) -> Result<Properties, &'static str> {
     Blob::check(bytes)?.properties(&mut |nodes, property| {
         size +=
             nodes.iter().map(|name| name.len()).sum::<usize>() + property.name.len() + property.value.len();
-        if size > MOST {
+        if size > MAX_PROPERTY_BYTES {
             return;
         }
         let mut place = nodes.join(&b'/');
@@ -127,5 +127,5 @@ fn in_bytes(bytes: &[u8]) -> Result<Properties, &'static str> {
         place.extend(property.name);
         all.insert(String::from_utf8_lossy(&place).into_owned(), property.value.to_vec());
     });
-    if size > MOST { Err("it is too large") } else { Ok(all) }
+    if size > MAX_PROPERTY_BYTES { Err("it is too large") } else { Ok(all) }
 }

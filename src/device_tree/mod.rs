@@ -1,6 +1,6 @@
 //! Device trees of the owner: what the settings on the boot partition name, and where the files are.
 //!
-//! An update makes a new boot folder with the release's files. The settings stay, so that what they name has to stay, too.
+//! An update makes a new boot folder with the release's files. The settings stay, so the files that they name must also stay.
 
 pub mod blob;
 mod carry;
@@ -33,7 +33,7 @@ pub struct Named {
     /// Below the boot folder of a root, or below the boot partition.
     pub path: PathBuf,
     pub key: Key,
-    /// Whether the board's bootloader takes this setting, and is sure to apply it. What does not count is carried, and refuses nothing.
+    /// Whether the board's bootloader takes this setting, and is sure to apply it. A file that does not count is carried, but its absence refuses no update.
     pub counts: bool,
     pub place: Place,
 }
@@ -48,7 +48,7 @@ pub struct Refused {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ExpectedFiles {
     pub named: Vec<Named>,
     pub refused: Vec<Refused>,
     /// Files of settings that cannot be read, each with the reason.
@@ -87,12 +87,12 @@ pub fn running_boot(paths: &Paths) -> PathBuf {
 
 /// What the owner's settings on the boot partition name, as the board's bootloader reads them. Warns of what cannot be read.
 #[must_use]
-pub fn wanted(paths: &Paths) -> Wanted {
-    let wanted = Wanted::read(paths);
-    for unread in &wanted.unread {
+pub fn expected_files(paths: &Paths) -> ExpectedFiles {
+    let expected = ExpectedFiles::read(paths);
+    for unread in &expected.unread {
         tracing::warn!("{unread}");
     }
-    wanted
+    expected
 }
 
 fn setting(boot: &Path, path: &str) -> io::Result<Option<Vec<u8>>> {
@@ -135,10 +135,10 @@ impl Files<'_> {
     }
 }
 
-impl Wanted {
-    /// As [`wanted`], without warnings.
+impl ExpectedFiles {
+    /// As [`expected_files`], without warnings.
     #[must_use]
-    pub(crate) fn read(paths: &Paths) -> Wanted {
+    pub(crate) fn read(paths: &Paths) -> ExpectedFiles {
         let (conf, wrong) = match UpdateConf::read(paths) {
             Ok(conf) => (conf, None),
             Err(e) => (
@@ -147,26 +147,29 @@ impl Wanted {
             ),
         };
         let boot = paths.plain_boot();
-        let mut wanted = Wanted::of_files(&conf, &mut |path| setting(&boot, path));
-        wanted.unread.extend(wrong);
-        wanted
+        let mut expected = ExpectedFiles::of_files(&conf, &mut |path| setting(&boot, path));
+        expected.unread.extend(wrong);
+        expected
     }
 
     /// The same, for files from anywhere: `read` has the content of each that is there.
-    pub fn of_files(conf: &UpdateConf, read: &mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>) -> Wanted {
+    pub fn of_files(
+        conf: &UpdateConf,
+        read: &mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>,
+    ) -> ExpectedFiles {
         let mut files = Files { read, unread: Vec::new() };
-        let mut wanted = Wanted {
+        let mut expected = ExpectedFiles {
             named: Vec::new(),
             refused: Vec::new(),
             unread: Vec::new(),
             others: conf.carry_boot.clone(),
             required: conf.device_tree_required,
         };
-        extra_uenv::read(&mut files, &mut |found| wanted.add(found, conf));
-        extlinux::read(&mut files, &mut |found| wanted.add(found, conf));
-        config_txt::read(&mut files, &mut |found| wanted.add(found, conf));
-        wanted.unread.extend(files.unread);
-        wanted
+        extra_uenv::read(&mut files, &mut |found| expected.add(found, conf));
+        extlinux::read(&mut files, &mut |found| expected.add(found, conf));
+        config_txt::read(&mut files, &mut |found| expected.add(found, conf));
+        expected.unread.extend(files.unread);
+        expected
     }
 
     /// Whether the device does not boot without this file.
@@ -205,7 +208,7 @@ impl Wanted {
             if from_top && place != Place::Boot { name.strip_prefix("boot/").unwrap_or(name) } else { name };
         let Some(path) = plain_path(name) else {
             let refused = Refused { name: found.name, key: found.key, counts };
-            // A comment is no name.
+            // A comment is not a name.
             if found.sure && !self.refused.contains(&refused) {
                 self.refused.push(refused);
             }

@@ -15,10 +15,10 @@ use crate::sys::file;
 pub const FILE: &str = "copal/keep";
 
 /// Limit of pins: each is looked for in every layer of an archive.
-const MOST: usize = 256;
+const MAX_PINS: usize = 256;
 
 /// Limit in bytes.
-const LARGEST: u64 = 64 << 10;
+const MAX_PINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
@@ -49,7 +49,7 @@ impl Pins {
     /// Without the file, none.
     #[must_use]
     pub fn read(paths: &Paths) -> Pins {
-        match file::read_text(&paths.boot().join(FILE), LARGEST) {
+        match file::read_text(&paths.boot().join(FILE), MAX_PINS_BYTES) {
             Ok(text) => Pins::parse(&text),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Pins::default()
@@ -84,7 +84,7 @@ impl Pins {
                 Some(path) => match never(&path) {
                     Some(why) => pins.bad.push(bad(why)),
                     None if pins.has(&path) => {}
-                    None if pins.paths.len() >= MOST => {
+                    None if pins.paths.len() >= MAX_PINS => {
                         pins.bad.push(bad("there are too many pins before it"));
                         break;
                     }
@@ -109,7 +109,7 @@ const OWN: &str = "it cannot be pinned: no update overwrites it, or a program ke
 const KERNELS: [&str; 10] =
     ["init", "initrd", "initramfs", "bzimage", "zimage", "uimage", "image", "fitimage", "vmlinuz", "vmlinux"];
 
-/// Beginnings of names: U-Boot and its stages, those of NXP, Rockchip, TI and Raspberry Pi, GRUB, syslinux.
+/// Beginnings of names: U-Boot and its stages, the loaders of NXP, Rockchip, TI and Raspberry Pi, GRUB, syslinux.
 const BOOTLOADERS: [&str; 18] = [
     "u-boot",
     "uboot",
@@ -131,7 +131,7 @@ const BOOTLOADERS: [&str; 18] = [
     "pieeprom",
 ];
 
-/// Environments, and what owner and supervisor change: none of them is overwritten by an update.
+/// Environments, and files of the owner and the supervisor: no update overwrites them.
 const SETTINGS: [&str; 11] = [
     "grubenv",
     "grub_extraenv",
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn more_pins_than_the_limit_are_reported() {
-        let text: String = (0..MOST + 10).map(|n| format!("{n}.dtb\n")).collect();
+        let text: String = (0..MAX_PINS + 10).map(|n| format!("{n}.dtb\n")).collect();
         let pins = Pins::parse(&text);
-        assert_eq!((pins.paths.len(), pins.bad.len(), pins.bad[0].number), (MOST, 1, MOST + 1));
+        assert_eq!((pins.paths.len(), pins.bad.len(), pins.bad[0].number), (MAX_PINS, 1, MAX_PINS + 1));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{Named, Place, Wanted, running_boot};
+use super::{ExpectedFiles, Named, Place, running_boot};
 use crate::config::paths::Paths;
 use crate::image::digest::Digest256;
 use crate::slot::hostapp;
@@ -42,7 +42,7 @@ pub struct Tree {
     pub origin: Origin,
 }
 
-impl Wanted {
+impl ExpectedFiles {
     #[must_use]
     pub(crate) fn trees(&self, paths: &Paths) -> Vec<Tree> {
         self.named.iter().map(|named| self.tree(named, paths)).collect()

@@ -4,15 +4,15 @@ use super::{Findings, Patient};
 use crate::config::paths::Paths;
 use crate::device_tree::live::Live;
 use crate::device_tree::pins::Pins;
-use crate::device_tree::{self, Named, Wanted};
+use crate::device_tree::{self, ExpectedFiles, Named};
 use crate::error::{Code, Error};
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
-    let wanted = Wanted::read(patient.paths);
-    for unread in &wanted.unread {
+    let expected = ExpectedFiles::read(patient.paths);
+    for unread in &expected.unread {
         found.warn(unread, "repair or remove the file named here");
     }
-    for refused in &wanted.refused {
+    for refused in &expected.refused {
         let (key, name) = (refused.key, &refused.name);
         if name.ends_with('\r') {
             found.warn(
@@ -26,10 +26,10 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
         let text = format!("{key} names {name:?}: that is no plain path, and no update carries it");
         found.warn(text, "put the file below the boot folder, and name it without `..` and `/` in front");
     }
-    for named in &wanted.named {
-        one(patient.paths, &wanted, named, found);
+    for named in &expected.named {
+        one(patient.paths, &expected, named, found);
     }
-    if wanted.named.is_empty() && wanted.refused.is_empty() && wanted.unread.is_empty() {
+    if expected.named.is_empty() && expected.refused.is_empty() && expected.unread.is_empty() {
         found.ok("no setting names a device tree");
     }
     if let Ok(Some(Live { named: Some(name), is_named: Some(false), .. })) = Live::read(patient.paths) {
@@ -41,7 +41,7 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     pins(patient.paths, found);
 }
 
-fn one(paths: &Paths, wanted: &Wanted, named: &Named, found: &mut Findings<'_>) {
+fn one(paths: &Paths, expected: &ExpectedFiles, named: &Named, found: &mut Findings<'_>) {
     let name = named.path.display();
     if let Some(file) = named.file(paths) {
         if let Some(e) = device_tree::damage(named, &file) {
@@ -55,7 +55,7 @@ fn one(paths: &Paths, wanted: &Wanted, named: &Named, found: &mut Findings<'_>) 
     if let Some(other) = named.elsewhere(paths) {
         text += &format!(" ({} is not where this bootloader looks)", other.display());
     }
-    if wanted.is_required(named) {
+    if expected.is_required(named) {
         let e = Error::new(Code::DeviceTreeMissing, format!("{text}: this board does not boot without it"));
         return found.problem(&e.object(name));
     }

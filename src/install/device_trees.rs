@@ -68,8 +68,8 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
     if !std::fs::metadata(&setting).is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
         return Ok(Vec::new());
     }
-    let requested = device_tree::wanted(paths);
-    for refused in &requested.refused {
+    let expected = device_tree::expected_files(paths);
+    for refused in &expected.refused {
         tracing::warn!(
             "{}: {}={} is no plain path below the boot folder, and is not copied",
             setting.display(),
@@ -81,7 +81,7 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
     let mut trees: Vec<Tree> = Vec::new();
     // The other settings are the medium's own.
     for named in
-        requested.named.iter().filter(|n| !matches!(n.key, Key::Fdt | Key::DeviceTree | Key::Dtoverlay))
+        expected.named.iter().filter(|n| !matches!(n.key, Key::Fdt | Key::DeviceTree | Key::Dtoverlay))
     {
         if trees.iter().any(|tree| tree.path == named.path) {
             continue;
@@ -95,7 +95,7 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
             Origin::BootPartition
         } else if named.is_in_root() && has(&paths.at(OWN_BOOT), &named.path).unwrap_or(false) {
             Origin::Root
-        } else if requested.required && requested.named.iter().any(|n| n.path == named.path && n.counts) {
+        } else if expected.required && expected.named.iter().any(|n| n.path == named.path && n.counts) {
             return Err(missing(&setting, &named.path, &boot));
         } else {
             Origin::Image

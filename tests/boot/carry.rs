@@ -1,4 +1,4 @@
-//! A power cut before each call by which an update carries a device tree into a new boot folder.
+//! An update carries a device tree into a new boot folder, with a power cut before each call.
 
 use std::cell::Cell;
 use std::fs;

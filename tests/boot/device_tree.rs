@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
 use copal::config::update_conf::{self, UpdateConf};
-use copal::device_tree::{self, Key, Wanted};
+use copal::device_tree::{self, ExpectedFiles, Key};
 
 use crate::state::unescaped;
 
@@ -26,13 +26,13 @@ fn paths(conf: &str, files: &[(&str, &[u8])]) -> (tempfile::TempDir, Paths) {
     (dir, paths)
 }
 
-fn wanted(conf: &str, files: &[(&str, &[u8])]) -> Wanted {
-    device_tree::wanted(&paths(conf, files).1)
+fn expected_files(conf: &str, files: &[(&str, &[u8])]) -> ExpectedFiles {
+    device_tree::expected_files(&paths(conf, files).1)
 }
 
-/// Each wanted file: its setting, where the bootloader looks for it in its order (`root:` and `boot:`), and `!` where it does not boot
+/// Each expected file: its setting, where the bootloader looks for it in its order (`root:` and `boot:`), and `!` where it does not boot
 /// without it, `?` where the setting does not count.
-fn said(wanted: &Wanted) -> Vec<String> {
+fn said(expected: &ExpectedFiles) -> Vec<String> {
     let paths = Paths::new("/");
     let place = |path: &std::path::Path| match path.strip_prefix("/mnt/boot") {
         Ok(rest) => format!("boot:{}", rest.display()),
@@ -40,17 +40,17 @@ fn said(wanted: &Wanted) -> Vec<String> {
     };
     let say = |n: &device_tree::Named| {
         let places: Vec<_> = n.places(&paths, "/root-boot".as_ref()).iter().map(|p| place(p)).collect();
-        let sign = match (wanted.is_required(n), n.counts) {
+        let sign = match (expected.is_required(n), n.counts) {
             (true, _) => "!",
             (false, true) => "",
             (false, false) => "?",
         };
         format!("{} {}{sign}", n.key, places.join(" "))
     };
-    wanted.named.iter().map(say).collect()
+    expected.named.iter().map(say).collect()
 }
 
-/// A family, its lines of update.conf, the owner's files on its boot partition, and what is wanted of them.
+/// A family, its lines of update.conf, the owner's files on its boot partition, and what is expected of them.
 type Family<'t> = (&'t str, &'t str, &'t [(&'t str, &'t [u8])], &'t [&'t str]);
 
 /// The lines of docs/integrating.md.
@@ -177,7 +177,7 @@ const FAMILIES: &[Family<'_>] = &[
 #[test]
 fn each_family_of_boards_wants_what_its_bootloader_loads() {
     for (family, conf, files, expected) in FAMILIES {
-        assert_eq!(said(&wanted(conf, files)), *expected, "{family}");
+        assert_eq!(said(&expected_files(conf, files)), *expected, "{family}");
     }
     assert_eq!(FAMILIES.len(), 19);
 }
@@ -250,10 +250,10 @@ fn without_a_line_of_the_board_two_settings_count_and_none_refuses() {
         "device_tree boot:h.dtb?",
         "dtoverlay boot:overlays/i.dtbo?",
     ];
-    assert_eq!(said(&wanted("", all)), expected);
+    assert_eq!(said(&expected_files("", all)), expected);
     // A mistake in the board's file costs its lines, not the device.
-    assert_eq!(said(&wanted("DEVICE_TREE_REQUIRED=1\nDEVICE_TREE_PLACE=none\n", all)), expected);
-    assert!(said(&wanted("", &[])).is_empty());
+    assert_eq!(said(&expected_files("DEVICE_TREE_REQUIRED=1\nDEVICE_TREE_PLACE=none\n", all)), expected);
+    assert!(said(&expected_files("", &[])).is_empty());
 }
 
 #[test]
@@ -266,8 +266,8 @@ fn a_name_that_is_no_plain_path_is_refused_and_named() {
         ("extlinux/extlinux.conf", b"LABEL l\nFDT ../../x.dtb\n"),
         ("config.txt", b"device_tree=a/../../x.dtb\ndtoverlay=../x\n"),
     ];
-    let wanted = wanted("", files);
-    let refused: Vec<_> = wanted.refused.iter().map(|r| format!("{} {}", r.key, r.name)).collect();
+    let expected = expected_files("", files);
+    let refused: Vec<_> = expected.refused.iter().map(|r| format!("{} {}", r.key, r.name)).collect();
     assert_eq!(
         refused,
         [
@@ -281,7 +281,7 @@ fn a_name_that_is_no_plain_path_is_refused_and_named() {
             "dtoverlay overlays/../x.dtbo",
         ]
     );
-    assert_eq!(said(&wanted), ["overlay_files root:ok.dtbo"]);
+    assert_eq!(said(&expected), ["overlay_files root:ok.dtbo"]);
 }
 
 /// U-Boot keeps the return of a line, and looks for a file with it in its name; the UEFI does not.
@@ -289,9 +289,9 @@ fn a_name_that_is_no_plain_path_is_refused_and_named() {
 fn lines_of_another_system_are_read_as_each_loader_reads_them() {
     let files: &[(&str, &[u8])] =
         &[("extra_uEnv.txt", b"custom_fdt_file=mine.dtb\r\nfdt_file=other.dtb\r\n")];
-    let wanted = wanted("DEVICE_TREE_KEYS='custom_fdt_file fdt_file'\n", files);
-    assert_eq!(said(&wanted), ["custom_fdt_file root:mine.dtb?"]);
-    let refused: Vec<_> = wanted.refused.iter().map(|r| &*r.name).collect();
+    let expected = expected_files("DEVICE_TREE_KEYS='custom_fdt_file fdt_file'\n", files);
+    assert_eq!(said(&expected), ["custom_fdt_file root:mine.dtb?"]);
+    let refused: Vec<_> = expected.refused.iter().map(|r| &*r.name).collect();
     assert_eq!(refused, ["mine.dtb\r", "other.dtb\r"]);
 }
 
@@ -304,14 +304,15 @@ fn extra_uenv_as_u_boot_reads_it() {
         let Some(row) = line.strip_prefix("u-boot-trees\t") else { continue };
         let cells: Vec<Vec<u8>> = row.split('\t').map(unescaped).collect();
         let (content, expected) = cells.split_first().unwrap();
-        let wanted =
-            Wanted::of_files(&conf, &mut |path| Ok((path == "extra_uEnv.txt").then(|| content.clone())));
+        let read_files = ExpectedFiles::of_files(&conf, &mut |path| {
+            Ok((path == "extra_uEnv.txt").then(|| content.clone()))
+        });
         let keys = [Key::CustomFdtFile, Key::OverlayFiles, Key::FdtFileUnderscore, Key::Fdtfile];
         assert_eq!(expected.len(), keys.len(), "{line}");
         for (key, value) in keys.iter().zip(expected) {
-            let named = wanted.named.iter().filter(|n| n.key == *key && n.counts);
+            let named = read_files.named.iter().filter(|n| n.key == *key && n.counts);
             let mut read: BTreeSet<String> = named.map(|n| n.path.display().to_string()).collect();
-            read.extend(wanted.refused.iter().filter(|r| r.key == *key).map(|r| r.name.clone()));
+            read.extend(read_files.refused.iter().filter(|r| r.key == *key).map(|r| r.name.clone()));
             let value = String::from_utf8(value.clone()).unwrap();
             let value = if value == "-" { "" } else { value.trim_end_matches(' ') };
             let list = *key == Key::OverlayFiles;
@@ -351,11 +352,11 @@ fn extlinux_as_u_boot_reads_it() {
         ("FDT", &[]),
     ] {
         let files: &[(&str, &[u8])] = &[("extlinux/extlinux.conf", text.as_bytes())];
-        assert_eq!(said(&wanted(conf, files)), expected, "{text:?}");
+        assert_eq!(said(&expected_files(conf, files)), expected, "{text:?}");
     }
     let on_boot = "DEVICE_TREE_KEYS=FDT\nDEVICE_TREE_PLACE=boot\n";
     let files: &[(&str, &[u8])] = &[("extlinux/extlinux.conf", b"LABEL a\nFDT /boot/a.dtb\n")];
-    assert_eq!(said(&wanted(on_boot, files)), ["FDT boot:boot/a.dtb"]);
+    assert_eq!(said(&expected_files(on_boot, files)), ["FDT boot:boot/a.dtb"]);
 }
 
 #[test]
@@ -398,7 +399,7 @@ fn config_txt_as_the_firmware_documents_it() {
             ("there/overlays/README", b""),
             ("overlays/overlay_map.dtb", b"\xd0\x0d\xfe\xed\0\0\0\x01\0\0\0\0\0\0\0\x01renamed\0\0\0\0\x03"),
         ];
-        assert_eq!(said(&wanted(conf, files)), expected, "{text:?}");
+        assert_eq!(said(&expected_files(conf, files)), expected, "{text:?}");
     }
 }
 
@@ -408,16 +409,16 @@ fn what_cannot_be_read_names_nothing_and_hides_nothing() {
     fs::create_dir_all(paths.boot().join("extlinux/extlinux.conf")).unwrap();
     let config = paths.boot().join("config.txt");
     fs::write(&config, vec![b'\n'; (1 << 20) + 1]).unwrap();
-    let wanted = device_tree::wanted(&paths);
-    assert_eq!(said(&wanted), ["custom_fdt_file root:a.dtb"]);
-    assert_eq!(wanted.unread.len(), 2, "{:?}", wanted.unread);
+    let expected = device_tree::expected_files(&paths);
+    assert_eq!(said(&expected), ["custom_fdt_file root:a.dtb"]);
+    assert_eq!(expected.unread.len(), 2, "{:?}", expected.unread);
     // No link leads out of the boot partition.
     fs::remove_file(&config).unwrap();
     fs::write(paths.at("/elsewhere"), "dtoverlay=x\n").unwrap();
     std::os::unix::fs::symlink("../../elsewhere", &config).unwrap();
-    let wanted = device_tree::wanted(&paths);
-    assert_eq!(said(&wanted), ["custom_fdt_file root:a.dtb"]);
-    assert_eq!(wanted.unread.len(), 2, "{:?}", wanted.unread);
+    let expected = device_tree::expected_files(&paths);
+    assert_eq!(said(&expected), ["custom_fdt_file root:a.dtb"]);
+    assert_eq!(expected.unread.len(), 2, "{:?}", expected.unread);
 }
 
 /// Files as large as one that is read may be.
@@ -436,9 +437,9 @@ fn no_file_takes_long_or_names_without_end() {
             ("overlays/overlay_map.dtb", &[0, 1].repeat(1 << 19)),
         ];
         let start = Instant::now();
-        let wanted = wanted("", files);
-        assert_eq!(wanted.named.len() + wanted.refused.len(), 512);
-        assert_eq!(wanted.unread.len(), 1, "{:?}", wanted.unread);
+        let expected = expected_files("", files);
+        assert_eq!(expected.named.len() + expected.refused.len(), 512);
+        assert_eq!(expected.unread.len(), 1, "{:?}", expected.unread);
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     }
 }
@@ -454,8 +455,8 @@ fn every_key_of_the_board_has_a_reader() {
         ("config.txt", b"device_tree=x\ndtoverlay=x\n"),
     ];
     for key in Key::ALL {
-        let wanted = wanted(&format!("DEVICE_TREE_KEYS={key}"), files);
-        let counting: Vec<_> = wanted.named.iter().filter(|n| n.counts).map(|n| n.key).collect();
+        let expected = expected_files(&format!("DEVICE_TREE_KEYS={key}"), files);
+        let counting: Vec<_> = expected.named.iter().filter(|n| n.counts).map(|n| n.key).collect();
         assert_eq!(counting, [key]);
     }
 }

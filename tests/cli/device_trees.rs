@@ -100,7 +100,7 @@ fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
     finds(&device(), "device-tree", "ok", "no setting names a device tree");
 }
 
-/// Whether the kernel got what was asked for, by what the bootloader's default lacks.
+/// Whether the kernel got the requested tree: it has properties that the bootloader's default lacks.
 #[test]
 fn the_running_tree_is_compared_with_the_named_one() {
     let mut t = with_trees("DEVICE_TREE_DEFAULT=board.dtb\n");

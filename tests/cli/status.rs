@@ -90,7 +90,7 @@ fn findings(t: &Tree) -> Vec<Value> {
     found.unwrap()
 }
 
-/// What is shown is what the bootloader does: it reads nothing, and GRUB takes root B, the balena bootloader finds none.
+/// The page shows the bootloader's own choice: it reads nothing, GRUB takes root B, and the balena bootloader finds no root.
 #[test]
 fn a_damaged_byte_of_the_first_line_is_shown_as_the_bootloader_takes_it() {
     let grub = block("bootcount=0\nresin_root_part=3\nupgrade_available=1\n");
@@ -199,7 +199,7 @@ fn phases_show_as_they_are() {
     t.file("/etc/copal/rollback.conf", "FALLBACK_COUNT=3\n");
     let s = status(&t);
     assert_eq!((&s["boot"]["limit"], &s["next"]), (&3.into(), &"A".into()), "{s}");
-    // The bootloader falls back without a trial, too.
+    // The bootloader also falls back without a trial.
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=0\n");
     assert_eq!(status(&t)["next"], "A");
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=1\n");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::carry::{self, Item, Origin, Outcome, Source};
 use super::damage::{damage, has_booted};
 use super::pins::Pins;
-use super::{Named, Place, Refused, Wanted, content, of_release, running_boot, wanted};
+use super::{ExpectedFiles, Named, Place, Refused, content, expected_files, of_release, running_boot};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
@@ -22,7 +22,7 @@ pub struct NewRelease {
     paths: Paths,
     /// The running release's boot folder.
     from: PathBuf,
-    wanted: Wanted,
+    expected: ExpectedFiles,
     items: Vec<Item>,
     /// With secure boot nothing is carried: the release alone says what boots.
     secure: bool,
@@ -46,7 +46,7 @@ impl NewRelease {
     /// Reads settings, pins and the board's configuration. `secure`: the roots are encrypted.
     #[must_use]
     pub fn read(paths: &Paths, secure: bool) -> NewRelease {
-        let wanted = wanted(paths);
+        let expected = expected_files(paths);
         let pins = if secure { Pins::default() } else { Pins::read_aloud(paths) };
         let mut items: Vec<Item> = Vec::new();
         let mut add = |path: &Path, origin: Origin| match items.iter_mut().find(|item| item.path == path) {
@@ -58,20 +58,20 @@ impl NewRelease {
                 }
             }
         };
-        for named in wanted.named.iter().filter(|named| named.is_in_root()) {
+        for named in expected.named.iter().filter(|named| named.is_in_root()) {
             add(&named.path, Origin::Named { key: named.key, counts: named.counts });
         }
-        wanted.others.iter().for_each(|path| add(path, Origin::Board));
+        expected.others.iter().for_each(|path| add(path, Origin::Board));
         pins.paths.iter().for_each(|path| add(path, Origin::Pin));
         // What the update must not lose takes the space first.
         items.sort_by_key(|item| !item.origin.is_needed());
-        NewRelease { paths: paths.clone(), from: running_boot(paths), wanted, items, secure }
+        NewRelease { paths: paths.clone(), from: running_boot(paths), expected, items, secure }
     }
 
     /// Whether the owner and the board ask for nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.wanted.named.is_empty() && self.wanted.refused.is_empty()
+        self.items.is_empty() && self.expected.named.is_empty() && self.expected.refused.is_empty()
     }
 
     /// The roots are encrypted.
@@ -83,8 +83,11 @@ impl NewRelease {
     /// The files of the release, below its root, that decide.
     #[must_use]
     pub fn requested_files(&self) -> Vec<PathBuf> {
-        let named =
-            self.wanted.named.iter().flat_map(|n| [BOOT, BOOT_FILES].map(|top| Path::new(top).join(&n.path)));
+        let named = self
+            .expected
+            .named
+            .iter()
+            .flat_map(|n| [BOOT, BOOT_FILES].map(|top| Path::new(top).join(&n.path)));
         let items = self.items.iter().map(|item| Path::new(BOOT).join(&item.path));
         let mut all: Vec<PathBuf> = named.chain(items).collect();
         all.sort();
@@ -97,20 +100,20 @@ impl NewRelease {
     #[must_use]
     pub fn judge(&self, has: &dyn Fn(&Path) -> bool, free: u64) -> Judgement {
         let mut judgement = Judgement::default();
-        for Refused { key, name, counts } in &self.wanted.refused {
+        for Refused { key, name, counts } in &self.expected.refused {
             let text = format!(
                 "{key} names {name:?}, which is not a plain path below the boot folder; it is not carried"
             );
-            if *counts && self.wanted.required {
+            if *counts && self.expected.required {
                 judgement.problems.push(Error::new(Code::DeviceTreeMissing, text).object(name));
             } else {
                 judgement.warnings.push(text);
             }
         }
         let mut seen: Vec<&Path> = Vec::new();
-        // Of several settings that name a file, the one that counts says what becomes of it.
+        // If several settings name a file, the setting that counts decides.
         for counts in [true, false] {
-            for named in self.wanted.named.iter().filter(|named| named.counts == counts) {
+            for named in self.expected.named.iter().filter(|named| named.counts == counts) {
                 if !seen.contains(&named.path.as_path()) {
                     seen.push(&named.path);
                     self.judge_named(named, has, &mut judgement);
@@ -165,7 +168,7 @@ impl NewRelease {
             return self.judge_damage(named, &file, &file, judgement);
         }
         // A board with several settings loads one of the trees.
-        let is_required = self.wanted.is_required(named) && !self.has_another(named, has);
+        let is_required = self.expected.is_required(named) && !self.has_another(named, has);
         let Judgement { problems, warnings } = judgement;
         let mut lost = |item: &Item, why: &str| {
             item.report(Code::UpdateFailed, why, item.origin.is_tree_that_counts(), problems, warnings);
@@ -200,14 +203,14 @@ impl NewRelease {
             (other.is_in_root() && in_root()) || (other.place != Place::Root && on_boot())
         };
         let mut others =
-            self.wanted.named.iter().filter(|n| n.counts && n.key.is_tree() && n.path != named.path);
+            self.expected.named.iter().filter(|n| n.counts && n.key.is_tree() && n.path != named.path);
         named.key.is_tree() && others.any(is_there)
     }
 
     /// `before`: where the running system has the file.
     fn judge_damage(&self, named: &Named, file: &Path, before: &Path, judgement: &mut Judgement) {
         let Some(e) = damage(named, file) else { return };
-        if self.wanted.is_required(named) || !has_booted(&self.paths, file, before) {
+        if self.expected.is_required(named) || !has_booted(&self.paths, file, before) {
             judgement.problems.push(e);
         } else {
             judgement
@@ -235,11 +238,11 @@ impl NewRelease {
         }
     }
 
-    /// Carries into `to`, the new release's boot folder, before anything leads there. A damaged tree there is a problem, too.
+    /// Carries into `to`, the new release's boot folder, before anything leads there. A damaged tree there is also a problem.
     pub fn carry(&self, to: &Path) -> Outcome {
         let mut outcome = self.copy(to);
         let mut judgement = Judgement::default();
-        for named in self.wanted.named.iter().filter(|named| named.is_in_root()) {
+        for named in self.expected.named.iter().filter(|named| named.is_in_root()) {
             let file = to.join(&named.path);
             if file.is_file()
                 && named.places(&self.paths, to).iter().find(|place| place.is_file()) == Some(&file)
@@ -270,7 +273,7 @@ impl NewRelease {
     /// As [`carry`](NewRelease::carry), into a release that has run: it gets what it lacks, and keeps every file of its own. A tree that it has
     /// booted without stays away from it.
     pub fn add_only(&mut self, to: &Path) -> Outcome {
-        let required = self.wanted.required;
+        let required = self.expected.required;
         self.items.retain(|item| required || !matches!(item.origin, Origin::Named { .. }));
         self.items.iter_mut().for_each(|item| item.pinned = false);
         self.copy(to)
