@@ -5,7 +5,7 @@ use crate::config::rollback_conf::{self, RollbackConf};
 use crate::hooks;
 use crate::job::lock::Holder;
 use crate::state::files;
-use crate::state::phase::{self, Welcome};
+use crate::state::phase::{self, UpdatePermission};
 use crate::sys::{mount, systemd};
 
 /// Below the inactive slot.
@@ -54,10 +54,14 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     }
     let Some(seen) = patient.roots.and_then(|r| phase::observe(patient.paths, r).ok()) else { return };
     let text = format!("{}: {}", seen.phase, seen.phase.meaning());
-    match seen.phase.welcome() {
-        Welcome::Free => found.ok(text),
-        Welcome::AfterRecovery => found.warn(text, "nothing to do: the next update repairs it first"),
-        Welcome::Forced | Welcome::Never => found.warn(text, "wait: until then no update can start"),
+    match seen.phase.update_permission() {
+        UpdatePermission::Free => found.ok(text),
+        UpdatePermission::AfterRecovery => {
+            found.warn(text, "nothing to do: the next update repairs it first")
+        }
+        UpdatePermission::Forced | UpdatePermission::Never => {
+            found.warn(text, "wait: until then no update can start")
+        }
     }
 }
 

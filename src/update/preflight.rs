@@ -19,7 +19,7 @@ use crate::hooks;
 use crate::job::{Source, UpdateSpec};
 use crate::slot::{Root, Roots};
 use crate::state::files;
-use crate::state::phase::{self, Phase, Welcome};
+use crate::state::phase::{self, Phase, UpdatePermission};
 use crate::sys::file::Folder;
 use crate::sys::mount;
 
@@ -184,7 +184,7 @@ impl Device {
         };
         // Until the running system is selected, a power cut during the update would lead to the slot that is being erased.
         let unselected = seen.state.needs_repair(&roots.active);
-        let recovery = seen.phase.welcome() != Welcome::Free || foreign || unselected;
+        let recovery = seen.phase.update_permission() != UpdatePermission::Free || foreign || unselected;
         Ok(Device { roots, target, phase: seen.phase, backend: seen.backend, recovery })
     }
 }
@@ -194,13 +194,13 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
         Error::new(Code::UpdateRefused, format!("cannot update now: {}", phase.meaning()))
             .object(phase.as_str())
     };
-    match phase.welcome() {
-        Welcome::Free => Ok(()),
-        Welcome::AfterRecovery => {
+    match phase.update_permission() {
+        UpdatePermission::Free => Ok(()),
+        UpdatePermission::AfterRecovery => {
             tracing::warn!("{}; undoing it first", phase.meaning());
             Ok(())
         }
-        Welcome::Forced if force => {
+        UpdatePermission::Forced if force => {
             tracing::warn!(
                 "--force: updating although {}; the committed system is erased, and there is nothing to go \
                  back to but the running one",
@@ -208,8 +208,10 @@ fn allowed(phase: Phase, force: bool) -> Result<()> {
             );
             Ok(())
         }
-        Welcome::Forced => Err(refused()),
-        Welcome::Never => Err(refused().with_hint("restart the device, and update after the rollback")),
+        UpdatePermission::Forced => Err(refused()),
+        UpdatePermission::Never => {
+            Err(refused().with_hint("restart the device, and update after the rollback"))
+        }
     }
 }
 

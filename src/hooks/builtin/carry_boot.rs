@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::hooks::Context;
 use crate::slot::Roots;
 use crate::state::files::{Marker, RollbackRecord};
-use crate::state::phase::{self, Welcome};
+use crate::state::phase::{self, UpdatePermission};
 
 pub(super) fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
@@ -29,8 +29,9 @@ pub(super) fn run(context: &Context) -> Result<()> {
     let warn = |problems: Vec<Error>| problems.iter().for_each(|e| tracing::warn!("{}", e.message()));
     // The previous release has run with its own files, and nothing may stop a rollback to it.
     let goes_back = RollbackRecord::is_at_work(paths, inactive.slot)
-        || !phase::observe(paths, &roots)
-            .is_ok_and(|seen| matches!(seen.phase.welcome(), Welcome::Free | Welcome::AfterRecovery));
+        || !phase::observe(paths, &roots).is_ok_and(|seen| {
+            matches!(seen.phase.update_permission(), UpdatePermission::Free | UpdatePermission::AfterRecovery)
+        });
     if goes_back {
         warn(release.add_only(&to).problems);
         return Ok(());

@@ -29,7 +29,7 @@ const ALTBOOT_BREADCRUMB: &str = "rollback-altboot-breadcrumb";
 const VARIABLES: &str = "rollback-health-variables";
 
 /// Limit in bytes. The list of units has the most: some kilobytes, or a hundred with a thousand mounted container layers.
-const LARGEST: u64 = 1 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 20;
 
 pub fn any_breadcrumb(paths: &Paths) -> Result<bool> {
     Ok(is_there(&paths.state().join(HEALTH_BREADCRUMB))?
@@ -45,7 +45,7 @@ pub fn drop_breadcrumbs(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Removes that of the health checks last: while one is left, the next boot notices a cut.
+/// Removes the health checks' file last: while one is left, the next boot notices a cut.
 pub fn remove_breadcrumbs(paths: &Paths) -> Result<()> {
     remove(&paths.state(), ALTBOOT_BREADCRUMB)?;
     remove(&paths.state(), HEALTH_BREADCRUMB)
@@ -94,7 +94,7 @@ pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
 /// `None` where nothing, or nothing valid, was kept.
 #[must_use]
 pub(crate) fn kept_vpn_state(paths: &Paths) -> Option<bool> {
-    let text = file::read_record(&paths.state().join(VARIABLES), LARGEST).ok()?;
+    let text = file::read_record(&paths.state().join(VARIABLES), MAX_STATE_BYTES).ok()?;
     let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
     match value.trim_matches(['"', '\'']) {
         "1" => Some(true),
@@ -163,7 +163,7 @@ pub(crate) fn remove_damaged(paths: &Paths) {
 
 /// Identifies an update, from its beginning to its verdict.
 pub(crate) fn new_transaction() -> Result<String> {
-    // The kernel's, also in tests with another root: it is no fact about a device.
+    // The kernel's, even in tests with another root: it is not a fact about a device.
     let file = Path::new("/proc/sys/kernel/random/uuid");
     let text = fs::read_to_string(file).map_err(|e| cannot_read(file, e))?;
     Ok(text.trim().to_owned())
@@ -180,7 +180,7 @@ fn is_there(path: &Path) -> Result<bool> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let text = match file::read_record(path, LARGEST) {
+    let text = match file::read_record(path, MAX_STATE_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(_) if is_irregular(path) => return Err(irregular(path)),

@@ -138,7 +138,7 @@ pub struct UnitList {
 
 kept_as!(UnitList, "units");
 
-/// The properties by which the running kernel's device tree was the one that the owner names, before the update `transaction`.
+/// The properties that identified the running kernel's device tree as the owner's, before the update `transaction`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTreeRecord {
     pub transaction: String,

@@ -82,14 +82,14 @@ impl Phase {
     }
 
     #[must_use]
-    pub(crate) const fn welcome(self) -> Welcome {
+    pub(crate) const fn update_permission(self) -> UpdatePermission {
         match self {
-            Phase::Healthy => Welcome::Free,
+            Phase::Healthy => UpdatePermission::Free,
             Phase::Installing | Phase::Cleanup | Phase::Pending | Phase::Interrupted => {
-                Welcome::AfterRecovery
+                UpdatePermission::AfterRecovery
             }
-            Phase::Trial | Phase::Altboot => Welcome::Forced,
-            Phase::RolledBack | Phase::Finishing | Phase::RollingBack => Welcome::Never,
+            Phase::Trial | Phase::Altboot => UpdatePermission::Forced,
+            Phase::RolledBack | Phase::Finishing | Phase::RollingBack => UpdatePermission::Never,
         }
     }
 }
@@ -102,7 +102,7 @@ impl fmt::Display for Phase {
 
 /// Whether an update may start, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Welcome {
+pub enum UpdatePermission {
     Free,
     /// After the running system is selected again and has its boot files again.
     AfterRecovery,
@@ -214,10 +214,16 @@ mod tests {
         for phase in Phase::ALL {
             let proven_is_the_other = matches!(phase, Phase::Trial | Phase::RollingBack);
             if proven_is_the_other {
-                assert!(!matches!(phase.welcome(), Welcome::Free | Welcome::AfterRecovery), "{phase}");
+                assert!(
+                    !matches!(
+                        phase.update_permission(),
+                        UpdatePermission::Free | UpdatePermission::AfterRecovery
+                    ),
+                    "{phase}"
+                );
             }
         }
-        assert_eq!(Phase::Healthy.welcome(), Welcome::Free);
-        assert_eq!(Phase::Altboot.welcome(), Welcome::Forced);
+        assert_eq!(Phase::Healthy.update_permission(), UpdatePermission::Free);
+        assert_eq!(Phase::Altboot.update_permission(), UpdatePermission::Forced);
     }
 }
