@@ -146,7 +146,9 @@ impl Parser<'_> {
     fn end(self) -> Result<BootloadersConf> {
         if self.sections.is_empty() {
             let what = format!("{} names no bootloader", self.file.display());
-            return Err(Error::new(Code::ConfInvalid, what).object(self.file.display()).with_hint(HINT));
+            return Err(Error::new(Code::ConfInvalid, what)
+                .object(self.file.display())
+                .with_hint(FORMAT_HINT));
         }
         let writes = self.sections.iter().map(|s| self.loader(s)).collect::<Result<_>>()?;
         Ok(BootloadersConf { together: self.together.unwrap_or(false), writes })
@@ -170,11 +172,11 @@ impl Parser<'_> {
 
     fn error(&self, code: Code, line: usize, what: &str) -> Error {
         let file = self.file.display();
-        Error::new(code, format!("{file}:{line}: {what}")).object(file).with_hint(HINT)
+        Error::new(code, format!("{file}:{line}: {what}")).object(file).with_hint(FORMAT_HINT)
     }
 }
 
-const HINT: &str = "correct the file in the board's recipe; docs/bootloader-writes.md has its format";
+const FORMAT_HINT: &str = "correct the file in the board's recipe; docs/bootloader-writes.md has its format";
 
 fn once<T>(place: &mut Option<T>, value: T) -> Result<(), String> {
     match place.replace(value) {

@@ -17,7 +17,7 @@ pub(super) enum Refusal {
     Sequence,
 }
 
-/// Every word that `word` stands for, in bash's order, empty ones included.
+/// Expands `word` to all its words in bash's order, including empty words.
 pub(super) fn expand(word: &str) -> Result<Vec<String>, Refusal> {
     let chars: Vec<char> = word.chars().collect();
     expand_chars(&chars, MAX_DEPTH)

@@ -24,8 +24,8 @@ use crate::error::{Code, Error, Result};
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// A file that is being rewritten is complete again after some milliseconds.
-const ATTEMPTS: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(50);
+const READ_ATTEMPTS: u32 = 5;
+const READ_INTERVAL: Duration = Duration::from_millis(50);
 
 const INSTALLER: &str = "installer";
 const DEVELOPMENT_MODE: &str = "developmentMode";
@@ -67,17 +67,17 @@ impl ConfigJson {
                 }
                 Err(fault) => unreadable(path, fault),
             };
-            if attempt == ATTEMPTS {
+            if attempt == READ_ATTEMPTS {
                 return Err(fault);
             }
-            tracing::debug!("attempt {attempt} of {ATTEMPTS}: {fault}");
+            tracing::debug!("attempt {attempt} of {READ_ATTEMPTS}: {fault}");
             attempt += 1;
-            thread::sleep(PAUSE);
+            thread::sleep(READ_INTERVAL);
         }
     }
 
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
-        // Editors on Windows put a byte order mark into files on the FAT partition; jq skips it too.
+        // Editors on Windows put a byte order mark into files on the FAT partition; jq also skips it.
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let wrong = |offset, what: &str| Err(invalid(path, read::position(bytes, offset), what));
         if let Some(nul) = bytes.iter().position(|&b| b == 0) {

@@ -12,7 +12,7 @@ pub use super::shell_conf::{Assignment, RawConf};
 use crate::error::{Code, Error, Result};
 
 const INTERNAL_DEVICE: &str = "INTERNAL_DEVICE_KERNEL";
-const CONFIG: &str = "INTERNAL_DEVICE_BOOTLOADER_CONFIG";
+const BOOTLOADER_CONFIG: &str = "INTERNAL_DEVICE_BOOTLOADER_CONFIG";
 const CONFIG_PATH: &str = "INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH";
 const LEGACY_PATH: &str = "INTERNAL_DEVICE_BOOTLOADER_LEGACY_CONFIG_PATH";
 const CONFIG_LUKS: &str = "INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS";
@@ -50,7 +50,7 @@ const WRITES: [WriteKeys; 2] = [
 
 const OTHER_KEYS: [&str; 13] = [
     INTERNAL_DEVICE,
-    CONFIG,
+    BOOTLOADER_CONFIG,
     CONFIG_PATH,
     LEGACY_PATH,
     CONFIG_LUKS,
@@ -137,7 +137,7 @@ impl FlasherConf {
         let default = BootNames::default();
         Ok(FlasherConf {
             internal_device: keys.get(INTERNAL_DEVICE).map(str::to_owned),
-            bootloader_config: keys.below(CONFIG)?,
+            bootloader_config: keys.below(BOOTLOADER_CONFIG)?,
             bootloader_config_path: keys.below(CONFIG_PATH)?,
             bootloader_legacy_config_path: keys.below(LEGACY_PATH)?,
             bootloader_config_luks: keys.below(CONFIG_LUKS)?,
@@ -172,7 +172,7 @@ impl FlasherConf {
         match std::iter::once(config).chain(replacement).find(|file| boot.join(file).is_file()) {
             None => Ok(()),
             Some(file) => Err(Keys(&self.raw).invalid(
-                CONFIG,
+                BOOTLOADER_CONFIG,
                 format!(
                     "`{}` is on the medium, but {CONFIG_PATH} does not say where it goes",
                     file.display()

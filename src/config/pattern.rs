@@ -143,7 +143,7 @@ impl Alternative {
             }
             level = next;
         }
-        // As in a shell, a dangling link is a match; the caller finds that it is no disk.
+        // As in a shell, a dangling link is a match; the caller finds that it is not a disk.
         found.extend(level.into_iter().filter(|p| p.symlink_metadata().is_ok()).map(PathBuf::into_os_string));
         Ok(())
     }

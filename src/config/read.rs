@@ -70,9 +70,9 @@ pub(super) fn position(bytes: &[u8], offset: usize) -> (usize, usize) {
 
 /// Shortens text from outside for a message, and removes control characters.
 pub(super) fn shown(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut short: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MOST).is_some() {
+    const MAX_SHOWN_CHARS: usize = 60;
+    let mut short: String = text.chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN_CHARS).is_some() {
         short.push('…');
     }
     short

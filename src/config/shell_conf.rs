@@ -10,7 +10,7 @@
 //! start of a value and after `:`). A `$` that a shell does not change is accepted.
 //!
 //! Refused as syntax: everything that would be a command, such as `KEY=a b` (runs `b`), `KEY += a`, `KEY ?= a`, and override
-//! names that are no variable names (`KEY:machine=a`, `KEY_my-board=a`). A shell answers the last ones with "command not
+//! names that are not variable names (`KEY:machine=a`, `KEY_my-board=a`). A shell answers the last ones with "command not
 //! found", and the shell flasher ended there, because it ran with `set -e`. So no device in the field depends on such a line,
 //! and a guess might choose the wrong disk. An override that is a variable name (`KEY_machine=a`) is an unknown key.
 //!

@@ -13,7 +13,7 @@ pub const FILE: &str = "/etc/copal/update.conf";
 /// `A` or `B`: the slot from which the bootloader reads files, such as the device tree, at every boot, whichever slot is selected.
 /// Without it, the bootloader reads the selected slot only.
 const ALWAYS_READ_SLOT: &str = "ALWAYS_READ_SLOT";
-/// The settings, separated by blanks, by which the board's bootloader takes a device tree of the owner.
+/// The settings, separated by blanks, that make the board's bootloader load a device tree of the owner.
 const DEVICE_TREE_KEYS: &str = "DEVICE_TREE_KEYS";
 /// Where the board's bootloader looks for such a device tree: `root`, `boot-first` or `boot`.
 const DEVICE_TREE_PLACE: &str = "DEVICE_TREE_PLACE";
@@ -156,7 +156,7 @@ impl UpdateConf {
         if let Some(keys) = raw.get(DEVICE_TREE_KEYS) {
             let key = |word| {
                 DeviceTreeKey::named(word).ok_or_else(|| {
-                    let what = format!("`{}` is no setting that names a device tree", shown(word));
+                    let what = format!("`{}` is not a setting that names a device tree", shown(word));
                     let all = DeviceTreeKey::ALL.map(DeviceTreeKey::as_str).join(" ");
                     raw.invalid(DEVICE_TREE_KEYS, &what, &format!("write some of {all}"))
                 })
