@@ -206,7 +206,7 @@ fn place(at: Option<u64>) -> String {
     at.map(|at| format!(" at byte {at}")).unwrap_or_default()
 }
 
-/// Errors by which Linux reports a medium or its connection (`blk_errors` in block/blk-core.c).
+/// Linux reports a failing medium or connection with these errors (`blk_errors` in block/blk-core.c).
 fn is_media_error(e: &io::Error) -> bool {
     let again = [libc::EIO, libc::ENODATA, libc::ETIMEDOUT, libc::ENOLINK, libc::EREMOTEIO, libc::EILSEQ];
     e.raw_os_error().is_some_and(|code| again.contains(&code))

@@ -1,4 +1,4 @@
-//! Block devices: facts, gathered once. What exists, what is stacked on what, and what is in use.
+//! Block devices: facts, gathered once: which devices exist, how they are stacked, and which are in use.
 //!
 //! The crate `blockdev` reads the tree of disks, partitions and holders. Added here is what sysfs does not link: loop
 //! devices and the file system that holds their file, the members of a btrfs, the layers of an overlay, external journals.

@@ -55,7 +55,7 @@ fn components(path: &Path) -> VecDeque<OsString> {
         .collect()
 }
 
-/// Below another root than `/` a regular file in `/dev` stands for the device of that name in sysfs: nodes need root's rights.
+/// Below another root than `/` a regular file in `/dev` replaces the device of that name in sysfs: nodes need root's rights.
 pub(super) fn dev_at(paths: &Paths, path: &Path, named: impl Fn(&str) -> Option<Dev>) -> Option<Dev> {
     let path = resolve(paths, path).ok()?;
     let meta = fs::symlink_metadata(paths.at(&path)).ok()?;

@@ -202,7 +202,7 @@ fn a_disk_mounted_in_another_namespace_is_in_use() {
     if !can_run("a_disk_mounted_in_another_namespace_is_in_use") {
         return;
     }
-    // In a chroot `/` is no mount point, and its propagation cannot be changed.
+    // In a chroot `/` is not a mount point, and its propagation cannot be changed.
     if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success()) {
         eprintln!("not run: a_disk_mounted_in_another_namespace_is_in_use: needs unshare -m");
         return;

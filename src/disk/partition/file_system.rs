@@ -72,7 +72,7 @@ fn in_superblock(sectors: &[u8]) -> Option<&'static str> {
         bytes.and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
     };
     // A bootloader can contain two bytes of magic by chance: the inode count (0x00) and the logarithm of the block size (0x18,
-    // at most 64 KiB) must make sense too.
+    // at most 64 KiB) must also make sense.
     if at(superblock + 0x38, &[0x53, 0xef]) && le32(0) > 0 && le32(0x18) <= 6 {
         return Some("ext");
     }

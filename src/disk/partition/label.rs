@@ -6,12 +6,12 @@ use std::io;
 /// Fills the buffer from a byte offset. `UnexpectedEof`: the device or image ends before.
 pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
-const ENTRY: usize = 32;
+const FAT_ENTRY_BYTES: usize = 32;
 
 /// The format's limit; it bounds the search in a damaged folder.
 const MAX_ENTRIES: u64 = 65536;
 
-const STEP: u64 = 4096;
+const READ_BYTES: u64 = 4096;
 
 /// The label of the file system that starts at offset 0 of `read_at`; `None` for no label or an unknown file system. For
 /// FAT: the volume entry of the root folder, else the field of the boot sector. `NO NAME` means no label.
@@ -111,7 +111,7 @@ impl Fat {
         if !plausible {
             return None;
         }
-        let root_len = le16(boot, 17) * ENTRY as u64;
+        let root_len = le16(boot, 17) * FAT_ENTRY_BYTES as u64;
         // As in Linux (fs/fat/inode.c): FAT32 has no 16-bit size. The number of clusters does not count.
         let is_32 = le16(boot, 22) == 0;
         let fat_sectors = if is_32 { le32(boot, 36) } else { le16(boot, 22) };
@@ -148,7 +148,7 @@ impl Fat {
             if let Some(end) = scan(read_at, start, self.cluster_len)? {
                 return Ok(end);
             }
-            entries += self.cluster_len / ENTRY as u64;
+            entries += self.cluster_len / FAT_ENTRY_BYTES as u64;
             cluster = u64::from(u32::from_le_bytes(link) & 0x0fff_ffff);
         }
         Ok(None)
@@ -159,9 +159,9 @@ impl Fat {
 fn scan(read_at: &mut ReadAt<'_>, start: u64, len: u64) -> io::Result<Option<Option<String>>> {
     let mut at = 0;
     while at < len {
-        let mut block = vec![0; usize::try_from((len - at).min(STEP)).unwrap_or(0)];
+        let mut block = vec![0; usize::try_from((len - at).min(READ_BYTES)).unwrap_or(0)];
         read_at(start + at, &mut block)?;
-        for entry in block.chunks_exact(ENTRY) {
+        for entry in block.chunks_exact(FAT_ENTRY_BYTES) {
             let (Some(first), Some(attributes)) = (entry.first(), entry.get(11)) else { break };
             match (*first, *attributes) {
                 (0, _) => return Ok(Some(None)),
@@ -175,7 +175,7 @@ fn scan(read_at: &mut ReadAt<'_>, start: u64, len: u64) -> io::Result<Option<Opt
                 _ => {}
             }
         }
-        at += STEP;
+        at += READ_BYTES;
     }
     Ok(None)
 }

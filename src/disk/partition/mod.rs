@@ -96,13 +96,13 @@ pub fn of_disk(read_at: &mut ReadAt<'_>, size: u64) -> Result<Table, Flaw> {
     analyse_with(read_at, Some(size), Backup::Any).map(|found| found.table)
 }
 
-fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> Result<Analysis, Flaw> {
+fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, expected: Backup) -> Result<Analysis, Flaw> {
     let first = get(read_at, 0, 512, "the master boot record").map_err(|flaw| match flaw {
         Flaw::Cut(_) => Flaw::Missing("it is smaller than a sector".into()),
         other => other,
     })?;
     let mut found = if mbr::is_protective(&first) {
-        from_gpt(read_at, size, backup)?
+        from_gpt(read_at, size, expected)?
     } else {
         let mbr::MbrPartitions { partitions, complete, span, areas } = mbr::read(read_at, &first)?;
         overlaps(&partitions)?;
@@ -132,7 +132,7 @@ fn analyse_with(read_at: &mut ReadAt<'_>, size: Option<u64>, backup: Backup) -> 
     Ok(found)
 }
 
-fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>, asked: Backup) -> Result<Analysis, Flaw> {
+fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>, expected: Backup) -> Result<Analysis, Flaw> {
     let primary = gpt::primary(read_at)?;
     if size.is_some_and(|size| primary.span > size) {
         return Err(Flaw::Cut(format!(
@@ -144,7 +144,7 @@ fn from_gpt(read_at: &mut ReadAt<'_>, size: Option<u64>, asked: Backup) -> Resul
     overlaps(&primary.partitions)?;
     let backup = match gpt::backup(read_at, &primary) {
         Err(Flaw::Pending) => None,
-        Err(Flaw::Invalid(why)) if asked == Backup::Any => {
+        Err(Flaw::Invalid(why)) if expected == Backup::Any => {
             tracing::debug!("{why}");
             None
         }

@@ -82,7 +82,7 @@ fn in_use(real: &Path, facts: &Facts) -> Option<(Code, String)> {
     loops.find_map(|device| {
         let used = checks::in_use(device, facts);
         if used.is_none() {
-            tracing::warn!("the idle loop device {1} uses {0}, too", real.display(), device.name);
+            tracing::warn!("the idle loop device {1} also uses {0}", real.display(), device.name);
         }
         used.map(|(code, why)| (code, format!("it backs {}, and {why}", device.name)))
     })

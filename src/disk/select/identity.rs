@@ -1,4 +1,4 @@
-//! The identity of a disk: the disk that was checked must be the one that is written.
+//! The identity of a disk: the checked disk must be the written disk.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ impl Target {
         Some(Identity { dev, size: self.size, serial: self.serial.clone() })
     }
 
-    /// Compares the opened disk with the one that was checked. Files have no identity.
+    /// Compares the opened disk with the checked disk. Files have no identity.
     pub fn reverify(&self, opened: &Identity) -> Result<()> {
         let Some(checked) = self.identity() else { return Ok(()) };
         if checked.is_still(opened) {
