@@ -13,12 +13,12 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 
 /// Between two looks at what the engine still does for another process, and how many.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
-pub(super) const LOOKS: u32 = 240;
+pub(super) const WORK_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const WORK_CHECKS: u32 = 240;
 
 /// How long to wait for an engine that may be restarting, and the pause between two attempts.
-const RESTART: Duration = Duration::from_secs(120);
-const AGAIN: Duration = Duration::from_secs(2);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(120);
+const RESTART_INTERVAL: Duration = Duration::from_secs(2);
 
 impl Engine {
     pub fn remove_containers(&self) -> Result<()> {
@@ -32,7 +32,7 @@ impl Engine {
 
     /// Ends hooks that still run because the engine went away; waits for an engine that restarts.
     pub fn end_hooks(paths: &Paths) -> Result<()> {
-        Engine::end_running(&paths.at(SOCKET), RESTART)
+        Engine::end_running(&paths.at(SOCKET), RESTART_TIMEOUT)
     }
 
     /// Ends the hooks of a killed update. Without a socket there is nothing to end: an engine that stops ends its containers and removes its
@@ -59,7 +59,7 @@ impl Engine {
                         );
                         reported = true;
                     }
-                    thread::sleep(AGAIN.min(limit));
+                    thread::sleep(RESTART_INTERVAL.min(limit));
                 }
                 ended => return ended,
             }
@@ -122,12 +122,12 @@ impl Engine {
             }
             let less = ids.len() < left;
             left = ids.len();
-            let patient = less || (under_way && looks < LOOKS);
+            let patient = less || (under_way && looks < WORK_CHECKS);
             match failure {
                 Some((id, e)) if !patient || matches!(e.why, Why::Lost | Why::Silent) => {
                     return Err(e.during(&format!("cannot remove the {kind} {id}")).object(id));
                 }
-                None if !less && looks >= LOOKS => {
+                None if !less && looks >= WORK_CHECKS => {
                     let text = format!(
                         "cannot remove the {kind}s: {left} remain, although the engine reports no failure"
                     );
@@ -137,7 +137,7 @@ impl Engine {
             }
             if !less {
                 looks += 1;
-                thread::sleep(PAUSE);
+                thread::sleep(WORK_INTERVAL);
             }
         }
     }

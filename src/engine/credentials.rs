@@ -24,10 +24,10 @@ const HUB_KEY: &str = "https://index.docker.io/v1/";
 const MAX_BYTES: u64 = 1 << 20;
 
 /// For a credential helper, which may contact a server.
-const HELPER_TIME: Duration = Duration::from_secs(60);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval between two checks for a signal while a helper runs.
-const LOOK: Duration = Duration::from_millis(100);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Limit of a helper's answer, in bytes.
 const MOST_SAID: usize = 1 << 20;
@@ -139,7 +139,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     // O_NONBLOCK: opening a FIFO in the file's place would block until a process writes to it.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = Vec::new();
     match file.take(MAX_BYTES + 1).read_to_end(&mut text)? as u64 {
@@ -160,8 +160,8 @@ fn folder() -> Option<PathBuf> {
 
 /// The entry of `key`, also where it names the same host in another form.
 fn entry<'a>(auths: &'a BTreeMap<String, AuthEntry>, key: &str) -> Option<&'a AuthEntry> {
-    let wanted = host(key);
-    auths.get(key).or_else(|| auths.iter().find(|(k, _)| host(k) == wanted).map(|(_, e)| e))
+    let registry = host(key);
+    auths.get(key).or_else(|| auths.iter().find(|(k, _)| host(k) == registry).map(|(_, e)| e))
 }
 
 fn host(key: &str) -> &str {
@@ -177,7 +177,7 @@ fn open(entry: &AuthEntry, server: &str) -> Result<Option<Credentials>, &'static
     let (mut user, mut password) = (filled(&entry.username), filled(&entry.password));
     if let Some(auth) = filled(&entry.auth) {
         let bytes = STANDARD.decode(auth.trim()).map_err(|_| "an `auth` is not base64")?;
-        let text = String::from_utf8(bytes).map_err(|_| "an `auth` is no text")?;
+        let text = String::from_utf8(bytes).map_err(|_| "an `auth` is not text")?;
         let (name, word) = text.split_once(':').ok_or("an `auth` holds no user and password")?;
         // Docker's client pads with zero bytes.
         (user, password) = (Some(name.to_owned()), Some(word.trim_end_matches('\0').to_owned()));
@@ -206,13 +206,13 @@ fn ask(helper: &str, server: &str) -> Result<Option<Credentials>, String> {
     }
     let program = format!("docker-credential-{helper}");
     let failed = |why: &dyn std::fmt::Display| format!("{program}: {why}");
-    let command = Command::new(&program).arg("get").with_input().apart().limit(Some(HELPER_TIME));
+    let command = Command::new(&program).arg("get").with_input().apart().limit(Some(HELPER_TIMEOUT));
     let mut running = command.start().map_err(|e| failed(&e))?;
     running.say(server).map_err(|e| failed(&e))?;
     running.hang_up();
     let mut said = String::new();
     let end = loop {
-        match running.next(Some(Instant::now() + LOOK)).map_err(|e| failed(&e))? {
+        match running.next(Some(Instant::now() + SIGNAL_INTERVAL)).map_err(|e| failed(&e))? {
             Event::Line(Stream::Out, line) if said.len() + line.len() <= MOST_SAID => said.push_str(&line),
             Event::Ended(end) => break end,
             Event::Line(..) | Event::Silent(_) => {}

@@ -14,9 +14,9 @@ use crate::engine::credentials::Credentials;
 use crate::error::{Code, Result};
 
 /// Between two questions about an unreachable registry.
-const PAUSE: Duration = Duration::from_secs(1);
+const REGISTRY_INTERVAL: Duration = Duration::from_secs(1);
 
-const ADDRESSES: usize = 8;
+const MAX_ADDRESSES: usize = 8;
 
 /// What the engine's answer means for the pull.
 enum Verdict {
@@ -28,7 +28,7 @@ enum Verdict {
 }
 
 impl Engine {
-    /// Whether the registry has the image `reference` and allows the pull: asked before the slot is emptied.
+    /// Whether the registry has the image `reference` and allows the pull. The check runs before the slot is emptied.
     ///
     /// Only a certain failure refuses. The engine answers for the registry, but handles a pull differently: mirrors, registries that know a
     /// manifest only by its tag, and plain HTTP (moby, `daemon/images/image_pull.go` and `distribution/pull_v2.go`). So the refusal is the
@@ -54,15 +54,15 @@ impl Engine {
         loop {
             let left = limit.saturating_sub(began.elapsed());
             let image = name.to_string();
-            let asked = self.docker.inspect_registry_image(&image, credentials.map(Credentials::for_engine));
-            let Err(failure) = self.unless_signal(left, asked) else { return None };
+            let answer = self.docker.inspect_registry_image(&image, credentials.map(Credentials::for_engine));
+            let Err(failure) = self.unless_signal(left, answer) else { return None };
             match verdict(&failure) {
                 Verdict::Fails => break,
-                Verdict::Unreachable if began.elapsed() + PAUSE >= limit => break,
+                Verdict::Unreachable if began.elapsed() + REGISTRY_INTERVAL >= limit => break,
                 Verdict::Unreachable => {
                     tracing::debug!("{name}: {}; asking again", failure.text);
                     unreachable = Some(failure);
-                    thread::sleep(PAUSE);
+                    thread::sleep(REGISTRY_INTERVAL);
                 }
                 Verdict::Silent if unreachable.is_some() => break,
                 Verdict::Silent => {
@@ -147,7 +147,7 @@ fn knock(registry: &str, limit: Duration) -> Receiver<()> {
     for place in places {
         let reached = reached.clone();
         apart(Box::new(move || {
-            for address in place.to_socket_addrs().into_iter().flatten().take(ADDRESSES) {
+            for address in place.to_socket_addrs().into_iter().flatten().take(MAX_ADDRESSES) {
                 let reached = reached.clone();
                 apart(Box::new(move || {
                     if TcpStream::connect_timeout(&address, limit).is_ok() {

@@ -87,7 +87,7 @@ impl Failure {
         text.contains("no space left on device") || text.contains("disk quota exceeded")
     }
 
-    /// Whether the answer is complete except for a rest that is no message: bollard 0.21 keeps the `\r` of the last line if it arrives alone.
+    /// Whether the answer is complete except for a trailing fragment without a message: bollard 0.21 keeps the `\r` of the last line if it arrives alone.
     pub(super) fn is_loose_end(&self) -> bool {
         self.text == "bytes remaining on stream"
     }

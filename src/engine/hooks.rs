@@ -22,11 +22,11 @@ use crate::sys::command::Splitter;
 const BINDS: [&str; 4] = ["/dev:/dev", "/mnt:/mnt", "/sys:/sys", "/run:/run"];
 
 /// For the last output after the hooks have ended.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tries to remove the container from an engine that went away, and the pause between them.
-const AFTERWARDS: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(2);
+const REMOVE_ATTEMPTS: u32 = 5;
+const REMOVE_INTERVAL: Duration = Duration::from_secs(2);
 
 enum Event {
     Said(Bytes),
@@ -100,7 +100,7 @@ impl Engine {
             let event = match ended {
                 None => watch::next(&self.docker, self.timeouts, None, &mut events, || false).await?,
                 // A process that the hooks left running dies with the container; do not wait for its output.
-                Some(_) => match timeout(LAST_WORDS, events.next()).await {
+                Some(_) => match timeout(LAST_OUTPUT_TIMEOUT, events.next()).await {
                     Ok(Some(Ok(event))) => Some(event),
                     _ => None,
                 },
@@ -124,7 +124,9 @@ impl Engine {
             let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
             match self.within(REMOVAL, self.docker.remove_container(id, Some(options))) {
                 Err(e) if e.is_gone() => break,
-                Err(e) if matches!(e.why, Why::Lost) && again < AFTERWARDS => thread::sleep(PAUSE),
+                Err(e) if matches!(e.why, Why::Lost) && again < REMOVE_ATTEMPTS => {
+                    thread::sleep(REMOVE_INTERVAL)
+                }
                 Err(e) => return Err(e),
                 Ok(()) => break,
             }
@@ -133,7 +135,7 @@ impl Engine {
     }
 }
 
-/// An exit status other than 0 is no failure of the call.
+/// An exit status other than 0 does not make the call fail.
 fn status(answer: Result<bollard::models::ContainerWaitResponse, Bollard>) -> Result<i64, Bollard> {
     match answer {
         Ok(end) => match end.error.and_then(|e| e.message).filter(|m| !m.is_empty()) {

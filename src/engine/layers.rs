@@ -8,12 +8,12 @@ use super::Progress;
 use crate::job::Stage;
 
 /// The engine takes 125; layers beyond this limit are not counted.
-const MOST: usize = 4096;
+const MAX_LAYERS: usize = 4096;
 
 /// Kept over repeated tries: a layer that is fetched again continues where it was.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    seen: HashMap<(u8, String), (u64, u64)>,
+    layers: HashMap<(u8, String), (u64, u64)>,
     /// Bytes done and bytes to do of all layers together, where the engine reports them.
     whole: (u64, u64),
 }
@@ -23,16 +23,16 @@ impl Layers {
         let current = u64::try_from(detail.current?).ok()?;
         let total = detail.total.and_then(|t| u64::try_from(t).ok()).unwrap_or(0);
         let key = (stage as u8, id.to_owned());
-        if self.seen.len() >= MOST && !self.seen.contains_key(&key) {
+        if self.layers.len() >= MAX_LAYERS && !self.layers.contains_key(&key) {
             return None;
         }
-        let layer = self.seen.entry(key).or_default();
+        let layer = self.layers.entry(key).or_default();
         *layer = (layer.0.max(current), layer.1.max(total));
         Some(self.sum(stage))
     }
 
     pub(super) fn complete(&mut self, stage: Stage, id: &str) -> Option<Progress> {
-        let layer = self.seen.get_mut(&(stage as u8, id.to_owned()))?;
+        let layer = self.layers.get_mut(&(stage as u8, id.to_owned()))?;
         layer.0 = layer.0.max(layer.1);
         Some(self.sum(stage))
     }
@@ -49,7 +49,7 @@ impl Layers {
 
     /// For a stage in which the engine takes one layer after the other: those before `id` are done.
     pub(super) fn complete_before(&mut self, stage: Stage, id: &str) {
-        for ((_, layer), (done, total)) in self.seen.iter_mut().filter(|((s, _), _)| *s == stage as u8) {
+        for ((_, layer), (done, total)) in self.layers.iter_mut().filter(|((s, _), _)| *s == stage as u8) {
             if layer != id {
                 *done = (*done).max(*total);
             }
@@ -57,11 +57,11 @@ impl Layers {
     }
 
     pub(super) fn knows(&self, stage: Stage) -> bool {
-        self.seen.keys().any(|(s, _)| *s == stage as u8)
+        self.layers.keys().any(|(s, _)| *s == stage as u8)
     }
 
     fn sum(&self, stage: Stage) -> Progress {
-        let layers = self.seen.iter().filter(|((s, _), _)| *s == stage as u8).map(|(_, l)| *l);
+        let layers = self.layers.iter().filter(|((s, _), _)| *s == stage as u8).map(|(_, l)| *l);
         let (done, total, known) = layers.fold((0u64, 0u64, true), |(done, total, known), l| {
             (done.saturating_add(l.0), total.saturating_add(l.1.max(l.0)), known && l.1 > 0)
         });

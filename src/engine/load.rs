@@ -16,13 +16,13 @@ use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::job::Stage;
 
-const PIECE: usize = 64 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Bytes of messages; the rest is ignored. Those that matter are a few lines.
 const MOST_TEXT: usize = 64 << 10;
 
 impl Engine {
-    /// Whether this engine can load `archive`: asked before the first change.
+    /// Whether this engine can load `archive`. The check runs before the first change.
     pub fn check_loadable(&self, archive: &Archive) -> Result<()> {
         if archive.layout == Layout::Docker {
             return Ok(());
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Looks up the image's ID, by which it is addressed from here on.
+    /// Looks up the image's ID. All later calls use it.
     pub(super) fn image(&self, name: &str) -> Result<Image> {
         let what = format!("cannot find the image {name}, which was just fetched");
         let found = self.unless_signal(SOON, self.docker.inspect_image(name));
@@ -169,7 +169,7 @@ impl Upload {
             let upload = upload.clone();
             async move {
                 let mut file = file?;
-                let mut piece = vec![0; PIECE];
+                let mut piece = vec![0; PIECE_BYTES];
                 match read(&mut *file, &mut piece) {
                     Ok(0) => None,
                     Ok(n) => {

@@ -15,19 +15,19 @@ use bollard::query_parameters::ImportImageOptionsBuilder;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 
-use super::clean::{LOOKS, PAUSE};
+use super::clean::{WORK_CHECKS, WORK_INTERVAL};
 use super::failure::{Failure, Why};
 use super::{Engine, REMOVAL};
 use crate::error::{Code, Error, Result};
 use crate::sys::file::read_text;
 
 /// Layers of an image (moby, `maxLayerDepth` in layer/layer_store.go). A longer chain is a circle of damaged records.
-const MOST: usize = 125;
+const MAX_LAYERS: usize = 125;
 
 /// In bytes: a record's file is one digest.
-const LARGEST: u64 = 4096;
+const MAX_RECORD_BYTES: u64 = 4096;
 
-const BLOCK: usize = 512;
+const TAR_BLOCK_BYTES: usize = 512;
 
 impl Engine {
     /// `store`: the mounted store of this engine. All images must have been removed.
@@ -51,12 +51,12 @@ impl Engine {
                 Err(e) => return Err(e.during(what)),
                 // An engine whose load was cancelled holds its layers until it has unpacked the one that it is at; then it gives up, or it
                 // makes an image of them.
-                Ok(()) if look < LOOKS && !records.chains().is_empty() => {
+                Ok(()) if look < WORK_CHECKS && !records.chains().is_empty() => {
                     if look == 0 {
                         tracing::info!("the engine still uses {} of them; waiting for it", records.names);
                     }
                     let paused = async {
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(WORK_INTERVAL).await;
                         Ok(())
                     };
                     self.long(paused).map_err(|e| e.during(what))?;
@@ -119,7 +119,7 @@ impl Records {
                 continue;
             }
             records.names += 1;
-            let digest = |file: &str| read_text(&folder.join(&name).join(file), LARGEST);
+            let digest = |file: &str| read_text(&folder.join(&name).join(file), MAX_RECORD_BYTES);
             let below = match digest("parent") {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                 below => below.map(|text| text.trim().strip_prefix("sha256:").map(str::to_owned)),
@@ -148,7 +148,7 @@ impl Records {
         while let Some(name) = next {
             let (diff, below) = self.layers.get(name)?;
             chain.push(diff.clone());
-            if chain.len() > MOST {
+            if chain.len() > MAX_LAYERS {
                 return None;
             }
             next = below.as_deref();
@@ -176,7 +176,7 @@ fn archive(layers: &[String]) -> Vec<u8> {
     for (name, content) in [("config.json", config), ("manifest.json", manifest)] {
         member(&mut tar, name, content.to_string().as_bytes());
     }
-    tar.resize(tar.len() + 2 * BLOCK, 0);
+    tar.resize(tar.len() + 2 * TAR_BLOCK_BYTES, 0);
     tar
 }
 
@@ -193,7 +193,7 @@ fn member(tar: &mut Vec<u8>, name: &str, content: &[u8]) {
         (156, b"0"),
         (257, b"ustar\x0000"),
     ];
-    let mut header = [0; BLOCK];
+    let mut header = [0; TAR_BLOCK_BYTES];
     // The checksum field counts as blanks.
     for (at, bytes) in fields.into_iter().chain([(148, b"        ".as_slice())]) {
         for (to, from) in header.iter_mut().skip(at).zip(bytes) {
@@ -206,7 +206,7 @@ fn member(tar: &mut Vec<u8>, name: &str, content: &[u8]) {
     }
     tar.extend(header);
     tar.extend(content);
-    tar.resize(tar.len().next_multiple_of(BLOCK), 0);
+    tar.resize(tar.len().next_multiple_of(TAR_BLOCK_BYTES), 0);
 }
 
 #[cfg(test)]

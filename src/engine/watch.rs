@@ -38,9 +38,9 @@ impl Default for Timeouts {
     }
 }
 
-const TICK: Duration = Duration::from_millis(250);
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-const LOOK: Duration = Duration::from_millis(100);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Boxed: each kind of work would otherwise get a state machine of its own, and the program would be larger.
 pub(super) type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + 'a>>;
@@ -58,7 +58,7 @@ async fn signal() -> Signal {
         if let Some(signal) = signal::came() {
             return signal;
         }
-        sleep(LOOK).await;
+        sleep(SIGNAL_INTERVAL).await;
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn next<T>(
     let mut heard = began;
     let mut deaf = 0;
     loop {
-        match timeout(TICK, stream.next()).await {
+        match timeout(REPORT_INTERVAL, stream.next()).await {
             Ok(item) => return item.transpose().map_err(|e| Failure::from(e).of_transfer()),
             Err(_) if tick() => (heard, deaf) = (Instant::now(), 0),
             Err(_) if stall.is_some_and(|limit| began.elapsed() >= limit) => {

@@ -30,7 +30,7 @@ pub fn look(bytes: &[u8]) -> Result<Archive, Error> {
 }
 
 pub fn bad(bytes: &[u8], words: &[&str]) {
-    let words = [&["image.tar is no image archive"], words].concat();
+    let words = [&["image.tar is not an image archive"], words].concat();
     fails(look(bytes), Code::ImageArchiveInvalid, &words);
 }
 
@@ -149,7 +149,7 @@ fn layer(nodes: &[Node<'_>]) -> Vec<u8> {
     tar_of(nodes)
 }
 
-/// A layer of one member that is no file.
+/// A layer with one member that is not a file.
 fn link(name: &str, kind: tar::EntryType, target: &str) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
@@ -175,7 +175,7 @@ fn an_image_has_boot_init_or_not() {
     assert!(there(vec![one("boot/x"), init(), one("boot/y")]));
     assert!(there(vec![link("boot", Directory, ""), init(), link("boot", Directory, "")]));
     assert!(there(vec![link("boot/init", Link, "sbin/mobynit")]));
-    // What only the engine knows is no reason to refuse.
+    // A fact that only the engine knows does not refuse.
     assert!(there(vec![link("boot/init", Symlink, "mobynit")]));
     assert!(there(vec![link("boot", Symlink, "usr/boot"), one("usr/boot/init")]));
 
@@ -263,7 +263,7 @@ fn what_programs_are_made_for_is_in_their_files() {
         machine(vec![of(&[("boot/init", &arm)]), of(&[script, ("bin/sh", &x86)])]).unwrap(),
         "x86, 64 bits"
     );
-    // Firmware of other processors is no program, and neither is a file that is cut.
+    // Firmware of other processors and a cut file do not count as programs.
     assert_eq!(machine(vec![of(&[("lib/firmware/dsp.elf", &arm), ("bin/sh", &x86[..19])])]), None);
 }
 
@@ -300,7 +300,7 @@ fn layers_may_be_packed_as_the_engine_reads_them() {
         }
         bad(&pack(&members), &["the layer", "is damaged"]);
     }
-    // Several streams one after the other, as `pbzip2` writes them; and something that is none.
+    // Several streams one after the other, as `pbzip2` writes them; and a tail that is not a stream.
     let (one, two) = image.layers[0].split_at(700);
     let mut members = image.members(&["a:1"]);
     members[1].1 = [filter("bzip2", one), filter("bzip2", two)].concat();
@@ -454,7 +454,7 @@ fn what_cannot_be_loaded_is_refused() {
     }
 }
 
-/// Runs in a process of its own: the peak is that of everything the process did.
+/// Runs in a process of its own: the peak covers everything the process did.
 #[test]
 fn a_large_archive_needs_little_memory() {
     if std::env::var_os("COPAL_TEST_ALONE").is_none() {

@@ -304,7 +304,7 @@ impl Build {
 
     /// Ends after five minutes at the latest.
     fn update(&self, archive: &[u8]) -> Ended {
-        // A small process is between: what a process had before it became another program counts, too.
+        // A small process is between: memory from before an exec also counts.
         const MEASURE: &str = "import resource, subprocess, sys\n\
             ended = subprocess.run(sys.argv[1:], timeout=300)\n\
             print(ended.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
@@ -342,7 +342,7 @@ fn the_program_needs_24_mib_at_most_for_any_archive() {
         assert!(peak < most(), "{name}: {peak} KiB, of {} bytes", bytes.len());
     }
     // Making them takes most of the time.
-    for (name, bytes) in if prove::is_asked("engine") { large() } else { Vec::new() } {
+    for (name, bytes) in if prove::is_requested("engine") { large() } else { Vec::new() } {
         let Ended { status, peak, said } = build.update(&bytes);
         assert_eq!(status, 0, "{name}: {said}");
         assert!(peak < most(), "{name}: {peak} KiB");
@@ -361,7 +361,7 @@ fn an_image_of_another_machine_is_built() {
         let Ended { status, said, .. } = build.update(&made.archive(&["a:1"]));
         assert_eq!(status, 0, "{machine}: {said}");
     }
-    // What starts nothing is refused there, too.
+    // An image that starts nothing is also refused there.
     let Ended { status, said, .. } =
         build.update(&Made::new(vec![tar_of(&[("x", 0o644, b"")])]).archive(&["a:1"]));
     assert!(status == 3 && said.contains("[image-not-host-os]"), "{status}: {said}");

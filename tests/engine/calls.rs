@@ -237,7 +237,7 @@ fn a_delta_that_an_earlier_try_has_made_an_image_of_is_that_image() {
     assert_eq!(image.id, id);
     assert_eq!(bench.stub.calls(), ["load", "load", "image"]);
 
-    // Of an archive that is no delta, nothing says which image that would be.
+    // An archive that is not a delta does not say which image that would be.
     let image = bench.dir.path().join("image.tar");
     std::fs::write(
         &image,

@@ -177,7 +177,7 @@ fn a_registry_that_answers_to_a_pull_alone_refuses_nothing() {
     result.unwrap();
 }
 
-/// A socket that takes no connection and refuses none: its queue is full.
+/// A socket that neither accepts nor refuses connections: its queue is full.
 struct BlackHole {
     _socket: std::os::fd::OwnedFd,
     _queued: Vec<std::net::TcpStream>,

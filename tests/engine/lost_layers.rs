@@ -1,4 +1,4 @@
-//! Layers without an image, in the store of a real dockerd: how they come about, and that none is left or used.
+//! Layers without an image, in the store of a real dockerd: how they arise, and that copal neither leaves nor uses them.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;

@@ -67,7 +67,7 @@ fn a_pull_of_balena_engine_is_as_far_as_all_its_layers_together() {
     ] {
         let (seen, succeeds) = pull(|s| s.fault("pull", 1, Kind::Recorded(stream.to_owned())));
         assert!(succeeds);
-        // It unpacks on the way: there is no stage for that.
+        // It unpacks during the transfer, without a stage for that.
         assert!(seen.iter().all(|p| p.stage == Stage::Pull && p.total == Some(total)), "{seen:?}");
         assert_eq!(percents(&seen, Stage::Pull), expected);
     }

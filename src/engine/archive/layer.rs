@@ -14,9 +14,9 @@ use crate::image::Format;
 use crate::image::digest::Digest256;
 
 /// Block size of the other slot's ext4.
-const BLOCK: u64 = 4096;
+const BLOCK_BYTES: u64 = 4096;
 /// Bytes that the engine stores for each file (tar-split), and the file's share of its folder.
-const MEMORY: u64 = 256;
+const OVERHEAD_BYTES: u64 = 256;
 
 /// The first program that the kernel starts.
 const INIT: &str = "boot/init";
@@ -27,7 +27,7 @@ pub(super) struct Layer {
     pub(super) digest: Digest256,
     pub(super) unpacked: u64, // bytes
     pub(super) init: Effect,
-    /// On each file that was asked for, in that order.
+    /// On each requested file, in the order of the request.
     pub(super) files: Vec<Effect>,
     pub(super) programs: Programs,
 }
@@ -137,11 +137,11 @@ fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
             return Err(format!("{} leads out of it", member.name.display()));
         }
         let blocks = match member.kind {
-            MemberKind::Folder => BLOCK,
+            MemberKind::Folder => BLOCK_BYTES,
             MemberKind::HardLink => 0,
-            _ => member.size.next_multiple_of(BLOCK),
+            _ => member.size.next_multiple_of(BLOCK_BYTES),
         };
-        unpacked = unpacked.saturating_add(blocks).saturating_add(MEMORY);
+        unpacked = unpacked.saturating_add(blocks).saturating_add(OVERHEAD_BYTES);
         let path = names(&member.name);
         let is_init = path == init_path;
         let is_program = is_init || matches!(*path, ["bin" | "sbin", _] | ["usr", "bin" | "sbin", _]);
@@ -166,7 +166,7 @@ fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
     Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, files: effects, programs })
 }
 
-/// The names of a path. Those that are no text match nothing.
+/// The names of a path. Names that are not UTF-8 match nothing.
 fn names(path: &Path) -> Vec<&str> {
     let names = path.components().filter_map(|c| match c {
         Component::Normal(name) => Some(name.to_str().unwrap_or("")),

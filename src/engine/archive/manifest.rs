@@ -72,7 +72,7 @@ struct Names {
     full: Option<String>,
     #[serde(default, rename = "org.opencontainers.image.ref.name")]
     short: Option<String>,
-    /// Such an entry is no image, but describes how one was built.
+    /// Such an entry is not an image. It describes how an image was built.
     #[serde(default, rename = "vnd.docker.reference.type")]
     about: Option<String>,
 }
@@ -85,9 +85,9 @@ struct Manifest {
 }
 
 /// The engine registers no more (moby, `layer/layer_store.go`, `maxLayerDepth`).
-const LAYERS: usize = 125;
+const MAX_LAYERS: usize = 125;
 
-const INDEXES: usize = 16;
+const MAX_INDEXES: usize = 16;
 
 pub(super) fn understand(members: &Members) -> Check<Archive> {
     // Engines prefer it to an index.json.
@@ -137,8 +137,8 @@ fn collect(
             images.push((descriptor, names));
         } else {
             *indexes += 1;
-            if *indexes > INDEXES {
-                return Err(format!("it has more than {INDEXES} indexes"));
+            if *indexes > MAX_INDEXES {
+                return Err(format!("it has more than {MAX_INDEXES} indexes"));
             }
             collect(members, descriptor.parse(members)?, &names, indexes, images)?;
         }
@@ -163,8 +163,8 @@ fn image(
     if layers.is_empty() || ids.len() != layers.len() {
         return Err(format!("it has {} layers, and its image is made of {}", layers.len(), ids.len()));
     }
-    if layers.len() > LAYERS {
-        return Err(format!("its image has {} layers, more than {LAYERS}", layers.len()));
+    if layers.len() > MAX_LAYERS {
+        return Err(format!("its image has {} layers, more than {MAX_LAYERS}", layers.len()));
     }
     let (mut unpacked, mut init, mut programs) = (0u64, Effect::Gone, Programs::None);
     let mut files = vec![Effect::Gone; members.files.len()];
@@ -223,7 +223,7 @@ impl Descriptor {
             {
                 Ok(format!("blobs/{algorithm}/{hex}"))
             }
-            _ => Err(format!("{:?} is no digest", self.digest)),
+            _ => Err(format!("{:?} is not a digest", self.digest)),
         }
     }
 

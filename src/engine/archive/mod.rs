@@ -26,23 +26,23 @@ pub use elf::Machine;
 use layer::Layer;
 use tar::{MemberKind, Tar};
 
-/// Largest window (dictionary) of xz and zstd, in bytes: that of `xz -6` and `zstd -19`. With the next size, 16 MiB, the check would need
+/// Largest window (dictionary) of xz and zstd, in bytes, as `xz -6` and `zstd -19` use it. With the next size, 16 MiB, the check would need
 /// more than 24 MiB.
-const WINDOW: u64 = 8 << 20;
+const MAX_WINDOW_BYTES: u64 = 8 << 20;
 
 /// Limit of a JSON document, in bytes. Those of a host OS have some kilobytes.
-const DOCUMENT: u64 = 256 << 10;
+const MAX_DOCUMENT_BYTES: u64 = 256 << 10;
 
 /// Limit of all documents and names together, in bytes.
-const KEPT: usize = 1 << 20;
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
-const PIECE: usize = 128 << 10; // bytes
+const PIECE_BYTES: usize = 128 << 10;
 
 /// Four for each of at most 125 layers, and some more.
-const MEMBERS: usize = 4096;
+const MAX_MEMBERS: usize = 4096;
 
 /// In characters: an archive chooses the names and values in it.
-const REASON: usize = 400;
+const MAX_REASON_CHARS: usize = 400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
@@ -54,7 +54,7 @@ pub struct Archive {
     pub layers: usize,
     pub layout: Layout,
     pub content: Content,
-    /// Those of the asked files that all layers together leave; also where only the engine can determine it.
+    /// The requested files that remain after all layers, including files whose fate only the engine can determine.
     pub leaves: BTreeSet<PathBuf>,
 }
 
@@ -71,12 +71,12 @@ pub enum Content {
     Image {
         /// Whether it has a `/boot/init`; true also where only the engine can determine it.
         init: bool,
-        /// The machine of its programs, where it is known. Not that of its configuration: `docker import` writes the build host's there.
+        /// The machine of its programs, where it is known. Its configuration may name another machine: `docker import` writes the build host's.
         machine: Option<Machine>,
     },
     /// A delta: balenaEngine makes an image of it and another image.
     Delta {
-        /// The ID of the other image; `None` if it is no digest.
+        /// The ID of the other image; `None` if it is not a digest.
         base: Option<Digest256>,
         /// The ID of the new image, if the delta has it.
         target: Option<Digest256>,
@@ -107,11 +107,11 @@ pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -
 }
 
 pub(super) fn open(path: &Path) -> Result<image::Image> {
-    Ok(image::Image::open(path)?.with_window(WINDOW))
+    Ok(image::Image::open(path)?.with_window(MAX_WINDOW_BYTES))
 }
 
 fn invalid(path: &Path) -> Error {
-    let what = format!("{} is no image archive that can be loaded", path.display());
+    let what = format!("{} is not an image archive that can be loaded", path.display());
     Error::new(Code::ImageArchiveInvalid, what).object(path.display())
 }
 
@@ -120,7 +120,7 @@ type Check<T> = Result<T, String>;
 
 /// Cuts a `why` that names or values of the archive make too long.
 fn in_short(mut why: String) -> String {
-    if let Some((end, _)) = why.char_indices().nth(REASON) {
+    if let Some((end, _)) = why.char_indices().nth(MAX_REASON_CHARS) {
         why.truncate(end);
         why.push('…');
     }
@@ -200,7 +200,7 @@ pub(super) struct Unpacked {
 impl Unpacked {
     pub(super) fn open(file: &image::Image) -> Result<(Unpacked, Fault)> {
         let fault = Fault::default();
-        let (source, piece) = (file.source()?, vec![0; PIECE]);
+        let (source, piece) = (file.source()?, vec![0; PIECE_BYTES]);
         let reader = Unpacked { source, piece, at: 0, end: 0, zeroes: 0, over: false, fault: fault.clone() };
         Ok((reader, fault))
     }
@@ -235,7 +235,7 @@ impl Read for Unpacked {
 enum Item {
     Document(Vec<u8>),
     Layer(Layer),
-    /// Neither document nor layer; why it is no layer.
+    /// Neither document nor layer; why it is not a layer.
     Other(String),
     /// Older engines link a layer that occurs twice. The target.
     Link(String),
@@ -258,8 +258,8 @@ impl Members {
         let mut count = 0;
         while let Some(member) = archive.next().map_err(|e| e.to_string())? {
             count += 1;
-            if count > MEMBERS {
-                return Err(format!("it has more than {MEMBERS} members"));
+            if count > MAX_MEMBERS {
+                return Err(format!("it has more than {MAX_MEMBERS} members"));
             }
             let name = plain(&member.name)?;
             let item = match member.kind {
@@ -287,8 +287,8 @@ impl Members {
 
     fn keep(&mut self, name: String, item: Item) -> Check<()> {
         self.kept += name.len() + item.len();
-        if self.kept > KEPT {
-            return Err(format!("its names and JSON documents have more than {} MiB", KEPT >> 20));
+        if self.kept > MAX_KEPT_BYTES {
+            return Err(format!("its names and JSON documents have more than {} MiB", MAX_KEPT_BYTES >> 20));
         }
         self.items.insert(name, item);
         Ok(())
@@ -305,7 +305,10 @@ impl Members {
         let text = match self.item(name) {
             Some(Item::Document(text)) => text,
             Some(Item::Layer(_) | Item::Other(_)) => {
-                return Err(format!("{name:?} is no JSON document of at most {} KiB", DOCUMENT >> 10));
+                return Err(format!(
+                    "{name:?} is not a JSON document of at most {} KiB",
+                    MAX_DOCUMENT_BYTES >> 10
+                ));
             }
             Some(Item::Link(_)) | None => return Err(format!("it names {name:?}, which is missing")),
         };
@@ -338,7 +341,7 @@ impl Item {
         let mut head = [0; 1];
         let n = read_up_to(file, &mut head)?;
         let mut content = head.take(n as u64).chain(file);
-        if matches!(head, [b'{' | b'[']) && size <= DOCUMENT {
+        if matches!(head, [b'{' | b'[']) && size <= MAX_DOCUMENT_BYTES {
             let mut text = Vec::new();
             content.read_to_end(&mut text)?;
             return Ok(Item::Document(text));

@@ -1,20 +1,20 @@
 //! Reads a tar member by member, with bounded memory.
 //!
 //! The crate `tar` reads GNU long names and PAX headers of any length into memory: 71 KB of xz become gigabytes. This reader keeps one header
-//! at a time. Where formats leave a choice it does what Go's `archive/tar` does, with which the engine reads the same bytes.
+//! at a time. Where formats leave a choice it follows Go's `archive/tar`: the engine reads the same bytes with it.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-const BLOCK: usize = 512;
+const BLOCK_BYTES: usize = 512;
 
 /// In bytes: `PATH_MAX` of Linux without its final zero.
-const NAME: u64 = 4095;
+const MAX_NAME_BYTES: u64 = 4095;
 
 /// Bytes of a PAX header: a name, and extended attributes, of which the kernel takes 64 KiB each. Go reads 1 MiB.
-const PAX: u64 = 256 << 10;
+const MAX_PAX_BYTES: u64 = 256 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemberKind {
@@ -56,7 +56,7 @@ impl<'a> Tar<'a> {
                 return if is_complete { Ok(None) } else { Err(damaged("its last member is missing")) };
             };
             let size =
-                number(header.field(SIZE)).ok_or_else(|| damaged("the size of a member is no number"))?;
+                number(header.field(SIZE)).ok_or_else(|| damaged("the size of a member is not a number"))?;
             self.content_of(size);
             match header.kind() {
                 b'L' => name = Some(self.name()?),
@@ -110,7 +110,7 @@ impl<'a> Tar<'a> {
 
     fn content_of(&mut self, size: u64) {
         self.left = size;
-        self.padding = size.wrapping_neg() % BLOCK as u64;
+        self.padding = size.wrapping_neg() % BLOCK_BYTES as u64;
     }
 
     fn skip(&mut self) -> io::Result<()> {
@@ -139,10 +139,10 @@ impl<'a> Tar<'a> {
     }
 
     fn block(&mut self) -> io::Result<Option<Header>> {
-        let mut block = [0; BLOCK];
+        let mut block = [0; BLOCK_BYTES];
         match super::read_up_to(self.inner, &mut block)? {
             0 => Ok(None),
-            BLOCK => Ok(Some(Header(block))),
+            BLOCK_BYTES => Ok(Some(Header(block))),
             _ => Err(cut()),
         }
     }
@@ -158,12 +158,12 @@ impl<'a> Tar<'a> {
     }
 
     fn name(&mut self) -> io::Result<Vec<u8>> {
-        Ok(text(&self.whole(NAME + 1, "a name")?))
+        Ok(text(&self.whole(MAX_NAME_BYTES + 1, "a name")?))
     }
 
     fn records(&mut self) -> io::Result<Records> {
-        Records::parse(&self.whole(PAX, "a PAX header")?)
-            .ok_or_else(|| damaged("a PAX header is no list of records"))
+        Records::parse(&self.whole(MAX_PAX_BYTES, "a PAX header")?)
+            .ok_or_else(|| damaged("a PAX header is not a list of records"))
     }
 
     fn whole(&mut self, most: u64, what: &str) -> io::Result<Vec<u8>> {
@@ -198,7 +198,7 @@ const PREFIX: (usize, usize) = (345, 155);
 const SPARSE_GOES_ON: usize = 482;
 const SPARSE_GOES_ON_AGAIN: usize = 504;
 
-struct Header([u8; BLOCK]);
+struct Header([u8; BLOCK_BYTES]);
 
 impl Header {
     fn field(&self, (at, len): (usize, usize)) -> &[u8] {
@@ -220,7 +220,7 @@ impl Header {
         if folder.is_empty() { name } else { [folder, name].join(&b'/') }
     }
 
-    /// The checksum of unsigned bytes, and that of programs with signed ones. Its own field counts as blanks.
+    /// The checksums of the bytes as unsigned and as signed numbers: some programs use signed ones. The checksum's own field counts as blanks.
     fn sums(&self) -> [u64; 2] {
         let at = |i: usize, b: u8| if (SUM.0..SUM.0 + SUM.1).contains(&i) { b' ' } else { b };
         let bytes = || self.0.iter().enumerate().map(|(i, b)| at(i, *b));
@@ -240,7 +240,7 @@ struct Records {
 }
 
 impl Records {
-    /// Each record is `LENGTH KEY=VALUE` and a newline; the length is that of the whole record.
+    /// Each record is `LENGTH KEY=VALUE` and a newline; the length covers the whole record.
     fn parse(mut rest: &[u8]) -> Option<Records> {
         let mut found = Records::default();
         while !rest.is_empty() {
@@ -271,7 +271,7 @@ impl Records {
 }
 
 fn name_of(value: Option<&[u8]>) -> Option<Option<Vec<u8>>> {
-    let is_name = |v: &[u8]| v.len() as u64 <= NAME && !v.contains(&0);
+    let is_name = |v: &[u8]| v.len() as u64 <= MAX_NAME_BYTES && !v.contains(&0);
     value.is_none_or(is_name).then(|| value.map(<[u8]>::to_vec))
 }
 
