@@ -252,7 +252,7 @@ fn checksum_names(
     }
 }
 
-/// The map's own checksum is that of the file with zeroes in place of the checksum.
+/// The map's own checksum covers the file with zeroes in place of the checksum.
 fn verify_own(text_of_file: &str, root: Node<'_, '_>, kind: Checksum, element: &str) -> Result<(), String> {
     let node = child(root, element)?;
     let stated = text(node);

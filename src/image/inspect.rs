@@ -24,7 +24,7 @@ const MORE_PASSES: u32 = 4;
 ///
 /// A raw image is read as a whole only where it has companions or the caller asks for a digest. A compressed one always
 /// is, except with [`Checks::single_pass`]: then only its beginning is decoded, a block map's ranges are not compared, and
-/// the size is that of the table. [`Checks::expect_sha256`] always takes a whole pass.
+/// the size comes from the table. [`Checks::expect_sha256`] always takes a whole pass.
 pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Result<Inspection> {
     let companions = Companions::of(image)?;
     let digest = checks.sha256 || checks.expect_sha256.is_some();
@@ -104,9 +104,9 @@ fn full_pass(
     mut headers: Option<&mut Headers>,
 ) -> Result<Inspection> {
     let raw = image.format == Format::Raw;
-    let asked = checks.sha256 || checks.expect_sha256.is_some();
+    let checksum_requested = checks.sha256 || checks.expect_sha256.is_some();
     let mut map = companions.bmap.as_ref().map(|(path, bmap)| BmapCheck::new(bmap, path, &image.path));
-    let whole = whole(image, asked || companions.sha256.is_some(), progress, &mut |extent| {
+    let whole = whole(image, checksum_requested || companions.sha256.is_some(), progress, &mut |extent| {
         refuse_too_large(image, checks, extent)?;
         if let Some(headers) = &mut headers
             && headers.see(extent)
@@ -307,7 +307,7 @@ fn compare(image: &Image, found: Digest256, expected: Digest256, by: Option<&Pat
         return Ok(());
     }
     let path = image.path.display();
-    let by = by.map_or("asked for".to_owned(), |file| format!("in {}", file.display()));
+    let by = by.map_or("requested".to_owned(), |file| format!("in {}", file.display()));
     let text = format!("image {path} has SHA-256 {found}, not the one {by}, {expected}");
     Err(Error::new(Code::ImageDigestMismatch, text).object(path))
 }

@@ -20,7 +20,7 @@ pub fn find(paths: &Paths, name: &str) -> Result<Image> {
 }
 
 /// Finds the image `name`: one match below `/tmp` (where a migration puts it), otherwise exactly one below `/`. Where there
-/// is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be one in all.
+/// is none, the same for the name with `.zst`, `.xz` or `.gz` appended, of which there must be exactly one.
 ///
 /// Neither search leaves its file system or follows links to folders. Folders that cannot be read or vanish are skipped.
 /// Several names of one file (hard links, links to it) count once.

@@ -66,7 +66,7 @@ fn check_owner(path: &Path, meta: &Metadata) -> Result<()> {
     Err(untrusted(path, &format!("it belongs to user {}, not to root", meta.uid())))
 }
 
-/// The group's bits stand for access control lists, too.
+/// The group's bits also cover access control lists.
 fn check_mode(path: &Path, meta: &Metadata) -> Result<()> {
     if meta.mode() & 0o022 == 0 {
         return Ok(());

@@ -17,7 +17,7 @@ use crate::image::digest::CHUNK;
 
 /// Bytes that are requested from the medium ahead of time. The kernel's own read-ahead is 128 KiB on most devices: the
 /// medium would stand still while a chunk is processed.
-const AHEAD: u64 = 4 << 20;
+const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 pub(super) struct Raw {
     file: Arc<File>,
@@ -70,8 +70,8 @@ impl Raw {
     /// Keeps the medium busy while a chunk is processed. Holes are not read.
     fn ask_ahead(&mut self) {
         let from = self.asked_until.max(self.position);
-        let until = self.position.saturating_add(AHEAD).min(self.data_until).min(self.size);
-        let is_far_enough = from.saturating_sub(self.position) > AHEAD / 2;
+        let until = self.position.saturating_add(READ_AHEAD_BYTES).min(self.data_until).min(self.size);
+        let is_far_enough = from.saturating_sub(self.position) > READ_AHEAD_BYTES / 2;
         if is_far_enough || from >= until {
             return;
         }

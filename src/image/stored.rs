@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-const READ: usize = 256 << 10;
+const READ_BYTES: usize = 256 << 10;
 
 /// The page cache is released in steps of this many bytes, one step after the reader: often enough to stay small, rarely
 /// enough to cost nothing.
-const STEP: u64 = 4 << 20;
+const RELEASE_BYTES: u64 = 4 << 20;
 
 /// Releases the page cache of what was read.
 ///
@@ -35,8 +35,8 @@ impl DropBehind {
     }
 
     pub(super) fn passed(&mut self, position: u64) {
-        let until = position.saturating_sub(STEP);
-        if !self.active || until < self.given_back.saturating_add(STEP) {
+        let until = position.saturating_sub(RELEASE_BYTES);
+        if !self.active || until < self.given_back.saturating_add(RELEASE_BYTES) {
             return;
         }
         let range = (self.given_back.try_into(), (until - self.given_back).try_into());
@@ -86,7 +86,7 @@ impl Stored {
             cache: DropBehind::new(Arc::clone(&file), size),
             file,
             size,
-            buffer: vec![0; READ],
+            buffer: vec![0; READ_BYTES],
             start: 0,
             end: 0,
             offset: 0,
@@ -98,7 +98,7 @@ impl Stored {
         Arc::clone(&self.watch)
     }
 
-    /// Makes at least `n` bytes (at most [`READ`]) available without consuming them; fewer only at the end of the file.
+    /// Makes at least `n` bytes (at most [`READ_BYTES`]) available without consuming them; fewer only at the end of the file.
     pub(super) fn peek(&mut self, n: usize) -> io::Result<&[u8]> {
         if self.end - self.start < n {
             self.buffer.copy_within(self.start..self.end, 0);

@@ -1,4 +1,4 @@
-//! Block maps: those of bmaptool, those of ours, and those that do not fit.
+//! Block maps of bmaptool, of copal, and maps that do not fit.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::fs;

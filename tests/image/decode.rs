@@ -155,7 +155,7 @@ fn bytes_after_the_end_are_refused() {
 #[test]
 fn large_windows_are_refused_before_they_are_allocated() {
     let bench = Bench::new();
-    // The window in the header is what was asked for only where the data could use it, or its size is not known.
+    // The header has the requested window only if the data can use it, or if the size of the data is unknown.
     let raw = bench.write("raw", &noise(100_000, 3));
     for (name, command, fits) in [
         ("a.zst", "cat | zstd --long=27 -", false),

@@ -103,7 +103,7 @@ fn an_image_below_tmp_is_taken_if_it_is_roots_alone() {
     let test = "an_image_below_tmp_is_taken_if_it_is_roots_alone";
     let Some((bench, paths)) = tree_with_an_image_below_tmp(test) else { return };
     assert_eq!(find(&paths, "disk.img").unwrap().path, bench.at("tmp/in/disk.img"));
-    // A folder of root where others may put files, and none renames what is root's.
+    // A folder of root where others may put files, but cannot rename root's files.
     mode(&bench.at("tmp/in"), 0o1777);
     find(&paths, "disk.img").unwrap();
     // /tmp may be a link.
@@ -414,7 +414,7 @@ fn anything_is_taken_raw_by_force() {
     put(&path, MIB, &[0; 4096]);
     refused(look(&path), Code::NoBootPartition, &path, &["1 without label", "2 `resin-rootA`"]);
     assert_eq!(look_with(&path, &force).unwrap().table.unwrap().partitions.len(), 3);
-    // Integrity is no matter of taste.
+    // No option switches the integrity check off.
     let whole = fs::read(bench.pack(&path, "disk.gz", "gzip")).unwrap();
     let cut = bench.write("cut.gz", &whole[..whole.len() - 20]);
     refused(look_with(&cut, &force), Code::ImageDamaged, &cut, &[]);

@@ -57,7 +57,7 @@ impl Bench {
         self.at(name)
     }
 
-    /// A FAT file system of `size` with what `mkfs.vfat` is told besides.
+    /// A FAT file system of `size`, with more options for `mkfs.vfat`.
     pub fn fat(&self, name: &str, size: u64, args: &[&str]) -> PathBuf {
         let path = self.sparse(name, size);
         run("mkfs.vfat", &[args, &[text(&path)]].concat(), None);
