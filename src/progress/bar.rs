@@ -8,9 +8,9 @@ use super::lines;
 use super::sink::{Due, Moment, Sink, Snapshot};
 use crate::sys::log;
 
-const INTERVAL: Duration = Duration::from_millis(100);
+const DRAW_INTERVAL: Duration = Duration::from_millis(100);
 
-const LENGTH: u64 = 100;
+const BAR_LENGTH: u64 = 100;
 
 /// A finished stage leaves a line.
 pub struct Bar {
@@ -26,7 +26,7 @@ impl Bar {
 
     fn begin(&mut self, snapshot: &Snapshot) {
         self.clear();
-        let bar = ProgressBar::with_draw_target(Some(LENGTH), ProgressDrawTarget::stderr_with_hz(10));
+        let bar = ProgressBar::with_draw_target(Some(BAR_LENGTH), ProgressDrawTarget::stderr_with_hz(10));
         let template = match snapshot.total {
             Some(_) => "{prefix:6} [{bar:16}] {wide_msg}",
             None => "{prefix:6} {spinner} {wide_msg}",
@@ -74,7 +74,7 @@ impl Sink for Bar {
                 log::stderr(&format!("{}{}", self.prefix, lines::line(snapshot)));
             }
         }
-        Due::after(INTERVAL)
+        Due::after(DRAW_INTERVAL)
     }
 
     fn close(&mut self) {

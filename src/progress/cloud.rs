@@ -2,8 +2,8 @@
 
 use super::Stage;
 use super::sink::{Due, Moment, Sink, Snapshot};
+use crate::progress::dashboard::DASHBOARD_INTERVAL;
 pub use crate::progress::dashboard::Dashboard as Cloud;
-use crate::progress::dashboard::INTERVAL;
 
 /// The states of the original script: dashboards know these texts.
 pub const STARTING: &str = "Starting flashing balenaOS on internal media";
@@ -33,7 +33,7 @@ impl Sink for CloudSink {
             Stage::Verify => self.0.report(50 + done / 2, FLASHING),
             _ => {}
         }
-        Due::after(INTERVAL)
+        Due::after(DASHBOARD_INTERVAL)
     }
 }
 

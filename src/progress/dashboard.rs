@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use crate::config::paths::Paths;
 use crate::sys::command::{Command, End, Said};
 
-const PROGRAM: &str = "/usr/bin/resin-device-progress";
+const DASHBOARD_PROGRAM: &str = "/usr/bin/resin-device-progress";
 
-pub(crate) const INTERVAL: Duration = Duration::from_secs(3);
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const DASHBOARD_INTERVAL: Duration = Duration::from_secs(3);
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Percent from one line of the log to the next, for devices without a fleet.
-const STEP: u8 = 5;
+const LOG_STEP_PERCENT: u8 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DashboardState {
@@ -51,9 +51,9 @@ impl Dashboard {
     /// Reports to the dashboard if the device belongs to a fleet (`provisioned`) and the program is installed, otherwise to the log.
     #[must_use]
     pub fn new(paths: &Paths, provisioned: bool) -> Self {
-        let program = paths.at(PROGRAM);
+        let program = paths.at(DASHBOARD_PROGRAM);
         if provisioned && program.is_file() {
-            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
+            Self::with(DASHBOARD_INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
         } else {
             Self::with(Duration::ZERO, logger())
         }
@@ -62,9 +62,9 @@ impl Dashboard {
     /// Reports to the dashboard if the program is installed, otherwise nowhere.
     #[must_use]
     pub fn if_installed(paths: &Paths) -> Self {
-        let program = paths.at(PROGRAM);
+        let program = paths.at(DASHBOARD_PROGRAM);
         if program.is_file() {
-            Self::with(INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
+            Self::with(DASHBOARD_INTERVAL, Box::new(move |percent, text| call(&program, percent, text)))
         } else {
             Self::with(
                 Duration::ZERO,
@@ -143,7 +143,7 @@ fn call(program: &Path, percent: u8, text: &str) {
         command
             .args(["--percentage", &percent.to_string(), "--state", text])
             .without_own_variables()
-            .limit(Some(LIMIT))
+            .limit(Some(PROGRAM_TIMEOUT))
     });
     let end = command.and_then(|command| {
         command.run(|said| {
@@ -162,7 +162,7 @@ fn call(program: &Path, percent: u8, text: &str) {
 fn logger() -> Carrier {
     let mut last: Option<DashboardState> = None;
     Box::new(move |percent, text| {
-        if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(STEP)) {
+        if last.is_none_or(|l| l.text != text || percent >= l.percent.saturating_add(LOG_STEP_PERCENT)) {
             last = Some(DashboardState { percent, text });
             tracing::info!("Unprovisioned: Percentage {percent}, status {text}");
         }

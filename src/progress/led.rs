@@ -15,14 +15,14 @@ use super::sink::{Due, Sink, Snapshot};
 use crate::config::flasher_conf::RawConf;
 use crate::config::paths::Paths;
 
-const CONF: &str = "/etc/balena-supervisor/supervisor.conf";
-const KEY: &str = "LED_FILE";
+const SUPERVISOR_CONF: &str = "/etc/balena-supervisor/supervisor.conf";
+const LED_KEY: &str = "LED_FILE";
 
-const SLOW: Duration = Duration::from_secs(1);
-const FAST: Duration = Duration::from_millis(100);
+const SLOW_BLINK: Duration = Duration::from_secs(1);
+const FAST_BLINK: Duration = Duration::from_millis(100);
 
 /// Limit for the last write. Only an LED whose bus hangs takes longer.
-const TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
@@ -40,8 +40,8 @@ pub enum Pattern {
 impl Pattern {
     fn pause(self) -> Option<Duration> {
         match self {
-            Pattern::Slow => Some(SLOW),
-            Pattern::Fast => Some(FAST),
+            Pattern::Slow => Some(SLOW_BLINK),
+            Pattern::Fast => Some(FAST_BLINK),
             Pattern::Untouched | Pattern::Solid | Pattern::HandsOff => None,
         }
     }
@@ -69,8 +69,8 @@ impl Led {
     /// The LED that the device's configuration names.
     #[must_use]
     pub fn configured(paths: &Paths) -> Self {
-        let file = match RawConf::load(&paths.at(CONF)) {
-            Ok(conf) => conf.get(KEY).unwrap_or_default().to_owned(),
+        let file = match RawConf::load(&paths.at(SUPERVISOR_CONF)) {
+            Ok(conf) => conf.get(LED_KEY).unwrap_or_default().to_owned(),
             Err(e) => {
                 tracing::debug!("no LED: {e}");
                 String::new()
@@ -107,7 +107,7 @@ impl Led {
         }
         state.pattern = pattern;
         shared.changed.notify_all();
-        let end = Instant::now() + TIMEOUT;
+        let end = Instant::now() + LAST_WRITE_TIMEOUT;
         let lasts = matches!(pattern, Pattern::Solid | Pattern::HandsOff);
         while lasts && state.shown != pattern && Instant::now() < end {
             state = shared.wait(state, Some(end));

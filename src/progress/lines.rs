@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::sink::{Due, Moment, Sink, Snapshot};
 
-const STEP: u8 = 5;
+const STEP_PERCENT: u8 = 5;
 
 /// With the total unknown, a line this often shows that the job is alive.
-const PULSE: Duration = Duration::from_secs(60);
+const SILENCE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct Lines<F> {
     prefix: String,
@@ -23,9 +23,9 @@ impl<F: FnMut(&Snapshot, &str) + Send> Lines<F> {
 
     fn due(&self, snapshot: &Snapshot) -> Due {
         match snapshot.total {
-            None => Due::after(PULSE),
+            None => Due::after(SILENCE_INTERVAL),
             Some(total) => {
-                let next = self.shown - self.shown % STEP + STEP;
+                let next = self.shown - self.shown % STEP_PERCENT + STEP_PERCENT;
                 let bytes = (u128::from(total) * u128::from(next)).div_ceil(100);
                 // The end of the stage has a line of its own.
                 let bytes = if next >= 100 { u64::MAX } else { u64::try_from(bytes).unwrap_or(u64::MAX) };

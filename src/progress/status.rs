@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lines;
 use super::sink::{Due, Sink, Snapshot};
 
-const INTERVAL: Duration = Duration::from_secs(1);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Status<F> {
     report: F,
@@ -21,6 +21,6 @@ impl<F: FnMut(&str) + Send> Status<F> {
 impl<F: FnMut(&str) + Send> Sink for Status<F> {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
         (self.report)(&lines::line(snapshot));
-        Due::after(INTERVAL)
+        Due::after(STATUS_INTERVAL)
     }
 }
