@@ -34,7 +34,7 @@ pub trait Medium: Sync {
     /// Makes a range, aligned to [`ALIGN`], read as zeroes without a write. The result is guaranteed.
     fn zero_range(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Returns when all writes are on the medium: the device's own cache is flushed too.
+    /// Returns when all writes are on the medium: this also flushes the device's own cache.
     fn flush(&self) -> io::Result<()>;
 
     /// After [`Medium::flush`]: the next reads come from the medium, not from the page cache.

@@ -1,6 +1,6 @@
 //! Points at which a test observes, fails or cuts off the calling thread: a power cut is every point failing from one on.
 //!
-//! Only the tests' own builds have the feature `crash-points`. Without it a point is no code at all (`tests/release/static_build.rs`).
+//! Only the tests' own builds have the feature `crash-points`. Without it a point compiles to nothing (`tests/release/static_build.rs`).
 
 #[cfg(feature = "crash-points")]
 use std::{cell::RefCell, error, ffi::OsString, fmt, io, path::Path};
@@ -34,7 +34,7 @@ impl Drop for Armed {
     }
 }
 
-/// Hands each point that this thread reaches to `handler`. Its error is that of the call that would have come next, which is not made.
+/// Hands each point that this thread reaches to `handler`. Its error becomes the result of the next call, which is not made.
 /// What the handler itself calls reaches no point.
 #[cfg(feature = "crash-points")]
 pub fn arm(handler: impl FnMut(&str, &Path) -> io::Result<()> + 'static) -> Armed {
@@ -50,7 +50,7 @@ pub(crate) fn reach(path: &Path, step: &str) -> io::Result<()> {
     result
 }
 
-/// An error of the handler that stands for the result of the next call: only a FAT after a power cut gives it.
+/// An error of the handler that becomes the result of the next call: only a FAT after a power cut gives it.
 #[cfg(feature = "crash-points")]
 #[derive(Debug)]
 pub struct Answer(pub OsString);

@@ -11,10 +11,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 /// systemd sets it to its socket if it accepts notifications.
-const VARIABLE: &str = "NOTIFY_SOCKET";
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Longer texts are cut; systemd accepts 4096 bytes for a whole message.
-const LONGEST: usize = 512;
+const MAX_STATUS_BYTES: usize = 512;
 
 /// Reports the current activity to systemd, if it started this program. Never waits.
 pub fn status(text: &str) {
@@ -54,16 +54,17 @@ pub fn watchdog() -> Option<Duration> {
 }
 
 fn notify(send: impl Fn(&OsStr) -> io::Result<()>) {
-    let Some(socket) = std::env::var_os(VARIABLE).filter(|s| !s.is_empty()) else { return };
+    let Some(socket) = std::env::var_os(SOCKET_VARIABLE).filter(|s| !s.is_empty()) else { return };
     if let Err(e) = send(&socket) {
-        tracing::debug!("{VARIABLE}={}: {e}", socket.to_string_lossy());
+        tracing::debug!("{SOCKET_VARIABLE}={}: {e}", socket.to_string_lossy());
     }
 }
 
 /// `socket`: a path, or `@` and the name of an abstract socket.
 fn status_to(socket: &OsStr, text: &str) -> io::Result<()> {
     // A line break would start another assignment, such as READY=1.
-    let line: String = text.chars().take(LONGEST / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String =
+        text.chars().take(MAX_STATUS_BYTES / 4).map(|c| if c.is_control() { ' ' } else { c }).collect();
     send(socket, &format!("STATUS={line}\n"))
 }
 

@@ -16,7 +16,7 @@ use nix::sys::socket::{
 const KERNEL_GROUP: u32 = 1;
 
 /// Longer than any event: the kernel limits its environment to 2048 bytes.
-const LONGEST: usize = 8192;
+const MAX_EVENT_BYTES: usize = 8192;
 
 /// Events of block devices from the kernel; they do not need udev.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Uevents {
     }
 
     fn drain(&self) -> io::Result<bool> {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_EVENT_BYTES];
         let mut found = false;
         loop {
             match recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer) {
@@ -88,7 +88,7 @@ pub(super) fn readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool
 
 /// How long udev must be idle. A kernel event comes before udev shows that it is busy; `udevadm settle` asks the daemon, by a
 /// protocol that changes between releases.
-const IDLE: Duration = Duration::from_millis(200);
+const IDLE_TIME: Duration = Duration::from_millis(200);
 
 /// Waits until udev was idle for a moment, so that the links in `/dev/disk` exist; `false` after `deadline`. Without udev `true`.
 #[must_use]
@@ -116,9 +116,9 @@ fn settled(folder: &Path, deadline: Instant) -> io::Result<bool> {
     let mut idle_since = Instant::now();
     loop {
         let busy = queue.exists();
-        let until = if busy { deadline } else { deadline.min(idle_since + IDLE) };
+        let until = if busy { deadline } else { deadline.min(idle_since + IDLE_TIME) };
         if !readable(watch.as_fd(), until)? {
-            return Ok(!busy && Instant::now() >= idle_since + IDLE);
+            return Ok(!busy && Instant::now() >= idle_since + IDLE_TIME);
         }
         if take(&watch)? {
             idle_since = Instant::now();
@@ -161,7 +161,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("run/udev")).unwrap();
         std::fs::write(root.path().join("run/udev/queue"), "").unwrap();
         assert!(udev_settled(root.path(), soon(5000)));
-        assert!(began.elapsed() < IDLE);
+        assert!(began.elapsed() < IDLE_TIME);
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         std::fs::write(udev.join("control"), "").unwrap();
         let began = Instant::now();
         assert!(udev_settled(root.path(), soon(5000)));
-        assert!(began.elapsed() >= IDLE);
+        assert!(began.elapsed() >= IDLE_TIME);
         assert!(!udev_settled(root.path(), soon(20)), "not idle for long enough, as far as can be known");
 
         let queue = udev.join("queue");
@@ -193,6 +193,9 @@ mod tests {
         assert!(udev_settled(root.path(), soon(20_000)));
         let took = began.elapsed();
         worker.join().unwrap();
-        assert!((Duration::from_millis(360) + IDLE..Duration::from_secs(10)).contains(&took), "{took:?}");
+        assert!(
+            (Duration::from_millis(360) + IDLE_TIME..Duration::from_secs(10)).contains(&took),
+            "{took:?}"
+        );
     }
 }

@@ -114,7 +114,7 @@ fn one_that_begins_inside_a_file_of_any_folder_has_one() {
         assert_eq!(fat.obstacle_of(false), shared("VMLINUZ"));
         fat.start(SHORT, fat.first("::/EFI/BOOT/grub.cfg") + 2);
         assert_eq!(fat.obstacle_of(false), shared("EFI/BOOT/GRUB.CFG"));
-        // A folder has clusters, too.
+        // A folder also has clusters.
         fat.start(SHORT, fat.first("::/EFI/BOOT"));
         assert_eq!(fat.obstacle_of(false), shared("EFI/BOOT"));
     });
@@ -139,7 +139,7 @@ fn the_file_that_gets_a_copy_is_no_obstacle_unless_there_is_a_third() {
         fat.start(b"GRUB    CFG", start + 10);
         let both = Obstacle::Shared(vec!["VMLINUZ".to_owned(), "EFI/BOOT/GRUB.CFG".to_owned()]);
         assert_eq!(fat.obstacle_of(true), Some(both));
-        // Not the one that starts there.
+        // Not the file that starts there.
         fat.start(SHORT, start + 20);
         fat.start(b"GRUB    CFG", 0);
         assert_eq!(fat.obstacle_of(true), shared("VMLINUZ"));

@@ -1,5 +1,5 @@
 /// A longer line is split, so that no output can fill the memory.
-pub const LONGEST: usize = 8 << 10;
+pub const MAX_LINE_BYTES: usize = 8 << 10;
 
 /// Lossy UTF-8, without line ends. Of a line that a program overwrites with `\r` (a progress counter) the last text remains.
 #[derive(Default)]
@@ -12,7 +12,7 @@ impl Splitter {
         for part in bytes.split_inclusive(|&b| b == b'\n') {
             let mut part = part;
             while !part.is_empty() {
-                let space = (LONGEST - self.rest.len()).min(part.len());
+                let space = (MAX_LINE_BYTES - self.rest.len()).min(part.len());
                 let (now, later) = part.split_at(space);
                 self.rest.extend_from_slice(now);
                 part = later;
@@ -20,7 +20,7 @@ impl Splitter {
                     self.rest.pop();
                     line(text(&self.rest));
                     self.rest.clear();
-                } else if self.rest.len() >= LONGEST {
+                } else if self.rest.len() >= MAX_LINE_BYTES {
                     let whole = whole_characters(&self.rest);
                     let tail = self.rest.split_off(whole);
                     line(text(&self.rest));
@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn long_lines_come_in_pieces_of_whole_characters() {
-        let long = "ä".repeat(LONGEST); // two bytes each: the cut would fall between them with one byte before
+        let long = "ä".repeat(MAX_LINE_BYTES); // two bytes each: the cut would fall between them with one byte before
         let bytes = [b"x", long.as_bytes(), b"\nend"].concat();
         let got = lines(&bytes.chunks(1000).collect::<Vec<_>>());
         assert_eq!(got.last().unwrap(), "end");
         assert_eq!(got[..got.len() - 1].concat(), format!("x{long}"));
-        assert!(got.iter().all(|l| l.len() <= LONGEST) && got.len() >= 4, "{}", got.len());
+        assert!(got.iter().all(|l| l.len() <= MAX_LINE_BYTES) && got.len() >= 4, "{}", got.len());
 
-        let garbage = vec![0xbf_u8; 3 * LONGEST];
+        let garbage = vec![0xbf_u8; 3 * MAX_LINE_BYTES];
         let got = lines(&[&garbage]);
-        assert_eq!(got.concat().chars().filter(|&c| c == '\u{fffd}').count(), 3 * LONGEST);
+        assert_eq!(got.concat().chars().filter(|&c| c == '\u{fffd}').count(), 3 * MAX_LINE_BYTES);
     }
 }

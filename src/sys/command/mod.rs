@@ -21,7 +21,7 @@ mod logged;
 mod running;
 mod script;
 
-pub use lines::LONGEST;
+pub use lines::MAX_LINE_BYTES;
 pub(crate) use lines::Splitter;
 pub use logged::{Ended, keep, seconds};
 pub(crate) use logged::{SERVICE_PROTOCOL, Speaker, because, level_and_text, warn_of_silence};

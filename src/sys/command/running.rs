@@ -15,12 +15,12 @@ use nix::unistd::Pid;
 use super::lines::Splitter;
 use super::{End, Stream};
 
-const TO_CLEAN_UP: Duration = Duration::from_secs(5);
+const TERM_TIMEOUT: Duration = Duration::from_secs(5);
 /// After SIGKILL, a program that hangs in the kernel is abandoned.
-const TO_DIE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// After the program's end, for the last lines of a child that keeps the output open.
-const GRACE: Duration = Duration::from_secs(2);
-const BITE: usize = 16 << 10;
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
+const READ_BYTES: usize = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -157,11 +157,11 @@ impl Running {
         match self.phase {
             Phase::Runs if self.grace.is_none() && self.limit.as_ref().is_some_and(late) => {
                 self.signal(Signal::SIGTERM);
-                self.phase = Phase::Asked(now + TO_CLEAN_UP);
+                self.phase = Phase::Asked(now + TERM_TIMEOUT);
             }
             Phase::Asked(kill_at) if now >= kill_at => {
                 self.signal(Signal::SIGKILL);
-                self.phase = Phase::Killed(now + TO_DIE);
+                self.phase = Phase::Killed(now + KILL_TIMEOUT);
             }
             _ => {}
         }
@@ -231,7 +231,7 @@ impl Running {
             // For processes of the group that ignored SIGTERM.
             self.signal(Signal::SIGKILL);
         }
-        self.grace = Some(Instant::now() + GRACE);
+        self.grace = Some(Instant::now() + OUTPUT_TIMEOUT);
     }
 
     fn conclude(&mut self) -> io::Result<()> {
@@ -255,7 +255,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if self.end.is_none() {
             self.signal(Signal::SIGKILL);
-            self.phase = Phase::Killed(Instant::now() + TO_DIE);
+            self.phase = Phase::Killed(Instant::now() + KILL_TIMEOUT);
             while matches!(self.next(None), Ok(Event::Line(..) | Event::Silent(_) | Event::Waited)) {}
         }
     }
@@ -274,7 +274,7 @@ fn announce_exit(child: &Child) -> io::Result<PipeReader> {
     Ok(exit)
 }
 
-/// Indices of readable or closed outputs; the index after them stands for `exit`.
+/// Indices of readable or closed outputs; the index after them means `exit`.
 fn ready(outputs: &[Output], exit: Option<&PipeReader>, timeout: PollTimeout) -> io::Result<Vec<usize>> {
     let pipes = outputs.iter().map(|o| o.pipe.as_fd()).chain(exit.map(|e| e.as_fd()));
     let mut fds: Vec<PollFd<'_>> = pipes.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -287,7 +287,7 @@ fn ready(outputs: &[Output], exit: Option<&PipeReader>, timeout: PollTimeout) ->
 }
 
 fn take(output: &mut Output, lines: &mut VecDeque<(Stream, String)>) -> io::Result<bool> {
-    let mut bite = [0; BITE];
+    let mut bite = [0; READ_BYTES];
     let stream = output.stream;
     match output.pipe.read(&mut bite) {
         Ok(0) => {

@@ -144,7 +144,7 @@ pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The open side file whose content fits its name; of several, the one that was written last.
+/// The open side file whose content fits its name; of several, the last written.
 fn newest_complete(folder: &Folder, sides: &[OsString]) -> io::Result<Option<(OsString, File)>> {
     let mut newest: Option<(SystemTime, &OsString, File)> = None;
     for side in sides {

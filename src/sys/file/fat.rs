@@ -53,7 +53,7 @@ impl fmt::Display for Obstacle {
 pub(crate) struct Owners(Option<io::Result<ClusterMap>>);
 
 impl Owners {
-    /// `block`: where the file starts, in blocks of the file system, 0 for an empty one. `twin`: whether a file beside it starts there too.
+    /// `block`: where the file starts, in blocks of the file system, 0 for an empty one. `twin`: whether another file of the folder also starts there.
     pub(super) fn obstacle(
         &mut self,
         folder: &Folder,
@@ -114,7 +114,7 @@ impl ClusterMap {
         let total = if number(boot, 19, 2) == 0 { number(boot, 32, 4) } else { number(boot, 19, 2) };
         let bytes = per_table * block;
         if !(512..=4096).contains(&block) || cluster == 0 || bytes == 0 || data > total * block {
-            return Err(damaged("its first sector is not that of a FAT"));
+            return Err(damaged("its first sector does not describe a FAT"));
         }
         if bytes > LARGEST_TABLE {
             return Err(damaged("its table is too large to be looked at"));
@@ -247,7 +247,7 @@ impl ClusterMap {
         }
     }
 
-    /// The clusters of a chain, up to its end or to the first number that is none.
+    /// The clusters of a chain, up to its end or to the first number that is not a cluster.
     fn chain(&self, first: u32) -> impl Iterator<Item = u32> + use<'_> {
         let valid = |cluster: u32| Some(cluster).filter(|c| (2..self.end).contains(c));
         // The longest chain that is not a circle.

@@ -101,7 +101,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// A folder for this user alone, also where another program has made it with other permissions.
+/// A folder for this user alone, even if another program made it with other permissions.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;

@@ -31,7 +31,7 @@ impl Place {
     pub(crate) fn of(path: &Path) -> io::Result<Place> {
         let mut parts: VecDeque<OsString> = path.components().map(|c| c.as_os_str().to_owned()).collect();
         let start = if path.is_absolute() { "/" } else { "." };
-        let mut folder = File::from(openat(AT_FDCWD, start, FOLDER, Mode::empty())?);
+        let mut folder = File::from(openat(AT_FDCWD, start, FOLDER_FLAGS, Mode::empty())?);
         let mut reached = if path.is_absolute() { PathBuf::new() } else { std::env::current_dir()? };
         let (mut links, mut promised) = (0, false);
         while let Some(part) = parts.pop_front() {
@@ -39,7 +39,7 @@ impl Place {
                 Some(Component::Normal(_)) => {}
                 Some(Component::CurDir) | None => continue,
                 Some(upwards) => {
-                    folder = File::from(openat(&folder, upwards.as_os_str(), FOLDER, Mode::empty())?);
+                    folder = File::from(openat(&folder, upwards.as_os_str(), FOLDER_FLAGS, Mode::empty())?);
                     reached.push(upwards);
                     if upwards == Component::ParentDir {
                         reached.pop();
@@ -72,7 +72,7 @@ impl Place {
                 return Ok(Place { folder, path: reached.join(part) });
             } else {
                 // Not `there`: opening the folder itself triggers an automount.
-                folder = File::from(openat(&folder, part.as_os_str(), FOLDER, Mode::empty())?);
+                folder = File::from(openat(&folder, part.as_os_str(), FOLDER_FLAGS, Mode::empty())?);
                 reached.push(part);
             }
         }
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-const FOLDER: OFlag =
+const FOLDER_FLAGS: OFlag =
     OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 const PATH_ONLY: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 

@@ -9,7 +9,7 @@ use zbus::{Connection, DynamicType, Message, connection::Builder, fdo};
 use super::SystemdError;
 
 /// A working service needs a small part of this, even on the slowest board under full load.
-const LIMIT: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
 pub struct Bus {
@@ -33,12 +33,12 @@ pub(super) const SYSTEMD: Object<'_> = Object {
 impl Bus {
     #[must_use]
     pub fn system() -> Self {
-        Bus { address: None, limit: LIMIT }
+        Bus { address: None, limit: CALL_TIMEOUT }
     }
 
     /// A D-Bus address, such as `unix:path=/run/dbus/system_bus_socket`.
     pub fn at(address: impl Into<String>) -> Self {
-        Bus { address: Some(address.into()), limit: LIMIT }
+        Bus { address: Some(address.into()), limit: CALL_TIMEOUT }
     }
 
     #[must_use]

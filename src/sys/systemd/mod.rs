@@ -47,7 +47,7 @@ pub fn wait_for_active(units: &[&str], timeout: Duration) -> Waited {
 }
 
 /// Asks logind not to shut down; `systemd-inhibit --list` shows `who` and `why`. `None` where logind is missing or refuses, which
-/// is no failure: on older releases the lock does not bind root, and only warns people at the device.
+/// is not a failure: on older releases the lock does not bind root, and only warns people at the device.
 #[must_use]
 pub fn inhibit_shutdown(who: &str, why: &str) -> Option<Inhibitor> {
     match Bus::system().inhibit_shutdown(who, why) {
@@ -82,7 +82,7 @@ pub struct Inhibitor {
 }
 
 impl Inhibitor {
-    /// Call it before anything that may reboot the device: newer releases of logind apply the lock to root too.
+    /// Call it before anything that may reboot the device: newer releases of logind also apply the lock to root.
     pub fn release(self) {
         drop(self.descriptor);
     }

@@ -19,7 +19,7 @@ use crate::sys::signal;
 
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// Between two looks for a signal.
-const LOOK: Duration = Duration::from_millis(100);
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Bus {
             let mut waiting = pin!(wait(&calls, units));
             // At any point: the caller gets its answer within this time, and goes on soon after a signal.
             loop {
-                let limit = deadline.min(Instant::now() + LOOK);
+                let limit = deadline.min(Instant::now() + SIGNAL_INTERVAL);
                 match tokio::time::timeout_at(limit.into(), waiting.as_mut()).await {
                     Ok(waited) => return waited,
                     Err(_) if Instant::now() >= deadline || signal::came().is_some() => {

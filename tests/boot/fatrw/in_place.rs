@@ -7,7 +7,7 @@ use copal::sys::file::{self, Content, Folder, Outcome};
 
 use super::rig::{Rig, folder, only, see};
 
-const NAME: &str = "vmlinuz";
+const KERNEL_NAME: &str = "vmlinuz";
 const STEP: usize = 256 << 10;
 
 fn data(tag: u8, len: usize) -> Vec<u8> {
@@ -15,7 +15,7 @@ fn data(tag: u8, len: usize) -> Vec<u8> {
 }
 
 fn run(folder: &Folder, new: &[u8]) -> io::Result<Outcome> {
-    file::overwrite(folder, OsStr::new(NAME), &Content::Bytes(new))
+    file::overwrite(folder, OsStr::new(KERNEL_NAME), &Content::Bytes(new))
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn front_to_back_the_end_first_where_it_grows_and_last_where_it_shrinks() {
         (5, 0, vec!["cut 0", "flush"]),
     ] {
         let new = data(2, new);
-        let (_dir, path) = folder(&[(NAME, &data(1, old)), (side, b"stale")]);
+        let (_dir, path) = folder(&[(KERNEL_NAME, &data(1, old)), (side, b"stale")]);
         let open = Folder::open(&path).unwrap();
         let rig = Rig::new(usize::MAX, 0);
         assert_eq!(run(&open, &new).unwrap(), Outcome::Written);
-        assert_eq!(see(&path), only(NAME, &new));
+        assert_eq!(see(&path), only(KERNEL_NAME, &new));
         let steps = rig.list();
         assert_eq!(steps.last().unwrap(), "holds vmlinuz");
         let unlinked = steps.iter().position(|s| s == "unlink S").unwrap();
@@ -63,7 +63,7 @@ fn every_stop_leaves_new_pieces_then_old_ones_and_can_be_ended() {
         let (old, new) = (data(1, old_len), data(2, new_len));
         let mut stops = 0;
         for from in 0.. {
-            let (_dir, path) = folder(&[(NAME, &old)]);
+            let (_dir, path) = folder(&[(KERNEL_NAME, &old)]);
             let open = Folder::open(&path).unwrap();
             let rig = Rig::new(from, usize::MAX);
             let result = run(&open, &new);
@@ -74,7 +74,7 @@ fn every_stop_leaves_new_pieces_then_old_ones_and_can_be_ended() {
             stops += 1;
             let steps = rig.list();
             drop(rig);
-            let there = std::fs::read(path.join(NAME)).unwrap();
+            let there = std::fs::read(path.join(KERNEL_NAME)).unwrap();
             let same = old_len.min(new_len);
             let border = (0..=same)
                 .step_by(STEP)
@@ -87,8 +87,8 @@ fn every_stop_leaves_new_pieces_then_old_ones_and_can_be_ended() {
                     && (there.len() <= old_len || there[old_len..] == new[old_len..there.len()])
             );
             assert!(there.len() == old_len || new_len > old_len || there == new);
-            file::overwrite(&open, OsStr::new(NAME), &Content::Bytes(&new)).unwrap();
-            assert_eq!(see(&path), only(NAME, &new));
+            file::overwrite(&open, OsStr::new(KERNEL_NAME), &Content::Bytes(&new)).unwrap();
+            assert_eq!(see(&path), only(KERNEL_NAME, &new));
         }
         assert!(stops >= 12, "{stops}");
     }
@@ -99,7 +99,7 @@ fn pieces_that_are_right_are_left_alone() {
     let old = data(1, 3 * STEP);
     let mut new = old.clone();
     new[STEP + 1] ^= 1;
-    let (_dir, path) = folder(&[(NAME, &old)]);
+    let (_dir, path) = folder(&[(KERNEL_NAME, &old)]);
     let open = Folder::open(&path).unwrap();
     let rig = Rig::new(usize::MAX, 0);
     assert_eq!(run(&open, &new).unwrap(), Outcome::Written);
@@ -114,19 +114,19 @@ fn pieces_that_are_right_are_left_alone() {
 #[test]
 fn without_space_to_grow_nothing_is_lost() {
     let (old, new) = (data(1, STEP), data(2, 3 * STEP));
-    let (_dir, path) = folder(&[(NAME, &old)]);
+    let (_dir, path) = folder(&[(KERNEL_NAME, &old)]);
     let open = Folder::open(&path).unwrap();
     let _rig = Rig::new(usize::MAX, 0).with_room(2 * STEP as u64);
     assert_eq!(run(&open, &new).unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!(see(&path), only(NAME, &old));
+    assert_eq!(see(&path), only(KERNEL_NAME, &old));
 }
 
 #[test]
 fn there_must_be_a_file() {
     let (_dir, path) = folder(&[]);
     let open = Folder::open(&path).unwrap();
-    let e = file::overwrite(&open, OsStr::new(NAME), &Content::Bytes(b"x")).unwrap_err();
+    let e = file::overwrite(&open, OsStr::new(KERNEL_NAME), &Content::Bytes(b"x")).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::NotFound);
-    std::os::unix::fs::symlink("/etc/passwd", path.join(NAME)).unwrap();
-    assert!(file::overwrite(&open, OsStr::new(NAME), &Content::Bytes(b"x")).is_err());
+    std::os::unix::fs::symlink("/etc/passwd", path.join(KERNEL_NAME)).unwrap();
+    assert!(file::overwrite(&open, OsStr::new(KERNEL_NAME), &Content::Bytes(b"x")).is_err());
 }

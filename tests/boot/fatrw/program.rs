@@ -96,7 +96,7 @@ fn what_a_cut_off_write_has_left_is_read() {
     assert_eq!(see(&path), only("config.json", b"new\n"));
     assert!(link.is_symlink());
 
-    // As the source of a copy too.
+    // Also as the source of a copy.
     std::fs::write(path.join(&side), "new\n").unwrap();
     std::fs::write(path.join("config.json"), "old").unwrap();
     assert!(run(&["copy", &at(&path, "config.json"), &at(&path, "copy")]).status.success());

@@ -13,7 +13,7 @@ use copal::sys::file::{self, Content, Folder, Outcome, is_temporary};
 use super::rig::{folder, only, see};
 use crate::kit::{disk, needs};
 
-const NAME: &str = "vmlinuz";
+const KERNEL_NAME: &str = "vmlinuz";
 
 /// The calls of `does` on a folder with these files, each with the name it is about: `T` is the temporary one.
 fn steps(files: &[(&str, &[u8])], does: impl FnOnce(&Folder)) -> Vec<String> {
@@ -39,8 +39,8 @@ const ON_THE_MEDIUM: [&str; 3] = ["sync", "sync folder", "flush"];
 
 #[test]
 fn a_file_is_replaced_by_one_that_is_complete_before_it_has_the_name() {
-    let found = steps(&[(NAME, b"old")], |open| {
-        let done = file::replace(open, OsStr::new(NAME), &Content::Bytes(b"new"));
+    let found = steps(&[(KERNEL_NAME, b"old")], |open| {
+        let done = file::replace(open, OsStr::new(KERNEL_NAME), &Content::Bytes(b"new"));
         assert_eq!(done.unwrap(), Outcome::Written);
     });
     let wanted = [
@@ -58,8 +58,8 @@ fn a_file_is_replaced_by_one_that_is_complete_before_it_has_the_name() {
 
 #[test]
 fn a_file_that_is_right_is_flushed_all_the_same() {
-    let found = steps(&[(NAME, b"new")], |open| {
-        let done = file::replace(open, OsStr::new(NAME), &Content::Bytes(b"new"));
+    let found = steps(&[(KERNEL_NAME, b"new")], |open| {
+        let done = file::replace(open, OsStr::new(KERNEL_NAME), &Content::Bytes(b"new"));
         assert_eq!(done.unwrap(), Outcome::Unchanged);
     });
     // Another program may have written it a moment ago.
@@ -68,9 +68,10 @@ fn a_file_that_is_right_is_flushed_all_the_same() {
 
 #[test]
 fn a_name_goes_before_its_clusters_do() {
-    let found = steps(&[(NAME, b"old")], |open| assert!(file::remove(open, OsStr::new(NAME)).unwrap()));
+    let found =
+        steps(&[(KERNEL_NAME, b"old")], |open| assert!(file::remove(open, OsStr::new(KERNEL_NAME)).unwrap()));
     assert_eq!(found, ["names", "hold vmlinuz", "unlink vmlinuz", "sync folder", "flush", "free", "flush"]);
-    let found = steps(&[(NAME, b"")], |open| {
+    let found = steps(&[(KERNEL_NAME, b"")], |open| {
         std::fs::create_dir(open.path().join("EFI")).unwrap();
         file::remove_folder(open, OsStr::new("EFI")).unwrap();
     });
@@ -89,8 +90,8 @@ fn a_sector_is_on_the_medium_before_the_next_one_is_written() {
     let (old, mut new) = (vec![1; 1200], vec![1; 1200]);
     new[0] = 2;
     new[1100] = 2;
-    let found = steps(&[(NAME, &old)], |open| {
-        let done = file::change_in_place(open, OsStr::new(NAME), &old, &new, &[2, 0]);
+    let found = steps(&[(KERNEL_NAME, &old)], |open| {
+        let done = file::change_in_place(open, OsStr::new(KERNEL_NAME), &old, &new, &[2, 0]);
         assert_eq!(done.unwrap(), Outcome::Written);
     });
     let wanted = [
@@ -110,8 +111,8 @@ fn a_sector_is_on_the_medium_before_the_next_one_is_written() {
 /// A cut of the run before may have left clusters past the end: a FAT refuses to grow such a chain.
 #[test]
 fn a_file_that_grows_where_it_lies_is_cut_to_its_size_before() {
-    let found = steps(&[(NAME, b"old")], |open| {
-        let done = file::overwrite(open, OsStr::new(NAME), &Content::Bytes(b"longer"));
+    let found = steps(&[(KERNEL_NAME, b"old")], |open| {
+        let done = file::overwrite(open, OsStr::new(KERNEL_NAME), &Content::Bytes(b"longer"));
         assert_eq!(done.unwrap(), Outcome::Written);
     });
     let wanted = [
@@ -138,17 +139,17 @@ fn what_is_read_back_comes_from_the_medium() {
     std::fs::create_dir(&path).unwrap();
     let (written, damaged) = ([b'w'; BLOCK], [b'd'; BLOCK]);
     let open = Folder::open(&path).unwrap();
-    let holds = |what: &[u8]| open.holds(OsStr::new(NAME), &Content::Bytes(what)).unwrap();
-    file::replace(&open, OsStr::new(NAME), &Content::Bytes(&written)).unwrap();
+    let holds = |what: &[u8]| open.holds(OsStr::new(KERNEL_NAME), &Content::Bytes(what)).unwrap();
+    file::replace(&open, OsStr::new(KERNEL_NAME), &Content::Bytes(&written)).unwrap();
     // In the cache again.
-    assert_eq!(see(&path), only(NAME, &written));
+    assert_eq!(see(&path), only(KERNEL_NAME, &written));
     // Below the file system: the one block with that content.
     let medium = OpenOptions::new().read(true).write(true).open(&device.file).unwrap();
     let mut all = vec![0; 16 << 20];
     medium.read_exact_at(&mut all, 0).unwrap();
     let block = all.chunks(BLOCK).position(|block| block == written).unwrap();
     medium.write_all_at(&damaged, u64::try_from(block * BLOCK).unwrap()).unwrap();
-    assert_eq!(see(&path), only(NAME, &written), "the cache has the old content");
+    assert_eq!(see(&path), only(KERNEL_NAME, &written), "the cache has the old content");
     assert!(!holds(&written));
     assert!(holds(&damaged));
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use copal::sys::command::{self, Command, End, Event, LONGEST, Said, Stream};
+use copal::sys::command::{self, Command, End, Event, MAX_LINE_BYTES, Said, Stream};
 
 use crate::kit::process::{Root, runs, soon};
 
@@ -56,7 +56,7 @@ fn output_of_any_size_and_kind_is_taken() {
     let (end, lines) =
         run(sh("head -c 300000 /dev/zero | tr '\\0' x; echo; head -c 200000 /dev/urandom; echo end"));
     assert!(end.is_success());
-    assert!(lines.iter().all(|l| l.len() <= 3 * LONGEST));
+    assert!(lines.iter().all(|l| l.len() <= 3 * MAX_LINE_BYTES));
     assert_eq!(
         lines.iter().take_while(|l| l.bytes().all(|b| b == b'x')).map(String::len).sum::<usize>(),
         300_000
