@@ -20,7 +20,7 @@ pub const MIB: usize = 1 << 20;
 const BLKPG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kit/blkpg.py");
 
 /// Longer than any run here takes; a hang fails with its output so far.
-const LIMIT: Duration = Duration::from_secs(100);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(100);
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("install-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -236,7 +236,7 @@ impl Rig {
         tool(&["python3", BLKPG, "add", &self.disk.node, "9", "69632", "2048"]);
         let held = fs::File::open(format!("{}p9", self.disk.node)).unwrap();
         let child = self.start(argv, &[]);
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + INSTALL_TIMEOUT;
         let mut sector = [0xA5; 512];
         // What was there before, then nothing, then the image's.
         while (sector == [0xA5; 512] || sector == [0; 512]) && Instant::now() < end {
@@ -251,7 +251,7 @@ impl Rig {
 
     /// Waits for its end, or for a file.
     pub fn wait(&self, mut child: Child, until: Option<&Path>) -> Output {
-        let end = Instant::now() + LIMIT;
+        let end = Instant::now() + INSTALL_TIMEOUT;
         while child.try_wait().unwrap().is_none() {
             // As the kernel would by itself, where it has a parser.
             let _ignored = Command::new("partx").args(["-a", &self.disk.node]).output();

@@ -289,8 +289,8 @@ async fn answer(connection: &Connection, state: &Mutex<State>, call: &Message) {
             };
             let rows: Vec<Row> = {
                 let state = state.lock().unwrap();
-                let asked = state.units.iter().filter(|(_, unit)| arguments.iter().any(|a| a == unit.active));
-                asked.map(|(name, unit)| row(name, unit)).collect()
+                let named = state.units.iter().filter(|(_, unit)| arguments.iter().any(|a| a == unit.active));
+                named.map(|(name, unit)| row(name, unit)).collect()
             };
             connection.reply(&header, &rows).await.unwrap();
         }

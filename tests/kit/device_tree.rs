@@ -42,7 +42,7 @@ pub fn device_tree(nodes: &[Node<'_>]) -> Vec<u8> {
     tree
 }
 
-/// A tree that differs from that of another model, of some size.
+/// A tree of some size. Each model has another one.
 pub fn model(name: &str, size: usize) -> Vec<u8> {
     let mut value = name.as_bytes().to_vec();
     value.resize(value.len().max(size), b'.');

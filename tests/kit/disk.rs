@@ -28,7 +28,7 @@ pub fn run(program: &str, args: &[&str]) -> Result<Output, String> {
     Err(format!("{program} {args:?}: still busy"))
 }
 
-/// Undoes something with a tool when the test ends, also by a failure.
+/// Undoes something with a tool when the test ends, even by a failure.
 pub struct Undo(Vec<String>);
 
 impl Undo {

@@ -151,7 +151,7 @@ impl Dockerd {
         assert!(self.signal(Signal::SIGSTOP));
     }
 
-    /// Sends a signal to dockerd, the first process of its namespace; false where there is none.
+    /// Sends a signal to dockerd, the first process of its namespace; false without a dockerd.
     fn signal(&self, signal: Signal) -> bool {
         let Some(process) = &self.process else { return false };
         let children = format!("/proc/{0}/task/{0}/children", process.id());

@@ -9,7 +9,7 @@ use copal::sys::file::is_temporary;
 /// Waits until nobody holds the leftovers of a folder.
 ///
 /// What a test in another thread starts has every open file, with its lock, until it runs another program: a leftover whose test
-/// has just closed it is in use to copal then, and stays. The kernel's list is asked, as a lock taken here would be inherited, too.
+/// has just closed it is in use to copal then, and stays. This reads the kernel's list: children would inherit a lock taken here.
 pub fn let_go(folder: &Path) {
     let started = Instant::now();
     for entry in

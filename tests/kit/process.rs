@@ -9,14 +9,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Longer than anything here takes, on a machine that has much else to do.
-const LIMIT: Duration = Duration::from_secs(300);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Waits for the end of a program, and fails with its output when it does not come.
 pub fn wait(child: Child) -> Output {
     let id = i32::try_from(child.id()).unwrap();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(LIMIT).is_err() {
+        if waiting.recv_timeout(PROCESS_TIMEOUT).is_err() {
             kill_tree(id);
             return true;
         }
@@ -64,7 +64,7 @@ pub fn stdout(out: &Output) -> String {
 
 /// Waits until something is so, and fails if it never is.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + PROCESS_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -4,20 +4,20 @@
 use std::collections::BTreeSet;
 
 /// Seeds with which a test has failed before: their samples are tried in every run.
-const KEPT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/seeds.tsv"));
+const KEPT_SEEDS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/seeds.tsv"));
 
 /// Whether all cases of this part are to be tried. `./dev prove` sets this.
-pub fn is_asked(part: &str) -> bool {
+pub fn is_requested(part: &str) -> bool {
     std::env::var("COPAL_PROVE").is_ok_and(|parts| parts.split(',').any(|one| one == part))
 }
 
 /// Whether a test runs whose only case is too slow for `./dev test`; says so where it does not.
 pub fn runs(part: &str, test: &str) -> bool {
-    let asked = is_asked(part);
-    if !asked {
+    let requested = is_requested(part);
+    if !requested {
         eprintln!("left to prove: {part}: {test}");
     }
-    asked
+    requested
 }
 
 /// What a test draws its sample with: the number that `COPAL_SEED` gives, which `./dev test` takes from the commit.
@@ -29,7 +29,8 @@ pub fn seed() -> u64 {
 fn seeds(test: &str) -> Vec<u64> {
     // The run finds the test by this name in what the test has printed.
     assert!(!test.contains(':'), "{test} is named without its modules");
-    let kept = KEPT.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'));
+    let kept =
+        KEPT_SEEDS.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'));
     let kept = kept.filter(|(name, _)| *name == test);
     let mut all = vec![seed()];
     all.extend(kept.map(|(_, n)| n.trim().parse::<u64>().expect("tests/seeds.tsv has numbers")));
@@ -47,14 +48,14 @@ fn random(test: &str, seed: u64) -> fastrand::Rng {
 
 /// Which of `total` cases are tried, in their order: all where the part is being proved, else `few` for each seed.
 pub fn cases(part: &str, test: &str, total: usize, few: usize) -> BTreeSet<usize> {
-    if is_asked(part) || few >= total {
+    if is_requested(part) || few >= total {
         return (0..total).collect();
     }
     let mut chosen = BTreeSet::new();
     for seed in seeds(test) {
         let mut random = random(test, seed);
-        let wanted = (chosen.len() + few).min(total);
-        while chosen.len() < wanted {
+        let size = (chosen.len() + few).min(total);
+        while chosen.len() < size {
             chosen.insert(random.usize(..total));
         }
     }
@@ -68,7 +69,7 @@ pub fn cases(part: &str, test: &str, total: usize, few: usize) -> BTreeSet<usize
 
 /// Whether a test runs that is one of a group of slow ones: all of them where the part is being proved, else `few` for each seed.
 pub fn is_drawn(part: &str, group: &[&str], test: &str, few: usize) -> bool {
-    if is_asked(part) {
+    if is_requested(part) {
         return true;
     }
     let mut order = group.to_vec();
@@ -83,7 +84,7 @@ pub fn is_drawn(part: &str, group: &[&str], test: &str, few: usize) -> bool {
 /// Random numbers for the cases of a test that draws them, one generator for each: `all` of them where the part is being proved, else `few`
 /// for each seed.
 pub fn draws(part: &str, test: &str, all: usize, few: usize) -> Vec<fastrand::Rng> {
-    let count = if is_asked(part) { all } else { few };
+    let count = if is_requested(part) { all } else { few };
     let mut found = Vec::new();
     for seed in seeds(test) {
         let mut random = random(test, seed);
@@ -102,7 +103,7 @@ pub fn draws(part: &str, test: &str, all: usize, few: usize) -> Vec<fastrand::Rn
 /// Random numbers for a test that bounds by itself how far it goes, one generator for each seed; `None` where the part is being proved, and
 /// nothing is bounded.
 pub fn samples(part: &str, test: &str) -> Option<Vec<fastrand::Rng>> {
-    if is_asked(part) {
+    if is_requested(part) {
         return None;
     }
     eprintln!("left to prove: {part}: {test}: all but a sample; COPAL_SEED={} repeats it", seed());

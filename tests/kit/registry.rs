@@ -116,7 +116,7 @@ impl Drop for Registry {
     }
 }
 
-/// Passes connections on; while it has cuts left, none gets further than so many bytes of the answer.
+/// Passes connections on. While cuts are left, each connection ends after so many bytes of the answer.
 pub struct Proxy {
     pub port: u16,
     left: Arc<AtomicI64>,
@@ -191,7 +191,7 @@ impl Page {
         let left = Arc::clone(&page.left);
         thread::spawn(move || {
             for mut client in listener.incoming().flatten() {
-                let mut asked = [0; PIECE];
+                let mut request = [0; PIECE];
                 match then {
                     Some((_, to)) if left.load(Ordering::SeqCst) <= 0 => {
                         let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
@@ -201,7 +201,7 @@ impl Page {
                     }
                     _ => {
                         // A request without a body, in one piece. One that tries TLS gets no answer that it understands.
-                        let begins = client.read(&mut asked).unwrap_or(0);
+                        let begins = client.read(&mut request).unwrap_or(0);
                         let text = format!(
                             "<html><body><h1>{status}: manifest for denied unauthorized</h1></body></html>"
                         );
@@ -209,10 +209,10 @@ impl Page {
                             "HTTP/1.1 {status} It is so\r\nContent-Type: text/html\r\nRetry-After: 7\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                             text.len()
                         );
-                        if asked[..begins].starts_with(b"GET") {
+                        if request[..begins].starts_with(b"GET") {
                             left.fetch_sub(1, Ordering::SeqCst);
                         }
-                        let body = if asked[..begins].starts_with(b"HEAD") { "" } else { &text };
+                        let body = if request[..begins].starts_with(b"HEAD") { "" } else { &text };
                         let _sent = client.write_all((answer + body).as_bytes());
                     }
                 }

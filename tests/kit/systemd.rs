@@ -168,7 +168,7 @@ impl Systemd {
         self.state.lock().unwrap().answer = answer;
     }
 
-    /// What was asked of it, in order.
+    /// The calls that it received, in order.
     pub fn calls(&self) -> Vec<String> {
         self.state.lock().unwrap().calls.clone()
     }

@@ -127,7 +127,7 @@ impl Tree {
         self.file("/proc/self/mountinfo", &text)
     }
 
-    /// One more mount, at a point that is no text: behind all others.
+    /// One more mount, after all others, at a point that is not UTF-8.
     pub fn mount_at_bytes(&mut self, dev: &str, point: &[u8]) -> &mut Self {
         let before = format!("{}999 1 {dev} / ", self.mounts);
         let line = [before.as_bytes(), point, b" rw shared:1 - vfat /dev/x rw\n"].concat();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bytes a binary may have: it goes into initramfs images of 32 MiB.
-const LIMIT: usize = 5 << 20;
+const MAX_PROGRAM_BYTES: usize = 5 << 20;
 
 // Numbers of the ELF specification (System V ABI, chapters 4 and 5, and the processor supplements).
 const EM_ARM: u64 = 40;
@@ -67,7 +67,11 @@ fn binary(arch: &str) -> PathBuf {
 fn check(path: &Path, machine: u64) {
     let data = std::fs::read(path).unwrap();
     let name = path.display();
-    assert!(data.len() <= LIMIT, "{name} has {} bytes, more than {LIMIT}", data.len());
+    assert!(
+        data.len() <= MAX_PROGRAM_BYTES,
+        "{name} has {} bytes, more than {MAX_PROGRAM_BYTES}",
+        data.len()
+    );
     let elf = parse(&data);
     assert_eq!(elf.machine, machine, "{name}: machine");
     assert!(!elf.segments.is_empty(), "{name}: no program headers");

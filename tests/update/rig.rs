@@ -16,7 +16,7 @@ pub use crate::kit::process::{stderr, stdout, tool, until, wait};
 pub use crate::kit::needs::can_run;
 
 /// Longer than anything here takes, on a machine that has much else to do.
-const LIMIT: Duration = Duration::from_secs(300);
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Whether somebody listens there. Nobody does who is met by his own connection: that may be given the very port it asks for.
 fn listens(port: u16) -> bool {
@@ -307,7 +307,7 @@ impl Rig {
             let ended = self.engine.as_mut().unwrap().try_wait().unwrap();
             let log = || fs::read_to_string(self.dir.path().join("engine.log")).unwrap_or_default();
             assert!(
-                ended.is_none() && began.elapsed() < LIMIT,
+                ended.is_none() && began.elapsed() < UPDATE_TIMEOUT,
                 "dockerd does not start ({ended:?}): {}",
                 log()
             );

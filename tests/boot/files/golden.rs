@@ -109,7 +109,7 @@ fn a_repetition_writes_nothing() {
     assert_eq!(stamps(&device.boot()), before);
 }
 
-/// The time of every deployed file is new after an update that changed one; those of others stay.
+/// After an update that changed a file, every deployed file has a new time. Other files keep theirs.
 #[test]
 fn times_are_refreshed() {
     let device = Device::new(OLD, NEW);

@@ -113,7 +113,7 @@ fn without_helpers_nothing_is_passed_over() {
     }
 }
 
-/// Where its own root has no copal, the one of the system it runs in is called: here there is none.
+/// If its own root has no copal, it calls the running system's copal. Here neither exists.
 #[test]
 fn a_root_without_copal_falls_back_to_the_running_system() {
     let (dir, hook) = root("1-bootfiles");

@@ -69,7 +69,7 @@ fn an_undo_overwrites_what_has_no_space_for_a_second_copy() {
     if !can_run("an_undo_overwrites_what_has_no_space_for_a_second_copy") {
         return;
     }
-    // Shorter than the one that is there, as long, and longer.
+    // Shorter than the existing file, as long, and longer.
     for new in [500, 1000, 1100] {
         let (_mounted, device) = device(1000 + 200, 1000, new);
         let inode = std::fs::metadata(device.boot().join("zImage")).unwrap().ino();
@@ -110,7 +110,7 @@ fn an_undo_tries_again_after_space_was_freed() {
     assert!(std::fs::read_to_string(device.boot().join("first")).unwrap() == text);
 }
 
-/// A rollback runs the old release's hooks as for an update; where there is no room for both, it goes through all the same.
+/// A rollback runs the old release's hooks as for an update; without space for both, it succeeds nevertheless.
 #[test]
 fn a_rollback_is_an_undo_for_the_slot_it_leads_to() {
     if !can_run("a_rollback_is_an_undo_for_the_slot_it_leads_to") {

@@ -107,7 +107,7 @@ fn what_says_which_root_boots_is_not_a_boot_file() {
     }
 }
 
-/// A `grub.cfg` that goes by the selection takes root B where there is none, and the release's selects root A.
+/// Without a selection, a `grub.cfg` that reads it takes root B, and the release's own selects root A.
 #[test]
 fn a_selection_that_is_missing_comes_first_names_what_boots_now_and_stays() {
     let mut shipped =

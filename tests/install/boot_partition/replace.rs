@@ -71,14 +71,14 @@ fn plain(name: &OsStr) -> &str {
 }
 
 const SIDE: &str = ".f.0123abcd.00112233445566778899aabbccddeeff.md5sum";
-const NAME: &str = "f";
+const FILE_NAME: &str = "f";
 
 fn folder(old: Option<&str>, side: bool) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("boot");
     std::fs::create_dir(&path).unwrap();
     if let Some(old) = old {
-        std::fs::write(path.join(NAME), old).unwrap();
+        std::fs::write(path.join(FILE_NAME), old).unwrap();
     }
     if side {
         std::fs::write(path.join(SIDE), "stale").unwrap();
@@ -89,7 +89,7 @@ fn folder(old: Option<&str>, side: bool) -> (tempfile::TempDir, PathBuf) {
 fn run(path: &Path, from: usize, count: usize) -> (io::Result<Outcome>, Vec<String>, bool) {
     let folder = Folder::open(path).unwrap();
     let rigged = Rigged::new(from, count);
-    let result = file::replace(&folder, OsStr::new(NAME), &Content::Bytes(b"new content"));
+    let result = file::replace(&folder, OsStr::new(FILE_NAME), &Content::Bytes(b"new content"));
     let met = rigged.seen.borrow().met;
     (result, rigged.list(), met)
 }
@@ -131,7 +131,10 @@ fn the_steps_and_their_order() {
         "flush",
     ];
     assert_eq!(steps, wanted);
-    assert_eq!(see(&path).into_iter().collect::<Vec<_>>(), [(NAME.to_owned(), "new content".to_owned())]);
+    assert_eq!(
+        see(&path).into_iter().collect::<Vec<_>>(),
+        [(FILE_NAME.to_owned(), "new content".to_owned())]
+    );
 }
 
 /// Whatever does not happen, the file is the old one or the new one; and the next run makes it right.
@@ -150,7 +153,7 @@ fn every_prefix_leaves_old_or_new_and_can_be_continued() {
                     }
                     stops += 1;
                     let context = format!("old {old:?}, side {side}, {count} from {from} of {steps:?}");
-                    let there = std::fs::read_to_string(path.join(NAME)).ok();
+                    let there = std::fs::read_to_string(path.join(FILE_NAME)).ok();
                     assert!(there.as_deref() == old || there.as_deref() == Some("new content"), "{context}");
                     assert!(result.is_err(), "{context}");
                     let renamed = steps[..from].iter().any(|s| s.starts_with("rename"));
@@ -167,8 +170,8 @@ fn every_prefix_leaves_old_or_new_and_can_be_continued() {
                     let_go(&path);
                     let open = Folder::open(&path).unwrap();
                     file::sweep(&open).unwrap();
-                    file::replace(&open, OsStr::new(NAME), &Content::Bytes(b"new content")).unwrap();
-                    let wanted = [(NAME.to_owned(), "new content".to_owned())];
+                    file::replace(&open, OsStr::new(FILE_NAME), &Content::Bytes(b"new content")).unwrap();
+                    let wanted = [(FILE_NAME.to_owned(), "new content".to_owned())];
                     assert_eq!(see(&path).into_iter().collect::<Vec<_>>(), wanted, "{context}");
                 }
                 assert!(stops >= 15, "{stops} stops");
@@ -180,12 +183,12 @@ fn every_prefix_leaves_old_or_new_and_can_be_continued() {
 #[test]
 fn an_equal_file_is_not_written() {
     let (_dir, path) = folder(Some("new content"), false);
-    let before = std::fs::metadata(path.join(NAME)).unwrap();
+    let before = std::fs::metadata(path.join(FILE_NAME)).unwrap();
     let (result, steps, _) = run(&path, usize::MAX, 0);
     assert_eq!(result.unwrap(), Outcome::Unchanged);
     // But it is made sure of: somebody may have written it a moment ago without syncing.
     assert_eq!(steps, ["names", "holds f", "sync folder", "flush"]);
-    let after = std::fs::metadata(path.join(NAME)).unwrap();
+    let after = std::fs::metadata(path.join(FILE_NAME)).unwrap();
     assert_eq!((before.ino(), before.mtime_nsec()), (after.ino(), after.mtime_nsec()));
 }
 
@@ -199,7 +202,7 @@ fn a_stale_side_file_goes_also_when_the_content_is_equal() {
     assert_eq!(result.unwrap(), Outcome::Written);
     assert!(!steps.iter().any(|s| s.starts_with("create")), "{steps:?}");
     let names: Vec<_> = see(&path).into_keys().collect();
-    assert_eq!(names, [other, NAME]);
+    assert_eq!(names, [other, FILE_NAME]);
 }
 
 /// A medium that loses what it is given must not cost the old file.
@@ -217,9 +220,9 @@ fn what_reads_back_differently_does_not_replace() {
         }
         Ok(())
     });
-    let e = file::replace(&open, OsStr::new(NAME), &Content::Bytes(b"new content")).unwrap_err();
+    let e = file::replace(&open, OsStr::new(FILE_NAME), &Content::Bytes(b"new content")).unwrap_err();
     assert_eq!(e.kind(), io::ErrorKind::InvalidData);
-    assert_eq!(see(&path).into_iter().collect::<Vec<_>>(), [(NAME.to_owned(), "old".to_owned())]);
+    assert_eq!(see(&path).into_iter().collect::<Vec<_>>(), [(FILE_NAME.to_owned(), "old".to_owned())]);
 }
 
 #[test]
@@ -227,9 +230,9 @@ fn removing_frees_only_what_has_gone_from_the_medium() {
     let (_dir, path) = folder(Some("old"), false);
     let open = Folder::open(&path).unwrap();
     let rigged = Rigged::new(usize::MAX, 0);
-    assert!(file::remove(&open, OsStr::new(NAME)).unwrap());
+    assert!(file::remove(&open, OsStr::new(FILE_NAME)).unwrap());
     assert_eq!(rigged.list(), ["names", "hold f", "unlink f", "sync folder", "flush", "free", "flush"]);
-    assert!(!file::remove(&open, OsStr::new(NAME)).unwrap());
+    assert!(!file::remove(&open, OsStr::new(FILE_NAME)).unwrap());
     assert!(see(&path).is_empty());
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::answers;
 
-const NAME: &str = "INTERNAL_DEVICE_KERNEL";
+const KERNEL_VARIABLE: &str = "INTERNAL_DEVICE_KERNEL";
 
 /// What the layer makes of each set of variables of a Kontron board: its target, and the warnings.
 fn made(sets: &[Value]) -> Vec<(String, Vec<String>)> {
@@ -16,7 +16,7 @@ fn made(sets: &[Value]) -> Vec<(String, Vec<String>)> {
     let of = |answer: Value| {
         assert_eq!(answer["wrong"], json!([]), "{answer}");
         let conf = answer["conf"].as_str().unwrap();
-        let kernel = conf.lines().find_map(|line| line.strip_prefix(&format!("{NAME}=")));
+        let kernel = conf.lines().find_map(|line| line.strip_prefix(&format!("{KERNEL_VARIABLE}=")));
         (
             kernel.unwrap().trim_matches('"').to_owned(),
             serde_json::from_value(answer["said"].clone()).unwrap(),
@@ -29,7 +29,7 @@ fn made(sets: &[Value]) -> Vec<(String, Vec<String>)> {
 #[test]
 fn the_value_of_bitbake_beats_an_override_that_it_ignores() {
     let rows = [
-        json!({NAME: "mmcblk0", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "mmcblk7"}),
+        json!({KERNEL_VARIABLE: "mmcblk0", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "mmcblk7"}),
         json!({"INTERNAL_DEVICE_KERNEL:mx8mm": "mmcblk0", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "mmcblk7"}),
     ];
     for (target, said) in made(&rows) {
@@ -49,8 +49,8 @@ fn an_override_that_bitbake_ignores_is_taken_where_bitbake_has_no_value() {
     let old = "INTERNAL_DEVICE_KERNEL_kontron-mx8mm";
     let rows = [
         json!({old: "mmcblk7"}),
-        json!({NAME: "", old: "mmcblk7"}),
-        json!({NAME: " ", old: "mmcblk7"}),
+        json!({KERNEL_VARIABLE: "", old: "mmcblk7"}),
+        json!({KERNEL_VARIABLE: " ", old: "mmcblk7"}),
         json!({"INTERNAL_DEVICE_KERNEL:kontron-mx8mm": "", old: "mmcblk7"}),
         // The nearest one, and an empty one is none.
         json!({"INTERNAL_DEVICE_KERNEL_arm": "mmcblk1", old: "mmcblk7"}),
@@ -67,7 +67,7 @@ fn an_override_that_bitbake_ignores_is_taken_where_bitbake_has_no_value() {
 
 #[test]
 fn lines_of_other_machines_are_named_at_once() {
-    let set = json!({NAME: "sda", "INTERNAL_DEVICE_KERNEL_tinker": "mmcblk1", "INTERNAL_DEVICE_KERNEL_nano-air": "mmcblk2",
+    let set = json!({KERNEL_VARIABLE: "sda", "INTERNAL_DEVICE_KERNEL_tinker": "mmcblk1", "INTERNAL_DEVICE_KERNEL_nano-air": "mmcblk2",
         "BOOTLOADER_FLASH_DEVICE_1_tinker": "mmcblk1", "BOOTLOADER_FLASH_DEVICE_1": ""});
     let (target, said) = made(&[set]).remove(0);
     assert_eq!((target.as_str(), said.len()), ("sda", 1), "{said:?}");
@@ -79,9 +79,9 @@ fn lines_of_other_machines_are_named_at_once() {
 #[test]
 fn where_lines_agree_or_are_in_the_new_syntax_nothing_is_said() {
     let sets = [
-        json!({NAME: "sda", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "sda"}),
-        json!({NAME: "mmcblk0", "INTERNAL_DEVICE_KERNEL:kontron-mx8mm": "sda", "INTERNAL_DEVICE_KERNEL:other": "sdb"}),
-        json!({NAME: "sda", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": ""}),
+        json!({KERNEL_VARIABLE: "sda", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "sda"}),
+        json!({KERNEL_VARIABLE: "mmcblk0", "INTERNAL_DEVICE_KERNEL:kontron-mx8mm": "sda", "INTERNAL_DEVICE_KERNEL:other": "sdb"}),
+        json!({KERNEL_VARIABLE: "sda", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": ""}),
     ];
     assert_eq!(made(&sets), vec![("sda".to_owned(), Vec::new()); 3]);
 }

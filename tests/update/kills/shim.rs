@@ -20,7 +20,7 @@ pub use super::calls::Watched;
 use super::calls::{Change, change_of, registers};
 
 /// Longer than anything here takes on any machine; then it hangs.
-const LIMIT: Duration = Duration::from_secs(600);
+const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Whether this machine has registers that this program knows.
 pub fn can_run(test: &str) -> bool {
@@ -111,7 +111,7 @@ pub fn run(
     }
     let (done, waiting) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        let hangs = waiting.recv_timeout(LIMIT).is_err();
+        let hangs = waiting.recv_timeout(HANG_TIMEOUT).is_err();
         if hangs {
             let _gone = kill(main, Signal::SIGKILL);
         }

@@ -20,7 +20,7 @@ use crate::kit::process::Ended;
 use crate::kit::process::{Root, soon};
 
 const SERVICES: &str = "/tmp/balena-supervisor/services";
-const CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
+const TARGET_STATE_CONFIG: &str = "/tmp/balena-supervisor/target-state-config";
 
 /// So long that only an event can have ended a wait.
 const NEVER: Duration = Duration::from_secs(60);
@@ -156,7 +156,7 @@ fn what_has_an_event_is_not_waited_for_longer() {
         let root = Root::new();
         let path = lock(&root, "1/main");
         let holder = hold(&path);
-        std::fs::write(root.at(CONFIG), r#"{"SUPERVISOR_OVERRIDE_LOCK":"false"}"#).unwrap();
+        std::fs::write(root.at(TARGET_STATE_CONFIG), r#"{"SUPERVISOR_OVERRIDE_LOCK":"false"}"#).unwrap();
         let waiting = Waiting::begin(&root, NEVER);
         assert!(waiting.goes_on(), "{how}");
         let yes = r#"{"SUPERVISOR_OVERRIDE_LOCK":"true"}"#;
@@ -164,10 +164,10 @@ fn what_has_an_event_is_not_waited_for_longer() {
             "end" => drop(holder),
             "remove" => std::fs::remove_file(&path).unwrap(),
             "remove folder" => std::fs::remove_dir_all(root.at(SERVICES)).unwrap(),
-            "override" => std::fs::write(root.at(CONFIG), yes).unwrap(),
+            "override" => std::fs::write(root.at(TARGET_STATE_CONFIG), yes).unwrap(),
             _ => {
                 std::fs::write(root.at("/tmp/new"), yes).unwrap();
-                std::fs::rename(root.at("/tmp/new"), root.at(CONFIG)).unwrap();
+                std::fs::rename(root.at("/tmp/new"), root.at(TARGET_STATE_CONFIG)).unwrap();
             }
         }
         let log = waiting.ends();
