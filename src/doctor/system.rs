@@ -57,10 +57,10 @@ pub(super) fn update(patient: &Patient<'_>, found: &mut Findings<'_>) {
     match seen.phase.update_permission() {
         UpdatePermission::Free => found.ok(text),
         UpdatePermission::AfterRecovery => {
-            found.warn(text, "nothing to do: the next update repairs it first")
+            found.warn(text, "nothing to do: the next update repairs it first");
         }
         UpdatePermission::Forced | UpdatePermission::Never => {
-            found.warn(text, "wait: until then no update can start")
+            found.warn(text, "wait: until then no update can start");
         }
     }
 }

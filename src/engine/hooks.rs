@@ -125,7 +125,7 @@ impl Engine {
             match self.within(REMOVAL, self.docker.remove_container(id, Some(options))) {
                 Err(e) if e.is_gone() => break,
                 Err(e) if matches!(e.why, Why::Lost) && again < REMOVE_ATTEMPTS => {
-                    thread::sleep(REMOVE_INTERVAL)
+                    thread::sleep(REMOVE_INTERVAL);
                 }
                 Err(e) => return Err(e),
                 Ok(()) => break,
