@@ -118,7 +118,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     }
     match request.mode {
         FlashMode::Installation => install(args, &request, ui),
-        FlashMode::Image => write_image(args, &request, ui).map_err(nothing_written),
+        FlashMode::Image | FlashMode::ImageOnly => write_image(args, &request, ui).map_err(nothing_written),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::image::{Format, Image, Inspection};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
-pub const PLAN_VERSION: u32 = 1;
+const PLAN_VERSION: u32 = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -9,7 +9,7 @@ use crate::image::Format;
 use crate::image::digest::Digest256;
 
 /// Raised when a field changes its meaning or is removed.
-pub const RECEIPT_VERSION: u32 = 1;
+const RECEIPT_VERSION: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImageRecord {

@@ -20,7 +20,10 @@ pub enum FlashMode {
     /// As `resin-init-flasher`: the image, then all that the configuration asks for.
     #[default]
     Installation,
+    /// The image alone: all is named, or the target is a plain file. A configuration is checked as for an installation.
     Image,
+    /// The image alone, whatever the configuration asks for.
+    ImageOnly,
 }
 
 impl FlashMode {
@@ -33,7 +36,11 @@ impl FlashMode {
     ) -> FlashMode {
         let all_named = image.is_some() && target.is_some() && conf.is_none();
         let to_a_file = target.is_some_and(|t| !is_block_device(t));
-        if image_only || all_named || to_a_file { FlashMode::Image } else { FlashMode::Installation }
+        match (image_only, all_named || to_a_file) {
+            (true, _) => FlashMode::ImageOnly,
+            (false, true) => FlashMode::Image,
+            (false, false) => FlashMode::Installation,
+        }
     }
 }
 
@@ -82,7 +89,7 @@ impl Inputs {
             (None, Some(_), Some(_)) => None,
             _ => Some(FlasherConf::load(&request.flasher_conf())?),
         };
-        if let Some(conf) = conf.as_ref().filter(|_| request.mode == FlashMode::Installation) {
+        if let Some(conf) = conf.as_ref().filter(|_| request.mode != FlashMode::ImageOnly) {
             conf.check_medium(&request.paths.boot())?;
         }
         let config = if conf.is_some() { config_json(request)? } else { None };
@@ -199,14 +206,14 @@ mod tests {
         };
         for (conf, image) in [(false, false), (false, true), (true, false), (true, true)] {
             assert_eq!(mode(conf, image, false, false), FlashMode::Installation);
-            assert_eq!(mode(conf, image, false, true), FlashMode::Image);
+            assert_eq!(mode(conf, image, false, true), FlashMode::ImageOnly);
             // No block device has this name.
             assert_eq!(mode(conf, image, true, false), FlashMode::Image);
         }
     }
 
     #[test]
-    fn files_of_the_medium_matter_to_an_installation_only() {
+    fn files_of_the_medium_do_not_matter_to_the_image_only() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::new(dir.path());
         let image = dir.path().join("os.img");
@@ -223,8 +230,9 @@ mod tests {
             mode,
             ..FlashRequest::default()
         };
-        let refused = Inputs::read(&request(FlashMode::Installation)).unwrap_err();
-        assert_eq!(refused.code(), Code::ConfInvalid);
-        assert!(Inputs::read(&request(FlashMode::Image)).unwrap().conf.is_some());
+        for mode in [FlashMode::Installation, FlashMode::Image] {
+            assert_eq!(Inputs::read(&request(mode)).unwrap_err().code(), Code::ConfInvalid, "{mode:?}");
+        }
+        assert!(Inputs::read(&request(FlashMode::ImageOnly)).unwrap().conf.is_some());
     }
 }

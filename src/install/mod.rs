@@ -80,7 +80,7 @@ pub fn prepare_image(request: &FlashRequest, progress: &dyn Progress) -> Result<
 /// Makes the plan as the flash does, without running board programs and without waiting. Writes nothing.
 pub fn plan(request: &FlashRequest, progress: &dyn Progress) -> Result<Plan> {
     match request.mode {
-        FlashMode::Image => Ok(prepare_image(request, progress)?.plan.into()),
+        FlashMode::Image | FlashMode::ImageOnly => Ok(prepare_image(request, progress)?.plan.into()),
         FlashMode::Installation => {
             let Ready { prepared, installation, .. } = ready(request, Inputs::read(request)?, progress)?;
             Ok(Plan { flash: prepared.plan, installation: Some(installation) })

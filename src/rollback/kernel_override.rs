@@ -17,7 +17,7 @@ use crate::config::paths::Paths;
 use crate::slot::Slot;
 use crate::sys::file::{self, Content, Folder};
 
-pub const ACTIVE_VARIABLE: &str = "kernel_override_abi";
+const ACTIVE_VARIABLE: &str = "kernel_override_abi";
 
 /// Records that an override was reverted.
 const TRIGGERED_FILE: &str = "override-health-triggered";
