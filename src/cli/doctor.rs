@@ -16,7 +16,7 @@ Examples:
 
 /// Look for what would stop a flash, an update or a rollback
 ///
-/// Changes nothing. Exit code 1: there is something; each line says what to do.
+/// Changes nothing. Exit code 1: there is a problem; each line has its remedy.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct DoctorArgs {

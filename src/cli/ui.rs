@@ -1,8 +1,8 @@
 //! What a verb prints: progress, results, and at the end its error.
 //!
-//! stdout carries results (text, or JSON lines with `--json`), stderr everything else. That the reader of stdout has exited
-//! (`copal --list | head -1`) is no failure. A stdout that takes no output (a full disk) is one: it is reported at the end, and never
-//! stops a job.
+//! stdout carries results (text, or JSON lines with `--json`), stderr everything else. A reader of stdout that has
+//! exited (`copal --list | head -1`) is not a failure. A stdout that takes no output (a full disk) is a failure: it is reported at the end,
+//! and never stops a job.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, Write};
@@ -136,7 +136,7 @@ impl Ui {
     }
 }
 
-/// The output of a legacy name. That its reader has exited is no failure.
+/// The output of a legacy name. A reader that has exited is not a failure.
 pub(crate) fn answer(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

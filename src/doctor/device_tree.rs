@@ -23,7 +23,7 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
             );
             continue;
         }
-        let text = format!("{key} names {name:?}: that is no plain path, and no update carries it");
+        let text = format!("{key} names {name:?}: that is not a plain path, and no update carries it");
         found.warn(text, "put the file below the boot folder, and name it without `..` and `/` in front");
     }
     for named in &expected.named {

@@ -6,7 +6,7 @@ use crate::error::Code;
 use crate::install::{self, FlashRequest};
 use crate::progress::Silent;
 
-pub(super) const NAME: &str = "flash";
+pub(super) const CHECK_NAME: &str = "flash";
 
 pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
     let mut request = FlashRequest::of_environment(paths.clone());

@@ -90,7 +90,7 @@ const CHECKS: &[Check] = &[
 /// The check of a flasher medium first.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    std::iter::once(flash::NAME).chain(CHECKS.iter().map(|c| c.name)).collect()
+    std::iter::once(flash::CHECK_NAME).chain(CHECKS.iter().map(|c| c.name)).collect()
 }
 
 /// On a flasher medium checks what a flash needs, on an installed system what an update or a rollback needs.
@@ -98,7 +98,7 @@ pub fn names() -> Vec<&'static str> {
 pub(crate) fn examine(paths: &Paths) -> Vec<Finding> {
     let mut all = Vec::new();
     if paths.flasher_flag().exists() {
-        flash::look(paths, &mut Findings { check: flash::NAME, all: &mut all });
+        flash::look(paths, &mut Findings { check: flash::CHECK_NAME, all: &mut all });
         return all;
     }
     let facts = Facts::gather(paths);

@@ -8,7 +8,7 @@ use crate::sys::file::Folder;
 use crate::update::preflight;
 
 /// Little for any archive. The real size is known only when the archive is there.
-const DATA: u64 = 64 << 20;
+const LITTLE_DATA_SPACE: u64 = 64 << 20;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let paths = patient.paths;
@@ -16,8 +16,10 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     data(&paths.data(), found);
     let inactive = paths.inactive();
     match free(&inactive) {
-        Ok(bytes) => found
-            .ok(format!("{} has {bytes} bytes free, besides what its old hostapp takes", inactive.display())),
+        Ok(bytes) => found.ok(format!(
+            "{} has {bytes} bytes free, without the space of its old hostapp",
+            inactive.display()
+        )),
         Err(e) => found.problem(&unreadable(&inactive, Code::SlotUnknown, e)),
     }
 }
@@ -42,7 +44,7 @@ fn state(place: &Path, found: &mut Findings<'_>) {
 fn data(place: &Path, found: &mut Findings<'_>) {
     const HINT: &str = "free space on it before an update from an archive, or update from a registry";
     match free(place) {
-        Ok(bytes) if bytes < DATA => {
+        Ok(bytes) if bytes < LITTLE_DATA_SPACE => {
             found.warn(format!("{} has only {bytes} bytes free", place.display()), HINT);
         }
         Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),

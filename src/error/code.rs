@@ -172,8 +172,8 @@ codes! {
     TargetWriteFailed = "target-write-failed", "look in the kernel log; the disk may be failing";
     /// The target did not confirm that the written data is on the medium.
     TargetFlushFailed = "target-flush-failed", "look in the kernel log; the disk may be failing";
-    /// The read-back differs from the written data, also after a second write.
-    VerifyMismatch = "verify-mismatch", "replace the disk: it does not keep what is written to it";
+    /// The read-back differs from the written data, even after a second write.
+    VerifyMismatch = "verify-mismatch", "replace the disk: it does not keep written data";
     /// `copal verify` found a difference between image and target; the message has the first offset.
     TargetDiffers = "target-differs", "flash the image to this target";
     /// A program of the board (`resin-init-board`, `resin-init-flasher-board`) cannot run, or failed; the message has its status
@@ -204,15 +204,15 @@ codes! {
     /// The owner's settings name a device tree that no place has in which the bootloader would look for it after the update; the
     /// message has the name and the places. The running system is still selected.
     DeviceTreeMissing = "device-tree-missing", "copy the file into /mnt/sysroot/active/current/boot, or remove its name from the settings";
-    /// The device tree or overlay that a setting names is damaged, or is none: the bootloader may stop with it. The message has the file and what is wrong
-    /// with it. The running system is still selected.
+    /// The file that a setting names is damaged, or is not a device tree or overlay: the bootloader may stop with it. The message has the file and the
+    /// damage. The running system is still selected.
     DeviceTreeInvalid = "device-tree-invalid", "copy the file again, or remove its name from the settings; `dtc -I dtb -O dts FILE` shows whether it can be read";
     /// A name is not possible on the internal boot partition: FAT does not allow it, it differs from another name only in case, or
     /// it is a folder there and a file here.
     BootNameInvalid = "boot-name-invalid", "rename the file on the medium's boot partition";
     /// A file could not be read from the medium or written to the internal boot partition, or its read-back differs.
     BootCopyFailed = "boot-copy-failed", "look in the kernel log for the devices named here";
-    /// /mnt/sysroot/active or /mnt/sysroot/inactive has no mount, or one that is not a root partition; the message says which and
+    /// /mnt/sysroot/active or /mnt/sysroot/inactive has no mount, or the mount is not a root partition; the message says which and
     /// why.
     SlotUnknown = "slot-unknown", "run `copal doctor`, and check what is mounted at /mnt/sysroot/active and /mnt/sysroot/inactive";
     /// /mnt/sysroot/active and /mnt/sysroot/inactive are the same device: an update would erase the running system. Nothing
@@ -242,7 +242,7 @@ codes! {
     EngineFailed = "engine-failed", "read the log of balena-host.service";
     /// The archive of an update is not an image archive, has several images, or is truncated.
     ImageArchiveInvalid = "image-archive-invalid", "fetch the archive again: it is not an image as `docker save` writes it";
-    /// The image of an update is not a host OS: it has no `/boot/init`, by which a host OS starts.
+    /// The image of an update is not a host OS: it does not have `/boot/init`, which starts a host OS.
     ImageNotHostOs = "image-not-host-os", "name an image of the host OS";
     /// The programs in the archive of an update are for another processor family than the device's. Nothing was changed.
     ImageWrongArchitecture = "image-wrong-architecture", "use the release for this device type", never_after_write;

@@ -41,7 +41,7 @@ impl Effect {
     }
 }
 
-/// One failure, to be shown once. It is a value: what is serialised is read back equal, in another process and by another release.
+/// One failure, to be shown once. A serialised error is read back equal, in another process and by another release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "wire::Wire", from = "wire::Wire")]
 pub struct Error {

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::slot::Slot;
 use crate::slot::hostapp;
 use crate::state::files::Trial;
-use crate::state::history::{self, Event, LINES, Record, Side, Why};
+use crate::state::history::{self, Event, JOURNAL_LINES, Record, Side, Why};
 use crate::state::phase::Observation;
 
 /// Reading the journal and writing the record have limits of their own; this is more than both.
@@ -63,7 +63,7 @@ impl Context<'_> {
         let paths = self.paths.clone();
         let work = move || {
             if with_journal {
-                record.journal = history::journal_of_this_boot(&paths, LINES);
+                record.journal = history::journal_of_this_boot(&paths, JOURNAL_LINES);
             }
             history::append(&paths, &record);
             let _late = done.send(());

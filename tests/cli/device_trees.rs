@@ -74,7 +74,7 @@ fn the_doctor_names_missing_trees_refused_names_and_stale_pins() {
     finds(&t, "device-tree", "problem", "changed.dtbo, which overlay_files names: it is shorter");
     finds(&t, "device-tree", "warning", "fdtfile names gone.dtb, which is not in ");
     finds(&t, "device-tree", "warning", "/mnt/boot/gone.dtb is not where this bootloader looks");
-    finds(&t, "device-tree", "warning", "fdt_file names \"../x.dtb\": that is no plain path");
+    finds(&t, "device-tree", "warning", "fdt_file names \"../x.dtb\": that is not a plain path");
     let mut t = device();
     t.file("/mnt/boot/extra_uEnv.txt", "fdtfile=a.dtb\r\n");
     finds(&t, "device-tree", "warning", "fdtfile names \"a.dtb\\r\", with the carriage return of its line");

@@ -1,4 +1,4 @@
-//! What became of updates, in words.
+//! Updates and verdicts, in words.
 
 use crate::state::history::{Check, CheckResult, Event, Record, Side, Why};
 use crate::status::Status;
@@ -37,7 +37,7 @@ pub(super) fn journal(status: &Status) -> Vec<String> {
     match &status.last_rollback {
         None => vec!["no rollback is known".to_owned()],
         Some(r) if r.journal.is_empty() => {
-            vec![format!("the record of the rollback of {} has no lines of the journal", printable(&r.time))]
+            vec![format!("the record of the rollback of {} does not have journal lines", printable(&r.time))]
         }
         Some(r) => r.journal.iter().map(|line| printable(line).into_owned()).collect(),
     }
@@ -73,7 +73,7 @@ fn kept(r: &Record) -> &'static str {
         Some(Why::Requested) => "was committed without checks: an operator requested it",
         Some(Why::TooOld) => "was committed without checks: the previous system is too old for a rollback",
         _ if r.attempts > 0 => "was committed",
-        // Earlier releases have not written down more.
+        // Records of earlier releases say no more.
         _ => "was committed without checks",
     }
 }
@@ -82,7 +82,7 @@ fn given_up(r: &Record) -> String {
     match r.why {
         Some(Why::Requested) => "an operator requested it".to_owned(),
         _ if r.attempts > 0 => format!("the health checks failed{}", times(r.attempts)),
-        // Nor does the record know that was made when the rollback was taken up after a power cut.
+        // A rollback that continues after a power cut does not know its reason.
         _ => "the reason is not known".to_owned(),
     }
 }

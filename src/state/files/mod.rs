@@ -127,7 +127,7 @@ const RECORDS: [&str; 7] = [
     RollbackRecord::NAME,
     Trial::NAME,
     CommitDue::NAME,
-    super::history::NAME,
+    super::history::FILE_NAME,
     UnitList::NAME,
     DeviceTreeRecord::NAME,
 ];

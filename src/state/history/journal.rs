@@ -9,32 +9,32 @@ use crate::config::paths::Paths;
 use crate::sys::command::{Command, End, Said, Stream};
 
 /// Lines in the record of a rollback.
-pub const LINES: usize = 200;
+pub const JOURNAL_LINES: usize = 200;
 
 /// `journalctl` is killed then.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const JOURNALCTL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The second is for systems without a merged `/usr`.
-const PLACES: [&str; 2] = ["/usr/bin/journalctl", "/bin/journalctl"];
+const JOURNALCTL_PATHS: [&str; 2] = ["/usr/bin/journalctl", "/bin/journalctl"];
 
 /// Oldest first, each line cut to a few hundred bytes, control characters escaped. Without a journal: one line that says why.
 #[must_use]
 pub fn journal_of_this_boot(paths: &Paths, lines: usize) -> Vec<String> {
-    let Some(program) = PLACES.iter().map(|p| paths.at(p)).find(|p| p.exists()) else {
+    let Some(program) = JOURNALCTL_PATHS.iter().map(|p| paths.at(p)).find(|p| p.exists()) else {
         return vec!["-- no journal: journalctl is not installed --".to_owned()];
     };
-    match ask(&program, lines) {
+    match read_lines(&program, lines) {
         Ok(said) => said,
         Err(why) => vec![harmless(&format!("-- the journal cannot be read: {why} --"), JOURNAL_LINE_LIMIT)],
     }
 }
 
-fn ask(program: &Path, lines: usize) -> Result<Vec<String>, String> {
+fn read_lines(program: &Path, lines: usize) -> Result<Vec<String>, String> {
     let command = Command::new(program)
         .args(["--boot", "--output=short-iso", "--no-pager", "--quiet", "--lines"])
         .arg(lines.to_string())
         .apart()
-        .limit(Some(TIMEOUT));
+        .limit(Some(JOURNALCTL_TIMEOUT));
     let (mut kept, mut complaint) = (VecDeque::new(), String::new());
     let end = command.run(|said| match said {
         Said::Line(Stream::Out, line) => {

@@ -17,19 +17,19 @@ use crate::config::paths::Paths;
 use crate::sys::log::events;
 
 pub use crate::device_tree::Carried;
-pub use journal::{LINES, journal_of_this_boot};
+pub use journal::{JOURNAL_LINES, journal_of_this_boot};
 pub use record::{Check, CheckResult, Event, Hook, LINE_LIMIT, Record, Side, VERSION, Why};
-pub(super) use store::NAME;
-pub use store::{FILE_LIMIT, RECORDS};
+pub(super) use store::FILE_NAME;
+pub use store::{FILE_LIMIT, MAX_RECORDS};
 
 /// A state partition that takes longer hangs, or is worn out.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes space for the records of one update: drops the oldest, and allocates what the next will need, so that a full state partition
 /// does not cost the record of a rollback. Where that fails, the update goes on.
 pub fn prepare(paths: &Paths) {
     let own = paths.clone();
-    if let Err(e) = within(TIMEOUT, move || store::prepare(&own)) {
+    if let Err(e) = within(WRITE_TIMEOUT, move || store::prepare(&own)) {
         tracing::warn!(
             "cannot allocate space in {} for the records of this update: {e}",
             store::path(paths).display()
@@ -40,7 +40,7 @@ pub fn prepare(paths: &Paths) {
 /// Adds a record; it is on the medium on return. One attempt of bounded time; where it fails, the journal gets the record.
 pub fn append(paths: &Paths, record: &Record) {
     let (own, line) = (paths.clone(), record.line());
-    if let Err(e) = within(TIMEOUT, move || store::append(&own, &line)) {
+    if let Err(e) = within(WRITE_TIMEOUT, move || store::append(&own, &line)) {
         let record = Record { journal: Vec::new(), ..record.clone() };
         tracing::warn!(
             MESSAGE_ID = events::HISTORY_UNWRITTEN,

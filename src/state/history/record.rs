@@ -20,10 +20,10 @@ pub const LINE_LIMIT: usize = 48 << 10;
 pub(super) const JOURNAL_LINE_LIMIT: usize = 400;
 
 /// Limit of checks, of hooks and of carried files in a record; checks and hooks that passed are left out first.
-const MANY: usize = 40;
-const NAME: usize = 120; // bytes
-const REASON: usize = 240; // bytes
-const MESSAGE: usize = 2048; // bytes, of all texts of an error
+const MAX_ENTRIES: usize = 40;
+const MAX_NAME_BYTES: usize = 120;
+const MAX_REASON_BYTES: usize = 240;
+const MAX_ERROR_BYTES: usize = 2048; // of its message
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -203,27 +203,27 @@ impl Record {
     }
 
     fn clip(&mut self) {
-        let texts = [(&mut self.transaction, NAME), (&mut self.time, NAME)].into_iter();
+        let texts = [(&mut self.transaction, MAX_NAME_BYTES), (&mut self.time, MAX_NAME_BYTES)].into_iter();
         let sides = [&mut self.from, &mut self.to].into_iter().flatten().filter_map(|s| s.version.as_mut());
-        let others = sides.chain(self.phase.as_mut()).map(|text| (text, NAME));
-        let image = self.image.as_mut().map(|text| (text, REASON));
+        let others = sides.chain(self.phase.as_mut()).map(|text| (text, MAX_NAME_BYTES));
+        let image = self.image.as_mut().map(|text| (text, MAX_REASON_BYTES));
         texts.chain(others).chain(image).for_each(|(text, most)| clip(text, most));
         if let Some(error) = &mut self.error {
-            error.shorten(REASON, MESSAGE, harmless);
+            error.shorten(MAX_REASON_BYTES, MAX_ERROR_BYTES, harmless);
         }
         leave_out(&mut self.checks, |check| check.result == CheckResult::Passed);
         for check in &mut self.checks {
-            clip(&mut check.name, NAME);
-            clip(&mut check.reason, REASON);
+            clip(&mut check.name, MAX_NAME_BYTES);
+            clip(&mut check.reason, MAX_REASON_BYTES);
             check.seconds = milliseconds(check.seconds);
         }
         leave_out(&mut self.hooks, |hook| hook.status == Some(0));
         for hook in &mut self.hooks {
-            clip(&mut hook.name, NAME);
+            clip(&mut hook.name, MAX_NAME_BYTES);
         }
-        self.carried.truncate(MANY);
+        self.carried.truncate(MAX_ENTRIES);
         for file in &mut self.carried {
-            clip(&mut file.name, NAME);
+            clip(&mut file.name, MAX_NAME_BYTES);
         }
     }
 }
@@ -240,9 +240,9 @@ fn text(record: &Record) -> String {
     line
 }
 
-/// Keeps at most [`MANY`]: removes those that went well first, then the oldest.
+/// Keeps at most [`MAX_ENTRIES`]: removes those that went well first, then the oldest.
 fn leave_out<T>(all: &mut Vec<T>, is_well: impl Fn(&T) -> bool) {
-    let mut excess = all.len().saturating_sub(MANY);
+    let mut excess = all.len().saturating_sub(MAX_ENTRIES);
     all.retain(|one| {
         let goes = excess > 0 && is_well(one);
         excess -= usize::from(goes);

@@ -11,27 +11,27 @@ use super::record::Record;
 use crate::config::paths::Paths;
 use crate::sys::file::{self, Content, Folder};
 
-pub(in crate::state) const NAME: &str = "history.jsonl";
+pub(in crate::state) const FILE_NAME: &str = "history.jsonl";
 
-pub const RECORDS: usize = 64;
+pub const MAX_RECORDS: usize = 64;
 pub const FILE_LIMIT: usize = 256 << 10;
 
 /// Limit when an update starts. The rest is for what that update may add: two records of full size and some small ones.
 const KEPT_BYTES: usize = FILE_LIMIT - 128 * 1024;
-const KEPT_RECORDS: usize = RECORDS - 8;
+const KEPT_RECORDS: usize = MAX_RECORDS - 8;
 
 pub(super) fn path(paths: &Paths) -> PathBuf {
-    paths.state_files().join(NAME)
+    paths.state_files().join(FILE_NAME)
 }
 
 pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
     let folder = folder(paths)?;
-    let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
+    let old = file::tail(&folder, OsStr::new(FILE_NAME), READ_LIMIT)?;
     let is_there = old.is_some();
     let old = old.unwrap_or_default();
     let kept = compact(&old, KEPT_RECORDS, KEPT_BYTES);
     if !is_there || kept != old {
-        file::replace(&folder, OsStr::new(NAME), &content(&kept))?;
+        file::replace(&folder, OsStr::new(FILE_NAME), &content(&kept))?;
     }
     let space = folder.space()?;
     let limit = u64::try_from(FILE_LIMIT).unwrap_or(u64::MAX);
@@ -40,29 +40,29 @@ pub(super) fn prepare(paths: &Paths) -> io::Result<()> {
         tracing::debug!("no space is allocated for the history: {} has too little", folder.path().display());
         return Ok(());
     }
-    file::reserve(&folder, OsStr::new(NAME), FILE_LIMIT)
+    file::reserve(&folder, OsStr::new(FILE_NAME), FILE_LIMIT)
 }
 
 pub(super) fn append(paths: &Paths, line: &str) -> io::Result<()> {
     let folder = folder(paths)?;
-    let old = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?;
+    let old = file::tail(&folder, OsStr::new(FILE_NAME), READ_LIMIT)?;
     if let Some(old) = &old
         && old.len() + 1 + line.len() <= FILE_LIMIT
-        && split(old).count() < RECORDS
+        && split(old).count() < MAX_RECORDS
     {
-        return file::append(&folder, OsStr::new(NAME), line.as_bytes());
+        return file::append(&folder, OsStr::new(FILE_NAME), line.as_bytes());
     }
     // No space is allocated: the update was not by copal, or the device was never updated.
     let kept = old.unwrap_or_default();
     let mut kept = compact(&kept, KEPT_RECORDS, KEPT_BYTES);
     kept.extend(line.as_bytes());
-    file::replace(&folder, OsStr::new(NAME), &content(&kept)).map(drop)
+    file::replace(&folder, OsStr::new(FILE_NAME), &content(&kept)).map(drop)
 }
 
 /// Without empty lines, oldest first.
 pub(super) fn lines(paths: &Paths) -> io::Result<Vec<Vec<u8>>> {
     let folder = Folder::open(&paths.state_files())?;
-    let all = file::tail(&folder, OsStr::new(NAME), READ_LIMIT)?.unwrap_or_default();
+    let all = file::tail(&folder, OsStr::new(FILE_NAME), READ_LIMIT)?.unwrap_or_default();
     Ok(split(&all).map(<[u8]>::to_vec).collect())
 }
 

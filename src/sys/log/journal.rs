@@ -19,11 +19,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tracing::Level;
 
-const SOCKET: &str = "run/systemd/journal/socket";
+const JOURNAL_SOCKET: &str = "run/systemd/journal/socket";
 
 /// In a container stderr goes to the engine, whose log driver sends it to the host's journal; the host's `/run` may also be
 /// visible, and then every entry would appear twice.
-const CONTAINER: [&str; 2] = [".dockerenv", "run/.containerenv"];
+const CONTAINER_MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
 
 pub(super) struct Journal {
     path: PathBuf,
@@ -34,10 +34,10 @@ pub(super) struct Journal {
 impl Journal {
     /// The journal below `root`; `None` in a container, and where there is none.
     pub(super) fn below(root: &Path) -> Option<Self> {
-        if CONTAINER.iter().any(|mark| root.join(mark).exists()) {
+        if CONTAINER_MARKS.iter().any(|mark| root.join(mark).exists()) {
             return None;
         }
-        let path = root.join(SOCKET);
+        let path = root.join(JOURNAL_SOCKET);
         let socket = Mutex::new(connect(&path).ok()?);
         Some(Journal { path, socket, lost: AtomicU64::new(0) })
     }

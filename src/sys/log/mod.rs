@@ -86,14 +86,14 @@ pub fn start(voice: Voice) {
 
 /// [`start`] with the journal, and the marks of a container, below `root`.
 pub fn start_below(voice: Voice, root: &Path) {
-    let asked = std::env::var_os(LEVEL_VARIABLE);
-    let level = asked.as_deref().and_then(|v| parse_level(&v.to_string_lossy()));
+    let requested = std::env::var_os(LEVEL_VARIABLE);
+    let level = requested.as_deref().and_then(|v| parse_level(&v.to_string_lossy()));
     LEVEL.store(rank(level.unwrap_or(voice.default_level())), Ordering::Relaxed);
     let log = LOG.get_or_init(|| Log::new(voice, root));
     if tracing::subscriber::set_global_default(Registry::default().with(Show(log))).is_err() {
         return;
     }
-    if let (Some(value), None) = (asked, level) {
+    if let (Some(value), None) = (requested, level) {
         tracing::warn!(
             "{LEVEL_VARIABLE}={} is not one of error, warn, info, debug; ignored",
             value.to_string_lossy()

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use copal::state::history::{self, FILE_LIMIT, RECORDS, Record};
+use copal::state::history::{self, FILE_LIMIT, MAX_RECORDS, Record};
 
 use super::support::{Device, logged, rollback, small, times, told_to_the_journal};
 
@@ -66,12 +66,16 @@ fn the_file_keeps_within_its_limits() {
                 }
                 history::append(&device.paths(), &record(n));
                 let records = history::read(&device.paths());
-                assert!(records.len() <= RECORDS && size(&device) <= FILE_LIMIT, "{n}: {}", records.len());
+                assert!(
+                    records.len() <= MAX_RECORDS && size(&device) <= FILE_LIMIT,
+                    "{n}: {}",
+                    records.len()
+                );
                 assert_eq!(records.last(), Some(&record(n)));
             }
             let kept = history::read(&device.paths());
             // A series without gaps, of which the last ones have their journal.
-            assert!(kept.len() >= RECORDS - 8, "{}", kept.len());
+            assert!(kept.len() >= MAX_RECORDS - 8, "{}", kept.len());
             let first = 150 - kept.len();
             assert_eq!(times(&kept), (first..150).map(|n| format!("time {n}")).collect::<Vec<_>>());
             assert_eq!(kept[kept.len() - 3..], [record(147), record(148), record(149)]);

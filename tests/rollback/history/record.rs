@@ -64,15 +64,17 @@ fn full(n: usize) -> Record {
 }
 
 /// With every text that an error may have.
-fn error<T: Strategy<Value = String>>(text: fn() -> T) -> impl Strategy<Value = Error> {
-    let texts = || prop::collection::vec(text(), 0..5);
-    (prop::sample::select(Code::ALL), text(), texts(), texts()).prop_map(|(code, text, causes, notes)| {
-        let value = json!({
-            "code": code.as_str(), "object": text, "hint": text, "effect": "refused",
-            "summary": text, "causes": causes, "notes": notes,
-        });
-        serde_json::from_value(value).unwrap()
-    })
+fn error(code: Code, text: &str, causes: &[String]) -> Error {
+    let value = json!({
+        "code": code.as_str(), "object": text, "hint": text, "effect": "refused",
+        "summary": text, "causes": causes, "notes": causes,
+    });
+    serde_json::from_value(value).unwrap()
+}
+
+fn any_error() -> impl Strategy<Value = Error> {
+    let parts = (prop::sample::select(Code::ALL), word(), prop::collection::vec(word(), 0..5));
+    parts.prop_map(|(code, text, causes)| error(code, &text, &causes))
 }
 
 fn why() -> impl Strategy<Value = Option<Why>> {
@@ -87,7 +89,7 @@ prop_compose! {
         checks in prop::collection::vec(check(), 0..20),
         hooks in prop::collection::vec(hook(), 0..20),
         carried in prop::collection::vec(carried(), 0..20),
-        error in prop::option::of(error(word)),
+        error in prop::option::of(any_error()),
         journal in prop::collection::vec(word(), 0..50),
     ) -> Record {
         let (transaction, time, event, image, from, to, phase) = head;
@@ -114,7 +116,6 @@ proptest! {
     fn no_text_breaks_a_line(
         text in anything(),
         journal in prop::collection::vec(anything(), 0..80),
-        failure in error(anything),
         many in 0_usize..300,
     ) {
         let check = Check { name: text.clone(), required: true, result: CheckResult::Failed, reason: text.clone(), seconds: f64::NAN };
@@ -125,7 +126,7 @@ proptest! {
             checks: vec![check; many],
             hooks: vec![Hook { name: text.clone(), status: None }; many],
             carried: vec![Carried { name: text.clone(), size: u64::MAX, sha256: "0f".repeat(32), origin: "keep".into() }; many],
-            error: Some(failure),
+            error: Some(error(Code::Io, &text, &vec![text.clone(); many.min(8)])),
             journal,
             ..Record::new(text, Event::RolledBack)
         };

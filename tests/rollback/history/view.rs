@@ -166,7 +166,7 @@ fn the_lines_of_the_journal_are_shown_when_they_are_asked_for() {
     keep(&t, &[Record { journal: Vec::new(), ..rolled_back() }]);
     assert_eq!(
         copal(&t, &["--log"]),
-        "the record of the rollback of 2026-11-21T16:20:00Z has no lines of the journal\n"
+        "the record of the rollback of 2026-11-21T16:20:00Z does not have journal lines\n"
     );
 }
 
