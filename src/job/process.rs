@@ -12,16 +12,13 @@ use std::str::FromStr as _;
 
 use nix::sys::signal::Signal;
 
-use super::environment::{CREDENTIALS_VARIABLE, is_passed_on};
+use super::environment;
 use super::files::{EndRecord, JobFiles, MAX_FILE_BYTES};
 use super::{JobRequest, Spec};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::become_copal;
 use crate::sys::file;
-
-/// systemd sets it if standard error is the journal. Only the unit's value is true for the job.
-const JOURNAL: &str = "JOURNAL_STREAM";
 
 /// Takes the request of this instance and executes the program that does the job. Returns only on failure.
 pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
@@ -41,7 +38,9 @@ pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
             joined("--run-for=", request.program.as_ref()),
             instance.into(),
         ];
-        Err(failed("start its program", become_copal(&args, environment(&request, &files), out)))
+        let credentials = Some(files.credentials()).filter(|folder| folder.is_dir());
+        let environment = environment::of_job(request.environment(), std::env::vars_os(), credentials);
+        Err(failed("start its program", become_copal(&args, environment, out)))
     };
     started().inspect_err(|_| files.forget_secrets())
 }
@@ -71,18 +70,6 @@ fn joined(flag: &str, value: &OsStr) -> OsString {
     let mut word = OsString::from(flag);
     word.push(value);
     word
-}
-
-fn environment(request: &JobRequest, files: &JobFiles) -> Vec<(OsString, OsString)> {
-    let mut environment: Vec<(OsString, OsString)> = match request.environment() {
-        None => std::env::vars_os().filter(|(name, _)| name.to_str().is_none_or(is_passed_on)).collect(),
-        Some(given) => given.iter().map(|(name, value)| (name.into(), value.into())).collect(),
-    };
-    environment.extend(std::env::var_os(JOURNAL).map(|stream| (JOURNAL.into(), stream)));
-    if files.credentials().is_dir() {
-        environment.push((CREDENTIALS_VARIABLE.into(), files.credentials().into()));
-    }
-    environment
 }
 
 /// Records the end of the unit, from the environment of `ExecStopPost=` (systemd.exec(5)).
@@ -121,6 +108,21 @@ mod tests {
         assert_eq!(take_spec(&paths, "1").unwrap(), spec);
         let e = take_spec(&paths, "1").unwrap_err();
         assert!(e.message().starts_with("cannot run job 1: cannot take its request"), "{e}");
+    }
+
+    #[test]
+    fn a_process_that_dies_before_it_reads_the_request_leaves_no_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        fs::create_dir_all(paths.run_files()).unwrap();
+        let files = JobFiles::new(&paths, &1);
+        let mut request = JobRequest::new(Spec::Rollback, "p");
+        request.credentials = Some("{}".into());
+        files.write(&request).unwrap();
+        fs::rename(files.request(), files.taken()).unwrap();
+        record_end(&paths, "1").unwrap();
+        assert!(!files.taken().exists() && !files.credentials().exists());
+        assert!(files.end().is_some());
     }
 
     #[test]
