@@ -17,19 +17,21 @@ use super::files::{EndRecord, JobFiles, MAX_FILE_BYTES};
 use super::{JobRequest, Spec};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::sys::command::become_copal;
+use crate::sys::command::{SELF, become_copal};
 use crate::sys::file;
 
 /// Takes the request of this instance and executes the program that does the job. Returns only on failure.
 pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
     let files = JobFiles::new(paths, &instance);
-    let failed = |what, e| cannot_run(&files, what, e);
+    let failed = |what, path: &Path, e| cannot_run(instance, what, path, e);
     // First: then no other process can take it, even if systemd starts the unit again.
-    fs::rename(files.request(), files.taken()).map_err(|e| failed("take its request", e))?;
+    let (request, taken) = (files.request(), files.taken());
+    fs::rename(&request, &taken).map_err(|e| failed("take its request", &request, e))?;
     let started = || {
-        let request = read(&files.taken()).map_err(|e| failed("read its request", e))?;
-        let out = OpenOptions::new().append(true).open(files.output());
-        let out = out.map_err(|e| failed("open its output", e))?;
+        let request = read(&taken).map_err(|e| failed("read its request", &taken, e))?;
+        let output = files.output();
+        let out = OpenOptions::new().append(true).open(&output);
+        let out = out.map_err(|e| failed("open its output", &output, e))?;
         let root = paths.root().as_os_str();
         let args = [
             "job".into(),
@@ -40,7 +42,7 @@ pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
         ];
         let credentials = Some(files.credentials()).filter(|folder| folder.is_dir());
         let environment = environment::of_job(request.environment(), std::env::vars_os(), credentials);
-        Err(failed("start its program", become_copal(&args, environment, out)))
+        Err(failed("start its program", Path::new(SELF), become_copal(&args, environment, out)))
     };
     started().inspect_err(|_| files.forget_secrets())
 }
@@ -48,10 +50,10 @@ pub(crate) fn become_job(paths: &Paths, instance: &str) -> Result<Infallible> {
 /// Reads and removes the request that [`become_job`] has taken.
 pub(crate) fn take_spec(paths: &Paths, instance: &str) -> Result<Spec> {
     let files = JobFiles::new(paths, &instance);
-    let failed = |e| cannot_run(&files, "take its request", e);
-    let request = read(&files.taken()).map_err(failed)?;
+    let taken = files.taken();
+    let request = read(&taken).map_err(|e| cannot_run(instance, "read its request", &taken, e))?;
     // Of two processes, only one can remove it.
-    fs::remove_file(files.taken()).map_err(failed)?;
+    fs::remove_file(&taken).map_err(|e| cannot_run(instance, "remove its request", &taken, e))?;
     Ok(request.spec)
 }
 
@@ -59,9 +61,9 @@ fn read(path: &Path) -> io::Result<JobRequest> {
     file::read_record(path, MAX_FILE_BYTES).and_then(|text| Ok(serde_json::from_str(&text)?))
 }
 
-fn cannot_run(files: &JobFiles, what: &str, e: io::Error) -> Error {
-    Error::new(Code::Io, format!("cannot run job {}: cannot {what}", files.instance))
-        .object(files.request().display())
+fn cannot_run(instance: &str, what: &str, path: &Path, e: io::Error) -> Error {
+    Error::new(Code::Io, format!("cannot run job {instance}: cannot {what}"))
+        .object(path.display())
         .because(e)
         .with_hint("start jobs with `copal update` or over D-Bus, which write the request")
 }
@@ -107,7 +109,8 @@ mod tests {
         fs::write(files.taken(), serde_json::to_vec(&JobRequest::new(spec.clone(), "p")).unwrap()).unwrap();
         assert_eq!(take_spec(&paths, "1").unwrap(), spec);
         let e = take_spec(&paths, "1").unwrap_err();
-        assert!(e.message().starts_with("cannot run job 1: cannot take its request"), "{e}");
+        assert!(e.message().starts_with("cannot run job 1: cannot read its request"), "{e}");
+        assert_eq!(e.subject(), files.taken().to_str());
     }
 
     #[test]
@@ -134,6 +137,7 @@ mod tests {
         fs::write(files.request(), r#"{"spec":"new","program":"p","environment":null}"#).unwrap();
         let e = become_job(&paths, "1").unwrap_err();
         assert!(e.message().starts_with("cannot run job 1: cannot read its request"), "{e}");
+        assert_eq!(e.subject(), files.taken().to_str());
         assert!(!files.request().exists() && !files.taken().exists());
     }
 }

@@ -195,13 +195,16 @@ impl Command {
     }
 }
 
+/// The running program.
+pub(crate) const SELF: &str = "/proc/self/exe";
+
 /// Becomes this program, called as `copal`, with `out` as standard output and no other environment. Returns only on failure.
 pub(crate) fn become_copal(
     args: &[OsString],
     environment: Vec<(OsString, OsString)>,
     out: File,
 ) -> io::Error {
-    let mut command = process::Command::new("/proc/self/exe");
+    let mut command = process::Command::new(SELF);
     command.arg0("copal").args(args).env_clear().envs(environment).stdin(Stdio::null()).stdout(out).exec()
 }
 
