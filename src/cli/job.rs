@@ -75,3 +75,49 @@ pub(crate) fn job_requested_by(args: &[OsString]) -> Option<&OsStr> {
     let program = rest.iter().find_map(|arg| arg.as_bytes().strip_prefix(b"--run-for="));
     program.filter(|_| verb == "job").map(OsStr::from_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flash(spec: FlashSpec, plan: bool) -> FlashArgs {
+        let root = "/root".into();
+        flash_args(
+            spec,
+            plan,
+            &JobArgs { instance: "1".into(), ended: false, run_for: None, json: true, root },
+        )
+    }
+
+    #[test]
+    fn each_part_of_a_flash_is_passed_on() {
+        let path = |name: &str| Some(PathBuf::from(name));
+        let spec = FlashSpec {
+            conf: path("/conf"),
+            image: path("/image"),
+            target: path("/target"),
+            ..FlashSpec::default()
+        };
+        let args = flash(spec, true);
+        assert_eq!((args.conf, args.image, args.target), (path("/conf"), path("/image"), path("/target")));
+        assert_eq!((args.root, args.sha256, args.receipt, args.led), ("/root".into(), None, None, None));
+
+        // One flag after the other.
+        let none = FlashSpec::default;
+        for (spec, expected) in [
+            (none(), [false, false, false, true]),
+            (FlashSpec { force_raw: true, ..none() }, [true, false, false, true]),
+            (FlashSpec { single_pass: true, ..none() }, [false, true, false, true]),
+            (FlashSpec { image_only: true, ..none() }, [false, false, true, true]),
+            (FlashSpec { power_off: true, ..none() }, [false, false, false, false]),
+        ] {
+            for plan in [true, false] {
+                let args = flash(spec.clone(), plan);
+                let flags = [args.force_raw, args.single_pass, args.image_only, args.no_power_off];
+                assert_eq!(flags, expected, "{spec:?}");
+                assert_eq!((args.plan, args.json), (plan, true));
+                assert_eq!((args.conf, args.image, args.target), (None, None, None));
+            }
+        }
+    }
+}

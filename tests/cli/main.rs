@@ -12,5 +12,6 @@ mod kit {
 mod config;
 mod config_json;
 mod device_trees;
+mod job;
 mod names;
 mod status;
