@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Incremented when a key is removed or changes its meaning, not when a key is added.
 const SCHEMA_VERSION: u32 = 1;
@@ -62,11 +62,11 @@ impl fmt::Display for Stage {
 }
 
 /// The progress of one stage.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StageProgress {
     pub stage: Stage,
     /// `None` between begin and end of the stage.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Edge>,
     pub percent: Option<u8>,
     pub bytes_done: u64,
@@ -121,15 +121,40 @@ impl Event {
     pub fn of_line(line: &str) -> Option<Event> {
         let line: Map<String, Value> = serde_json::from_str(line).ok()?;
         match line.get("event")?.as_str()? {
-            "stage" | "progress" => serde_json::from_value(line.into()).ok().map(Event::Stage),
+            "stage" | "progress" => StageProgress::of_line(&line).map(Event::Stage),
             "result" if line.get("ok") == Some(&Value::Bool(true)) => {
                 let is_result = |key: &String| !matches!(key.as_str(), "event" | "version" | "ok");
                 Some(Event::Result(Ok(line.into_iter().find(|(key, _)| is_result(key)))))
             }
-            "result" => serde_json::from_value(line.into()).ok().map(|e| Event::Result(Err(e))),
+            "result" => read_error(line).map(|e| Event::Result(Err(e))),
             _ => None,
         }
     }
+}
+
+impl StageProgress {
+    /// A number that is missing or odd is unknown. A stage of another release counts as work without progress.
+    fn of_line(line: &Map<String, Value>) -> Option<StageProgress> {
+        let number = |key| line.get(key).and_then(Value::as_u64);
+        Some(StageProgress {
+            stage: Stage::deserialize(line.get("stage")?).unwrap_or(Stage::Install),
+            state: line.get("state").and_then(|state| Edge::deserialize(state).ok()),
+            percent: number("percent").and_then(|n| u8::try_from(n.min(100)).ok()),
+            bytes_done: number("bytes_done").unwrap_or(0),
+            bytes_total: number("bytes_total"),
+            rate: number("rate"),
+            eta: number("eta"),
+        })
+    }
+}
+
+/// From its texts alone if another part is damaged or of another release: an error is never lost.
+fn read_error(line: Map<String, Value>) -> Option<Error> {
+    let is_text = |(key, value): &(String, Value)| {
+        value.is_string() && matches!(key.as_str(), "code" | "message" | "object" | "hint" | "summary")
+    };
+    let read = |line: Map<String, Value>| serde_json::from_value(line.into()).ok();
+    read(line.clone()).or_else(|| read(line.into_iter().filter(is_text).collect()))
 }
 
 fn to_map(value: &impl Serialize) -> Map<String, Value> {
@@ -142,7 +167,7 @@ fn to_map(value: &impl Serialize) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Code, Error};
+    use crate::error::{Code, Effect};
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -181,10 +206,46 @@ mod tests {
         );
         let e = Error::new(Code::TargetMounted, "cannot flash \"x\"").object("/dev/sda").after_write();
         let line = result(Err(e));
-        let documented = r#"{"event":"result","version":1,"ok":false,"code":"target-mounted","message":"cannot flash \"x\"","object":"/dev/sda","hint":"unmount it first","effect":"written""#;
-        assert!(line.starts_with(documented), "{line}");
+        let documented = r#"{"event":"result","version":1,"ok":false,"code":"target-mounted","message":"cannot flash \"x\"","object":"/dev/sda","hint":"unmount it first","effect":"written","summary":"cannot flash \"x\"","causes":[],"notes":[]}"#;
+        assert_eq!(line, format!("{documented}\n"));
         let line = result(Err(Error::new(Code::NotRoot, "x")));
         assert!(line.contains(r#""object":null"#) && line.contains(r#""effect":"refused""#), "{line}");
+    }
+
+    #[test]
+    fn progress_of_another_release_is_read() {
+        let read = |line: &str| match Event::of_line(line) {
+            Some(Event::Stage(progress)) => {
+                (progress.stage, progress.percent, progress.bytes_done, progress.bytes_total, progress.eta)
+            }
+            other => panic!("{line}: {other:?}"),
+        };
+        let line = r#"{"event":"stage","version":1,"stage":"pull","state":"begin"}"#;
+        assert_eq!(read(line), (Stage::Pull, None, 0, None, None));
+        let line =
+            r#"{"event":"progress","stage":"new","percent":50,"bytes_done":5,"bytes_total":9,"eta":1}"#;
+        assert_eq!(read(line), (Stage::Install, Some(50), 5, Some(9), Some(1)));
+        for (percent, expected) in [("300", Some(100)), ("-1", None), ("4.5", None), (r#""x""#, None)] {
+            let line =
+                format!(r#"{{"event":"progress","stage":"pull","percent":{percent},"bytes_done":null}}"#);
+            assert_eq!(read(&line), (Stage::Pull, expected, 0, None, None));
+        }
+    }
+
+    #[test]
+    fn a_damaged_error_is_an_error() {
+        let read = |line: &str| match Event::of_line(line) {
+            Some(Event::Result(Err(e))) => e,
+            other => panic!("{line}: {other:?}"),
+        };
+        let e = read(
+            r#"{"event":"result","ok":false,"code":"slot-full","message":"m","object":5,"effect":"new","causes":1}"#,
+        );
+        assert_eq!((e.code(), e.message(), e.effect()), (Code::SlotFull, "m".to_owned(), Effect::Written));
+        for line in [r#"{"event":"result","ok":false}"#, r#"{"event":"result","ok":5,"code":7,"message":{}}"#]
+        {
+            assert_eq!((read(line).code(), read(line).effect()), (Code::Io, Effect::Written), "{line}");
+        }
     }
 
     #[test]

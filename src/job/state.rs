@@ -255,6 +255,25 @@ mod tests {
     }
 
     #[test]
+    fn a_stage_of_another_release_moves_no_percentage_and_counts_as_written_for_an_update() {
+        let line = r#"{"event":"progress","version":1,"stage":"new","percent":50,"bytes_done":50,"bytes_total":100,"rate":1,"eta":9}"#;
+        let unknown = Event::of_line(line).unwrap();
+        let mut state = State::new();
+        state.apply(&Spec::Flash(FlashSpec::default()), progress(Stage::Verify, 50));
+        state.apply(&Spec::Flash(FlashSpec::default()), unknown.clone());
+        assert_eq!((state.percent, state.stage), (77, Stage::Install));
+
+        for (spec, effect) in
+            [(update(false), Effect::Written), (Spec::Flash(FlashSpec::default()), Effect::Refused)]
+        {
+            let mut state = State::new();
+            state.apply(&spec, unknown.clone());
+            state.close(Some(End::Signal(9)));
+            assert_eq!(state.error.unwrap().effect(), effect, "{spec:?}");
+        }
+    }
+
+    #[test]
     fn an_interrupted_job_was_cancelled() {
         let close = |events: &[Event], end| {
             let mut state = State::new();
