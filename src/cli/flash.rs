@@ -93,30 +93,21 @@ pub(super) struct FlashArgs {
 }
 
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
-    let request = FlashRequest {
-        conf: args.conf.clone(),
-        image: args.image.clone(),
-        target: args.target.clone(),
-        checks: Checks {
-            force_raw: args.force_raw,
-            single_pass: args.single_pass,
-            sha256: args.sha256.is_some(),
-            expect_sha256: args.sha256.flatten(),
-            at_most: None,
-        },
-        mode: FlashMode::of(
-            args.conf.as_deref(),
-            args.image.as_deref(),
-            args.target.as_deref(),
-            args.image_only,
-        ),
-        ..FlashRequest::of_environment(Paths::new(&args.root))
+    let FlashArgs { conf, image, target, .. } = args.clone();
+    let mut request =
+        FlashRequest::of_environment(Paths::new(&args.root)).naming(conf, image, target, args.image_only);
+    request.checks = Checks {
+        force_raw: args.force_raw,
+        single_pass: args.single_pass,
+        sha256: args.sha256.is_some(),
+        expect_sha256: args.sha256.flatten(),
+        at_most: None,
     };
     if args.plan {
         show_plan(&install::plan(&request, ui.progress())?, ui);
         return Ok(());
     }
-    match request.mode {
+    match request.mode() {
         FlashMode::Installation => install(args, &request, ui),
         FlashMode::Image | FlashMode::ImageOnly => write_image(args, &request, ui).map_err(nothing_written),
     }

@@ -27,15 +27,10 @@ pub enum FlashMode {
 }
 
 impl FlashMode {
-    /// By what the caller names. An installation needs a configuration and a disk.
-    pub(crate) fn of(
-        conf: Option<&Path>,
-        image: Option<&Path>,
-        target: Option<&Path>,
-        image_only: bool,
-    ) -> FlashMode {
-        let all_named = image.is_some() && target.is_some() && conf.is_none();
-        let to_a_file = target.is_some_and(|t| !is_block_device(t));
+    /// By what the caller names, and whether the named target is a block device. An installation needs a configuration and a disk.
+    fn of(conf: bool, image: bool, target: Option<bool>, image_only: bool) -> FlashMode {
+        let all_named = image && target.is_some() && !conf;
+        let to_a_file = target == Some(false);
         match (image_only, all_named || to_a_file) {
             (true, _) => FlashMode::ImageOnly,
             (false, true) => FlashMode::Image,
@@ -47,12 +42,12 @@ impl FlashMode {
 #[derive(Debug, Clone, Default)]
 pub struct FlashRequest {
     pub paths: Paths,
-    pub conf: Option<PathBuf>,
+    conf: Option<PathBuf>,
     pub config_json: Option<PathBuf>,
-    pub image: Option<PathBuf>,
-    pub target: Option<PathBuf>,
+    image: Option<PathBuf>,
+    target: Option<PathBuf>,
     pub checks: Checks,
-    pub mode: FlashMode,
+    mode: FlashMode,
 }
 
 impl FlashRequest {
@@ -61,6 +56,25 @@ impl FlashRequest {
     pub(crate) fn of_environment(paths: Paths) -> Self {
         let config_json = std::env::var_os("CONFIG_PATH").filter(|p| !p.is_empty()).map(Into::into);
         FlashRequest { paths, config_json, ..FlashRequest::default() }
+    }
+
+    /// Decides the mode, by what the caller names.
+    #[must_use]
+    pub(crate) fn naming(
+        self,
+        conf: Option<PathBuf>,
+        image: Option<PathBuf>,
+        target: Option<PathBuf>,
+        image_only: bool,
+    ) -> Self {
+        let is_disk = target.as_deref().map(is_block_device);
+        let mode = FlashMode::of(conf.is_some(), image.is_some(), is_disk, image_only);
+        FlashRequest { conf, image, target, mode, ..self }
+    }
+
+    #[must_use]
+    pub fn mode(&self) -> FlashMode {
+        self.mode
     }
 
     #[must_use]
@@ -124,7 +138,8 @@ impl Inputs {
         let (paths, file) = (&request.paths, image.path.clone());
         let choose = |facts: &Facts, size: Option<ImageSize>| {
             let target = target.choose(paths, facts, &file, size)?;
-            if conf.is_some() {
+            // Once, before the image is read: only then is its size unknown.
+            if conf.is_some() && size.is_none() {
                 refuse_foreign_boot(request, facts)?;
             }
             Ok(target)
@@ -199,17 +214,40 @@ mod tests {
 
     #[test]
     fn the_image_alone_goes_to_a_plain_file_and_where_all_is_named() {
-        let disk = Path::new("/dev/copal-none");
-        let mode = |conf: bool, image: bool, target: bool, image_only| {
-            let some = |is: bool| is.then_some(disk);
-            FlashMode::of(some(conf), some(image), some(target), image_only)
-        };
-        for (conf, image) in [(false, false), (false, true), (true, false), (true, true)] {
-            assert_eq!(mode(conf, image, false, false), FlashMode::Installation);
-            assert_eq!(mode(conf, image, false, true), FlashMode::ImageOnly);
-            // No block device has this name.
-            assert_eq!(mode(conf, image, true, false), FlashMode::Image);
+        let (disk, file) = (Some(true), Some(false));
+        let mut installations = Vec::new();
+        for target in [None, disk, file] {
+            for (conf, image) in [(false, false), (false, true), (true, false), (true, true)] {
+                assert_eq!(FlashMode::of(conf, image, target, true), FlashMode::ImageOnly);
+                if FlashMode::of(conf, image, target, false) == FlashMode::Installation {
+                    installations.push((target, conf, image));
+                }
+            }
         }
+        let expected = [
+            (None, false, false),
+            (None, false, true),
+            (None, true, false),
+            (None, true, true),
+            (disk, false, false),
+            (disk, true, false),
+            (disk, true, true),
+        ];
+        assert_eq!(installations, expected);
+    }
+
+    #[test]
+    fn what_is_named_decides_the_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |name: &str| Some(dir.path().join(name));
+        let mode = |conf, image, target, image_only| {
+            FlashRequest::default().naming(conf, image, target, image_only).mode()
+        };
+        assert_eq!(mode(None, None, None, false), FlashMode::Installation);
+        assert_eq!(mode(name("conf"), name("image"), None, false), FlashMode::Installation);
+        assert_eq!(mode(None, None, None, true), FlashMode::ImageOnly);
+        // No block device has this name.
+        assert_eq!(mode(name("conf"), None, name("disk.img"), false), FlashMode::Image);
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub fn prepare_image(request: &FlashRequest, progress: &dyn Progress) -> Result<
 
 /// Makes the plan as the flash does, without running board programs and without waiting. Writes nothing.
 pub fn plan(request: &FlashRequest, progress: &dyn Progress) -> Result<Plan> {
-    match request.mode {
+    match request.mode() {
         FlashMode::Image | FlashMode::ImageOnly => Ok(prepare_image(request, progress)?.plan.into()),
         FlashMode::Installation => {
             let Ready { prepared, installation, .. } = ready(request, Inputs::read(request)?, progress)?;
