@@ -19,16 +19,19 @@ fn a_system_on_trial_is_kept_or_given_up() {
     assert_eq!(rig.noted(), ["commit hooks"]);
     mark_good_with(&Context::look(&paths, &platform).unwrap()).unwrap();
     assert_eq!(rig.noted(), ["commit hooks"], "once");
-    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.attempts)).collect();
-    assert_eq!(told, [(Event::Committed, Some(Why::Requested), 0)]);
+    assert_eq!(told(&rig), [(Event::Committed, Some(Why::Requested), 0, Some("trial".to_owned()))]);
 
     let rig = on_trial(Told::Uboot);
     let (paths, platform) = (rig.paths(), rig.platform());
     let e = back_with(&Context::look(&paths, &platform).unwrap()).unwrap_err();
     assert_eq!(e.code(), Code::RebootFailed);
     assert_eq!((rig.selection(), rig.phase()), ((Slot::A, false, 0), Phase::RolledBack));
-    let told: Vec<_> = history::read(&paths).into_iter().map(|r| (r.event, r.why, r.phase)).collect();
-    assert_eq!(told, [(Event::RolledBack, Some(Why::Requested), Some("trial".to_owned()))]);
+    assert_eq!(told(&rig), [(Event::RolledBack, Some(Why::Requested), 0, Some("trial".to_owned()))]);
+}
+
+/// Event, reason, attempts and phase of each history record.
+fn told(rig: &Rig) -> Vec<(Event, Option<Why>, u32, Option<String>)> {
+    history::read(&rig.paths()).into_iter().map(|r| (r.event, r.why, r.attempts, r.phase)).collect()
 }
 
 /// A machine on slot A, in whose boot an update of slot B has come to its hooks.

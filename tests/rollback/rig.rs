@@ -152,7 +152,7 @@ impl Rig {
         let roots = self.roots();
         let named = |s: &Slot| roots.in_slot(*s).is_some_and(|root| state.root.means(root));
         // Without the other root mounted, what is not the running one is the other.
-        let slot = [Slot::A, Slot::B].into_iter().find(named).unwrap_or(roots.inactive_slot());
+        let slot = [Slot::A, Slot::B].into_iter().find(named).unwrap_or(roots.active.slot.other());
         (slot, state.upgrade_available, state.bootcount)
     }
 

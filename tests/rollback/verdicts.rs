@@ -102,6 +102,23 @@ fn a_trial_of_fifteen_minutes_ends_with_a_rollback() {
 }
 
 #[test]
+fn a_record_has_what_was_observed_before_the_verdict() {
+    for (healthy, event, attempts) in [(true, Event::Committed, 1), (false, Event::RolledBack, 15)] {
+        let rig = on_trial(Told::Uboot);
+        // All resets are used: the count of the bootloader is kept.
+        Trial { transaction: "t1".into(), slot: Slot::B, resets: 3 }.write(&rig.paths()).unwrap();
+        rig.count(2);
+        rig.health.replace(vec![healthy]);
+        assert_eq!(rig.health().is_ok(), healthy);
+        let told: Vec<_> = history::read(&rig.paths())
+            .into_iter()
+            .map(|r| (r.event, r.why, r.attempts, r.phase, r.bootcount))
+            .collect();
+        assert_eq!(told, [(event, Some(Why::Checks), attempts, Some("trial".to_owned()), 2)]);
+    }
+}
+
+#[test]
 fn the_last_attempt_may_be_the_one_that_passes() {
     let rig = on_trial(Told::Uboot);
     let mut health = vec![false; 14];
