@@ -81,8 +81,12 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
         let _daemon = Daemon::start(&place);
         begin(&place);
         let mut seen: Vec<(String, u32)> = Vec::new();
+        let mut holder = String::new();
         until("the end", || {
             let state = property(&place, "State");
+            if state == "running" {
+                holder.push_str(&place.read("run/copal/update.lock"));
+            }
             let now = (property(&place, "Stage"), property(&place, "Percent").parse().unwrap());
             if seen.last() != Some(&now) {
                 seen.push(now);
@@ -94,7 +98,8 @@ fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
             ("succeeded".into(), "100".into())
         );
         assert!(seen.is_sorted_by_key(|(_, percent)| *percent), "{seen:?}");
-        // The job's log is that of the program that requested it.
+        // The job locks and logs with the name of the program that requested it.
+        assert!(holder.contains(r#""program":"hostapp-update""#), "{holder}");
         let log = place.read("run/stderr");
         assert!(log.contains("[hostapp-update][INFO] updating the root of an image"), "{log}");
         let of_pull: Vec<u32> = seen.iter().filter(|(s, _)| s == "pull").map(|(_, p)| *p).collect();
