@@ -148,7 +148,7 @@ fn paths(module: &[String], tokens: &[String]) -> BTreeSet<(bool, Vec<String>)> 
         match token {
             // `pub(in crate::…)` uses nothing.
             "crate" if follows && !preceding.ends_with(&["pub", "(", "in"].map(str::to_owned)) => {
-                base.clear()
+                base.clear();
             }
             // Only `main.rs` and macros reach the library by its name.
             "copal" if follows && before != "::" => base.clear(),
