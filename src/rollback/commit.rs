@@ -21,7 +21,7 @@ pub(super) enum Proof<'a> {
 }
 
 /// From the moment that the selection is for good, no rollback follows.
-/// `observed` under the same `guard`.
+/// `observed` was read under `guard`.
 pub(super) fn commit(
     context: &Context<'_>,
     mut guard: BootStateGuard,

@@ -35,7 +35,7 @@ impl Reason<'_> {
     }
 }
 
-/// Reboots. Returns only on failure. `observed` under the same `guard`.
+/// Reboots. Returns only on failure. `observed` was read under `guard`.
 pub(super) fn roll_back(
     context: &Context<'_>,
     guard: BootStateGuard,

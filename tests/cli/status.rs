@@ -109,7 +109,7 @@ fn a_damaged_byte_of_the_first_line_is_shown_as_the_bootloader_takes_it() {
             assert!(s["boot"]["damage"].is_string() && s["boot"]["upgrade_available"] == false, "{s}");
             let found = boot_state(&t);
             assert_eq!((found.len(), found[0].0.as_str()), (1, "problem"), "{name}, byte {at}: {found:?}");
-            assert!(found[0].1.contains("is damaged: its first line"), "{found:?}");
+            assert!(found[0].1.contains("is damaged: "), "{found:?}");
             assert_eq!(snapshot(&t), before, "nothing may be changed");
         }
     }
