@@ -59,6 +59,9 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if self.0.try_wait().unwrap().is_none() {
             signal(&self.0, Signal::SIGKILL);
+            // `nsenter` stops with the program behind it, and would never end.
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.0.id().cast_signed()), Signal::SIGCONT)
+                .unwrap();
             self.0.wait().unwrap();
         }
     }
@@ -412,6 +415,8 @@ fn a_job_has_its_result_also_after_the_next_one_has_begun() {
     commit.args(["/io/balena/Copal1", "io.balena.Copal1.Manager", "MarkGood"]);
     let commit = commit.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     begun(&place);
+    // A service that is still starting the job holds a lock, and must not be stopped then.
+    until("the job's object", || property(&place, "State") == "s \"running\"");
     let update = |place: &Place, next: u32| {
         let out = place.run(&UPDATE);
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
