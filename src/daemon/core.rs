@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Records the job that has an object, and returns the job that had it before.
-    pub(super) fn put_on_bus(&self, id: Option<u32>) -> Option<u32> {
+    pub(super) fn replace_job_on_bus(&self, id: Option<u32>) -> Option<u32> {
         std::mem::replace(&mut self.lock().on_bus, id)
     }
 

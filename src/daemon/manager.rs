@@ -24,7 +24,7 @@ const UNIT_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Manager {
     core: Arc<Core>,
     callers: Arc<Mutex<Callers>>,
-    /// Held while a plan with options is made.
+    /// Held while a plan with options is made: all of them use the same instance of the unit, and its files.
     planning: tokio::sync::Mutex<()>,
 }
 
@@ -37,8 +37,8 @@ impl Manager {
         callers::check_root(&self.callers, header, what)
     }
 
-    /// Creates and announces the object before the caller learns its path.
-    async fn begin(
+    /// Starts a job, and puts it on the bus before the caller learns its path.
+    async fn start_job(
         &self,
         connection: &Connection,
         request: JobRequest,
@@ -60,7 +60,7 @@ impl Manager {
     }
 }
 
-/// Puts the present job on the bus, and removes the object of the job before it.
+/// Puts the present job on the bus, removes the object of the job before it, and sends `JobNew`. Does nothing if the job is there already.
 pub(super) async fn announce(
     core: &Arc<Core>,
     callers: &Arc<Mutex<Callers>>,
@@ -69,18 +69,18 @@ pub(super) async fn announce(
     let Some(ShownJob { id, .. }) = core.job().filter(|j| !core.is_on_bus(j.id)) else { return Ok(()) };
     let server = connection.object_server();
     let path = object_path(id);
-    // Two calls may come here at once.
+    // Another call has put it there meanwhile, and sends the signal.
     if server.at(path.as_str(), JobObject::new(core.clone(), callers.clone(), id)).await?.is_some() {
         return Ok(());
     }
-    if let Some(before) = core.put_on_bus(Some(id)) {
+    if let Some(before) = core.replace_job_on_bus(Some(id)) {
         drop(server.remove::<JobObject, _>(object_path(before)).await);
     }
     let emitter = SignalEmitter::new(connection, OBJECT_PATH)?;
     Manager::job_new(&emitter, id, ObjectPath::try_from(path)?).await
 }
 
-/// Runs a plan as the unit's instance of this name. A plan changes nothing, and has no number and no object.
+/// Plans in `copal-job@{instance}.service`. Unlike a job, a plan changes nothing, has no number, and no object on the bus.
 async fn run_plan(core: &Core, instance: &str, request: JobRequest) -> Result<String, DbusError> {
     let failed = |e: std::io::Error| DbusError::from(Error::new(Code::Io, "cannot plan").because(e));
     crate::sys::file::make_private(&core.paths.run_files()).map_err(failed)?;
@@ -137,7 +137,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "update")?;
-        self.begin(connection, options::update(source, options)?).await
+        self.start_job(connection, options::update(source, options)?).await
     }
 
     #[zbus(out_args("job"))]
@@ -149,10 +149,11 @@ impl Manager {
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "flash")?;
         self.check_flasher()?;
-        self.begin(connection, options::flash(options)?).await
+        self.start_job(connection, options::flash(options)?).await
     }
 
-    /// With options it opens files that the caller names, as root.
+    /// Everyone may plan without options; callers at the same time share one plan. Only root may give options: the plan opens, as root, the
+    /// files that they name.
     #[zbus(out_args("plan"))]
     async fn plan(
         &self,
@@ -193,7 +194,7 @@ impl Manager {
             if let Some(outcome) = job.state.outcome() {
                 return Ok(outcome?);
             }
-            // Here, because a service that is about to exit only answers its calls.
+            // The service's loop does this too, but not any more while the service exits, which waits for this call.
             if checked.elapsed() > UNIT_CHECK_INTERVAL {
                 core::settle(job.files().clone()).await;
                 checked = Instant::now();
@@ -210,7 +211,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, DbusError> {
         self.check_root(&header, "roll back")?;
-        self.begin(connection, options::without(Spec::Rollback)).await
+        self.start_job(connection, options::without(Spec::Rollback)).await
     }
 
     /// The journal lines in it are only for users who may read the journal.

@@ -117,7 +117,7 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
         // By default the builder would queue for a name that another process has.
         let connection = builder.build().await?;
         // Before a client can ask for it.
-        core.put_on_bus(None);
+        core.replace_job_on_bus(None);
         manager::announce(core, &callers, &connection).await?;
         connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
         Ok(Bus { connection, own, callers })

@@ -59,13 +59,13 @@ pub(super) fn commit(
     pending.finish();
     // A commit hook may reboot.
     guard.allow_shutdown();
-    due_hooks(context);
+    run_due_hooks(context);
     guard.release();
     Ok(())
 }
 
 /// Runs the commit hooks that are due. One that fails counts as run; one that reboots runs again.
-pub(super) fn due_hooks(context: &Context<'_>) {
+pub(super) fn run_due_hooks(context: &Context<'_>) {
     let due = match CommitDue::read(context.paths) {
         Ok(None) => return,
         Ok(Some(due)) => due.slot == context.running().slot,

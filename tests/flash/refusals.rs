@@ -1,12 +1,13 @@
 //! Bad input: the message names the object, the exit code says that nothing was written, and nothing was.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::kit::needs::is_root;
-use crate::kit::process::stderr;
+use crate::kit::process::{stderr, until};
 use crate::support::*;
+use nix::libc;
 
 /// Flashes what must be refused with `code`, and compares the target before and after.
 fn refused(image: &Path, target: &Path, code: &str, names: &str, more: &[&str]) {
@@ -154,6 +155,9 @@ fn disks() {
     tool(&["fsfreeze", "--unfreeze", point]);
     tool(&["umount", point]);
     result.unwrap();
+    // A mount namespace that another program has made meanwhile keeps the disk mounted until it ends.
+    let open = || std::fs::File::options().read(true).custom_flags(libc::O_EXCL).open(&name);
+    until("the disk is free", || open().is_ok());
 
     // Swapped on, with few pages behind the header: the kernel fills them whenever it needs memory.
     tool(&["mkswap", "-q", &name, "64"]);
