@@ -75,7 +75,7 @@ impl Default for RollbackConf {
 }
 
 impl RollbackConf {
-    /// The file, without it the defaults, and every mistake in it: a part with a mistake has its default. `args` are those of the shell file
+    /// The configuration and every mistake in its file. A missing file, and a part with a mistake, mean the defaults. `args` are those of the shell file
     /// `rollback-health`, `TIMEOUT COUNT`; either may be missing or empty. They override the file, because people and tests edit the shell
     /// file.
     #[must_use]

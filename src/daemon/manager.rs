@@ -194,7 +194,7 @@ impl Manager {
             if let Some(outcome) = job.state.outcome() {
                 return Ok(outcome?);
             }
-            // The service's loop does this too, but not any more while the service exits, which waits for this call.
+            // The service's loop does the same until the service exits. The exit waits for this call.
             if checked.elapsed() > UNIT_CHECK_INTERVAL {
                 core::settle(job.files().clone()).await;
                 checked = Instant::now();

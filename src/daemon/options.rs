@@ -41,7 +41,7 @@ impl OptionReader {
     fn path(&mut self, key: &str) -> Result<Option<PathBuf>, DbusError> {
         match self.text(key)? {
             Some(path) if !path.starts_with('/') => {
-                Err(DbusError::usage(format!("the option {key} is no absolute path: {path}")))
+                Err(DbusError::usage(format!("the option {key} is not an absolute path: {path}")))
             }
             path => Ok(path.map(PathBuf::from)),
         }
@@ -80,7 +80,7 @@ pub(super) fn update(source: &str, options: CallOptions) -> Result<JobRequest, D
         }
     };
     if source.is_empty() || (is_file && !source.starts_with('/')) {
-        return Err(DbusError::usage(format!("the source is no absolute path: '{source}'")));
+        return Err(DbusError::usage(format!("the source is not an absolute path: '{source}'")));
     }
     let source = if is_file { Source::File(source.into()) } else { Source::Reference(source.to_owned()) };
     let default = UpdateSpec::new(source);

@@ -124,7 +124,7 @@ fn only_zeroes(stored: &mut Stored) -> Result<(), Fault> {
 }
 
 fn xz(stored: Stored, window: u64) -> Complete<XzReader<Stored>> {
-    // The decoder uses 104 KiB besides the dictionary.
+    // The decoder uses 104 KiB and the dictionary.
     let limit = u32::try_from(window >> 10).unwrap_or(u32::MAX).saturating_add(128);
     Complete(XzReader::new_mem_limit(stored, true, limit))
 }

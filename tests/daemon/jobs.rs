@@ -242,8 +242,8 @@ fn wrong_calls_are_refused_with_a_reason() {
     let Some(place) = Place::new("usage") else { return };
     let _service = place.service(&[]);
     for (args, part) in [
-        (&["sa{sv}", "", "0"][..], "no absolute path"),
-        (&["sa{sv}", "a", "1", "type", "s", "file"], "no absolute path: 'a'"),
+        (&["sa{sv}", "", "0"][..], "not an absolute path"),
+        (&["sa{sv}", "a", "1", "type", "s", "file"], "not an absolute path: 'a'"),
         (&["sa{sv}", "a", "1", "hook", "b", "true"], "unknown option hook"),
         (&["sa{sv}", "a", "1", "hooks", "s", "true"], "hooks has the wrong type"),
     ] {
