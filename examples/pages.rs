@@ -7,10 +7,10 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
-use clap_mangen::roff::{Roff, bold, roman};
+use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use copal::boot_files::fatrw;
 use copal::cli;
 use copal::hooks::legacy;
@@ -40,7 +40,7 @@ fn page(command: &Command) -> std::io::Result<String> {
     let mut out = Vec::new();
     man.render_title(&mut out)?;
     man.render_name_section(&mut out)?;
-    man.render_synopsis_section(&mut out)?;
+    out.extend(synopsis(command).to_roff().into_bytes());
     man.render_description_section(&mut out)?;
     man.render_options_section(&mut out)?;
     if command.has_subcommands() {
@@ -51,6 +51,64 @@ fn page(command: &Command) -> std::io::Result<String> {
         text += &sections(&end.to_string()).to_roff();
     }
     Ok(text)
+}
+
+/// How to call it, with the values of options: clap_mangen leaves them out.
+fn synopsis(command: &Command) -> Roff {
+    let groups: Vec<_> = command.get_groups().filter(|g| g.is_required_set()).collect();
+    let in_a_group = |arg: &Arg| groups.iter().any(|g| g.get_args().any(|id| id == arg.get_id()));
+    let is_shown = |arg: &&Arg| !arg.is_hide_set() && !in_a_group(arg);
+    let is_help =
+        |arg: &Arg| matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong);
+    let mut words = vec![vec![bold(command.get_bin_name().unwrap_or(command.get_name()))]];
+    for group in &groups {
+        let members = command.get_arguments().filter(|a| group.get_args().any(|id| id == a.get_id()));
+        let members: Vec<_> = members.map(call).collect();
+        words.push([vec![roman("(")], members.join(&roman(" | ")), vec![roman(")")]].concat());
+    }
+    let options = command.get_arguments().filter(|a| !a.is_positional() && !is_help(a)).filter(is_shown);
+    for arg in options.chain(command.get_positionals().filter(is_shown)) {
+        words.push(match arg.is_required_set() {
+            true => call(arg),
+            false => [vec![roman("[")], call(arg), vec![roman("]")]].concat(),
+        });
+    }
+    if command.has_subcommands() {
+        words.push(vec![italic("COMMAND")]);
+    }
+    let mut page = Roff::default();
+    page.control("SH", ["SYNOPSIS"]);
+    page.text(words.join(&roman(" ")));
+    page
+}
+
+/// An option with its value, or an argument.
+fn call(arg: &Arg) -> Vec<Inline> {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names.iter().map(clap::builder::Str::as_str).collect::<Vec<_>>().join(" ");
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let Some(option) = long.or_else(|| arg.get_short().map(|short| format!("-{short}"))) else {
+        return vec![italic(value)];
+    };
+    if !arg.get_action().takes_values() {
+        return vec![bold(option)];
+    }
+    match arg.get_num_args().is_some_and(|n| n.min_values() == 0) {
+        true => vec![bold(option), roman("[="), italic(value), roman("]")],
+        false => vec![bold(option), roman(" "), italic(value)],
+    }
+}
+
+/// The command without what help does not list. clap has no way to take an option out of a command.
+fn listed(command: &Command) -> Command {
+    let text = |text: &str| -> &'static str { String::leak(text.to_owned()) };
+    let mut listed = Command::new(text(command.get_name())).version(command.get_version().map(text));
+    if let Some(about) = command.get_about() {
+        listed = listed.about(about.clone());
+    }
+    listed
+        .args(command.get_arguments().filter(|a| !a.is_hide_set()).cloned())
+        .subcommands(command.get_subcommands().filter(|s| !s.is_hide_set()).map(self::listed))
 }
 
 /// The sections after the options: each paragraph of the help's end is one, each line of it a line of the page.
@@ -101,7 +159,7 @@ pub(crate) fn all() -> std::io::Result<BTreeMap<String, String>> {
     all.insert(format!("man/{name}.1"), page_of_help(name, "run the hooks of host OS updates", legacy::HELP));
     for (shell, file) in [(Shell::Bash, "copal.bash"), (Shell::Zsh, "_copal"), (Shell::Fish, "copal.fish")] {
         let mut script = Vec::new();
-        clap_complete::generate(shell, &mut cli::command(), "copal", &mut script);
+        clap_complete::generate(shell, &mut listed(&cli::command()), "copal", &mut script);
         all.insert(format!("completions/{file}"), String::from_utf8_lossy(&script).into_owned());
     }
     Ok(all)

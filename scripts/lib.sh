@@ -123,7 +123,7 @@ tools_of() {
             echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk sfdisk:fdisk mke2fs:e2fsprogs losetup:mount \
                 mkswap:util-linux unshare:util-linux flock:util-linux setpriv:util-linux script:bsdutils \
                 pkill:procps cmp:diffutils xxd:xxd strace:strace dbus-daemon:dbus-daemon grub-editenv:grub-common \
-                dtc:device-tree-compiler dash:dash /bin/busybox:busybox-static \
+                dtc:device-tree-compiler openssl:openssl dash:dash /bin/busybox:busybox-static \
                 gzip:gzip bzip2:bzip2 lz4:lz4 zip:zip xz:xz-utils zstd:zstd bmaptool:bmap-tools python3:python3 git:git \
                 /usr/lib/python3/dist-packages/jsonschema:python3-jsonschema
             ;;

@@ -6,7 +6,7 @@
 Manual pages and completions are those that `./dev build` has made in target/dist, or those below --pages. --without-pages leaves them
 out, of the list of contents too.
 The same sources and program give the same bytes, wherever and by whomever they are packed. SOURCE_DATE_EPOCH is the time of everything
-in it, and without that the time of the last commit.
+in it, and without that the time of the last commit. COPAL_COMMIT is the commit that the archive of the sources names.
 """
 
 from __future__ import annotations
@@ -153,7 +153,13 @@ def files(top: Path, target: str, binary: Path, made: Path | None, epoch: int) -
 
 
 def sources(top: Path, made: Path) -> dict[str, tuple[bytes, int]]:
-    """The sources: everything that is in git, as it is in this folder; and the pages, which a build for another machine cannot make."""
+    """The sources: everything that is in git, as it is in this folder; and the pages, which a build for another machine cannot make.
+
+    COMMIT has the commit, for a build without git (build.rs).
+    """
+    commit = os.environ.get("COPAL_COMMIT")
+    if not commit:
+        raise Fault("COPAL_COMMIT is not set: it is the commit of these sources")
     done = subprocess.run(["git", "ls-files", "-z"], cwd=top, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise Fault(f"{top} is no git checkout: {done.stderr.strip()}")
@@ -165,6 +171,7 @@ def sources(top: Path, made: Path) -> dict[str, tuple[bytes, int]]:
             held[f"copal-{version}/{name}"] = (os.readlink(path).encode(), LINK)
         else:
             held[f"copal-{version}/{name}"] = (path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644)
+    held[f"copal-{version}/COMMIT"] = (f"{commit}\n".encode(), 0o644)
     return held
 
 

@@ -5,6 +5,9 @@ ARCHIVES=target/release-archives
 
 # release: an archive for each target, one with the sources, and their digests.
 release() {
+    # Of the binaries and of the archive of the sources.
+    COPAL_COMMIT=${COPAL_COMMIT:-$(git describe --always --exclude='*' --abbrev=40 --dirty=-modified)} || fail "git names no commit"
+    export COPAL_COMMIT
     build_static || fail "the build failed"
     say "release archives"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "dev: not all of these sources are committed: this is no release to publish" >&2
@@ -30,7 +33,7 @@ release_check() {
     { git init --quiet "$other" && git ls-files -z | git -C "$other" add --force --pathspec-from-file=- --pathspec-file-nul; } ||
         fail "cannot make a checkout in $other"
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-    (cd "$other" && run 5400 env CARGO_HOME="$TMP/home" SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" COPAL_UNPROVED=1 ./dev release) ||
+    (cd "$other" && run 5400 env CARGO_HOME="$TMP/home" SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" COPAL_COMMIT="$COPAL_COMMIT" COPAL_UNPROVED=1 ./dev release) ||
         fail "cannot make the release in $other"
     for archive in "$ARCHIVES"/*; do
         check "${archive##*/} is reproducible" cmp "$archive" "$other/$archive"

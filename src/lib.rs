@@ -24,6 +24,7 @@ pub mod job_client;
 pub mod names;
 pub mod progress;
 pub mod rollback;
+pub mod signature;
 pub mod slot;
 pub mod state;
 pub mod status;

@@ -19,7 +19,8 @@ use crate::job_client;
 use crate::progress::{self, Progress as _};
 use crate::rollback::state_probe;
 use crate::sys::log::{self, Voice};
-use crate::update::{arguments, safe_reboot};
+use crate::update::arguments::{self, Arguments};
+use crate::update::safe_reboot;
 
 #[derive(Clone, Copy)]
 pub struct Applet {
@@ -75,10 +76,13 @@ const PROGRAMS: &[Applet] = &[
 fn hostapp_update(call: &Invocation) -> Result<()> {
     // As the script did.
     log::steps_on_stdout();
-    let (spec, as_job) = arguments::parse(&call.args)?;
+    let (spec, as_job) = match arguments::parse(&call.args)? {
+        Arguments::Help => return cli::answer(arguments::HELP.as_bytes()),
+        Arguments::Update(spec, as_job) => (spec, as_job),
+    };
     let shown = progress::for_service();
     let paths = Paths::default();
-    let result = job_client::update(&spec, &paths, call.name, as_job, &shown, &|_| shown.close());
+    let result = job_client::update(&spec, &paths, call.name, as_job, &*shown, &|_| shown.close());
     shown.close();
     result
 }

@@ -2,6 +2,7 @@
 //! hides the others.
 
 use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -14,14 +15,15 @@ use crate::error::{Code, Error, Result};
 use crate::hooks::{self, RunningHook};
 use crate::job::lock::Holder;
 use crate::slot::hostapp;
-use crate::slot::{Root, Roots, Slot};
+use crate::slot::{self, Root, Roots, Slot};
 use crate::state::files::{self, BootfilesRecord, Flag, RollbackRecord};
 use crate::state::history::{self, Event, Record};
 use crate::state::phase::{self, Phase};
+use crate::sys::mount;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
-    /// Version of copal.
+    /// Version of copal, with its commit.
     pub copal: &'static str,
     /// Absent where it cannot be determined.
     pub phase: Option<&'static str>,
@@ -52,6 +54,9 @@ pub struct Status {
     /// Every record, oldest first; only from [`read_with_history`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<Record>>,
+    /// The same, always there, for the text.
+    #[serde(skip)]
+    pub records: Vec<Record>,
     /// The update that runs now.
     pub update: Option<Holder>,
     pub hook: Option<RunningHook>,
@@ -164,6 +169,21 @@ impl Problems {
     }
 }
 
+/// Why this machine is neither a balenaOS device nor a flasher medium; `None` if it may be one, even a damaged one.
+#[must_use]
+pub(crate) fn no_device(paths: &Paths) -> Option<String> {
+    let release = hostapp::running_release(paths).unwrap_or_default();
+    let is_balena = release.get("ID").is_some_and(|id| id.starts_with("balena") || id.starts_with("resin"));
+    let mounts = mount::read_mounts(&paths.at("/proc/self/mountinfo")).ok()?;
+    let places = ["/mnt/boot", slot::ACTIVE, slot::INACTIVE].map(Path::new);
+    let is_mounted = mounts.iter().any(|m| places.contains(&m.point.as_path()));
+    if is_balena || is_mounted || paths.flasher_flag().exists() || paths.flasher_conf().exists() {
+        return None;
+    }
+    let name = release.get("PRETTY_NAME").map(|name| format!(" (it runs {name})")).unwrap_or_default();
+    Some(format!("this machine is not a balenaOS device{name}: it has neither slots nor a boot partition"))
+}
+
 #[must_use]
 pub fn read(paths: &Paths) -> Status {
     let mut problems = Problems::default();
@@ -185,7 +205,8 @@ pub fn read(paths: &Paths) -> Status {
     }
     let record = problems.keep(BootfilesRecord::read(paths)).flatten();
     let rollback = problems.keep(RollbackRecord::read(paths)).flatten();
-    let summary = HistorySummary::of(&history::read(paths));
+    let records = history::read(paths);
+    let summary = HistorySummary::of(&records);
     let update = problems.part("update", holder(paths)).flatten();
     let hook = problems.part("hook", hook(paths)).flatten();
     let slots = facts.as_ref().zip(roots.as_ref()).map(|(f, r)| slots(f, r)).unwrap_or_default();
@@ -196,7 +217,7 @@ pub fn read(paths: &Paths) -> Status {
         problems.needs_root.extend(["last_update", "last_rollback"]);
     }
     Status {
-        copal: env!("CARGO_PKG_VERSION"),
+        copal: crate::version::COPAL,
         phase: phase.map(Phase::as_str),
         meaning: phase.map(Phase::meaning),
         running,
@@ -213,6 +234,7 @@ pub fn read(paths: &Paths) -> Status {
         last_rollback: summary.rollback,
         rollbacks: summary.rollbacks,
         history: None,
+        records,
         update,
         hook,
         needs_root: problems.needs_root,
@@ -223,7 +245,8 @@ pub fn read(paths: &Paths) -> Status {
 /// [`read`] with every record of the history.
 #[must_use]
 pub fn read_with_history(paths: &Paths) -> Status {
-    Status { history: Some(history::read(paths)), ..read(paths) }
+    let status = read(paths);
+    Status { history: Some(status.records.clone()), ..status }
 }
 
 struct HistorySummary {

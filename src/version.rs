@@ -8,6 +8,9 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
+/// That of copal itself, and the commit that it is made of (`build.rs`).
+pub const COPAL: &str = env!("COPAL_VERSION");
+
 /// A version. The order is that of age: numbers first; a pre-release or draft before its release; a higher revision after a lower
 /// one, and any revision after none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -103,7 +103,7 @@ def _build(checkout: Path, cache: Path, target: str) -> Path:
     source = work / "source"
     work.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(source, ignore_errors=True)
-    parts = ["src", "Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "hooks", "systemd", "scripts", "benches", "examples"]
+    parts = ["src", "build.rs", "Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", "hooks", "systemd", "scripts", "benches", "examples"]
     for part in parts:
         if (checkout / part).is_dir():
             shutil.copytree(checkout / part, source / part)

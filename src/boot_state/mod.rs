@@ -14,6 +14,7 @@ mod uboot;
 pub mod uenv;
 pub mod variables;
 
+use std::fmt;
 use std::path::Path;
 
 pub use locate::{balena, detect, detect_to_change, grub, uboot};
@@ -31,6 +32,16 @@ pub enum Named {
     Slot(Slot),
     /// Text of the file that names neither root.
     Other(String),
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Named::Index(index) => write!(f, "partition {index}"),
+            Named::Slot(slot) => write!(f, "root {slot}"),
+            Named::Other(text) => write!(f, "{text:?}"),
+        }
+    }
 }
 
 impl Named {

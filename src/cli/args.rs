@@ -10,6 +10,7 @@ use super::bootloader::BootloaderVerb;
 use super::daemon::DaemonArgs;
 use super::digest::DigestArgs;
 use super::doctor::DoctorArgs;
+use super::explain::ExplainArgs;
 use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
 use super::job::JobArgs;
@@ -32,7 +33,7 @@ Environment:
 
 /// On-device flasher and host OS update agent for balenaOS
 #[derive(Debug, Parser)]
-#[command(name = "copal", version, after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
+#[command(name = "copal", version = crate::version::COPAL, after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
 pub(super) struct Cli {
     /// List the legacy names, one a line
     #[arg(long)]
@@ -59,6 +60,7 @@ pub(super) enum Verb {
     Rollback(RollbackVerb),
     Status(StatusArgs),
     Doctor(DoctorArgs),
+    Explain(ExplainArgs),
     Daemon(DaemonArgs),
     #[command(hide = true)]
     Job(JobArgs),
@@ -110,6 +112,13 @@ pub(super) fn parse(args: &[OsString]) -> Result<Request> {
 
 /// clap's message as one line: its first paragraph, and the suggestion as the remedy.
 pub(super) fn usage(e: &clap::Error, args: &[OsString]) -> Error {
+    let command = command();
+    // clap's answer to a missing verb is all of the help.
+    if matches!(e.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand)
+        && let Some(error) = args.first().and_then(|a| missing_verb(command.find_subcommand(a)?))
+    {
+        return error;
+    }
     let text = e.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     let message =
@@ -123,12 +132,22 @@ pub(super) fn usage(e: &clap::Error, args: &[OsString]) -> Error {
     let verb = args.first().and_then(|a| a.to_str()).filter(|a| verbs().iter().any(|v| v == a));
     let help = verb.filter(|&v| v != "help").map_or("copal help".to_owned(), |v| format!("copal help {v}"));
     let mut tips = text.lines().filter_map(|l| l.trim_start().strip_prefix("tip: "));
-    let command = command();
     // clap suggests what help does not list, too.
     let tip = tips.find(|tip| !tip.split(['\'', ' ']).any(|word| hides(&command, word)));
     error.with_hint(match tip {
         Some(tip) => format!("{tip}; run `{help}`"),
         None => format!("run `{help}`"),
+    })
+}
+
+fn missing_verb(command: &Command) -> Option<Error> {
+    let name = command.get_name();
+    let verbs = command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
+    let verbs = verbs.map(Command::get_name).collect::<Vec<_>>().join(", ");
+    (!verbs.is_empty()).then(|| {
+        Error::new(Code::Usage, format!("`copal {name}` needs one of these verbs: {verbs}"))
+            .object(name)
+            .with_hint(format!("run `copal help {name}`"))
     })
 }
 
@@ -212,7 +231,7 @@ mod tests {
             "{}",
             error("flash --sha256=12")
         );
-        for line in ["flash x", "digest", "digest a b", "--list flash", "flash --plan --receipt x"] {
+        for line in ["flash x y z", "digest", "digest a b", "--list flash", "flash --plan --receipt x"] {
             let e = error(line);
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(!e.to_string().contains('\n'), "{e}");

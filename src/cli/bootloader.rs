@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
 
-use super::Ui;
+use super::{Ui, refuse_without_root};
 use crate::bootloader::mmcboot::{self, BootPartition};
 use crate::bootloader::mtd::{self, Chip};
 use crate::bootloader::{Compared, Write, Written, prepare};
@@ -154,6 +154,7 @@ fn write(args: &WriteArgs, ui: &Ui) -> Result<()> {
 }
 
 fn protect(args: &ProtectArgs, ui: &Ui) -> Result<()> {
+    refuse_without_root("copal bootloader protect", &args.root)?;
     let names = mmcboot::protect(&Paths::new(&args.root))?;
     let text = if names.is_empty() {
         "no eMMC boot partition".into()

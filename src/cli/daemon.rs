@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::refuse_without_root;
 use crate::config::paths::Paths;
 use crate::daemon::{self, ServiceOptions};
 use crate::error::Result;
@@ -32,6 +33,7 @@ pub(super) struct DaemonArgs {
 }
 
 pub(super) fn run_daemon(args: &DaemonArgs) -> Result<()> {
+    refuse_without_root("copal daemon", &args.root)?;
     let default = ServiceOptions::default();
     daemon::run(&ServiceOptions {
         paths: Paths::new(&args.root),

@@ -4,9 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::{EXIT_CODES, Ui};
+use super::Ui;
 use crate::error::Result;
 use crate::image::digest_file;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the output failed
+  2  wrong arguments
+  3  the image cannot be read, or is damaged";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Ui;
 use crate::config::paths::Paths;
-use crate::doctor::{self, Finding, Verdict};
+use crate::doctor::{self, Finding, Subject, Verdict};
 use crate::error::{Code, Error, Result};
 
 const EXAMPLES: &str = "\
@@ -16,9 +16,11 @@ Examples:
 
 /// Look for what would stop a flash, an update or a rollback
 ///
-/// Changes nothing. Exit code 1: there is a problem; each line has its remedy.
+/// On a flasher medium it examines the installation, on an installed system the
+/// next update and a rollback. Changes nothing. Exit code 1: there is a problem;
+/// each line has its remedy.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct DoctorArgs {
     /// The findings as JSON lines on stdout
     #[arg(long)]
@@ -31,8 +33,10 @@ pub(super) struct DoctorArgs {
 
 /// [`Code::ProblemsFound`] where there is a problem.
 pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
-    let findings = doctor::examine(&Paths::new(&args.root));
-    let text = findings.iter().map(line).collect::<Vec<_>>().join("\n");
+    let (subject, findings) = doctor::examine(&Paths::new(&args.root));
+    let (subject, is_examined) = (subject.words(), subject != Subject::Nothing);
+    let head = is_examined.then(|| format!("examined: {subject}"));
+    let text = head.into_iter().chain(findings.iter().map(line)).collect::<Vec<_>>().join("\n");
     let problems = findings.iter().filter(|f| f.verdict == Verdict::Problem).count();
     if problems == 0 {
         ui.result("doctor", &findings, &text);
@@ -40,10 +44,7 @@ pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
     }
     ui.finding("doctor", &findings, &text);
     let what = if problems == 1 { "1 thing".into() } else { format!("{problems} things") };
-    Err(Error::new(
-        Code::ProblemsFound,
-        format!("{what} would stop a flash, an update or a rollback of this device"),
-    ))
+    Err(Error::new(Code::ProblemsFound, format!("{what} would stop {subject}")))
 }
 
 fn line(finding: &Finding) -> String {

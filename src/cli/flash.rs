@@ -1,22 +1,25 @@
 //! `copal flash`.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
 use super::receipt_file::ReceiptFile;
 use super::{EXIT_CODES, Ui};
 use crate::config::paths::Paths;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::flash::job::{hold_signals, nothing_written};
 use crate::flash::watch::Watch;
-use crate::image::Checks;
 use crate::image::digest::Digest256;
+use crate::image::{Checks, Signer};
 use crate::install::plan::Plan;
 use crate::install::receipt::Receipt;
 use crate::install::shutdown;
 use crate::install::{self, FlashMode, FlashRequest};
+use crate::progress::lines::{clock, size};
+use crate::sys::log::printable;
+use crate::sys::terminal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,20 +27,28 @@ Examples:
                                   board's configuration would write
   copal flash --no-power-off      install: image, bootloaders, boot partition,
                                   the board's own program
-  copal flash --image os.img.zst --target /dev/mmcblk0
-                                  write the image, and nothing else
-  copal flash --image os.img.gz --target disk.img
-                                  make a disk image: no root needed";
+  copal flash os.img.zst /dev/mmcblk0
+                                  write the image, and nothing else; the same
+                                  as with --image and --target
+  copal flash os.img.gz disk.img  make a disk image: no root needed";
 
 /// Write an OS image to a disk, and prove that it is there
 ///
-/// With --image and --target, or with --image-only, the image is all that is
+/// With an image and a target, or with --image-only, the image is all that is
 /// written. Otherwise the board's configuration is followed to its end, as
 /// resin-init-flasher does: bootloaders, boot partition, the board's own
 /// programs, and power off.
 #[derive(Debug, Clone, Default, Args)]
 #[command(verbatim_doc_comment, next_line_help = true, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(super) struct FlashArgs {
+    /// As --image
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    pub(super) plain_image: Option<PathBuf>,
+
+    /// As --target
+    #[arg(value_name = "TARGET", value_hint = ValueHint::AnyPath)]
+    pub(super) plain_target: Option<PathBuf>,
+
     /// The board's configuration [default: /etc/resin-init-flasher.conf]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) conf: Option<PathBuf>,
@@ -71,7 +82,11 @@ pub(super) struct FlashArgs {
     #[allow(clippy::option_option)] // absent, without a value, with one
     pub(super) sha256: Option<Option<Digest256>>,
 
-    /// Put the receipt into FILE, and only a summary on stdout
+    /// Accept only an image that the key of this certificate has signed
+    #[arg(long, value_name = "CERT", value_hint = ValueHint::FilePath)]
+    pub(super) verify_signature: Option<PathBuf>,
+
+    /// Put the receipt into FILE; stdout gets four lines, as a terminal does
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub(super) receipt: Option<PathBuf>,
 
@@ -93,15 +108,20 @@ pub(super) struct FlashArgs {
 }
 
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
-    let FlashArgs { conf, image, target, .. } = args.clone();
-    let mut request =
-        FlashRequest::of_environment(Paths::new(&args.root)).naming(conf, image, target, args.image_only);
+    let (image, target) = named(args)?;
+    let is_bare = args.conf.is_none() && image.is_none() && target.is_none();
+    let request = FlashRequest::of_environment(Paths::new(&args.root));
+    let mut request = request.naming(args.conf.clone(), image, target, args.image_only);
+    if is_bare {
+        refuse_without_names(&request.flasher_conf())?;
+    }
     request.checks = Checks {
         force_raw: args.force_raw,
         single_pass: args.single_pass,
         sha256: args.sha256.is_some(),
         expect_sha256: args.sha256.flatten(),
         at_most: None,
+        signer: args.verify_signature.as_deref().map(Signer::named).transpose()?,
     };
     if args.plan {
         show_plan(&install::plan(&request, ui.progress())?, ui);
@@ -113,8 +133,33 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     }
 }
 
+/// The image and the target, with or without their options.
+fn named(args: &FlashArgs) -> Result<(Option<PathBuf>, Option<PathBuf>)> {
+    let FlashArgs { image, target, plain_image, plain_target, .. } = args.clone();
+    match (image, target, plain_image, plain_target) {
+        (image, target, None, _) => Ok((image, target)),
+        (None, target, Some(image), None) => Ok((Some(image), target)),
+        (None, None, image, target) => Ok((image, target)),
+        (Some(image), None, Some(target), None) => Ok((Some(image), Some(target))),
+        _ => Err(Error::new(Code::Usage, "the image or the target is named twice")
+            .with_hint("the order is `copal flash IMAGE TARGET`; see `copal help flash`")),
+    }
+}
+
+/// A call that names nothing is for a flasher medium.
+fn refuse_without_names(conf: &Path) -> Result<()> {
+    if conf.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    let conf = conf.display();
+    let text = format!("cannot flash: neither image nor target is named, and {conf} does not exist");
+    Err(Error::new(Code::ConfMissing, text)
+        .object(conf)
+        .with_hint("name them: `copal flash IMAGE TARGET`; only a flasher medium has this file"))
+}
+
 fn show_plan(plan: &Plan, ui: &Ui) {
-    ui.result("plan", plan, plan.to_string().trim_end());
+    ui.result("plan", plan, &format!("{plan}nothing was written: this is the plan"));
 }
 
 fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
@@ -152,37 +197,72 @@ fn install(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
 }
 
 /// Into its file, or else to stdout: nothing mounts the boot partition of a plain file, and that of a disk which got the image alone is
-/// left as it is.
+/// left as it is. A person gets four lines.
 fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Result<()> {
     let text = receipt.to_text();
     let text = text.trim_end();
-    let Some(file) = file else {
-        ui.result("receipt", receipt, text);
-        return Ok(());
-    };
-    if let Err(e) = file.save(text) {
-        // It may be the only record of what is on the disk now.
-        ui.finding("receipt", receipt, text);
-        return Err(e);
+    match file {
+        Some(file) => {
+            if let Err(e) = file.save(text) {
+                // It may be the only record of what is on the disk now.
+                ui.finding("receipt", receipt, text);
+                return Err(e);
+            }
+        }
+        None if !terminal::stdout_is_terminal() => {
+            ui.result("receipt", receipt, text);
+            return Ok(());
+        }
+        None => {}
     }
-    ui.result("receipt", receipt, &summary(receipt));
+    ui.result("receipt", receipt, &ending(receipt));
     Ok(())
 }
 
-fn summary(receipt: &Receipt) -> String {
-    let r = &receipt.flash;
-    let mib = |n: u64| n.div_ceil(1 << 20);
-    format!(
-        "{}: {} MiB verified ({} written, {} zeroed, {} there already) in {:.1} s + {:.1} s; chunk digest {}",
-        r.target.name.display(),
-        mib(r.bytes.verified),
-        mib(r.bytes.written),
-        mib(r.bytes.zeroed),
-        mib(r.bytes.skipped),
-        r.write.seconds,
-        r.verify.seconds,
-        r.image.chunk_digest
-    )
+/// Image, target, digest (the SHA-256 if it was requested, otherwise the chunk digest), and times.
+fn ending(receipt: &Receipt) -> String {
+    let flash = &receipt.flash;
+    let (image, target, bytes) = (&flash.image, &flash.target, &flash.bytes);
+    let parts = [(bytes.written, "written"), (bytes.zeroed, "zeroed"), (bytes.skipped, "there already")];
+    let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, how)| format!("{} {how}", size(*n)));
+    let names = [&target.model, &target.serial].into_iter().flatten();
+    let names: String = names.map(|name| format!(" {name}")).collect();
+    let stages =
+        [("check", flash.check.as_ref()), ("write", Some(&flash.write)), ("verify", Some(&flash.verify))];
+    let stages = stages.iter().filter_map(|(stage, time)| time.map(|time| (stage, time)));
+    let mut whole: f64 = stages.clone().map(|(_, time)| time.seconds).sum();
+    let mut times: Vec<String> = stages
+        .map(|(stage, time)| format!("{stage} {}, {}/s", lasted(time.seconds), rate(time.bytes_per_second)))
+        .collect();
+    if let Some(last) = receipt.timeline.last() {
+        times.push(format!("other steps {}", lasted((last.at + last.seconds - whole).max(0.0))));
+        whole = last.at + last.seconds;
+    }
+    let digest = image
+        .sha256
+        .map_or_else(|| format!("digest  {}", image.chunk_digest), |sha256| format!("SHA-256 {sha256}"));
+    let lines = [
+        format!("image   {}, {}: {}", image.name, size(image.size), parts.collect::<Vec<_>>().join(", ")),
+        format!("target  {}{names}: the image was read back from it, and is right", target.name.display()),
+        digest,
+        format!("time    {}: {}", lasted(whole), times.join("; ")),
+    ];
+    lines.map(|line| printable(&line).into_owned()).join("\n")
+}
+
+/// `5.2 s`, `21 s` or `m:ss`, so that the line fits into 80 columns.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `as` saturates
+fn lasted(seconds: f64) -> String {
+    match seconds {
+        ..9.95 => format!("{seconds:.1} s"),
+        ..59.5 => format!("{seconds:.0} s"),
+        _ => clock(seconds.round() as u64),
+    }
+}
+
+fn rate(bytes: u64) -> String {
+    let mib = bytes >> 20;
+    if mib < 10 { size(bytes) } else { format!("{mib} MiB") }
 }
 
 fn sha256(text: &str) -> Result<Digest256, &'static str> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
-use super::{Ui, answer};
+use super::{Ui, answer, refuse_without_root};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::hooks::{Hook, Phases, Run, legacy, run};
@@ -89,6 +89,10 @@ pub(super) fn run_hooks(args: &HooksArgs, ui: &Ui) -> Result<()> {
         }
         ui.result("hooks", &hooks.iter().map(shown).collect::<Vec<_>>(), "");
         return Ok(());
+    }
+    // Who writes a hook may try it.
+    if args.dir.is_none() {
+        refuse_without_root("copal hooks", &args.root)?;
     }
     let ran = run(&paths, &request)?;
     let with_time = |r: &_| {

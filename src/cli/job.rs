@@ -12,6 +12,7 @@ use super::{Ui, update};
 use crate::config::paths::Paths;
 use crate::error::Result;
 use crate::job::{self, FlashSpec, Spec};
+use crate::sys::log;
 
 /// Run the job whose request is in /run/copal (for copal-job@.service)
 #[derive(Debug, Clone, Args)]
@@ -45,7 +46,10 @@ pub(super) fn run_job(args: &JobArgs, ui: &Ui) -> Result<()> {
     let Some(program) = &args.run_for else { match job::become_job(&paths, &args.instance)? {} };
     match job::take_spec(&paths, &args.instance)? {
         Spec::Update(spec) => update::run(&spec, &paths, program, false, ui),
-        Spec::Flash(spec) => run_flash(&flash_args(spec, false, args), ui),
+        Spec::Flash(spec) => {
+            let result = run_flash(&flash_args(spec, false, args), ui);
+            result.inspect_err(|e| log::on_console(&e.to_string()))
+        }
         Spec::Plan(spec) => run_flash(&flash_args(spec, true, args), ui),
         Spec::Rollback => run_in_job(&Program::Now, &paths, ui),
         Spec::MarkGood => run_in_job(&Program::MarkGood, &paths, ui),

@@ -1,6 +1,7 @@
 //! The verbs of `copal`: arguments and output. The jobs themselves are elsewhere.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -13,9 +14,11 @@ mod bootloader;
 mod daemon;
 mod digest;
 mod doctor;
+mod explain;
 mod flash;
 mod hooks;
 mod job;
+mod labelled;
 mod reboot;
 mod receipt_file;
 mod rollback;
@@ -34,13 +37,14 @@ pub(crate) use ui::answer;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  failed, or the comparison found a difference; or the job was done,
-     and only what came after it failed
+  1  failed; or the job was done, and only what came after it failed
   2  wrong arguments
   3  refused: nothing was written
   4  failed after writing had begun: the target holds no partition table,
      or the message says that one may be left
-  5  busy: another program holds the target; nothing was written";
+  5  busy: another program holds the target; nothing was written
+
+An error has its code in brackets: `copal explain CODE` says what it means.";
 
 /// Runs `copal args…`; `legacy` are the names of `--list`.
 pub fn run(args: &[OsString], legacy: &[&str]) -> ExitCode {
@@ -71,11 +75,21 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Rollback(verb)) => rollback::run_rollback(verb, ui),
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
+        Some(Verb::Explain(a)) => explain::run_explain(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Job(a)) => job::run_job(a, ui),
         Some(Verb::Reboot) => reboot::run_reboot(),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
     }
+}
+
+/// Refuses a verb that changes the device at once where an ordinary user has called it: its first failure would name a file, not the cause.
+fn refuse_without_root(call: &str, root: &Path) -> Result<()> {
+    if nix::unistd::geteuid().is_root() || root != Path::new("/") {
+        return Ok(());
+    }
+    let error = Error::new(Code::NotRoot, format!("`{call}` needs root's rights")).object(call);
+    Err(error.with_hint("run it as root, for example with sudo"))
 }
 
 fn list(legacy: &[&str], ui: &Ui) -> Result<()> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{Ui, answer};
+use super::{Ui, answer, refuse_without_root};
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::error::Result;
@@ -58,6 +58,24 @@ pub(super) enum RollbackVerb {
     ClearBootcount(Common),
     /// Print what rollback-parse-bootloader defines in a shell
     ParseBootloader(RootArgs),
+}
+
+impl RollbackVerb {
+    /// `None` for what only reads, and reads what every user may.
+    fn for_root(&self) -> Option<(&'static str, &RootArgs)> {
+        match self {
+            RollbackVerb::Health(a) => Some(("health", &a.common.place)),
+            RollbackVerb::Altboot(a) => Some(("altboot", &a.place)),
+            RollbackVerb::BootCheck(a) => Some(("boot-check", &a.place)),
+            RollbackVerb::CommitHooks(a) => Some(("commit-hooks", &a.place)),
+            RollbackVerb::MarkGood(a) => Some(("mark-good", &a.place)),
+            RollbackVerb::Now(a) => Some(("now", &a.place)),
+            RollbackVerb::Tests(a) => Some(("tests", &a.place)),
+            RollbackVerb::Stop(a) => Some(("stop", &a.common.place)),
+            RollbackVerb::ClearBootcount(a) => Some(("clear-bootcount", &a.place)),
+            RollbackVerb::CheckVersion(_) | RollbackVerb::ParseBootloader(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -141,6 +159,9 @@ fn show(done: &Done, ui: &Ui) {
 }
 
 pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
+    if let Some((name, place)) = verb.for_root() {
+        refuse_without_root(&format!("copal rollback {name}"), &place.root)?;
+    }
     let done = run(verb)?;
     match verb {
         RollbackVerb::ParseBootloader(_) => ui.text(&done.text),

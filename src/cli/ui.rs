@@ -23,7 +23,7 @@ pub(super) struct Ui {
 impl Ui {
     #[must_use]
     pub(super) fn new(json: bool) -> Self {
-        let progress = if json { progress::for_programs() } else { progress::for_stderr("") };
+        let progress = if json { progress::for_programs() } else { progress::for_stderr() };
         Ui { json, progress, answered: Cell::new(false), failure: RefCell::new(None) }
     }
 
@@ -34,7 +34,7 @@ impl Ui {
 
     #[must_use]
     pub(super) fn progress(&self) -> &dyn Progress {
-        &self.progress
+        &*self.progress
     }
 
     /// The same, for a caller that adds other sinks.

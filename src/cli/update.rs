@@ -1,10 +1,10 @@
 //! `copal update`.
 
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use clap::{ArgAction, ArgGroup, Args, ValueHint};
 
-use super::Ui;
+use super::{Ui, refuse_without_root};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::job::{Source, UpdateSpec};
@@ -73,6 +73,7 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
         (None, Some(image)) => Source::Reference(image.clone()),
         (None, None) => return Err(Error::new(Code::Usage, "--file or --image is needed")),
     };
+    refuse_without_root("copal update", Path::new("/"))?;
     let UpdateArgs { hooks, recover, reboot, force, .. } = *args;
     let spec = UpdateSpec { source, hooks, recover, reboot, force };
     run(&spec, &Paths::default(), "copal update", args.as_job, ui)

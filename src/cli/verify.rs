@@ -5,9 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::{EXIT_CODES, Ui};
+use super::Ui;
 use crate::error::Result;
 use crate::flash::job::verify;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  equal
+  1  different: the message has the first place; or the output failed
+  2  wrong arguments
+  3  not compared: the image or the target cannot be read";
 
 const EXAMPLES: &str = "\
 Examples:

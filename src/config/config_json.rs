@@ -15,6 +15,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::confirm::{self, Confirm};
 use super::paths::Paths;
 use super::read;
 use crate::error::{Code, Error, Result};
@@ -116,8 +117,20 @@ impl ConfigJson {
         self.installer_flag("secureboot")
     }
 
+    /// Whether the owner accepts only a signed image.
+    pub fn installer_verify(&self) -> Result<bool> {
+        self.installer_flag("verify")
+    }
+
     pub fn installer_whitelist_pcr2(&self) -> Result<bool> {
         self.installer_flag("whitelist_pcr2")
+    }
+
+    /// Whether a person is asked, where the owner decides that and not the board.
+    pub fn installer_confirm(&self) -> Result<Option<Confirm>> {
+        let Some(value) = self.installer("confirm")? else { return Ok(None) };
+        let confirm = value.as_str().and_then(Confirm::parse);
+        confirm.map(Some).ok_or_else(|| self.wrong("installer.confirm", confirm::VALUES))
     }
 
     /// Address of the API, if the device belongs to a fleet; never empty.

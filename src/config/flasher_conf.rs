@@ -7,6 +7,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use super::confirm::{self, Confirm};
 use super::read::shown;
 pub use super::shell_conf::{Assignment, RawConf};
 use crate::error::{Code, Error, Result};
@@ -24,6 +25,7 @@ const DISPATCHER: &str = "BALENA_NM_DISPATCHER";
 const PROXY: &str = "BALENA_PROXY_CONFIG";
 const REBOOT: &str = "POSTINSTALL_REBOOT";
 const LUKS: &str = "USE_LUKS";
+const CONFIRM: &str = "INSTALLER_CONFIRM";
 
 struct WriteKeys {
     device: &'static str,
@@ -48,7 +50,7 @@ const WRITES: [WriteKeys; 2] = [
     },
 ];
 
-const OTHER_KEYS: [&str; 13] = [
+const OTHER_KEYS: [&str; 14] = [
     INTERNAL_DEVICE,
     BOOTLOADER_CONFIG,
     CONFIG_PATH,
@@ -62,6 +64,7 @@ const OTHER_KEYS: [&str; 13] = [
     PROXY,
     REBOOT,
     LUKS,
+    CONFIRM,
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,6 +85,8 @@ pub struct FlasherConf {
     pub postinstall_reboot: bool,
     /// LUKS and not another disk encryption; secure boot only.
     pub use_luks: Option<bool>,
+    /// Unless `config.json` says otherwise.
+    pub confirm: Confirm,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,6 +157,7 @@ impl FlasherConf {
             },
             postinstall_reboot: keys.reboot(),
             use_luks: keys.luks()?,
+            confirm: keys.confirm()?,
             raw,
         })
     }
@@ -314,6 +320,12 @@ impl Keys<'_> {
             Some("1") => Ok(Some(true)),
             Some(odd) => Err(self.invalid(LUKS, format!("`{}` is neither 0 nor 1", shown(odd)))),
         }
+    }
+
+    fn confirm(&self) -> Result<Confirm> {
+        let Some(text) = self.get(CONFIRM) else { return Ok(Confirm::default()) };
+        let wrong = || self.invalid(CONFIRM, format!("`{}` is not one of {}", shown(text), confirm::VALUES));
+        Confirm::parse(text).ok_or_else(wrong)
     }
 }
 

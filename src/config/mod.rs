@@ -1,6 +1,7 @@
 pub mod bootloaders_conf;
 mod braces;
 pub mod config_json;
+pub mod confirm;
 pub mod flasher_conf;
 pub mod os_release;
 pub mod paths;

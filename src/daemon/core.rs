@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::apart::apart;
-use super::dbus_error::{DbusError, text_of};
+use super::dbus_error::text_of;
 use super::shared_work::SharedWork;
 use super::snapshot::Snapshot;
 use crate::config::paths::Paths;
@@ -19,8 +19,8 @@ pub(super) struct Core {
     pub paths: Paths,
     held: Mutex<Inner>,
     readings: Arc<SharedWork<Option<Reading>>>,
-    /// Plans without options, which every user may request.
-    pub plans: Arc<SharedWork<Result<String, DbusError>>>,
+    /// Held while a plan is made: all plans use the same instance of the unit, and its files.
+    pub planning: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -31,6 +31,8 @@ struct Inner {
     /// The job that has an object on the bus.
     on_bus: Option<u32>,
     reading: Option<Reading>,
+    /// While it is set, the properties show the last reading and cause no other.
+    holds_reading: bool,
     calls: usize,
 }
 
@@ -44,23 +46,26 @@ impl Drop for CallGuard {
     }
 }
 
+/// While it exists, no property causes a reading.
+pub(super) struct HeldReading<'a>(&'a Core);
+
+impl Drop for HeldReading<'_> {
+    fn drop(&mut self) {
+        self.0.lock().holds_reading = false;
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct Reading {
     pub snapshot: Snapshot,
-    /// JSON with everything, for root.
-    pub full: Arc<str>,
-    /// JSON without journal lines, for users who may not read the journal.
-    pub public: Arc<str>,
+    pub json: Arc<str>,
     at: Instant,
 }
 
 impl Reading {
-    fn of(mut status: status::Status, at: Instant) -> Reading {
-        let json = |status: &status::Status| serde_json::to_string(status).unwrap_or_default().into();
-        let (snapshot, full) = (Snapshot::from(&status), json(&status));
-        let records = [&mut status.last_update, &mut status.last_rollback];
-        records.into_iter().flatten().for_each(|record| record.journal.clear());
-        Reading { snapshot, full, public: json(&status), at }
+    fn of(status: &status::Status, at: Instant) -> Reading {
+        let json = serde_json::to_string(status).unwrap_or_default().into();
+        Reading { snapshot: Snapshot::from(status), json, at }
     }
 }
 
@@ -95,7 +100,7 @@ impl Core {
         let job = Job::after(&paths, None);
         let announced = job.as_ref().is_none_or(|j| !j.is_running());
         let held = Mutex::new(Inner { job, announced, ..Inner::default() });
-        Arc::new(Core { paths, held, readings: SharedWork::new(), plans: SharedWork::new() })
+        Arc::new(Core { paths, held, readings: SharedWork::new(), planning: tokio::sync::Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -209,9 +214,14 @@ impl Core {
         self.lock().reading.as_ref().map(|r| r.snapshot.clone()).unwrap_or_default()
     }
 
-    /// At most half a second old.
+    pub(super) fn hold_reading(&self) -> HeldReading<'_> {
+        self.lock().holds_reading = true;
+        HeldReading(self)
+    }
+
+    /// At most half a second old, unless the last reading is held.
     pub(super) async fn look(self: &Arc<Self>) -> Snapshot {
-        if self.age() >= MAX_READING_AGE {
+        if self.age() >= MAX_READING_AGE && !self.lock().holds_reading {
             self.read().await;
         }
         self.snapshot()
@@ -227,7 +237,7 @@ impl Core {
                 // The medium may be slow, or failing.
                 let status = apart(move || status::read(&paths)).await;
                 let status = status.inspect_err(|e| tracing::debug!("cannot read the device: {e}")).ok()?;
-                let reading = Reading::of(status, at);
+                let reading = Reading::of(&status, at);
                 core.lock().reading = Some(reading.clone());
                 Some(reading)
             }

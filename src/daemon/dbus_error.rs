@@ -2,7 +2,7 @@ use zbus::message::Header;
 use zbus::names::ErrorName;
 use zbus::{DBusError, Message};
 
-use super::ERROR_PREFIX;
+use super::{BUS_NAME, ERROR_PREFIX};
 use crate::error::{Code, Error};
 
 /// The body is one text, because every client shows a text.
@@ -14,10 +14,10 @@ pub(super) struct DbusError {
 
 impl DbusError {
     /// The same error as from the bus, if its policy forbids a call.
-    pub(super) fn denied(what: &str) -> DbusError {
+    pub(super) fn denied() -> DbusError {
         DbusError {
             name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
-            text: format!("only root may {what}; {}", Code::NotRoot.remedy()),
+            text: format!("only root may call {BUS_NAME}; {}", Code::NotRoot.remedy()),
         }
     }
 

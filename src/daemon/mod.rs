@@ -3,18 +3,17 @@
 //! The service writes nothing to the device. It starts jobs for its callers, and shows every job, whether it or a client has started it.
 
 mod apart;
-mod callers;
 mod core;
 mod dbus_error;
 mod job_object;
 mod manager;
 mod options;
+mod root_only;
 mod service;
 mod shared_work;
 mod signals;
 mod slot_object;
 mod snapshot;
-mod socket;
 
 pub use service::{ServiceOptions, run};
 

@@ -11,6 +11,8 @@ use crate::job::{DEFAULT_PATH, FlashSpec, JobRequest, Source, Spec, UpdateSpec};
 pub(super) type CallOptions = HashMap<String, OwnedVariant>;
 
 const MAX_TOKEN_BYTES: usize = 64;
+/// Of environment and credentials. The job reads its request at once.
+const MAX_TEXT_BYTES: usize = 256 << 10;
 
 /// Default of the option `program`.
 const PROGRAM: &str = "copal daemon";
@@ -57,6 +59,7 @@ impl OptionReader {
         if let Some(name) = environment.keys().find(|n| n.is_empty() || n.contains('=')) {
             return Err(DbusError::usage(format!("the environment has a variable named '{name}'")));
         }
+        check_length(environment.iter().map(|(name, value)| name.len() + value.len()).sum(), "environment")?;
         environment.entry("PATH".to_owned()).or_insert_with(|| DEFAULT_PATH.to_owned());
         Ok(request.with_environment(environment))
     }
@@ -67,6 +70,16 @@ impl OptionReader {
             None => Ok(()),
         }
     }
+}
+
+fn check_length(bytes: usize, key: &str) -> Result<(), DbusError> {
+    if bytes > MAX_TEXT_BYTES {
+        return Err(DbusError::usage(format!(
+            "the option {key} is longer than {} KiB",
+            MAX_TEXT_BYTES >> 10
+        )));
+    }
+    Ok(())
 }
 
 pub(super) fn update(source: &str, options: CallOptions) -> Result<JobRequest, DbusError> {
@@ -91,7 +104,8 @@ pub(super) fn update(source: &str, options: CallOptions) -> Result<JobRequest, D
         force: options.flag("force", default.force)?,
         ..default
     };
-    let credentials = options.take("credentials")?;
+    let credentials: Option<String> = options.take("credentials")?;
+    check_length(credentials.as_ref().map_or(0, String::len), "credentials")?;
     let token = options.text("token")?;
     if token.as_ref().is_some_and(|t| t.len() > MAX_TOKEN_BYTES) {
         return Err(DbusError::usage("the option token is too long"));

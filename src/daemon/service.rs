@@ -1,7 +1,7 @@
 //! The life of the service: connection, name, signals, and exit.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
@@ -10,12 +10,11 @@ use zbus::Connection;
 use zbus::connection::Builder;
 use zbus::fdo::{self, RequestNameFlags};
 
-use super::callers::Callers;
 use super::core::Core;
 use super::manager::{self, Manager};
+use super::root_only::{Refusals, RootOnly};
 use super::signals::Signals;
 use super::slot_object::{self, SlotObject};
-use super::socket::BusSocket;
 use super::{BUS_NAME, OBJECT_PATH};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
@@ -28,6 +27,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_SHOWN_AGE: Duration = Duration::from_secs(5);
 /// Limit of one reading of the device before the service continues.
 const READ_LIMIT: Duration = Duration::from_secs(1);
+/// Limit of the reading before the objects are registered. A medium that does not answer must not keep callers from their jobs: after this
+/// time the properties are unknown until the reading ends.
+const FIRST_READ_LIMIT: Duration = Duration::from_secs(5);
 /// For an answer of the bus, on the slowest board under full load.
 const BUS_ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// After this time without a message, no more calls arrive for a released name.
@@ -97,20 +99,30 @@ struct Bus {
     connection: Connection,
     /// For calls of the service itself: their replies never wait for callers.
     own: Connection,
-    callers: Arc<Mutex<Callers>>,
+    refusals: Refusals,
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        self.refusals.set(None);
+    }
 }
 
 /// Registers all objects before the name.
 async fn connect(core: &Arc<Core>) -> Result<Bus> {
-    let callers = Arc::new(Mutex::new(Callers::default()));
+    // The registration reads every property, and the bus waits for the service meanwhile. A slow medium must not count towards that limit.
+    drop(timeout(FIRST_READ_LIMIT, core.read()).await);
+    let _no_reading = core.hold_reading();
     let error = |why: String| {
         Error::new(Code::BusUnreachable, format!("cannot serve {BUS_NAME}: {why}")).object(BUS_NAME)
     };
     let connect = async {
-        let own = Builder::socket(BusSocket::connect(callers.clone(), None).await?).build().await?;
-        let mut builder = Builder::socket(BusSocket::connect(callers.clone(), Some(own.clone())).await?)
+        let own = Builder::system().build().await?;
+        let refusals = Refusals::default();
+        let socket = RootOnly::connect(core.clone(), own.clone(), refusals.clone()).await?;
+        let mut builder = Builder::socket(socket)
             .serve_at(OBJECT_PATH, fdo::ObjectManager)
-            .serve_at(OBJECT_PATH, Manager::new(core.clone(), callers.clone()));
+            .serve_at(OBJECT_PATH, Manager::new(core.clone()));
         for slot in [Slot::A, Slot::B] {
             builder = builder.serve_at(slot_object::path(slot), SlotObject::new(core.clone(), slot));
         }
@@ -118,9 +130,10 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
         let connection = builder.build().await?;
         // Before a client can ask for it.
         core.replace_job_on_bus(None);
-        manager::announce(core, &callers, &connection).await?;
+        manager::announce(core, &connection).await?;
         connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE).await?;
-        Ok(Bus { connection, own, callers })
+        refusals.set(Some(connection.clone()));
+        Ok(Bus { connection, own, refusals })
     };
     match timeout(BUS_ANSWER_LIMIT, connect).await {
         Ok(Ok(bus)) => Ok(bus),
@@ -150,10 +163,14 @@ impl Service<'_> {
                 // A medium that does not answer must not stop the rest of the service's work.
                 drop(timeout(READ_LIMIT, self.core.read()).await);
             }
-            if let Err(e) = manager::announce(self.core, &self.bus.callers, &self.bus.connection).await {
-                tracing::debug!("the job is not on the bus: {e}");
+            let announced = manager::announce(self.core, &self.bus.connection).await;
+            let signalled = signals.emit(self.core, &self.bus.connection).await;
+            for e in [announced, signalled].into_iter().filter_map(Result::err) {
+                if matches!(e, zbus::Error::InputOutput(_)) {
+                    return Left::BusLost;
+                }
+                tracing::debug!("a signal was not sent: {e}");
             }
-            signals.emit(self.core, &self.bus.connection).await;
             notify::state(ServiceState::Alive);
             let working = self.core.is_working();
             if working && checked.elapsed() > UNIT_CHECK_INTERVAL {
@@ -177,12 +194,13 @@ impl Service<'_> {
             let over = if working {
                 timeout(wait, closed).await.is_ok()
             } else {
-                match timeout(wait, select(activity, closed)).await {
-                    Ok(Either::Left(_)) => {
+                // The first of the two wins if both are ready. A failed send also counts as activity.
+                match timeout(wait, select(closed, activity)).await {
+                    Ok(Either::Left(_)) => true,
+                    Ok(Either::Right(_)) => {
                         used = Instant::now();
                         false
                     }
-                    Ok(Either::Right(_)) => true,
                     Err(_) => false,
                 }
             };
@@ -190,10 +208,6 @@ impl Service<'_> {
                 return Left::BusLost;
             }
         }
-    }
-
-    fn any_waits(&self) -> bool {
-        self.bus.callers.lock().unwrap_or_else(PoisonError::into_inner).any_waits()
     }
 
     /// Exits without losing a call. systemd first learns that the service exits: a call after the name is released makes the bus request a
@@ -209,8 +223,7 @@ impl Service<'_> {
         while Instant::now() < until || self.core.is_calling() {
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
-            if timeout(DRAIN_SILENCE, activity).await.is_err() && !self.core.is_calling() && !self.any_waits()
-            {
+            if timeout(DRAIN_SILENCE, activity).await.is_err() && !self.core.is_calling() {
                 break;
             }
         }

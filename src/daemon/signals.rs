@@ -36,14 +36,8 @@ impl Signals {
         stage(&self.job) != stage(&core.job())
     }
 
-    pub(super) async fn emit(&mut self, core: &Arc<Core>, connection: &Connection) {
-        if let Err(e) = self.try_emit(core, connection).await {
-            // A client reads the state when its connection is back.
-            tracing::debug!("a signal was not sent: {e}");
-        }
-    }
-
-    async fn try_emit(&mut self, core: &Arc<Core>, connection: &Connection) -> zbus::Result<()> {
+    /// A change that was not sent is sent again by the next call.
+    pub(super) async fn emit(&mut self, core: &Arc<Core>, connection: &Connection) -> zbus::Result<()> {
         let (snapshot, error, job) = (core.snapshot(), core.last_error(), core.job());
         if let Some(now) = &job {
             let same = self.job.as_ref().filter(|before| before.id == now.id);

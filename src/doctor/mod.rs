@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use crate::config::paths::Paths;
 use crate::disk::Facts;
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::slot::Roots;
+use crate::status;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -93,13 +94,41 @@ pub fn names() -> Vec<&'static str> {
     std::iter::once(flash::CHECK_NAME).chain(CHECKS.iter().map(|c| c.name)).collect()
 }
 
+/// What the findings are about: a machine has one job for copal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// On a flasher medium.
+    Installation,
+    /// On an installed system.
+    Update,
+    /// On a machine that is neither.
+    Nothing,
+}
+
+impl Subject {
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Subject::Installation => "the installation from this medium",
+            Subject::Update => "an update or a rollback of this device",
+            Subject::Nothing => "an update, a rollback or an installation here",
+        }
+    }
+}
+
 /// On a flasher medium checks what a flash needs, on an installed system what an update or a rollback needs.
 #[must_use]
-pub(crate) fn examine(paths: &Paths) -> Vec<Finding> {
+pub(crate) fn examine(paths: &Paths) -> (Subject, Vec<Finding>) {
     let mut all = Vec::new();
     if paths.flasher_flag().exists() {
         flash::look(paths, &mut Findings { check: flash::CHECK_NAME, all: &mut all });
-        return all;
+        return (Subject::Installation, all);
+    }
+    if let Some(why) = status::no_device(paths) {
+        let hint =
+            "only a device or its flasher medium can be examined; `copal flash IMAGE TARGET` works here, too";
+        Findings { check: "slots", all: &mut all }
+            .problem(&Error::new(Code::SlotUnknown, why).with_hint(hint));
+        return (Subject::Nothing, all);
     }
     let facts = Facts::gather(paths);
     let roots = facts.as_ref().ok().map(Roots::of);
@@ -111,5 +140,5 @@ pub(crate) fn examine(paths: &Paths) -> Vec<Finding> {
     for check in CHECKS {
         (check.look)(&patient, &mut Findings { check: check.name, all: &mut all });
     }
-    all
+    (Subject::Update, all)
 }

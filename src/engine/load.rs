@@ -111,7 +111,7 @@ impl Engine {
             upload.advance(&mut sent, total, progress);
             match answer {
                 Ok(Some(answer)) => {
-                    if let Some(p) = said.take(&answer, &mut layers, sent) {
+                    if let Some(p) = said.take(&answer, &mut layers, total.unwrap_or(sent)) {
                         progress(&p);
                     }
                 }
@@ -217,8 +217,8 @@ struct Said {
 }
 
 impl Said {
-    /// The engine names a layer when it begins it. The number of layers is estimated from the bytes `sent`, nearly all of which are layers.
-    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers, sent: u64) -> Option<Progress> {
+    /// The engine names a layer when it begins it. Nearly all bytes of the archive, `whole` of them, are layers.
+    fn take(&mut self, answer: &BuildInfo, layers: &mut Layers, whole: u64) -> Option<Progress> {
         if let Some(text) = &answer.stream
             && self.text.len() + text.len() <= MOST_TEXT
         {
@@ -227,7 +227,7 @@ impl Said {
         let id = answer.id.as_deref()?;
         layers.complete_before(Stage::Unpack, id);
         let known = layers.update(Stage::Unpack, id, answer.progress_detail.as_ref()?)?;
-        Some(Progress { total: known.total.map(|t| t.max(sent)), ..known })
+        Some(Progress { total: known.total.map(|t| t.max(whole)), ..known })
     }
 
     /// The image of the delta exists: an earlier try came so far before the engine died (balenaEngine, image/tarexport/load.go).

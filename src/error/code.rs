@@ -38,7 +38,7 @@ macro_rules! codes {
                 match self { $(Code::$variant => mark!($($mark)?),)* }
             }
 
-            /// For the documentation; no program prints it.
+            /// For `copal explain` and the documentation.
             #[must_use]
             pub const fn cause(self) -> &'static str {
                 match self { $(Code::$variant => concat!($($cause),+),)* }
@@ -188,9 +188,21 @@ codes! {
     /// The freshly written disk does not show exactly one partition labelled `resin-boot` within 30 seconds; the message lists
     /// its partitions.
     BootPartitionNotFound = "boot-partition-not-found", "look in the kernel log for the disk named here, and check the image's partitions";
+    /// A certificate could not be read, or is not an X.509 certificate with an RSA key of 2048 to 4096 bits. Nothing was written.
+    CertificateInvalid = "certificate-invalid", "name a certificate in PEM or DER whose key is RSA", never_after_write;
+    /// The running kernel was not built with the key of the medium's certificate, or has it more than once. Nothing was written.
+    CertificateUntrusted = "certificate-untrusted", "use a medium whose kernel and certificate are of one build", never_after_write;
+    /// A signature of the image is required, and there is no file `IMAGE.sig`. Nothing was written.
+    SignatureMissing = "signature-missing", "put the signature beside the image: the name of the uncompressed image, then .sig", never_after_write;
+    /// The signature of the image is damaged, is of another key, or is over another image. Nothing was written.
+    SignatureInvalid = "signature-invalid", "get image and signature again from their maker, and check which key signs", never_after_write;
     /// A signal asked the program to end. A flash or an installation that had started to write leaves a disk without a partition table;
     /// an update leaves the running system selected; no further hook runs.
     Interrupted = "interrupted", "run it again";
+    /// A person stopped the flasher before it wrote: a key was pressed, as the screen offered. Nothing was written, and the device stays on.
+    Aborted = "aborted", "switch the device off and on to see the question again", never_after_write;
+    /// `installer.confirm` is `key`, and the device has no keyboard that could answer. Nothing was written.
+    NoInputDevice = "no-input-device", "plug in a keyboard, or set `installer.confirm` to `countdown:SECONDS` or `none`", never_after_write;
     /// The internal boot partition could not be mounted, or its mount point holds something else.
     BootMountFailed = "boot-mount-failed", "look in the kernel log, and check what is mounted at /tmp/internal_boot";
     /// The internal boot partition could not be unmounted within ten seconds, or the drive did not confirm that all data is on the
@@ -214,12 +226,12 @@ codes! {
     BootCopyFailed = "boot-copy-failed", "look in the kernel log for the devices named here";
     /// /mnt/sysroot/active or /mnt/sysroot/inactive has no mount, or the mount is not a root partition; the message says which and
     /// why.
-    SlotUnknown = "slot-unknown", "run `copal doctor`, and check what is mounted at /mnt/sysroot/active and /mnt/sysroot/inactive";
+    SlotUnknown = "slot-unknown", "check what is mounted at /mnt/sysroot/active and /mnt/sysroot/inactive";
     /// /mnt/sysroot/active and /mnt/sysroot/inactive are the same device: an update would erase the running system. Nothing
     /// was written.
     SlotSame = "slot-same", "restart the device: the other root partition is not mounted where it should be", never_after_write;
     /// The file that selects the root for the bootloader is not valid, or has no such entry.
-    BootStateInvalid = "boot-state-invalid", "run `copal doctor`; the file named here selects the root";
+    BootStateInvalid = "boot-state-invalid", "select a root in the file named here: docs/boot-selection.md has its format";
     /// The file that selects the root for the bootloader could not be written, or its read-back differs.
     BootStateUnwritable = "boot-state-unwritable", "look in the kernel log for the boot partition: nothing else may change until this file can be written";
     /// A small file on the state partition, or below /run/copal, could not be written or removed.

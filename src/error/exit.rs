@@ -32,11 +32,30 @@ pub fn of_verb(error: &Error) -> u8 {
     }
 }
 
-/// The exit code of a legacy name that failed with `error`: its callers know 0, 1 and 2 only.
+/// What a device may be left as by errors of this code, each with its exit code: most errors come before a write or within one, and with
+/// some the job is always done. None is listed twice.
+#[must_use]
+pub fn of_code(code: Code) -> Vec<(u8, Effect)> {
+    let effects: &[Effect] = match code {
+        Code::ShutdownFailed | Code::RebootFailed => &[Effect::Completed],
+        // `copal bootloader protect`, `copal bootloader write`.
+        Code::LeftWritable => &[Effect::Refused, Effect::Completed],
+        _ if code.never_after_write() => &[Effect::Refused],
+        _ => &[Effect::Refused, Effect::Written],
+    };
+    let exit = |effect: &Effect| (of_verb(&Error::new(code, "").with_effect(*effect)), *effect);
+    let mut exits: Vec<(u8, Effect)> = effects.iter().map(exit).collect();
+    exits.dedup_by_key(|(exit, _)| *exit);
+    exits
+}
+
+/// The exit code of a legacy name that failed with `error`: its callers know 0, 1 and 2 only. A script had no question, so no caller of
+/// it knows how that is answered.
 #[must_use]
 pub fn of_legacy(error: &Error) -> u8 {
     match error.code() {
         Code::Usage => USAGE,
+        Code::Aborted => REFUSED,
         _ => FAILURE,
     }
 }
@@ -63,7 +82,7 @@ mod tests {
 
     #[test]
     fn legacy_names_use_one_and_two_only() {
-        for &c in Code::ALL {
+        for &c in Code::ALL.iter().filter(|c| **c != Code::Aborted) {
             let expected = if c == Code::Usage { 2 } else { 1 };
             assert_eq!(of_legacy(&Error::new(c, "x")), expected, "{c}");
             assert_eq!(of_legacy(&Error::new(c, "x").with_effect(Effect::Written)), expected, "{c}");

@@ -1,6 +1,7 @@
 //! From an image and a target to a plan, and from a plan to a receipt.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
@@ -13,14 +14,19 @@ use crate::disk::io::Io;
 use crate::disk::select::{Identity, ImageSize, Target, TargetKind};
 use crate::disk::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
+use crate::image::chunks::{side_by_side, workers};
+use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, is_zero};
 use crate::image::{self, Checks, Image};
-use crate::progress::Progress;
-use crate::sys::block::{Access, Device, Medium, sync_name};
+use crate::progress::{Progress, Stage, Work};
+use crate::sys::block::{self, Access, Device, Medium, sync_name};
+use crate::sys::buffer::Buffer;
 use crate::sys::signal::SignalGuard;
 
 #[derive(Debug)]
 pub struct Prepared {
     pub plan: Plan,
+    /// How long the check of the image took, where it was read as a whole.
+    checked: Option<Duration>,
     image: Image,
 }
 
@@ -40,9 +46,18 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
     let first = choose(&Facts::gather(paths)?, None)?;
+    check_free(&first)?;
+    progress.plan(&[Stage::Check, Stage::Write, Stage::Verify].map(|stage| Work {
+        stage,
+        total: None,
+        zeroes: 0,
+    }));
+    time_verification(&first, progress);
     let mut checks = checks.clone();
     checks.at_most = (first.kind == TargetKind::Block).then_some(first.size);
-    let inspection = image::inspect(&image, &checks, progress)?;
+    let began = Instant::now();
+    let inspection = image::inspect(&image, &checks, progress).map_err(|e| untouched(Some(&first), e))?;
+    let checked = inspection.digests.is_some().then(|| began.elapsed());
     let mut target = choose(&Facts::gather(paths)?, Some(inspection.size))?;
     same_target(&first, &target)?;
     if let Some(table) = &inspection.table {
@@ -61,31 +76,79 @@ pub(crate) fn prepare(
         TargetKind::File if target.size == 0 => None,
         _ => Some(open(&target, Access::Read)?),
     };
-    let plan = Plan::new((&image).into(), inspection, target, old.as_ref().map(|d| d as &dyn Medium))?;
-    Ok(Prepared { plan, image })
+    let mut plan = Plan::new((&image).into(), inspection, target, old.as_ref().map(|d| d as &dyn Medium))?;
+    plan.image.zeroes = image::estimate_zeroes(&image, plan.image.chunks.as_deref());
+    Ok(Prepared { plan, checked, image })
+}
+
+/// Reads and digests a little of what the target holds, as the verification will, so that the time left is known before that begins. Without
+/// an answer it is estimated otherwise.
+fn time_verification(target: &Target, progress: &dyn Progress) {
+    const MOST_CHUNKS: u64 = 20;
+    const LIMIT: Duration = Duration::from_millis(400);
+    // Next to nothing of a small target.
+    let chunks = (target.size / CHUNK / 64).min(MOST_CHUNKS);
+    let Ok(device) = Device::open(&target.node, Access::Read) else { return };
+    if device.drop_cache().is_err() {
+        return;
+    }
+    let next = AtomicU64::new(0);
+    let started = Instant::now();
+    let read = |end: u64| {
+        let (done, began) = (AtomicU64::new(0), Instant::now());
+        let each = side_by_side(workers(), &|_| {
+            let mut buffer = Buffer::zeroed(CHUNK_LEN);
+            while next.load(Ordering::Relaxed) < end && started.elapsed() < LIMIT {
+                let chunk = next.fetch_add(1, Ordering::Relaxed);
+                // A disk may show empty blocks without reading its medium.
+                if !matches!(device.read_at(&mut buffer, chunk * CHUNK), Ok(CHUNK_LEN)) || is_zero(&buffer) {
+                    break;
+                }
+                std::hint::black_box(Digest256::of(&buffer));
+                done.fetch_add(CHUNK, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        each.map(|()| (done.into_inner(), began.elapsed()))
+    };
+    // The first bytes come faster than the rest: the disk has read ahead.
+    if let (Ok(_), Ok((bytes, time))) = (read(chunks / 5), read(chunks)) {
+        progress.measured(Stage::Verify, bytes, time);
+    }
 }
 
 /// From now on a signal ends the job between two pieces of its work, by an error that says what it leaves.
 pub fn hold_signals() -> Result<SignalGuard> {
-    SignalGuard::begin().map_err(|e| Error::new(Code::Io, "cannot prepare for signals").because(e))
+    SignalGuard::begin().map_err(cannot_hold_signals)
 }
 
-/// Says so in the error of a signal that came early enough.
+pub(crate) fn cannot_hold_signals(e: std::io::Error) -> Error {
+    Error::new(Code::Io, "cannot prepare for signals").because(e)
+}
+
+pub(crate) const NOTHING_WRITTEN: &str = "nothing was written";
+
+/// Says so in the error of a flash that was stopped early enough, unless it says so already.
 pub(crate) fn nothing_written(e: Error) -> Error {
-    match (e.code(), e.effect()) {
-        (Code::Interrupted, Effect::Refused) => e.and_also("nothing was written"),
-        _ => e,
+    untouched(None, e)
+}
+
+/// [`nothing_written`], with the disk where it is known: the operator who stops a flasher must know its state.
+pub(crate) fn untouched(target: Option<&Target>, e: Error) -> Error {
+    let was_stopped = matches!(e.code(), Code::Interrupted | Code::Aborted) && e.effect() == Effect::Refused;
+    if !was_stopped || e.message().contains(NOTHING_WRITTEN) {
+        return e;
     }
+    let place = target.map(|t| format!(" to {}", t.name.display())).unwrap_or_default();
+    e.and_also(&format!("{NOTHING_WRITTEN}{place}"))
 }
 
 impl Prepared {
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
-        let Prepared { plan, image } = self;
+        let Prepared { plan, checked, image } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
-        let name = plan.target.name.display();
-        let heed = || image::heed(format_args!("while {name} was busy")).map_err(|e| e.object(&name));
-        let device = open_exclusively(&plan.target, &heed)?;
+        let device = open_exclusively(&plan.target, &|| heed(&plan.target))?;
         check_identity(&plan.target, &device, paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
             if made && e.effect() == Effect::Refused {
@@ -103,7 +166,7 @@ impl Prepared {
                 None
             }
         };
-        Ok(Receipt::new(plan, &outcome, started, reread))
+        Ok(Receipt::new(plan, &outcome, *checked, started, reread))
     }
 }
 
@@ -181,25 +244,52 @@ fn open(target: &Target, access: Access) -> Result<Device> {
     Device::open(&target.node, access).map_err(|e| cannot_open(&target.name, e))
 }
 
-/// udev locks a disk while it probes it, after it appears and after it is closed. Meanwhile `go_on` may end the wait.
-fn open_exclusively(target: &Target, go_on: &dyn Fn() -> Result<()>) -> Result<Device> {
-    let access = match target.kind {
+/// Ends a wait when a signal has come.
+fn heed(target: &Target) -> Result<()> {
+    let name = target.name.display();
+    image::heed(format_args!("while {name} was busy")).map_err(|e| e.object(name))
+}
+
+fn exclusive(kind: TargetKind) -> Access {
+    match kind {
         TargetKind::Block => Access::ExclusiveDisk,
         TargetKind::File => Access::ExclusiveFile,
-    };
+    }
+}
+
+/// So that a target in use is refused before the image is read, which takes minutes.
+fn check_free(target: &Target) -> Result<()> {
+    if target.kind == TargetKind::File && !target.node.exists() {
+        return Ok(());
+    }
+    let free = when_free(&|| heed(target), &|| block::check_free(&target.node, exclusive(target.kind)))?;
+    free.map_err(|e| cannot_open(&target.name, e))
+}
+
+fn open_exclusively(target: &Target, go_on: &dyn Fn() -> Result<()>) -> Result<Device> {
+    match when_free(go_on, &|| Device::open(&target.node, exclusive(target.kind)))? {
+        Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
+            let name = target.name.display();
+            let message = format!("cannot open {name}: it was removed after the check");
+            Err(Error::new(Code::TargetVanished, message).object(name).because(e))
+        }
+        other => other.map_err(|e| cannot_open(&target.name, e)),
+    }
+}
+
+/// udev locks a disk while it probes it, after it appears and after it is closed. Meanwhile `go_on` may end the wait.
+fn when_free<T>(
+    go_on: &dyn Fn() -> Result<()>,
+    open: &dyn Fn() -> std::io::Result<T>,
+) -> Result<std::io::Result<T>> {
     let end = Instant::now() + BUSY_TIMEOUT;
     loop {
-        match Device::open(&target.node, access) {
+        match open() {
             Err(e) if is_busy(&e) && Instant::now() < end => {
                 go_on()?;
                 std::thread::sleep(Duration::from_millis(100));
             }
-            Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
-                let name = target.name.display();
-                let message = format!("cannot open {name}: it was removed after the check");
-                return Err(Error::new(Code::TargetVanished, message).object(name).because(e));
-            }
-            other => return other.map_err(|e| cannot_open(&target.name, e)),
+            other => return Ok(other),
         }
     }
 }

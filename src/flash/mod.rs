@@ -1,5 +1,6 @@
 pub mod compare;
 pub mod events;
+pub mod former;
 pub mod job;
 pub mod plan;
 pub mod receipt;

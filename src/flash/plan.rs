@@ -6,13 +6,14 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::former::Content;
 use crate::disk::io::Io;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
 use crate::disk::select::{Target, TargetKind};
 use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, Digest256};
-use crate::image::{Format, Image, Inspection};
+use crate::image::{Format, Image, Inspection, Signed};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
@@ -78,9 +79,15 @@ pub struct PlannedImage {
     pub table: Option<Table>,
     #[serde(skip)]
     pub chunks: Option<Vec<Digest256>>,
+    /// How many of its bytes are zeroes: an estimate, for the time left.
+    #[serde(skip)]
+    pub zeroes: u64,
     /// Present if it was read completely.
     pub chunk_digest: Option<Digest256>,
     pub sha256: Option<Digest256>,
+    /// Where a signature was required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,6 +95,8 @@ pub struct Plan {
     pub version: u32,
     pub image: PlannedImage,
     pub target: Target,
+    /// What is lost; `None` where a plain file will be created.
+    pub holds: Option<Content>,
     pub steps: Vec<Step>,
 }
 
@@ -131,9 +140,12 @@ impl Plan {
             table: inspection.table,
             chunk_digest: inspection.digests.as_deref().map(crate::image::digest::root),
             chunks: inspection.digests,
+            zeroes: 0,
             sha256: inspection.sha256,
+            signed: inspection.signed,
         };
-        Ok(Plan { version: PLAN_VERSION, image, target, steps })
+        let holds = old.map(|disk| Content::of(&Io::new(disk, &target.name)));
+        Ok(Plan { version: PLAN_VERSION, image, target, holds, steps })
     }
 
     /// The part of the image with its backup GPT, if that is written separately.
@@ -201,13 +213,19 @@ impl fmt::Display for Plan {
         };
         let stored = mib(self.image.stored.stored_size);
         writeln!(f, "image   {}", self.image.stored.path.display())?;
-        writeln!(f, "        {size}, stored as {stored} {:?}", self.image.stored.format)?;
+        match self.image.stored.format {
+            Format::Raw => writeln!(f, "        {size}, not compressed")?,
+            format => writeln!(f, "        {size}, stored as {stored} of {format}")?,
+        }
         if let Some(t) = &self.image.table {
-            writeln!(f, "        {:?}, {}-byte sectors", t.kind, t.sector_size)?;
+            writeln!(f, "        {}, {}-byte sectors", t.kind, t.sector_size)?;
             for p in &t.partitions {
                 let label = p.label.as_deref().or(p.name.as_deref()).unwrap_or("-");
                 writeln!(f, "        {:>3}  {:<16} {:>12} at {}", p.index, label, mib(p.size), p.start)?;
             }
+        }
+        if let Some(Signed { certificate, key }) = &self.image.signed {
+            writeln!(f, "        signed by {}, key {key}", certificate.display())?;
         }
         write!(f, "target  {}", self.target.name.display())?;
         for part in [&self.target.model, &self.target.serial].into_iter().flatten() {
@@ -218,6 +236,9 @@ impl fmt::Display for Plan {
                 writeln!(f, ", disk of {}, {}-byte blocks", mib(self.target.size), self.target.block_size)?;
             }
             TargetKind::File => writeln!(f, ", plain file")?,
+        }
+        if let Some(holds) = &self.holds {
+            write!(f, "{holds}")?;
         }
         for (i, step) in self.steps.iter().enumerate() {
             writeln!(f, "{:>6}. {step}", i + 1)?;

@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::plan::Plan;
 use super::write::Outcome;
 use crate::disk::select::Target;
-use crate::image::Format;
 use crate::image::digest::Digest256;
+use crate::image::{Format, Signed};
 
 /// Raised when a field changes its meaning or is removed.
 const RECEIPT_VERSION: u32 = 1;
@@ -21,6 +21,9 @@ pub struct ImageRecord {
     /// SHA-256 over the list of SHA-256 digests of its chunks of 1 MiB.
     pub chunk_digest: Digest256,
     pub sha256: Option<Digest256>,
+    /// Where a signature was required.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
 }
 
 /// `written`, `zeroed` and `skipped` add up to the image's size, unless chunks were rewritten.
@@ -69,6 +72,8 @@ pub struct Receipt {
     pub image: ImageRecord,
     pub target: Target,
     pub bytes: Bytes,
+    /// Time to read the image before the write; `None` where it was not read as a whole.
+    pub check: Option<Timing>,
     /// Time to clear, write, zero and flush.
     pub write: Timing,
     /// Time to read back, and for the last steps.
@@ -80,15 +85,21 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// `started`: the start of the run; `reread`: whether the kernel has read the new table.
+    /// `checked`: how long the check of the image took; `started`: the start of the run; `reread`: whether the kernel has read the new table.
     #[must_use]
-    pub fn new(plan: &Plan, outcome: &Outcome, started: SystemTime, reread: Option<bool>) -> Self {
+    pub fn new(
+        plan: &Plan,
+        outcome: &Outcome,
+        checked: Option<Duration>,
+        started: SystemTime,
+        reread: Option<bool>,
+    ) -> Self {
         let time = |t| humantime::format_rfc3339_seconds(t).to_string();
         let name = plan.image.stored.path.file_name().unwrap_or(plan.image.stored.path.as_os_str());
         let size = outcome.size;
         Receipt {
             version: RECEIPT_VERSION,
-            copal: env!("CARGO_PKG_VERSION").to_owned(),
+            copal: crate::version::COPAL.to_owned(),
             started: time(started),
             finished: time(SystemTime::now()),
             image: ImageRecord {
@@ -98,6 +109,7 @@ impl Receipt {
                 size,
                 chunk_digest: outcome.chunk_digest,
                 sha256: plan.image.sha256,
+                signed: plan.image.signed.clone(),
             },
             target: plan.target.clone(),
             bytes: Bytes {
@@ -106,6 +118,7 @@ impl Receipt {
                 skipped: outcome.skipped,
                 verified: outcome.verified,
             },
+            check: checked.map(|time| Timing::new(size, time)),
             write: Timing::new(size, outcome.write_time),
             verify: Timing::new(size, outcome.verify_time),
             direct_io: outcome.direct_io,

@@ -40,7 +40,7 @@ impl<'a> Watch<'a> {
 
     #[must_use]
     pub fn progress(&self) -> &dyn Progress {
-        self.shown
+        &**self.shown
     }
 
     /// Reports to the dashboard from now on, if the device belongs to a fleet (`provisioned`). Without systemd no service would forward it.
@@ -77,6 +77,7 @@ impl<'a> Watch<'a> {
 
     /// The caller prints the error itself.
     pub fn failed(&self, e: &Error) {
+        self.shown.close();
         match e.code() {
             Code::NoTarget => self.report(cloud::NO_DEVICE),
             Code::NoTargetPattern => self.report(cloud::NOT_SUPPORTED),

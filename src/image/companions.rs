@@ -43,12 +43,13 @@ impl Companions {
                 Some((path, digest))
             }
         };
-        let signature = appended(&uncompressed_name(&image.path), ".sig");
-        if signature.exists() {
-            tracing::info!("{} is there; it is checked only when encrypting", signature.display());
-        }
         Ok(Companions { bmap, sha256 })
     }
+}
+
+/// Where the signature of an image is.
+pub(super) fn signature_of(image: &Path) -> PathBuf {
+    appended(&uncompressed_name(image), ".sig")
 }
 
 fn appended(path: &Path, suffix: &str) -> PathBuf {
@@ -59,7 +60,7 @@ fn appended(path: &Path, suffix: &str) -> PathBuf {
 
 fn uncompressed_name(path: &Path) -> PathBuf {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("gz" | "xz" | "zst") => path.with_extension(""),
+        Some("gz" | "xz" | "zst" | "bz2") => path.with_extension(""),
         _ => path.to_path_buf(),
     }
 }
@@ -76,7 +77,12 @@ fn bmap_paths(image: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn read(path: &Path, surroundings: Surroundings, limit: u64, code: Code) -> Result<Option<Vec<u8>>> {
+pub(super) fn read(
+    path: &Path,
+    surroundings: Surroundings,
+    limit: u64,
+    code: Code,
+) -> Result<Option<Vec<u8>>> {
     if !path.exists() && !path.is_symlink() {
         return Ok(None);
     }

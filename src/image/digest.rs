@@ -23,6 +23,11 @@ impl Digest256 {
     }
 
     #[must_use]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    #[must_use]
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let bytes = text.as_bytes();
         if bytes.len() != 64 {

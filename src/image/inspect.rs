@@ -24,21 +24,27 @@ const MORE_PASSES: u32 = 4;
 ///
 /// A raw image is read as a whole only where it has companions or the caller asks for a digest. A compressed one always
 /// is, except with [`Checks::single_pass`]: then only its beginning is decoded, a block map's ranges are not compared, and
-/// the size comes from the table. [`Checks::expect_sha256`] always takes a whole pass.
+/// the size comes from the table. An expected digest or a signature always takes a whole pass.
 pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Result<Inspection> {
     let companions = Companions::of(image)?;
-    let digest = checks.sha256 || checks.expect_sha256.is_some();
+    let digest = checks.need_sha256();
     if image.format == Format::Raw {
         let mut read = |offset: u64, buf: &mut [u8]| image.read_stored(offset, buf);
         let found = analyse(&mut read, Some(image.stored_size));
         let table = judge(image, found, checks)?;
-        let mut inspection =
-            Inspection { size: ImageSize::Exact(image.stored_size), table, digests: None, sha256: None };
+        let mut inspection = Inspection {
+            size: ImageSize::Exact(image.stored_size),
+            table,
+            digests: None,
+            sha256: None,
+            signed: None,
+        };
         if digest || companions.bmap.is_some() || companions.sha256.is_some() {
             progress.begin(Stage::Check, Some(image.stored_size));
             let whole = full_pass(image, checks, &companions, progress, None)?;
             progress.finish();
-            (inspection.digests, inspection.sha256) = (whole.digests, whole.sha256);
+            (inspection.digests, inspection.sha256, inspection.signed) =
+                (whole.digests, whole.sha256, whole.signed);
         }
         return Ok(inspection);
     }
@@ -104,7 +110,7 @@ fn full_pass(
     mut headers: Option<&mut Headers>,
 ) -> Result<Inspection> {
     let raw = image.format == Format::Raw;
-    let checksum_requested = checks.sha256 || checks.expect_sha256.is_some();
+    let checksum_requested = checks.need_sha256();
     let mut map = companions.bmap.as_ref().map(|(path, bmap)| BmapCheck::new(bmap, path, &image.path));
     let whole = whole(image, checksum_requested || companions.sha256.is_some(), progress, &mut |extent| {
         refuse_too_large(image, checks, extent)?;
@@ -125,11 +131,16 @@ fn full_pass(
     if let (Some(digest), Some(expected)) = (whole.sha256, checks.expect_sha256) {
         compare(image, digest, expected, None)?;
     }
+    let signed = match (whole.sha256, &checks.signer) {
+        (Some(digest), Some(signer)) => Some(signer.check(image, digest)?),
+        _ => None,
+    };
     Ok(Inspection {
         size: ImageSize::Exact(whole.size),
         table: None,
         digests: Some(whole.digests),
         sha256: whole.sha256,
+        signed,
     })
 }
 
@@ -173,7 +184,13 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
     refuse_empty(image, headers.sparse.size())?;
     let least = headers.result.as_ref().map_or(0, |found| found.span);
     let size = headers.sparse.size().map_or(ImageSize::AtLeast(least), ImageSize::Exact);
-    Ok(Inspection { size, table: judge(image, headers.result, checks)?, digests: None, sha256: None })
+    Ok(Inspection {
+        size,
+        table: judge(image, headers.result, checks)?,
+        digests: None,
+        sha256: None,
+        signed: None,
+    })
 }
 
 struct Headers {

@@ -11,11 +11,13 @@ mod open;
 mod owner;
 mod pass;
 mod raw;
+mod signed;
 mod sparse;
 mod stored;
 mod unpack;
 mod zstd;
 
+use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,8 +26,9 @@ pub(crate) use inspect::glance;
 pub use inspect::{check_sector_size, inspect};
 pub(crate) use locate::CORRECT_NAME;
 pub use locate::{find, locate};
-pub(crate) use pass::heed;
 pub use pass::{FileDigest, digest_file};
+pub(crate) use pass::{estimate_zeroes, heed};
+pub use signed::{Signed, Signer};
 
 use super::image::digest::Digest256;
 use crate::disk::partition::Table;
@@ -42,6 +45,18 @@ pub enum Format {
     Xz,
     Zstd,
     Bzip2,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Raw => "raw",
+            Format::Gzip => "gzip",
+            Format::Xz => "xz",
+            Format::Zstd => "zstd",
+            Format::Bzip2 => "bzip2",
+        })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +87,8 @@ pub struct Inspection {
     /// Present where the whole image was read.
     pub digests: Option<Vec<Digest256>>,
     pub sha256: Option<Digest256>,
+    /// Present where a signature was required.
+    pub signed: Option<Signed>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -84,4 +101,13 @@ pub struct Checks {
     /// Size of the target: a compressed image that is larger is refused at once.
     pub at_most: Option<u64>,
     pub expect_sha256: Option<Digest256>,
+    /// Accept only an image that this signer has signed.
+    pub signer: Option<Signer>,
+}
+
+impl Checks {
+    /// Whether they need the digest of the uncompressed image, and so the whole image before the first write.
+    fn need_sha256(&self) -> bool {
+        self.sha256 || self.expect_sha256.is_some() || self.signer.is_some()
+    }
 }

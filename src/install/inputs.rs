@@ -1,6 +1,7 @@
 //! The inputs of a flash: the board's configuration, `config.json`, the image and the target.
 
 use std::cell::RefCell;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use crate::disk::Facts;
 use crate::disk::select::{self, ImageSize, Rejection, Target};
 use crate::error::{Code, Error, Result};
 use crate::flash::job::{self, Prepared};
-use crate::image::{self, Checks, Image};
+use crate::image::{self, Checks, Image, Signer};
 use crate::progress::Progress;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,6 +78,24 @@ impl FlashRequest {
         self.mode
     }
 
+    /// Refuses an image or a target that is named alone where no configuration names the other.
+    pub(super) fn check_named(&self) -> Result<()> {
+        let (missing, what, text) = match (&self.image, &self.target) {
+            (Some(image), None) => {
+                ("--target", "the disk or the file", format!("cannot write {}", image.display()))
+            }
+            (None, Some(target)) => ("--image", "the image", format!("cannot flash {}", target.display())),
+            _ => return Ok(()),
+        };
+        match self.flasher_conf().symlink_metadata() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && self.conf.is_none() => {}
+            _ => return Ok(()),
+        }
+        let hint =
+            format!("name {what} with {missing}; only a flasher medium has a configuration that names one");
+        Err(Error::new(Code::Usage, format!("{text}: no {missing} is given")).object(missing).with_hint(hint))
+    }
+
     #[must_use]
     pub fn flasher_conf(&self) -> PathBuf {
         self.conf.clone().unwrap_or_else(|| self.paths.flasher_conf())
@@ -94,11 +113,12 @@ pub(super) struct Inputs {
     /// `None` where there is no `config.json`.
     pub(super) config: Option<ConfigJson>,
     target: TargetSource,
-    image: Image,
+    pub(super) image: Image,
 }
 
 impl Inputs {
     pub(super) fn read(request: &FlashRequest) -> Result<Inputs> {
+        request.check_named()?;
         let conf = match (&request.conf, &request.image, &request.target) {
             (None, Some(_), Some(_)) => None,
             _ => Some(FlasherConf::load(&request.flasher_conf())?),
@@ -134,8 +154,13 @@ impl Inputs {
 
     /// Checks image and target, and makes the plan. Writes nothing.
     pub(super) fn prepare(self, request: &FlashRequest, progress: &dyn Progress) -> Result<Prepared> {
-        let Inputs { conf, target, image, .. } = self;
+        let Inputs { conf, config, target, image } = self;
         let (paths, file) = (&request.paths, image.path.clone());
+        let mut checks = request.checks.clone();
+        let owner = config.filter(|_| request.mode != FlashMode::ImageOnly);
+        if checks.signer.is_none() && owner.map_or(Ok(false), |config| config.installer_verify())? {
+            checks.signer = Some(Signer::of_medium(paths)?);
+        }
         let choose = |facts: &Facts, size: Option<ImageSize>| {
             let target = target.choose(paths, facts, &file, size)?;
             // Once, before the image is read: only then is its size unknown.
@@ -144,7 +169,7 @@ impl Inputs {
             }
             Ok(target)
         };
-        job::prepare(paths, image, &choose, &request.checks, progress)
+        job::prepare(paths, image, &choose, &checks, progress)
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Er
     let e = e.after_write();
     if cleared {
         tracing::warn!("{name} was made unbootable again: its boot sector and partition table are cleared");
-        if e.code() == Code::Interrupted { e.and_also(&format!("{name} has no partition table")) } else { e }
+        if e.code() == Code::Interrupted { write::does_not_boot(name, e) } else { e }
     } else {
         e.and_also("its partition table could not be cleared again: it may boot half installed")
     }

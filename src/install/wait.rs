@@ -6,6 +6,7 @@ use super::inputs::Inputs;
 use super::partitions::pause;
 use crate::config::config_json::ConfigJson;
 use crate::config::paths::Paths;
+use crate::disk::select::Target;
 use crate::error::Code;
 use crate::sys::signal;
 use crate::sys::systemd::{self, Waited};
@@ -61,27 +62,33 @@ pub(super) fn wait_for_services(paths: &Paths, config: Option<&ConfigJson>) {
     }
 }
 
-/// Waits until there is a disk to choose, or a signal comes. The later choice reports an error in detail.
-pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) {
+/// Waits until there is a disk to choose, or a signal comes. The later choice, which knows the size of the image, reports an error in detail.
+pub(super) fn wait_for_disk(inputs: &Inputs, paths: &Paths) -> Option<Target> {
     let began = Instant::now();
     let deadline = began + DISK_TIMEOUT;
     // Before the first check, so that no event is missed.
     let events = Uevents::open().inspect_err(|e| tracing::debug!("no kernel events: {e}")).ok();
     let mut waiting = false;
-    while let Err(e) = inputs.target(paths) {
+    loop {
+        let e = match inputs.target(paths) {
+            Ok(target) => {
+                if waiting {
+                    tracing::info!("a disk appeared after {:.1} s", began.elapsed().as_secs_f64());
+                }
+                return Some(target);
+            }
+            Err(e) => e,
+        };
         if !matches!(e.code(), Code::NoTarget | Code::TargetMissing | Code::TargetNoMedium)
             || Instant::now() >= deadline
             || signal::came().is_some()
         {
-            return;
+            return None;
         }
         if !waiting {
             waiting = true;
             tracing::info!("no disk to flash yet; waiting up to {} s for one", DISK_TIMEOUT.as_secs());
         }
         pause(events.as_ref(), deadline);
-    }
-    if waiting {
-        tracing::info!("a disk appeared after {:.1} s", began.elapsed().as_secs_f64());
     }
 }

@@ -75,6 +75,12 @@ pub struct StageProgress {
     pub rate: Option<u64>,
     /// Seconds.
     pub eta: Option<u64>,
+    /// Of the whole job, which may have more stages.
+    pub job_percent: Option<u8>,
+    /// Seconds.
+    pub job_eta: Option<u64>,
+    /// A later stage cannot be estimated yet: the job takes `job_eta` or longer.
+    pub job_eta_is_least: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,14 +142,18 @@ impl StageProgress {
     /// A number that is missing or odd is unknown. A stage of another release counts as work without progress.
     fn of_line(line: &Map<String, Value>) -> Option<StageProgress> {
         let number = |key| line.get(key).and_then(Value::as_u64);
+        let percent = |key| number(key).and_then(|n| u8::try_from(n.min(100)).ok());
         Some(StageProgress {
             stage: Stage::deserialize(line.get("stage")?).unwrap_or(Stage::Install),
             state: line.get("state").and_then(|state| Edge::deserialize(state).ok()),
-            percent: number("percent").and_then(|n| u8::try_from(n.min(100)).ok()),
+            percent: percent("percent"),
             bytes_done: number("bytes_done").unwrap_or(0),
             bytes_total: number("bytes_total"),
             rate: number("rate"),
             eta: number("eta"),
+            job_percent: percent("job_percent"),
+            job_eta: number("job_eta"),
+            job_eta_is_least: line.get("job_eta_is_least") == Some(&Value::Bool(true)),
         })
     }
 }
@@ -179,6 +189,9 @@ mod tests {
             bytes_total: None,
             rate: Some(7),
             eta: None,
+            job_percent: Some(20),
+            job_eta: Some(60),
+            job_eta_is_least: true,
         };
         let error = Error::new(Code::HookFailed, "cannot run x").object("x").with_hint("fix x");
         for event in [

@@ -48,7 +48,15 @@ impl Lock {
     pub fn take(paths: &Paths, program: &str, work: Work) -> Result<Lock> {
         let path = lock_file(paths);
         let failed = |e: io::Error| {
-            Error::new(Code::Io, format!("cannot lock {}", path.display())).object(path.display()).because(e)
+            let cannot =
+                |code| Error::new(code, format!("cannot lock {}", path.display())).object(path.display());
+            match e.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    cannot(Code::NotRoot).with_hint("run it as root, for example with sudo")
+                }
+                _ => cannot(Code::Io),
+            }
+            .because(e)
         };
         make_private(&paths.run_files()).map_err(failed)?;
         let mut options = OpenOptions::new();

@@ -101,8 +101,16 @@ impl State {
         }
         self.done = progress.bytes_done;
         self.total = progress.bytes_total.unwrap_or(0);
-        self.eta = progress.eta.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1);
-        self.climb(progress.percent.unwrap_or(0));
+        let eta = match spec {
+            Spec::Flash(_) => progress.job_eta.filter(|_| !progress.job_eta_is_least),
+            _ => progress.eta,
+        };
+        self.eta = eta.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1);
+        match (spec, progress.job_percent) {
+            // Its stages follow each other, and its percentage covers all of them.
+            (Spec::Flash(_), Some(percent)) => self.percent = self.percent.max(u32::from(percent).min(99)),
+            _ => self.climb(progress.percent.unwrap_or(0)),
+        }
         if progress.state == Some(Edge::End) {
             self.enter(Stage::Install);
         }
@@ -177,6 +185,9 @@ mod tests {
             bytes_total: Some(100),
             rate: Some(1),
             eta,
+            job_percent: None,
+            job_eta: None,
+            job_eta_is_least: false,
         })
     }
 
@@ -189,6 +200,9 @@ mod tests {
             bytes_total: None,
             rate: None,
             eta: None,
+            job_percent: None,
+            job_eta: None,
+            job_eta_is_least: false,
         })
     }
 
@@ -249,9 +263,17 @@ mod tests {
         let mut state = State::new();
         let flash = Spec::Flash(FlashSpec::default());
         state.apply(&flash, progress(Stage::Verify, 50));
-        assert_eq!((state.percent, state.done, state.total, state.eta), (77, 50, 100, 9));
+        assert_eq!((state.percent, state.done, state.total, state.eta), (77, 50, 100, -1));
+        // Those of the whole job count, but no time that is the least.
+        for (job_eta_is_least, eta) in [(false, 60), (true, -1)] {
+            let Event::Stage(of_stage) = progress(Stage::Verify, 60) else { unreachable!() };
+            let of_job =
+                StageProgress { job_percent: Some(80), job_eta: Some(60), job_eta_is_least, ..of_stage };
+            state.apply(&flash, Event::Stage(of_job));
+            assert_eq!((state.percent, state.eta), (80, eta));
+        }
         state.apply(&flash, progress(Stage::Load, 50));
-        assert_eq!((state.percent, state.stage), (77, Stage::Load));
+        assert_eq!((state.percent, state.stage), (80, Stage::Load));
     }
 
     #[test]

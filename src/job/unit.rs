@@ -10,6 +10,9 @@ use super::{JobRequest, start_lock};
 use crate::error::{Code, Error, Result};
 use crate::sys::systemd::{Bus, SystemdError};
 
+/// The start conflicts with a stop that systemd carries out: a shutdown, for all units with default dependencies (systemd.service(5)).
+const DESTRUCTIVE: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
+
 pub(crate) enum NotStarted {
     Refused(Error),
     /// No job was started: systemd is unreachable or does not know the unit.
@@ -50,9 +53,22 @@ impl JobFiles {
             Err(_) if !self.withdraw() => Ok(()),
             Err(e) => {
                 self.remove();
-                Err(NotStarted::Unavailable(e))
+                Err(match e {
+                    SystemdError::Refused(name, why) if name == DESTRUCTIVE => {
+                        NotStarted::Refused(self.shutting_down(&why))
+                    }
+                    e => NotStarted::Unavailable(e),
+                })
             }
         }
+    }
+
+    /// The caller's process must not do the work either: it would be ended in the middle of it.
+    fn shutting_down(&self, why: &str) -> Error {
+        Error::new(Code::Busy, "cannot begin: systemd is ending the system, or a service of the job")
+            .object(self.unit())
+            .because(why)
+            .with_hint("try again when the system has started")
     }
 
     /// The job ends between two of its steps, or does not begin.

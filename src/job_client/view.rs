@@ -35,8 +35,8 @@ impl<'a> View<'a> {
             self.stage = stage;
         }
         if stage.is_some() {
-            if state.total > self.total {
-                self.progress.expect(state.total);
+            if state.total != self.total {
+                self.progress.expect((state.total > 0).then_some(state.total));
                 self.total = state.total;
             }
             self.progress.advance(state.done.saturating_sub(self.done));
@@ -66,8 +66,8 @@ mod tests {
         fn begin(&self, stage: Stage, total: Option<u64>) {
             self.0.lock().unwrap().push(format!("{stage} {total:?}"));
         }
-        fn expect(&self, total: u64) {
-            self.0.lock().unwrap().push(format!("of {total}"));
+        fn expect(&self, total: Option<u64>) {
+            self.0.lock().unwrap().push(format!("of {total:?}"));
         }
         fn advance(&self, bytes: u64) {
             if bytes > 0 {
@@ -102,8 +102,19 @@ mod tests {
             view.show(&state(JobStatus::Running, stage, done, total));
         }
         view.show(&state(JobStatus::Succeeded, Stage::Done, 0, 0));
-        let expected =
-            ["load Some(10)", "+3", "+6", "+1", "done", "unpack None", "+1", "of 5", "+1", "+3", "done"];
+        let expected = [
+            "load Some(10)",
+            "+3",
+            "+6",
+            "+1",
+            "done",
+            "unpack None",
+            "+1",
+            "of Some(5)",
+            "+1",
+            "+3",
+            "done",
+        ];
         assert_eq!(*given.0.lock().unwrap(), expected);
     }
 

@@ -26,11 +26,10 @@ struct CloudSink(Cloud);
 
 impl Sink for CloudSink {
     fn show(&mut self, s: &Snapshot) -> Due {
-        let done = if s.moment == Moment::End { 99 } else { s.percent.unwrap_or(0).min(99) };
         match s.stage {
             Stage::Write if s.moment == Moment::Begin => self.0.report(0, STARTING),
-            Stage::Write => self.0.report(done / 2, FLASHING),
-            Stage::Verify => self.0.report(50 + done / 2, FLASHING),
+            // 100 means that the whole installation has succeeded.
+            Stage::Write | Stage::Verify => self.0.report(s.job.percent.unwrap_or(0).min(99), FLASHING),
             _ => {}
         }
         Due::after(DASHBOARD_INTERVAL)
@@ -39,7 +38,7 @@ impl Sink for CloudSink {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Progress, meter::Meter};
+    use super::super::{Outlook, Progress, meter::Meter};
     use super::*;
     use crate::progress::dashboard::Carrier;
     use std::sync::{Arc, Mutex};
@@ -59,33 +58,21 @@ mod tests {
     }
 
     #[test]
-    fn write_and_verify_are_one_climb() {
+    fn the_whole_job_is_one_climb() {
         let (cloud, kept) = kept(Duration::ZERO, Duration::ZERO);
         let mut sink = cloud.sink();
         let mut show = |stage, moment, percent| {
-            let elapsed = Duration::ZERO;
-            sink.show(&Snapshot {
-                stage,
-                moment,
-                done: 0,
-                total: None,
-                percent,
-                rate: None,
-                eta: None,
-                elapsed,
-            });
+            let job = Outlook { percent, ..Outlook::default() };
+            sink.show(&Snapshot { stage, moment, job, ..Snapshot::example() });
             cloud.finish(Duration::from_secs(5));
         };
         show(Stage::Check, Moment::Begin, Some(0));
-        show(Stage::Check, Moment::End, Some(100));
-        show(Stage::Write, Moment::Begin, Some(0));
-        show(Stage::Write, Moment::Underway, Some(0));
+        show(Stage::Check, Moment::End, Some(5));
+        show(Stage::Write, Moment::Begin, Some(5));
+        show(Stage::Write, Moment::Underway, Some(5));
         show(Stage::Write, Moment::Underway, Some(41));
-        show(Stage::Write, Moment::End, Some(100));
-        // A chunk is written again: the percentage does not fall.
-        show(Stage::Write, Moment::Begin, Some(0));
-        show(Stage::Write, Moment::Underway, Some(10));
-        show(Stage::Verify, Moment::Begin, Some(0));
+        show(Stage::Write, Moment::Underway, None);
+        show(Stage::Verify, Moment::Begin, Some(70));
         show(Stage::Verify, Moment::Underway, Some(99));
         show(Stage::Verify, Moment::End, Some(100));
         cloud.report(100, POST_PROVISIONING);
@@ -96,10 +83,9 @@ mod tests {
             seen,
             [
                 (0, STARTING),
-                (0, FLASHING),
-                (20, FLASHING),
-                (49, FLASHING),
-                (50, FLASHING),
+                (5, FLASHING),
+                (41, FLASHING),
+                (70, FLASHING),
                 (99, FLASHING),
                 (100, POST_PROVISIONING)
             ]

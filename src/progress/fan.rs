@@ -53,7 +53,6 @@ impl Sink for Fan {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Stage;
     use super::*;
     use std::sync::{Arc, Mutex};
 
@@ -76,16 +75,8 @@ mod tests {
         let mut fan = Fan::of(keep('b', Due { bytes: 50, after: Duration::MAX }));
         fan.add(keep('t', Due::after(Duration::from_secs(3))));
         let mut at = |moment, done, seconds| {
-            fan.show(&Snapshot {
-                stage: Stage::Write,
-                moment,
-                done,
-                total: None,
-                percent: None,
-                rate: None,
-                eta: None,
-                elapsed: Duration::from_secs(seconds),
-            })
+            let elapsed = Duration::from_secs(seconds);
+            fan.show(&Snapshot { moment, done, elapsed, ..Snapshot::example() })
         };
         assert_eq!(at(Moment::Begin, 0, 0), Due { bytes: 50, after: Duration::from_secs(3) });
         // By whichever comes first; the other sink is not due yet, and keeps its date.

@@ -34,6 +34,9 @@ impl<W: Write + Send> Sink for Json<W> {
             bytes_total: s.total,
             rate: s.rate,
             eta: s.eta,
+            job_percent: s.job.percent,
+            job_eta: s.job.eta,
+            job_eta_is_least: s.job.eta_is_least,
         });
         drop(self.out.write_all(event.to_line().as_bytes()).and_then(|()| self.out.flush()));
         Due::after(INTERVAL)
@@ -42,7 +45,7 @@ impl<W: Write + Send> Sink for Json<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Progress, Stage, meter::Meter};
+    use super::super::{Outlook, Progress, Stage, meter::Meter};
     use super::*;
     use serde_json::Value;
     use std::io;
@@ -65,17 +68,23 @@ mod tests {
         let out = Shared::default();
         let mut json = Json::new(out.clone());
         let underway = Snapshot {
-            stage: Stage::Write,
-            moment: Moment::Underway,
             done: 1 << 18,
             total: Some(1 << 20),
             percent: Some(25),
             rate: Some(1 << 17),
-            eta: Some(6),
-            elapsed: Duration::from_secs(2),
+            job: Outlook { percent: Some(12), eta: Some(9), eta_is_least: true },
+            ..Snapshot::example()
         };
-        let begin =
-            Snapshot { moment: Moment::Begin, done: 0, percent: Some(0), rate: None, eta: None, ..underway };
+        let job = Outlook { percent: Some(0), ..Outlook::default() };
+        let begin = Snapshot {
+            moment: Moment::Begin,
+            done: 0,
+            percent: Some(0),
+            rate: None,
+            eta: None,
+            job,
+            ..underway
+        };
         let end =
             Snapshot { moment: Moment::End, done: 1 << 20, percent: Some(100), eta: Some(0), ..underway };
         for snapshot in [begin, underway, end] {
@@ -86,11 +95,13 @@ mod tests {
         let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!(
             text.lines().next().unwrap(),
-            r#"{"event":"stage","version":1,"stage":"write","state":"begin","percent":0,"bytes_done":0,"bytes_total":1048576,"rate":null,"eta":null}"#
+            r#"{"event":"stage","version":1,"stage":"write","state":"begin","percent":0,"bytes_done":0,"bytes_total":1048576,"rate":null,"eta":null,"job_percent":0,"job_eta":null,"job_eta_is_least":false}"#
         );
         assert_eq!((&lines[1]["event"], lines[1].get("state")), (&"progress".into(), None));
         let numbers = ["percent", "bytes_done", "rate", "eta"].map(|key| lines[1][key].as_u64());
         assert_eq!(numbers, [25, 1 << 18, 1 << 17, 6].map(Some));
+        assert_eq!((&lines[1]["job_percent"], &lines[1]["job_eta"]), (&12.into(), &9.into()));
+        assert_eq!(lines[1]["job_eta_is_least"], true);
         let last = &lines[2];
         assert_eq!((&last["state"], &last["percent"], &last["eta"]), (&"end".into(), &100.into(), &0.into()));
         assert_eq!(lines.len(), 3);

@@ -1,35 +1,45 @@
-//! Progress as lines, where no bar can be shown: at each stage's begin and end, and every five percent.
+//! Progress as lines, where no bar can be shown; and its words, for all who show it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::sink::{Due, Moment, Sink, Snapshot};
 
 const STEP_PERCENT: u8 = 5;
 
-/// With the total unknown, a line this often shows that the job is alive.
-const SILENCE_INTERVAL: Duration = Duration::from_secs(60);
+/// No line of a stage follows the last one sooner.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a line is written, and how long it may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    /// A line at the latest after this time shows that the job is alive.
+    pub(super) longest_interval: Duration,
+    /// Begin and end of a stage have a line each, however soon after the last one.
+    pub(super) has_all_edges: bool,
+    pub(super) columns: fn() -> Option<u16>,
+}
 
 pub struct Lines<F> {
-    prefix: String,
+    pace: Pace,
     write: F,
-    shown: u8,
+    percent: u8,
+    written: Option<Instant>,
 }
 
 impl<F: FnMut(&Snapshot, &str) + Send> Lines<F> {
-    /// `write` gets each line, with `prefix` and without a newline.
-    pub fn new(prefix: &str, write: F) -> Self {
-        Lines { prefix: prefix.to_owned(), write, shown: 0 }
+    /// `write` gets each line, without a newline.
+    pub(super) fn new(pace: Pace, write: F) -> Self {
+        Lines { pace, write, percent: 0, written: None }
     }
 
-    fn due(&self, snapshot: &Snapshot) -> Due {
-        match snapshot.total {
-            None => Due::after(SILENCE_INTERVAL),
-            Some(total) => {
-                let next = self.shown - self.shown % STEP_PERCENT + STEP_PERCENT;
-                let bytes = (u128::from(total) * u128::from(next)).div_ceil(100);
-                // The end of the stage has a line of its own.
-                let bytes = if next >= 100 { u64::MAX } else { u64::try_from(bytes).unwrap_or(u64::MAX) };
-                Due { bytes, after: Duration::MAX }
+    fn is_due(&self, s: &Snapshot) -> bool {
+        let Some(since) = self.written.map(|at| at.elapsed()) else { return true };
+        let next = self.percent - self.percent % STEP_PERCENT + STEP_PERCENT;
+        match s.moment {
+            Moment::Begin | Moment::End => self.pace.has_all_edges || since >= SHORTEST_INTERVAL,
+            Moment::Underway => {
+                let has_moved = s.job.percent.is_some_and(|percent| percent >= next);
+                since >= self.pace.longest_interval || has_moved && since >= SHORTEST_INTERVAL
             }
         }
     }
@@ -37,43 +47,101 @@ impl<F: FnMut(&Snapshot, &str) + Send> Lines<F> {
 
 impl<F: FnMut(&Snapshot, &str) + Send> Sink for Lines<F> {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
-        self.shown = snapshot.percent.unwrap_or(0);
-        (self.write)(snapshot, &format!("{}{}", self.prefix, line(snapshot)));
-        self.due(snapshot)
+        if self.is_due(snapshot) {
+            (self.write)(snapshot, &line(snapshot, width((self.pace.columns)())));
+            self.percent = snapshot.job.percent.unwrap_or(0);
+            self.written = Some(Instant::now());
+        }
+        Due::after(SHORTEST_INTERVAL)
     }
 }
 
+/// Columns for text. The last one stays free: in it, some terminals begin a new line.
 #[must_use]
-pub fn line(s: &Snapshot) -> String {
+pub(crate) fn width(columns: Option<u16>) -> usize {
+    columns.map_or(usize::MAX, |columns| usize::from(columns.saturating_sub(1)))
+}
+
+/// In at most `width` columns, as long as there are words that short.
+#[must_use]
+pub(super) fn line(s: &Snapshot, width: usize) -> String {
+    let stage = s.stage;
     match s.moment {
         Moment::Begin => match s.total {
-            Some(total) => format!("{}: {} to do", s.stage, size(total)),
-            None => format!("{}: begins", s.stage),
+            Some(total) => fit([format!("{stage}: {} to do", size(total)), format!("{stage} begins")], width),
+            None => format!("{stage} begins"),
         },
-        Moment::Underway => format!("{}: {}", s.stage, numbers(s)),
+        Moment::Underway => numbers(s, width),
         Moment::End => {
             let rate = s.rate.map(|r| format!(", {}/s", size(r))).unwrap_or_default();
-            format!("{}: done, {} in {}{rate}", s.stage, size(s.done), clock(s.elapsed.as_secs()))
+            let (done, time) = (size(s.done), clock(s.elapsed.as_secs()));
+            let all = format!("{stage}: done, {done} in {time}{rate}");
+            fit([all, format!("{stage}: done in {time}"), format!("{stage}: done")], width)
         }
     }
 }
 
-pub(super) fn numbers(s: &Snapshot) -> String {
-    let mut parts = Vec::with_capacity(4);
-    if let Some(percent) = s.percent {
-        parts.push(format!("{percent} %"));
+/// First what is of the whole job, then what is of the stage.
+pub(super) fn numbers(s: &Snapshot, width: usize) -> String {
+    let percent = s.job.percent.map(|percent| format!("{percent} %"));
+    let least = if s.job.eta_is_least { "over " } else { "" };
+    let left = s.job.eta.map(|eta| format!("{least}{} left", clock(eta)));
+    let whole: Vec<String> = percent.clone().into_iter().chain(left).collect();
+    let whole = whole.join(", ");
+    let of = s.total.map(|total| format!(" of {}", size(total))).unwrap_or_default();
+    let stage = format!("{}: {}{of}", s.stage, size(s.done));
+    let rate = s.rate.map(|r| format!(", {}/s", size(r))).unwrap_or_default();
+    if whole.is_empty() {
+        return fit([format!("{stage}{rate}"), stage, s.stage.to_string()], width);
     }
-    parts.push(match s.total {
-        Some(total) => format!("{} of {}", size(s.done), size(total)),
-        None => size(s.done),
-    });
-    parts.extend(s.rate.map(|r| format!("{}/s", size(r))));
-    parts.extend(s.eta.map(|t| format!("{} left", clock(t))));
-    parts.join(", ")
+    let last = percent.unwrap_or_else(|| whole.clone());
+    let all =
+        [format!("{whole}; {stage}{rate}"), format!("{whole}; {stage}"), format!("{whole}; {}", s.stage)];
+    fit(all.into_iter().chain([whole, last]), width)
+}
+
+/// The first that fits, or else the last.
+fn fit(texts: impl IntoIterator<Item = String>, width: usize) -> String {
+    let mut shortest = String::new();
+    for text in texts {
+        shortest = text;
+        if shortest.chars().count() <= width {
+            break;
+        }
+    }
+    shortest
+}
+
+/// A text that is longer than `width` columns, in lines: broken between words, and within a word that is longer.
+#[must_use]
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    if text.chars().count() <= width {
+        return vec![text.to_owned()];
+    }
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let mut rest: Vec<char> = word.chars().collect();
+        while !rest.is_empty() {
+            let gap = usize::from(used > 0);
+            if used > 0 && used + gap + rest.len() > width {
+                lines.push(String::new());
+                used = 0;
+                continue;
+            }
+            let piece: Vec<char> = rest.drain(..rest.len().min(width)).collect();
+            if let Some(line) = lines.last_mut() {
+                line.extend(std::iter::repeat_n(' ', gap).chain(piece.iter().copied()));
+            }
+            used += gap + piece.len();
+        }
+    }
+    lines
 }
 
 /// Binary units with one decimal, rounded down.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -85,74 +153,91 @@ fn size(bytes: u64) -> String {
 }
 
 /// `m:ss` or `h:mm:ss`.
-fn clock(seconds: u64) -> String {
+pub(crate) fn clock(seconds: u64) -> String {
     let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Progress, Stage, meter::Meter};
+    use super::super::Outlook;
     use super::*;
-    use std::sync::{Arc, Mutex};
 
-    fn run(total: Option<u64>, steps: u64, each: u64) -> Vec<String> {
-        let out = Arc::new(Mutex::new(Vec::new()));
-        let kept = out.clone();
-        let meter = Meter::new(Lines::new("> ", move |_: &Snapshot, l: &str| {
-            kept.lock().unwrap().push(l.to_owned());
-        }));
-        meter.begin(Stage::Write, total);
-        (0..steps).for_each(|_| meter.advance(each));
-        meter.finish();
-        out.lock().unwrap().clone()
-    }
-
-    #[test]
-    fn one_line_per_stage_and_one_per_five_percent() {
-        let lines = run(Some(1000 << 20), 1000, 1 << 20);
-        assert_eq!(lines.len(), 1 + 19 + 1, "{lines:#?}");
-        assert_eq!(lines[0], "> write: 1000.0 MiB to do");
-        for (i, line) in lines[1..20].iter().enumerate() {
-            assert!(line.starts_with(&format!("> write: {} %, ", (i + 1) * 5)), "{line}");
+    /// The lines of these snapshots, each with a pause before it, in seconds.
+    fn lines(pace: Pace, snapshots: &[(f64, Snapshot)]) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut sink = Lines::new(pace, |_: &Snapshot, line: &str| out.push(line.to_owned()));
+        for (pause, snapshot) in snapshots {
+            sink.written = sink.written.and_then(|at| at.checked_sub(Duration::from_secs_f64(*pause)));
+            sink.show(snapshot);
         }
-        assert!(lines[20].starts_with("> write: done, 1000.0 MiB in 0:0"), "{}", lines[20]);
-        assert!(lines.iter().all(|l| !l.chars().any(char::is_control)));
+        out
     }
 
     #[test]
-    fn a_leap_is_one_line() {
-        let lines = run(Some(100), 2, 50);
-        assert_eq!(lines.len(), 4, "{lines:#?}");
-        assert!(lines[1].starts_with("> write: 50 %"));
-        // All bytes are there, success is not.
-        assert!(lines[2].starts_with("> write: 99 %"));
-    }
-
-    #[test]
-    fn an_unknown_total_is_begin_and_end() {
-        assert_eq!(run(None, 1000, 1)[0], "> write: begins");
-        assert_eq!(run(None, 1000, 1).len(), 2);
-        assert_eq!(run(Some(0), 0, 0)[0], "> write: 0 B to do");
+    fn lines_are_a_second_apart_and_come_in_time() {
+        let stream =
+            Pace { longest_interval: Duration::from_secs(8), has_all_edges: false, columns: || None };
+        let at = |moment, percent| {
+            let job = Outlook { percent: Some(percent), ..Outlook::default() };
+            Snapshot { moment, job, ..Snapshot::example() }
+        };
+        let run = [
+            (0.0, at(Moment::Begin, 0)),
+            (0.5, at(Moment::Underway, 50)),
+            (0.6, at(Moment::Underway, 50)),
+            (2.0, at(Moment::Underway, 54)),
+            (6.1, at(Moment::Underway, 54)),
+            (0.1, at(Moment::End, 60)),
+            (0.1, at(Moment::Begin, 60)),
+            (1.0, at(Moment::End, 99)),
+        ];
+        let begins = |all: Vec<String>| -> Vec<String> {
+            all.iter().map(|line| line.split([',', ';']).next().unwrap_or_default().to_owned()).collect()
+        };
+        let expected = ["write: 2.0 GiB to do", "50 %", "54 %", "write: done"];
+        assert_eq!(begins(lines(stream, &run)), expected);
+        let journal = Pace { has_all_edges: true, ..stream };
+        let expected =
+            ["write: 2.0 GiB to do", "50 %", "54 %", "write: done", "write: 2.0 GiB to do", "write: done"];
+        assert_eq!(begins(lines(journal, &run)), expected);
     }
 
     #[test]
     fn numbers_read_well() {
-        let s = Snapshot {
-            stage: Stage::Verify,
-            moment: Moment::Underway,
-            done: 3 << 29,
-            total: Some(2 << 30),
-            percent: Some(75),
-            rate: Some(85 << 20),
-            eta: Some(3725),
-            elapsed: Duration::from_secs(9),
-        };
-        assert_eq!(line(&s), "verify: 75 %, 1.5 GiB of 2.0 GiB, 85.0 MiB/s, 1:02:05 left");
-        let s = Snapshot { total: None, percent: None, eta: None, rate: None, ..s };
-        assert_eq!(line(&s), "verify: 1.5 GiB");
+        let s = Snapshot::example();
+        assert_eq!(line(&s, usize::MAX), "45 %, 1:02:05 left; write: 1.5 GiB of 2.0 GiB, 85.0 MiB/s");
+        let least = Outlook { eta_is_least: true, ..s.job };
+        assert!(line(&Snapshot { job: least, ..s }, 80).starts_with("45 %, over 1:02:05 left; "));
+        let s = Snapshot { total: None, percent: None, eta: None, job: Outlook::default(), ..s };
+        assert_eq!(line(&s, usize::MAX), "write: 1.5 GiB, 85.0 MiB/s");
         assert_eq!(size(1023), "1023 B");
         assert_eq!(size(u64::MAX), "15.9 EiB");
         assert_eq!(clock(59), "0:59");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_what_fits() {
+        let s = Snapshot::example();
+        for (columns, expected) in [
+            (80, "45 %, 1:02:05 left; write: 1.5 GiB of 2.0 GiB, 85.0 MiB/s"),
+            (50, "45 %, 1:02:05 left; write: 1.5 GiB of 2.0 GiB"),
+            (40, "45 %, 1:02:05 left; write"),
+            (20, "45 %, 1:02:05 left"),
+            (10, "45 %"),
+        ] {
+            assert_eq!(line(&s, width(Some(columns))), expected);
+        }
+        let end = Snapshot { moment: Moment::End, ..s };
+        for (columns, expected) in [
+            (80, "write: done, 1.5 GiB in 0:09, 85.0 MiB/s"),
+            (40, "write: done in 0:09"),
+            (20, "write: done in 0:09"),
+            (15, "write: done"),
+        ] {
+            assert_eq!(line(&end, width(Some(columns))), expected);
+        }
+        let begin = Snapshot { moment: Moment::Begin, ..s };
+        assert_eq!(line(&begin, width(Some(20))), "write begins");
     }
 }

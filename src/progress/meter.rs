@@ -7,6 +7,8 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use super::fan::Fan;
+use super::forecast::{Done, Forecast, Outlook, Work};
+use super::rate::Rate;
 use super::sink::{Moment, Sink, Snapshot};
 use super::{Progress, Stage};
 
@@ -15,7 +17,11 @@ use super::{Progress, Stage};
 /// `advance` is two atomic operations unless the sink is due; then one thread shows, and no other thread waits for it.
 pub struct Meter<S> {
     origin: Instant,
+    /// Bytes of the stage that are done, and the zeroes among them.
     done: AtomicU64,
+    zeroes: AtomicU64,
+    /// What the zeroes took, in microseconds.
+    zero_time: AtomicU64,
     due_bytes: AtomicU64,
     due_ms: AtomicU64,
     state: Mutex<MeterState<S>>,
@@ -24,6 +30,7 @@ pub struct Meter<S> {
 struct MeterState<S> {
     sink: S,
     running: Option<Running>,
+    forecast: Forecast,
     closed: bool,
 }
 
@@ -32,9 +39,16 @@ impl<S: Sink> Meter<S> {
         Meter {
             origin: Instant::now(),
             done: AtomicU64::new(0),
+            zeroes: AtomicU64::new(0),
+            zero_time: AtomicU64::new(0),
             due_bytes: AtomicU64::new(u64::MAX),
             due_ms: AtomicU64::new(u64::MAX),
-            state: Mutex::new(MeterState { sink, running: None, closed: false }),
+            state: Mutex::new(MeterState {
+                sink,
+                running: None,
+                forecast: Forecast::default(),
+                closed: false,
+            }),
         }
     }
 
@@ -48,11 +62,32 @@ impl<S: Sink> Meter<S> {
     }
 
     fn show(&self, state: &mut MeterState<S>, moment: Moment) {
-        let MeterState { sink, running: Some(running), closed: false } = state else { return };
+        let MeterState { sink, running: Some(running), forecast, closed: false } = state else { return };
         let now = self.origin.elapsed();
-        let due = sink.show(&running.snapshot(moment, self.done.load(Ordering::Relaxed), now));
+        let done = self.done();
+        let job = match moment {
+            Moment::End => forecast.end(done, now),
+            Moment::Begin | Moment::Underway => forecast.see(done, now),
+        };
+        let due = sink.show(&Snapshot { job, ..running.snapshot(moment, done.data + done.zeroes, now) });
         self.due_bytes.store(due.bytes, Ordering::Relaxed);
         self.due_ms.store(millis(self.origin.elapsed().saturating_add(due.after)), Ordering::Relaxed);
+    }
+
+    fn done(&self) -> Done {
+        let zeroes = self.zeroes.load(Ordering::Relaxed);
+        let zero_time = Duration::from_micros(self.zero_time.load(Ordering::Relaxed));
+        Done { data: self.done.load(Ordering::Relaxed).saturating_sub(zeroes), zeroes, zero_time }
+    }
+
+    /// Shows what is due though nothing advances: a disk that hangs, a long flush.
+    pub(super) fn tick(&self) {
+        if self.is_due(0)
+            && let Ok(mut state) = self.state.try_lock()
+            && self.is_due(0)
+        {
+            self.show(&mut state, Moment::Underway);
+        }
     }
 
     fn rest(&self) {
@@ -69,17 +104,30 @@ impl Meter<Fan> {
 }
 
 impl<S: Sink> Progress for Meter<S> {
+    fn plan(&self, stages: &[Work]) {
+        self.lock().forecast.plan(stages);
+    }
+
+    fn measured(&self, stage: Stage, bytes: u64, time: Duration) {
+        self.lock().forecast.measured(stage, bytes, time);
+    }
+
     fn begin(&self, stage: Stage, total: Option<u64>) {
         let mut state = self.lock();
-        self.done.store(0, Ordering::Relaxed);
-        state.running = Some(Running::new(stage, total, self.origin.elapsed()));
+        for number in [&self.done, &self.zeroes, &self.zero_time] {
+            number.store(0, Ordering::Relaxed);
+        }
+        let now = self.origin.elapsed();
+        state.running = Some(Running::new(stage, total, now));
+        state.forecast.begin(stage, total, now);
         self.show(&mut state, Moment::Begin);
     }
 
-    fn expect(&self, total: u64) {
-        if let Some(running) = &mut self.lock().running {
-            running.total = Some(total);
-        }
+    fn expect(&self, total: Option<u64>) {
+        let mut state = self.lock();
+        let MeterState { running: Some(running), forecast, .. } = &mut *state else { return };
+        running.expect(total);
+        forecast.expect(running.total);
     }
 
     fn advance(&self, bytes: u64) {
@@ -93,6 +141,13 @@ impl<S: Sink> Progress for Meter<S> {
         {
             self.show(&mut state, Moment::Underway);
         }
+    }
+
+    fn advance_zeroes(&self, bytes: u64, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.zero_time.fetch_add(took, Ordering::Relaxed);
+        self.zeroes.fetch_add(bytes, Ordering::Relaxed);
+        self.advance(bytes);
     }
 
     fn finish(&self) {
@@ -119,6 +174,9 @@ fn millis(time: Duration) -> u64 {
 struct Running {
     stage: Stage,
     total: Option<u64>,
+    /// The first total that was known.
+    announced: Option<u64>,
+    has_grown: bool,
     started: Duration,
     percent: u8,
     rate: Rate,
@@ -126,21 +184,38 @@ struct Running {
 
 impl Running {
     fn new(stage: Stage, total: Option<u64>, started: Duration) -> Self {
-        Running { stage, total, started, percent: 0, rate: Rate::new(started) }
+        Running {
+            stage,
+            total,
+            announced: total,
+            has_grown: false,
+            started,
+            percent: 0,
+            rate: Rate::new(started, RATE_MEMORY),
+        }
     }
 
+    /// A size that grows is not the size of the work: from then on it is unknown, and so are percent and time left.
+    fn expect(&mut self, total: Option<u64>) {
+        self.announced = self.announced.or(total);
+        self.has_grown |= total > self.announced;
+        self.total = total.filter(|_| !self.has_grown);
+    }
+
+    /// Without what is of the whole job.
     fn snapshot(&mut self, moment: Moment, done: u64, now: Duration) -> Snapshot {
         let elapsed = now.saturating_sub(self.started);
         self.rate.sample(done, now);
         let (percent, rate, eta) = match moment {
             Moment::Begin => (self.total.map(|_| 0), None, None),
             Moment::Underway => {
-                let rate = self.rate.get();
+                let rate = self.rate.get().and_then(|rate| per_second(rate, Duration::from_secs(1)));
                 (self.total.map(|t| self.climb(done, t)), rate, eta(self.total, done, rate))
             }
-            Moment::End => (Some(100), per_second(done, elapsed), Some(0)),
+            Moment::End => (Some(100), per_second(done as f64, elapsed), Some(0)),
         };
-        Snapshot { stage: self.stage, moment, done, total: self.total, percent, rate, eta, elapsed }
+        let job = Outlook::default();
+        Snapshot { stage: self.stage, moment, done, total: self.total, percent, rate, eta, elapsed, job }
     }
 
     /// Percent of `total`, at most 99: 100 means success.
@@ -159,43 +234,12 @@ fn eta(total: Option<u64>, done: u64, rate: Option<u64>) -> Option<u64> {
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `as` saturates; a rate is shown, never computed with
-fn per_second(bytes: u64, time: Duration) -> Option<u64> {
-    (!time.is_zero()).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
+fn per_second(bytes: f64, time: Duration) -> Option<u64> {
+    (!time.is_zero()).then(|| (bytes / time.as_secs_f64()) as u64)
 }
 
-struct Rate {
-    average: Option<f64>,
-    at: Duration,
-    done: u64,
-}
-
-impl Rate {
-    /// After this time a change of speed has two thirds of its weight: slow enough to read, fast enough to see the cache of a stick
-    /// run full.
-    const MEMORY: Duration = Duration::from_secs(5);
-    /// Closer samples measure buffers, not the medium.
-    const SHORTEST: Duration = Duration::from_millis(100);
-
-    fn new(at: Duration) -> Self {
-        Rate { average: None, at, done: 0 }
-    }
-
-    fn sample(&mut self, done: u64, now: Duration) {
-        let span = now.saturating_sub(self.at);
-        if span < Self::SHORTEST {
-            return;
-        }
-        let recent = done.saturating_sub(self.done) as f64 / span.as_secs_f64();
-        let weight = 1.0 - (-span.as_secs_f64() / Self::MEMORY.as_secs_f64()).exp();
-        self.average = Some(self.average.map_or(recent, |a| a + weight * (recent - a)));
-        (self.at, self.done) = (now, done);
-    }
-
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // as in `per_second`
-    fn get(&self) -> Option<u64> {
-        self.average.map(|a| a as u64)
-    }
-}
+/// Of the rate that is shown: slow enough to read, fast enough to see the cache of a stick run full.
+const RATE_MEMORY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -315,9 +359,9 @@ mod tests {
             done += MIB;
             running.snapshot(Moment::Underway, done, at(i));
         }
-        // Five seconds at 4 MiB/s: 4 + 96/e.
-        let rate = running.rate.get().unwrap() / MIB;
-        assert!((38..=40).contains(&rate), "{rate}");
+        // Five seconds at 4 MiB/s: at most 4 + 96/e.
+        let rate = running.rate.get().unwrap() / MIB as f64;
+        assert!((25.0..=40.0).contains(&rate), "{rate}");
         let end = running.snapshot(Moment::End, done, at(60));
         assert_eq!((end.rate, end.eta), (Some(1020 * MIB / 15), Some(0)));
     }

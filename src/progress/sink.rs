@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Stage;
+use super::forecast::Outlook;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -25,6 +26,26 @@ pub struct Snapshot {
     pub eta: Option<u64>,
     /// Since the stage began.
     pub elapsed: Duration,
+    /// Of the whole job, which may have more stages.
+    pub job: Outlook,
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// In the middle of a stage.
+    pub(super) fn example() -> Snapshot {
+        Snapshot {
+            stage: Stage::Write,
+            moment: Moment::Underway,
+            done: 3 << 29,
+            total: Some(2 << 30),
+            percent: Some(75),
+            rate: Some(85 << 20),
+            eta: Some(6),
+            elapsed: Duration::from_secs(9),
+            job: Outlook { percent: Some(45), eta: Some(3725), eta_is_least: false },
+        }
+    }
 }
 
 /// When a sink is called next: at the earlier of the two.

@@ -20,7 +20,7 @@ impl<F: FnMut(&str) + Send> Status<F> {
 
 impl<F: FnMut(&str) + Send> Sink for Status<F> {
     fn show(&mut self, snapshot: &Snapshot) -> Due {
-        (self.report)(&lines::line(snapshot));
+        (self.report)(&lines::line(snapshot, usize::MAX));
         Due::after(STATUS_INTERVAL)
     }
 }

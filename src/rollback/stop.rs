@@ -6,7 +6,6 @@
 use std::fs;
 
 use crate::boot_files::deploy::sum_up_selection;
-use crate::boot_state::Named;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::engine::Engine;
@@ -86,11 +85,7 @@ fn selected<'r>(found: &Observation, roots: &'r Roots) -> Result<&'r Root> {
     }
     let root = found.selected.and_then(|slot| roots.in_slot(slot));
     root.ok_or_else(|| {
-        let name = match &found.state.root {
-            Named::Index(index) => format!("partition {index}"),
-            Named::Slot(slot) => format!("root {slot}"),
-            Named::Other(text) => format!("{text:?}"),
-        };
+        let name = &found.state.root;
         let file = found.backend.file().display();
         let text = format!("cannot stop rollbacks: {file} selects {name}, which is not a mounted root");
         Error::new(Code::BootStateInvalid, text).object(file)

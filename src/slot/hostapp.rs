@@ -60,12 +60,12 @@ pub(crate) fn has_file(root: &Path, container: &str, path: &Path) -> bool {
 /// The running release needs no engine folders for it.
 #[must_use]
 pub(crate) fn running_version(paths: &Paths) -> Option<String> {
-    let own = || {
-        OsRelease::parse(&read_text(&paths.at("/etc/os-release"), MAX_FILE_BYTES).ok()?)
-            .version()
-            .map(str::to_owned)
-    };
-    version(&paths.active()).or_else(own)
+    version(&paths.active()).or_else(|| running_release(paths)?.version().map(str::to_owned))
+}
+
+/// That of the system in which this program runs.
+pub(crate) fn running_release(paths: &Paths) -> Option<OsRelease> {
+    Some(OsRelease::parse(&read_text(&paths.at("/etc/os-release"), MAX_FILE_BYTES).ok()?))
 }
 
 /// The layer folders of a container, top first, as the engine's driver `overlay2` keeps them: `mount-id` names the top one; its file

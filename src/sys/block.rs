@@ -311,6 +311,15 @@ fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
     }
 }
 
+/// Fails as an exclusive [`Device::open`] would while another program holds the disk or file, and holds nothing itself. Opens for reading
+/// only: udev probes a disk again after it was open for writing.
+pub(crate) fn check_free(path: &Path, access: Access) -> io::Result<()> {
+    let flags = if access == Access::ExclusiveDisk { OFlag::O_EXCL } else { OFlag::empty() };
+    let file = OpenOptions::new().read(true).custom_flags((flags | OFlag::O_CLOEXEC).bits()).open(path)?;
+    #[allow(deprecated)] // nix's replacement takes ownership of the file
+    Ok(nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?)
+}
+
 /// Makes the name of a file durable: flushes its folder.
 pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
     let parent = std::path::absolute(path)?.parent().map(Path::to_owned);

@@ -12,6 +12,9 @@ const TIMEOUT_MS: u16 = 1000;
 /// For the program's last line, which matters more.
 const LAST_TIMEOUT_MS: u16 = 10_000;
 
+/// How often a descriptor may refuse bytes that it was ready for.
+const MAX_REFUSALS: u32 = 100;
+
 /// Bytes that a writable pipe accepts at once (`PIPE_BUF` of Linux).
 const AT_ONCE: usize = 4096;
 
@@ -47,14 +50,21 @@ impl<F: AsFd> BoundedOutput<F> {
 
     fn parts(&self, text: &[u8], is_open: impl Fn(&Self) -> bool) -> io::Result<()> {
         let fd = self.out.as_fd();
+        let mut refusals = 0;
         for part in text.chunks(AT_ONCE) {
             if !is_open(self) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             let mut rest = part;
             while !rest.is_empty() {
-                let n = nix::unistd::write(fd, rest)?;
-                rest = rest.get(n..).unwrap_or_default();
+                match nix::unistd::write(fd, rest) {
+                    Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                    // A descriptor that does not wait takes what it has space for.
+                    Err(nix::errno::Errno::EAGAIN) if refusals < MAX_REFUSALS && is_open(self) => {
+                        refusals += 1;
+                    }
+                    Err(e) => return Err(e.into()),
+                }
             }
         }
         Ok(())

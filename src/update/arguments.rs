@@ -9,14 +9,39 @@ use crate::job::{Source, UpdateSpec};
 
 const CALL: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
 
-/// Returns the update, and whether it may run as a job.
-///
+pub const HELP: &str = "\
+Usage: hostapp-update (-f FILE | -i IMAGE) [options]
+
+Installs a release of the host OS into the inactive slot, and selects it: the
+new system boots next, on trial. `copal update` is the same with the exit codes
+of copal; this program exits with 0, 1 or, for wrong arguments, 2.
+
+  -f, --file FILE    an image archive, as `docker save` writes it
+  -i, --image IMAGE  an image in a registry
+  -r, --reboot       reboot afterwards, as soon as applications allow it
+  -n, --no-hooks     run no hooks of the release: it is not selected
+  -x, --no-recovery  when a hook fails, do not run the hooks of the running
+                     system
+      --force        update on trial, after a fall back, or without a named
+                     device tree
+      --no-daemon    run in this process, not as a job of systemd
+      --help         print this
+";
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arguments {
+    Help,
+    /// The update, and whether it may run as a job.
+    Update(UpdateSpec, bool),
+}
+
 /// Parses like `getopts f:i:rnx` of the shell: options may be joined, a value may follow its option directly, the last value counts, and the
 /// first non-option argument ends the options. Long names are new.
-pub fn parse(args: &[OsString]) -> Result<(UpdateSpec, bool)> {
+pub fn parse(args: &[OsString]) -> Result<Arguments> {
     let mut parser = Parser {
         spec: UpdateSpec::new(Source::Reference(String::new())),
         as_job: true,
+        help: false,
         file: None,
         image: None,
         rest: args.iter(),
@@ -34,12 +59,17 @@ pub fn parse(args: &[OsString]) -> Result<(UpdateSpec, bool)> {
             break;
         }
     }
-    Ok((UpdateSpec { source: source(parser.file, parser.image)?, ..parser.spec }, parser.as_job))
+    if parser.help {
+        return Ok(Arguments::Help);
+    }
+    let source = source(parser.file, parser.image)?;
+    Ok(Arguments::Update(UpdateSpec { source, ..parser.spec }, parser.as_job))
 }
 
 struct Parser<'a> {
     spec: UpdateSpec,
     as_job: bool,
+    help: bool,
     file: Option<OsString>,
     image: Option<OsString>,
     rest: std::slice::Iter<'a, OsString>,
@@ -75,7 +105,7 @@ impl Parser<'_> {
         match name {
             b"file" => self.file = Some(self.value(&shown, joined)?),
             b"image" => self.image = Some(self.value(&shown, joined)?),
-            b"reboot" | b"no-hooks" | b"no-recovery" | b"force" | b"no-daemon" if has_value => {
+            b"reboot" | b"no-hooks" | b"no-recovery" | b"force" | b"no-daemon" | b"help" if has_value => {
                 return Err(usage(&format!("{shown} takes no value")));
             }
             b"reboot" => self.spec.reboot = true,
@@ -83,6 +113,7 @@ impl Parser<'_> {
             b"no-recovery" => self.spec.recover = false,
             b"force" => self.spec.force = true,
             b"no-daemon" => self.as_job = false,
+            b"help" => self.help = true,
             _ => return Err(usage(&format!("unknown option {shown}"))),
         }
         Ok(())
@@ -122,7 +153,10 @@ mod tests {
 
     fn parse_line(line: &str) -> Result<(UpdateSpec, bool)> {
         let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        parse(&args)
+        match parse(&args)? {
+            Arguments::Update(spec, as_job) => Ok((spec, as_job)),
+            Arguments::Help => panic!("{line}"),
+        }
     }
 
     fn spec(line: &str) -> UpdateSpec {
@@ -152,7 +186,9 @@ mod tests {
 
     #[test]
     fn wrong_ones_are_refused() {
-        for line in ["-z", "-rz", "-i", "-f", "--image", "--what", "--reboot=1", "--no-hooks=x"] {
+        for line in
+            ["-z", "-rz", "-i", "-f", "--image", "--what", "--reboot=1", "--no-hooks=x", "-h", "--help=x"]
+        {
             let e = parse_line(line).unwrap_err();
             assert_eq!(e.code(), Code::Usage, "{line}");
             assert!(e.hint().contains("-f FILE"), "{e}");

@@ -42,9 +42,7 @@ impl Bridge<'_> {
             self.stage = Some(p.stage);
             self.done = 0;
         }
-        if let Some(total) = p.total {
-            self.progress.expect(total);
-        }
+        self.progress.expect(p.total);
         self.progress.advance(p.done.saturating_sub(self.done));
         self.done = self.done.max(p.done);
     }

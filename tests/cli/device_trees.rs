@@ -53,7 +53,7 @@ fn device_trees_are_shown_with_size_digest_and_origin() {
     assert_eq!((of(3, "size"), of(3, "sha256"), of(3, "file")), (Value::Null, Value::Null, Value::Null));
     let (_, out, _) = copal(&t, &["status"]);
     assert!(
-        out.contains(&format!("tree     custom_fdt_file mine.dtb: of the owner, 3 bytes, SHA-256 {abc}\n")),
+        out.contains(&format!("tree     custom_fdt_file mine.dtb: of the owner, 3 B, SHA-256 {abc}\n")),
         "{out}"
     );
     assert!(out.contains("tree     fdtfile gone.dtb: missing\n"), "{out}");

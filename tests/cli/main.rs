@@ -6,12 +6,17 @@
 mod kit {
     pub mod device_tree;
     pub mod needs;
+    pub mod process;
+    pub mod terminal;
     pub mod tree;
 }
 
 mod config;
 mod config_json;
 mod device_trees;
+mod doctor;
 mod job;
 mod names;
 mod status;
+mod terminal;
+mod usage;

@@ -9,6 +9,8 @@ use std::process::{Command, Output, Stdio};
 use copal::hooks::builtin::BUILTINS;
 use serde_json::Value;
 
+use crate::kit::process::assert_words;
+
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 
 /// `copal` with nothing in its environment that could change what it says.
@@ -18,19 +20,21 @@ fn command(program: impl AsRef<Path>) -> Command {
     c
 }
 
-fn copal(args: &[&str]) -> Output {
-    command(COPAL).args(args).output().unwrap()
+pub(crate) fn copal(args: &[&str]) -> Output {
+    let o = command(COPAL).args(args).output().unwrap();
+    assert_words(&stderr(&o));
+    o
 }
 
-fn code(o: &Output) -> i32 {
+pub(crate) fn code(o: &Output) -> i32 {
     o.status.code().unwrap_or_else(|| panic!("killed: {:?}", o.status))
 }
 
-fn stdout(o: &Output) -> String {
+pub(crate) fn stdout(o: &Output) -> String {
     String::from_utf8(o.stdout.clone()).unwrap()
 }
 
-fn stderr(o: &Output) -> String {
+pub(crate) fn stderr(o: &Output) -> String {
     String::from_utf8(o.stderr.clone()).unwrap()
 }
 
@@ -124,7 +128,7 @@ fn an_unknown_name_is_copal() {
     let link = dir.path().join("copal-static-amd64");
     symlink(COPAL, &link).unwrap();
     let o = command(&link).arg("--version").output().unwrap();
-    assert_eq!((code(&o), stdout(&o)), (0, format!("copal {}\n", env!("CARGO_PKG_VERSION"))));
+    assert_eq!((code(&o), stdout(&o)), (0, format!("copal {}\n", env!("COPAL_VERSION"))));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use crate::kit::needs::is_root;
+use crate::kit::process::assert_words;
 use crate::kit::tree::{GIB, MIB, Tree};
 use serde_json::Value;
 
@@ -45,6 +46,7 @@ pub(crate) fn copal(t: &Tree, args: &[&str]) -> (i32, String, String) {
     let root = t.paths().root().to_owned();
     let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(args).arg("--root").arg(root).output().unwrap();
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+    assert_words(&text(&out.stderr));
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }
 
@@ -81,7 +83,7 @@ fn boot_state(t: &Tree) -> Vec<(String, String)> {
     of.map(|f| (text(&f["verdict"]), text(&f["text"]))).collect()
 }
 
-fn findings(t: &Tree) -> Vec<Value> {
+pub(crate) fn findings(t: &Tree) -> Vec<Value> {
     let (_, out, _) = copal(t, &["doctor", "--json"]);
     let found = out.lines().find_map(|l| {
         let line: Value = serde_json::from_str(l).unwrap();
@@ -114,7 +116,7 @@ fn a_damaged_byte_of_the_first_line_is_shown_as_the_bootloader_takes_it() {
         }
     }
     let (_, out, _) = copal(&with_block("EFI/BOOT/grubenv", b"no block"), &["status"]);
-    assert!(out.contains("boot     GRUB finds no selection; its default root is B\n"), "{out}");
+    assert!(out.contains("boot     GRUB finds no selection; by default it starts root B\n"), "{out}");
     assert!(out.contains("         DAMAGED: it has 8 bytes instead of 1024\n"), "{out}");
 }
 
@@ -169,7 +171,7 @@ fn a_healthy_device_in_words_and_in_json() {
         "phase    healthy: no update is under way",
         "slot A   5.3.1, on mmcblk0p2 (partition 2), counter 3, runs now, boots next",
         "slot B   6.0.0, on mmcblk0p3 (partition 3), counter 4",
-        "boot     U-Boot selects root 2 for good; 0 attempts of 3",
+        "boot     U-Boot selects slot A (partition 2), not on trial",
     ] {
         assert!(out.lines().any(|l| l == line), "{line:?} in\n{out}");
     }
@@ -179,6 +181,41 @@ fn a_healthy_device_in_words_and_in_json() {
     assert_eq!(s["slots"][0]["hostapp"], "activeid");
     assert_eq!(s["problems"], Value::Array(Vec::new()));
     assert_eq!(snapshot(&t), before, "nothing may be changed");
+}
+
+/// Which root, whether on trial, and how many of how many attempts.
+#[test]
+fn the_boot_line_says_what_it_means() {
+    let shown = |t: &Tree| {
+        let (_, out, _) = copal(t, &["status"]);
+        let lines =
+            out.lines().skip_while(|l| !l.starts_with("boot ")).take_while(|l| !l.contains("/mnt/boot/"));
+        lines.map(str::trim_end).collect::<Vec<_>>().join("\n")
+    };
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=1\n");
+    t.file("/mnt/boot/bootcount.env", "bootcount=1\n\0");
+    assert_eq!(
+        shown(&t),
+        "boot     U-Boot selects slot B (partition 3), on trial: 1 of 3 boot attempts counted"
+    );
+    t.file("/mnt/boot/bootcount.env", "bootcount=4\n\0");
+    assert_eq!(
+        shown(&t),
+        "boot     U-Boot selects slot B (partition 3), on trial: 4 of 3 boot attempts counted
+         that is too many: U-Boot starts slot A instead"
+    );
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\nupgrade_available=0\n");
+    t.file("/mnt/boot/bootcount.env", "bootcount=2\n\0");
+    assert_eq!(
+        shown(&t),
+        "boot     U-Boot selects slot B (partition 3), not on trial: 2 of 3 boot attempts counted"
+    );
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=9\nupgrade_available=0\n");
+    t.file("/mnt/boot/bootcount.env", "");
+    assert_eq!(shown(&t), "boot     U-Boot selects partition 9, not on trial");
+    let t = with_block("bootenv", &block("bootcount=0\nresin_root_part=A\nupgrade_available=0\n"));
+    assert_eq!(shown(&t), "boot     balena bootloader selects slot A, not on trial");
 }
 
 #[test]
@@ -238,6 +275,31 @@ fn one_part_that_cannot_be_read_hides_no_other() {
 }
 
 #[test]
+fn a_machine_that_is_no_device_is_told_so() {
+    let mut t = Tree::new();
+    t.file("/etc/os-release", "ID=ubuntu\nPRETTY_NAME=\"Ubuntu 24.04\"\n");
+    let (code, out, err) = copal(&t, &["status"]);
+    assert_eq!((code, err.as_str(), out.lines().count()), (0, "", 1), "{out}");
+    assert!(out.contains("not a balenaOS device") && out.contains("Ubuntu 24.04"), "{out}");
+    // Programs get the same keys as elsewhere.
+    assert_eq!(status(&t)["phase"], Value::Null);
+    let (code, out, err) = copal(&t, &["doctor"]);
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("not a balenaOS device") && out.matches("PROBLEM").count() == 1, "{out}");
+    for text in [&out, &err] {
+        assert!(!text.contains("copal doctor") && !text.contains("a flash"), "{text}");
+    }
+    // One that is damaged is still one.
+    t.file("/etc/os-release", "ID=\"balena-os\"\n");
+    let (_, out, _) = copal(&t, &["status"]);
+    assert!(out.contains("phase    unknown") && out.contains("[slot-unknown]"), "{out}");
+    let (_, out, err) = copal(&t, &["doctor"]);
+    assert!(out.starts_with("examined: an update or a rollback of this device\n"), "{out}");
+    assert!(out.contains("[slot-unknown]; check what is mounted") && !out.contains("copal doctor"), "{out}");
+    assert!(err.contains("would stop an update or a rollback of this device"), "{err}");
+}
+
+#[test]
 fn a_root_that_is_not_mounted_is_named() {
     let mut t = device();
     let table = fs::read_to_string(t.paths().at("/proc/self/mountinfo")).unwrap();
@@ -281,62 +343,6 @@ pub(crate) fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
         f["check"] == check && f["verdict"] == verdict && f["text"].as_str().unwrap().contains(words)
     };
     assert!(found.iter().any(|f| hit(&f)), "{check} {verdict} {words:?} in {found:#?}");
-}
-
-/// They stop nothing: a trial tolerates them.
-#[test]
-fn the_doctor_names_mistakes_in_the_rules_of_a_trial() {
-    let mut t = device();
-    finds(&t, "rollback-conf", "ok", "no mistakes");
-    t.file("/etc/copal/rollback.conf", "TIMEOUT=soon\nTIMOUT=5\nFALLBACK_COUNT=x\nREQUIRE_UNITS=1\n");
-    let of_the_conf = findings(&t).into_iter().filter(|f| f["check"] == "rollback-conf");
-    let (lines, verdicts): (Vec<String>, BTreeSet<String>) =
-        of_the_conf.map(|f| (f["text"].to_string(), f["verdict"].as_str().unwrap().to_owned())).unzip();
-    for (line, words) in
-        lines.iter().zip([":2: unknown key TIMOUT", ":1: TIMEOUT: `soon`", ":3: FALLBACK_COUNT: `x`"])
-    {
-        assert!(line.contains(words), "{words}: {line}");
-    }
-    assert_eq!((lines.len(), verdicts), (3, BTreeSet::from(["warning".to_owned()])), "{lines:?}");
-    t.file("/etc/copal/rollback.conf", "COUNT=$(slow)\n");
-    finds(&t, "rollback-conf", "warning", "a trial ignores it");
-}
-
-#[test]
-fn the_doctor_names_what_would_stop_an_update() {
-    let t = device();
-    let before = snapshot(&t);
-    let (code, out, err) = copal(&t, &["doctor"]);
-    // No engine answers in a folder tree.
-    assert_eq!(code, 1, "{out}");
-    assert!(out.contains("PROBLEM engine: ") && out.contains("[engine-unreachable]"), "{out}");
-    assert!(err.contains("1 thing would stop") && err.contains("[problems-found]"), "{err}");
-    assert!(out.contains("ok      slots: slot A runs, from mmcblk0p2 (partition 2)"), "{out}");
-    assert_eq!(snapshot(&t), before, "nothing may be changed");
-
-    let mut t = device();
-    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=9\nupgrade_available=0\n");
-    finds(&t, "boot-state", "problem", "selects neither");
-    let mut t = device();
-    t.file("/mnt/boot/bootcount.env", "bootcount=9\n\0");
-    finds(&t, "boot-state", "warning", "9 attempts");
-    let mut t = device();
-    t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "ro");
-    finds(&t, "boot-partition", "problem", "mounted read-only");
-    let mut t = device();
-    t.file("/mnt/boot/splash/.logo.png.12345678.0123456789abcdef0123456789abcdef.md5sum", "");
-    t.file("/mnt/boot/CPL0A0B0.TMP", "");
-    finds(&t, "boot-partition", "warning", "CPL0A0B0.TMP");
-    finds(&t, "boot-partition", "warning", "splash/.logo.png");
-    let mut t = device();
-    t.folder("/mnt/sysroot/inactive/hostapps/.new");
-    finds(&t, "cleanup", "warning", "hostapps/.new");
-    fs::remove_file(t.paths().inactive().join("current")).unwrap();
-    finds(&t, "slots", "warning", "slot B holds no complete hostapp");
-    let mut t = device();
-    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=1\n");
-    finds(&t, "update", "warning", "trial: ");
-    finds(&Tree::new(), "slots", "problem", "no ext4 file system is mounted there");
 }
 
 /// An ordinary user learns that something is unknown, not that nothing is there.
@@ -385,54 +391,6 @@ fn what_only_root_may_read_is_unknown_to_others() {
         ["phase", "next", "update", "hook", "slots", "last_update", "last_rollback", "device_trees"];
     assert_eq!(line["status"]["needs_root"], serde_json::json!(expected), "{line}");
     assert_eq!(status(&t)["needs_root"], serde_json::json!([]), "root may read all of it");
-}
-
-/// What the doctor says of a folder with a small file system on it: the verdict and the code.
-fn space(place: &str, kib: u32) -> (String, Value) {
-    let t = device();
-    let root = t.paths().root().to_owned();
-    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
-    let out = Command::new("unshare")
-        .args(["-m", "sh", "-c", script, "sh", &kib.to_string()])
-        .arg(t.paths().at(place))
-        .arg(env!("CARGO_BIN_EXE_copal"))
-        .arg(root)
-        .output()
-        .unwrap();
-    let text = String::from_utf8(out.stdout).unwrap();
-    let found =
-        text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
-    let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
-    let about =
-        |f: &&Value| f["check"] == "space" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
-    let of_it: Vec<&Value> = found.iter().filter(about).collect();
-    assert_eq!(of_it.len(), 1, "{found:#?}");
-    (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
-}
-
-#[test]
-fn space_is_a_problem_where_an_update_would_stop_for_it() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: space_is_a_problem_where_an_update_would_stop_for_it: needs root");
-        return;
-    }
-    assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
-    assert_eq!(space("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
-    // Only an archive is unpacked there.
-    assert_eq!(space("/mnt/data", 512), ("warning".into(), Value::Null));
-    assert_eq!(space("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
-    let t = device();
-    fs::remove_dir(t.paths().data()).unwrap();
-    finds(&t, "space", "warning", "/mnt/data");
-}
-
-#[test]
-fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
-    let mut t = device();
-    t.file("/mnt/boot/balena-image-flasher", "");
-    finds(&t, "flash", "problem", "resin-init-flasher.conf");
-    let (code, out, _) = copal(&t, &["doctor"]);
-    assert_eq!((code, out.lines().count()), (1, 1), "{out}");
 }
 
 /// Where a small file of copal's own belongs: a pipe that no process writes to, or more than memory holds.

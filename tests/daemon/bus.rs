@@ -353,7 +353,7 @@ impl Watch {
     }
 }
 
-fn answer(out: Output) -> Result<String, String> {
+pub fn answer(out: Output) -> Result<String, String> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim().to_owned();
     if out.status.success() { Ok(text(out.stdout)) } else { Err(text(out.stderr)) }
 }

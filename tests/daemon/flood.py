@@ -4,8 +4,7 @@
     flood.py SOCKET KIND SECONDS [CONNECTIONS]
 
 It becomes the user 65534 first. KIND: `silent` calls of Status that expect no reply; `replies`, calls of Status whose replies are read; `deaf`, the same with
-replies that nobody reads; `long`, questions for properties with names of 30 MiB; `plans`, calls of Plan that expect no reply; `reconnect`, eight calls of
-Status on each connection, which is closed then and opened again: the service knows no user of it.
+replies that nobody reads; `reconnect`, eight calls of Status on each connection, which is then closed and opened again: each time the service must ask for its user.
 Prints how many messages were sent.
 """
 
@@ -17,7 +16,6 @@ import sys
 import time
 
 NAME, PATH = "io.balena.Copal1", "/io/balena/Copal1"
-PROPERTIES = "org.freedesktop.DBus.Properties"
 # Messages that are sent at once: each send is one system call.
 BATCH = 500
 
@@ -61,12 +59,6 @@ def connect(path):
 def messages(kind):
     if kind == "silent":
         return [call(f"{NAME}.Manager", "Status", reply=False)] * BATCH
-    if kind == "plans":
-        empty = struct.pack("<I", 0)
-        # An empty a{sv}: its length, and the padding before its first element.
-        return [call(f"{NAME}.Manager", "Plan", [empty + bytes(4)], signature="a{sv}", reply=False)] * BATCH
-    if kind == "long":
-        return [call(PROPERTIES, "Get", [f"{NAME}.Manager", "x" * (30 << 20)])]
     return [call(f"{NAME}.Manager", "Status", serial=n + 1) for n in range(BATCH)]
 
 

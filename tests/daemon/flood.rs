@@ -8,23 +8,26 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use zbus::Variant;
 
-use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, has, progress, until};
+use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, answer, has, progress, until};
 use crate::kit::prove;
 use crate::life::{signal, wait};
 
 /// Bytes by which the service may grow. 24 MiB is what it may have; the tests' build begins with more than the release's.
 const GROWTH: u64 = 12 << 20;
 
-/// A machine that is ten times slower than usual answers within this time.
-const ANSWER: Duration = Duration::from_secs(20);
+/// An unoptimised service on a machine that is ten times slower than usual answers within this time.
+const ANSWER: Duration = Duration::from_secs(120);
 
-/// `None` where nobody can become another user.
+/// A bus without a policy, so that the calls of another user reach the service. `None` if this process cannot become another user.
 fn place(test: &str) -> Option<Place> {
     if !nix::unistd::geteuid().is_root() || !has(test, &["python3"]) {
         eprintln!("not run: {test}: needs root and python3");
         return None;
     }
-    Place::new(test)
+    let mut place = Place::new(test)?;
+    place.stop_bus();
+    place.start_open_bus();
+    Some(place)
 }
 
 /// Begins to send messages of a kind of flood.py.
@@ -62,25 +65,20 @@ fn no_flood_makes_the_service_grow_or_keeps_root_from_an_answer() {
     let mut service = place.service(&["--idle", "60"]);
     place.call(TOP, MANAGER, "Status", &[]).unwrap();
     let before = status(&service.0, "VmHWM");
-    let kinds = [
-        ("silent", 1, 5000),
-        ("replies", 2, 500),
-        ("deaf", 2, 500),
-        ("long", 2, 2),
-        ("plans", 1, 5000),
-        ("reconnect", 200, 500),
-    ];
+    let kinds = [("silent", 1, 5000), ("replies", 2, 500), ("deaf", 2, 500), ("reconnect", 100, 200)];
+    // That of busctl is 25 s.
+    let limit = format!("--timeout={}", ANSWER.as_secs());
     let test = "no_flood_makes_the_service_grow_or_keeps_root_from_an_answer";
     for (kind, connections, least) in
         prove::cases("slow", test, kinds.len(), 2).into_iter().map(|at| kinds[at])
     {
-        let flood = flood(&place, kind, if kind == "reconnect" { 6 } else { 3 }, connections);
+        let flood = flood(&place, kind, 3, connections);
         // Each over a connection of its own: until the bus has named its user, nothing tells it from those of the flood.
         let (calls, pause) = if kind == "reconnect" { (40, 10) } else { (3, 500) };
         for _ in 0..calls {
             let began = Instant::now();
-            place.call(TOP, MANAGER, "Status", &[]).unwrap_or_else(|e| panic!("{kind}: {e}"));
-            assert!(began.elapsed() < ANSWER, "{kind}: {:?}", began.elapsed());
+            let call = place.busctl(&[&limit, "call", NAME, TOP, MANAGER, "Status"]).output().unwrap();
+            answer(call).unwrap_or_else(|e| panic!("{kind}, after {:?}: {e}", began.elapsed()));
             std::thread::sleep(Duration::from_millis(pause));
         }
         let sent = sent(flood);
@@ -130,8 +128,8 @@ fn in_a_flood_the_service_shows_that_it_is_alive_and_obeys_signals() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_and_the_next_one_is_read() {
-    let Some(place) = place("long message") else { return };
+fn an_environment_that_is_too_long_is_refused_and_the_next_one_is_read() {
+    let Some(place) = place("long environment") else { return };
     let _service = place.service(&[]);
     let long = "x".repeat(100_000);
     let variables = |n: usize| {
@@ -148,16 +146,6 @@ fn a_message_that_is_too_long_is_refused_and_the_next_one_is_read() {
     let job = update(2).unwrap();
     place.wait_for_state(&job, "succeeded");
     assert!(place.read("environment").contains(&format!("V1={long}")));
-
-    // Another user has no reason for a message of that length.
-    let out = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "busctl"])
-        .arg(format!("--address={}", place.address()))
-        .args(["call", NAME, TOP, "org.freedesktop.DBus.Properties", "Get", "ss", MANAGER, &long])
-        .output()
-        .unwrap();
-    let e = String::from_utf8(out.stderr).unwrap();
-    assert!(e.contains("only root may send a message longer than 4 KiB"), "{e}");
 }
 
 #[test]
@@ -179,7 +167,7 @@ fn a_call_that_expects_no_reply_is_carried_out_for_root() {
 }
 
 #[test]
-fn plans_of_others_keep_root_from_nothing() {
+fn one_plan_is_made_at_a_time_and_keeps_no_job_from_its_start() {
     let Some(place) = place("plans") else { return };
     std::fs::create_dir_all(place.root().join("etc")).unwrap();
     let flag = copal::config::paths::Paths::new(place.root()).flasher_flag();
@@ -188,29 +176,19 @@ fn plans_of_others_keep_root_from_nothing() {
     let _service = place.service(&["--idle", "60"]);
     place.says(&[r#"{"event":"result","version":1,"ok":true,"plan":{"target":"/dev/x"}}"#, "exit 0"]);
     place.go(0);
-    let ask = |args: &[&str]| {
-        let args = [&["call", "--timeout=60", NAME, TOP, MANAGER, "Plan"], args].concat();
-        Ended(place.busctl(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    let call = |args: &[&str]| {
+        let args = [&["call", "--timeout=60", NAME, TOP, MANAGER], args].concat();
+        Ended(place.busctl(&args).stdout(Stdio::piped()).spawn().unwrap())
     };
     let begun = || place.requests().len();
-    let first = ask(&["a{sv}", "0"]);
-    until("the first plan has begun", || begun() == 1);
-    let others = [ask(&["a{sv}", "0"]), ask(&["a{sv}", "0"])];
-    // Not one of them keeps root from its own.
-    let own = ask(&["a{sv}", "1", "image", "s", "/i"]);
-    until("root's plan has begun", || begun() == 2);
+    let mut plan = call(&["Plan", "a{sv}", "0"]);
+    until("the plan has begun", || begun() == 1);
     let e = place.call(TOP, MANAGER, "Plan", &["a{sv}", "1", "image", "s", "/i"]).unwrap_err();
     assert!(e.contains("[busy]"), "{e}");
-    // Nor from a job.
-    let commit =
-        Ended(place.busctl(&["call", "--timeout=60", NAME, TOP, MANAGER, "MarkGood"]).spawn().unwrap());
-    until("the job has begun", || begun() == 3);
+    let mut commit = call(&["MarkGood"]);
+    until("the job has begun", || begun() == 2);
     place.go(9);
-    assert!(wait(&mut { commit }).success());
-    for mut asked in [first, own].into_iter().chain(others) {
-        let said = std::io::read_to_string(asked.0.stdout.take().unwrap()).unwrap();
-        assert!(said.contains("/dev/x"), "{said}");
-    }
-    // The two others have shared one, which began after they had asked.
-    assert_eq!(begun(), 4, "{}", place.read("requests"));
+    assert!(wait(&mut commit).success());
+    let said = std::io::read_to_string(plan.0.stdout.take().unwrap()).unwrap();
+    assert!(said.contains("/dev/x"), "{said}");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, progress, until};
+use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, has, progress, until};
 use crate::kit::cgroup::Pids;
 use crate::kit::systemd::Answer;
 
@@ -132,6 +132,43 @@ fn a_bus_that_restarts_finds_the_job_at_its_place() {
     assert_eq!(place.property(&job, JOB, "State"), "succeeded");
     // Without a job there is nothing to come back for.
     place.stop_bus();
+    wait(&mut service);
+}
+
+/// The service notices the lost bus only when it sends the end of the job.
+#[test]
+fn a_service_with_news_for_a_lost_bus_ends() {
+    let Some(mut place) = Place::new("news for a lost bus") else { return };
+    let mut service = place.service(&["--idle", "600"]);
+    halfway(&place);
+    signal(&service, Signal::SIGSTOP);
+    place.go(9);
+    until("the job has ended", || place.root().join("run/copal/job-1.end").exists());
+    place.stop_bus();
+    // Longer than the service waits between two checks of a job.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&service, Signal::SIGCONT);
+    assert!(wait(&mut service).success());
+}
+
+/// A reading of the device takes longer than the bus waits for its clients.
+#[test]
+fn a_slow_medium_delays_the_state_and_not_the_service() {
+    let Some(place) = Place::new("slow medium") else { return };
+    if !has("slow medium", &["strace"]) {
+        return;
+    }
+    let mut command = Command::new("strace");
+    command.args(["-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=openat", "-e"]);
+    command.arg("inject=openat:delay_enter=6000000").arg("-P").arg(place.root().join("sys/block"));
+    command.arg(env!("CARGO_BIN_EXE_copal"));
+    let mut service = place.service_of(command, &["--idle", "600"]);
+    let began = Instant::now();
+    assert_eq!(place.property(TOP, MANAGER, "Phase"), "");
+    assert!(began.elapsed() > Duration::from_secs(1), "the medium is not slow: {:?}", began.elapsed());
+    let job = place.update(&["sa{sv}", "a", "0"]).unwrap();
+    place.wait_for_state(&job, "succeeded");
+    signal(&service, Signal::SIGTERM);
     wait(&mut service);
 }
 

@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["boot_state", "bootloader", "device_tree", "image", "slot"],
     &["disk", "progress"],
     &["job"],
-    &["config", "version"],
+    &["config", "signature", "version"],
     &["sys"],
     &["error"],
 ];
@@ -34,11 +34,11 @@ fn rank(module: &str) -> Option<usize> {
 }
 
 /// A source file, with its module path below the crate.
-struct Source {
+pub(crate) struct Source {
     path: PathBuf,
-    module: Vec<String>,
+    pub(crate) module: Vec<String>,
     text: String,
-    tokens: Vec<String>,
+    pub(crate) tokens: Vec<String>,
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -58,7 +58,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn sources() -> Vec<Source> {
+pub(crate) fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     rust_files(&root)
         .into_iter()
@@ -80,7 +80,7 @@ fn sources() -> Vec<Source> {
 }
 
 /// The words and signs of `text`, groups included, `::` as one. Comments are gone, and a literal is one token.
-fn tokens(text: &str) -> Vec<String> {
+pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut out = Vec::new();
     flatten(text.parse().unwrap(), &mut out);
     out
@@ -109,7 +109,7 @@ fn flatten(stream: TokenStream, out: &mut Vec<String>) {
 }
 
 /// Walks the tokens with the module each one stands in (inline `mod name { … }` included).
-fn walk(module: &[String], tokens: &[String], mut see: impl FnMut(&[String], usize, &str)) {
+pub(crate) fn walk(module: &[String], tokens: &[String], mut see: impl FnMut(&[String], usize, &str)) {
     let mut here = module.to_vec();
     let mut inline = Vec::new();
     let mut depth = 0;

@@ -7,3 +7,5 @@ mod compatibility;
 mod integrating;
 mod links;
 mod pages;
+mod readme;
+mod words;

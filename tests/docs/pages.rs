@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use copal::error::Code;
+use copal::error::{Code, exit};
 use serde_json::Value;
 
 fn doc(name: &str) -> String {
@@ -41,29 +41,12 @@ fn flags(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a device may be left as by errors of this code: most come before a write or within one, and with some the job is always done.
-fn effects(code: Code) -> &'static [copal::error::Effect] {
-    use copal::error::Effect::{Completed, Refused, Written};
-    match code {
-        Code::ShutdownFailed | Code::RebootFailed => &[Completed],
-        // `copal bootloader protect`, `copal bootloader write`.
-        Code::LeftWritable => &[Refused, Completed],
-        _ if code.never_after_write() => &[Refused],
-        _ => &[Refused, Written],
-    }
-}
-
 /// `docs/errors.md`, as the table in `src/error/code.rs` and the exit codes of verbs have it.
 fn errors_md() -> String {
-    use copal::error::Error;
-    use copal::error::exit;
-
     let cell = |text: &str| text.replace('|', "\\|");
     let mut text = String::from(ERRORS_HEAD);
     for &code in Code::ALL {
-        let exit = |effect| exit::of_verb(&Error::new(code, "").with_effect(effect)).to_string();
-        let mut exits: Vec<String> = effects(code).iter().copied().map(exit).collect();
-        exits.dedup();
+        let mut exits: Vec<String> = exit::of_code(code).iter().map(|(exit, _)| exit.to_string()).collect();
         let last = exits.pop().unwrap();
         let exits = if exits.is_empty() { last } else { format!("{} or {last}", exits.join(", ")) };
         let (cause, remedy) = (cell(code.cause().trim()), cell(code.remedy()));
@@ -79,7 +62,8 @@ const ERRORS_HEAD: &str = "\
 
 An error is one line: what could not be done, to which object, why; the code in brackets; what to do. With `--json` it is
 the last line ([json.md](json.md)). The codes are stable: scripts may branch on them. The remedy at hand may be more exact
-than the one here. What to do with a device after that is in [operating.md](operating.md).
+than the one here. `copal explain CODE` prints a row of this table, `copal explain` lists all codes. What to do with a
+device after that is in [operating.md](operating.md).
 
 *Exit* is the exit code of a `copal` verb. Of several, the first means that nothing was written, the second that it failed after
 writing had begun. Where the job was done and only what came after it failed, the exit code is 1 (except for `usage`), also in
@@ -116,7 +100,7 @@ fn errors_md_is_made_of_the_code() {
     assert_eq!(found, wanted, "docs/errors.md ends elsewhere: {command}");
 }
 
-/// [`effects`] has one for them: wherever the program makes such an error, the job was done.
+/// [`exit::of_code`] has one for them: wherever the program makes such an error, the job was done.
 #[test]
 fn errors_that_always_come_after_success_are_made_so() {
     fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
@@ -149,13 +133,17 @@ fn errors_that_always_come_after_success_are_made_so() {
 /// What the head of that page says of the exit codes that have no column.
 #[test]
 fn exit_codes_after_success_and_of_legacy_names_are_as_documented() {
-    use copal::error::exit;
     use copal::error::{Effect, Error};
 
     for &code in Code::ALL {
         let error = Error::new(code, "");
         let usage = code == Code::Usage;
-        assert_eq!(exit::of_legacy(&error), if usage { 2 } else { 1 }, "{code}");
+        let legacy = match code {
+            Code::Usage => 2,
+            Code::Aborted => 3,
+            _ => 1,
+        };
+        assert_eq!(exit::of_legacy(&error), legacy, "{code}");
         let behind = exit::of_verb(&error.with_effect(Effect::Completed));
         assert_eq!(behind, if usage { 2 } else { 1 }, "{code}");
     }
@@ -261,8 +249,11 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
             assert!(!main.contains(&format!("\n  {verb} ")), "{verb} in help");
         }
     }
-    for verb in ["flash", "verify", "digest"] {
-        for code in 0..=5 {
+    // Nothing is written by the others.
+    for (verb, last) in [("flash", 5), ("verify", 3), ("digest", 3)] {
+        let text = if last == 5 { &text } else { section(&text, verb) };
+        assert!(!help(verb).contains(&format!("\n  {}  ", last + 1)), "{verb}");
+        for code in 0..=last {
             // A line that goes on is indented.
             let text_of_it = help(verb).replace("\n     ", " ");
             let line =
@@ -274,12 +265,19 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
     }
 }
 
+/// What the page says of one verb.
+fn section<'a>(text: &'a str, verb: &str) -> &'a str {
+    let (_, after) = text.split_once(&format!("### `copal {verb}`\n")).unwrap();
+    after.split("\n#").next().unwrap()
+}
+
 /// 1 is not only a comparison's answer: where the job was done, an error keeps nobody from relying on it.
 #[test]
 fn tables_of_exit_codes_have_what_comes_after_a_job() {
     for text in [doc("cli.md"), doc("README.md")] {
-        let row = text.lines().find(|l| l.starts_with("| 1 | ")).unwrap();
+        let row = text.lines().find(|l| l.starts_with("| 1 | failed; ")).unwrap();
         assert!(row.ends_with("; or the job was done, and only what came after it failed |"), "{row}");
+        assert!(text.contains("Of `copal verify`, 1 also means"));
     }
 }
 

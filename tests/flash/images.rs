@@ -463,6 +463,59 @@ fn the_run_does_what_the_plan_says() {
     let text = flash(os_image(), &disk.node, &["--plan"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("resin-boot") && text.contains(disk.name()), "{text}");
+    assert!(text.contains(" MiB, not compressed\n") && text.contains(" GPT, 512-byte sectors\n"), "{text}");
+}
+
+/// Of plain files: a disk is read in the same way.
+#[test]
+fn the_plan_shows_what_is_lost() {
+    let dir = folder();
+    let target = dir.path().join("disk");
+    let name = target.to_str().unwrap();
+    let size = std::fs::metadata(os_image()).unwrap().len();
+    let plan = |expected: &str| {
+        let before = std::fs::read(&target).ok();
+        let out = flash(os_image(), &target, &["--plan"]);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(
+            out.status.success() && text.ends_with("\nnothing was written: this is the plan\n"),
+            "{text}"
+        );
+        let below = text.split_once(", plain file\n").unwrap().1;
+        assert_eq!(below.split("     1. ").next().unwrap(), expected, "{text}");
+        assert!(std::fs::read(&target).ok() == before, "--plan wrote something");
+    };
+    plan("");
+    fill(&target, size);
+    plan("        holds no partition table, and nothing that is known\n");
+    tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", "photos", name]);
+    plan("        holds ext without a partition table, labelled photos, which is lost\n");
+    tool(&["sgdisk", "-Z", name]);
+    tool(&["sgdisk", "-n", "1:1M:+4M", "-c", "1:swap", "-n", "2:8M:+8M", "-c", "2:home", name]);
+    let part = dir.path().join("part");
+    std::fs::File::create(&part).unwrap().set_len(8 << 20).unwrap();
+    tool(&["mke2fs", "-q", "-t", "ext4", "-L", "photos", part.to_str().unwrap()]);
+    poke(&target, 8 << 20, &std::fs::read(&part).unwrap());
+    let part = dir.path().join("swap");
+    std::fs::File::create(&part).unwrap().set_len(4 << 20).unwrap();
+    tool(&["mkswap", part.to_str().unwrap()]);
+    poke(&target, 1 << 20, &std::fs::read(&part).unwrap());
+    plan(concat!(
+        "        holds GPT, which is lost:\n",
+        "          1  swap                  4.0 MiB swap\n",
+        "          2  photos                8.0 MiB ext\n",
+    ));
+    poke(&target, 512 + 56, &[0]);
+    plan(
+        "        holds a partition table that cannot be read: the checksum of the primary GPT header does not match\n",
+    );
+    flashed(os_image(), &target, &[]);
+    let out = flash(os_image(), &target, &["--plan", "--json"]);
+    let holds = &last_line(&out)["plan"]["holds"];
+    assert_eq!(holds["table"], last_line(&out)["plan"]["image"]["table"], "{holds}");
+    let out = flash(os_image(), &target, &["--plan"]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(text.contains(" of balenaOS, which is lost:\n"), "{text}");
 }
 
 #[test]
@@ -496,7 +549,8 @@ fn keys(json: &serde_json::Value, prefix: &str, out: &mut std::collections::BTre
 #[test]
 fn the_receipt_has_the_fields_of_its_documentation() {
     let dir = folder();
-    let receipt = flashed(os_image(), &dir.path().join("disk.img"), &[]);
+    // A whole pass before the write, for `check`.
+    let receipt = flashed(os_image(), &dir.path().join("disk.img"), &["--sha256"]);
     let mut found = std::collections::BTreeSet::new();
     keys(&receipt, "", &mut found);
     let text = include_str!("../../docs/receipt.md");
@@ -504,8 +558,8 @@ fn the_receipt_has_the_fields_of_its_documentation() {
     let rows = table.lines().filter(|l| l.starts_with("| `")).map(|l| l.split('|').nth(1).unwrap());
     let documented: std::collections::BTreeSet<String> =
         rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
-    // An installation alone has this one, and only with device trees of the owner.
-    found.insert("device_trees".to_owned());
+    // Only an installation with device trees of the owner has the first, only a signed image the second.
+    found.extend(["device_trees", "image.signed"].map(str::to_owned));
     assert_eq!(found, documented);
     // The recipe for the digest without copal.
     let recipe = text.split("```sh").nth(1).unwrap().split("```").next().unwrap();

@@ -11,6 +11,7 @@ mod kit {
     pub mod process;
     pub mod prove;
     pub mod storage_daemon;
+    pub mod terminal;
 }
 
 mod faults;
@@ -20,5 +21,6 @@ mod plain_files;
 mod refusals;
 mod signals;
 mod support;
+mod terminal;
 mod threads;
 mod write;

@@ -138,7 +138,9 @@ fn disks() {
     let holder = std::process::Command::new("flock").args(["-x", &name, "sleep", "60"]).spawn().unwrap();
     let mut holder = holder;
     std::thread::sleep(std::time::Duration::from_millis(500));
-    refused(os_image(), &disk.node, "busy", &name, &[]);
+    // At once, not after minutes with an image that is refused too.
+    let damaged = made(dir.path(), "cut.gz", "gzip -1c IMAGE | head -c 1000000 > OUT");
+    refused(&damaged, &disk.node, "busy", &name, &[]);
     tool(&["pkill", "-P", &holder.id().to_string()]);
     let _status = holder.wait();
 
@@ -253,6 +255,10 @@ fn a_disk_needs_root() {
     let copy = dir.path().join("copal");
     tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
     std::fs::copy(env!("CARGO_BIN_EXE_copal"), &copy).unwrap();
+    // A folder of PATH that this user may not search is no reason to speak of a program that may be there.
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
     for more in [&["--plan"][..], &[]] {
         let out = std::process::Command::new("setpriv")
             .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
@@ -263,9 +269,11 @@ fn a_disk_needs_root() {
             .arg(&disk.node)
             .args(more)
             .env("LLVM_PROFILE_FILE", "/dev/null")
+            .env("PATH", format!("{}:/usr/bin:/bin", closed.display()))
             .current_dir("/")
             .output()
             .unwrap();
+        assert_eq!(stderr(&out), "", "with JSON, only the log, which has nothing to say");
         let line = last_line(&out);
         assert_eq!((out.status.code(), &line["code"]), (Some(3), &"not-root".into()), "{line}");
         assert!(line["message"].as_str().unwrap().contains(disk.name()), "{line}");

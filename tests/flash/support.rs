@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 pub use crate::kit::disk::{Loop, fill, folder};
 use crate::kit::needs::can_run;
+use crate::kit::process::assert_words;
 pub use crate::kit::process::tool;
 
 pub const MIB: u64 = 1 << 20;
@@ -25,7 +26,17 @@ pub fn copal() -> Command {
 
 /// Runs `copal flash` to its end.
 pub fn flash(image: &Path, target: &Path, more: &[&str]) -> Output {
-    copal().arg("flash").arg("--image").arg(image).arg("--target").arg(target).args(more).output().unwrap()
+    let out = copal()
+        .arg("flash")
+        .arg("--image")
+        .arg(image)
+        .arg("--target")
+        .arg(target)
+        .args(more)
+        .output()
+        .unwrap();
+    assert_words(&String::from_utf8_lossy(&out.stderr));
+    out
 }
 
 /// [`flash`] that must succeed, with its receipt.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::rollback::{release, said};
+use crate::rollback::{internal_disk, release, said};
 use crate::support::medium::{Image, empty};
-use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, System, fat_image, folder, gpt_image, tool};
+use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, System, folder, tool};
 
 /// Each unit below which hooks or programs of boards run, and the erase block of the NOR flash that is written there.
 const UNITS: [(&str, usize); 6] = [
@@ -245,15 +245,7 @@ fn hooks_and_health_checks_do_all_they_need_below_each_unit() {
         )
         .shipped_unit("copal-commit-hooks.service")
         .ext4(&at("a"), "resin-rootA", 400);
-    for (name, label) in [("b", "resin-rootB"), ("state", "resin-state")] {
-        tool(&["mke2fs", "-q", "-F", "-t", "ext4", "-L", label, at(name).to_str().unwrap(), "16M"]);
-    }
-    let selected: (&str, &[u8]) = ("resinOS_uEnv.txt", b"resin_root_part=2\nupgrade_available=0\n");
-    fat_image(&at("boot"), "resin-boot", 16, &[selected]);
-    let (boot, a, b, state) = (at("boot"), at("a"), at("b"), at("state"));
-    let parts: [(&str, &Path); 4] =
-        [("resin-boot", &boot), ("resin-rootA", &a), ("resin-rootB", &b), ("resin-state", &state)];
-    gpt_image(&at("disk"), &parts, 1);
+    internal_disk(dir.path());
     std::fs::write(at("nor"), vec![0xff; 1 << 20]).unwrap();
     let outcome = guest
         .other_module("kernel/fs/autofs/autofs4.ko")

@@ -24,7 +24,7 @@ fn a_small_guest_runs_copal_and_writes_a_vfat_disk() {
         .run(LIMIT)
         .ok();
     println!("took {:?}", outcome.took);
-    assert_eq!(outcome.file("version").trim(), concat!("copal ", env!("CARGO_PKG_VERSION")));
+    assert!(outcome.file("version").starts_with(concat!("copal ", env!("CARGO_PKG_VERSION"), " (")));
     assert_eq!(tool(&["mtype", "-i", image.to_str().unwrap(), "::/file.txt"]), "from the guest\n");
 }
 

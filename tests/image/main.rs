@@ -8,5 +8,6 @@ mod prove;
 mod bmap;
 mod decode;
 mod inspect;
+mod signature;
 mod support;
 mod tables;

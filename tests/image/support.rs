@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
 
-/// Runs a program with an optional text on its standard input; it must succeed.
-pub fn run(program: &str, args: &[&str], input: Option<&str>) {
+/// Runs a program with an optional text on its standard input; it must succeed. What it prints.
+pub fn run(program: &str, args: &[&str], input: Option<&str>) -> String {
     let mut child = Command::new(program)
         .args(args)
         .env("MTOOLS_SKIP_CHECK", "1")
@@ -28,6 +28,7 @@ pub fn run(program: &str, args: &[&str], input: Option<&str>) {
     child.stdin.take().unwrap().write_all(input.unwrap_or("").as_bytes()).unwrap();
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 pub fn text(path: &Path) -> &str {

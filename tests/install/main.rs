@@ -23,6 +23,9 @@ mod oldest_kernel;
 mod programs;
 mod refusals;
 mod rig;
+mod screen;
+mod signed;
+mod stopped;
 mod undone;
 
 use std::os::unix::process::ExitStatusExt;

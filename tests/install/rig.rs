@@ -230,8 +230,8 @@ impl Rig {
         self.wait(self.start(argv, &[]), Some(&self.root().join(file)))
     }
 
-    /// Runs `argv`, of which the flasher is a child, and sends that SIGTERM as soon as the disk has a boot sector.
-    pub fn run_and_end(&self, argv: &[&str]) -> Output {
+    /// Runs `argv`, of which the flasher is a child, and sends that `signal` as soon as the disk has a boot sector.
+    pub fn run_and_end(&self, argv: &[&str], signal: &str) -> Output {
         // Held open, it has the kernel refuse the new table, and the flasher try again: time enough to hit it there.
         tool(&["python3", BLKPG, "add", &self.disk.node, "9", "69632", "2048"]);
         let held = fs::File::open(format!("{}p9", self.disk.node)).unwrap();
@@ -244,7 +244,7 @@ impl Rig {
             std::os::unix::fs::FileExt::read_exact_at(&disk, &mut sector, 0).unwrap();
         }
         let first = tool(&["pgrep", "-P", &child.id().to_string()]);
-        tool(&["pkill", "-TERM", "-P", first.trim(), "copal"]);
+        tool(&["pkill", &format!("-{signal}"), "-P", first.trim()]);
         drop(held);
         self.wait(child, None)
     }
@@ -268,11 +268,12 @@ impl Rig {
     }
 
     pub fn start(&self, argv: &[&str], env: &[(&str, &str)]) -> Child {
-        // The root is a mount of its own; /proc is that of the new namespace; nothing leads to the machine's sysrq.
+        // The root is a mount of its own; /proc is that of the new namespace; nothing leads to the machine's sysrq, screen and keyboards.
         let script = "set -e; r=$1; d=$2; shift 2; mount --bind $r $r; \
             mount -t overlay overlay -o lowerdir=/usr,upperdir=$d/upper,workdir=$d/work $r/usr; \
             mount --rbind /dev $r/dev; mount --rbind /sys $r/sys; mount -t proc proc $r/proc; \
-            if [ -e $r/proc/sysrq-trigger ]; then mount --bind /dev/null $r/proc/sysrq-trigger; fi; mount -t tmpfs tmpfs $r/tmp; \
+            for f in proc/sysrq-trigger dev/tty1; do if [ -e $r/$f ]; then mount --bind /dev/null $r/$f; fi; done; \
+            if [ -d $r/sys/class/input ]; then mount -t tmpfs tmpfs $r/sys/class/input; fi; mount -t tmpfs tmpfs $r/tmp; \
             exec chroot $r \"$@\"";
         let mut unshare = Command::new("unshare");
         unshare.args([

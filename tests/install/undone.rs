@@ -30,13 +30,29 @@ fn a_signal_as_soon_as_the_table_is_there() {
     if !can_run("a_signal_as_soon_as_the_table_is_there") {
         return;
     }
+    for signal in ["TERM", "HUP"] {
+        let rig = Rig::new();
+        // Not the first process of its namespace, whom a signal does not end unless it is caught.
+        let out = rig.run_and_end(&["sh", "-c", "/copal flash --no-power-off -v; exit $?"], signal);
+        let text = stderr(&out);
+        assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "the disk may still boot: {text}");
+        assert_eq!(out.status.code(), Some(4), "{text}");
+        assert!(text.contains("[interrupted]") && text.contains(&format!("SIG{signal}")), "{text}");
+    }
+}
+
+/// It is a service: a console that goes away asks it for nothing.
+#[test]
+fn a_hangup_ends_neither_the_flasher_nor_what_it_runs() {
+    if !can_run("a_hangup_ends_neither_the_flasher_nor_what_it_runs") {
+        return;
+    }
     let rig = Rig::new();
-    // Not the first process of its namespace, whom a signal does not end unless it is caught.
-    let out = rig.run_and_end(&["sh", "-c", "/copal flash --no-power-off -v; exit $?"]);
+    rig.program("bin/resin-init-flasher-board", "#!/bin/sh\nkill -HUP $$ $PPID\necho the program goes on\n");
+    let out = rig.run_and_end(&["sh", "-c", "/resin-init-flasher; exit $?"], "HUP");
     let text = stderr(&out);
-    assert!(rig.disk.boot_bytes().iter().all(|b| *b == 0), "the disk may still boot: {text}");
-    assert_eq!(out.status.code(), Some(4), "{text}");
-    assert!(text.contains("[interrupted]") && text.contains("SIGTERM"), "{text}");
+    assert!(text.contains("the program goes on") && !text.contains("[interrupted]"), "{text}");
+    assert!(rig.disk.boot_file("/flash-receipt.json").is_some(), "{text}");
 }
 
 #[test]

@@ -26,7 +26,22 @@ pub fn wait(child: Child) -> Output {
     // It may have waited long enough.
     let _late = done.send(());
     assert!(!watchdog.join().unwrap(), "it did not end: {}", String::from_utf8_lossy(&out.stderr));
+    assert_words(&String::from_utf8_lossy(&out.stderr));
     out
+}
+
+/// What this program says is words: no structure or variant of its source. It passes on lines of other programs, and debug lines are for
+/// its authors.
+#[track_caller]
+pub fn assert_words(text: &str) {
+    let is_own = |line: &str| {
+        line.starts_with("copal: ") || ["[ERROR] ", "[WARN] ", "[INFO] "].iter().any(|l| line.contains(l))
+    };
+    for line in text.lines().filter(|line| is_own(line)) {
+        let signs = [" { ", "Some(", "Ok(", "Err(", "None,", "None)"];
+        let path = line.split("::").skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_uppercase()));
+        assert!(!path && !signs.iter().any(|sign| line.contains(sign)), "not in words: {line}");
+    }
 }
 
 /// Kills a program with all that it has started: they hold its pipes open.

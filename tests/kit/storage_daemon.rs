@@ -1,4 +1,5 @@
 //! A disk image that fails as told: a storage daemon that exports it through FUSE. A loop device on that is a disk.
+#![allow(dead_code)] // no test program uses all of it
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,14 +17,28 @@ impl Daemon {
     /// # Errors
     /// What is missing here.
     pub fn start(backing: &Path, rules: &str) -> Result<Daemon, &'static str> {
-        let beside = |name: &str| backing.with_extension(name).to_str().unwrap().to_owned();
-        let (export, config) = (beside("export"), beside("rules"));
-        std::fs::write(&export, "").unwrap();
+        let config = backing.with_extension("rules");
         std::fs::write(&config, rules).unwrap();
+        Daemon::filtered(backing, &[], &format!("driver=blkdebug,image=f,config={}", config.display()))
+    }
+
+    /// Exports the file `backing`, which then reads and writes so many bytes a second, as `backing.export`.
+    ///
+    /// # Errors
+    /// What is missing here.
+    pub fn throttled(backing: &Path, rate: u64) -> Result<Daemon, &'static str> {
+        let limits = format!("throttle-group,id=g,x-bps-write={rate},x-bps-read={rate}");
+        Daemon::filtered(backing, &["--object", &limits], "driver=throttle,throttle-group=g,file=f")
+    }
+
+    fn filtered(backing: &Path, options: &[&str], filter: &str) -> Result<Daemon, &'static str> {
+        let export = backing.with_extension("export").to_str().unwrap().to_owned();
+        std::fs::write(&export, "").unwrap();
         let size = std::fs::metadata(backing).unwrap().len();
         let process = Command::new("qemu-storage-daemon")
+            .args(options)
             .args(["--blockdev", &format!("driver=file,filename={},node-name=f", backing.display())])
-            .args(["--blockdev", &format!("driver=blkdebug,image=f,config={config},node-name=d")])
+            .args(["--blockdev", &format!("{filter},node-name=d")])
             .args(["--export", &format!("type=fuse,id=e,node-name=d,mountpoint={export},writable=on")])
             .stdin(Stdio::null())
             .spawn()

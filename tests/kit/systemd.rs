@@ -34,6 +34,22 @@ pub enum Answer {
     /// It neither starts the unit nor answers.
     Silence,
     NoSuchUnit,
+    /// As during a shutdown.
+    Destructive,
+}
+
+#[derive(Debug, zbus::DBusError)]
+#[zbus(prefix = "org.freedesktop.systemd1")]
+pub enum Refusal {
+    #[zbus(error)]
+    Other(zbus::Error),
+    TransactionIsDestructive(String),
+}
+
+impl From<fdo::Error> for Refusal {
+    fn from(e: fdo::Error) -> Self {
+        Refusal::Other(e.into())
+    }
 }
 
 #[derive(Default)]
@@ -59,7 +75,7 @@ type Row = (String, String, String, String, String, String, OwnedObjectPath, u32
 
 #[zbus::interface(name = "org.freedesktop.systemd1.Manager")]
 impl Manager {
-    async fn start_unit(&self, unit: &str, _mode: &str) -> fdo::Result<OwnedObjectPath> {
+    async fn start_unit(&self, unit: &str, _mode: &str) -> Result<OwnedObjectPath, Refusal> {
         let answer = {
             let mut state = self.state.lock().unwrap();
             state.calls.push(format!("start {unit}"));
@@ -67,7 +83,8 @@ impl Manager {
         };
         match answer {
             Answer::Silence => std::future::pending().await,
-            Answer::NoSuchUnit => return Err(fdo::Error::Failed(format!("Unit {unit} not found."))),
+            Answer::NoSuchUnit => return Err(fdo::Error::Failed(format!("Unit {unit} not found.")).into()),
+            Answer::Destructive => return Err(Refusal::TransactionIsDestructive(unit.to_owned())),
             Answer::Given | Answer::Lost | Answer::Gone => {}
         }
         let instance = instance(unit)?;
@@ -87,7 +104,9 @@ impl Manager {
         });
         match answer {
             Answer::Lost => std::future::pending().await,
-            Answer::Gone => return Err(fdo::Error::NoReply("Message recipient disconnected".to_owned())),
+            Answer::Gone => {
+                return Err(fdo::Error::NoReply("Message recipient disconnected".to_owned()).into());
+            }
             _ => {}
         }
         Ok(OwnedObjectPath::try_from("/org/freedesktop/systemd1/job/1").unwrap())

@@ -13,8 +13,11 @@ use crate::{files, pages, top};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
 /// All that packing reads, besides Rust and the crates.
-const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "LICENSE", "CHANGELOG.md", "rust-toolchain.toml"];
+const SOURCES: [&str; 7] =
+    ["Cargo.toml", "Cargo.lock", "build.rs", "COMMIT", "LICENSE", "CHANGELOG.md", "rust-toolchain.toml"];
 
 fn binary() -> PathBuf {
     let dist = std::env::var_os("COPAL_DIST").map_or_else(|| top().join("target/dist"), PathBuf::from);
@@ -144,6 +147,7 @@ fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
         let said = run(Command::new("python3")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("SOURCE_DATE_EPOCH", "1700000000")
+            .env("COPAL_COMMIT", COMMIT)
             .env("RUSTUP_TOOLCHAIN", std::env::var("RUSTUP_TOOLCHAIN").unwrap_or_default())
             .arg(folder.join("scripts/pack.py"))
             .args(["--source", "--out"])
@@ -166,6 +170,8 @@ fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
     {
         assert!(fs::read(folder.join(name)).unwrap() == fs::read(top().join(name)).unwrap(), "{name}");
     }
+    // Where there is no git, the program names this one (`commit.rs`).
+    assert_eq!(fs::read_to_string(folder.join("COMMIT")).unwrap(), format!("{COMMIT}\n"));
     assert_eq!(fs::read_link(folder.join("systemd/linked")).unwrap(), Path::new("copal.service"));
     // What the recipe cannot make: it compiles for another machine.
     made_pages_are_in(&folder);

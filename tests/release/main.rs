@@ -4,6 +4,7 @@
 
 mod archive;
 mod boards;
+mod commit;
 mod contents;
 mod help;
 mod layer;

@@ -40,6 +40,60 @@ fn pages_have_their_name_and_a_synopsis() {
     }
 }
 
+/// The words after the name in the synopsis of a page.
+fn synopsis(page: &str) -> String {
+    let line = page.split(".SH SYNOPSIS\n").nth(1).unwrap().lines().next().unwrap();
+    line.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "")
+}
+
+#[test]
+fn the_synopsis_has_the_values_of_options() {
+    let all = pages::all().unwrap();
+    let of = |name: &str| synopsis(&all[&format!("man/{name}.1")]);
+    let flash = of("copal-flash");
+    for call in ["[--image FILE]", "[--sha256[=HEX]]", "[--plan]", "[IMAGE] [TARGET]"] {
+        assert!(flash.contains(call), "{call} in {flash}");
+    }
+    assert!(!flash.contains("--root"), "{flash}");
+    assert!(of("copal-verify").contains(" --image FILE --target DEV|FILE"), "{}", of("copal-verify"));
+    assert!(of("copal-update").contains("(--file FILE | --image IMAGE)"), "{}", of("copal-update"));
+    assert!(of("copal-rollback").trim_end().ends_with("COMMAND"), "{}", of("copal-rollback"));
+}
+
+/// Options and verbs that help does not list, with those of verbs.
+fn hidden(command: &clap::Command) -> Vec<String> {
+    let options = command.get_arguments().filter(|a| a.is_hide_set());
+    let mut found: Vec<String> = options.filter_map(|a| a.get_long()).map(|l| format!("--{l}")).collect();
+    for sub in command.get_subcommands() {
+        found.extend(sub.is_hide_set().then(|| sub.get_name().to_owned()));
+        found.extend(hidden(sub));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[test]
+fn what_help_does_not_list_is_in_no_completion() {
+    let hidden = hidden(&copal::cli::command());
+    assert!(["--root", "--idle", "job", "reboot"].iter().all(|name| hidden.contains(&(*name).to_owned())));
+    let all = pages::all().unwrap();
+    let options = hidden.iter().filter_map(|name| name.strip_prefix("--"));
+    // An option of another verb may have the name of a hidden verb.
+    let verbs = hidden.iter().filter(|name| !name.starts_with("--"));
+    let bash = &all["completions/copal.bash"];
+    for name in options {
+        assert!(!bash.contains(&format!("--{name}")), "bash: --{name}");
+        assert!(!all["completions/_copal"].contains(&format!("--{name}")), "zsh: --{name}");
+        assert!(!all["completions/copal.fish"].contains(&format!("-l {name} ")), "fish: --{name}");
+    }
+    for verb in verbs {
+        assert!(!bash.contains(&format!("copal,{verb})")), "bash: {verb}");
+        assert!(!all["completions/_copal"].contains(&format!("'{verb}:")), "zsh: {verb}");
+        assert!(!all["completions/copal.fish"].contains(&format!("-a \"{verb}\"")), "fish: {verb}");
+    }
+}
+
 /// Every verb that help lists has a page with each of its options; the page says what the help says.
 #[test]
 fn pages_leave_nothing_out() {

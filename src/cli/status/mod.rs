@@ -1,6 +1,7 @@
 //! `copal status`.
 
 mod history;
+mod when;
 
 use std::path::PathBuf;
 
@@ -11,8 +12,10 @@ use crate::config::paths::Paths;
 use crate::device_tree::live::Live;
 use crate::device_tree::{Origin, Tree};
 use crate::error::Result;
+use crate::job::lock::Holder;
+use crate::progress::lines::size;
 use crate::slot::Slot;
-use crate::status::{self, SlotStatus, Status};
+use crate::status::{self, Boot, SlotStatus, Status};
 use crate::sys::log::printable;
 
 const EXAMPLES: &str = "\
@@ -54,7 +57,7 @@ pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
         _ if args.log => history::journal(&status).join("\n"),
         Some(_) if status.is_for_root("last_update") => UNKNOWN.to_owned(),
         Some(records) => history::all(records).join("\n"),
-        None => text(&status).trim_end().to_owned(),
+        None => status::no_device(&paths).unwrap_or_else(|| text(&status).trim_end().to_owned()),
     };
     ui.result("status", &status, &text);
     Ok(())
@@ -69,6 +72,7 @@ fn text(status: &Status) -> String {
         out.push_str(&text);
         out.push('\n');
     };
+    history::rolled_back(status).into_iter().for_each(&mut line);
     match (status.phase, status.meaning) {
         (Some(phase), Some(meaning)) => line(format!("phase    {phase}: {meaning}")),
         _ if status.is_for_root("phase") => line(format!("phase    {UNKNOWN}")),
@@ -79,18 +83,11 @@ fn text(status: &Status) -> String {
         line(format!("slot {slot}   {}", mounted.map_or("not mounted".into(), |s| words(s, status))));
     }
     if let Some(boot) = &status.boot {
-        let trial = if boot.upgrade_available { "on trial" } else { "for good" };
-        let limit = boot.limit.map_or("no limit".into(), |l| format!("of {l}"));
-        line(match (boot.selected, boot.root.as_str()) {
-            (true, root) => format!(
-                "boot     {} selects root {root} {trial}; {} attempts {limit}",
-                boot.backend, boot.bootcount
-            ),
-            (false, "") => format!("boot     {} finds no root", boot.backend),
-            (false, root) => {
-                format!("boot     {} finds no selection; its default root is {root}", boot.backend)
-            }
-        });
+        line(format!("boot     {} {}", boot.backend, selection(boot, status)));
+        if boot.selected && boot.exceeded {
+            let other = status.next.map_or("the other root".to_owned(), |slot| format!("slot {slot}"));
+            line(format!("         that is too many: {} starts {other} instead", boot.backend));
+        }
         line(format!("         {}", boot.file));
         if let Some(damage) = &boot.damage {
             line(format!("         DAMAGED: {damage}"));
@@ -102,13 +99,17 @@ fn text(status: &Status) -> String {
     status.device_trees.iter().map(tree).for_each(&mut line);
     status.live_tree.as_ref().map(live_tree).into_iter().for_each(&mut line);
     match &status.update {
-        Some(update) => line(format!("update   {}", update.doing())),
+        Some(update) => {
+            let update = Holder { since: when::minute_utc(&update.since), ..update.clone() };
+            line(format!("update   {}", update.doing()));
+        }
         None if status.is_for_root("update") => line(format!("update   {UNKNOWN}")),
         None => {}
     }
     match &status.hook {
         Some(hook) => {
-            line(format!("hook     {} runs as process {}, since {}", hook.name, hook.pid, hook.since));
+            let since = when::minute_utc(&hook.since);
+            line(format!("hook     {} runs as process {}, since {since}", hook.name, hook.pid));
         }
         None if status.is_for_root("hook") => line(format!("hook     {UNKNOWN}")),
         None => {}
@@ -134,18 +135,47 @@ fn text(status: &Status) -> String {
     out
 }
 
+/// Which root the bootloader takes, whether it is on trial, and how often it was tried.
+fn selection(boot: &Boot, status: &Status) -> String {
+    let root = match boot.root.as_str() {
+        number if number.bytes().all(|b| b.is_ascii_digit()) => format!("partition {number}"),
+        text => format!("root {}", printable(text)),
+    };
+    if !boot.selected {
+        return match boot.root.as_str() {
+            "" => "finds no root".to_owned(),
+            _ => format!("finds no selection; by default it starts {root}"),
+        };
+    }
+    let slot = status.next.map(|next| if boot.exceeded { next.other() } else { next });
+    let selected = match slot {
+        Some(slot) if slot.letter() == boot.root => format!("selects slot {slot}"),
+        Some(slot) => format!("selects slot {slot} ({root})"),
+        None => format!("selects {root}"),
+    };
+    let counted = match boot.limit {
+        Some(limit) => format!("{} of {limit} boot attempts counted", boot.bootcount),
+        None => "this bootloader does not count boot attempts".to_owned(),
+    };
+    match (boot.upgrade_available, boot.bootcount) {
+        (true, _) => format!("{selected}, on trial: {counted}"),
+        (false, 0) => format!("{selected}, not on trial"),
+        (false, _) => format!("{selected}, not on trial: {counted}"),
+    }
+}
+
 fn tree(tree: &Tree) -> String {
     let what = match (tree.origin, tree.size.zip(tree.sha256)) {
         (Origin::Missing, _) if tree.required => "MISSING, and the board does not boot without it".into(),
         (Origin::Missing, _) => "missing".into(),
         (_, None) => "cannot be read".into(),
-        (origin, Some((size, sha256))) => {
+        (origin, Some((bytes, sha256))) => {
             let whose = match origin {
                 Origin::Release => "of the release",
                 Origin::BootPartition => "on the boot partition",
                 _ => "of the owner",
             };
-            format!("{whose}, {size} bytes, SHA-256 {sha256}")
+            format!("{whose}, {}, SHA-256 {sha256}", size(bytes))
         }
     };
     format!("tree     {} {}: {what}", tree.key, printable(&tree.name))

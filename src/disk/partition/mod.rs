@@ -8,6 +8,7 @@ mod gpt;
 pub mod label;
 mod mbr;
 
+use std::fmt;
 use std::io;
 use std::ops::Range;
 
@@ -20,6 +21,15 @@ pub(crate) use mbr::SIGNATURE;
 pub enum TableKind {
     Gpt,
     Mbr,
+}
+
+impl fmt::Display for TableKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TableKind::Gpt => "GPT",
+            TableKind::Mbr => "MBR",
+        })
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -56,6 +66,16 @@ pub enum Flaw {
     Invalid(String),
     /// The table refers to more bytes than the image has.
     Cut(String),
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Flaw::Pending => f.write_str("it is not there yet"),
+            Flaw::Read(e) => e.fmt(f),
+            Flaw::Missing(why) | Flaw::Invalid(why) | Flaw::Cut(why) => f.write_str(why),
+        }
+    }
 }
 
 fn get(read_at: &mut ReadAt<'_>, offset: u64, len: usize, what: &str) -> Result<Vec<u8>, Flaw> {

@@ -64,13 +64,15 @@ fn is_superblock(head: u64, major: u32) -> bool {
     is(head) || (major == 0 && is(head.swap_bytes().rotate_left(32)))
 }
 
-/// `mdadm` also knows the formats of firmware RAIDs. `false` without `mdadm`, or after its timeout.
+/// `mdadm` also knows the formats of firmware RAIDs. `false` without `mdadm`, and after its timeout.
 fn mdadm_finds(node: &Path) -> bool {
     match lists_an_array(
         Command::new("mdadm").args(["--examine", "--brief"]).arg(node).limit(Some(MDADM_TIME)),
     ) {
         Ok(answer) => answer,
         Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        // A folder of PATH is closed to this user, who has no RAID to flash.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !nix::unistd::geteuid().is_root() => false,
         Err(e) => {
             tracing::warn!("mdadm --examine {}: {e}", node.display());
             false

@@ -95,7 +95,7 @@ impl Writer<'_> {
         let comparing = body.comparing.is_on();
         self.io.extend(size)?;
         for range in body.zeroes.take() {
-            self.zeroer.zero(&self.io, range, comparing, &|n| self.progress.advance(n))?;
+            self.zero(range, comparing)?;
         }
         self.io.flush()
     }
@@ -180,13 +180,24 @@ impl Writer<'_> {
         self.write_data(body, scratch, offset + at as u64, rest, is_zero(rest))
     }
 
-    /// Notes a range for zeroing, or zeroes it at once if too many are noted.
+    /// Notes a range for zeroing, or zeroes it at once if too many are noted. A part of the first large one is not left for later, so that it is
+    /// known what zeroes cost.
     fn add_zeroes(&self, body: &Body, range: Range<u64>) -> Result<()> {
-        if range.is_empty() || body.zeroes.add(range.clone()) {
+        if range.is_empty() {
             return Ok(());
         }
-        let comparing = body.comparing.is_on();
-        self.zeroer.zero(&self.io, range, comparing, &|n| self.progress.advance(n))
+        if !body.zeroes.add(range.clone()) {
+            return self.zero(range, body.comparing.is_on());
+        }
+        // A plain file may still be too short.
+        match body.zeroes.take_trial(&range, self.io.size()?) {
+            Some(range) => self.zero(range, body.comparing.is_on()),
+            None => Ok(()),
+        }
+    }
+
+    fn zero(&self, range: Range<u64>, comparing: bool) -> Result<()> {
+        self.zeroer.zero(&self.io, range, comparing, &|n, took| self.progress.advance_zeroes(n, took))
     }
 
     fn write_data(

@@ -11,6 +11,7 @@ mod verify;
 mod zero;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +24,7 @@ use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::image::chunks::Source;
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
-use crate::progress::{Progress, Stage};
+use crate::progress::{Progress, Stage, Work};
 use crate::sys::block::Medium;
 use clear::Former;
 pub use clear::disarm;
@@ -68,10 +69,15 @@ pub fn execute(plan: &Plan, open: Open<'_>, medium: &dyn Medium, progress: &dyn 
         let e = e.after_write();
         match (cleared, interrupted) {
             (true, false) => e,
-            (true, true) => e.and_also("it has no partition table"),
+            (true, true) => does_not_boot("it", e),
             (false, _) => e.and_also("a boot sector or partition table may be left on it"),
         }
     })
+}
+
+/// The state of a disk whose flash a signal ended, once its boot data is cleared.
+pub(crate) fn does_not_boot(disk: impl fmt::Display, e: Error) -> Error {
+    e.and_also(&format!("{disk} has no partition table and does not boot")).with_hint("flash it again")
 }
 
 struct Writer<'a> {
@@ -133,6 +139,8 @@ impl<'a> Writer<'a> {
                 Step::WriteBody { end, .. } => {
                     self.armed = false;
                     self.former = None;
+                    let work = |stage, zeroes| Work { stage, total: *end, zeroes };
+                    self.progress.plan(&[work(Stage::Write, self.plan.image.zeroes), work(Stage::Verify, 0)]);
                     self.progress.begin(Stage::Write, *end);
                     self.write_body()?;
                     self.progress.finish();

@@ -23,9 +23,13 @@ impl Writer<'_> {
     /// damage another place that was correct before (a card that claims more than it has).
     pub(super) fn verify_body(&mut self) -> Result<()> {
         for rewritten in [false, true] {
+            if rewritten {
+                // All is read once more: neither percent nor time left would be true.
+                self.progress.expect(None);
+            }
             self.io.drop_cache()?;
             self.verified.store(0, Ordering::Relaxed);
-            let bad = self.differing_chunks(!rewritten)?;
+            let bad = self.differing_chunks()?;
             let Some(first) = bad.first() else { return Ok(()) };
             let places = self.first_bad_bytes(&bad, !rewritten)?;
             if rewritten {
@@ -36,8 +40,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Reads all chunks, several at a time; returns those that differ twice. `show`: report progress.
-    fn differing_chunks(&self, show: bool) -> Result<BTreeSet<u64>> {
+    /// Reads all chunks, several at a time; returns those that differ twice.
+    fn differing_chunks(&self) -> Result<BTreeSet<u64>> {
         let next = AtomicU64::new(0);
         let bad = Mutex::new(BTreeSet::new());
         side_by_side(workers(), &|failed| {
@@ -49,14 +53,14 @@ impl Writer<'_> {
                     return Ok(());
                 }
                 if self.chunk_is_right(&mut buffer, chunk)? {
-                    self.count_verified(chunk, show);
+                    self.count_verified(chunk);
                     continue;
                 }
                 // Read again: a bit may have flipped on the way and not on the medium.
                 self.io.drop_cache()?;
                 if self.chunk_is_right(&mut buffer, chunk)? {
                     tracing::warn!("bytes from {chunk} on read differently the second time");
-                    self.count_verified(chunk, show);
+                    self.count_verified(chunk);
                 } else {
                     locked(&bad).insert(chunk);
                 }
@@ -66,15 +70,13 @@ impl Writer<'_> {
     }
 
     /// Counts a chunk as read back, except first MiB and backup GPT, which count once they are written.
-    fn count_verified(&self, chunk: u64, show: bool) {
+    fn count_verified(&self, chunk: u64) {
         let end = self.size.min(chunk + CHUNK);
         let overlap = |r: &std::ops::Range<u64>| r.end.min(end).saturating_sub(r.start.max(chunk));
         let later: u64 = std::iter::once(&self.head).chain(&self.backup).map(overlap).sum();
         let now = (end - chunk).saturating_sub(later);
         self.verified.fetch_add(now, Ordering::Relaxed);
-        if show {
-            self.progress.advance(now);
-        }
+        self.progress.advance(now);
     }
 
     fn chunk_is_right(&self, buffer: &mut Buffer, chunk: u64) -> Result<bool> {

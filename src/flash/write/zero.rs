@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::heed_signals;
 use crate::disk::io::Io;
@@ -17,12 +18,19 @@ const MAX_RANGES: usize = 1 << 16;
 
 /// Ranges to zero after the write. Adjacent ones are joined, so that a device gets few large requests.
 #[derive(Debug, Default)]
-pub(super) struct ZeroMap(Mutex<BTreeMap<u64, u64>>);
+pub(super) struct ZeroMap {
+    ranges: Mutex<BTreeMap<u64, u64>>,
+    /// Whether [`ZeroMap::take_trial`] has given its range.
+    has_given: AtomicBool,
+}
+
+/// Enough zeroes to learn what they cost: as much as a boot partition has free, which comes early in an image.
+const TRIAL: u64 = 8 << 20;
 
 impl ZeroMap {
     /// Adds a range that overlaps no other one. `false`: there are too many; write the zeroes instead.
     pub(super) fn add(&self, range: Range<u64>) -> bool {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         let Range { mut start, mut end } = range;
         if let Some((&s, &e)) = map.range(..start).next_back().filter(|(_, e)| **e == start) {
             map.remove(&s);
@@ -39,8 +47,26 @@ impl ZeroMap {
         true
     }
 
+    /// Once, a part of the range that `added` belongs to, if that is large enough and ends before `end`: these zeroes are not left for later.
+    pub(super) fn take_trial(&self, added: &Range<u64>, end: u64) -> Option<Range<u64>> {
+        if self.has_given.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut map = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let (&start, &stop) = map.range(..=added.start).next_back().filter(|(s, e)| **e - **s >= TRIAL)?;
+        let trial = start..start + TRIAL;
+        if trial.end > end || self.has_given.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        map.remove(&start);
+        if trial.end < stop {
+            map.insert(trial.end, stop);
+        }
+        Some(trial)
+    }
+
     pub(super) fn take(&self) -> Vec<Range<u64>> {
-        let map = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let map = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
         map.into_iter().map(|(s, e)| s..e).collect()
     }
 }
@@ -72,13 +98,14 @@ impl Zeroer {
         io: &Io<'_>,
         range: Range<u64>,
         compare: bool,
-        done: &dyn Fn(u64),
+        done: &dyn Fn(u64, Duration),
     ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             heed_signals(io)?;
             let end = range.end.min(at + ZERO_STEP);
             let aligned = at.next_multiple_of(ALIGN as u64)..end - end % ALIGN as u64;
+            let began = Instant::now();
             let native = !aligned.is_empty()
                 && self.is_native()
                 && match io.medium().zero_range(aligned.start, aligned.end - aligned.start) {
@@ -91,18 +118,24 @@ impl Zeroer {
                 };
             if native {
                 self.zeroed.fetch_add(aligned.end - aligned.start, Ordering::Relaxed);
-                self.write(io, at..aligned.start, false)?;
-                self.write(io, aligned.end..end, false)?;
+                done(aligned.end - aligned.start, began.elapsed());
+                self.write(io, at..aligned.start, false, done)?;
+                self.write(io, aligned.end..end, false, done)?;
             } else {
-                self.write(io, at..end, compare)?;
+                self.write(io, at..end, compare, done)?;
             }
-            done(end - at);
             at = end;
         }
         Ok(())
     }
 
-    fn write(&self, io: &Io<'_>, range: Range<u64>, compare: bool) -> Result<()> {
+    fn write(
+        &self,
+        io: &Io<'_>,
+        range: Range<u64>,
+        compare: bool,
+        done: &dyn Fn(u64, Duration),
+    ) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
@@ -112,6 +145,7 @@ impl Zeroer {
         let mut at = range.start;
         while at < range.end {
             heed_signals(io)?;
+            let began = Instant::now();
             let len = CHUNK.min(range.end - at);
             let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
@@ -123,6 +157,7 @@ impl Zeroer {
                 };
                 if read && is_zero(seen) {
                     self.skipped.fetch_add(len, Ordering::Relaxed);
+                    done(len, began.elapsed());
                     at += len;
                     continue;
                 }
@@ -133,6 +168,7 @@ impl Zeroer {
                 io.write_any(zeroes, at)?;
             }
             self.zeroed.fetch_add(len, Ordering::Relaxed);
+            done(len, began.elapsed());
             at += len;
         }
         Ok(())
@@ -142,6 +178,21 @@ impl Zeroer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_trial_is_a_part_of_the_first_large_range() {
+        let map = ZeroMap::default();
+        let add = |range: Range<u64>, end| {
+            assert!(map.add(range.clone()));
+            map.take_trial(&range, end)
+        };
+        assert_eq!(add(0..TRIAL - 1, u64::MAX), None);
+        // The target is still too short.
+        assert_eq!(add(TRIAL - 1..2 * TRIAL, TRIAL - 1), None);
+        assert_eq!(add(2 * TRIAL..3 * TRIAL, TRIAL), Some(0..TRIAL));
+        assert_eq!(add(5 * TRIAL..9 * TRIAL, u64::MAX), None, "once");
+        assert_eq!(map.take(), [TRIAL..3 * TRIAL, 5 * TRIAL..9 * TRIAL]);
+    }
 
     #[test]
     fn neighbours_join() {

@@ -27,7 +27,15 @@ pub(super) fn select(context: &Context, backend: &dyn Backend, root: &Root) -> R
         || found.bootcount != 0
     {
         let file = backend.file().display();
-        let text = format!("{file} does not hold the selection that was written to it: {found:?}");
+        let text = match &found.damage {
+            Some(damage) => format!("{file} does not hold the selection that was written to it: {damage}"),
+            None => format!(
+                "{file} does not hold the selection that was written to it: it selects {}, {}, with {} boot attempts",
+                found.root,
+                if found.upgrade_available { "on trial" } else { "not on trial" },
+                found.bootcount
+            ),
+        };
         return Err(Error::new(Code::BootStateUnwritable, text).object(file));
     }
     if let Err(e) = BootfilesRecord::settle(&context.paths, root.slot) {

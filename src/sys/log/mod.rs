@@ -4,7 +4,7 @@
 //! `MESSAGE_ID`. stderr gets the output too, unless stderr itself ends in the journal. Without a journal, and in a container,
 //! only stderr gets it. For a program that calls [`steps_on_stdout`], stdout takes the place of stderr, except for warnings and errors.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{
     Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU8, Ordering},
@@ -20,7 +20,7 @@ mod streams;
 mod text;
 
 use journal::{Journal, JournalEntry};
-pub use streams::{aside, is_open, stderr};
+pub use streams::{draw, stderr};
 use text::Text;
 pub(crate) use text::printable;
 
@@ -143,6 +143,15 @@ pub fn last(voice: Voice, text: &str, code: &str) {
     }
 }
 
+/// Shows a failure on the device's console too, if stderr ends in the journal: an operator beside the device has no other view.
+pub(crate) fn on_console(text: &str) {
+    if let Some(log) = LOG.get()
+        && log.stderr_is_journal
+    {
+        streams::console(&log.console, &log.voice.failure(text));
+    }
+}
+
 /// [`last`] for a failure that is reported elsewhere than on stderr. Returns whether the journal has it.
 pub fn last_in_journal(voice: Voice, text: &str, code: &str) -> bool {
     let Some(log) = LOG.get() else { return false };
@@ -192,6 +201,7 @@ fn rank(level: Level) -> u8 {
 
 struct Log {
     voice: Voice,
+    console: PathBuf,
     journal: Option<Journal>,
     stderr_is_journal: bool,
     stdout_is_journal: bool,
@@ -202,6 +212,7 @@ impl Log {
         let stream = std::env::var(STREAM_VARIABLE).ok();
         Log {
             voice,
+            console: root.join("dev/console"),
             journal: Journal::below(root),
             stderr_is_journal: streams::is_the_journals(stream.as_deref(), std::io::stderr()),
             stdout_is_journal: streams::is_the_journals(stream.as_deref(), std::io::stdout()),

@@ -54,6 +54,21 @@ fn where_systemd_does_not_start_the_unit() {
     assert_eq!(place.systemd.calls().len(), 2);
 }
 
+/// This process would be ended in the middle of the update, too.
+#[test]
+fn not_during_a_shutdown() {
+    if !can_run("not_during_a_shutdown") {
+        return;
+    }
+    let place = Place::with_systemd();
+    place.systemd.answer(Answer::Destructive);
+    let out = place.run(&UPDATE);
+    let log = stderr(&out);
+    assert_eq!(out.status.code(), Some(5), "{log}");
+    assert!(log.contains("[busy]") && !log.contains(BEGUN_HERE), "{log}");
+    assert!(!place.at("run/copal/job.json").exists(), "no job is recorded");
+}
+
 #[test]
 fn where_the_jobs_paths_would_mean_something_else() {
     if !can_run("where_the_jobs_paths_would_mean_something_else") {

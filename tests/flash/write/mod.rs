@@ -89,6 +89,7 @@ impl Job {
             table: Some(table),
             digests,
             sha256: None,
+            signed: None,
         };
         let stored = StoredImage { path: "/image".into(), format: Format::Raw, stored_size: size };
         let target = Target {

@@ -112,3 +112,52 @@ fn a_bit_that_flips_on_a_loop_device_is_found() {
         assert!(std::fs::read(&disk.file).unwrap()[..len] == job.image[..], "round {round}: byte {at}");
     }
 }
+
+/// A plain file on a file system that cannot punch holes.
+struct NoHoles(Device);
+
+impl Medium for NoHoles {
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+    fn block_size(&self) -> usize {
+        self.0.block_size()
+    }
+    fn extend(&self, len: u64) -> io::Result<()> {
+        self.0.extend(len)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+    fn zero_range(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn drop_cache(&self) -> io::Result<()> {
+        self.0.drop_cache()
+    }
+    fn is_direct(&self) -> bool {
+        self.0.is_direct()
+    }
+}
+
+/// The zeroes that are written early are not looked for behind the end of a file that grows with the image.
+#[test]
+fn zeroes_behind_the_end_of_a_growing_file_are_written_later() {
+    let mut bytes = image(24 * MIB, 5);
+    // Nothing after them makes the file longer.
+    bytes[2 * MIB..].fill(0);
+    for sparse in [true, false] {
+        let dir = crate::kit::disk::folder();
+        let path = dir.path().join("disk");
+        let medium = NoHoles(Device::open(&path, Access::ExclusiveFile).unwrap());
+        let job = Job { size_known: false, sparse, backup: 0, ..Job::new(bytes.clone()) };
+        job.run_plan(&job.plan_for(&medium, 0), &medium).unwrap();
+        assert!(std::fs::read(&path).unwrap() == bytes);
+    }
+}

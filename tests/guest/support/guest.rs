@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::cpio::Archive;
 use super::host;
 use super::machine::{self, Outcome};
+use super::monitor::Monitor;
 use super::turn;
 
 /// Where a disk is plugged in.
@@ -61,6 +62,7 @@ pub(crate) struct Guest {
     append: String,
     memory: u32,
     cut_at: Option<String>,
+    screen: bool,
 }
 
 /// The firmware, which takes the end of the 4 GiB; the NOR flash lies right below it.
@@ -89,6 +91,7 @@ impl Guest {
                 append: String::new(),
                 memory: 512,
                 cut_at: None,
+                screen: false,
             }),
             Err(why) => {
                 host::not_run(test, &why);
@@ -226,6 +229,12 @@ impl Guest {
         self
     }
 
+    /// A screen in text mode, and a serial number. Its keyboard is there anyway.
+    pub(crate) fn screen(mut self) -> Self {
+        self.screen = true;
+        self
+    }
+
     /// Takes the guest's power as soon as its console has this text.
     pub(crate) fn cut_at(mut self, marker: &str) -> Self {
         self.cut_at = Some(marker.to_owned());
@@ -235,6 +244,11 @@ impl Guest {
     /// Boots it, waits for its end, and fails with the console's last lines when that takes longer than `limit`
     /// (the time in which other guests are waited for does not count).
     pub(crate) fn run(self, limit: Duration) -> Outcome {
+        self.run_watched(limit, |_| ())
+    }
+
+    /// The same, with a function that is called again and again while it runs.
+    pub(crate) fn run_watched(self, limit: Duration, mut watch: impl FnMut(&mut Monitor<'_>)) -> Outcome {
         let folder = host::folder();
         let dir = folder.path();
         std::fs::create_dir(dir.join("host")).unwrap();
@@ -257,7 +271,7 @@ impl Guest {
             "-display",
             "none",
             "-vga",
-            "none",
+            if self.screen { "std" } else { "none" },
             "-nic",
             "none",
             "-no-reboot",
@@ -283,7 +297,11 @@ impl Guest {
         for (n, drive) in self.drives.iter().enumerate() {
             arguments.extend(drive.arguments(n));
         }
-        let start = machine::Start { arguments, folder, limit, cut_at: self.cut_at.as_deref() };
+        if self.screen {
+            arguments.extend(["-smbios", "type=1,product=Board,serial=S-42"].map(str::to_owned));
+        }
+        let start =
+            machine::Start { arguments, folder, limit, cut_at: self.cut_at.as_deref(), watch: &mut watch };
         machine::run(&self.qemu, start)
     }
 

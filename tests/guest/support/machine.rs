@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::host;
+use super::monitor::Monitor;
 
 /// How a guest came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub(super) struct Start<'a> {
     pub(super) folder: tempfile::TempDir,
     pub(super) limit: Duration,
     pub(super) cut_at: Option<&'a str>,
+    /// Called again and again while it runs.
+    pub(super) watch: &'a mut dyn FnMut(&mut Monitor<'_>),
 }
 
 struct Killed(Child);
@@ -127,6 +130,7 @@ pub(super) fn run(qemu_at: &Path, start: Start) -> Outcome {
     drop(monitor.write_all(b"{\"execute\":\"qmp_capabilities\"}\n"));
     let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
     let mut ending = None;
+    let mut answered = 0;
     loop {
         if let Some(status) = child.0.try_wait().unwrap() {
             assert!(
@@ -147,6 +151,12 @@ pub(super) fn run(qemu_at: &Path, start: Start) -> Outcome {
             start.limit.as_secs(),
             tail(&read(&console))
         );
+        (start.watch)(&mut Monitor {
+            folder: dir,
+            commands: &mut monitor,
+            answers: &events,
+            answered: &mut answered,
+        });
         std::thread::sleep(Duration::from_millis(30));
     }
     drop(child);

@@ -138,17 +138,22 @@ fn a_service_reports_its_state_and_its_log() {
         let meter = progress::for_journal();
         meter.also(Box::new(Status::new(move |text: &str| keep.lock().unwrap().push(text.to_owned()))));
         meter.begin(Stage::Verify, Some(1 << 20));
-        (0..1024).for_each(|_| meter.advance(1 << 10));
+        for _ in 0..4 {
+            pause(1100);
+            meter.advance(1 << 18);
+        }
         meter.finish();
         meter.close();
     });
     let told = told.lock().unwrap();
     assert_eq!(told[0], "verify: 1.0 MiB to do");
-    assert!(told.last().unwrap().starts_with("verify: done, 1.0 MiB in 0:0"), "{told:?}");
+    assert!(told.last().unwrap().starts_with("verify: done, 1.0 MiB in 0:"), "{told:?}");
     // At most one a second between the two.
-    assert!(told.len() <= 4, "{told:?}");
-    assert_eq!(log.len(), 1 + 19 + 1, "{log:#?}");
-    assert!(log[10].starts_with("INFO verify: 50 %, "), "{log:#?}");
+    assert!((3..=8).contains(&told.len()), "{told:?}");
+    assert!(told.iter().any(|state| state.starts_with("50 %") && state.contains("; verify: ")), "{told:?}");
+    // What is between the two is logged by a thread of the meter's own, which is not captured here.
+    assert!(log.len() >= 2 && log[0] == "INFO verify: 1.0 MiB to do", "{log:#?}");
+    assert!(log.last().unwrap().starts_with("INFO verify: done, 1.0 MiB in 0:"), "{log:#?}");
 }
 
 /// Takes only what comes after it was added.

@@ -53,7 +53,7 @@ fn installed() -> Record {
         from: side(Slot::A, "5.3.1"),
         to: side(Slot::B, "6.0.0"),
         hooks: vec![Hook { name: "before".into(), status: Some(0) }],
-        ..at("2026-11-21T16:00:00Z", Record::new("t2", Event::Installed))
+        ..at("2025-11-21T16:00:00Z", Record::new("t2", Event::Installed))
     }
 }
 
@@ -71,14 +71,19 @@ fn rolled_back() -> Record {
         checks: vec![
             check("app", false, CheckResult::Failed, "no answer"),
             check("vpn", true, CheckResult::Passed, ""),
-            check("engine", true, CheckResult::Failed, "balena-healthcheck ended with status 1"),
+            check(
+                "engine",
+                true,
+                CheckResult::Failed,
+                "failed 15 of 15 times: balena-healthcheck ended with status 1",
+            ),
             check("board", true, CheckResult::Failed, ""),
             check("units", false, CheckResult::Unknown, "no snapshot"),
         ],
         hooks: vec![Hook { name: "old-system".into(), status: Some(3) }],
         error: Some(Error::new(Code::HookFailed, "cannot run the hooks")),
-        journal: vec!["2026-11-21T16:19:00+0000 b engine[7]: no space left".into(), "\u{1b}[2J".into()],
-        ..at("2026-11-21T16:20:00Z", rollback(0))
+        journal: vec!["2025-11-21T16:19:00+0000 b engine[7]: no space left".into(), "\u{1b}[2J".into()],
+        ..at("2025-11-21T16:20:00Z", rollback(0))
     }
 }
 
@@ -112,20 +117,21 @@ fn the_old_system_says_why_it_is_back() {
     let shown = shown.replace(t.paths().root().to_str().unwrap(), "");
     assert_eq!(
         shown,
-        "phase    healthy: no update is under way
+        "rolled back from 6.0.0 on 21 Nov 2025: health check `engine` failed 15 of 15 times: balena-healthcheck ended with status 1; `board` failed too
+phase    healthy: no update is under way
 slot A   5.3.1, on mmcblk0p2 (partition 2), runs now, boots next
 slot B   6.0.0, on mmcblk0p3 (partition 3)
-boot     U-Boot selects root 2 for good; 0 attempts of 3
+boot     U-Boot selects slot A (partition 2), not on trial
          /mnt/boot/resinOS_uEnv.txt
 flag     rollback-health-triggered
-updated  2026-11-21T16:00:00Z: installed 6.0.0 in slot B, from registry2.balena-cloud.com/v2/0123@sha256:89ab
-rollback 2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
-         check engine failed: balena-healthcheck ended with status 1
+updated  21 Nov 2025 16:00 UTC: installed 6.0.0 in slot B, from registry2.balena-cloud.com/v2/0123@sha256:89ab
+rollback 21 Nov 2025 16:20 UTC: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
+         check engine failed 15 of 15 times: balena-healthcheck ended with status 1
          check board failed
-         check app failed (not required): no answer
+         check app (not required) failed: no answer
          hooks old-system ended with status 3
          cannot run the hooks [hook-failed]
-         userspace was reached 2 times
+         the new system had started 2 times
          `copal status --log` shows the last lines of the journal of slot B
 "
     );
@@ -142,16 +148,16 @@ fn an_update_that_failed_says_why() {
     let error = Some(Error::new(Code::HookFailed, "cannot run the before hooks"));
     let carried = Carried {
         name: "own.dtb".into(),
-        size: 7,
+        size: 42_424,
         sha256: "0f".repeat(32),
         origin: "custom_fdt_file".into(),
     };
     keep(&t, &[Record { event: Event::UpdateFailed, hooks, error, carried: vec![carried], ..installed() }]);
     let shown = copal(&t, &[]);
     let told =
-        "updated  2026-11-21T16:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
+        "updated  21 Nov 2025 16:00 UTC: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
          hooks before ended with status 7
-         boot/own.dtb was carried (custom_fdt_file, 7 bytes)
+         boot/own.dtb was carried (custom_fdt_file, 41.4 KiB)
          cannot run the before hooks [hook-failed]
 ";
     assert!(shown.ends_with(told), "{shown}");
@@ -162,11 +168,11 @@ fn the_lines_of_the_journal_are_shown_when_they_are_asked_for() {
     let t = device();
     assert_eq!(copal(&t, &["--log"]), "no rollback is known\n");
     keep(&t, &[rolled_back(), installed()]);
-    assert_eq!(copal(&t, &["--log"]), "2026-11-21T16:19:00+0000 b engine[7]: no space left\n\\u{1b}[2J\n");
+    assert_eq!(copal(&t, &["--log"]), "2025-11-21T16:19:00+0000 b engine[7]: no space left\n\\u{1b}[2J\n");
     keep(&t, &[Record { journal: Vec::new(), ..rolled_back() }]);
     assert_eq!(
         copal(&t, &["--log"]),
-        "the record of the rollback of 2026-11-21T16:20:00Z does not have journal lines\n"
+        "the record of the rollback of 21 Nov 2025 16:20 UTC does not have journal lines\n"
     );
 }
 
@@ -178,13 +184,13 @@ fn every_record_is_shown_when_it_is_asked_for() {
         error: Some(Error::new(Code::SlotFull, "cannot unpack")),
         to: Some(Side { slot: Slot::B, version: None }),
         hooks: Vec::new(),
-        ..at("2026-11-20T10:00:00Z", Record { event: Event::UpdateFailed, ..installed() })
+        ..at("2025-11-20T10:00:00Z", Record { event: Event::UpdateFailed, ..installed() })
     };
     let altboot = Record {
         bootcount: 4,
         hooks: vec![Hook { name: "own".into(), status: None }],
         ..at(
-            "2026-11-20T12:00:00Z",
+            "2025-11-20T12:00:00Z",
             Record {
                 from: side(Slot::B, "6.0.0"),
                 to: side(Slot::A, "5.3.1"),
@@ -193,27 +199,20 @@ fn every_record_is_shown_when_it_is_asked_for() {
         )
     };
     let committed = at(
-        "2026-11-22T08:00:00Z",
+        "2025-11-22T08:00:00Z",
         Record { event: Event::Committed, hooks: Vec::new(), attempts: 1, ..installed() },
     );
-    let stuck = at("2026-11-23T08:00:00Z", Record { from: None, ..Record::new("t3", Event::RollbackFailed) });
+    let stuck = at("2025-11-23T08:00:00Z", Record { from: None, ..Record::new("t3", Event::RollbackFailed) });
     keep(&t, &[failed, altboot, rolled_back(), committed, stuck]);
     let shown = copal(&t, &["--history"]);
     assert_eq!(
         shown,
-        "2026-11-20T10:00:00Z: installing registry2.balena-cloud.com/v2/0123@sha256:89ab FAILED
-         cannot unpack [slot-full]
-2026-11-20T12:00:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the bootloader fell back, with a boot count of 4
-         hooks own were ended
-2026-11-21T16:20:00Z: from 6.0.0 in slot B to 5.3.1 in slot A: the health checks failed 15 times
-         check engine failed: balena-healthcheck ended with status 1
-         check board failed
-         check app failed (not required): no answer
-         hooks old-system ended with status 3
-         cannot run the hooks [hook-failed]
-         userspace was reached 2 times
-2026-11-22T08:00:00Z: 6.0.0 in slot B was committed
-2026-11-23T08:00:00Z: from an unknown slot to an unknown slot FAILED
+        "TIME (UTC)         EVENT            RELEASE                 DETAILS
+20 Nov 2025 10:00  update failed    slot B                  from registry2.balena-cloud.com/v2/0123@sha256:89ab; cannot unpack [slot-full]
+20 Nov 2025 12:00  rolled back      6.0.0 (B) to 5.3.1 (A)  it did not reach its health checks, and the bootloader fell back, with a boot count of 4; hooks own could not start, or a signal ended them
+21 Nov 2025 16:20  rolled back      6.0.0 (B) to 5.3.1 (A)  health check `engine` failed 15 of 15 times: balena-healthcheck ended with status 1; check board failed; check app (not required) failed: no answer; hooks old-system ended with status 3; cannot run the hooks [hook-failed]; the new system had started 2 times
+22 Nov 2025 08:00  committed        6.0.0 (B)
+23 Nov 2025 08:00  rollback failed  unknown to unknown
 "
     );
     let s = json(&t, &["--history"]);
@@ -234,8 +233,8 @@ fn a_verdict_is_reported_with_its_reason() {
         (Event::RolledBack, Some(Why::Checks), 1, format!("{back}: the health checks failed once")),
         (Event::RolledBack, Some(Why::Requested), 0, format!("{back}: an operator requested it")),
         (Event::RolledBack, None, 2, format!("{back}: the health checks failed 2 times")),
-        (Event::RolledBack, None, 0, format!("{back}: the reason is not known")),
-        (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason is not known")),
+        (Event::RolledBack, None, 0, format!("{back}: the reason was not recorded")),
+        (Event::RolledBack, Some(Why::Unknown), 0, format!("{back}: the reason was not recorded")),
         (Event::Committed, Some(Why::Checks), 1, "5.3.1 in slot A was committed".into()),
         (
             Event::Committed,
@@ -256,8 +255,9 @@ fn a_verdict_is_reported_with_its_reason() {
         let t = device();
         let (from, to) = (side(Slot::B, "6.0.0"), side(Slot::A, "5.3.1"));
         let record = Record { event, why, attempts, from, to, ..small(1) };
-        keep(&t, &[at("2026-11-21T16:20:00Z", record)]);
-        assert_eq!(copal(&t, &["--history"]), format!("2026-11-21T16:20:00Z: {told}\n"));
+        keep(&t, &[at("2025-11-21T16:20:00Z", record)]);
+        let shown = copal(&t, &[]);
+        assert!(shown.ends_with(&format!(" 21 Nov 2025 16:20 UTC: {told}\n")), "{told}: {shown}");
     }
     // As an earlier release has written it.
     let t = device();
@@ -266,7 +266,135 @@ fn a_verdict_is_reported_with_its_reason() {
     let file = t.paths().at("/mnt/state/copal/history.jsonl");
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
     std::fs::write(file, line).unwrap();
-    assert!(copal(&t, &["--history"]).contains(": the health checks failed 15 times\n"));
+    assert!(copal(&t, &[]).contains(": the health checks failed 15 times\n"));
+}
+
+/// The first line of `copal status`.
+fn first_line(t: &Tree) -> String {
+    copal(t, &[]).lines().next().unwrap().to_owned()
+}
+
+const HEALTHY: &str = "phase    healthy: no update is under way";
+
+#[test]
+fn each_kind_of_rollback_is_told_first() {
+    let way = |event| Record {
+        from: side(Slot::B, "6.0.0"),
+        to: side(Slot::A, "5.3.1"),
+        ..at("2025-11-21T16:20:00Z", Record::new("t2", event))
+    };
+    let requested = Record { why: Some(Why::Requested), ..way(Event::RolledBack) };
+    let altboot = Record { bootcount: 4, ..way(Event::Altboot) };
+    let back = "rolled back from 6.0.0 on 21 Nov 2025";
+    for (record, told) in [
+        (requested, format!("{back}: an operator requested it")),
+        (
+            altboot.clone(),
+            format!(
+                "{back}: it did not reach its health checks, and the bootloader fell back, with a boot count of 4"
+            ),
+        ),
+        (
+            Record { resets: 3, ..altboot },
+            format!(
+                "{back}: it was restarted before its health checks had ended, and the bootloader fell back, with a boot count of 4"
+            ),
+        ),
+        (way(Event::RolledBack), format!("{back}: the reason was not recorded")),
+        (Record { attempts: 3, ..way(Event::RolledBack) }, format!("{back}: the health checks failed 3 times")),
+        (
+            Record { from: side(Slot::B, "6.0\u{1b}[2J"), ..way(Event::Altboot) },
+            "rolled back from 6.0\\u{1b}[2J on 21 Nov 2025: it did not reach its health checks, and the bootloader fell back"
+                .into(),
+        ),
+    ] {
+        let t = device();
+        keep(&t, &[installed(), record]);
+        assert_eq!(first_line(&t), told);
+    }
+    // A failed one says also why it was begun, and a later boot may have completed it.
+    let mut t = device();
+    let error = Some(Error::new(Code::BootStateUnwritable, "cannot select slot A"));
+    let failed = Record { transaction: rolled_back().transaction, error, ..way(Event::RollbackFailed) };
+    keep(&t, &[installed(), rolled_back(), failed.clone(), failed]);
+    let why = "health check `engine` failed 15 of 15 times: balena-healthcheck ended with status 1; `board` failed too";
+    assert_eq!(first_line(&t), format!("{back}: {why}"));
+    t.mount("179:3", "/mnt/sysroot/active", "ext4", "/dev/mmcblk0p3", "ro");
+    t.mount("179:2", "/mnt/sysroot/inactive", "ext4", "/dev/mmcblk0p2", "rw");
+    let (mut records, table) =
+        (history::read(&t.paths()), std::fs::read_to_string(t.paths().at("/proc/self/mountinfo")).unwrap());
+    let swapped: String = table
+        .lines()
+        .filter(|l| {
+            !(l.contains(" 179:2 /") && l.contains("/active")
+                || l.contains(" 179:3 /") && l.contains("/inactive"))
+        })
+        .map(|l| format!("{l}\n"))
+        .collect();
+    t.file("/proc/self/mountinfo", &swapped);
+    assert_eq!(
+        first_line(&t),
+        format!(
+            "the rollback from 6.0.0 FAILED on 21 Nov 2025: cannot select slot A; the reason to roll back: {why}"
+        )
+    );
+    // The system that is being rolled back still runs.
+    records.truncate(2);
+    std::fs::remove_file(t.paths().at("/mnt/state/copal/history.jsonl")).unwrap();
+    keep(&t, &records);
+    t.file("/run/copal/marker", r#"{"kind":"rolled-back","boot_id":"boot","target":"A","transaction":"t"}"#);
+    assert_eq!(first_line(&t), format!("rolling back from 6.0.0: {why}"));
+}
+
+/// As long as it is the last verdict, and no other release was installed.
+#[test]
+fn a_rollback_is_told_first_until_something_else_happened() {
+    let later = |event| at("2025-11-22T08:00:00Z", Record::new("t3", event));
+    for (event, is_first) in [
+        (Event::Committed, false),
+        (Event::Installed, false),
+        (Event::UpdateFailed, true),
+        (Event::Unknown, true),
+    ] {
+        let t = device();
+        keep(&t, &[installed(), rolled_back(), later(event)]);
+        let first = first_line(&t);
+        assert_eq!(first.starts_with("rolled back from 6.0.0 on 21 Nov 2025: "), is_first, "{first}");
+        assert!(is_first || first == HEALTHY, "{first}");
+        // It is told further below in any case.
+        assert!(copal(&t, &[]).contains("\nrollback 21 Nov 2025 16:20 UTC: from 6.0.0"), "{first}");
+    }
+}
+
+/// This year has no number. A clock that was wrong does not mislead.
+#[test]
+fn times_are_for_people() {
+    let t = device();
+    let now = Record::new("t2", Event::Altboot);
+    let (from, to) = (side(Slot::B, "6.0.0"), side(Slot::A, "5.3.1"));
+    keep(&t, &[Record { from: from.clone(), to: to.clone(), ..now.clone() }]);
+    let first = first_line(&t);
+    let day = now.time[8..10].trim_start_matches('0').to_owned();
+    assert!(first.starts_with(&format!("rolled back from 6.0.0 on {day} ")), "{first}");
+    assert!(!first.contains(&now.time[..4]), "{first}");
+
+    let t = device();
+    let reset = at("1970-01-01T00:01:00Z", Record { from, to, ..Record::new("t2", Event::Altboot) });
+    keep(&t, &[installed(), reset]);
+    let fell = "it did not reach its health checks, and the bootloader fell back";
+    assert_eq!(
+        first_line(&t),
+        format!("rolled back from 6.0.0 on 1 Jan 1970 (the device's clock was wrong): {fell}")
+    );
+    assert_eq!(
+        copal(&t, &["--history"]),
+        format!(
+            "TIME (UTC)         EVENT        RELEASE                 DETAILS
+21 Nov 2025 16:00  installed    6.0.0 (B)               from registry2.balena-cloud.com/v2/0123@sha256:89ab
+1 Jan 1970 00:01   rolled back  6.0.0 (B) to 5.3.1 (A)  the device's clock was wrong; {fell}
+"
+        )
+    );
 }
 
 /// A release that is installed again and again, and never stays.

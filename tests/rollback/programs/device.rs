@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use crate::kit::process::assert_words;
 use crate::kit::tree::{GIB, MIB, Tree};
 
 pub const UENV: &str = "/mnt/boot/resinOS_uEnv.txt";
@@ -121,5 +122,6 @@ pub fn copal(t: &Tree, args: &[&str]) -> (i32, String, String) {
 
 pub fn texts(out: &Output) -> (i32, String, String) {
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+    assert_words(&text(&out.stderr));
     (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
 }

@@ -34,7 +34,8 @@ pub(super) fn write(paths: &Paths, facts: &Facts) -> Result<()> {
     let active = Roots::of(facts)?.active;
     let disk = active.disk.and_then(|dev| facts.device(dev)).ok_or_else(|| {
         let text = "cannot write GRUB: the disk of the running root is unknown";
-        Error::new(Code::FlashDeviceMissing, text).object(format!("{:?}", active.partition))
+        Error::new(Code::FlashDeviceMissing, text)
+            .object(format!("{}:{}", active.partition.0, active.partition.1))
     })?;
     let (node, size) = (facts.node_of(disk), disk.size);
     let [boot, core] = ["boot.img", "core.img"].map(|name| paths.at(FOLDER).join(name));
@@ -115,7 +116,7 @@ impl Gap {
         let file = File::open(node)
             .map_err(|e| refuse(Code::TargetReadFailed, "it cannot be read".into()).because(e))?;
         let table = partition::of_disk(&mut |at, buf| file.read_exact_at(buf, at), size)
-            .map_err(|flaw| refuse(Code::PartitionTableInvalid, format!("its partition table: {flaw:?}")))?;
+            .map_err(|flaw| refuse(Code::PartitionTableInvalid, format!("its partition table: {flaw}")))?;
         if table.kind == TableKind::Gpt {
             let why = "its GPT is there, and this device has no UEFI to boot it otherwise".to_owned();
             return Err(refuse(Code::SpanOverTable, why));

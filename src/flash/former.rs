@@ -1,0 +1,87 @@
+//! What a target holds before it is erased, for people who have to decide that.
+
+use std::fmt;
+use std::io;
+
+use serde::Serialize;
+
+use crate::disk::io::Io;
+use crate::disk::partition::{Flaw, Table, file_system, label, of_disk};
+use crate::error::Error;
+use crate::image::BOOT_LABEL;
+use crate::progress::lines::size;
+use crate::sys::buffer::Buffer;
+
+/// Found by signatures: nothing is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Content {
+    pub table: Option<Table>,
+    /// Of the whole target, where it has no table.
+    pub file_system: Option<&'static str>,
+    pub label: Option<String>,
+    /// Why there is no table, where there is one that is damaged, or the target cannot be read.
+    pub flaw: Option<String>,
+}
+
+impl Content {
+    #[must_use]
+    pub(super) fn of(disk: &Io<'_>) -> Content {
+        let mut buffer = Buffer::zeroed(0);
+        let total = disk.size().unwrap_or(0);
+        let mut read_at = |offset: u64, out: &mut [u8]| {
+            if offset.saturating_add(out.len() as u64) > total {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let bytes = disk
+                .read_any(&mut buffer, offset, out.len() as u64)
+                .map_err(|e: Error| io::Error::other(e.message()))?;
+            if bytes.len() == out.len() {
+                out.copy_from_slice(bytes);
+            }
+            Ok(())
+        };
+        let mut content = Content { table: None, file_system: None, label: None, flaw: None };
+        match of_disk(&mut read_at, total) {
+            Ok(table) => content.table = Some(table),
+            Err(Flaw::Missing(_)) => {
+                content.file_system = file_system(&mut read_at).unwrap_or(None);
+                content.label = label::label(&mut read_at).unwrap_or(None);
+            }
+            Err(flaw) => content.flaw = Some(flaw.to_string()),
+        }
+        content
+    }
+
+    /// Whether balenaOS, or its flasher, was written to it.
+    fn is_of_balena(&self) -> bool {
+        let labels = self.table.iter().flat_map(|t| &t.partitions).filter_map(|p| p.label.as_deref());
+        labels.into_iter().any(|label| label == BOOT_LABEL || label.starts_with("flash-"))
+    }
+}
+
+/// Lines below that of the target.
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Content { table, file_system, label, flaw } = self;
+        let label = label.as_ref().map(|label| format!(", labelled {label}")).unwrap_or_default();
+        match (table, file_system, flaw) {
+            (Some(table), ..) => {
+                let owner = if self.is_of_balena() { ", of balenaOS" } else { "" };
+                writeln!(f, "        holds {}{owner}, which is lost:", table.kind)?;
+                for p in &table.partitions {
+                    let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("-");
+                    let what = p.file_system.unwrap_or("unknown");
+                    writeln!(f, "        {:>3}  {name:<16} {:>12} {what}", p.index, size(p.size))?;
+                }
+                Ok(())
+            }
+            (None, _, Some(flaw)) => {
+                writeln!(f, "        holds a partition table that cannot be read: {flaw}")
+            }
+            (None, Some(what), None) => {
+                writeln!(f, "        holds {what} without a partition table{label}, which is lost")
+            }
+            (None, None, None) => writeln!(f, "        holds no partition table, and nothing that is known"),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What `copal doctor` finds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::kit::tree::Tree;
+use crate::status::{copal, device, findings, finds, snapshot};
+
+/// They stop nothing: a trial tolerates them.
+#[test]
+fn the_doctor_names_mistakes_in_the_rules_of_a_trial() {
+    let mut t = device();
+    finds(&t, "rollback-conf", "ok", "no mistakes");
+    t.file("/etc/copal/rollback.conf", "TIMEOUT=soon\nTIMOUT=5\nFALLBACK_COUNT=x\nREQUIRE_UNITS=1\n");
+    let of_the_conf = findings(&t).into_iter().filter(|f| f["check"] == "rollback-conf");
+    let (lines, verdicts): (Vec<String>, BTreeSet<String>) =
+        of_the_conf.map(|f| (f["text"].to_string(), f["verdict"].as_str().unwrap().to_owned())).unzip();
+    for (line, words) in
+        lines.iter().zip([":2: unknown key TIMOUT", ":1: TIMEOUT: `soon`", ":3: FALLBACK_COUNT: `x`"])
+    {
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    assert_eq!((lines.len(), verdicts), (3, BTreeSet::from(["warning".to_owned()])), "{lines:?}");
+    t.file("/etc/copal/rollback.conf", "COUNT=$(slow)\n");
+    finds(&t, "rollback-conf", "warning", "a trial ignores it");
+}
+
+#[test]
+fn the_doctor_names_what_would_stop_an_update() {
+    let t = device();
+    let before = snapshot(&t);
+    let (code, out, err) = copal(&t, &["doctor"]);
+    // No engine answers in a folder tree.
+    assert_eq!(code, 1, "{out}");
+    assert!(out.contains("PROBLEM engine: ") && out.contains("[engine-unreachable]"), "{out}");
+    assert!(err.contains("1 thing would stop") && err.contains("[problems-found]"), "{err}");
+    assert!(out.contains("ok      slots: slot A runs, from mmcblk0p2 (partition 2)"), "{out}");
+    assert_eq!(snapshot(&t), before, "nothing may be changed");
+
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=9\nupgrade_available=0\n");
+    finds(&t, "boot-state", "problem", "selects neither");
+    let mut t = device();
+    t.file("/mnt/boot/bootcount.env", "bootcount=9\n\0");
+    finds(&t, "boot-state", "warning", "9 attempts");
+    let mut t = device();
+    t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "ro");
+    finds(&t, "boot-partition", "problem", "mounted read-only");
+    let mut t = device();
+    t.file("/mnt/boot/splash/.logo.png.12345678.0123456789abcdef0123456789abcdef.md5sum", "");
+    t.file("/mnt/boot/CPL0A0B0.TMP", "");
+    finds(&t, "boot-partition", "warning", "CPL0A0B0.TMP");
+    finds(&t, "boot-partition", "warning", "splash/.logo.png");
+    let mut t = device();
+    t.folder("/mnt/sysroot/inactive/hostapps/.new");
+    finds(&t, "cleanup", "warning", "hostapps/.new");
+    fs::remove_file(t.paths().inactive().join("current")).unwrap();
+    finds(&t, "slots", "warning", "slot B holds no complete hostapp");
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=1\n");
+    finds(&t, "update", "warning", "trial: ");
+    let mut t = Tree::new();
+    t.file("/etc/os-release", "ID=\"balena-os\"\n");
+    finds(&t, "slots", "problem", "no ext4 file system is mounted there");
+}
+
+/// What the doctor says of a folder with a small file system on it: the verdict and the code.
+fn space(place: &str, kib: u32) -> (String, Value) {
+    let t = device();
+    let root = t.paths().root().to_owned();
+    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh", &kib.to_string()])
+        .arg(t.paths().at(place))
+        .arg(env!("CARGO_BIN_EXE_copal"))
+        .arg(root)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let found =
+        text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
+    let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
+    let about =
+        |f: &&Value| f["check"] == "space" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
+    let of_it: Vec<&Value> = found.iter().filter(about).collect();
+    assert_eq!(of_it.len(), 1, "{found:#?}");
+    (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
+}
+
+#[test]
+fn space_is_a_problem_where_an_update_would_stop_for_it() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("not run: space_is_a_problem_where_an_update_would_stop_for_it: needs root");
+        return;
+    }
+    assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
+    assert_eq!(space("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
+    // Only an archive is unpacked there.
+    assert_eq!(space("/mnt/data", 512), ("warning".into(), Value::Null));
+    assert_eq!(space("/mnt/data", 128 << 10), ("ok".into(), Value::Null));
+    let t = device();
+    fs::remove_dir(t.paths().data()).unwrap();
+    finds(&t, "space", "warning", "/mnt/data");
+}
+
+#[test]
+fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
+    let mut t = device();
+    t.file("/mnt/boot/balena-image-flasher", "");
+    finds(&t, "flash", "problem", "resin-init-flasher.conf");
+    let (code, out, _) = copal(&t, &["doctor"]);
+    assert_eq!((code, out.lines().count()), (1, 2), "{out}");
+    assert!(out.starts_with("examined: the installation from this medium\n"), "{out}");
+}
