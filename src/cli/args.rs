@@ -13,6 +13,7 @@ use super::doctor::DoctorArgs;
 use super::explain::ExplainArgs;
 use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
+use super::info::InfoArgs;
 use super::job::JobArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
@@ -52,6 +53,7 @@ pub(super) enum Verb {
     Flash(FlashArgs),
     Update(UpdateArgs),
     Verify(VerifyArgs),
+    Info(InfoArgs),
     Digest(DigestArgs),
     #[command(subcommand)]
     Bootloader(BootloaderVerb),

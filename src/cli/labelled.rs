@@ -1,5 +1,6 @@
 //! Text for people, in the width of their terminal.
 
+use crate::progress::lines::wrap;
 use crate::sys::terminal;
 
 /// Where no terminal says how wide it is.
@@ -24,24 +25,10 @@ pub(super) fn labelled(label: &str, text: &str, columns: usize) -> String {
     let is_narrow = columns < LABEL_COLUMNS + LEAST_TEXT_COLUMNS;
     let indent = if is_narrow { NARROW_INDENT } else { LABEL_COLUMNS };
     let lines: Vec<String> =
-        text.lines().flat_map(|line| wrapped(line, columns.saturating_sub(indent))).collect();
+        text.lines().flat_map(|line| wrap(line, columns.saturating_sub(indent))).collect();
     let blank = " ".repeat(indent);
     let text = lines.join(&format!("\n{blank}"));
     if is_narrow { format!("{label}\n{blank}{text}") } else { format!("{label:<LABEL_COLUMNS$}{text}") }
-}
-
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod doctor;
 mod explain;
 mod flash;
 mod hooks;
+mod info;
 mod job;
 mod labelled;
 mod reboot;
@@ -76,6 +77,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Status(a)) => status::run_status(a, ui),
         Some(Verb::Doctor(a)) => doctor::run_doctor(a, ui),
         Some(Verb::Explain(a)) => explain::run_explain(a, ui),
+        Some(Verb::Info(a)) => info::run_info(a, ui),
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Job(a)) => job::run_job(a, ui),
         Some(Verb::Reboot) => reboot::run_reboot(),

@@ -8,8 +8,7 @@ use serde::Serialize;
 use crate::disk::io::Io;
 use crate::disk::partition::{Flaw, Table, file_system, label, of_disk};
 use crate::error::Error;
-use crate::image::BOOT_LABEL;
-use crate::progress::lines::size;
+use crate::image::{BOOT_LABEL, row};
 use crate::sys::buffer::Buffer;
 
 /// Found by signatures: nothing is mounted.
@@ -69,9 +68,7 @@ impl fmt::Display for Content {
                 let owner = if self.is_of_balena() { ", of balenaOS" } else { "" };
                 writeln!(f, "        holds {}{owner}, which is lost:", table.kind)?;
                 for p in &table.partitions {
-                    let name = p.label.as_deref().or(p.name.as_deref()).unwrap_or("-");
-                    let what = p.file_system.unwrap_or("unknown");
-                    writeln!(f, "        {:>3}  {name:<16} {:>12} {what}", p.index, size(p.size))?;
+                    writeln!(f, "        {}", row(p))?;
                 }
                 Ok(())
             }

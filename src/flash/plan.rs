@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -13,7 +12,7 @@ use crate::disk::select::ImageSize;
 use crate::disk::select::{Target, TargetKind};
 use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, Digest256};
-use crate::image::{Format, Image, Inspection, Signed};
+use crate::image::{Format, Inspection, Signed, StoredImage};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
 
@@ -55,19 +54,6 @@ pub enum Step {
     WriteHead {
         range: Range<u64>,
     },
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StoredImage {
-    pub path: PathBuf,
-    pub format: Format,
-    pub stored_size: u64,
-}
-
-impl From<&Image> for StoredImage {
-    fn from(image: &Image) -> Self {
-        StoredImage { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]

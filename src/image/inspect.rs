@@ -2,23 +2,19 @@ use std::path::Path;
 
 use super::bmap_check::BmapCheck;
 use super::companions::Companions;
-use super::pass::{heed_signals, stored_sha256, whole};
-use super::sparse::Sparse;
+use super::headers::{Headers, MORE_PASSES};
+use super::pass::{stored_sha256, whole};
 use super::{BOOT_LABEL, Checks, Format, Image, Inspection};
 use crate::disk::partition::{Analysis, Flaw, Table, analyse};
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
-use crate::image::chunks::{Extent, Piece};
-use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256};
+use crate::image::chunks::Extent;
+use crate::image::digest::{CHUNK, Digest256};
 use crate::progress::{Progress, Stage};
-use crate::sys::buffer::Buffer;
 
 /// With `single_pass`, how much of the image is decoded to find the boot partition's label. It is the first partition of
 /// most balenaOS images; boards with many bootloader partitions (Jetson) have up to 448 MiB before it.
 const BEGINNING: u64 = 512 << 20;
-
-/// Headers that lie before what refers to them cost another pass over a compressed image.
-const MORE_PASSES: u32 = 4;
 
 /// Checks integrity, companion files, partition table and boot partition.
 ///
@@ -29,9 +25,7 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
     let companions = Companions::of(image)?;
     let digest = checks.need_sha256();
     if image.format == Format::Raw {
-        let mut read = |offset: u64, buf: &mut [u8]| image.read_stored(offset, buf);
-        let found = analyse(&mut read, Some(image.stored_size));
-        let table = judge(image, found, checks)?;
+        let table = judge(image, analyse_raw(image), checks)?;
         let mut inspection = Inspection {
             size: ImageSize::Exact(image.stored_size),
             table,
@@ -74,8 +68,7 @@ pub(crate) fn glance(image: &Image) -> (Option<u64>, Option<Table>) {
     if image.format != Format::Raw {
         return (None, None);
     }
-    let found = analyse(&mut |offset, buf| image.read_stored(offset, buf), Some(image.stored_size));
-    (Some(image.stored_size), found.ok().map(|f| f.table))
+    (Some(image.stored_size), analyse_raw(image).ok().map(|f| f.table))
 }
 
 fn compressed(
@@ -84,22 +77,52 @@ fn compressed(
     companions: &Companions,
     progress: &dyn Progress,
 ) -> Result<Inspection> {
-    let mut headers = Headers::new();
-    let mut inspection = full_pass(image, checks, companions, progress, Some(&mut headers))?;
+    let (found, mut inspection) = decoded(image, checks, companions, progress)?;
+    inspection.table = judge(image, found, checks)?;
+    Ok(inspection)
+}
+
+/// Decodes the whole of a compressed image.
+fn decoded(
+    image: &Image,
+    checks: &Checks,
+    companions: &Companions,
+    progress: &dyn Progress,
+) -> Result<(Result<Analysis, Flaw>, Inspection)> {
+    let mut headers = table_headers();
+    let inspection = full_pass(image, checks, companions, progress, Some(&mut headers))?;
     if let ImageSize::Exact(size) = inspection.size {
         headers.ended(size);
     }
-    for _ in 0..MORE_PASSES {
-        if headers.settled {
-            break;
-        }
-        tracing::debug!("another pass over {} for its headers", image.path.display());
-        let last = headers.sparse.last_requested().unwrap_or(0);
-        headers.walk(image, |headers, position| headers.settled || position > last)?;
+    headers.finish(image)?;
+    Ok((headers.result, inspection))
+}
+
+/// Reads the whole image, whatever its table is.
+pub(super) fn describe(
+    image: &Image,
+    checks: &Checks,
+    companions: &Companions,
+    progress: &dyn Progress,
+) -> Result<(Result<Analysis, Flaw>, Inspection)> {
+    let raw = image.format == Format::Raw;
+    let stored = companions.sha256.as_ref().filter(|_| !raw);
+    let passes = 1 + u64::from(stored.is_some());
+    progress.begin(Stage::Check, Some(image.stored_size.saturating_mul(passes)));
+    if let Some((path, expected)) = stored {
+        compare(image, stored_sha256(image, progress)?, *expected, Some(path))?;
     }
-    let found = if headers.settled { headers.result } else { Err(Flaw::Pending) };
-    inspection.table = judge(image, found, checks)?;
-    Ok(inspection)
+    let described = if raw {
+        (analyse_raw(image), full_pass(image, checks, companions, progress, None)?)
+    } else {
+        decoded(image, checks, companions, progress)?
+    };
+    progress.finish();
+    Ok(described)
+}
+
+fn analyse_raw(image: &Image) -> Result<Analysis, Flaw> {
+    analyse(&mut |offset, buf| image.read_stored(offset, buf), Some(image.stored_size))
 }
 
 fn full_pass(
@@ -107,7 +130,7 @@ fn full_pass(
     checks: &Checks,
     companions: &Companions,
     progress: &dyn Progress,
-    mut headers: Option<&mut Headers>,
+    mut headers: Option<&mut TableHeaders>,
 ) -> Result<Inspection> {
     let raw = image.format == Format::Raw;
     let checksum_requested = checks.need_sha256();
@@ -117,7 +140,7 @@ fn full_pass(
         if let Some(headers) = &mut headers
             && headers.see(extent)
         {
-            headers.refuse_early(image, checks)?;
+            refuse_early(headers, image, checks)?;
         }
         map.as_mut().map_or(Ok(()), |map| map.see(extent))
     })?;
@@ -164,7 +187,7 @@ fn refuse_too_large(image: &Image, checks: &Checks, extent: &Extent<'_>) -> Resu
 }
 
 fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<Inspection> {
-    let mut headers = Headers::new();
+    let mut headers = table_headers();
     headers.walk(image, |headers, position| {
         let enough = match &headers.result {
             Ok(found) => found.labelled || has_boot(&found.table),
@@ -193,78 +216,31 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
     })
 }
 
-struct Headers {
-    sparse: Sparse,
-    result: Result<Analysis, Flaw>,
-    settled: bool,
-}
+type TableHeaders = Headers<'static, Analysis>;
 
-impl Headers {
-    fn new() -> Self {
-        let mut headers = Headers { sparse: Sparse::default(), result: Err(Flaw::Pending), settled: false };
-        headers.run();
-        headers
-    }
-
-    fn run(&mut self) {
-        let size = self.sparse.size();
-        self.result = analyse(&mut |offset, buf| self.sparse.read_at(offset, buf), size);
-        self.settled = match &self.result {
+fn table_headers() -> TableHeaders {
+    Headers::new(Box::new(|read_at, size| {
+        let found = analyse(read_at, size);
+        let settled = match &found {
             Ok(found) => found.complete,
             Err(flaw) => !matches!(flaw, Flaw::Pending),
         };
-    }
+        (found, settled)
+    }))
+}
 
-    fn see(&mut self, extent: &Extent<'_>) -> bool {
-        let mut news = false;
-        while !self.settled && self.sparse.take(extent) {
-            self.run();
-            news = true;
-        }
-        news
+fn refuse_early(headers: &mut TableHeaders, image: &Image, checks: &Checks) -> Result<()> {
+    if checks.force_raw {
+        return Ok(());
     }
-
-    fn ended(&mut self, size: u64) {
-        self.sparse.ended(size);
-        self.run();
-    }
-
-    fn refuse_early(&mut self, image: &Image, checks: &Checks) -> Result<()> {
-        if checks.force_raw {
-            return Ok(());
+    match &headers.result {
+        Err(Flaw::Pending) => Ok(()),
+        Err(_) => {
+            let flaw = std::mem::replace(&mut headers.result, Err(Flaw::Pending));
+            judge(image, flaw, checks).map(drop)
         }
-        match &self.result {
-            Err(Flaw::Pending) => Ok(()),
-            Err(_) => {
-                let flaw = std::mem::replace(&mut self.result, Err(Flaw::Pending));
-                judge(image, flaw, checks).map(drop)
-            }
-            Ok(found) if found.labelled => boot_partition(image, &found.table),
-            Ok(_) => Ok(()),
-        }
-    }
-
-    fn walk(&mut self, image: &Image, enough: impl Fn(&Headers, u64) -> bool) -> Result<()> {
-        let mut source = image.source()?;
-        let mut buffer = Buffer::zeroed(CHUNK_LEN);
-        let mut position = 0;
-        while !enough(self, position) {
-            heed_signals(image)?;
-            let (extent, len) = match source.next(&mut buffer)? {
-                Piece::End => {
-                    self.ended(position);
-                    break;
-                }
-                Piece::Zero(len) => (Extent::Zero { offset: position, len }, len),
-                Piece::Data(n) => {
-                    let bytes = buffer.get(..n).unwrap_or_default();
-                    (Extent::Data { offset: position, bytes }, n as u64)
-                }
-            };
-            self.see(&extent);
-            position += len;
-        }
-        Ok(())
+        Ok(found) if found.labelled => boot_partition(image, &found.table),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -342,7 +318,7 @@ pub fn check_sector_size(table: &Table, block_size: u32, target: &Path) -> Resul
     Err(Error::new(Code::SectorSizeMismatch, text).object(target))
 }
 
-fn flawed(flaw: Flaw, path: &Path) -> Error {
+pub(super) fn flawed(flaw: Flaw, path: &Path) -> Error {
     let path = path.display();
     let (code, text) = match flaw {
         Flaw::Pending => (

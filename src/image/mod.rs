@@ -5,6 +5,8 @@ pub mod chunks;
 mod companions;
 mod decode;
 pub mod digest;
+mod headers;
+mod info;
 mod inspect;
 mod locate;
 mod open;
@@ -14,6 +16,7 @@ mod raw;
 mod signed;
 mod sparse;
 mod stored;
+mod system;
 mod unpack;
 mod zstd;
 
@@ -22,6 +25,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) use info::row;
+pub use info::{BlockMap, Info, info};
 pub(crate) use inspect::glance;
 pub use inspect::{check_sector_size, inspect};
 pub(crate) use locate::CORRECT_NAME;
@@ -29,6 +34,7 @@ pub use locate::{find, locate};
 pub use pass::{FileDigest, digest_file};
 pub(crate) use pass::{estimate_zeroes, heed};
 pub use signed::{Signed, Signer};
+pub use system::System;
 
 use super::image::digest::Digest256;
 use crate::disk::partition::Table;
@@ -69,6 +75,20 @@ pub struct Image {
     window: u64,
     /// Kept open, so that every pass reads the file that was checked, even when its name leads elsewhere later.
     file: Arc<File>,
+}
+
+/// As plans and descriptions have it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct StoredImage {
+    pub path: PathBuf,
+    pub format: Format,
+    pub stored_size: u64,
+}
+
+impl From<&Image> for StoredImage {
+    fn from(image: &Image) -> Self {
+        StoredImage { path: image.path.clone(), format: image.format, stored_size: image.stored_size }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

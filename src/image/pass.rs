@@ -166,13 +166,16 @@ pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Di
 pub struct FileDigest {
     pub size: u64,
     pub chunks: Digest256,
+    /// Where it was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<Digest256>,
 }
 
 /// Reads the uncompressed image. Neither its content nor companion files are checked.
-pub fn digest_file(path: impl Into<PathBuf>, progress: &dyn Progress) -> Result<FileDigest> {
+pub fn digest_file(path: impl Into<PathBuf>, sha256: bool, progress: &dyn Progress) -> Result<FileDigest> {
     let image = Image::open(path)?;
     progress.begin(Stage::Check, Some(image.stored_size));
-    let whole = whole(&image, false, progress, &mut |_| Ok(()))?;
+    let whole = whole(&image, sha256, progress, &mut |_| Ok(()))?;
     progress.finish();
-    Ok(FileDigest { size: whole.size, chunks: root(&whole.digests) })
+    Ok(FileDigest { size: whole.size, chunks: root(&whole.digests), sha256: whole.sha256 })
 }

@@ -6,11 +6,9 @@ use std::time::Duration;
 use super::partitions::label_of;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
-use crate::disk::select::{self, BootElsewhere};
+use crate::disk::select::{self, BootElsewhere, FLASHER_BOOT_LABEL};
 use crate::error::{Code, Error, Result};
 use crate::sys::mount;
-
-const LABEL: &str = "flash-boot";
 
 /// A program that has just read the mounted folder releases it soon.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,7 +36,7 @@ fn own_partition(elsewhere: &BootElsewhere) -> Option<PathBuf> {
     if let Some(known) = &elsewhere.partition {
         return Some(known.clone());
     }
-    let is_it = |node: &&PathBuf| label_of(node).as_deref() == Some(LABEL);
+    let is_it = |node: &&PathBuf| label_of(node).as_deref() == Some(FLASHER_BOOT_LABEL);
     let mut labelled = elsewhere.partitions.iter().filter(is_it);
     match (labelled.next(), labelled.next()) {
         (Some(one), None) => Some(one.clone()),

@@ -174,22 +174,22 @@ impl Page {
     fn picture(&self) -> String {
         let width = lines::width(Some(self.columns));
         let label = self.facts.iter().map(|(label, _)| label.len() + 3).max().unwrap_or(0);
-        let mut all = lines::wrap(&self.title, width);
+        let mut all = lines::wrap_all(&self.title, width);
         all.push(String::new());
         for (name, text) in &self.facts {
             if width < NARROW {
-                all.extend(lines::wrap(&format!("{name}: {text}"), width));
+                all.extend(lines::wrap_all(&format!("{name}: {text}"), width));
                 continue;
             }
-            let wrapped = lines::wrap(text, width.saturating_sub(label));
+            let wrapped = lines::wrap_all(text, width.saturating_sub(label));
             let labels = std::iter::once(*name).chain(std::iter::repeat(""));
             all.extend(labels.zip(wrapped).map(|(name, line)| format!("{name:label$}{line}")));
         }
         all.push(String::new());
-        all.extend(lines::wrap(&self.heading, width));
+        all.extend(lines::wrap_all(&self.heading, width));
         for text in &self.text {
             all.push(String::new());
-            all.extend(lines::wrap(text, width));
+            all.extend(lines::wrap_all(text, width));
         }
         let all: String = all.iter().map(|line| format!("{}{CLEAR_LINE}\r\n", printable(line))).collect();
         format!("{HOME}{all}{CLEAR_REST}")

@@ -112,32 +112,39 @@ fn fit(texts: impl IntoIterator<Item = String>, width: usize) -> String {
     shortest
 }
 
-/// A text that is longer than `width` columns, in lines: broken between words, and within a word that is longer.
+/// A text that is longer than `width` columns, in lines that are broken between words. A longer word, as a digest or a path, has a line of
+/// its own: it can be copied.
 #[must_use]
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
     if text.chars().count() <= width {
         return vec![text.to_owned()];
     }
-    let mut lines = vec![String::new()];
-    let mut used = 0;
+    let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let mut rest: Vec<char> = word.chars().collect();
-        while !rest.is_empty() {
-            let gap = usize::from(used > 0);
-            if used > 0 && used + gap + rest.len() > width {
-                lines.push(String::new());
-                used = 0;
-                continue;
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
             }
-            let piece: Vec<char> = rest.drain(..rest.len().min(width)).collect();
-            if let Some(line) = lines.last_mut() {
-                line.extend(std::iter::repeat_n(' ', gap).chain(piece.iter().copied()));
-            }
-            used += gap + piece.len();
+            _ => lines.push(word.to_owned()),
         }
     }
     lines
+}
+
+/// As [`wrap`], with longer words broken, too: for a screen whose lines are counted.
+#[must_use]
+pub(crate) fn wrap_all(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let pieces = |line: String| {
+        let characters: Vec<char> = line.chars().collect();
+        characters.chunks(width).map(|piece| piece.iter().collect()).collect::<Vec<String>>()
+    };
+    if text.is_empty() {
+        vec![String::new()]
+    } else {
+        wrap(text, width).into_iter().flat_map(pieces).collect()
+    }
 }
 
 /// Binary units with one decimal, rounded down.

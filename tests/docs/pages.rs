@@ -250,7 +250,7 @@ fn every_verb_and_every_exit_code_is_in_help_and_documentation() {
         }
     }
     // Nothing is written by the others.
-    for (verb, last) in [("flash", 5), ("verify", 3), ("digest", 3)] {
+    for (verb, last) in [("flash", 5), ("verify", 3), ("info", 3), ("digest", 3)] {
         let text = if last == 5 { &text } else { section(&text, verb) };
         assert!(!help(verb).contains(&format!("\n  {}  ", last + 1)), "{verb}");
         for code in 0..=last {

@@ -3,8 +3,8 @@
 
 use std::fs;
 
-use super::prove;
 use super::support::{Bench, MIB, content, noise, put, refused};
+use crate::kit::prove;
 use copal::error::Code;
 use copal::image::chunks::Piece;
 use copal::image::digest::Digest256;
@@ -55,7 +55,7 @@ fn every_packer_gives_the_same_bytes() {
     let bench = Bench::new();
     let data = payload();
     let raw = bench.write("raw", &data);
-    let plain = digest_file(&raw, &Silent).unwrap();
+    let plain = digest_file(&raw, false, &Silent).unwrap();
     assert_eq!(plain.size, data.len() as u64);
     let chunks: Vec<_> = data.chunks(MIB as usize).map(Digest256::of).collect();
     assert_eq!(plain.chunks, copal::image::digest::root(&chunks));
@@ -64,7 +64,7 @@ fn every_packer_gives_the_same_bytes() {
         let image = Image::open(&path).unwrap();
         assert_eq!(image.format, *format, "{name}");
         assert!(content(&image).unwrap() == data, "{name}");
-        assert_eq!(digest_file(&path, &Silent).unwrap(), plain, "{name}");
+        assert_eq!(digest_file(&path, false, &Silent).unwrap(), plain, "{name}");
     }
 }
 
@@ -300,13 +300,13 @@ fn holes_of_raw_images_are_not_read() {
         [Piece::Zero(3 * MIB), data, Piece::Zero(4 * MIB), data, data, Piece::Zero(10 * MIB + 100)]
     );
     assert!(content(&image).unwrap() == fs::read(&path).unwrap());
-    assert_eq!(digest_file(&path, &Silent).unwrap().size, 20 * MIB + 100);
+    assert_eq!(digest_file(&path, false, &Silent).unwrap().size, 20 * MIB + 100);
     // Data up to the end, and nothing but a hole.
     put(&path, 20 * MIB + 99, b"x");
     assert!(content(&Image::open(&path).unwrap()).unwrap() == fs::read(&path).unwrap());
     let hole = bench.sparse("hole", 5 * MIB + 1);
     let zeroes = bench.write("zeroes", &vec![0; 5 * MIB as usize + 1]);
-    assert_eq!(digest_file(&hole, &Silent).unwrap(), digest_file(&zeroes, &Silent).unwrap());
+    assert_eq!(digest_file(&hole, false, &Silent).unwrap(), digest_file(&zeroes, false, &Silent).unwrap());
 }
 
 #[test]

@@ -322,7 +322,7 @@ fn a_compressed_image_is_read_once_and_fully_described() {
         assert!(count.done.load(Ordering::Relaxed) > size - 100);
         assert_eq!(count.finished.load(Ordering::Relaxed), 1);
     }
-    assert_eq!(digest_file(&path, &Silent).unwrap().size, 24 * MIB);
+    assert_eq!(digest_file(&path, false, &Silent).unwrap().size, 24 * MIB);
 }
 
 #[test]

@@ -2,11 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 #![allow(unreachable_pub)]
 
-#[path = "../kit/prove.rs"]
-mod prove;
+#[path = "../kit"]
+mod kit {
+    pub mod image_archive;
+    pub mod prove;
+    pub mod terminal;
+}
 
 mod bmap;
 mod decode;
+mod info;
 mod inspect;
 mod signature;
 mod support;

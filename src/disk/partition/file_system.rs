@@ -3,7 +3,8 @@
 
 use std::io;
 
-use super::label::{ReadAt, is_fat};
+use super::ReadAt;
+use super::fat::is_fat;
 
 /// Page sizes of balenaOS architectures: the signature of a swap area ends with its first page.
 const PAGES: [u64; 3] = [4096, 16 << 10, 64 << 10];

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::label::ReadAt;
-use super::{Flaw, Partition, get};
+use super::{Flaw, Partition, ReadAt, get};
 
 /// 1024 entries of 512 bytes; 128 of 128 bytes are usual.
 const MAX_ARRAY: u64 = 512 << 10;

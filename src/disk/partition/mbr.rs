@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::label::ReadAt;
-use super::{Flaw, Partition, get};
+use super::{Flaw, Partition, ReadAt, get};
 
 /// The table does not state the sector size; disks with other sectors use GPT.
 const SECTOR: u64 = 512;

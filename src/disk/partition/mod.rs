@@ -3,6 +3,7 @@
 //! Crates for partition tables do not fit: they look for the backup GPT at the end of the device instead of where the primary
 //! points, fall back to it silently, size buffers by the header, and report a stream's "not yet" as a damaged table.
 
+mod fat;
 mod file_system;
 mod gpt;
 pub mod label;
@@ -12,9 +13,13 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
+pub(crate) use fat::file_in_fat;
 pub use file_system::file_system;
-use label::{ReadAt, label};
+use label::label;
 pub(crate) use mbr::SIGNATURE;
+
+/// Fills the buffer from a byte offset. `UnexpectedEof`: the device or image ends before.
+pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -213,16 +218,24 @@ fn read_content(
     read_at: &mut ReadAt<'_>,
     partition: &Partition,
 ) -> Result<(Option<&'static str>, Option<String>), Flaw> {
-    let (start, size) = (partition.start, partition.size);
-    let mut inside = |offset: u64, buf: &mut [u8]| {
-        if offset.saturating_add(buf.len() as u64) > size {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        read_at(start.saturating_add(offset), buf)
-    };
+    let mut inside = inside(read_at, partition);
     let found = file_system(&mut inside).and_then(|found| Ok((found, label(&mut inside)?)));
     found.map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => Flaw::Pending,
         _ => Flaw::Read(e),
     })
+}
+
+/// Reads a partition as a disk of its own.
+pub(crate) fn inside(
+    read_at: &mut ReadAt<'_>,
+    partition: &Partition,
+) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> {
+    let (start, size) = (partition.start, partition.size);
+    move |offset, buf| {
+        if offset.saturating_add(buf.len() as u64) > size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        read_at(start.saturating_add(offset), buf)
+    }
 }

@@ -218,6 +218,9 @@ fn human(bytes: u64) -> String {
     format!("{}.{} {unit}, {bytes} bytes", tenths / 10, tenths % 10)
 }
 
+/// Label of the boot partition of a flasher medium.
+pub(crate) const FLASHER_BOOT_LABEL: &str = "flash-boot";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootElsewhere {
     pub mounted: PathBuf,
@@ -240,7 +243,8 @@ pub fn medium_boot_partition(facts: &Facts) -> Option<BootElsewhere> {
     }
     let mounted = devs.iter().filter_map(|d| facts.device(*d)).map(|d| facts.node_of(d)).next()?;
     let parts = facts.medium_partitions();
-    let labelled: Vec<&&Device> = parts.iter().filter(|d| d.label.as_deref() == Some("flash-boot")).collect();
+    let labelled: Vec<&&Device> =
+        parts.iter().filter(|d| d.label.as_deref() == Some(FLASHER_BOOT_LABEL)).collect();
     let partition = if let [one] = labelled.as_slice() { Some(facts.node_of(one)) } else { None };
     tracing::warn!("/mnt/boot is {}, not on the disk that holds /", mounted.display());
     Some(BootElsewhere { mounted, partition, partitions: parts.iter().map(|d| facts.node_of(d)).collect() })

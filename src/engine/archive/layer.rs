@@ -21,6 +21,12 @@ const OVERHEAD_BYTES: u64 = 256;
 /// The first program that the kernel starts.
 const INIT: &str = "boot/init";
 
+/// Where an OS says its version (os-release(5)); the first counts, which may be a link to the second.
+const RELEASES: [&str; 2] = ["etc/os-release", "usr/lib/os-release"];
+
+/// No more is kept. That of balenaOS has 500 bytes.
+const MAX_RELEASE_BYTES: u64 = 4096;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layer {
     /// SHA-256 of the uncompressed tar: the identity of the layer.
@@ -30,6 +36,52 @@ pub(super) struct Layer {
     /// On each requested file, in the order of the request.
     pub(super) files: Vec<Effect>,
     pub(super) programs: Programs,
+    pub(super) releases: Releases,
+}
+
+/// Effect on each of [`RELEASES`], and its content, where that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Releases([(Effect, Vec<u8>); RELEASES.len()]);
+
+impl Releases {
+    pub(super) fn none() -> Releases {
+        Releases([const { (Effect::Untouched, Vec::new()) }; RELEASES.len()])
+    }
+
+    fn add(&mut self, member: &[&str], kind: MemberKind, content: &mut dyn Read) -> io::Result<()> {
+        for ((effect, kept), place) in self.0.iter_mut().zip(RELEASES) {
+            let place = names(Path::new(place));
+            let before = *effect;
+            effect.add(member, &place, kind, None);
+            if member == place || *effect != before {
+                kept.clear();
+            }
+            if member == place && kind == MemberKind::File {
+                content.take(MAX_RELEASE_BYTES).read_to_end(kept)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left after `upper`, a layer above.
+    pub(super) fn below(self, upper: Releases) -> Releases {
+        let mut both = self.0.into_iter().zip(upper.0);
+        Releases(std::array::from_fn(|_| match both.next() {
+            Some((lower, (Effect::Untouched, _))) => lower,
+            Some((_, upper)) => upper,
+            None => (Effect::Untouched, Vec::new()),
+        }))
+    }
+
+    pub(super) fn content(&self) -> Option<&[u8]> {
+        let files =
+            self.0.iter().filter(|(effect, kept)| matches!(effect, Effect::File(_)) && !kept.is_empty());
+        files.map(|(_, kept)| kept.as_slice()).next()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|(_, kept)| kept.len()).sum()
+    }
 }
 
 /// The effect of a layer on a file of the image.
@@ -130,6 +182,7 @@ fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
     let (mut unpacked, mut init, mut programs) = (0u64, Effect::Untouched, Programs::None);
     let files: Vec<Vec<&str>> = files.iter().map(|file| names(file)).collect();
     let mut effects = vec![Effect::Untouched; files.len()];
+    let mut releases = Releases::none();
     let init_path = names(Path::new(INIT));
     while let Some(member) = tar.next().map_err(|e| e.to_string())? {
         let inside = |path: &Path| !path.components().any(|c| c == Component::ParentDir);
@@ -160,10 +213,12 @@ fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
         for (effect, file) in effects.iter_mut().zip(&files) {
             effect.add(&path, file, member.kind, None);
         }
+        releases.add(&path, member.kind, &mut tar).map_err(|e| e.to_string())?;
     }
     // The digest covers the padding after the end of the tar.
     io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
-    Ok(Layer { digest: Digest256(content.hash.finalize().into()), unpacked, init, files: effects, programs })
+    let digest = Digest256(content.hash.finalize().into());
+    Ok(Layer { digest, unpacked, init, files: effects, programs, releases })
 }
 
 /// The names of a path. Names that are not UTF-8 match nothing.

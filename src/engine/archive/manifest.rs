@@ -3,8 +3,9 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::layer::{Effect, Programs};
+use super::layer::{Effect, Programs, Releases};
 use super::{Archive, Check, Content, Layout, Members};
+use crate::config::os_release::OsRelease;
 use crate::image::digest::Digest256;
 
 /// In `manifest.json` (moby, image/tarexport).
@@ -96,7 +97,8 @@ pub(super) fn understand(members: &Members) -> Check<Archive> {
         let ManifestEntry { config, repo_tags, layers } = the_one(entries)?;
         let text = members.document(&config)?;
         let (layers, tags) = (layers.unwrap_or_default(), repo_tags.unwrap_or_default());
-        return image(members, parse(&config, text)?, &layers, tags, Layout::Docker);
+        let id = Digest256::of(text);
+        return image(members, id, parse(&config, text)?, &layers, tags, Layout::Docker);
     }
     if members.items.contains_key("index.json") {
         let mut images = Vec::new();
@@ -106,7 +108,9 @@ pub(super) fn understand(members: &Members) -> Check<Archive> {
         let manifest: Manifest = found.parse(members)?;
         let layers: Check<Vec<String>> = manifest.layers.iter().map(Descriptor::path).collect();
         let tags = names.full.or(names.short).into_iter().collect();
-        return image(members, manifest.config.parse(members)?, &layers?, tags, Layout::Oci);
+        let config = manifest.config.parse(members)?;
+        let id = sha256(&manifest.config.digest).ok_or("its configuration has no SHA-256 digest")?;
+        return image(members, id, config, &layers?, tags, Layout::Oci);
     }
     Err("it has neither a manifest.json nor an index.json".to_owned())
 }
@@ -151,6 +155,7 @@ fn collect(
 
 fn image(
     members: &Members,
+    id: Digest256,
     config: Config,
     layers: &[String],
     tags: Vec<String>,
@@ -168,6 +173,7 @@ fn image(
     }
     let (mut unpacked, mut init, mut programs) = (0u64, Effect::Gone, Programs::None);
     let mut files = vec![Effect::Gone; members.files.len()];
+    let mut releases = Releases::none();
     for (name, id) in layers.iter().zip(&ids) {
         let layer = members.layer(name)?;
         let found = format!("sha256:{}", layer.digest);
@@ -180,6 +186,7 @@ fn image(
             *file = file.below(upper);
         }
         programs = programs.and(layer.programs);
+        releases = releases.below(layer.releases);
     }
     let labels = config.config.and_then(|c| c.labels).unwrap_or_default();
     let content = if labels.base.is_some() || labels.target.is_some() {
@@ -195,7 +202,18 @@ fn image(
     let may_leave = |effect: Effect| effect != Effect::Gone || matches!(content, Content::Delta { .. });
     let leaves =
         members.files.iter().zip(files).filter(|(_, e)| may_leave(*e)).map(|(f, _)| f.clone()).collect();
-    Ok(Archive { tags, size: members.size, unpacked, layers: layers.len(), layout, content, leaves })
+    let release = releases.content().map(|text| OsRelease::parse(&String::from_utf8_lossy(text)));
+    Ok(Archive {
+        id,
+        tags,
+        size: members.size,
+        unpacked,
+        layers: layers.len(),
+        layout,
+        content,
+        release,
+        leaves,
+    })
 }
 
 impl Labels {

@@ -10,6 +10,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::config::os_release::OsRelease;
 use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::image::chunks::{Piece, Source};
@@ -46,6 +47,8 @@ const MAX_REASON_CHARS: usize = 400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Archive {
+    /// What the engine calls the image: the SHA-256 of its configuration.
+    pub id: Digest256,
     pub tags: Vec<String>,
     /// Bytes without compression. The engine unpacks the whole archive.
     pub size: u64,
@@ -54,6 +57,8 @@ pub struct Archive {
     pub layers: usize,
     pub layout: Layout,
     pub content: Content,
+    /// The `os-release` of the image; `None` where it has none, or only a link to an unusual place.
+    pub release: Option<OsRelease>,
     /// The requested files that remain after all layers, including files whose fate only the engine can determine.
     pub leaves: BTreeSet<PathBuf>,
 }
@@ -108,6 +113,16 @@ pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -
 
 pub(super) fn open(path: &Path) -> Result<image::Image> {
     Ok(image::Image::open(path)?.with_window(MAX_WINDOW_BYTES))
+}
+
+/// Reads a whole archive; `None` if the file does not begin as one.
+pub fn describe(path: &Path) -> Result<Option<(image::StoredImage, Archive)>> {
+    let image = open(path)?;
+    let (mut source, _) = Unpacked::open(&image)?;
+    if !matches!(Tar::new(&mut source).next(), Ok(Some(_))) {
+        return Ok(None);
+    }
+    Ok(Some(((&image).into(), inspect_open(&image, u64::MAX, &[])?)))
 }
 
 fn invalid(path: &Path) -> Error {
@@ -356,7 +371,7 @@ impl Item {
         match self {
             Item::Document(text) => text.len(),
             Item::Other(text) | Item::Link(text) => text.len(),
-            Item::Layer(_) => 0,
+            Item::Layer(layer) => layer.releases.len(),
         }
     }
 }
