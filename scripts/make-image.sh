@@ -108,6 +108,12 @@ END
 cat >"$b/device-type.json" <<'END'
 {"slug": "genericx86-64-ext", "name": "Generic x86_64 (GPT)", "arch": "amd64", "state": "released"}
 END
+cat >"$b/os-release" <<'END'
+ID="balena-os"
+NAME="balenaOS"
+VERSION="6.1.2"
+SLUG="genericx86-64-ext"
+END
 cat >"$b/config.json" <<'END'
 {"deviceType": "genericx86-64-ext", "hostname": "copal-demo", "persistentLogging": false}
 END

@@ -250,7 +250,7 @@ fn ending(receipt: &Receipt) -> String {
     lines.map(|line| printable(&line).into_owned()).join("\n")
 }
 
-/// `5.2 s`, `21 s` or `m:ss`, so that the line fits into 80 columns.
+/// `5.2 s`, `21 s` or `m:ss`: the line with the times of a flash fits into 80 columns, that of an installation nearly.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // `as` saturates
 fn lasted(seconds: f64) -> String {
     match seconds {

@@ -2,6 +2,7 @@
 
 use crate::kit::terminal::{WIDTHS, assert_fits, printed, shown};
 use crate::names::{copal, stdout};
+use crate::status::device;
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 
@@ -85,5 +86,24 @@ fn every_code_has_a_line_on_every_terminal() {
         let line = text.lines().find(|line| line.starts_with("busy")).unwrap();
         let cut = "busy                          Another program holds the device or the lock tha…";
         assert_eq!(line, if columns == 80 { cut } else { "busy" });
+    }
+}
+
+#[test]
+fn the_status_is_whole_elsewhere_and_fits_into_a_terminal() {
+    let mut t = device();
+    // A problem, whose line is long.
+    t.file("/mnt/state/rollback-health-triggered", "");
+    std::fs::remove_file(t.paths().boot().join("resinOS_uEnv.txt")).unwrap();
+    std::fs::create_dir(t.paths().boot().join("resinOS_uEnv.txt")).unwrap();
+    let root = t.paths().root().to_str().unwrap().to_owned();
+    let argv = [COPAL, "status", "--root", &root];
+    let whole = stdout(&copal(&argv[1..]));
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert!(whole.lines().any(|line| line.chars().count() > 80), "{whole}");
+    for columns in WIDTHS {
+        let text = shown(columns, &[], &argv);
+        assert_fits(&text, columns);
+        assert_eq!(words(&text), words(&whole), "{columns}");
     }
 }

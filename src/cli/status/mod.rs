@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Ui;
+use super::labelled::fitted;
 use crate::config::paths::Paths;
 use crate::device_tree::live::Live;
 use crate::device_tree::{Origin, Tree};
@@ -57,11 +58,14 @@ pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
         _ if args.log => history::journal(&status).join("\n"),
         Some(_) if status.is_for_root("last_update") => UNKNOWN.to_owned(),
         Some(records) => history::all(records).join("\n"),
-        None => status::no_device(&paths).unwrap_or_else(|| text(&status).trim_end().to_owned()),
+        None => status::no_device(&paths).unwrap_or_else(|| fitted(text(&status).trim_end(), TEXT_COLUMN)),
     };
     ui.result("status", &status, &text);
     Ok(())
 }
+
+/// Where the text begins beside the label of a line.
+const TEXT_COLUMN: usize = 9;
 
 /// In the place of what this user may not read.
 const UNKNOWN: &str = "unknown (needs root)";
