@@ -24,7 +24,7 @@ Examples:
   copal digest os.img --sha256 | sha256sum --check
   copal digest os.img --json";
 
-/// Show the chunk digest of an image, as receipts have it, or its SHA-256
+/// Show the chunk digest of an image, as receipts have it
 ///
 /// The image is cut into chunks of 1 MiB, the last one shorter; the chunk digest is
 /// the SHA-256 over the SHA-256 digests of the chunks. A compressed image has the

@@ -39,7 +39,7 @@ pub(super) struct InfoArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
-    /// Check that the holder of this certificate has signed the image
+    /// Check the signature, by this certificate
     #[arg(long, value_name = "CERT", value_hint = ValueHint::FilePath)]
     verify_signature: Option<PathBuf>,
 

@@ -72,7 +72,7 @@ impl Fat {
             return None;
         }
         let root_len = le16(boot, 17) * ENTRY_BYTES as u64;
-        // As in Linux (fs/fat/inode.c): FAT32 has no 16-bit size; the number of clusters only tells FAT12 from FAT16.
+        // As in Linux (fs/fat/inode.c): FAT32 has no 16-bit size; the number of clusters only separates FAT12 from FAT16.
         let is_32 = le16(boot, 22) == 0;
         let fat_sectors = if is_32 { le32(boot, 36) } else { le16(boot, 22) };
         let fat_start = reserved * sector;
