@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
+use super::labelled::fitted;
 use super::receipt_file::ReceiptFile;
 use super::{EXIT_CODES, Ui};
 use crate::config::paths::Paths;
@@ -158,8 +159,12 @@ fn refuse_without_names(conf: &Path) -> Result<()> {
         .with_hint("name them: `copal flash IMAGE TARGET`; only a flasher medium has this file"))
 }
 
+/// Where the text of a plan begins beside the label of a line.
+const PLAN_TEXT_COLUMN: usize = 8;
+
 fn show_plan(plan: &Plan, ui: &Ui) {
-    ui.result("plan", plan, &format!("{plan}nothing was written: this is the plan"));
+    let text = format!("{plan}nothing was written: this is the plan");
+    ui.result("plan", plan, &fitted(&text, PLAN_TEXT_COLUMN));
 }
 
 fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {

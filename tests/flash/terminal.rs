@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::kit::process::tool;
 use crate::kit::storage_daemon::Daemon;
-use crate::kit::terminal::on_terminal;
+use crate::kit::terminal::{WIDTHS, assert_fits, on_terminal, shown};
 use crate::support::*;
 
 /// Digits as `9`, one for each number with its unit, so that texts of different runs are equal.
@@ -189,4 +189,24 @@ fn an_image_of_unknown_size_has_bytes_and_rate_and_no_percent() {
     assert!(of("verify").iter().all(|l| l["job_percent"].is_u64()), "{lines:#?}");
     let ends = lines.iter().filter(|l| l["state"] == "end").map(|l| l["job_percent"].as_u64());
     assert_eq!(ends.map(|percent| percent == Some(100)).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn a_plan_is_whole_elsewhere_and_fits_into_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("disk.img");
+    std::fs::write(&target, vec![1; 2 << 20]).unwrap();
+    let argv = [env!("CARGO_BIN_EXE_copal"), "flash", text(os_image()), text(&target), "--plan"];
+    let out = std::process::Command::new(argv[0]).args(&argv[1..]).output().unwrap();
+    let whole = String::from_utf8(out.stdout).unwrap();
+    assert!(whole.ends_with("nothing was written: this is the plan\n"), "{whole}");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let command = format!("exec {} 2>/dev/null", argv.join(" "));
+    for columns in WIDTHS {
+        for environment in [&[][..], &[("NO_COLOR", "1")]] {
+            let text = shown(columns, environment, &["sh", "-c", &command]);
+            assert_fits(&text, columns);
+            assert_eq!(words(&text), words(&whole), "{columns}");
+        }
+    }
 }
