@@ -154,7 +154,8 @@ tools_of() {
         release) echo python3:python3 zstd:zstd git:git cmp:diffutils ;;
         bench)
             echo python3:python3 bmaptool:bmap-tools xz:xz-utils zstd:zstd gzip:gzip sgdisk:gdisk partx:util-linux \
-                unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static dbus-daemon:dbus-daemon
+                unshare:util-linux setpriv:util-linux strace:strace /bin/busybox:busybox-static dbus-daemon:dbus-daemon \
+                openssl:openssl cpio:cpio
             ;;
     esac
 }

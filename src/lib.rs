@@ -2,7 +2,7 @@
 //!
 //! Modules from top to bottom; none uses one above it (`tests/docs/architecture.rs`): `names` · `cli` · `doctor`, `daemon`, `job_client` · `status`, `rollback` ·
 //! `install`, `update` · `hooks` · `boot_files` · `flash`, `engine`, `state` · `boot_state`, `bootloader`, `device_tree`, `image`, `slot` · `disk`,
-//! `progress` · `job` · `config`, `version` · `sys` · `error`.
+//! `progress` · `job` · `measurements`, `tpm`, `uefi` · `config`, `version` · `sys` · `error`.
 
 pub mod boot_files;
 pub mod boot_state;
@@ -21,6 +21,7 @@ pub mod image;
 pub mod install;
 pub mod job;
 pub mod job_client;
+pub mod measurements;
 pub mod names;
 pub mod progress;
 pub mod rollback;
@@ -29,5 +30,7 @@ pub mod slot;
 pub mod state;
 pub mod status;
 pub mod sys;
+pub mod tpm;
+pub mod uefi;
 pub mod update;
 pub mod version;

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::change::{self, Step};
@@ -17,6 +18,9 @@ use crate::sys::file::{self, Folder};
 
 pub(super) const GRUBENV_FILE: &str = "grubenv";
 pub(super) const GRUB_CFG_FILE: &str = "grub.cfg";
+
+/// Partition numbers of root A and root B.
+const ENCRYPTED_ROOTS: RangeInclusive<u32> = 3..=4;
 
 #[derive(Debug)]
 pub(super) struct Grub {
@@ -59,11 +63,13 @@ impl Backend for Grub {
         let Some(found) = self.file.read()? else {
             return Ok(BootState { damage: Some(Damage::Missing), ..BootState::unselected(default) });
         };
-        let named = found.get(ROOT).and_then(|value| env_file::text(&value).parse().ok());
+        let named: Option<u32> = found.get(ROOT).and_then(|value| env_file::text(&value).parse().ok());
+        // The configuration of an encrypted disk compares with 4 (and, for the fallback, with 3): images come with 2, which means root A there.
+        let is_default = |index: &u32| self.default == Slot::A && !ENCRYPTED_ROOTS.contains(index);
         Ok(BootState {
             selected: named.is_some(),
             damage: found.damage.or(named.is_none().then_some(Damage::NoRoot)),
-            root: named.map_or(default, Named::Index),
+            root: named.filter(|index| !is_default(index)).map_or(default, Named::Index),
             bootcount: env_file::count(found.get(BOOTCOUNT).as_deref(), self.file()),
             upgrade_available: found.get(UPGRADE).as_deref() == Some(b"1"),
         })

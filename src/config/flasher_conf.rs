@@ -25,6 +25,9 @@ const DISPATCHER: &str = "BALENA_NM_DISPATCHER";
 const PROXY: &str = "BALENA_PROXY_CONFIG";
 const REBOOT: &str = "POSTINSTALL_REBOOT";
 const LUKS: &str = "USE_LUKS";
+
+/// Of meta-balena's build; copal's recipe writes it into this file for the boards on which copal itself provides secure boot.
+const KERNEL: &str = "KERNEL_IMAGETYPE";
 const CONFIRM: &str = "INSTALLER_CONFIRM";
 
 struct WriteKeys {
@@ -50,7 +53,7 @@ const WRITES: [WriteKeys; 2] = [
     },
 ];
 
-const OTHER_KEYS: [&str; 14] = [
+const OTHER_KEYS: [&str; 15] = [
     INTERNAL_DEVICE,
     BOOTLOADER_CONFIG,
     CONFIG_PATH,
@@ -64,6 +67,7 @@ const OTHER_KEYS: [&str; 14] = [
     PROXY,
     REBOOT,
     LUKS,
+    KERNEL,
     CONFIRM,
 ];
 
@@ -85,6 +89,8 @@ pub struct FlasherConf {
     pub postinstall_reboot: bool,
     /// LUKS and not another disk encryption; secure boot only.
     pub use_luks: Option<bool>,
+    /// File name of the stage-2 kernel on the medium, which unlocks the disk; secure boot of copal itself only.
+    pub kernel_image: Option<String>,
     /// Unless `config.json` says otherwise.
     pub confirm: Confirm,
 }
@@ -157,6 +163,7 @@ impl FlasherConf {
             },
             postinstall_reboot: keys.reboot(),
             use_luks: keys.luks()?,
+            kernel_image: keys.file_name(KERNEL)?,
             confirm: keys.confirm()?,
             raw,
         })
@@ -165,6 +172,16 @@ impl FlasherConf {
     #[must_use]
     pub fn raw(&self) -> &RawConf {
         &self.raw
+    }
+
+    /// Takes another bootloader configuration, which a plug-in has named. Returns whether it is another one.
+    pub(crate) fn choose_bootloader_config(&mut self, name: String) -> Result<bool> {
+        let entry = Assignment { key: BOOTLOADER_CONFIG.into(), value: name, line: 0 };
+        let raw = RawConf { file: self.raw.file.clone(), entries: vec![entry] };
+        let chosen = Keys(&raw).below(BOOTLOADER_CONFIG)?;
+        let is_other = chosen != self.bootloader_config;
+        self.bootloader_config = chosen;
+        Ok(is_other)
     }
 
     /// A bootloader configuration on the medium (`boot`) needs a destination. Without the file, the destination is ignored: many

@@ -3,6 +3,7 @@
 use super::{Findings, Verdict};
 use crate::config::paths::Paths;
 use crate::error::Code;
+use crate::install::secure_boot::Decision;
 use crate::install::{self, FlashRequest};
 use crate::progress::Silent;
 
@@ -20,6 +21,23 @@ pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
                 None,
                 None,
             );
+            let Some(installation) = plan.installation else { return };
+            match installation.encryption.map(|planned| planned.secure_boot.map(|summary| summary.decision)) {
+                None => {}
+                Some(None) => found.ok("it would be encrypted if the secure-boot plug-in decides so"),
+                Some(Some(Decision::EnrolKeys)) => {
+                    found.ok("it would be encrypted, and the medium's keys enrolled into the firmware");
+                }
+                Some(Some(Decision::KeysAreEnrolled)) => {
+                    found.ok("it would be encrypted; the firmware has the medium's keys already");
+                }
+            }
+            if let Some(why) = installation.encryption_refused {
+                found.warn(
+                    format!("if the secure-boot plug-in decides to encrypt: {why}"),
+                    "see docs/secure-boot.md for what encryption needs",
+                );
+            }
         }
         // The installation mounts its own boot partition in that place.
         Err(e) if e.code() == Code::MediumBootElsewhere => {

@@ -181,8 +181,36 @@ codes! {
     BoardProgramFailed = "board-program-failed", "read the program's lines in the log, and fix it in the board's recipe";
     /// A secure-boot plug-in of the board cannot be used, ended, or failed in a function that must succeed.
     PluginFailed = "plugin-failed", "read the plug-in's lines in the log, and fix it in the board's recipe";
-    /// config.json or a secure-boot plug-in asks for an encrypted installation. The disk was not written.
-    EncryptionNotInThisBuild = "encryption-not-in-this-build", "use the script that this program replaces for encrypted installations", never_after_write;
+    /// A function or a variable that an encrypted installation needs is missing in a secure-boot plug-in, or has a value that cannot be used.
+    PluginIncomplete = "plugin-incomplete", "correct the plug-in in the board's recipe: docs/secure-boot.md lists what it has to provide";
+    /// config.json asks for secure boot, and no plug-in of the board provides it. The disk was not written.
+    EncryptionNotAvailable = "encryption-not-available", "remove installer.secureboot from config.json, or use a board with secure-boot plug-ins", never_after_write;
+    /// cryptsetup 2.1 or newer, or mkfs.ext4, is needed for an encrypted installation, and cannot be used. The disk was not written.
+    EncryptionToolUnusable = "encryption-tool-unusable", "add cryptsetup and e2fsprogs-mke2fs to the medium's system", never_after_write;
+    /// The running kernel cannot encrypt a disk. The disk was not written.
+    KernelLacksEncryption = "kernel-lacks-encryption", "build the medium's kernel with CONFIG_DM_CRYPT, or add its module", never_after_write;
+    /// A mapping has the name of a partition that is to be encrypted. The disk was not written.
+    MappingExists = "mapping-exists", "close the mapping, or restart the medium", never_after_write;
+    /// The passphrase that a secure-boot plug-in has made protects nothing, or would be left on a disk. The disk was not written.
+    PassphraseUnusable = "passphrase-unusable", "correct diskenc_setup of the plug-in: 16 to 8192 random bytes in a file on tmpfs", never_after_write;
+    /// A partition could not be encrypted, opened, or closed.
+    EncryptionFailed = "encryption-failed", "read the lines of cryptsetup and of the plug-in in the log, and flash again";
+    /// The image's partitions do not fit the layout of an encrypted disk: one is missing or exists twice, is not aligned, or would overlap another.
+    /// The message has the partition and the positions. The disk was not written.
+    ImageLayoutUnfit = "image-layout-unfit", "use an image that its maker supports for encrypted installations", never_after_write;
+    /// A variable of the firmware could not be read or written, or has not kept what was written.
+    FirmwareVariableFailed = "firmware-variable-failed", "start the device again, and look into the firmware's setup; after an update of the firmware, its maker knows more";
+    /// What secure boot needs is missing on the medium or in the image, or does not fit: the loader or the stage-2 kernel, a signature, or a key file.
+    SecureBootFilesInvalid = "secure-boot-files-invalid", "use a medium of a build that is signed for secure boot";
+    /// The TPM cannot keep the passphrase of an encrypted disk. The disk was not written.
+    TpmUnusable = "tpm-unusable", "look into the firmware's setup: the TPM has to be on, without an owner's password, with SHA-256", never_after_write;
+    /// A command of the TPM failed.
+    TpmFailed = "tpm-failed", "switch the device off and on, and start the medium again";
+    /// The firmware's measurements do not follow from its log and its variables, so that those of the next start cannot be predicted. The disk was not
+    /// written.
+    MeasurementsNotUnderstood = "measurements-not-understood", "update the firmware, or install without secure boot", never_after_write;
+    /// Keys are enrolled, or secure boot is off, in a way that does not go with what config.json asks for. The disk was not written.
+    SecureBootStateUnfit = "secure-boot-state-unfit", "put the firmware into setup mode, or change installer.secureboot in config.json", never_after_write;
     /// The installation is complete, but the device could neither power off nor reboot.
     ShutdownFailed = "shutdown-failed", "switch the device off and on: it is installed";
     /// The freshly written disk does not show exactly one partition labelled `resin-boot` within 30 seconds; the message lists

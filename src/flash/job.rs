@@ -14,9 +14,9 @@ use crate::disk::io::Io;
 use crate::disk::select::{Identity, ImageSize, Target, TargetKind};
 use crate::disk::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
-use crate::image::chunks::{side_by_side, workers};
+use crate::image::chunks::{Source, side_by_side, workers};
 use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, is_zero};
-use crate::image::{self, Checks, Image};
+use crate::image::{self, Checks, Image, Signer};
 use crate::progress::{Progress, Stage, Work};
 use crate::sys::block::{self, Access, Device, Medium, sync_name};
 use crate::sys::buffer::Buffer;
@@ -26,7 +26,7 @@ use crate::sys::signal::SignalGuard;
 pub struct Prepared {
     pub plan: Plan,
     /// How long the check of the image took, where it was read as a whole.
-    checked: Option<Duration>,
+    pub(super) checked: Option<Duration>,
     image: Image,
 }
 
@@ -144,12 +144,32 @@ pub(crate) fn untouched(target: Option<&Target>, e: Error) -> Error {
 }
 
 impl Prepared {
+    /// Opens the target for this program alone. It must be the one that was checked.
+    pub(crate) fn open_target(&self, paths: &Paths) -> Result<Device> {
+        let target = &self.plan.target;
+        let device = open_exclusively(target, &|| heed(target))?;
+        check_identity(target, &device, paths)?;
+        Ok(device)
+    }
+
+    /// The image from its beginning.
+    pub(crate) fn source(&self) -> Result<Box<dyn Source>> {
+        self.image.source()
+    }
+
+    /// Refuses an image that the holder of the medium's certificate has not signed. One whose digest is not known stays unchecked.
+    pub(crate) fn check_signature(&mut self, paths: &Paths) -> Result<()> {
+        if let (None, Some(digest)) = (&self.plan.image.signed, self.plan.image.sha256) {
+            self.plan.image.signed = Some(Signer::of_medium(paths)?.check(&self.image, digest)?);
+        }
+        Ok(())
+    }
+
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
         let Prepared { plan, checked, image } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
-        let device = open_exclusively(&plan.target, &|| heed(&plan.target))?;
-        check_identity(&plan.target, &device, paths)?;
+        let device = self.open_target(paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
             if made && e.effect() == Effect::Refused {
                 drop(std::fs::remove_file(&plan.target.node));

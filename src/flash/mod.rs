@@ -2,6 +2,7 @@ pub mod compare;
 pub mod events;
 pub mod former;
 pub mod job;
+pub(crate) mod parts;
 pub mod plan;
 pub mod receipt;
 pub mod watch;

@@ -4,6 +4,7 @@
 //! and works on it (digest, compare, write) after it has released the lock. So one thread reads and decodes while others
 //! digest and write. Memory is one buffer for each thread, and no queue has to be bounded.
 
+use std::ops::Range;
 use std::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -48,6 +49,34 @@ impl Extent<'_> {
             Extent::Zero { offset, len } => offset + len,
         }
     }
+}
+
+/// A part of the image, in memory; `None` if the image ends before it, or if it has more than `most` bytes.
+pub(crate) fn read_range(source: &mut dyn Source, range: &Range<u64>, most: u64) -> Result<Option<Vec<u8>>> {
+    let len = range.end.saturating_sub(range.start);
+    if len > most {
+        return Ok(None);
+    }
+    let mut buffer = Buffer::zeroed(CHUNK_LEN);
+    let (mut at, mut out) = (0, Vec::new());
+    while at < range.end {
+        let (piece, data) = match source.next(&mut buffer)? {
+            Piece::Data(n) => (n as u64, true),
+            Piece::Zero(n) => (n, false),
+            Piece::End => return Ok(None),
+        };
+        let (start, end) = (range.start.max(at), range.end.min(at + piece));
+        if let (Ok(from), Ok(len)) =
+            (usize::try_from(start.saturating_sub(at)), usize::try_from(end.saturating_sub(start)))
+        {
+            match buffer.get(from..from + len).filter(|_| data) {
+                Some(bytes) => out.extend(bytes),
+                None => out.resize(out.len() + len, 0),
+            }
+        }
+        at += piece;
+    }
+    Ok(Some(out))
 }
 
 /// Threads of a pass: one may block in a write, one digests, one decodes; more where there are more processors. Each

@@ -66,7 +66,7 @@ impl Signer {
     }
 
     /// Refuses an image, by the digest of its uncompressed bytes, that this signer has not signed.
-    pub(super) fn check(&self, image: &Image, digest: Digest256) -> Result<Signed> {
+    pub(crate) fn check(&self, image: &Image, digest: Digest256) -> Result<Signed> {
         let path = signature_of(&image.path);
         let key = &self.certificate.key;
         let error = |code, what: &str| {

@@ -152,11 +152,18 @@ impl Inputs {
         self.target.choose(paths, &Facts::gather(paths)?, &self.image.path, None)
     }
 
-    /// Checks image and target, and makes the plan. Writes nothing.
-    pub(super) fn prepare(self, request: &FlashRequest, progress: &dyn Progress) -> Result<Prepared> {
+    /// Checks image and target, and makes the plan. Writes nothing. `may_encrypt`: the image's digest may be compared with a signature
+    /// afterwards, and its parts with their digests.
+    pub(super) fn prepare(
+        self,
+        request: &FlashRequest,
+        may_encrypt: bool,
+        progress: &dyn Progress,
+    ) -> Result<Prepared> {
         let Inputs { conf, config, target, image } = self;
         let (paths, file) = (&request.paths, image.path.clone());
         let mut checks = request.checks.clone();
+        checks.sha256 |= may_encrypt && !checks.single_pass;
         let owner = config.filter(|_| request.mode != FlashMode::ImageOnly);
         if checks.signer.is_none() && owner.map_or(Ok(false), |config| config.installer_verify())? {
             checks.signer = Some(Signer::of_medium(paths)?);

@@ -4,8 +4,10 @@
 //! partition table, and a failure removes it again: the device starts its flasher again, and not half a system.
 
 pub mod board;
+mod boot_entry;
 mod confirm;
 pub mod device_trees;
+pub mod encryption;
 mod finish;
 mod inputs;
 mod medium;
@@ -14,6 +16,7 @@ pub mod plan;
 pub mod plugin;
 pub mod receipt;
 mod screen;
+pub mod secure_boot;
 mod shell;
 pub mod shutdown;
 mod timeline;
@@ -30,14 +33,17 @@ use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::flash::job::{self, Prepared};
 use crate::flash::watch::Watch;
+use crate::image;
 use crate::progress::{self, Progress};
 use crate::sys::command;
+use crate::sys::limits;
 use crate::sys::log;
 use crate::sys::power::Shutdown;
 use crate::sys::signal;
 use crate::sys::terminal;
 use board::{Board, Environment};
 use confirm::Question;
+use encryption::Encrypted;
 use finish::{FinalSteps, Steps};
 use inputs::Inputs;
 pub use inputs::{FlashMode, FlashRequest};
@@ -45,8 +51,12 @@ use plan::{Installation, Plan};
 use plugin::Plugin;
 use receipt::Receipt;
 use screen::Screen;
+use secure_boot::SecureBoot;
 pub use timeline::StepTime;
 use timeline::Timeline;
+
+/// Far above that of any image; it is held in memory.
+const MAX_BOOT_BYTES: u64 = 256 << 20;
 
 /// A successful installation. The device is still on.
 #[derive(Debug)]
@@ -84,6 +94,10 @@ pub(crate) fn resin_init_flasher(args: &[OsString]) -> Result<()> {
 struct Ready {
     prepared: Prepared,
     installation: Installation,
+    /// Whether copal itself provides secure boot on this board.
+    is_built_in: bool,
+    /// Of an installation that copal itself encrypts.
+    secure_boot: Option<SecureBoot>,
     conf: FlasherConf,
     config: ConfigJson,
     board: Board,
@@ -98,7 +112,7 @@ fn confirm(inputs: &Inputs) -> Result<Confirm> {
 
 /// Checks image and target of a flash of the image alone, and makes its plan. Writes nothing.
 pub fn prepare_image(request: &FlashRequest, progress: &dyn Progress) -> Result<Prepared> {
-    Inputs::read(request)?.prepare(request, progress)
+    Inputs::read(request)?.prepare(request, false, progress)
 }
 
 /// Makes the plan as the flash does, without running board programs and without waiting. Writes nothing.
@@ -106,7 +120,7 @@ pub fn plan(request: &FlashRequest, progress: &dyn Progress) -> Result<Plan> {
     match request.mode() {
         FlashMode::Image | FlashMode::ImageOnly => Ok(prepare_image(request, progress)?.plan.into()),
         FlashMode::Installation => {
-            let Ready { prepared, installation, .. } = ready(request, Inputs::read(request)?, progress)?;
+            let (Ready { prepared, installation, .. }, _) = ready(request, Inputs::read(request)?, progress)?;
             Ok(Plan { flash: prepared.plan, installation: Some(installation) })
         }
     }
@@ -173,23 +187,32 @@ fn install(
         }
         Ok(())
     })?;
-    let ready = step.run("check", || ready(&request, inputs, watch.progress()))?;
+    let (ready, why_not_encrypted) = step.run("check", || ready(&request, inputs, watch.progress()))?;
     agree(&ready.prepared.plan)?;
     watch.planned(&ready.prepared.plan);
     let untouched = |e| job::untouched(Some(&ready.prepared.plan.target), e);
     if let Some(question) = question {
         step.run("question", || question.ask()).map_err(untouched)?;
     }
-    let mut plugin = step.run("secure boot", || decide_on_encryption(&request, &ready)).map_err(untouched)?;
+    let (mut plugin, mut encrypted) = step
+        .time
+        .step("secure boot", || decide_on_encryption(&request, &ready, why_not_encrypted))
+        .map_err(untouched)?;
+    if let Err(e) = finish::refuse_after_signal("secure boot") {
+        if let Some(encrypted) = &mut encrypted {
+            encrypted.let_go(&paths);
+        }
+        return Err(untouched(e));
+    }
 
     // The plug-in was the last that could refuse: this event means that the old system is lost.
     watch.started(&ready.prepared.plan);
     let steps = FinalSteps { paths: &paths, ready: &ready, watch };
-    let receipt = time.step("write", || steps.write_image())?;
+    let receipt = time.step("write", || steps.write_image(encrypted.as_mut(), &mut plugin))?;
     if let Some(screen) = screen {
         screen.says("FINISHING: DO NOT SWITCH OFF", &["It writes bootloaders and boot files."]);
     }
-    let receipt = steps.finish(receipt, &mut plugin, time)?;
+    let receipt = steps.finish(receipt, &mut plugin, encrypted.as_mut(), time)?;
     // After a failure they stay held back: the error is still to be shown.
     signals.release();
     let ending = if ready.conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff };
@@ -231,7 +254,8 @@ fn own_medium(request: &mut FlashRequest) -> Result<()> {
     Ok(())
 }
 
-fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Result<Ready> {
+/// Also says why the installation cannot be encrypted, should the board's plug-in ask for that.
+fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Result<(Ready, Option<Error>)> {
     let (Some(conf), Some(config)) = (inputs.conf.clone(), inputs.config.clone()) else {
         return Err(Error::new(Code::ConfMissing, "cannot install without a configuration"));
     };
@@ -239,17 +263,96 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
     confirm(&inputs)?;
     let opted_in = config.installer_secureboot()?;
     config.installer_whitelist_pcr2()?;
-    let prepared = inputs.prepare(request, progress)?;
-    let environment = Environment::new(&request.paths, config.path()).with_target(&prepared.plan.target.name);
-    Plugin::check(&environment, opted_in)?;
+    let paths = &request.paths;
+    let environment = Environment::new(paths, config.path());
+    let is_built_in = secure_boot::is_built_in(&conf) && !plugin::is_present(&environment);
+    let decision = if is_built_in { secure_boot::decide(paths, opted_in)? } else { None };
+    if !is_built_in {
+        Plugin::check(&environment, opted_in)?;
+    }
+    let may_encrypt = plugin::is_present(&environment) || decision.is_some();
+    let mut prepared = inputs.prepare(request, may_encrypt, progress)?;
+    let environment = environment.with_target(&prepared.plan.target.name);
     let board = board_of(&environment)?;
-    let installation = Installation::new(&request.paths, &conf, &config, &board, &prepared.plan)?;
-    Ok(Ready { prepared, installation, conf, config, board, environment })
+    let mut installation = Installation::new(paths, &conf, &config, &board, &prepared.plan)?;
+    let mut why_not_encrypted = None;
+    let mut own = None;
+    if may_encrypt {
+        let checked = prepared.check_signature(paths);
+        let planned = checked.and_then(|()| encryption::Planned::new(paths, &conf, &config, &prepared.plan));
+        let planned = planned.and_then(|planned| {
+            // They are written onto this disk beside other partitions, and another table.
+            plan::check_bootloaders(paths, &conf, &prepared.plan, planned.layout.as_table()).map(|()| planned)
+        });
+        let planned = planned.and_then(|mut planned| {
+            if let Some(decision) = decision {
+                let found =
+                    own.insert(prepare_secure_boot(paths, &conf, &config, &prepared, &planned, decision)?);
+                planned.layout = planned.layout.named(secure_boot::LABEL);
+                planned.secure_boot = Some(found.summary.clone());
+            }
+            Ok(planned)
+        });
+        match planned {
+            Ok(planned) => installation.encryption = Some(planned),
+            // Only the plug-in knows whether that matters. Where the owner asks for it, it is not asked: it may change the device for good.
+            Err(e) if !opted_in => {
+                installation.encryption_refused = Some(e.message());
+                why_not_encrypted = Some(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let ready =
+        Ready { prepared, installation, is_built_in, secure_boot: own, conf, config, board, environment };
+    Ok((ready, why_not_encrypted))
 }
 
-/// Asks the board's plug-ins. This build refuses encryption.
-fn decide_on_encryption(request: &FlashRequest, ready: &Ready) -> Result<Plugin> {
-    let mut plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
-    plugin.secureboot_setup(ready.config.installer_secureboot()?)?;
-    Ok(plugin)
+fn prepare_secure_boot(
+    paths: &Paths,
+    conf: &FlasherConf,
+    config: &ConfigJson,
+    prepared: &Prepared,
+    planned: &encryption::Planned,
+    decision: secure_boot::Decision,
+) -> Result<SecureBoot> {
+    let image = &prepared.plan.image.stored.path;
+    let part = planned.layout.partitions.first().and_then(|part| part.image.clone());
+    let boot =
+        image::chunks::read_range(&mut *prepared.source()?, &part.unwrap_or_default(), MAX_BOOT_BYTES)?;
+    let boot = boot.ok_or_else(|| {
+        let image = image.display();
+        let message = format!(
+            "cannot install {image} encrypted: its boot partition is cut off, or has more than 256 MiB"
+        );
+        Error::new(Code::ImageLayoutUnfit, message).object(image)
+    })?;
+    SecureBoot::prepare(paths, conf, config, image, &boot, decision)
+}
+
+/// Asks the board's plug-ins.
+fn decide_on_encryption(
+    request: &FlashRequest,
+    ready: &Ready,
+    why_not_encrypted: Option<Error>,
+) -> Result<(Plugin, Option<Encrypted>)> {
+    limits::no_core_dumps();
+    let plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
+    let mut plugin = plugin.limited(board::limit(std::env::var_os(board::BOARD_LIMIT_VARIABLE))?);
+    let image = &ready.prepared.plan.image;
+    plugin.set("BALENA_IMAGE", image.stored.path.as_os_str())?;
+    if let (Some(own), Some(planned)) = (&ready.secure_boot, ready.installation.encryption.clone()) {
+        let encrypted = Encrypted::by_copal(planned, image.signed.as_ref(), own, &request.paths)?;
+        return Ok((plugin, Some(encrypted)));
+    }
+    if !plugin.secureboot_setup(ready.config.installer_secureboot()? && !ready.is_built_in)? {
+        return Ok((plugin, None));
+    }
+    let planned = match (ready.installation.encryption.clone(), why_not_encrypted) {
+        (Some(planned), _) => planned,
+        (None, Some(e)) => return Err(e),
+        (None, None) => return Err(plugin::nothing_encrypts()),
+    };
+    let encrypted = Encrypted::decide(planned, image.signed.as_ref(), &mut plugin, &request.paths)?;
+    Ok((plugin, Some(encrypted)))
 }

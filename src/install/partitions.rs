@@ -35,15 +35,24 @@ pub(super) fn find(paths: &Paths, target: &Target, table: Option<&Table>) -> Res
     if !is_complete(&found, table) {
         tracing::warn!("the kernel does not show all partitions of {}", target.name.display());
     }
-    if !uevent::udev_settled(paths.root(), deadline.max(Instant::now() + Duration::from_secs(5))) {
-        tracing::warn!("udev is still busy; the installation continues");
-    }
+    settle_until(paths, deadline.max(Instant::now() + Duration::from_secs(5)));
     // udev may have created or renamed nodes meanwhile.
     let mut found = look(paths, target)?;
     // Partitions that the kernel knows from an older table lead to other bytes of the disk.
     found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
     let labelled = found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
     Ok(Partitions { disk: target.name.clone(), labelled })
+}
+
+/// Waits for udev, as long as for partitions.
+pub(super) fn settle(paths: &Paths) {
+    settle_until(paths, Instant::now() + PARTITIONS_TIMEOUT);
+}
+
+fn settle_until(paths: &Paths, deadline: Instant) {
+    if !uevent::udev_settled(paths.root(), deadline) {
+        tracing::warn!("udev is still busy; the installation continues");
+    }
 }
 
 /// The partitions of the internal disk, with their labels.
@@ -61,6 +70,11 @@ impl Partitions {
     pub(super) fn root(&self) -> Result<PathBuf> {
         let is_root = |label: &str| Slot::of_label(label) == Some(Slot::A);
         self.only(&format!("labelled {}", Slot::A.label()), is_root)
+    }
+
+    /// The node of the partition in this place.
+    pub(super) fn at(&self, planned: &Partition) -> Option<PathBuf> {
+        self.labelled.iter().find(|(part, _)| part.is_at(planned)).map(|(part, _)| part.node.clone())
     }
 
     fn only(&self, role: &str, is_it: impl Fn(&str) -> bool) -> Result<PathBuf> {

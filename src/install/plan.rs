@@ -10,11 +10,13 @@ use crate::bootloader::{self, Coming, Prepared, StorageKind};
 use crate::config::config_json::ConfigJson;
 use crate::config::flasher_conf::{BootloaderWrite, FlasherConf};
 use crate::config::paths::Paths;
+use crate::disk::partition::Table;
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::image::BOOT_LABEL;
 use crate::install::board::{self, Board};
 use crate::install::device_trees::{self, Tree};
+use crate::install::encryption;
 use crate::sys::power::Shutdown;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,6 +53,12 @@ pub struct Installation {
     pub device_trees: Vec<Tree>,
     pub board_program: Option<PathBuf>,
     pub ending: Shutdown,
+    /// On a board with secure-boot plug-ins that could encrypt: they decide, and only an installation asks them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<encryption::Planned>,
+    /// On a board with secure-boot plug-ins: what refuses the installation if they decide to encrypt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption_refused: Option<String>,
 }
 
 impl Installation {
@@ -78,8 +86,22 @@ impl Installation {
             device_trees,
             board_program: board.has_flasher_program().then(|| PathBuf::from(board::FLASHER)),
             ending: if conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff },
+            encryption: None,
+            encryption_refused: None,
         })
     }
+}
+
+/// Refuses bootloaders that cannot be written onto a disk with this table.
+pub(super) fn check_bootloaders(
+    paths: &Paths,
+    conf: &FlasherConf,
+    plan: &flash::plan::Plan,
+    table: Table,
+) -> Result<()> {
+    let mut coming = plan.clone();
+    coming.image.table = Some(table);
+    bootloaders(paths, conf, &coming).map(drop)
 }
 
 fn bootloaders(
@@ -102,6 +124,12 @@ fn bootloaders(
     Ok(planned.into_iter().map(|(planned, _)| planned).collect())
 }
 
+/// The target disk with this table.
+pub(super) fn coming<'a>(plan: &'a flash::plan::Plan, table: Option<&'a Table>) -> Option<Coming<'a>> {
+    let of_disk = plan.target.dev.zip(plan.target.node.file_name());
+    of_disk.map(|(dev, kernel_name)| Coming { dev, kernel_name, table })
+}
+
 impl PlannedBootloader {
     /// The target disk is judged by the image's table, any other device as it is now.
     fn new(paths: &Paths, write: &BootloaderWrite, plan: &flash::plan::Plan) -> Result<(Self, Prepared)> {
@@ -115,11 +143,7 @@ impl PlannedBootloader {
             image: paths.boot().join(&write.image),
             offset,
         };
-        let coming = plan.target.dev.zip(plan.target.node.file_name()).map(|(dev, kernel_name)| Coming {
-            dev,
-            kernel_name,
-            table: plan.image.table.as_ref(),
-        });
+        let coming = coming(plan, plan.image.table.as_ref());
         let prepared = bootloader::prepare(&write, paths, coming.as_ref()).map_err(|e| match e.code() {
             Code::ImageMissing | Code::ImageNotRegular | Code::ImageEmpty | Code::BootloaderTooLarge => e.with_hint(
                 "put the bootloader on the medium's boot partition, or correct its name in the board's recipe",
@@ -166,6 +190,12 @@ impl fmt::Display for Installation {
         write!(f, "{}", self.boot_partition)?;
         if let Some(program) = &self.board_program {
             writeln!(f, "        run {}", program.display())?;
+        }
+        if let Some(encryption) = &self.encryption {
+            write!(f, "{encryption}")?;
+        }
+        if let Some(why) = &self.encryption_refused {
+            writeln!(f, "        refused if the secure-boot plug-in decides to encrypt: {why}")?;
         }
         let ending = match self.ending {
             Shutdown::PowerOff => "power off",

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::StepTime;
 use super::device_trees::Carried;
+use super::encryption;
 use crate::boot_files::Deployed;
 use crate::bootloader::Written;
 use crate::flash;
@@ -25,6 +26,9 @@ pub struct Receipt {
     /// Named by the owner.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device_trees: Vec<Carried>,
+    /// Of an encrypted installation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<encryption::Record>,
     pub timeline: Vec<StepTime>,
 }
 
@@ -35,6 +39,7 @@ impl From<flash::receipt::Receipt> for Receipt {
             bootloaders: Vec::new(),
             boot_partition: None,
             device_trees: Vec::new(),
+            encryption: None,
             timeline: Vec::new(),
         }
     }

@@ -1,6 +1,8 @@
 //! A bash that keeps running, for shell functions of the board that share variables.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ pub(super) struct Shell {
     running: Running,
     name: &'static str,
     last: String,
+    /// The answer to `get`.
+    value: Option<String>,
 }
 
 impl Shell {
@@ -51,7 +55,7 @@ impl Shell {
         for variable in ["BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"] {
             command = command.without(variable);
         }
-        Ok(Some(Shell { running: command.start()?, name, last: String::new() }))
+        Ok(Some(Shell { running: command.start()?, name, last: String::new(), value: None }))
     }
 
     /// As `.` does.
@@ -68,12 +72,32 @@ impl Shell {
     }
 
     /// Calls a function, in a condition: `set -e` is off in it.
-    pub(super) fn call(&mut self, function: &str) -> io::Result<Answer> {
+    pub(super) fn call(&mut self, function: &str, arguments: &[&OsStr]) -> io::Result<Answer> {
+        for (i, argument) in arguments.iter().enumerate() {
+            let set = self.set(&format!("__copal_arguments[{i}]"), argument)?;
+            if set != Answer::Status(0) {
+                return Ok(set);
+            }
+        }
         self.ask(&format!("call {function}"))
     }
 
-    pub(super) fn limit(&mut self, limit: Duration) {
-        self.running.limit(Some(limit));
+    /// Sets a variable of the shell, exported only if it was before.
+    pub(super) fn set(&mut self, name: &str, value: &OsStr) -> io::Result<Answer> {
+        let escaped: String = value.as_bytes().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        self.ask(&format!("set {name} {escaped}"))
+    }
+
+    /// The value of a variable, as far as it is text; `None` if it is unset.
+    pub(super) fn get(&mut self, name: &str) -> io::Result<(Answer, Option<String>)> {
+        self.value = None;
+        let answer = self.ask(&format!("get {name}"))?;
+        Ok((answer, self.value.take()))
+    }
+
+    /// Ends it after this time, counted from now.
+    pub(super) fn limit(&mut self, limit: Option<Duration>) {
+        self.running.limit(limit);
     }
 
     fn ask(&mut self, request: &str) -> io::Result<Answer> {
@@ -89,7 +113,10 @@ impl Shell {
                         self.drain()?;
                         return Ok(Answer::Status(status));
                     }
-                    self.log_line(&line);
+                    match line.strip_prefix('=') {
+                        Some(value) => self.value = Some(unescaped(value)),
+                        None => self.log_line(&line),
+                    }
                 }
                 Event::Line(Stream::Err, line) => self.log_line(&line),
                 Event::Silent(time) => command::warn_of_silence(self.name, time),
@@ -131,6 +158,20 @@ impl Drop for Shell {
             }
         }
     }
+}
+
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (c, if c == '\\' { rest.next() } else { None }) {
+            (_, Some('n')) => out.push('\n'),
+            (_, Some('r')) => out.push('\r'),
+            (_, Some(other)) => out.push(other),
+            (c, None) => out.push(c),
+        }
+    }
+    out
 }
 
 /// The `files` that exist below the root of `environment`, in this order.

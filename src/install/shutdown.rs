@@ -138,7 +138,7 @@ pub fn helper(
     let Some(mut shell) = Shell::start("os-helpers-power", environment, &[], command::SILENCE)? else {
         return Err(ShutdownRefusal::Failed("bash is not installed".to_owned()));
     };
-    shell.limit(limit);
+    shell.limit(Some(limit));
     let mut files = present(environment, &USED_BY_HELPER);
     files.extend(present(environment, &[HELPER]));
     files.extend(conf.cloned());
@@ -158,7 +158,7 @@ pub fn helper(
         Answer::Status(_) => return Err(ShutdownRefusal::NotHere),
         Answer::Gone(end, last) => return Err(gone(end, &last)),
     }
-    match shell.call(function)? {
+    match shell.call(function, &[])? {
         Answer::Status(0) => Ok(()),
         Answer::Status(status) => Err(ShutdownRefusal::Failed(format!("{function} returned {status}"))),
         Answer::Gone(end, last) => Err(gone(end, &last)),

@@ -3,21 +3,32 @@
 use std::time::Duration;
 
 use crate::boot_files::install::BootPartition;
+use crate::config::paths::Paths;
 use crate::error::{Code, Error};
 use crate::flash::job;
 use crate::flash::plan::Plan;
 use crate::flash::write;
+use crate::install::encryption::Encrypted;
 
 /// How long other programs, such as udev, have to release the disk.
 const REREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Clears boot sector and partition table of the disk of `plan` once none of it is mounted. Adds the outcome to `e`.
-pub(super) fn make_unbootable(plan: &Plan, mounted: Option<BootPartition>, e: Error) -> Error {
+pub(super) fn make_unbootable(
+    plan: &Plan,
+    paths: &Paths,
+    mounted: Option<BootPartition>,
+    encrypted: Option<&mut Encrypted>,
+    e: Error,
+) -> Error {
     let name = plan.target.name.display();
     if let Some(boot) = mounted
         && let Err(still) = boot.unmount()
     {
         tracing::warn!("{}", still.message());
+    }
+    if let Some(encrypted) = encrypted {
+        encrypted.let_go(paths);
     }
     let cleared = match job::open_to_undo(&plan.target) {
         Ok(device) => {

@@ -22,7 +22,7 @@ pub struct PublicKey {
 
 impl PublicKey {
     /// From big-endian numbers.
-    fn new(modulus: &[u8], exponent: &[u8]) -> Result<Self, &'static str> {
+    pub(crate) fn new(modulus: &[u8], exponent: &[u8]) -> Result<Self, &'static str> {
         let modulus = number::without_zeroes(modulus);
         let bits = number::bits(modulus);
         if !MODULUS_BITS.contains(&bits) {
@@ -46,6 +46,11 @@ impl PublicKey {
             && number::power(signature, self.exponent, &self.modulus)
                 .zip(padded(payload, self.modulus.len()))
                 .is_some_and(|(found, expected)| found == expected)
+    }
+
+    /// The public operation: what is encrypted for the owner of the key. `None` for a number that is not below the modulus.
+    pub(crate) fn power(&self, number: &[u8]) -> Option<Vec<u8>> {
+        number::power(number, self.exponent, &self.modulus)
     }
 
     /// The length of every signature, in bytes.

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -52,8 +53,30 @@ mod ioctl {
     nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
     nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
     nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), nix::libc::c_int);
+    nix::ioctl_write_ptr_bad!(blkdiscard, nix::request_code_none!(0x12, 119), [u64; 2]);
+    nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), super::PartitionRequest);
     nix::ioctl_read_bad!(blkroget, nix::request_code_none!(0x12, 94), nix::libc::c_int);
 }
+
+/// `struct blkpg_ioctl_arg` of `linux/blkpg.h`.
+#[repr(C)]
+struct PartitionRequest {
+    operation: nix::libc::c_int,
+    flags: nix::libc::c_int,
+    length: nix::libc::c_int,
+    partition: *const KernelPartition,
+}
+
+/// `struct blkpg_partition`, in bytes; the names have no meaning to the kernel.
+#[repr(C)]
+struct KernelPartition {
+    start: i64,
+    length: i64,
+    number: nix::libc::c_int,
+    names: [[u8; 64]; 2],
+}
+
+const BLKPG_ADD_PARTITION: nix::libc::c_int = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -182,6 +205,37 @@ impl Device {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// Adds a partition that no table on the disk has. The kernel keeps it until it reads the table again.
+    #[allow(unsafe_code)]
+    pub(crate) fn add_partition(&self, number: u32, range: &Range<u64>) -> io::Result<()> {
+        let length = range.end.saturating_sub(range.start);
+        let (Ok(start), Ok(length), Ok(number)) =
+            (range.start.try_into(), length.try_into(), number.try_into())
+        else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let partition = KernelPartition { start, length, number, names: [[0; 64]; 2] };
+        let request = PartitionRequest {
+            operation: BLKPG_ADD_PARTITION,
+            flags: 0,
+            // It is a constant of 152 bytes.
+            length: size_of::<KernelPartition>().try_into().unwrap_or_default(),
+            partition: &raw const partition,
+        };
+        // SAFETY: BLKPG reads both structures, which live through the call.
+        unsafe { ioctl::blkpg(self.file.as_raw_fd(), &raw const request) }?;
+        Ok(())
+    }
+
+    /// Gives all blocks back to the disk. What they read as afterwards is not defined.
+    #[allow(unsafe_code)]
+    pub(crate) fn discard(&self) -> io::Result<()> {
+        let range = [0, self.size()?];
+        // SAFETY: BLKDISCARD reads two numbers, which live through the call.
+        unsafe { ioctl::blkdiscard(self.file.as_raw_fd(), &raw const range) }?;
+        Ok(())
     }
 
     fn leave_direct(&self) -> io::Result<()> {

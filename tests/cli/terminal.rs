@@ -76,15 +76,14 @@ fn every_code_has_a_line_on_every_terminal() {
     };
     let whole = stdout(&copal(&["explain"]));
     assert_eq!(first(&whole), codes);
-    let busy =
-        "busy                          Another program holds the device or the lock that the job needs";
+    let busy = "busy                         Another program holds the device or the lock that the job needs";
     assert!(whole.lines().any(|line| line == busy), "{whole}");
     for columns in WIDTHS {
         let text = shown(columns, &[], &[COPAL, "explain"]);
         assert_eq!(first(&text), codes);
         assert_fits(&text, columns);
         let line = text.lines().find(|line| line.starts_with("busy")).unwrap();
-        let cut = "busy                          Another program holds the device or the lock tha…";
+        let cut = "busy                         Another program holds the device or the lock that…";
         assert_eq!(line, if columns == 80 { cut } else { "busy" });
     }
 }

@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["boot_state", "bootloader", "device_tree", "image", "slot"],
     &["disk", "progress"],
     &["job"],
+    &["measurements", "tpm", "uefi"],
     &["config", "signature", "version"],
     &["sys"],
     &["error"],

@@ -422,7 +422,7 @@ fn the_farm_s_readme_has_its_disks_and_its_space() {
     for name in &boards {
         assert!(read(&format!("qemu/boards/{name}.ini")).contains("\nkind = virtio\n"), "{name}");
     }
-    assert_eq!(boards.len(), 2);
+    assert_eq!(boards.len(), 3);
 
     assert!(read("qemu/farm/place.py").contains("\nSPACE = 10 << 30\n"));
     assert!(text.contains("it needs 10 GiB for each board"));

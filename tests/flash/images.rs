@@ -558,8 +558,9 @@ fn the_receipt_has_the_fields_of_its_documentation() {
     let rows = table.lines().filter(|l| l.starts_with("| `")).map(|l| l.split('|').nth(1).unwrap());
     let documented: std::collections::BTreeSet<String> =
         rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
-    // Only an installation with device trees of the owner has the first, only a signed image the second.
-    found.extend(["device_trees", "image.signed"].map(str::to_owned));
+    // Of an installation with device trees of the owner, of a signed image, and of an encrypted installation (tests/guest/encrypted.rs).
+    found.extend(["device_trees", "image.signed", "encryption"].map(str::to_owned));
+    found.extend(["method", "partitions", "old_content_discarded"].map(|name| format!("encryption.{name}")));
     assert_eq!(found, documented);
     // The recipe for the digest without copal.
     let recipe = text.split("```sh").nth(1).unwrap().split("```").next().unwrap();

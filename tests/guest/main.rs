@@ -5,11 +5,15 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod emulated_tpm;
+    pub mod prepared;
     pub mod prove;
+    pub mod schema;
 }
 
 mod bootloader;
 mod bootpart;
+mod encrypted;
 mod flash_chips;
 mod flasher;
 mod hooks;
@@ -18,6 +22,7 @@ mod migration;
 mod rollback;
 mod sandbox;
 mod screen;
+mod secure_boot;
 mod smoke;
 mod support;
 mod system;

@@ -1,8 +1,9 @@
-//! The small guest itself.
+//! The guests themselves.
 
 use std::time::Duration;
 
-use crate::support::{Disk, Guest, LIMIT, Shutdown, folder, tool, writelog};
+use crate::support::medium::empty;
+use crate::support::{Disk, Guest, LIMIT, Outcome, Shutdown, System, folder, tool, writelog};
 
 #[test]
 fn a_small_guest_runs_copal_and_writes_a_vfat_disk() {
@@ -126,7 +127,7 @@ fn a_guest_has_disks_of_every_kind() {
     };
     let outcome = guest
         .disk(Disk::Nvme, &image("nvme", 10), "NVME1")
-        .option("logical_block_size=4096,physical_block_size=4096")
+        .blocks_of_4096()
         .disk(Disk::Virtio, &image("virtio", 20), "VIRTIO1")
         .disk(Disk::Usb, &image("usb", 30), "USB1")
         .disk(Disk::SdCard, &image("card", 32), "")
@@ -144,4 +145,126 @@ fn a_guest_has_disks_of_every_kind() {
         "nvme0n1 20480 4096 0\nvda 40960 512 0\nsda 61440 512 1\nmmcblk0 65536 512 0\n"
     );
     assert_eq!(outcome.file("serials").split_whitespace().collect::<Vec<_>>(), ["NVME1", "VIRTIO1"]);
+}
+
+/// Encrypts two disks of 64 MiB, first with LUKS2, then with plain dm-crypt and a key in the kernel's keyring.
+const ENCRYPT: &str = r#"
+# write_and_read MAPPING DISK MIB: data through the mapping; on the disk it begins at that MiB.
+write_and_read() {
+    [ -b "/dev/mapper/$1" ]
+    head -c 1048576 /dev/urandom >/tmp/data
+    dd if=/tmp/data of="/dev/mapper/$1" bs=1M oflag=direct conv=notrunc status=none
+    dd if="/dev/mapper/$1" bs=1M count=1 iflag=direct status=none | cmp - /tmp/data
+    dd if="$2" bs=1M skip="$3" count=1 iflag=direct status=none >/tmp/encrypted
+    [ "$(wc -c </tmp/encrypted)" -eq 1048576 ]
+    if cmp -s /tmp/encrypted /tmp/data; then exit 1; fi
+}
+
+# describe MAPPING DISK
+describe() {
+    mapped=$(basename "$(readlink -f "/dev/mapper/$1")")
+    (cd "/sys/block/$mapped" && echo "$(cat dm/name)" "$(ls slaves)" "$(cat queue/logical_block_size)" "$(cat dm/uuid)")
+    dmsetup table "$1"
+}
+
+# luks MAPPING DISK
+luks() {
+    printf 'a passphrase' | cryptsetup -q luksFormat --type luks2 --cipher aes-xts-plain64 --key-size 512 --hash sha256 \
+        --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --offset 32768 --key-file - "$2"
+    cryptsetup luksDump "$2" >"/host/$1.dump"
+    printf 'a passphrase' | cryptsetup open --type luks2 --key-file - "$2" "$1"
+    describe "$1" >"/host/$1"
+    write_and_read "$1" "$2" 16
+    cryptsetup close "$1"
+    [ ! -e "/dev/mapper/$1" ]
+}
+
+# plain MAPPING DISK
+plain() {
+    sectors=$(($(blockdev --getsz "$2") - 2048))
+    dmsetup create "$1" --table "0 $sectors crypt aes-cbc-plain :32:logon:copal-test: 0 $2 2048"
+    describe "$1" >"/host/$1"
+    write_and_read "$1" "$2" 1
+    dmsetup remove "$1"
+    [ ! -e "/dev/mapper/$1" ]
+}
+
+until [ -b /dev/vda ] && [ -b /dev/nvme0n1 ]; do sleep 0.1; done
+before=$(cut -d. -f1 /proc/uptime)
+exec 2>/host/warnings
+luks luks512 /dev/vda
+luks luks4096 /dev/nvme0n1
+# A service has a session keyring (@s) without a link to its user's keys (@u). A small guest has no session keyring.
+head -c 32 /dev/urandom | keyctl padd logon copal-test: @u >/dev/null
+keyctl link @u @s
+plain plain512 /dev/vda
+plain plain4096 /dev/nvme0n1
+echo $(($(cut -d. -f1 /proc/uptime) - before)) >/host/seconds
+"#;
+
+/// The disks of [`ENCRYPT`]: `/dev/vda`, and `/dev/nvme0n1` with blocks of 4096 bytes.
+fn with_disks_to_encrypt(guest: Guest, dir: &std::path::Path) -> Guest {
+    guest
+        .disk(Disk::Virtio, &empty(dir.join("512"), 64), "B512")
+        .disk(Disk::Nvme, &empty(dir.join("4096"), 64), "B4096")
+        .blocks_of_4096()
+        .module("dm_crypt")
+}
+
+/// What [`ENCRYPT`] wrote below `/host`.
+fn assert_encrypted(outcome: &Outcome) {
+    println!("took {:?}, of which encryption {} s", outcome.took, outcome.file("seconds").trim());
+    assert_eq!(outcome.file("warnings"), "");
+    for (block, disk, number) in [(512, "vda", "254:0"), (4096, "nvme0n1", "259:0")] {
+        // cryptsetup uses sectors as large as the disk's physical blocks; dm-crypt itself always uses 512 bytes by default.
+        let option = if block == 512 { "" } else { " 1 sector_size:4096" };
+        let dump = outcome.file(&format!("luks{block}.dump"));
+        let words = dump.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "Version: 2 ",
+            "0: crypt offset: 16777216 [bytes] length: (whole device) cipher: aes-xts-plain64 ",
+            &format!(" cipher: aes-xts-plain64 sector: {block} [bytes]"),
+            "Key: 512 bits",
+            "PBKDF: pbkdf2 Hash: sha256 Iterations: 1000",
+            "Digests: 0: pbkdf2 Hash: sha256 Iterations: 1000",
+        ] {
+            assert!(words.contains(part), "no '{part}' in {dump}");
+        }
+        let uuid = words.split_once("UUID: ").unwrap().1.split(' ').next().unwrap();
+        let plain_uuid = uuid.replace('-', "");
+        assert_eq!(
+            outcome.file(&format!("luks{block}")),
+            format!(
+                "luks{block} {disk} {block} CRYPT-LUKS2-{plain_uuid}-luks{block}\n\
+                 0 98304 crypt aes-xts-plain64 :64:logon:cryptsetup:{uuid}-d0 0 {number} 32768{option}\n"
+            )
+        );
+        assert_eq!(
+            outcome.file(&format!("plain{block}")),
+            format!(
+                "plain{block} {disk} {block} \n0 129024 crypt aes-cbc-plain :32:logon:copal-test: 0 {number} 2048\n"
+            )
+        );
+    }
+}
+
+/// With udev: without it, `dmsetup create` makes no `/dev/mapper/NAME` unless it is given `--verifyudev`.
+#[test]
+fn a_small_guest_can_encrypt() {
+    let Some(guest) = Guest::small("a_small_guest_can_encrypt") else { return };
+    let dir = folder();
+    let script = format!(". /lib/guest.sh\nguest_udev\n{ENCRYPT}");
+    assert_encrypted(&with_disks_to_encrypt(guest, dir.path()).script(&script).run(LIMIT).ok());
+}
+
+#[test]
+fn a_system_guest_can_encrypt() {
+    let test = "a_system_guest_can_encrypt";
+    let Some(guest) = Guest::system(test, "LABEL=system") else { return };
+    let Some(system) = System::new(test) else { return };
+    let dir = folder();
+    let root = dir.path().join("root");
+    system.ext4(&root, "system", 400);
+    let guest = with_disks_to_encrypt(guest, dir.path()).disk(Disk::Virtio, &root, "ROOT");
+    assert_encrypted(&guest.script(ENCRYPT).run(LIMIT).ok());
 }

@@ -4,15 +4,19 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod disk;
     pub mod image_archive;
+    pub mod needs;
     pub mod prove;
     pub mod terminal;
 }
 
 mod bmap;
 mod decode;
+mod fat;
 mod info;
 mod inspect;
+mod new_tables;
 mod signature;
 mod support;
 mod tables;

@@ -128,12 +128,13 @@ fn a_plug_in_that_asks_for_encryption_or_does_not_return() {
     }
     let rig = Rig::new();
     rig.put("mnt/boottmp/config.json", "{\"installer\": {\"secureboot\": true}}\n");
-    refused(&rig, "encryption-not-in-this-build", "installer.secureboot");
+    refused(&rig, "encryption-not-available", "installer.secureboot");
     let out = rig.run(&["/copal", "flash", "--plan"]);
     assert_eq!(out.status.code(), Some(3), "the plan says so, too: {}", stderr(&out));
     rig.put("mnt/boottmp/config.json", "{}\n");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { return 0; }\n");
-    refused_late(&rig, "encryption-not-in-this-build", "secureboot_setup");
+    // It needs a signed image, and there is no certificate.
+    refused_late(&rig, "certificate-invalid", "kmod.crt");
     rig.program("libexec/balena-init-flasher-secureboot", "secureboot_setup() { exit 0; }\n");
     refused_late(&rig, "plugin-failed", "secureboot_setup");
 }

@@ -11,11 +11,17 @@ const MAX_ENTRIES: u64 = 65536;
 
 const READ_BYTES: u64 = 4096;
 
+const LABEL_BYTES: usize = 11;
+
 /// In characters: at most 20 parts; a damaged folder may have more.
 const MAX_NAME: usize = 20 * 13;
 
 /// Attributes of a part of a long name: all four low bits.
 const LONG_NAME: u8 = 0x0f;
+
+/// Attributes of a folder and of a label.
+const FOLDER: u8 = 0x10;
+const VOLUME: u8 = 0x08;
 
 /// Where the 13 UTF-16 characters of a long name's part are in its entry.
 const LONG_NAME_PARTS: [(usize, usize); 3] = [(1, 11), (14, 26), (28, 32)];
@@ -27,13 +33,41 @@ enum Bits {
     Fat32,
 }
 
-/// The content of the file `name` in the root folder of the FAT file system that starts at offset 0 of `read_at`. `None` if there is no such
-/// file system or file, or if the file is longer than `most` bytes.
-pub(crate) fn file_in_fat(read_at: &mut ReadAt<'_>, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+/// The content of the file `path`, with `/` between its folders, in the FAT file system that starts at offset 0 of `read_at`. `None` if there
+/// is no such file system or file, or if the file is longer than `most` bytes. The case of names does not count.
+pub(crate) fn file_in_fat(read_at: &mut ReadAt<'_>, path: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    in_folder_of_fat(read_at, folder, |fat, read_at, folder| fat.read_file(read_at, folder, name, most))
+}
+
+/// The names of the files in the folder `path`. `None` if there is no such file system or folder.
+pub(crate) fn files_in_fat(read_at: &mut ReadAt<'_>, path: &str) -> io::Result<Option<Vec<String>>> {
+    in_folder_of_fat(read_at, path, |fat, read_at, folder| {
+        let mut names = Vec::new();
+        fat.named(read_at, folder, &mut |name, entry| {
+            if attributes(entry) & (FOLDER | VOLUME) == 0 {
+                names.push(name);
+            }
+            None::<()>
+        })?;
+        Ok(Some(names))
+    })
+}
+
+fn in_folder_of_fat<T>(
+    read_at: &mut ReadAt<'_>,
+    path: &str,
+    use_it: impl FnOnce(&Fat, &mut ReadAt<'_>, &Folder) -> io::Result<Option<T>>,
+) -> io::Result<Option<T>> {
     let mut boot = [0; 512];
-    let found = read_at(0, &mut boot).and_then(|()| match Fat::parse(&boot) {
-        Some(fat) => fat.read_file(read_at, name, most),
-        None => Ok(None),
+    let found = read_at(0, &mut boot).and_then(|()| {
+        let Some(fat) = Fat::parse(&boot) else { return Ok(None) };
+        let mut folder = fat.root.clone();
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            let Some((first, _)) = fat.find(read_at, &folder, name, FOLDER)? else { return Ok(None) };
+            folder = Folder::Chain(first);
+        }
+        use_it(&fat, read_at, &folder)
     });
     match found {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -41,14 +75,59 @@ pub(crate) fn file_in_fat(read_at: &mut ReadAt<'_>, name: &str, most: u64) -> io
     }
 }
 
-enum Root {
-    Area { start: u64, len: u64 },
+/// Bytes to write, each from its offset on.
+type Edits = Vec<(u64, Vec<u8>)>;
+
+/// The bytes to write, so that the FAT file system that starts at offset 0 of `read_at` has this label: of the boot sector,
+/// its copy, and the root folder. `None` if there is no such file system, or if its root folder has no label: GRUB looks nowhere else.
+/// A label has at most eleven bytes.
+pub(crate) fn fat_label(read_at: &mut ReadAt<'_>, label: &str) -> io::Result<Option<Edits>> {
+    let mut boot = [0; 512];
+    read_at(0, &mut boot)?;
+    let Some(fat) = Fat::parse(&boot) else { return Ok(None) };
+    let mut padded = label.as_bytes().to_vec();
+    padded.resize(LABEL_BYTES, b' ');
+    let mut edits = Vec::new();
+    let mut sectors = vec![0];
+    if matches!(fat.bits, Bits::Fat32) {
+        // Past the reserved sectors there is no copy.
+        let copy = le16(&boot, 50) * le16(&boot, 11);
+        sectors.extend((copy > 0 && copy < fat.fat_start).then_some(copy));
+    }
+    for start in sectors {
+        let mut sector = [0; 512];
+        read_at(start, &mut sector)?;
+        if let (Some(_), Some(at)) = (Fat::parse(&sector), label_field(&sector)) {
+            edits.push((start + at as u64, padded.clone()));
+        }
+    }
+    let entry = fat.entries(read_at, &fat.root, &mut |at, entry| is_label(entry).then_some(at))?;
+    Ok(entry.map(|at| {
+        edits.push((at, padded));
+        edits
+    }))
+}
+
+/// Where a boot sector has a label, if it has one.
+fn label_field(boot: &[u8]) -> Option<usize> {
+    let signature = if le16(boot, 22) == 0 { 66 } else { 38 };
+    (boot.get(signature) == Some(&0x29)).then_some(signature + 5)
+}
+
+/// Where the entries of a folder are.
+#[derive(Clone)]
+enum Folder {
+    /// The root folder of FAT12 and FAT16.
+    Area {
+        start: u64,
+        len: u64,
+    },
     Chain(u64),
 }
 
 pub(super) struct Fat {
     bits: Bits,
-    root: Root,
+    root: Folder,
     fat_start: u64,
     cluster_len: u64,
     data_start: u64,
@@ -85,43 +164,64 @@ impl Fat {
             ..=4084 => Bits::Fat12,
             _ => Bits::Fat16,
         };
-        let fields = if is_32 { 66 } else { 38 };
-        let boot_label = (byte(fields) == 0x29)
-            .then(|| name_of(boot.get(fields + 5..fields + 16).unwrap_or_default()))
+        let boot_label = label_field(boot)
+            .map(|at| name_of(boot.get(at..at + LABEL_BYTES).unwrap_or_default()))
             .filter(|name| !name.is_empty());
-        let root =
-            if is_32 { Root::Chain(le32(boot, 44)) } else { Root::Area { start: fat_end, len: root_len } };
+        let root = if is_32 {
+            Folder::Chain(le32(boot, 44))
+        } else {
+            Folder::Area { start: fat_end, len: root_len }
+        };
         Some(Fat { bits, root, fat_start, cluster_len: per_cluster * sector, data_start, boot_label })
     }
 
     /// The label of the root folder, which may be empty; `None` if it has none.
     pub(super) fn root_label(&self, read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {
-        self.in_root(read_at, &mut |entry| {
-            // A volume entry, not a folder.
-            let is_label = attributes(entry) & 0x18 == 0x08 && !is_part_of_long_name(entry);
-            is_label.then(|| name_of(entry.get(..11).unwrap_or_default()))
+        self.entries(read_at, &self.root, &mut |_, entry| {
+            is_label(entry).then(|| name_of(entry.get(..LABEL_BYTES).unwrap_or_default()))
         })
     }
 
-    /// The content of a file in the root folder; the case of its name does not count. `None` if there is none, or if it is longer than `most`
-    /// bytes.
-    pub(super) fn read_file(
+    /// Shows the files and folders of a folder with their names to `see`, until that returns something.
+    fn named<T>(
         &self,
         read_at: &mut ReadAt<'_>,
-        name: &str,
-        most: u64,
-    ) -> io::Result<Option<Vec<u8>>> {
+        folder: &Folder,
+        see: &mut dyn FnMut(String, &[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         let mut long = LongName::default();
-        let file = self.in_root(read_at, &mut |entry| {
+        self.entries(read_at, folder, &mut |_, entry| {
             if is_part_of_long_name(entry) {
                 long.add(entry);
                 return None;
             }
-            let found = std::mem::take(&mut long).of(entry).unwrap_or_else(|| short_name(entry));
-            // Neither a folder nor the volume.
-            let is_it = attributes(entry) & 0x18 == 0 && found.eq_ignore_ascii_case(name);
+            see(std::mem::take(&mut long).of(entry).unwrap_or_else(|| short_name(entry)), entry)
+        })
+    }
+
+    /// The first cluster and the size of the file or folder (`kind`) with that name.
+    fn find(
+        &self,
+        read_at: &mut ReadAt<'_>,
+        folder: &Folder,
+        name: &str,
+        kind: u8,
+    ) -> io::Result<Option<(u64, u64)>> {
+        self.named(read_at, folder, &mut |found, entry| {
+            let is_it = attributes(entry) & (FOLDER | VOLUME) == kind && found.eq_ignore_ascii_case(name);
             is_it.then(|| (self.first_cluster(entry), le32(entry, 28)))
-        })?;
+        })
+    }
+
+    /// The content of a file. `None` if there is none, or if it is longer than `most` bytes.
+    fn read_file(
+        &self,
+        read_at: &mut ReadAt<'_>,
+        folder: &Folder,
+        name: &str,
+        most: u64,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let file = self.find(read_at, folder, name, 0)?;
         let Some((mut cluster, size)) = file.filter(|(_, size)| *size <= most) else { return Ok(None) };
         let mut content = Vec::new();
         let mut left = size;
@@ -171,15 +271,16 @@ impl Fat {
         Ok(Some(link).filter(|link| (2..bad).contains(link)))
     }
 
-    /// Shows the entries of the root folder that are in use to `see`, until that returns something.
-    fn in_root<T>(
+    /// Shows the entries of a folder that are in use, and where they are, to `see`, until that returns something.
+    fn entries<T>(
         &self,
         read_at: &mut ReadAt<'_>,
-        see: &mut dyn FnMut(&[u8]) -> Option<T>,
+        folder: &Folder,
+        see: &mut dyn FnMut(u64, &[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        let mut next = match self.root {
-            Root::Area { start, len } => return Ok(scan(read_at, start, len, see)?.flatten()),
-            Root::Chain(first) => Some(first),
+        let mut next = match folder {
+            Folder::Area { start, len } => return Ok(scan(read_at, *start, *len, see)?.flatten()),
+            Folder::Chain(first) => Some(*first),
         };
         let mut entries = 0;
         while let Some((cluster, start)) = next.and_then(|cluster| Some((cluster, self.start_of(cluster)?)))
@@ -200,19 +301,19 @@ fn scan<T>(
     read_at: &mut ReadAt<'_>,
     start: u64,
     len: u64,
-    see: &mut dyn FnMut(&[u8]) -> Option<T>,
+    see: &mut dyn FnMut(u64, &[u8]) -> Option<T>,
 ) -> io::Result<Option<Option<T>>> {
     let mut at = 0;
     while at < len {
         let mut block = vec![0; usize::try_from((len - at).min(READ_BYTES)).unwrap_or(0)];
         read_at(start + at, &mut block)?;
-        for entry in block.chunks_exact(ENTRY_BYTES) {
+        for (place, entry) in (start + at..).step_by(ENTRY_BYTES).zip(block.chunks_exact(ENTRY_BYTES)) {
             match entry.first() {
                 Some(0) => return Ok(Some(None)),
                 // Deleted.
                 Some(0xe5) => {}
                 _ => {
-                    if let Some(found) = see(entry) {
+                    if let Some(found) = see(place, entry) {
                         return Ok(Some(Some(found)));
                     }
                 }
@@ -225,6 +326,11 @@ fn scan<T>(
 
 fn attributes(entry: &[u8]) -> u8 {
     entry.get(11).copied().unwrap_or(0)
+}
+
+/// A volume entry, not a folder.
+fn is_label(entry: &[u8]) -> bool {
+    attributes(entry) & (FOLDER | VOLUME) == VOLUME && !is_part_of_long_name(entry)
 }
 
 fn is_part_of_long_name(entry: &[u8]) -> bool {

@@ -3,6 +3,7 @@
 //! Crates for partition tables do not fit: they look for the backup GPT at the end of the device instead of where the primary
 //! points, fall back to it silently, size buffers by the header, and report a stream's "not yet" as a damaged table.
 
+pub mod create;
 mod fat;
 mod file_system;
 mod gpt;
@@ -13,7 +14,8 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-pub(crate) use fat::file_in_fat;
+pub use create::NewTable;
+pub(crate) use fat::{fat_label, file_in_fat, files_in_fat};
 pub use file_system::file_system;
 use label::label;
 pub(crate) use mbr::SIGNATURE;

@@ -74,7 +74,7 @@ pub struct Command {
     limit: Option<Duration>,
     silence: Duration,
     apart: bool,
-    input: bool,
+    input: Stdio,
 }
 
 impl Command {
@@ -82,7 +82,7 @@ impl Command {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut inner = process::Command::new(program);
         inner.process_group(0);
-        Command { inner, limit: None, silence: SILENCE, apart: false, input: false }
+        Command { inner, limit: None, silence: SILENCE, apart: false, input: Stdio::null() }
     }
 
     /// A foreign program. bash runs a script without `#!`, as the shell did that used to start it; the kernel refuses it (ENOEXEC).
@@ -159,7 +159,14 @@ impl Command {
 
     #[must_use]
     pub fn with_input(mut self) -> Self {
-        self.input = true;
+        self.input = Stdio::piped();
+        self
+    }
+
+    /// It reads this file, and no other program gets what is in it.
+    #[must_use]
+    pub(crate) fn with_file(mut self, file: File) -> Self {
+        self.input = file.into();
         self
     }
 
@@ -174,7 +181,7 @@ impl Command {
             out_end.try_clone()?
         };
         self.inner.stdout(out_end).stderr(err_end);
-        self.inner.stdin(if self.input { Stdio::piped() } else { Stdio::null() });
+        self.inner.stdin(self.input);
         let child = self.inner.spawn()?;
         // Drops this process's copies of the pipe ends: only the program holds them from here on.
         drop(self.inner);

@@ -53,6 +53,17 @@ fn the_default_root_is_that_of_the_configuration() {
     let config = b"load_env resin_root_part\nset balena_root=resin-rootA\n";
     let seen = read(&[("EFI/BOOT/grub.cfg", config), ("EFI/BOOT/grubenv", b"damaged")]);
     assert_eq!(seen, unselected(Named::Slot(Slot::A), Some(Damage::Size(7))));
+    // Images come with 2, which is the boot partition of an encrypted disk.
+    for (part, expected) in [
+        ("2", Named::Slot(Slot::A)),
+        ("3", Named::Index(3)),
+        ("4", Named::Index(4)),
+        ("7", Named::Slot(Slot::A)),
+    ] {
+        let environment = block(&format!("bootcount=0\nresin_root_part={part}\nupgrade_available=0\n"));
+        let seen = read(&[("EFI/BOOT/grub.cfg", config), ("EFI/BOOT/grubenv", &environment)]);
+        assert_eq!(seen, state(expected, 0, false), "{part}");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::cpio::Archive;
 use super::host;
 use super::machine::{self, Outcome};
+use crate::kit::emulated_tpm;
+
 use super::monitor::Monitor;
 use super::turn;
 
@@ -63,6 +65,8 @@ pub(crate) struct Guest {
     memory: u32,
     cut_at: Option<String>,
     screen: bool,
+    /// The folder with the state of its TPM.
+    tpm: Option<PathBuf>,
 }
 
 /// The firmware, which takes the end of the 4 GiB; the NOR flash lies right below it.
@@ -92,6 +96,7 @@ impl Guest {
                 memory: 512,
                 cut_at: None,
                 screen: false,
+                tpm: None,
             }),
             Err(why) => {
                 host::not_run(test, &why);
@@ -159,7 +164,12 @@ impl Guest {
         self
     }
 
-    /// More properties for the device of the disk named last, as `logical_block_size=4096,physical_block_size=4096`.
+    /// Logical and physical blocks of 4096 bytes for the disk named last. QEMU cannot do this with eMMC and SD cards.
+    pub(crate) fn blocks_of_4096(self) -> Self {
+        self.option("logical_block_size=4096,physical_block_size=4096")
+    }
+
+    /// More properties for the device of the disk named last, as `physical_block_size=4096`.
     pub(crate) fn option(mut self, option: &str) -> Self {
         let options = &mut self.drives.last_mut().expect("a disk comes first").options;
         options.push(',');
@@ -235,6 +245,12 @@ impl Guest {
         self
     }
 
+    /// A TPM 2.0 (`/dev/tpmrm0`) with its state in this folder, which may be empty.
+    pub(crate) fn tpm(mut self, state: &Path) -> Self {
+        self.tpm = Some(state.to_owned());
+        self
+    }
+
     /// Takes the guest's power as soon as its console has this text.
     pub(crate) fn cut_at(mut self, marker: &str) -> Self {
         self.cut_at = Some(marker.to_owned());
@@ -300,9 +316,23 @@ impl Guest {
         if self.screen {
             arguments.extend(["-smbios", "type=1,product=Board,serial=S-42"].map(str::to_owned));
         }
+        let tpm = self.tpm.as_ref().map(|state| {
+            let socket = dir.join("tpm").display().to_string();
+            arguments.extend(["-chardev".to_owned(), format!("socket,id=tpm,path={socket}")]);
+            arguments.extend(
+                ["-tpmdev", "emulator,id=tpm,chardev=tpm", "-device", "tpm-tis,tpmdev=tpm"]
+                    .map(str::to_owned),
+            );
+            emulated_tpm::for_qemu(state, Path::new(&socket))
+        });
         let start =
             machine::Start { arguments, folder, limit, cut_at: self.cut_at.as_deref(), watch: &mut watch };
-        machine::run(&self.qemu, start)
+        let outcome = machine::run(&self.qemu, start);
+        if let Some(mut tpm) = tpm {
+            // It ends with QEMU's connection.
+            tpm.wait().unwrap();
+        }
+        outcome
     }
 
     fn machine(&self) -> String {

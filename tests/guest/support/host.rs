@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::kit::prepared::{not_run, part, prepared};
+
 /// How long a guest may take. Half a minute is what most of them need; this is for machines that have much else to do, and only
 /// a guest that hangs takes as long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(900);
@@ -14,29 +16,6 @@ const TURN: Duration = Duration::from_secs(2400);
 
 /// Guests that run at the same time, over all programs of this user: each takes a processor.
 const GUESTS: u32 = 2;
-
-/// The folder that `qemu/prepare.sh` filled.
-pub(crate) fn prepared() -> PathBuf {
-    if let Some(dir) = std::env::var_os("COPAL_GUESTS") {
-        return dir.into();
-    }
-    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|v| !v.is_empty()).map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache"),
-        PathBuf::from,
-    );
-    cache.join("copal/guests")
-}
-
-/// A part of it, or why it is not there.
-pub(crate) fn part(name: &str) -> Result<PathBuf, String> {
-    let at = prepared().join(name);
-    if at.join("stamp").is_file() { Ok(at) } else { Err(format!("no {}: see qemu/prepare.sh", at.display())) }
-}
-
-/// Says why a test cannot run here. `./dev test` lists these lines.
-pub(crate) fn not_run(test: &str, why: &str) {
-    eprintln!("not run: {test}: {why}");
-}
 
 /// The static release binary, which runs without anything else in a guest.
 pub(crate) fn copal() -> PathBuf {

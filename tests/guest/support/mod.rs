@@ -12,7 +12,7 @@ mod turn;
 pub(crate) mod writelog;
 
 pub(crate) use guest::{Disk, Guest};
-pub(crate) use host::{LIMIT, folder, not_run, tool};
+pub(crate) use host::{LIMIT, folder, not_run, part, tool};
 pub(crate) use machine::{Outcome, Shutdown};
 pub(crate) use monitor::{ALPHABET, Font};
 pub(crate) use system::{System, fat_files, fat_image, gpt_image};

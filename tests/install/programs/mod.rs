@@ -6,3 +6,4 @@ mod command;
 mod ending;
 mod plugin;
 mod progress;
+mod recorded_plugins;

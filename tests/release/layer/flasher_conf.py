@@ -1,7 +1,8 @@
 """Runs what the Yocto layer makes /etc/resin-init-flasher.conf with, without bitbake.
 
 Reads a list of sets of variables as JSON from standard input. Prints a list: for each set the text of the file, what is wrong with the
-values, what the build reports, and whether the next build takes the recipe out of the parse cache, and reports nothing.
+values, what the build reports, whether the next build takes the recipe out of the parse cache, and reports nothing, and the packages with
+the tools of the flasher.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def made_of(values: dict[str, str]) -> dict[str, Any]:
     for function in made["anonymous"]:
         function(d)
     conf, wrong = made["copal_flasher_conf"](d.getVar, d.getVar("COPAL_FLASHER_VARIABLES").split())
-    return {"conf": conf, "wrong": wrong, "said": said, "cached": not d.getVar("BB_DONT_CACHE")}
+    tools = (d.getVar("COPAL_FLASHER_TOOLS") or "").split()
+    return {"conf": conf, "wrong": wrong, "said": said, "cached": not d.getVar("BB_DONT_CACHE"), "tools": tools}
 
 
 def main() -> int:

@@ -2,12 +2,9 @@
 # and need no append: copal runs them where the script did.
 inherit copal_replace copal_flasher_conf
 
-RDEPENDS:${PN}:append:class-target = " copal"
+# An encrypted installation runs cryptsetup and mkfs.ext4. Releases of meta-balena differ in what they name.
+COPAL_FLASHER_TOOLS = "${@'cryptsetup e2fsprogs-mke2fs' if d.getVar('SIGN_API') else ''}"
+RDEPENDS:${PN}:append:class-target = " copal ${COPAL_FLASHER_TOOLS}"
 
 do_install[prefuncs] =+ "copal_check_flasher"
 do_install[postfuncs] += "copal_write_flasher_conf"
-
-python () {
-    if d.getVar("SIGN_API"):
-        copal_warn(d, "copal does not install encrypted systems yet: where secure boot is asked for, it refuses, with nothing written")
-}

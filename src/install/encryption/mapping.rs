@@ -1,0 +1,147 @@
+//! Encrypted partitions: made, opened under the name of their partition, closed.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::passphrase::Passphrase;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::block::major_minor;
+use crate::sys::command::{Command, Speaker};
+use crate::sys::device_mapper::DeviceMapper;
+use crate::sys::file;
+
+/// A slow board derives a key for a minute, and this is no slow derivation, but a hung device.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// For udev, which probes a mapping that was just written, to let go of it, and for its node to appear.
+const UDEV_TIMEOUT: Duration = Duration::from_secs(30);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(super) const CRYPTSETUP: &str = "cryptsetup";
+pub(super) const MKFS: &str = "mkfs.ext4";
+
+/// The kernel's kind of such a mapping.
+pub(super) const CRYPT: &str = "crypt";
+
+pub(super) const CONTROL: &str = "/dev/mapper/control";
+
+pub(super) fn node(paths: &Paths, name: &str) -> PathBuf {
+    paths.at(format!("/dev/mapper/{name}"))
+}
+
+/// Makes an empty LUKS2 partition. `sector`: of the disk, in bytes.
+pub(super) fn format(partition: &Path, sector: u32, passphrase: &Passphrase) -> Result<()> {
+    // The initramfs looks for file systems by label over all devices, so the header has none.
+    let mut arguments: Vec<String> = [
+        "luksFormat",
+        "--batch-mode",
+        "--type=luks2",
+        "--cipher=aes-xts-plain64",
+        "--key-size=512",
+        "--hash=sha256",
+        // 16 MiB, in units of 512 bytes.
+        "--offset=32768",
+        "--key-file=-",
+    ]
+    .map(str::to_owned)
+    .into();
+    // Not cryptsetup's choice: on a disk of 512-byte sectors that are 4096 on the medium, a file system with smaller blocks would not
+    // mount any more. Images have had such a state partition until August 2026 (meta-balena f7006438a).
+    arguments.push(format!("--sector-size={sector}"));
+    if passphrase.is_strong() {
+        arguments.extend(["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"].map(str::to_owned));
+    }
+    let input = passphrase.input().map_err(|e| failed("format", partition).because(e))?;
+    let command = Command::new(CRYPTSETUP).args(arguments).arg(partition).with_file(input);
+    run(command, CRYPTSETUP).map_err(|e| failed("format", partition).because(e))
+}
+
+pub(super) fn open(partition: &Path, name: &str, passphrase: &Passphrase) -> Result<()> {
+    let error = |e: io::Error| failed("open", partition).because(e);
+    let command = Command::new(CRYPTSETUP)
+        .args(["open", "--type=luks2", "--key-file=-"])
+        .arg(partition)
+        .arg(name)
+        .with_file(passphrase.input().map_err(error)?);
+    run(command, CRYPTSETUP).map_err(error)
+}
+
+/// Whether the passphrase opens the partition, without opening it.
+pub(super) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
+    let error = |e: io::Error| failed("open", partition).because(e);
+    let command = Command::new(CRYPTSETUP)
+        .args(["open", "--test-passphrase", "--type=luks2", "--key-file=-"])
+        .arg(partition)
+        .with_file(passphrase.input().map_err(error)?);
+    run(command, CRYPTSETUP).map_err(error)
+}
+
+/// Waits for the node of a mapping, and fails unless it encrypts `partition` and nothing else. Returns the node.
+pub(super) fn check(paths: &Paths, partition: &Path, name: &str) -> Result<PathBuf> {
+    let wrong = |what: &str| {
+        let (partition, shown) = (partition.display(), name);
+        let message = format!("{shown} is not the encrypted {partition}: {what}");
+        Error::new(Code::EncryptionFailed, message).object(shown).after_write()
+    };
+    let io_error = |e: io::Error| wrong("it cannot be looked at").because(e);
+    let mapping = DeviceMapper::open(&paths.at(CONTROL)).and_then(|mapper| mapper.mapping(name));
+    let mapping = mapping.map_err(io_error)?.ok_or_else(|| wrong("there is no such mapping"))?;
+    if mapping.kinds.is_empty() || mapping.kinds.iter().any(|kind| kind != CRYPT) {
+        return Err(wrong(&format!("it is of the kind {}", mapping.kinds.join(", "))));
+    }
+    let below = major_minor(std::fs::metadata(partition).map_err(io_error)?.rdev());
+    if mapping.lower.iter().any(|lower| *lower != below) || mapping.lower.is_empty() {
+        return Err(wrong("it is on another device"));
+    }
+    let node = node(paths, name);
+    let end = Instant::now() + UDEV_TIMEOUT;
+    loop {
+        match std::fs::metadata(&node) {
+            Ok(meta) if major_minor(meta.rdev()) == mapping.dev => return Ok(node),
+            Ok(_) => return Err(wrong(&format!("{} leads elsewhere", node.display()))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < end => {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            Err(e) => return Err(io_error(e)),
+        }
+    }
+}
+
+/// An empty ext4 file system. A block of 4096 bytes mounts on sectors of any size.
+pub(super) fn make_ext4(node: &Path, label: &str) -> Result<()> {
+    let command = Command::new(MKFS).args(["-q", "-F", "-b", "4096", "-L", label]).arg(node);
+    run(command, MKFS).map_err(|e| failed("make the file system of", node).because(e))?;
+    file::flush_node(node).map_err(|e| failed("flush", node).because(e))
+}
+
+/// Flushes and closes the mapping. `false` if there is none.
+pub(super) fn close(paths: &Paths, name: &str) -> Result<bool> {
+    let node = node(paths, name);
+    if !node.exists() {
+        return Ok(false);
+    }
+    file::flush_node(&node).map_err(|e| failed("flush", &node).because(e))?;
+    let end = Instant::now() + UDEV_TIMEOUT;
+    loop {
+        match run(Command::new(CRYPTSETUP).args(["close", name]), CRYPTSETUP) {
+            Ok(()) => return Ok(true),
+            Err(_) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
+            Err(e) => return Err(failed("close", &node).because(e)),
+        }
+    }
+}
+
+fn failed(what: &str, device: &Path) -> Error {
+    let device = device.display();
+    Error::new(Code::EncryptionFailed, format!("cannot {what} {device}")).object(device).after_write()
+}
+
+fn run(command: Command, name: &str) -> io::Result<()> {
+    let speaker = Speaker { name, full: name, hook: None, levels: false };
+    let ended = command.limit(Some(LIMIT)).run_logged(speaker, |_| ())?;
+    if ended.end.is_success() { Ok(()) } else { Err(ended.because()) }
+}

@@ -1,0 +1,308 @@
+//! An encrypted installation: a new partition table, each partition of the image in a mapping of its own, the boot partition split by the
+//! board's plug-in.
+//!
+//! The order is that of `docs/secure-boot.md`. What can be refused is refused before the plug-in's `secureboot_setup`, which may change the
+//! device for good. After a failure, or a loss of power, the disk has no partition table.
+
+mod disk;
+pub mod layout;
+mod mapping;
+mod needs;
+mod passphrase;
+mod planned;
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Ready;
+use super::plugin::Plugin;
+use super::secure_boot::SecureBoot;
+use crate::boot_files::install::{BootPartition, Contents, Install};
+use crate::config::paths::Paths;
+use crate::disk::partition::{NewTable, Table};
+use crate::error::{Code, Error, Result};
+use crate::flash;
+use crate::flash::parts::Part;
+use crate::image::Signed;
+use crate::progress::Progress;
+use crate::sys::block::major_minor;
+use crate::sys::{file, mount};
+use layout::Layout;
+use passphrase::Passphrase;
+pub use planned::{Method, Planned, Record};
+
+/// For a program that has just used a folder to leave it.
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(10);
+
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+
+/// An encrypted installation that goes on.
+pub(super) struct Encrypted {
+    planned: Planned,
+    table: NewTable,
+    passphrase: Option<Passphrase>,
+    discarded: bool,
+    /// Of the partitions, in the order of the layout.
+    nodes: Vec<PathBuf>,
+    /// Where the plug-in has mounted the non-encrypted boot partition.
+    split: Option<PathBuf>,
+}
+
+impl Encrypted {
+    /// Lets the plug-in, which has decided for encryption, make the keys. The last refusals; the disk is not touched.
+    pub(super) fn decide(
+        planned: Planned,
+        signed: Option<&Signed>,
+        plugin: &mut Plugin,
+        paths: &Paths,
+    ) -> Result<Encrypted> {
+        refuse_unsigned(signed)?;
+        let label = plugin.encrypt()?;
+        let luks = planned.method == Method::Luks2;
+        plugin.need("bootpart_split")?;
+        if !luks {
+            plugin.need("diskenc_dmsetup")?;
+        }
+        plugin.diskenc_setup()?;
+        let chosen = plugin.get("USE_LUKS")?.unwrap_or_default();
+        if luks == (chosen == "0") {
+            let message = format!(
+                "the secure-boot plug-in has set USE_LUKS={chosen}, against the board's configuration"
+            );
+            return Err(Error::new(Code::PluginIncomplete, message).object("USE_LUKS"));
+        }
+        let passphrase = if luks {
+            let path = plugin.must_get("PASSPHRASE_FILE")?;
+            Some(Passphrase::open(paths, Path::new(&path))?)
+        } else {
+            None
+        };
+        let layout = planned.layout.named(&label);
+        Ok(Encrypted {
+            table: layout.table()?,
+            planned: Planned { layout, ..planned },
+            passphrase,
+            discarded: false,
+            nodes: Vec::new(),
+            split: None,
+        })
+    }
+
+    /// For a board without plug-ins: makes the passphrase, and prepares the TPM and the firmware, which are changed from here on.
+    pub(super) fn by_copal(
+        planned: Planned,
+        signed: Option<&Signed>,
+        own: &SecureBoot,
+        paths: &Paths,
+    ) -> Result<Encrypted> {
+        refuse_unsigned(signed)?;
+        let table = planned.layout.table()?;
+        let secret = own.set_up(paths)?;
+        let passphrase = Passphrase::of(paths, &secret).inspect_err(|_| SecureBoot::undo(paths))?;
+        Ok(Encrypted {
+            table,
+            planned,
+            passphrase: Some(passphrase),
+            discarded: false,
+            nodes: Vec::new(),
+            split: None,
+        })
+    }
+
+    fn is_by_copal(&self) -> bool {
+        self.planned.secure_boot.is_some()
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.planned.layout
+    }
+
+    /// What the disk's table will be.
+    pub(super) fn table(&self) -> Table {
+        self.layout().as_table()
+    }
+
+    pub(super) fn record(&self) -> Record {
+        Record {
+            method: self.planned.method,
+            layout: self.planned.layout.clone(),
+            old_content_discarded: self.discarded,
+        }
+    }
+
+    /// Clears the disk, makes partitions and mappings, writes the image's partitions into them and reads them back.
+    pub(super) fn write(
+        &mut self,
+        ready: &Ready,
+        plugin: &mut Plugin,
+        paths: &Paths,
+        progress: &dyn Progress,
+    ) -> Result<flash::receipt::Receipt> {
+        let prepared = &ready.prepared;
+        self.discarded = disk::clear(prepared, paths)?;
+        let (nodes, held) = disk::add_partitions(self.layout(), &prepared.plan.target, paths)?;
+        self.nodes = nodes;
+        let parts = self.open_mappings(plugin, paths, held)?;
+        let receipt = prepared.run_in_parts(&parts, progress)?;
+        let (Some(boot), Some(part)) = (self.nodes.first(), self.planned.layout.partitions.first()) else {
+            return Ok(receipt);
+        };
+        disk::label_boot_partition(boot, &part.name)?;
+        mapping::make_ext4(&mapping::node(paths, crate::image::BOOT_LABEL), crate::image::BOOT_LABEL)?;
+        super::partitions::settle(paths);
+        Ok(receipt)
+    }
+
+    /// Returns what goes where. The partitions stay open until their mappings are.
+    fn open_mappings(&mut self, plugin: &mut Plugin, paths: &Paths, held: Vec<File>) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        for (part, node) in self.planned.layout.partitions.iter().zip(&self.nodes) {
+            let mut target = node.clone();
+            if part.encrypted {
+                match &self.passphrase {
+                    Some(passphrase) => {
+                        mapping::format(node, self.planned.layout.sector, passphrase)?;
+                        mapping::open(node, &part.name, passphrase)?;
+                    }
+                    None => plugin.diskenc_dmsetup(node, &part.name)?,
+                }
+                target = mapping::check(paths, node, &part.name)?;
+            }
+            parts.extend(part.image.clone().map(|image| Part { image, node: target }));
+        }
+        drop(held);
+        if !self.is_by_copal() {
+            // It is wiped.
+            self.passphrase = None;
+        }
+        parts.sort_by_key(|part| part.image.start);
+        Ok(parts)
+    }
+
+    /// The encrypted boot partition.
+    pub(super) fn boot(paths: &Paths) -> PathBuf {
+        mapping::node(paths, crate::image::BOOT_LABEL)
+    }
+
+    /// The partition that the firmware reads.
+    pub(super) fn non_encrypted(&self) -> Option<&Path> {
+        self.nodes.first().map(PathBuf::as_path)
+    }
+
+    /// Lets the plug-in distribute the boot files, with the encrypted boot partition mounted. Returns the boot files that come after it.
+    pub(super) fn split(
+        &mut self,
+        ready: &Ready,
+        plugin: &mut Plugin,
+        boot: &BootPartition,
+        paths: &Paths,
+    ) -> Result<Contents> {
+        if let (Some(own), Some(node)) = (&ready.secure_boot, self.nodes.first()) {
+            let (mounted, done) = own.split(paths, node, boot);
+            self.split = mounted;
+            return done.map(|()| self.planned.contents.clone());
+        }
+        plugin.bootpart_split()?;
+        let folder = plugin.must_get("NONENC_BOOT_MOUNT_DIR").map_err(Error::after_write)?;
+        self.split = Some(self.mounted_split(Path::new(&folder))?);
+        let changed = plugin.get("INTERNAL_DEVICE_BOOTLOADER_CONFIG").map_err(Error::after_write)?;
+        let mut conf = ready.conf.clone();
+        if !conf.choose_bootloader_config(changed.unwrap_or_default())? {
+            return Ok(self.planned.contents.clone());
+        }
+        Contents::gather(&paths.boot(), &conf, ready.config.path(), Install::Encrypted)
+    }
+
+    /// The folder without links, as in the mount table.
+    fn mounted_split(&self, folder: &Path) -> Result<PathBuf> {
+        let wrong = |what: &str| {
+            let folder = folder.display();
+            let message =
+                format!("the secure-boot plug-in left no non-encrypted boot partition at {folder}: {what}");
+            Error::new(Code::PluginIncomplete, message).object("NONENC_BOOT_MOUNT_DIR").after_write()
+        };
+        let folder = std::fs::canonicalize(folder).map_err(|e| wrong("it cannot be used").because(e))?;
+        let node = self.non_encrypted().ok_or_else(|| wrong("it has no partition"))?;
+        let dev = std::fs::metadata(node).map_err(|e| wrong("its partition is gone").because(e))?.rdev();
+        let mounts =
+            mount::read_mounts(Path::new(MOUNT_TABLE)).map_err(|e| wrong("no mount table").because(e))?;
+        if mounts.iter().any(|m| m.point == folder && m.dev == major_minor(dev)) {
+            Ok(folder)
+        } else {
+            Err(wrong("the partition is not mounted there"))
+        }
+    }
+
+    /// Once the boot files are complete.
+    pub(super) fn unmount_split(&mut self) -> Result<()> {
+        let (Some(folder), Some(node)) = (&self.split, self.nodes.first()) else { return Ok(()) };
+        let failed = |e| {
+            let folder = folder.display();
+            Error::new(Code::BootUnmountFailed, format!("cannot unmount {folder}"))
+                .object(node.display())
+                .because(e)
+                .after_write()
+        };
+        mount::unmount(folder, UNMOUNT_TIMEOUT).map_err(failed)?;
+        file::flush_node(node).map_err(failed)?;
+        self.split = None;
+        Ok(())
+    }
+
+    /// Closes the mappings, and writes the partition table: from then on the device starts from this disk.
+    pub(super) fn make_bootable(&mut self, ready: &Ready, paths: &Paths) -> Result<()> {
+        for part in self.planned.layout.partitions.iter().filter(|p| p.encrypted) {
+            mapping::close(paths, &part.name)?;
+        }
+        let encrypted =
+            self.planned.layout.partitions.iter().zip(&self.nodes).filter(|(part, _)| part.encrypted);
+        if let Some(passphrase) = &self.passphrase {
+            // As the device will, with what is on the medium by now.
+            encrypted.map(|(_, node)| node).try_for_each(|node| mapping::test(node, passphrase))?;
+        }
+        let layout = &self.planned.layout;
+        disk::write_table(&ready.prepared, &self.table, layout.sector, paths)?;
+        super::partitions::find(paths, &ready.prepared.plan.target, Some(&layout.as_table()))?;
+        if let Some(own) = &ready.secure_boot {
+            own.enrol_pk()?;
+        }
+        self.passphrase = None;
+        Ok(())
+    }
+
+    /// After a failure: leaves nothing mounted, mapped, or secret.
+    pub(super) fn let_go(&mut self, paths: &Paths) {
+        self.passphrase = None;
+        if self.is_by_copal() {
+            SecureBoot::undo(paths);
+        }
+        let quiet = |done: Result<()>| {
+            if let Err(e) = done {
+                tracing::warn!("{}", e.message());
+            }
+        };
+        quiet(self.unmount_split());
+        // A plug-in that failed may have mounted it without saying where.
+        let mounts = mount::read_mounts(Path::new(MOUNT_TABLE)).unwrap_or_default();
+        let dev =
+            self.non_encrypted().and_then(|node| std::fs::metadata(node).ok()).map(|m| major_minor(m.rdev()));
+        for left in mounts.iter().rev().filter(|m| Some(m.dev) == dev) {
+            if let Err(e) = mount::unmount(&left.point, UNMOUNT_TIMEOUT) {
+                tracing::warn!("cannot unmount {}: {e}", left.point.display());
+            }
+        }
+        for part in self.planned.layout.partitions.iter().filter(|p| p.encrypted) {
+            quiet(mapping::close(paths, &part.name).map(drop));
+        }
+    }
+}
+
+fn refuse_unsigned(signed: Option<&Signed>) -> Result<()> {
+    if signed.is_some() {
+        return Ok(());
+    }
+    let message = "cannot install encrypted: the signature of the image was not checked, because only its beginning was read";
+    Err(Error::new(Code::SignatureMissing, message).with_hint("flash without --single-pass"))
+}

@@ -1,0 +1,404 @@
+//! Secure boot with UEFI and a TPM 2.0, without plug-ins: copal enrols the keys, and the TPM keeps the passphrase.
+//!
+//! Names, files, index and PCRs are those of meta-balena v8.0.2 (`balena-init-flasher-efi`, `-tpm`): the initramfs of each release relies on them.
+//! The order is that of `docs/secure-boot.md`: `PK` comes last, when the disk is complete. Until then the firmware starts the medium again.
+
+mod keys;
+mod programs;
+mod split;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+
+use crate::boot_files::install::BootPartition;
+use crate::config::config_json::ConfigJson;
+use crate::config::flasher_conf::FlasherConf;
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::measurements::{EventLog, Measured, pcr};
+use crate::tpm::policy::{self, Digest};
+use crate::tpm::store::Secret;
+use crate::tpm::{Tpm, store};
+use crate::uefi::authenticode::Program;
+use crate::uefi::variables::{Firmware, Variable};
+use crate::uefi::{Guid, authenticated, signature_list};
+use keys::Keys;
+use programs::{Programs, SECURE_SUFFIX};
+
+/// The partition that the firmware reads, and where it is mounted beside the encrypted one.
+pub(super) const LABEL: &str = "balena-efi";
+const POINT: &str = "/tmp/efi";
+
+/// The only folder of that kind, of which each file is the digest of a policy; the initramfs takes them in the order of their names.
+const POLICIES: &str = "policies.copal";
+
+/// What the firmware allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decision {
+    /// The firmware is in setup mode.
+    EnrolKeys,
+    /// The medium's keys are enrolled.
+    KeysAreEnrolled,
+}
+
+/// For the plan: nothing in it is secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    pub decision: Decision,
+    /// SHA-256 of the lists that the variables of the firmware have afterwards.
+    pub keys: Vec<Enrolled>,
+    /// Of the next start: without and with the entries of `db` that the firmware measures.
+    #[serde(serialize_with = "hexadecimal")]
+    pub pcr7: Vec<Digest>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Enrolled {
+    pub variable: &'static str,
+    pub sha256: String,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.decision {
+            Decision::EnrolKeys => "the medium's keys are enrolled, PK last",
+            Decision::KeysAreEnrolled => "the medium's keys are in the firmware already",
+        };
+        writeln!(f, "        secure boot: {what}")?;
+        for Enrolled { variable, sha256 } in &self.keys {
+            writeln!(f, "        {variable:>6}  {sha256}")?;
+        }
+        self.pcr7
+            .iter()
+            .try_for_each(|value| writeln!(f, "        {:>6}  {} at the next start", "PCR 7", hex(value)))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn hexadecimal<S: Serializer>(digests: &[Digest], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(digests.iter().map(|digest| hex(digest)))
+}
+
+/// All that was found, checked and computed before anything is changed.
+#[derive(Debug)]
+pub(super) struct SecureBoot {
+    firmware: Firmware,
+    keys: Keys,
+    programs: Programs,
+    /// Drivers of option ROMs that are to be allowed.
+    drivers: Vec<u8>,
+    db: Vec<u8>,
+    branches: Vec<Digest>,
+    pub(super) summary: Summary,
+}
+
+/// Whether copal itself provides secure boot on this board.
+pub(super) fn is_built_in(conf: &FlasherConf) -> bool {
+    conf.kernel_image.is_some()
+}
+
+/// What an installation has to be. `None`: without encryption. Refuses one that would not start, or that would not have what the owner asks for.
+pub(super) fn decide(paths: &Paths, opted_in: bool) -> Result<Option<Decision>> {
+    let unfit = |why: &str, hint: &str| {
+        let message = format!("cannot install: {why}");
+        Error::new(Code::SecureBootStateUnfit, message).object("secure boot").with_hint(hint)
+    };
+    let Some(firmware) = Firmware::find(paths)? else {
+        let why =
+            "config.json asks for secure boot (installer.secureboot), and the device was not started by UEFI";
+        return if opted_in {
+            Err(unfit(why, "switch the firmware's setup to UEFI, without a compatibility mode"))
+        } else {
+            Ok(None)
+        };
+    };
+    let (secure, setup) = (firmware.flag(Variable::SECURE_BOOT)?, firmware.flag(Variable::SETUP_MODE)?);
+    match (opted_in, secure, setup) {
+        (false, Some(true), Some(false)) => Err(unfit(
+            "secure boot is on, and config.json does not ask for it (installer.secureboot): the installed system would not start",
+            "set installer.secureboot to true in config.json, or clear the keys in the firmware's setup",
+        )),
+        (false, ..) => Ok(None),
+        (true, None, _) | (true, _, None) => Err(unfit(
+            "config.json asks for secure boot (installer.secureboot), and the firmware does not have it",
+            "update the firmware, or remove installer.secureboot from config.json",
+        )),
+        (true, _, Some(true)) => Ok(Some(Decision::EnrolKeys)),
+        (true, Some(true), Some(false)) if are_enrolled(&firmware, &Keys::read(paths)?)? => {
+            Ok(Some(Decision::KeysAreEnrolled))
+        }
+        (true, ..) => Err(unfit(
+            "the firmware has other keys, or secure boot is off",
+            "clear the keys in the firmware's setup, so that it is in setup mode, and start the medium again",
+        )),
+    }
+}
+
+fn are_enrolled(firmware: &Firmware, keys: &Keys) -> Result<bool> {
+    let (pk, kek) = (firmware.read(Variable::PK)?, firmware.read(Variable::KEK)?);
+    Ok(pk.as_ref() == Some(&keys.pk) && kek.as_ref() == Some(&keys.kek))
+}
+
+impl SecureBoot {
+    /// Refuses what would not start, or would not unlock. `boot`: the image's boot partition.
+    pub(super) fn prepare(
+        paths: &Paths,
+        conf: &FlasherConf,
+        config: &ConfigJson,
+        image: &std::path::Path,
+        boot: &[u8],
+        decision: Decision,
+    ) -> Result<SecureBoot> {
+        let cannot_be = |what: &str| {
+            Error::new(Code::SecureBootStateUnfit, format!("cannot install: {what}")).object("secure boot")
+        };
+        let firmware =
+            Firmware::find(paths)?.ok_or_else(|| cannot_be("the device was not started by UEFI"))?;
+        let keys = Keys::read(paths)?;
+        let mut read_at = |offset: u64, out: &mut [u8]| {
+            let from = usize::try_from(offset).ok().and_then(|from| boot.get(from..)?.get(..out.len()));
+            out.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        };
+        let programs = Programs::gather(paths, conf, image, &mut read_at)?;
+        let mut tpm = Tpm::open(paths)?.ok_or_else(|| {
+            let message = "cannot install with secure boot: the device has no TPM 2.0 (/dev/tpmrm0)";
+            Error::new(Code::TpmUnusable, message)
+                .object("TPM")
+                .with_hint("switch the TPM on in the firmware's setup")
+        })?;
+        tpm.check()?;
+
+        let values = tpm.pcrs()?;
+        let now = measured(&firmware)?;
+        let log = EventLog::read(paths).map_err(|e| not_understood("its log cannot be used").because(e))?;
+        match &log {
+            Some(log) => pcr::explain(log, &now, &values).map_err(|why| not_understood(&why))?,
+            None => tracing::warn!(
+                "the firmware has left no log of its measurements: those of the next start are guessed"
+            ),
+        }
+        if log.as_ref().is_some_and(EventLog::has_dma_protection_disabled) {
+            let why =
+                "the firmware says that DMA protection is disabled: a device could read the key of the disk";
+            return Err(
+                cannot_be(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)")
+            );
+        }
+
+        let with_drivers = config.installer_whitelist_pcr2()?;
+        let drivers = log.as_ref().filter(|_| with_drivers).map(pcr::drivers).unwrap_or_default();
+        let drivers = signature_list::of_hashes(&drivers, Guid::GLOBAL);
+        let mut later = Measured { secure_boot: vec![1], ..now };
+        if decision == Decision::EnrolKeys {
+            let append = |old: &[u8], new: &[u8]| signature_list::append(old, new).map_err(cannot_be);
+            later.db = append(&append(&keys.loader, &keys.kernel)?, &drivers)?;
+            (later.pk, later.kek) = (keys.pk.clone(), keys.kek.clone());
+        }
+        let loader = firmware_program(&programs.loader, "the image's loader")?;
+        let kernel = firmware_program(&programs.kernel, "the stage-2 kernel")?;
+        let pcr7 = pcr::branches(&later, &pcr::between(log.as_ref()), &[&loader, &kernel]).ok_or_else(|| match decision {
+            Decision::EnrolKeys => programs::invalid("balena-keys", "its lists do not allow the image's loader and the medium's stage-2 kernel"),
+            Decision::KeysAreEnrolled => cannot_be("the firmware's db does not allow the image's loader and the medium's stage-2 kernel, or dbx forbids them"),
+        })?;
+        let [pcr0, pcr2, pcr3, _] = values;
+        let pcr2 = if with_drivers { pcr2 } else { pcr::pcr2_without_drivers() };
+        let branches = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
+        let list = |variable, lists: &[u8]| Enrolled {
+            variable,
+            sha256: hex(&crate::image::digest::Digest256::of(lists).0),
+        };
+        let summary = Summary {
+            decision,
+            keys: vec![list("PK", &later.pk), list("KEK", &later.kek), list("db", &later.db)],
+            pcr7,
+        };
+        Ok(SecureBoot { firmware, keys, programs, drivers, db: later.db, branches, summary })
+    }
+
+    fn enrols(&self) -> bool {
+        self.summary.decision == Decision::EnrolKeys
+    }
+
+    /// Puts a new passphrase into the TPM, then all keys but `PK` into the firmware. Gives the passphrase. After a failure, the TPM has none of
+    /// it.
+    pub(super) fn set_up(&self, paths: &Paths) -> Result<Secret> {
+        let mut tpm = open(paths)?;
+        let secret = tpm.passphrase()?;
+        let policy = policy::any(&self.branches);
+        // The spare first: where there is no free space for it, an older installation has lost nothing.
+        self.store(&mut tpm, store::SPARE, &policy, &secret)?;
+        let rest = self.store(&mut tpm, store::INDEX, &policy, &secret);
+        drop(tpm);
+        match rest.and_then(|()| if self.enrols() { self.enrol_all_but_pk() } else { Ok(()) }) {
+            Ok(()) => Ok(secret),
+            Err(e) => {
+                Self::undo(paths);
+                Err(e)
+            }
+        }
+    }
+
+    fn store(&self, tpm: &mut Tpm, index: u32, policy: &Digest, secret: &Secret) -> Result<()> {
+        let encrypted = tpm.store(index, policy, secret).inspect_err(|_| {
+            if let Err(e) = tpm.remove(index) {
+                tracing::warn!("{}", e.message());
+            }
+        })?;
+        if !encrypted {
+            tracing::warn!(
+                "the TPM cannot encrypt what is sent to it: the passphrase crosses its bus in the clear"
+            );
+        }
+        Ok(())
+    }
+
+    fn enrol_all_but_pk(&self) -> Result<()> {
+        let header = authenticated::unsigned(SystemTime::now().max(self.keys.made));
+        let with_header = |lists: &[u8]| [header.as_slice(), lists].concat();
+        tracing::info!("firmware: db gets the hashes of loader and kernel");
+        self.firmware.replace_keys(Variable::DB, &with_header(&self.keys.loader), &self.keys.loader)?;
+        let mut db = self.keys.loader.clone();
+        for lists in [&self.keys.kernel, &self.drivers] {
+            let longer = signature_list::append(&db, lists).unwrap_or_default();
+            if longer != db {
+                self.firmware.append_keys(Variable::DB, &with_header(lists), &longer)?;
+            }
+            db = longer;
+        }
+        tracing::info!("firmware: KEK");
+        self.firmware.replace_keys(Variable::KEK, &self.keys.kek_auth, &self.keys.kek)?;
+        if db != self.db || self.firmware.flag(Variable::SETUP_MODE)? != Some(true) {
+            let message = "the firmware left setup mode before PK was enrolled, or has other contents in db";
+            return Err(Error::new(Code::FirmwareVariableFailed, message).object("SetupMode"));
+        }
+        Ok(())
+    }
+
+    /// From here on the firmware starts signed programs only. Does nothing where the keys are there. An error says that the firmware is still
+    /// in setup mode.
+    pub(super) fn enrol_pk(&self) -> Result<()> {
+        if !self.enrols() {
+            return Ok(());
+        }
+        tracing::info!("firmware: PK, which ends setup mode");
+        let written = self.firmware.replace_keys(Variable::PK, &self.keys.pk_auth, &self.keys.pk);
+        if matches!(self.firmware.flag(Variable::SETUP_MODE), Ok(Some(true))) {
+            let message = "the firmware has taken PK, and is still in setup mode";
+            let still = || Error::new(Code::FirmwareVariableFailed, message).object("SetupMode");
+            return Err(written.err().unwrap_or_else(still).after_write());
+        }
+        // The firmware starts the disk and nothing else, or may do so: to undo the installation now would leave a device that starts nothing.
+        if let Err(e) = written {
+            tracing::warn!("{}; setup mode has ended", e.message());
+        }
+        Ok(())
+    }
+
+    /// Mounts the partition that the firmware reads, which is returned even after a failure, and makes it start and unlock the encrypted disk.
+    pub(super) fn split(
+        &self,
+        paths: &Paths,
+        node: &std::path::Path,
+        encrypted: &BootPartition,
+    ) -> (Option<PathBuf>, Result<()>) {
+        let plain = match BootPartition::mount(node, &paths.at(POINT)) {
+            Ok(plain) => plain,
+            Err(e) => return (None, Err(e)),
+        };
+        let names = ["policy.primary", "policy.secondary"];
+        let mut files: Vec<split::NewFile<'_>> = names
+            .iter()
+            .zip(&self.branches)
+            .map(|(name, content)| split::NewFile { folders: &[POLICIES], name, content })
+            .collect();
+        let signature = format!("{}.sig", self.programs.kernel_name);
+        files.push(split::NewFile {
+            folders: &[],
+            name: &self.programs.kernel_name,
+            content: &self.programs.kernel,
+        });
+        files.push(split::NewFile {
+            folders: &[],
+            name: &signature,
+            content: &self.programs.kernel_signature,
+        });
+        let done = split::split(&plain, encrypted, &files)
+            .and_then(|()| split::take_secure_programs(&plain, &self.programs.folder, &self.programs.names));
+        (Some(plain.point().to_owned()), done)
+    }
+
+    /// After a failure: without the passphrase nothing of the disk can be read.
+    pub(super) fn undo(paths: &Paths) {
+        let removed = open(paths).and_then(|mut tpm| {
+            tpm.remove(store::INDEX)?;
+            tpm.remove(store::SPARE)
+        });
+        if let Err(e) = removed {
+            tracing::warn!("the passphrase of the failed installation is left in the TPM: {}", e.message());
+        }
+    }
+}
+
+fn open(paths: &Paths) -> Result<Tpm> {
+    Tpm::open(paths)?
+        .ok_or_else(|| Error::new(Code::TpmFailed, "the TPM has gone (/dev/tpmrm0)").object("TPM"))
+}
+
+/// What the firmware measures of its variables at this start.
+fn measured(firmware: &Firmware) -> Result<Measured> {
+    let contents = |variable| firmware.read(variable).map(Option::unwrap_or_default);
+    Ok(Measured {
+        secure_boot: contents(Variable::SECURE_BOOT)?,
+        pk: contents(Variable::PK)?,
+        kek: contents(Variable::KEK)?,
+        db: contents(Variable::DB)?,
+        dbx: contents(Variable::DBX)?,
+    })
+}
+
+fn not_understood(why: &str) -> Error {
+    let message = format!("cannot predict what the firmware measures at the next start: {why}");
+    Error::new(Code::MeasurementsNotUnderstood, message).object("firmware")
+}
+
+fn firmware_program<'a>(file: &'a [u8], what: &str) -> Result<Program<'a>> {
+    match Program::parse(file) {
+        Some(program) if program.is_aligned => Ok(program),
+        Some(_) => Err(programs::invalid(
+            what,
+            "its length is no multiple of 8: tools and firmware would know it by different hashes",
+        )),
+        None => Err(programs::invalid(what, "it is no program of UEFI, or damaged")),
+    }
+}
+
+/// On a board whose installations could be encrypted: one that is not has no use for the programs of those that are.
+pub(super) fn remove_secure_programs(folder: &std::path::Path) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        let folder = folder.display();
+        Error::new(Code::Io, format!("cannot remove the programs for secure boot from {folder}"))
+            .object(folder)
+            .because(e)
+            .after_write()
+    };
+    let folder = match crate::sys::file::Folder::open(folder) {
+        Ok(folder) => folder,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(e)),
+    };
+    for (name, _) in folder.list().map_err(failed)? {
+        let lower = name.to_ascii_lowercase();
+        if lower.to_str().is_some_and(|name| name.ends_with(&format!(".efi{SECURE_SUFFIX}"))) {
+            crate::sys::file::remove(&folder, &name).map_err(failed)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! What the installed system starts with under secure boot: the loader, which is in the image, and the stage-2 kernel, which is on the medium.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::config::flasher_conf::FlasherConf;
+use crate::config::paths::Paths;
+use crate::disk::partition::{ReadAt, file_in_fat, files_in_fat};
+use crate::error::{Code, Error, Result};
+
+/// Of the programs that the firmware checks, beside those that it would start without secure boot.
+pub(super) const SECURE_SUFFIX: &str = ".secureboot";
+
+const LOADER: &str = "EFI/BOOT/bootx64.efi";
+
+const SIGNATURE_SUFFIX: &str = ".sig";
+
+/// Far above any; they are held in memory.
+const MAX_PROGRAM_BYTES: u64 = 128 << 20;
+
+#[derive(Debug)]
+pub(super) struct Programs {
+    /// The folder of the loader, below the boot partition.
+    pub(super) folder: PathBuf,
+    /// Its programs: each has a variant for secure boot.
+    pub(super) names: Vec<OsString>,
+    pub(super) loader: Vec<u8>,
+    pub(super) kernel_name: String,
+    pub(super) kernel: Vec<u8>,
+    pub(super) kernel_signature: Vec<u8>,
+}
+
+impl Programs {
+    /// `boot` reads the image's boot partition.
+    pub(super) fn gather(
+        paths: &Paths,
+        conf: &FlasherConf,
+        image: &Path,
+        boot: &mut ReadAt<'_>,
+    ) -> Result<Programs> {
+        let name = conf
+            .kernel_image
+            .clone()
+            .ok_or_else(|| invalid("KERNEL_IMAGETYPE", "the configuration does not set it"))?;
+        let config = conf.bootloader_config_luks.as_ref();
+        let config = config.ok_or_else(|| {
+            invalid("INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS", "the configuration does not set it")
+        })?;
+        for file in [config.clone(), with_suffix(config, SIGNATURE_SUFFIX)] {
+            let path = paths.boot().join(file);
+            if !path.is_file() {
+                return Err(invalid(path.display(), "it is not on the medium"));
+            }
+        }
+        let (folder, _) = LOADER.rsplit_once('/').unwrap_or_default();
+        let unreadable = |e: io::Error| {
+            let image = image.display();
+            Error::new(Code::Io, format!("cannot read the boot partition in image {image}"))
+                .object(image)
+                .because(e)
+        };
+        let all = files_in_fat(boot, folder).map_err(unreadable)?.unwrap_or_default();
+        let names = programs_of(&all).map_err(|name| {
+            invalid(format!("{folder}/{name}{SECURE_SUFFIX}"), "it is not in the image's boot partition")
+        })?;
+        let secure = format!("{LOADER}{SECURE_SUFFIX}");
+        let loader = file_in_fat(boot, &secure, MAX_PROGRAM_BYTES).map_err(unreadable)?;
+        let loader = loader.ok_or_else(|| invalid(secure, "it is not in the image's boot partition"))?;
+        let (kernel, signature) =
+            (find_one(paths, &name)?, find_one(paths, &format!("{name}{SIGNATURE_SUFFIX}"))?);
+        Ok(Programs {
+            folder: folder.into(),
+            names,
+            loader,
+            kernel: read(&kernel)?,
+            kernel_signature: read(&signature)?,
+            kernel_name: name,
+        })
+    }
+}
+
+/// The programs among the files of a folder; the name of one without its variant.
+fn programs_of(files: &[String]) -> std::result::Result<Vec<OsString>, &str> {
+    let is_program = |name: &&String| name.to_ascii_lowercase().ends_with(".efi");
+    let programs: Vec<&String> = files.iter().filter(is_program).collect();
+    let has_variant =
+        |name: &str| files.iter().any(|other| other.eq_ignore_ascii_case(&format!("{name}{SECURE_SUFFIX}")));
+    match programs.iter().find(|name| !has_variant(name)) {
+        Some(name) => Err(name),
+        None => Ok(programs.into_iter().map(OsString::from).collect()),
+    }
+}
+
+/// The only file of that name on the medium: on its root file system, or among the files of an initramfs in `/tmp`.
+fn find_one(paths: &Paths, name: &str) -> Result<PathBuf> {
+    let mut found = BTreeSet::new();
+    for top in ["/", "/tmp"].map(|top| paths.at(top)) {
+        if let Ok(meta) = std::fs::metadata(&top) {
+            walk(&top, meta.dev(), OsStr::new(name), &mut found);
+        }
+    }
+    let mut found = found.into_iter();
+    match (found.next(), found.next()) {
+        (Some(path), None) => Ok(path),
+        (Some(one), Some(other)) => {
+            let message =
+                format!("the medium has {name} more than once: {} and {}", one.display(), other.display());
+            Err(Error::new(Code::SecureBootFilesInvalid, message).object(name))
+        }
+        (None, _) => Err(invalid(name, "it is not on the medium")),
+    }
+}
+
+/// The files of that name on the file system `dev`.
+fn walk(folder: &Path, dev: u64, name: &OsStr, found: &mut BTreeSet<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        match std::fs::symlink_metadata(&path) {
+            Ok(meta) if meta.is_dir() && meta.dev() == dev => walk(&path, dev, name, found),
+            Ok(meta) if meta.is_file() && entry.file_name() == name => {
+                found.insert(path);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let unreadable = |e: io::Error| invalid(path.display(), "it cannot be read").because(e);
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_PROGRAM_BYTES {
+        return Err(invalid(path.display(), "it has more than 128 MiB"));
+    }
+    std::fs::read(path).map_err(unreadable)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub(super) fn invalid(what: impl std::fmt::Display, why: &str) -> Error {
+    let message = format!("cannot install with secure boot: {what}: {why}");
+    Error::new(Code::SecureBootFilesInvalid, message).object(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_needs_its_variant() {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let all = names(&[
+            "grub.cfg",
+            "bootx64.efi",
+            "BOOTX64.EFI.SECUREBOOT",
+            "mmx64.efi",
+            "mmx64.efi.secureboot",
+            "grubenv",
+        ]);
+        assert_eq!(programs_of(&all), Ok(vec!["bootx64.efi".into(), "mmx64.efi".into()]));
+        assert_eq!(programs_of(&all[..4]), Err("mmx64.efi"));
+        assert_eq!(programs_of(&names(&["bootx64.efi.secureboot"])), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn the_kernel_is_on_the_medium_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let put = |path: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        };
+        assert_eq!(find_one(&paths, "bzImage").unwrap_err().code(), Code::SecureBootFilesInvalid);
+        put("boot/bzImage-6.1");
+        put("boot/bzImage.sig");
+        std::os::unix::fs::symlink("bzImage-6.1", dir.path().join("boot/bzImage")).unwrap();
+        assert_eq!(find_one(&paths, "bzImage").unwrap_err().code(), Code::SecureBootFilesInvalid);
+        put("tmp/bzImage");
+        assert_eq!(find_one(&paths, "bzImage").unwrap(), dir.path().join("tmp/bzImage"));
+        put("boot/other/bzImage");
+        let e = find_one(&paths, "bzImage").unwrap_err();
+        assert!(e.message().contains("more than once"), "{e}");
+        assert_eq!(find_one(&paths, "bzImage.sig").unwrap(), dir.path().join("boot/bzImage.sig"));
+    }
+}

@@ -1,0 +1,145 @@
+//! PCR 7, which shows whether secure boot is on, with which keys, and what they have allowed; computed for this start and for later ones.
+//!
+//! TCG PC Client Platform Firmware Profile 1.06, 3.3.4.8: the five variables, a separator, then an event for each entry of `db` that lets the
+//! firmware start a program ("authority"). Not all firmware measures the last ones. balenaOS binds the passphrase to PCRs 0, 2, 3 and 7.
+
+use sha2::{Digest as _, Sha256};
+
+use super::Hash;
+use super::event_log::{AUTHORITY, EventLog, extended};
+use crate::uefi::Guid;
+use crate::uefi::authenticode::Program;
+use crate::uefi::signature_list::{self, Entry};
+use crate::uefi::variables::Variable;
+
+/// The PCRs whose values a policy names, in their order.
+pub const SELECTED: [u32; 4] = [0, 2, 3, 7];
+
+/// Of the `SELECTED` PCRs.
+pub type Values = [Hash; 4];
+
+/// Contents of the five variables; one that is not there has none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// One byte, 1 if secure boot is on.
+    pub secure_boot: Vec<u8>,
+    pub pk: Vec<u8>,
+    pub kek: Vec<u8>,
+    pub db: Vec<u8>,
+    pub dbx: Vec<u8>,
+}
+
+/// An event's digest over a variable: `UEFI_VARIABLE_DATA`.
+fn of_variable(Variable(name, vendor): Variable<'_>, contents: &[u8]) -> Hash {
+    let len = |n: usize| u64::try_from(n).unwrap_or(u64::MAX).to_le_bytes();
+    let mut hash = Sha256::new();
+    hash.update(vendor.bytes());
+    hash.update(len(name.encode_utf16().count()));
+    hash.update(len(contents.len()));
+    name.encode_utf16().for_each(|unit| hash.update(unit.to_le_bytes()));
+    hash.update(contents);
+    hash.finalize().into()
+}
+
+impl Measured {
+    fn digests(&self) -> [Hash; 5] {
+        [
+            of_variable(Variable::SECURE_BOOT, &self.secure_boot),
+            of_variable(Variable::PK, &self.pk),
+            of_variable(Variable::KEK, &self.kek),
+            of_variable(Variable::DB, &self.db),
+            of_variable(Variable::DBX, &self.dbx),
+        ]
+    }
+
+    /// PCR 7 with these variables, the events between them and the first authority, and the authorities.
+    #[must_use]
+    pub fn pcr7(&self, between: &[Hash], authorities: &[Hash]) -> Hash {
+        let own = self.digests();
+        own.iter().chain(between).chain(authorities).fold([0; 32], extended)
+    }
+
+    /// What allows the program, by its hash or by the certificate that it is signed with. `None`: the firmware does not start it.
+    ///
+    /// A certificate counts if its very bytes are among the program's signatures: chains that end at a certificate that is not in the program
+    /// are not followed.
+    fn authority(&self, program: &Program<'_>) -> Option<Hash> {
+        let allowed = signature_list::entries(&self.db).ok()?;
+        let forbidden = signature_list::entries(&self.dbx).ok()?;
+        if forbidden.iter().any(|entry| allows(entry, program)) {
+            return None;
+        }
+        let entry = allowed.iter().find(|entry| allows(entry, program))?;
+        Some(of_variable(Variable::DB, entry.bytes))
+    }
+}
+
+fn allows(entry: &Entry<'_>, program: &Program<'_>) -> bool {
+    let data = entry.data();
+    if entry.kind == Guid::SHA256.bytes() {
+        data == program.digest
+    } else if entry.kind == Guid::X509.bytes() {
+        !data.is_empty() && program.certificates.windows(data.len()).any(|window| window == data)
+    } else {
+        false
+    }
+}
+
+/// The events of PCR 7 of this start after the five variables and before the first authority: a later start has the same.
+/// Without a log, the separator.
+#[must_use]
+pub fn between(log: Option<&EventLog>) -> Vec<Hash> {
+    let Some(log) = log else { return vec![separator()] };
+    let events = log.of_pcr(7).skip(5);
+    events.take_while(|event| event.kind != AUTHORITY).map(|event| event.digest).collect()
+}
+
+fn separator() -> Hash {
+    Sha256::digest([0; 4]).into()
+}
+
+/// PCR 2 where no driver was started: of the separator alone.
+#[must_use]
+pub fn pcr2_without_drivers() -> Hash {
+    extended([0; 32], &separator())
+}
+
+/// The drivers that the firmware has measured into PCR 2, each once.
+#[must_use]
+pub fn drivers(log: &EventLog) -> Vec<Hash> {
+    const SEPARATOR: u32 = 4;
+    let mut found: Vec<Hash> =
+        log.of_pcr(2).filter(|event| event.kind != SEPARATOR).map(|event| event.digest).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Whether log and variables give the values that the TPM has now. What cannot be computed now cannot be predicted. Returns the first that differs.
+pub fn explain(log: &EventLog, now: &Measured, values: &Values) -> Result<(), String> {
+    for (pcr, value) in SELECTED.iter().zip(values) {
+        if log.replay(*pcr) != *value {
+            return Err(format!("the events in the firmware's log do not lead to the value of PCR {pcr}"));
+        }
+    }
+    let authorities: Vec<Hash> =
+        log.of_pcr(7).skip(5).skip_while(|event| event.kind != AUTHORITY).map(|event| event.digest).collect();
+    if now.pcr7(&between(Some(log)), &authorities) != values[3] {
+        return Err("the firmware's variables do not lead to the value of PCR 7".to_owned());
+    }
+    Ok(())
+}
+
+/// PCR 7 of firmware without and with authorities for these programs; `None` if it does not start one of them. Each authority is measured once.
+#[must_use]
+pub fn branches(keys: &Measured, between: &[Hash], programs: &[&Program<'_>]) -> Option<Vec<Hash>> {
+    let mut authorities: Vec<Hash> = Vec::new();
+    for program in programs {
+        let authority = keys.authority(program)?;
+        if !authorities.contains(&authority) {
+            authorities.push(authority);
+        }
+    }
+    let all = [keys.pcr7(between, &[]), keys.pcr7(between, &authorities)];
+    Some(all.to_vec())
+}

@@ -1,0 +1,170 @@
+//! The way to the TPM: one command, one answer.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::command::{Code as Command, HEADER};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::signature::PublicKey;
+
+/// With the kernel's resource manager, which gives every program a TPM of its own.
+const NODE: &str = "/dev/tpmrm0";
+
+/// The largest answer that Linux hands on.
+const MAX_ANSWER: usize = 4096;
+
+/// A TPM makes an RSA key in up to a minute.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// For a TPM that is busy with itself.
+const RETRIES: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An open TPM.
+#[derive(Debug)]
+pub struct Tpm {
+    file: File,
+    timeout: Duration,
+    /// A key of the TPM, for secrets that are sent to it: making one takes long. `None` before it was tried, or for a TPM without.
+    pub(super) key: Option<SaltKey>,
+}
+
+#[derive(Debug)]
+pub(super) struct SaltKey {
+    pub(super) handle: u32,
+    pub(super) public: PublicKey,
+}
+
+impl Drop for Tpm {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take()
+            && let Err(e) = self.flush(key.handle)
+        {
+            tracing::debug!("{}", e.message());
+        }
+    }
+}
+
+impl Tpm {
+    /// `None` where there is none.
+    pub fn open(paths: &Paths) -> Result<Option<Tpm>> {
+        let node = paths.at(NODE);
+        let mut options = OpenOptions::new();
+        match options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(&node) {
+            Ok(file) => Ok(Some(Tpm::over(file, TIMEOUT))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => {
+                let node = node.display();
+                Err(Error::new(Code::TpmFailed, format!("cannot open {node}")).object(node).because(e))
+            }
+        }
+    }
+
+    /// A TPM at the other end of an open file, which does not block; an answer takes at most `timeout`.
+    #[must_use]
+    pub fn over(file: File, timeout: Duration) -> Tpm {
+        Tpm { file, timeout, key: None }
+    }
+
+    /// The answer without its header, whose code was 0.
+    pub(super) fn transmit(&mut self, code: Command, command: &[u8]) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        loop {
+            let (answered, answer) = self.exchange(command).map_err(|e| failed(code).because(e))?;
+            match answered {
+                0 => return Ok(answer),
+                RETRY | YIELDED | TESTING if begun.elapsed() < RETRIES => std::thread::sleep(PAUSE),
+                other => return Err(refused(code, other)),
+            }
+        }
+    }
+
+    fn exchange(&mut self, command: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "its answer is damaged");
+        if self.file.write(command)? != command.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        let end = Instant::now() + self.timeout;
+        let mut answer = Vec::new();
+        let mut buffer = [0; MAX_ANSWER];
+        let size = loop {
+            self.wait(end)?;
+            let n = match self.file.read(&mut buffer) {
+                Ok(0) => return Err(damaged()),
+                Ok(n) => n,
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            answer.extend(buffer.get(..n).unwrap_or_default());
+            let size = answer.get(2..6).and_then(|size| size.try_into().ok()).map(u32::from_be_bytes);
+            let size = size.and_then(|size| usize::try_from(size).ok());
+            match size {
+                Some(size) if !(HEADER..=MAX_ANSWER).contains(&size) || answer.len() > size => {
+                    return Err(damaged());
+                }
+                Some(size) if answer.len() == size => break size,
+                _ => {}
+            }
+        };
+        let code = answer.get(6..HEADER).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
+        let code = code.ok_or_else(damaged)?;
+        buffer.fill(0);
+        Ok((code, answer.drain(..).skip(HEADER).take(size).collect()))
+    }
+
+    fn wait(&self, end: Instant) -> io::Result<()> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")),
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+const RETRY: u32 = 0x922;
+const YIELDED: u32 = 0x908;
+const TESTING: u32 = 0x90a;
+
+/// Part 2, 6.6: codes with this bit name a parameter, a handle or a session in others.
+const FORMAT_1: u32 = 0x80;
+
+/// The answer of a TPM without free space for an index.
+pub(super) const NV_SPACE: u32 = 0x14b;
+
+fn words(code: u32) -> &'static str {
+    let plain = if code & FORMAT_1 != 0 { code & 0xbf } else { code };
+    match plain {
+        0x101 => "the TPM is in failure mode: switch the device off and on",
+        NV_SPACE => "it has no free space for another index",
+        0x14c => "the index exists already",
+        0x149 | 0x12f => "it does not allow that",
+        0x921 => "it is in lockout",
+        0x8b => "there is no such index",
+        0x8e | 0xa2 => "the authorization is wrong",
+        0x9d => "the policy is not met: firmware, keys or programs are others than those it was made for",
+        _ => "it refuses",
+    }
+}
+
+fn refused(command: Command, code: u32) -> Error {
+    failed(command).because(io::Error::other(format!("{} (0x{code:x})", words(code))))
+}
+
+pub(super) fn failed(command: Command) -> Error {
+    Error::new(Code::TpmFailed, format!("the TPM failed in {}", command.1)).object("TPM")
+}

@@ -1,0 +1,349 @@
+//! Secure boot with UEFI and a TPM, without plug-ins: what is refused. The variables of the firmware are files here, the TPM is an emulated one.
+//! The scenario `secure-install` of the board farm installs with real firmware.
+
+use copal::tpm::policy;
+use copal::tpm::store::{INDEX, SPARE};
+use copal::uefi::authenticode::Program;
+use copal::uefi::signature_list::of_hashes;
+use copal::uefi::{Guid, authenticated};
+
+use crate::encrypted::{BEGIN, Source, tried};
+use crate::kit::emulated_tpm::Emulated;
+use crate::kit::prepared::part;
+use crate::support::medium::used_disk;
+use crate::support::writelog;
+use crate::support::{Disk, Guest, LIMIT, not_run};
+
+/// Two programs of UEFI that differ.
+fn programs() -> (Vec<u8>, Vec<u8>) {
+    let mut stub = std::fs::read(part("secure").unwrap().join("stub.efi")).unwrap();
+    stub.resize(stub.len().next_multiple_of(8), 0);
+    let kernel = [&stub[..], b"a kernel"].concat();
+    (stub, kernel)
+}
+
+/// A board with UEFI and a TPM, and its medium.
+struct Board {
+    source: Source,
+    loader: Vec<u8>,
+    kernel: Vec<u8>,
+    /// Of `PK` and `KEK`.
+    keys: Vec<u8>,
+}
+
+fn list(program: &[u8]) -> Vec<u8> {
+    of_hashes(&[Program::parse(program).unwrap().digest], Guid::GLOBAL)
+}
+
+impl Board {
+    fn new() -> Board {
+        let (loader, kernel) = programs();
+        let boot: &[(&str, &[u8])] = &[
+            ("EFI/BOOT/bootx64.efi", b"unsigned"),
+            ("EFI/BOOT/bootx64.efi.secureboot", &loader),
+            ("os-release", b"ID=balena-os\n"),
+            ("system-connections/old", b"an old connection\n"),
+        ];
+        let source = Source::with_boot_files(512, boot);
+        Board { source, loader, kernel, keys: of_hashes(&[[7; 32]], Guid::GLOBAL) }
+    }
+
+    fn on(&self, guest: Guest) -> Guest {
+        let put = |name: &str, bytes: &[u8]| {
+            let path = self.source.dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let auth = [&authenticated::unsigned(std::time::SystemTime::now())[..], &self.keys].concat();
+        let files = [
+            ("PK.auth", &auth),
+            ("PK.esl", &self.keys),
+            ("KEK.auth", &auth),
+            ("KEK.esl", &self.keys),
+            ("db-loader.esl", &list(&self.loader)),
+            ("db-kernel.esl", &list(&self.kernel)),
+        ];
+        let mut guest = self.source.on(guest);
+        for (name, bytes) in files {
+            guest = guest.file(&put(name, bytes), &format!("/mnt/boot/balena-keys/{name}"));
+        }
+        guest
+            .file(&put("bzImage", &self.kernel), "/boot/bzImage")
+            .text("/boot/bzImage.sig", "its signature\n")
+            .text("/mnt/boot/grub.cfg_internal_luks", "a configuration\n")
+            .text("/mnt/boot/grub.cfg_internal_luks.sig", "its signature\n")
+            .text("/test/firmware/efi/efivars/some", "")
+            .text(
+                "/etc/resin-init-flasher.conf",
+                "INTERNAL_DEVICE_KERNEL=\"nvme0n1\"\nBALENA_IMAGE=os.img\nUSE_LUKS=1\nKERNEL_IMAGETYPE=bzImage\n\
+                 INTERNAL_DEVICE_BOOTLOADER_CONFIG=grub.cfg_internal\nINTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH=/EFI/BOOT/grub.cfg\n\
+                 INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS=grub.cfg_internal_luks\n",
+            )
+    }
+}
+
+/// The firmware, before anything else.
+const FIRMWARE: &str = r#"
+id=8be4df61-93ca-11d2-aa0d-00e098032b8c
+database=d719b2cb-3d3a-4596-a3bc-dad00e67656f
+variables=/test/firmware/efi/efivars
+mount --bind /test/firmware /sys/firmware
+mount -t tmpfs log /sys/kernel/security
+: >/sys/kernel/security/mounted
+var() { printf "\6\0\0\0$2" >"$variables/$1-$id"; }
+"#;
+
+/// `try NAME`: as in `encrypted.rs`, and whether the variables of the firmware are as before.
+const TRY: &str = r#"
+
+var SecureBoot '\0'; var SetupMode '\1'
+mkdir /run/kept
+cp -a /mnt/boot /run/kept/mnt-boot
+cp -a /boot /test /etc /run/kept
+sums() { find /test/firmware -type f | sort | xargs md5sum; }
+restore() {
+    rm -rf /mnt/boot/* /boot/* /test/firmware/* /sys/kernel/security/tpm0
+    cp -a /run/kept/boot/. /boot/
+    cp -a /run/kept/mnt-boot/. /mnt/boot/
+    cp -a /run/kept/test/firmware/. /test/firmware/
+    cp -a /run/kept/etc/resin-init-flasher.conf /etc/
+    echo '{"installer": {"secureboot": true}}' >/mnt/boottmp/config.json
+}
+try() {
+    status=0
+    before=$(sums)
+    copal flash --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off >/dev/null 2>/tmp/log || status=$?
+    cat /tmp/log >&2
+    changed=0
+    [ "$before" = "$(sums)" ] || changed=1
+    echo "$1: $(tail -n 1 /tmp/log)" >>/host/said
+    echo "$1 $status $(grep -o '\[[a-z-]*\]' /tmp/log | tail -n 1) $(dmsetup ls | grep -vc 'No devices' || true) $changed" >>/host/tried
+    restore
+}
+"#;
+
+#[test]
+fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_were() {
+    let test = "what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_were";
+    let Some(guest) = Guest::small(test) else { return };
+    if let Err(why) = part("tpm").and(part("secure")) {
+        return not_run(test, &why);
+    }
+    let board = Board::new();
+    let source = &board.source;
+    let dir = source.dir.path();
+    let (target, requests, state) =
+        (used_disk(dir.join("target"), 160), dir.join("requests"), dir.join("tpm"));
+    std::fs::create_dir(&state).unwrap();
+    let log = include_bytes!("../uefi/logs/ovmf-2025.02-user-mode.gz");
+    let log_file = dir.join("log.gz");
+    std::fs::write(&log_file, log).unwrap();
+    let script = r#"
+    keys=/mnt/boot/balena-keys
+    plain() { echo '{}' >/mnt/boottmp/config.json; }
+    copal flash --plan --conf /etc/resin-init-flasher.conf --image /test/os.img.gz >/host/plan 2>&1 || true
+    plain; var SecureBoot '\1'; var SetupMode '\0'; try keys-and-no-wish
+    mv /test/firmware/efi /test/firmware/none; try no-uefi
+    rm $variables/SecureBoot-$id; try no-secure-boot
+    rm $variables/SetupMode-$id; try no-setup-mode
+    var SecureBoot '\2'; try odd-variable
+    var SetupMode '\0\0'; try long-variable
+    var SecureBoot '\1'; var SetupMode '\0'; try other-keys
+    var SetupMode '\0'; try switched-off
+    for file in PK.auth PK.esl KEK.auth KEK.esl db-loader.esl db-kernel.esl; do rm $keys/$file; try "no-$file"; done
+    echo x >>$keys/db-loader.esl; try damaged-list
+    : >$keys/db-kernel.esl; try empty-list
+    cp $keys/db-loader.esl $keys/PK.esl; try other-list
+    head -c 39 $keys/PK.auth >/tmp/short; cp /tmp/short $keys/PK.auth; try short-auth
+    rm /mnt/boot/grub.cfg_internal_luks; try no-config
+    rm /mnt/boot/grub.cfg_internal_luks.sig; try unsigned-config
+    rm /boot/bzImage; try no-kernel
+    rm /boot/bzImage.sig; try unsigned-kernel
+    mkdir /boot/old; cp /boot/bzImage /boot/old/; try two-kernels
+    printf abc >>/boot/bzImage; try odd-length
+    echo no program >/boot/bzImage; try no-program
+    cp $keys/db-kernel.esl $keys/db-loader.esl; try loader-not-allowed
+    { printf '\47\0\0\0'; cat $keys/db-kernel.esl; } >$variables/dbx-$database; try forbidden
+    mkdir -p /sys/kernel/security/tpm0; gunzip -c /test/log.gz >/sys/kernel/security/tpm0/binary_bios_measurements; try other-log
+    mkdir -p /sys/kernel/security/tpm0; gunzip -c /test/log.gz | head -c 5000 >/sys/kernel/security/tpm0/binary_bios_measurements; try cut-off-log
+    sed -i /KERNEL_IMAGETYPE/d /etc/resin-init-flasher.conf; try not-built-in
+    mv /dev/tpmrm0 /dev/away; try no-tpm
+    mv /dev/away /dev/tpmrm0
+    # A firmware that keeps nothing: the first variable is written after the TPM.
+    mount -o remount,bind,ro /sys/firmware; try read-only; mount -o remount,bind,rw /sys/firmware
+    # HierarchyChangeAuth: the owner gets a password.
+    exec 3<>/dev/tpmrm0
+    printf '\200\2\0\0\0\36\0\0\1\51\100\0\0\1\0\0\0\11\100\0\0\11\0\0\0\0\0\0\1x' >&3
+    head -c 10 <&3 | tail -c 4 | od -An -tx1 >/host/owned
+    try owned
+    "#;
+    let outcome = board
+        .on(guest)
+        .tpm(&state)
+        .file(&log_file, "/test/log.gz")
+        .disk(Disk::Nvme, &target, "TARGET")
+        .logged(&requests)
+        .script(&format!("{BEGIN}{FIRMWARE}{TRY}{script}"))
+        .run(LIMIT);
+    println!("took {:?}\n{}", outcome.took, outcome.console);
+    let (state_unfit, files, variable) =
+        ("secure-boot-state-unfit", "secure-boot-files-invalid", "firmware-variable-failed");
+    let expected = [
+        ("keys-and-no-wish", 3, state_unfit),
+        ("no-uefi", 3, state_unfit),
+        ("no-secure-boot", 3, state_unfit),
+        ("no-setup-mode", 3, state_unfit),
+        ("odd-variable", 3, variable),
+        ("long-variable", 3, variable),
+        ("other-keys", 3, state_unfit),
+        ("switched-off", 3, state_unfit),
+        ("no-PK.auth", 3, files),
+        ("no-PK.esl", 3, files),
+        ("no-KEK.auth", 3, files),
+        ("no-KEK.esl", 3, files),
+        ("no-db-loader.esl", 3, files),
+        ("no-db-kernel.esl", 3, files),
+        ("damaged-list", 3, files),
+        ("empty-list", 3, files),
+        ("other-list", 3, files),
+        ("short-auth", 3, files),
+        ("no-config", 3, files),
+        ("unsigned-config", 3, files),
+        ("no-kernel", 3, files),
+        ("unsigned-kernel", 3, files),
+        ("two-kernels", 3, files),
+        ("odd-length", 3, files),
+        ("no-program", 3, files),
+        ("loader-not-allowed", 3, files),
+        ("forbidden", 3, files),
+        ("other-log", 3, "measurements-not-understood"),
+        ("cut-off-log", 3, "measurements-not-understood"),
+        ("not-built-in", 3, "encryption-not-available"),
+        ("no-tpm", 3, "tpm-unusable"),
+        ("read-only", 3, variable),
+        ("owned", 3, "tpm-unusable"),
+    ];
+    tried(script, &expected, &outcome);
+    let outcome = outcome.ok();
+    let said = outcome.file("said");
+    for (name, words) in [
+        ("no-uefi", "not started by UEFI"),
+        ("no-secure-boot", "does not have it"),
+        ("other-keys", "other keys"),
+        ("damaged-list", "db-loader.esl"),
+        ("empty-list", "no entry"),
+        ("other-list", "PK.esl"),
+        ("short-auth", "PK.auth: it is shorter"),
+        ("no-config", "grub.cfg_internal_luks: "),
+        ("unsigned-config", "grub.cfg_internal_luks.sig: "),
+        ("no-kernel", "bzImage: it is not on the medium"),
+        ("unsigned-kernel", "bzImage.sig: it is not on the medium"),
+        ("two-kernels", "more than once"),
+        ("odd-length", "no multiple of 8"),
+        ("no-program", "no program of UEFI"),
+        ("loader-not-allowed", "do not allow"),
+        ("forbidden", "do not allow"),
+        ("other-log", "PCR 0"),
+        ("cut-off-log", "cut off"),
+        ("no-tpm", "/dev/tpmrm0"),
+        ("read-only", "cannot write db"),
+        ("owned", "password"),
+    ] {
+        let line = said.lines().find(|line| line.starts_with(&format!("{name}: "))).unwrap();
+        assert!(line.contains(words), "{line}");
+    }
+    assert_eq!(outcome.file("owned").trim(), "00 00 00 00");
+    let plan = outcome.file("plan");
+    for words in
+        ["secure boot: the medium's keys are enrolled, PK last", "PCR 7", "balena-efi", "at the next start"]
+    {
+        assert!(plan.contains(words), "{words}: {plan}");
+    }
+    let written = writelog::read(&requests).iter().filter(|r| !r.data.is_empty() || r.discard).count();
+    assert_eq!(written, 0);
+    let emulated = Emulated::of(&state);
+    let mut tpm = emulated.tpm();
+    for index in [INDEX, SPARE] {
+        assert!(tpm.public(index).unwrap().is_none(), "{index:#x} is left in the TPM");
+    }
+}
+
+/// The firmware has the keys already.
+const USER_MODE: &str = r#"
+var SecureBoot '\1'; var SetupMode '\0'
+keys=/mnt/boot/balena-keys
+for name in PK KEK; do { printf '\47\0\0\0'; cat $keys/$name.esl; } >$variables/$name-$id; done
+{ printf '\47\0\0\0'; cat $keys/db-loader.esl $keys/db-kernel.esl; } >$variables/db-$database
+"#;
+
+#[test]
+fn a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_the_tpm() {
+    let test = "a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_the_tpm";
+    let Some(guest) = Guest::small(test) else { return };
+    if let Err(why) = part("tpm").and(part("secure")) {
+        return not_run(test, &why);
+    }
+    let board = Board::new();
+    let dir = board.source.dir.path();
+    let (target, state) = (used_disk(dir.join("target"), 160), dir.join("tpm"));
+    std::fs::create_dir(&state).unwrap();
+    let script = r#"
+    status=0
+    copal flash -v --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off >/host/receipt || status=$?
+    echo "$status" >/host/returned
+    dmsetup ls >/host/mappings
+    ls /run/copal-passphrase >/host/passphrase 2>&1 || true
+    sfdisk -l -o name /dev/nvme0n1 >/host/table
+    mkdir -p /tmp/plain
+    if mount -o ro /dev/nvme0n1p1 /tmp/plain; then cp -r /tmp/plain /host/plain; fi
+    "#;
+    let outcome = board
+        .on(guest)
+        .tpm(&state)
+        .disk(Disk::Nvme, &target, "TARGET")
+        .script(&format!("{BEGIN}{FIRMWARE}{USER_MODE}{script}"))
+        .run(LIMIT)
+        .ok();
+    println!("took {:?}\n{}", outcome.took, outcome.console);
+    assert_eq!(outcome.file("returned"), "0\n");
+    assert_eq!(outcome.file("mappings"), "No devices found\n");
+    assert!(outcome.file("passphrase").contains("No such file"));
+    let plain = |name: &str| std::fs::read(outcome.host().join("plain").join(name)).unwrap();
+    assert!(plain("EFI/BOOT/bootx64.efi") == board.loader);
+    assert!(plain("bzImage") == board.kernel);
+    assert_eq!(plain("bzImage.sig"), b"its signature\n");
+    assert_eq!(plain("EFI/BOOT/grub.cfg"), b"a configuration\n");
+    let mut top: Vec<_> =
+        std::fs::read_dir(outcome.host().join("plain")).unwrap().map(|f| f.unwrap().file_name()).collect();
+    top.sort();
+    assert_eq!(top, ["EFI", "bzImage", "bzImage.sig", "policies.copal"]);
+    assert!(!outcome.host().join("plain/EFI/BOOT/bootx64.efi.secureboot").exists());
+    // In the order of their names, as the initramfs takes them.
+    let policies = ["policy.primary", "policy.secondary"]
+        .map(|name| plain(&format!("policies.copal/{name}")).try_into().unwrap());
+    assert_ne!(policies[0], policies[1]);
+    {
+        let emulated = Emulated::of(&state);
+        let mut tpm = emulated.tpm();
+        for index in [INDEX, SPARE] {
+            assert!(tpm.public(index).unwrap().unwrap().holds(&policy::any(&policies)), "{index:#x}");
+        }
+        assert!(tpm.unlock(INDEX, &policies).is_err(), "this is not the start that it is for");
+    }
+
+    let fails = "printf '#!/bin/sh\\nexit 7\\n' >/usr/bin/resin-init-flasher-board; chmod 755 /usr/bin/resin-init-flasher-board";
+    let outcome = board
+        .on(Guest::small(test).unwrap())
+        .tpm(&state)
+        .disk(Disk::Nvme, &target, "TARGET")
+        .script(&format!("{BEGIN}{FIRMWARE}{USER_MODE}{fails}{script}"))
+        .run(LIMIT);
+    println!("took {:?}\n{}", outcome.took, outcome.console);
+    assert_eq!(outcome.file("returned"), "4\n");
+    assert_eq!(outcome.file("mappings"), "No devices found\n");
+    assert!(!outcome.file("table").contains("resin-"), "{}", outcome.file("table"));
+    let emulated = Emulated::of(&state);
+    for index in [INDEX, SPARE] {
+        assert!(emulated.tpm().public(index).unwrap().is_none(), "{index:#x} is left in the TPM");
+    }
+}

@@ -1,0 +1,13 @@
+//! UEFI and measured boot: lists, programs and logs, compared with what other tools and real firmware have made.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+#[path = "../kit"]
+mod kit {
+    pub mod prepared;
+}
+
+mod lists;
+mod logs;
+mod programs;
+mod tools;
+mod variables;
