@@ -4,7 +4,8 @@
 #
 #   usage: prepare.sh FOLDER [PART…]
 #
-# Without parts it makes all: those for amd64, those for arm64, and debian and system, which only the tests use. small is made of kernel, and
+# Without parts it makes all: those for amd64 (secure, tpm and unlock are for the secure board only), those for arm64, and debian and system,
+# which only the tests use. small is made of kernel, and
 # system of debian and small.
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
@@ -24,7 +25,15 @@ QEMU_SUITE=trixie
 # What the boards start with: OVMF and GRUB on amd64, U-Boot on arm64. OVMF is QEMU's suite's, which starts in less than
 # half the time.
 GRUB_PACKAGES='grub-efi-amd64-bin grub-common'
-SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup'
+# The secure board's GRUB is QEMU's suite's: since GRUB 2.12 the firmware starts the kernel, and checks it. The other two make keys, signature
+# lists and signed lists.
+SECURE_PACKAGES='grub-efi-amd64-bin grub-common efitools openssl'
+# Makes one program of a kernel and its initramfs. Debian 12's, which goes with Debian 12's kernel.
+STUB=usr/lib/systemd/boot/efi/linuxx64.efi.stub
+# Programs of the secure board's initramfs and host OS.
+UNLOCK_PACKAGES='cryptsetup-bin dmsetup tpm2-tools libtss2-tcti-device0 kexec-tools util-linux e2fsprogs libgcc-s1'
+UNLOCK_PROGRAMS='usr/sbin/cryptsetup usr/sbin/dmsetup usr/sbin/kexec usr/sbin/blkid usr/bin/chattr usr/bin/tpm2'
+SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup cryptsetup-bin keyutils'
 # What builds a kernel module. It runs in a chroot: the kernel's build goes with this compiler only.
 BUILD_PACKAGES='kmod make dash coreutils sed grep mawk findutils diffutils bash'
 # The host OS of the boards: the programs of a balenaOS, a container engine among them.
@@ -47,14 +56,15 @@ usr/sbin/cfdisk usr/sbin/fdisk usr/sbin/ubi* usr/sbin/mkfs.ubifs usr/sbin/mkfs.j
 etc/apparmor.d etc/apt etc/cron.* etc/init.d etc/rc*.d etc/alternatives etc/default etc/logrotate.d etc/dpkg var/cache var/lib/dpkg var/lib/apt
 boot home media opt srv'
 
-SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc'
+SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc,
+dmsetup,cryptsetup-bin,keyutils'
 
 # Modules in the small userland, with all they depend on.
 MODULES='virtio_pci virtio_blk virtio_scsi virtio_console virtio_rng 9p 9pnet_virtio
 nvme sd_mod sr_mod mmc_block sdhci sdhci_pci usb_storage uas xhci_pci ehci_pci loop
 ext4 vfat nls_cp437 nls_ascii nls_utf8 nls_iso8859-1 overlay squashfs
 mtd mtdblock mtdblock_ro mtdram block2mtd nandsim phram ofpart cmdlinepart physmap cfi_probe cfi_cmdset_0001 cfi_cmdset_0002
-dm_mod dm_flakey dm_log_writes dm_crypt raid1 null_blk scsi_debug zram efivarfs'
+dm_mod dm_flakey dm_log_writes dm_crypt xts ecb algif_skcipher raid1 null_blk scsi_debug zram efivarfs'
 
 note() { printf '%s guests: %s\n' "$(date +%T)" "$*"; }
 die() {
@@ -219,6 +229,72 @@ make_firmware_arm64() {
     has firmware_arm64 lib/u-boot/qemu_arm64/u-boot.bin
 }
 
+# The secure board's GRUB, and what signs.
+make_secure() {
+    own_apt "$SUITE"
+    rm -rf "$TOP/stub.new"
+    mkdir -p "$TOP/stub.new"
+    (cd "$TOP/stub.new" && apt-get -q -q download systemd-boot-efi) || die "cannot fetch systemd-boot-efi"
+    own_apt "$QEMU_SUITE"
+    # shellcheck disable=SC2086 # a list of words
+    tree secure $SECURE_PACKAGES
+    dpkg-deb --fsys-tarfile "$TOP/stub.new"/*.deb | tar -xO "./$STUB" >"$TOP/secure.new/stub.efi"
+    # shellcheck disable=SC2016 # dpkg's variables
+    dpkg-deb -W --showformat '${Package} ${Version}\n' "$TOP/stub.new"/*.deb >>"$TOP/secure.new/packages"
+    rm -rf "$TOP/stub.new"
+    in_tree "$TOP/secure.new" usr/bin/grub-mkimage --version >/dev/null || die "this grub-mkimage does not start"
+    in_tree "$TOP/secure.new" usr/bin/openssl version >/dev/null || die "this openssl does not start"
+    has secure ../stub.efi lib/grub/x86_64-efi/pgp.mod bin/sign-efi-sig-list bin/cert-to-efi-sig-list bin/hash-to-efi-sig-list
+}
+
+# The emulated TPM of the secure board: a process beside QEMU.
+make_tpm() {
+    own_apt "$QEMU_SUITE"
+    tree tpm swtpm
+    # Its own library is in a folder of its own, which only a path in the program names.
+    mv "$TOP/tpm.new/usr/lib/x86_64-linux-gnu/swtpm"/*.so* "$TOP/tpm.new/usr/lib/x86_64-linux-gnu/"
+    in_tree "$TOP/tpm.new" usr/bin/swtpm --version >/dev/null || die "this swtpm does not start"
+    has tpm bin/swtpm
+}
+
+# unlock/root: programs that unlock disks with a TPM, with their libraries, in folders as the initramfs and the host OS have them.
+make_unlock() {
+    own_apt "$SUITE"
+    # shellcheck disable=SC2086 # a list of words
+    tree unlock $UNLOCK_PACKAGES
+    from=$TOP/unlock.from
+    rm -rf "$from"
+    mv "$TOP/unlock.new" "$from"
+    root=$TOP/unlock.new/root
+    mkdir -p "$root/usr/lib/x86_64-linux-gnu" "$root/usr/lib64" "$root/usr/bin" "$root/usr/sbin"
+    ln -s usr/lib "$root/lib"
+    ln -s usr/lib64 "$root/lib64"
+    mv "$from/packages" "$TOP/unlock.new/packages"
+    cp -L "$from/lib64/ld-linux-x86-64.so.2" "$root/usr/lib64/"
+    for program in $UNLOCK_PROGRAMS; do
+        at=$program
+        [ -e "$from/$at" ] || at=${program#usr/}
+        [ -e "$from/$at" ] || die "no $program in its package"
+        copy_program "$from" "$at" "$root"
+        [ "$at" = "$program" ] || mv "$root/$at" "$root/$program"
+    done
+    # These are found by name only while a program runs.
+    for library in libtss2-tcti-device.so.0 libgcc_s.so.1; do
+        for dir in lib usr/lib; do
+            [ ! -e "$from/$dir/x86_64-linux-gnu/$library" ] || cp -L "$from/$dir/x86_64-linux-gnu/$library" "$root/usr/lib/x86_64-linux-gnu/"
+        done
+        [ -e "$root/usr/lib/x86_64-linux-gnu/$library" ] || die "no $library in its package"
+    done
+    mkdir -p "$root/usr/lib/udev/rules.d"
+    for rules in 55-dm 60-persistent-storage-dm 95-dm-notify; do
+        cp "$from/lib/udev/rules.d/$rules.rules" "$root/usr/lib/udev/rules.d/"
+    done
+    for name in "$root/bin" "$root/sbin"; do [ ! -d "$name" ] || rmdir "$name"; done
+    for link in "$from"/usr/bin/tpm2_*; do ln -s tpm2 "$root/usr/bin/${link##*/}"; done
+    rm -rf "$from"
+    note "unlock: $(du -sm "$root" | cut -f1) MB"
+}
+
 # kernel_package NAME ARCHITECTURE: Debian's kernel for it with its modules below $TOP/NAME.new; its release is in $release.
 kernel_package() {
     image=$(apt-cache depends "linux-image-$2:$2" | sed -n 's/.*Depends: //p' | sed -n 1p)
@@ -346,7 +422,7 @@ make_small() {
     cp -L "$from/lib64/ld-linux-x86-64.so.2" "$to/lib64/"
     for program in bin/bash sbin/mke2fs sbin/e2fsck sbin/debugfs sbin/mkfs.fat sbin/fsck.fat sbin/blkid sbin/losetup \
         sbin/sfdisk bin/lsblk bin/findmnt sbin/blockdev bin/mount bin/umount bin/kmod bin/udevadm sbin/fsfreeze \
-        usr/bin/flock usr/bin/setpriv usr/bin/partx sbin/blkdiscard sbin/dmsetup sbin/findfs \
+        usr/bin/flock usr/bin/setpriv usr/bin/partx sbin/blkdiscard sbin/dmsetup sbin/cryptsetup bin/keyctl sbin/findfs \
         usr/sbin/flashcp usr/sbin/flash_erase usr/sbin/flash_lock usr/sbin/flash_unlock usr/sbin/mtdinfo usr/sbin/mtd_debug \
         usr/sbin/nandwrite usr/sbin/nanddump; do
         found=
@@ -359,10 +435,11 @@ make_small() {
         done
         [ -n "$found" ] || die "no $program in its package"
     done
-    # udev: the daemon is udevadm under another name; a few rules of its own make /dev/disk/by-*.
+    # udev: the daemon is udevadm under another name; a few rules of its own make /dev/disk/by-*. With udev, dmsetup and cryptsetup
+    # wait until the rules of device-mapper have run.
     mkdir -p "$to/lib/udev/rules.d"
     ln -s /bin/udevadm "$to/lib/udev/udevd"
-    for rules in 60-persistent-storage 60-block 50-udev-default; do
+    for rules in 60-persistent-storage 60-block 50-udev-default 55-dm 60-persistent-storage-dm 95-dm-notify; do
         cp "$from/lib/udev/rules.d/$rules.rules" "$to/lib/udev/rules.d/"
     done
     cp "$from/bin/busybox" "$to/bin/busybox"
@@ -488,7 +565,7 @@ exec 9>"$TOP/prepare.lock"
 flock -w 600 9 || die "another preparation has been running for ten minutes"
 
 recipe=$(cat "$HERE/prepare.sh")
-PARTS='qemu firmware kernel small board_amd64 qemu_arm64 firmware_arm64 kernel_arm64 board_arm64 debian system'
+PARTS='qemu firmware kernel small board_amd64 secure tpm unlock qemu_arm64 firmware_arm64 kernel_arm64 board_arm64 debian system'
 [ $# -gt 0 ] || eval "set -- $PARTS"
 for wanted in "$@"; do
     case " $PARTS " in *" $wanted "*) ;; *) die "no part '$wanted': there are $PARTS" ;; esac
@@ -515,6 +592,9 @@ for wanted in $PARTS; do
         small) part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")" ;;
         kernel_arm64) part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)" ;;
         board_*) part "$wanted" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
+        secure) part secure "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
+        tpm) part tpm "$QEMU_SUITE swtpm 1" ;;
+        unlock) part unlock "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;
         debian) part debian "$SYSTEM_PACKAGES" ;;
         system)
             overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)

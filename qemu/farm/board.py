@@ -16,7 +16,8 @@ BACKENDS = ("grub", "u-boot")
 # Every key a board's file may have; a word that is misspelt must not mean a default.
 KEYS = {
     "board": {"arch", "qemu", "machine", "cpu", "memory", "console", "boot-seconds"},
-    "firmware": {"code", "code-offset", "variables", "size", "writable"},
+    "firmware": {"code", "code-offset", "variables", "size", "writable", "protected"},
+    "tpm": {"program", "device"},
     "bootloader": {"backend", "environment", "count"},
     "disk": {"kind"},
     "medium": {"controller"},
@@ -41,6 +42,11 @@ class Board:
     variables: str
     flash_size: int
     code_writable: bool
+    # Only code in system management mode can write the flash.
+    protected: bool
+    # The program that emulates a TPM, and QEMU's device; none without a TPM.
+    tpm: str
+    tpm_device: str
     backend: str
     environment: str
     count: str
@@ -50,6 +56,11 @@ class Board:
     emmc: int
     emmc_boot: int
     text: str = field(repr=False, compare=False, default="")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the firmware checks what it starts, and a TPM can hold the key of the disk."""
+        return bool(self.tpm)
 
     def with_disk(self, kind: str) -> "Board":
         """The same board with another kind of internal disk."""
@@ -112,6 +123,9 @@ def parse(name: str, text: str, where: str) -> Board:
         variables=get("firmware", "variables", ""),
         flash_size=number("firmware", "size", "0"),
         code_writable=get("firmware", "writable", "no") == "yes",
+        protected=get("firmware", "protected", "no") == "yes",
+        tpm=get("tpm", "program", ""),
+        tpm_device=get("tpm", "device", ""),
         backend=choice("bootloader", "backend", BACKENDS),
         environment=get("bootloader", "environment"),
         count=get("bootloader", "count", ""),
@@ -148,7 +162,11 @@ class Hardware:
     flash: tuple[Path, ...] = ()
     emmc: Path | None = None
     medium: Path | None = None
+    # The folder in which the TPM keeps its state.
+    tpm: Path | None = None
     releases: Path | None = None
+    # Kernel, initramfs and command line that the firmware starts instead of a loader.
+    kernel: tuple[Path, Path, str] | None = None
     disk_log: Path | None = None
     # Where an NBD server has the disk, instead of the file.
     disk_server: Path | None = None
@@ -164,13 +182,27 @@ def prepared(path: str) -> Path:
     return at
 
 
-def program(qemu: str) -> list[str]:
-    """QEMU, named like the firmware, with its own loader and libraries, which need not be those of this machine. It dies with who started
-    it."""
-    tree = place.part(qemu.partition("/")[0])
+def own_program(path: str) -> list[str]:
+    """A program of a part, named like the firmware, with its own loader and libraries, which need not be those of this machine. It dies with
+    who started it."""
+    tree = place.part(path.partition("/")[0])
     libraries = ":".join(str(tree / at) for at in ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"))
     argv = ["setpriv", "--pdeathsig", "KILL", "--", str(tree / "lib64/ld-linux-x86-64.so.2"), "--library-path", libraries]
-    argv.append(str(prepared(qemu)))
+    return [*argv, str(prepared(path))]
+
+
+def tpm_program(board: Board, hardware: Hardware) -> list[str]:
+    """The emulator of the TPM. It ends when QEMU closes the connection; the folder keeps the state."""
+    assert hardware.tpm is not None
+    argv = own_program(board.tpm)
+    argv += ["socket", "--tpm2", "--tpmstate", f"dir={hardware.tpm}", "--ctrl", f"type=unixio,path={hardware.sockets}/tpm"]
+    return [*argv, "--flags", "not-need-init", "--terminate"]
+
+
+def program(qemu: str) -> list[str]:
+    """QEMU."""
+    tree = place.part(qemu.partition("/")[0])
+    argv = own_program(qemu)
     for data in ("usr/share/qemu", "usr/share/seabios"):
         argv += ["-L", str(tree / data)]
     return argv
@@ -207,6 +239,8 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
     add("-machine", machine, "-accel", accelerator, "-cpu", board.cpu, "-smp", "1", "-m", str(board.memory))
     # Switching off only stops it, so that nothing is missed of its end.
     add("-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-shutdown", "-rtc", "base=utc")
+    if board.protected:
+        add("-global", "driver=cfi.pflash01,property=secure,value=on")
     for number, path in enumerate(hardware.flash):
         only_read = number == 0 and not board.code_writable
         add("-blockdev", raw(f"flash{number}", path, read_only=only_read))
@@ -237,6 +271,12 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
     if hardware.medium is not None:
         add("-blockdev", raw("medium", hardware.medium))
         add("-device", medium_device() + ",bootindex=1")
+    if hardware.tpm is not None:
+        add("-chardev", f"socket,id=tpm,path={sockets}/tpm", "-tpmdev", "emulator,id=tpm,chardev=tpm")
+        add("-device", f"{board.tpm_device},tpmdev=tpm")
+    if hardware.kernel is not None:
+        kernel, initramfs, line = hardware.kernel
+        add("-kernel", str(kernel), "-initrd", str(initramfs), "-append", line)
     if hardware.incoming:
         add("-incoming", "defer")
     return argv

@@ -102,7 +102,7 @@ class Modules:
 # --- initramfs --------------------------------------------------------------------------------------------------------
 
 
-class _Cpio:
+class Cpio:
     """An archive in the format that the kernel unpacks (`newc`); everything in it belongs to root."""
 
     def __init__(self) -> None:
@@ -142,13 +142,43 @@ class _Cpio:
 
 
 APPLETS = "echo findfs grep insmod mount sed sh sleep switch_root".split()
+# Those that unlocking needs besides.
+SECURE_APPLETS = "basename cat find mkdir od readlink rm sort sync tail tr umount".split()
+SECURE = OS / "initramfs-secure"
 
 
-def initramfs(guests: Path, arch: str, to: Path, panic: bool = False) -> Path:
-    """Writes the initramfs for an architecture to a file; with `panic` one whose init ends at once."""
-    archive = _Cpio()
+def unlocking(archive: Cpio, guests: Path) -> None:
+    """Adds what unlocks an encrypted disk, and starts its kernel."""
+    for name in ("unlock", "kexec"):
+        archive.file(name, (SECURE / name).read_bytes())
+    for applet in SECURE_APPLETS:
+        archive.link(f"bin/{applet}", "busybox")
+    top = _need(guests / "unlock/root")
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if name.startswith("usr/lib/udev"):
+            continue
+        if path.is_symlink():
+            archive.link(name, os.readlink(path))
+        elif path.is_dir():
+            archive.folder(name)
+        else:
+            archive.file(name, path.read_bytes(), 0o755)
+
+
+def compress(path: Path) -> None:
+    """Compresses an initramfs in place: the kernel recognizes how."""
+    subprocess.run(["zstd", "-q", "-19", "-T0", "--rm", str(path), "-o", f"{path}.zst"], check=True, timeout=300)
+    path.with_name(path.name + ".zst").rename(path)
+
+
+def initramfs(guests: Path, arch: str, to: Path, panic: bool = False, secure: bool = False) -> Path:
+    """Writes the initramfs for an architecture to a file; with `panic` one whose init ends at once, with `secure` one that unlocks the disk."""
+    archive = Cpio()
     for folder in ("bin", "dev", "proc", "sys", "run", "root", "modules"):
         archive.folder(folder)
+    if secure:
+        unlocking(archive, guests)
     archive.console()
     archive.file("bin/busybox", _busybox(guests, arch).read_bytes(), 0o755)
     for applet in APPLETS:
@@ -159,7 +189,8 @@ def initramfs(guests: Path, arch: str, to: Path, panic: bool = False) -> Path:
         modules = Modules(kernel_part(guests, arch))
         files: dict[str, Path] = {}
         lines = []
-        for line in (source / "modules").read_text().splitlines():
+        wanted = (source / "modules").read_text() + ((SECURE / "modules").read_text() if secure else "")
+        for line in wanted.splitlines():
             when, *names = line.split("#")[0].split() or [""]
             paths = list(dict.fromkeys(path for name in names for path in modules.with_dependencies(name)))
             files.update((path.name, path) for path in paths)

@@ -32,6 +32,12 @@ OTHERS_ELSEWHERE = (
     "device-tree-before-copal@qemu-aarch64",
     "device-tree-replaced@qemu-aarch64",
 )
+# Scenarios of the secure board: a person asks for them.
+NOT_CHOSEN = (
+    "secure-boot@qemu-amd64-secure",
+    "secure-boot-refused@qemu-amd64-secure",
+    "secure-install@qemu-amd64-secure",
+)
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4
 # So many commits back, a change still has its scenarios run.

@@ -28,6 +28,7 @@ import bootchain
 import disk
 import hostapp
 import place
+import secure
 from disk import MIB, Partition
 from hostapp import Layer
 from tree import Fault, Tree, file_digest
@@ -56,7 +57,15 @@ ONLY = {"before-copal": "u-boot"}
 #: Those whose archive stays on this machine as well, for a registry.
 ON_HOST = ("good", "next")
 
-BOOT_MIB, SLOT_MIB, STATE_MIB, DATA_MIB = 64, 448, 24, 320
+#: MiB of boot partition, slot, state and data.
+SIZES = (64, 448, 24, 320)
+
+#: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
+SECURE_SIZES = (48, 208, 16, 32)
+
+#: Releases of a secure board. None has the engine's programs: they are on the disk with the releases.
+SECURE_RELEASES = ("base", "good", "light")
+ENGINE_AT = "releases/engine"
 
 #: Folders that mounts and programs want; the packages have no reason to bring them.
 FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
@@ -73,9 +82,12 @@ NO_ENGINE = ("broken-engine", "vpn-down", "no-init", "panic", "failing-hook", "l
 CONTENT = ("vpn-down", "light")
 
 #: Of the packages, what the system of a medium and those releases have no use for.
-ENGINE = ("usr/sbin/dockerd", "usr/sbin/runc", "usr/bin/containerd", "usr/bin/containerd-shim-runc-v2",
-          "usr/lib/systemd/system/docker.service", "usr/lib/systemd/system/docker.socket",
+ENGINE_PROGRAMS = ("usr/sbin/dockerd", "usr/sbin/runc", "usr/bin/containerd", "usr/bin/containerd-shim-runc-v2")
+ENGINE = (*ENGINE_PROGRAMS, "usr/lib/systemd/system/docker.service", "usr/lib/systemd/system/docker.socket",
           "usr/lib/systemd/system/containerd.service")
+
+#: Modules of a secure board's host OS, besides those of all.
+SECURE_MODULES = ("dm_crypt", "xts", "aesni_intel", "algif_skcipher")
 
 #: Packages of a release of copal on a host OS, besides the board's bootloader hook.
 HOST_OS = ("copal", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:fatrw", "optional:os-helpers-reboot",
@@ -115,10 +127,18 @@ class Board:
     #: As in the files below qemu/boards.
     backend: str
     console: str
+    #: Whether its releases are for encrypted installations with secure boot.
+    secure: bool = False
+
+    @property
+    def kernel(self) -> str:
+        """Below /boot, the kernel that starts a plain installation, and a root."""
+        return secure.KERNEL if self.secure else bootchain.KERNEL[self.machine]
 
 
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
+    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True),
     "arm64": Board("qemu-aarch64", "arm64", "aarch64", "u-boot", "ttyAMA0"),
 }
 
@@ -141,6 +161,10 @@ class Images:
     flasher: Path
     #: A folder with the bootloaders that the medium writes besides the disk.
     files: Path
+    #: Folders with the unsigned programs that a board starts with, and, of a secure board, the signed ones and the private keys.
+    boot: Path
+    signed: Path | None = None
+    keys: Path | None = None
 
 
 def note(text: str) -> None:
@@ -255,8 +279,8 @@ INTERNAL_CONFIG = "grub.cfg_internal"
 LOGO = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000"
                      "000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082")
 
-OWN = [QEMU / "farm" / name for name in ("images.py", "hostapp.py", "disk.py", "tree.py")]
-BOOT_SOURCES = [path for path in (QEMU / "farm/bootchain.py", QEMU / "farm/uboot.py", OS / "initramfs", OS / "grub",
+OWN = [QEMU / "farm" / name for name in ("images.py", "hostapp.py", "disk.py", "tree.py", "secure.py")]
+BOOT_SOURCES = [path for path in (QEMU / "farm/bootchain.py", QEMU / "farm/uboot.py", OS / "initramfs", OS / "initramfs-secure", OS / "grub",
                                   OS / "u-boot", QEMU / "init") if path.exists()]
 
 
@@ -286,7 +310,7 @@ def modules(tree: Tree, guests: Path, board: Board, scratch: Path) -> None:
     release = (kernel / "release").read_text().strip()
     known = bootchain.Modules(kernel)
     at = scratch / "modules"
-    for line in (OS / "modules").read_text().splitlines():
+    for line in [*(OS / "modules").read_text().splitlines(), *(SECURE_MODULES if board.secure else ())]:
         name, *only = line.split("#")[0].split() or [""]
         if not name or (only and board.arch not in only):
             continue
@@ -334,6 +358,24 @@ def system(guests: Path, board: Board, scratch: Path) -> Tree:
     tree.file("etc/fstab", "")
     modules(tree, guests, board, scratch)
     overlay(tree, OS / "rootfs")
+    if board.secure:
+        tree.put(unlocking(guests))
+        overlay(tree, OS / "rootfs-secure")
+    return tree
+
+
+def unlocking(guests: Path) -> Tree:
+    """Programs that unlock an encrypted disk, without what each system has; and udev's rules for what they open."""
+    tree, top, has = Tree(), guests / "unlock" / "root", guests / "board_amd64/root"
+    for path in sorted((top / "usr").rglob("*")):
+        name = str(path.relative_to(top))
+        # The rules were taken away with all that other boards do not need.
+        if not name.endswith(".rules") and ((has / name).exists() or (has / name).is_symlink()):
+            continue
+        if path.is_symlink():
+            tree.link(name, os.readlink(path))
+        elif path.is_file():
+            tree.file(name, path, 0o755 if "bin/" in name else 0o644)
     return tree
 
 
@@ -366,8 +408,10 @@ def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Pat
 
 def boot_parts(guests: Path, board: Board, to: Path) -> None:
     """Kernel, initramfs, init and the bootloader's files, as files of the cache."""
-    shutil.copyfile(bootchain.kernel_image(guests, board.machine), to / bootchain.KERNEL[board.machine])
-    bootchain.initramfs(guests, board.machine, to / bootchain.INITRAMFS)
+    shutil.copyfile(bootchain.kernel_image(guests, board.machine), to / board.kernel)
+    bootchain.initramfs(guests, board.machine, to / bootchain.INITRAMFS, secure=board.secure)
+    if board.secure:
+        bootchain.compress(to / bootchain.INITRAMFS)
     bootchain.initramfs(guests, board.machine, to / "initramfs.panic", panic=True)
     shutil.copyfile(bootchain.init_binary(board.machine), to / bootchain.INIT)
     if board.arch == "amd64":
@@ -378,12 +422,48 @@ def boot_parts(guests: Path, board: Board, to: Path) -> None:
         uboot.boot_script(guests, to / "boot.scr")
 
 
-def boot_files(board: Board, boot: Path, version: str) -> Tree:
+def make_keys(guests: Path, to: Path) -> None:
+    """The private keys of a secure board, and what is made of them alone."""
+    with tempfile.TemporaryDirectory(dir=to) as scratch:
+        secure.make_keys(secure.Tools(guests, Path(scratch)), to)
+
+
+def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -> None:
+    """What a secure board starts with: the loader, GRUB's configuration, and for each release a stage-2 kernel and its folder of keys."""
+    with tempfile.TemporaryDirectory(dir=to) as scratch:
+        tools = secure.Tools(guests, Path(scratch))
+        signer = secure.OpenPgp(tools, keys / "grub.key")
+        secure.make_loader(tools, keys, to / "loader.efi")
+        secure.make_factory_lists(tools, keys, boot / board.kernel, to)
+        shutil.copyfile(OS / "grub/grub-luks.cfg", to / "grub-luks.cfg")
+        signer.sign(to / "grub-luks.cfg")
+        for name in releases_of(board):
+            of = to / name
+            (of / secure.KEYS).mkdir(parents=True)
+            secure.make_stage2(tools, boot / board.kernel, boot / bootchain.INITRAMFS, os_release(board, RELEASES[name]), of / secure.STAGE2)
+            signer.sign(of / secure.STAGE2)
+            secure.make_lists(tools, keys, to / "loader.efi", of / secure.STAGE2, of / secure.KEYS)
+
+
+def plain_config(board: Board, name: str) -> str:
+    """A configuration of GRUB that is not signed. On a secure board `bzImage` is the stage-2 kernel, which GRUB 2.06 does not start."""
+    text = (OS / "grub" / name).read_text()
+    return text.replace(f"/{bootchain.KERNEL[board.machine]} ", f"/{board.kernel} ")
+
+
+def boot_files(board: Board, boot: Path, version: str, signed: Path | None = None) -> Tree:
     """The files of a release for the boot partition, its folder /resin-boot."""
     tree = Tree()
+    if signed is not None:
+        (name,) = [name for name in releases_of(board) if RELEASES[name] == version]
+        tree.file(secure.LOADER, signed / "loader.efi", 0o644)
+        for end in ("", ".sig"):
+            tree.file(secure.CONFIG_OF_IMAGE + end, signed / f"grub-luks.cfg{end}", 0o644)
+        for file in secure.KEY_FILES:
+            tree.file(f"{secure.KEYS}/{file}", signed / name / secure.KEYS / file, 0o644)
     if board.arch == "amd64":
         tree.file(bootchain.GRUB_IMAGE, boot / "grub.efi", 0o644)
-        tree.file(bootchain.GRUB_CONFIG, OS / "grub/grub.cfg", 0o644)
+        tree.file(bootchain.GRUB_CONFIG, plain_config(board, "grub.cfg"))
         tree.file(bootchain.GRUB_ENVIRONMENT,
                   bootchain.grub_environment(resin_root_part="2", upgrade_available="0", bootcount="0"))
     else:
@@ -398,9 +478,12 @@ def fingerprint(tree: Tree) -> str:
     return "".join(lines)
 
 
-def config_json(board: Board) -> str:
-    """The owner's settings, of a device that belongs to no fleet."""
-    return json.dumps({"deviceType": board.name, "hostname": "board", "persistentLogging": False}, indent=2) + "\n"
+def config_json(board: Board, installer: dict[str, bool] | None = None) -> str:
+    """The owner's settings, of a device that belongs to no fleet; of a medium with those of the installation."""
+    settings: dict[str, object] = {"deviceType": board.name, "hostname": "board", "persistentLogging": False}
+    if installer:
+        settings["installer"] = installer
+    return json.dumps(settings, indent=2) + "\n"
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------
@@ -408,6 +491,8 @@ def config_json(board: Board) -> str:
 
 def releases_of(board: Board) -> dict[str, str]:
     """The releases of a board, and their versions."""
+    if board.secure:
+        return {name: RELEASES[name] for name in SECURE_RELEASES}
     return {name: version for name, version in RELEASES.items() if ONLY.get(name, board.backend) == board.backend}
 
 
@@ -423,21 +508,28 @@ def before_copal(tree: Tree) -> None:
         tree.file(f"usr/bin/{name}", stand_in, 0o755)
 
 
-def release(board: Board, name: str, boot: Path, programs: Path) -> Tree:
+def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | None = None) -> Tree:
     """What a release has over the packages."""
     version = RELEASES[name]
     tree = Tree()
     overlay(tree, OS / "hostapp")
+    if signed is not None:
+        overlay(tree, OS / "hostapp-secure")
+        tree.folder("mnt/efi")
+        for end in ("", ".sig"):
+            tree.file(f"boot/{secure.STAGE2}{end}", signed / name / f"{secure.STAGE2}{end}", 0o644)
+        # Not the units: systemd reads them before that disk is mounted.
+        for path in ENGINE_PROGRAMS:
+            tree.link(path, f"/{ENGINE_AT}/{path}")
     for path in ("mnt/boot", "mnt/state", "mnt/data", "mnt/sysroot/active", "mnt/sysroot/inactive", "releases"):
         tree.folder(path)
     tree.copy(programs)
     tree.file("etc/os-release", os_release(board, version))
-    kernel = bootchain.KERNEL[board.machine]
-    tree.file(f"boot/{kernel}", boot / kernel, 0o644)
+    tree.file(f"boot/{board.kernel}", boot / board.kernel, 0o644)
     tree.file(f"boot/{bootchain.INITRAMFS}", boot / ("initramfs.panic" if name == "panic" else bootchain.INITRAMFS), 0o644)
     if name != "no-init":
         tree.file(f"boot/{bootchain.INIT}", boot / bootchain.INIT, 0o755)
-    tree.put(boot_files(board, boot, version), "resin-boot")
+    tree.put(boot_files(board, boot, version, signed), "resin-boot")
     if name == "broken-engine":
         tree.file("usr/lib/balena/balena-healthcheck", "#!/bin/sh\necho 'the engine of applications is broken' >&2\nexit 1\n")
     if name in CONTENT:
@@ -451,9 +543,9 @@ def release(board: Board, name: str, boot: Path, programs: Path) -> Tree:
     return tree
 
 
-def layers_of(base: Path, releases: Path, name: str) -> list[Layer]:
+def layers_of(board: Board, base: Path, releases: Path, name: str) -> list[Layer]:
     """The layers of a release in the cache."""
-    engine = [] if name in NO_ENGINE else [base / "engine.tar"]
+    engine = [] if name in NO_ENGINE or board.secure else [base / "engine.tar"]
     tars = [base / "base.tar", *engine, releases / f"{name}.layer.tar"]
     return [Layer(tar, tar.with_suffix(".sha256").read_text()) for tar in tars]
 
@@ -474,12 +566,21 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
         files = Path(scratch)
         # No scenario updates to what is installed.
         for name in [name for name in releases_of(board) if name != "base"]:
-            hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(base, layers, name))
-        size = sum(f.stat().st_size for f in files.iterdir())
+            hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(board, base, layers, name))
+        if board.secure:
+            engine = files / Path(ENGINE_AT).name
+            engine.mkdir()
+            disk.run(["tar", "-C", engine, "-xf", base / "engine.tar"], "unpack the engine")
+        size = sum(f.stat().st_size for f in files.rglob("*") if f.is_file())
         # Nothing is ever written to it: no journal, no free space.
         disk.ext4(to / "releases.img", "releases", size * 103 // 100 // MIB + 16, files, "-O ^has_journal -m 0 -N 64 -i 1048576")
-        for name in ON_HOST:
+        for name in on_host(board):
             (files / f"{name}.tar").rename(to / f"{name}.tar")
+
+
+def on_host(board: Board) -> list[str]:
+    """The releases of a board that are files of this machine, too."""
+    return [name for name in ON_HOST if name in releases_of(board)]
 
 
 def need_root(what: str) -> None:
@@ -492,28 +593,29 @@ def need_root(what: str) -> None:
 # --- disks ------------------------------------------------------------------------------------------------------------
 
 
-def make_disk(guests: Path, board: Board, boot: Path, base: Path, layers: Path, copal: Path, to: Path) -> None:
+def make_disk(guests: Path, board: Board, boot: Path, base: Path, layers: Path, copal: Path, to: Path, signed: Path | None = None) -> None:
     """The whole disk."""
     need_root("the disk of a board")
+    boot_mib, slot_mib, state_mib, data_mib = SECURE_SIZES if board.secure else SIZES
     with tempfile.TemporaryDirectory(dir=to) as folder:
         scratch = Path(folder)
         archive = scratch / "base.tar"
-        hostapp.archive(archive, board.arch, image_name(board, "base"), layers_of(base, layers, "base"))
+        hostapp.archive(archive, board.arch, image_name(board, "base"), layers_of(board, base, layers, "base"))
         hostapp.skeleton().write(scratch / "skeleton")
         for slot in ("resin-rootA", "resin-rootB"):
-            disk.ext4(scratch / slot, slot, SLOT_MIB, scratch / "skeleton", "-m 0 -J size=8")
+            disk.ext4(scratch / slot, slot, slot_mib, scratch / "skeleton", "-m 0 -J size=8")
         hostapp.fill(scratch / "resin-rootA", guests / "board_amd64", archive, copal, scratch)
-        files = boot_files(board, boot, RELEASES["base"])
+        files = boot_files(board, boot, RELEASES["base"], signed)
         files.file("config.json", config_json(board))
         files.file("balena-image", "")
         files.file("balenaos.fingerprint", fingerprint(files))
-        disk.fat(scratch / "resin-boot", "resin-boot", BOOT_MIB, files, scratch)
+        disk.fat(scratch / "resin-boot", "resin-boot", boot_mib, files, scratch)
         data = Tree()
         data.folder("resin-data")
         data.file("remove_me_to_reset", "")
         data.write(scratch / "data")
-        disk.ext4(scratch / "resin-state", "resin-state", STATE_MIB, None, "-m 0 -J size=4")
-        disk.ext4(scratch / "resin-data", "resin-data", DATA_MIB, scratch / "data", "-m 0 -J size=8")
+        disk.ext4(scratch / "resin-state", "resin-state", state_mib, None, "-m 0 -J size=4")
+        disk.ext4(scratch / "resin-data", "resin-data", data_mib, scratch / "data", f"-m 0 -J size={4 if board.secure else 8}")
         names = ("resin-boot", "resin-rootA", "resin-rootB", "resin-state", "resin-data")
         parts = [Partition(n, scratch / n, disk.EFI) if n == "resin-boot" else Partition(n, scratch / n) for n in names]
         disk.whole(to / "disk.img", board.name, parts)
@@ -541,7 +643,10 @@ def flasher_conf(board: Board, image: str) -> str:
     if board.arch == "amd64":
         keys["INTERNAL_DEVICE_BOOTLOADER_CONFIG"] = INTERNAL_CONFIG
         keys["INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH"] = f"/{bootchain.GRUB_CONFIG}"
-        writes = [emmc]
+        writes = [] if board.secure else [emmc]
+        if board.secure:
+            # Of meta-balena's recipe where SIGN_API is set; the last one stands for what copal's recipe adds.
+            keys |= {"USE_LUKS": "1", "INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS": secure.CONFIG_OF_MEDIUM, "KERNEL_IMAGETYPE": secure.STAGE2}
     else:
         writes = [("mtdblock0", U_BOOT, "1024", "0"), emmc]
     for number, values in enumerate(writes):
@@ -550,7 +655,8 @@ def flasher_conf(board: Board, image: str) -> str:
     return "".join(f"{key}={value}\n" for key, value in keys.items())
 
 
-def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Path, copal: Path, to: Path) -> None:
+def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Path, copal: Path, to: Path, signed: Path | None = None,
+                 keys: Path | None = None) -> None:
     """The installation medium: the same packages without a container, and the disk to be written."""
     need_root("the installation medium of a board")
     with tempfile.TemporaryDirectory(dir=to) as folder:
@@ -568,26 +674,38 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
         tree.copy(installed(board, copal, MEDIUM, scratch))
         tree.file("etc/resin-init-flasher.conf", flasher_conf(board, image))
         tree.file("etc/os-release", os_release(board, RELEASES["base"]) + 'VARIANT="Flasher"\n')
-        kernel = bootchain.KERNEL[board.machine]
-        tree.file(f"boot/{kernel}", boot / kernel, 0o644)
+        tree.file(f"boot/{board.kernel}", boot / board.kernel, 0o644)
         tree.file(f"boot/{bootchain.INITRAMFS}", boot / bootchain.INITRAMFS, 0o644)
+        if signed is not None and keys is not None:
+            overlay(tree, OS / "flasher-secure")
+            for end in ("", ".sig"):
+                tree.file(f"boot/{secure.STAGE2}{end}", signed / "base" / f"{secure.STAGE2}{end}", 0o644)
+            secure.sign_image(secure.Tools(guests, scratch), keys, whole, scratch / "signature")
+            tree.file(f"opt/{image}.sig", scratch / "signature", 0o644)
         tree.file(f"opt/{packed.name}", packed, 0o644)
         tree.write(scratch / "root")
         used = sum(f.stat().st_size + 4096 for f in (scratch / "root").rglob("*") if not f.is_symlink())
         disk.ext4(scratch / "flash-rootA", "flash-rootA", used * 11 // 10 // MIB + 32, scratch / "root", "-m 0 -J size=4")
         medium = Tree()
         medium.file("balena-image-flasher", "")
-        medium.file("config.json", config_json(board))
+        medium.file("config.json", config_json(board, {"secureboot": True} if board.secure else None))
         medium.file("splash/balena-logo.png", LOGO)
         for loader in sorted(files.iterdir()):
             medium.file(loader.name, loader, 0o644)
         if board.arch == "amd64":
             medium.file(bootchain.GRUB_IMAGE, boot / "grub.efi", 0o644)
-            medium.file(bootchain.GRUB_CONFIG, OS / "grub/flasher.cfg", 0o644)
-            medium.file(INTERNAL_CONFIG, OS / "grub/grub.cfg", 0o644)
+            medium.file(bootchain.GRUB_CONFIG, plain_config(board, "flasher.cfg"))
+            medium.file(INTERNAL_CONFIG, plain_config(board, "grub.cfg"))
         else:
             medium.file("boot.scr", boot / "boot.scr", 0o644)
-        disk.fat(scratch / "flash-boot", "flash-boot", BOOT_MIB, medium, scratch)
+        if signed is not None:
+            medium.file(secure.LOADER, signed / "loader.efi", 0o644)
+            for end in ("", ".sig"):
+                medium.file(secure.CONFIG_OF_MEDIUM + end, signed / f"grub-luks.cfg{end}", 0o644)
+            for name in secure.KEY_FILES:
+                medium.file(f"{secure.KEYS}/{name}", signed / "base" / secure.KEYS / name, 0o644)
+        boot_mib = (SECURE_SIZES if board.secure else SIZES)[0]
+        disk.fat(scratch / "flash-boot", "flash-boot", boot_mib, medium, scratch)
         disk.whole(to / "flasher.img", f"{board.name} flasher",
                    [Partition("flash-boot", scratch / "flash-boot", disk.EFI), Partition("flash-rootA", scratch / "flash-rootA")])
 
@@ -600,41 +718,57 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
     for binary in (copal, runs_here):
         if not binary.is_file():
             raise Fault(f"no {binary}: run ./dev build")
-    kernel, firmware = {"amd64": ("kernel", "firmware"), "arm64": ("kernel_arm64", "firmware_arm64")}[arch]
+    kernel, firmware = {"amd64": ("kernel", "firmware"), "arm64": ("kernel_arm64", "firmware_arm64")}[board.arch]
     store = Cache(cache / arch)
     try:
         own, its_kernel = sources(*OWN), part(guests, kernel)
-        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware)],
+        needs = [part(guests, "unlock")] if board.secure else []
+        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware), *needs],
                           lambda to: boot_parts(guests, board, to))
+        keys = signed = None
+        if board.secure:
+            # Made once: nothing that they are made of changes.
+            keys = kept_keys = store.make("keys", ["1"], lambda to: make_keys(guests, to))
+            signed = store.make("signed", [own, boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
+                                lambda to: signed_parts(guests, board, boot, kept_keys, to))
+            needs.append(signed.name)
 
         def make_base(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
                 tree = system(guests, board, Path(scratch))
-                make_layer(tree.take(ENGINE), to / "engine.tar")
+                make_layer(tree.take(ENGINE_PROGRAMS if board.secure else ENGINE), to / "engine.tar")
                 make_layer(tree, to / "base.tar")
 
         base_inputs = [own, sources(OS / "rootfs", OS / "modules", OS / "masked", QEMU / "system.masked"), its_kernel,
-                       part(guests, f"board_{arch}"), part(guests, "small")]
+                       part(guests, f"board_{board.arch}"), part(guests, "small")]
+        if board.secure:
+            base_inputs += [part(guests, "unlock"), sources(OS / "rootfs-secure")]
         base = store.make("base", base_inputs, make_base)
 
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
                 programs = installed(board, copal, (*HOST_OS, SELECTION[board.backend]), Path(scratch))
                 for name in releases_of(board):
-                    make_layer(release(board, name, boot, programs), to / f"{name}.layer.tar")
+                    make_layer(release(board, name, boot, programs, signed), to / f"{name}.layer.tar")
 
         inputs = [own, boot.name, sources(OS / "hostapp", OS / "before-copal", *STAND_INS.values(), *SHIPPED), file_digest(copal), str(has_pages(copal))]
+        if board.secure:
+            inputs += [*needs, sources(OS / "hostapp-secure")]
         layers = store.make("layers", inputs, make_layers)
         whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
-                           lambda to: make_disk(guests, board, boot, base, layers, runs_here, to))
+                           lambda to: make_disk(guests, board, boot, base, layers, runs_here, to, signed))
         releases = store.make("releases", [own, base.name, layers.name],
                               lambda to: make_releases(board, base, layers, to))
         files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, firmware)],
                            lambda to: loaders(guests, board, to))
-        medium = store.make("flasher", [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)],
-                            lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to))
+        medium_inputs = [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)]
+        if board.secure:
+            medium_inputs += [*needs, sources(OS / "flasher-secure")]
+        medium = store.make("flasher", medium_inputs,
+                            lambda to: make_flasher(guests, board, boot, files, whole / "disk.img", copal, to, signed, keys))
         return Images(board.name, arch, whole / "disk.img", releases / "releases.img",
-                      {name: releases / f"{name}.tar" for name in ON_HOST}, releases_of(board), medium / "flasher.img", files)
+                      {name: releases / f"{name}.tar" for name in on_host(board)}, releases_of(board), medium / "flasher.img", files,
+                      boot, signed, keys)
     finally:
         store.close()
 

@@ -15,6 +15,8 @@ from place import FarmError
 SECTOR = 512
 PIECE = 1 << 20
 BOOT = "resin-boot"
+# The boot partition of an encrypted installation that is not encrypted; the bootloader reads it.
+NOT_ENCRYPTED = "balena-efi"
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,19 @@ def partition(disk: Path, name: str) -> Partition:
     raise FarmError(f"{disk.name} has no partition {name!r}, but {[p.name for p in partitions(disk)]}")
 
 
+def encrypted(disk: Path) -> bool:
+    """Whether the disk has an encrypted installation."""
+    return any(found.name == NOT_ENCRYPTED for found in partitions(disk))
+
+
+def boot_partition(disk: Path) -> Partition:
+    """The boot partition that the bootloader reads."""
+    return partition(disk, NOT_ENCRYPTED if encrypted(disk) else BOOT)
+
+
 def boot_file(disk: Path, path: str) -> bytes | None:
-    """A file of the boot partition; none where there is none."""
-    at = partition(disk, BOOT)
+    """A file of the boot partition; none where there is none. Of an encrypted installation, only files that are not encrypted can be read."""
+    at = boot_partition(disk)
     result = subprocess.run(
         ["mtype", "-i", f"{disk}@@{at.offset}", f"::/{path}"],
         capture_output=True,
@@ -70,6 +82,15 @@ def boot_file(disk: Path, path: str) -> bytes | None:
     if b"not found" in result.stderr:
         return None
     raise FarmError(f"mtype cannot read {path} on {disk.name}: {result.stderr.decode(errors='replace').strip()}")
+
+
+def put_boot_file(disk: Path, path: str, source: Path) -> None:
+    """Writes a file of the boot partition, over one that is there."""
+    at = boot_partition(disk)
+    argv = ["mcopy", "-o", "-Q", "-i", f"{disk}@@{at.offset}", str(source), f"::/{path}"]
+    result = subprocess.run(argv, capture_output=True, timeout=60, check=False, env={**os.environ, "MTOOLS_SKIP_CHECK": "1"})
+    if result.returncode != 0:
+        raise FarmError(f"mcopy cannot write {path} on {disk.name}: {result.stderr.decode(errors='replace').strip()}")
 
 
 def ext4_file(disk: Path, name: str, path: str) -> bytes | None:
@@ -103,28 +124,36 @@ def values(text: str) -> dict[str, str]:
     return {key.strip(): value.strip(" \r\0") for key, value in pairs}
 
 
-def selection(board: Board, environment: bytes | None, count: bytes | None) -> Selection:
-    """The selection in the files of that bootloader, as their documentation has it."""
+def selection(board: Board, environment: bytes | None, count: bytes | None, shift: int = 0) -> Selection:
+    """The selection in the files of that bootloader, as their documentation has it. `shift`: so many partitions stand before the usual ones."""
     if board.backend == "grub":
         if environment is None:
             raise FarmError(f"no {board.environment} on the boot partition")
         if len(environment) != 1024 or not environment.startswith(b"# GRUB Environment Block\n"):
             raise FarmError(f"{board.environment} is no environment block of 1024 bytes: {environment[:80]!r}")
         found = values(environment.decode(errors="replace"))
-        roots, base, counter = {2: "A", 3: "B"}, 10, found.get("bootcount", "")
+        roots, base, counter = {2 + shift: "A", 3 + shift: "B"}, 10, found.get("bootcount", "")
     else:
         found = values((environment or b"").decode(errors="replace"))
         roots, base, counter = {2: "A", 3: "B"}, 16, values((count or b"").decode(errors="replace")).get("bootcount", "")
     # A device that was never updated has no such file or key.
-    root = found.get("resin_root_part") or "2"
+    root = found.get("resin_root_part") or str(2 + shift)
     name = roots.get(int(root, base)) if re.fullmatch("[0-9a-f]+", root) else None
+    if shift:
+        # That configuration takes root B for 4, and root A for all else.
+        name = name or "A"
     return Selection(name or f"partition {root}", int(found.get("upgrade_available") or "0"), int(counter or "0", base))
 
 
 def selection_of(board: Board, disk: Path) -> Selection:
     """The selection as it is on the disk."""
     count = boot_file(disk, board.count) if board.count else None
-    return selection(board, boot_file(disk, board.environment), count)
+    return selection(board, boot_file(disk, board.environment), count, shift(disk))
+
+
+def shift(disk: Path) -> int:
+    """How many partitions stand before the usual ones: the signed configuration of GRUB takes the numbers 3 and 4 for the roots."""
+    return 1 if encrypted(disk) else 0
 
 
 def differs(one: Path, two: Path, offset: int, length: int) -> int | None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import board as boards
 import place
@@ -107,6 +107,7 @@ class Machine:
         self.folder = hardware.folder
         self.sockets = hardware.sockets
         self.process: subprocess.Popen[bytes] | None = None
+        self.tpm: subprocess.Popen[bytes] | None = None
         self.qmp: Qmp | None = None
         self.agent = Agent(self.sockets / "agent")
         self.resets_seen = 0
@@ -123,16 +124,18 @@ class Machine:
             raise FarmError("the power is on already")
         if STOPPED.is_set():
             raise FarmError("ended by a signal")
-        for name in ("qmp", "agent", "console"):
+        for name in ("qmp", "agent", "console", "tpm"):
             (self.sockets / name).unlink(missing_ok=True)
         argv = boards.program(self.board.qemu)
         argv += boards.arguments(self.board, self.hardware, self.accelerator)
         (self.folder / "command").write_text("\n".join(argv) + "\n")
         self.resets_seen = 0
         self.on_at = time.time()
-        with (self.folder / "errors").open("ab") as errors:
-            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         RUNNING.add(self)
+        with (self.folder / "errors").open("ab") as errors:
+            if self.hardware.tpm is not None:
+                self.start_tpm(errors)
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         self.agent = Agent(self.sockets / "agent")
         self.until("QEMU's monitor", 30, lambda: (self.sockets / "qmp").exists())
         end = time.monotonic() + 30
@@ -145,6 +148,20 @@ class Machine:
                     raise FarmError("QEMU's monitor takes no connection within 30 s") from None
                 time.sleep(0.05)
 
+    def start_tpm(self, errors: IO[bytes]) -> None:
+        """Starts the TPM, which QEMU connects to."""
+        assert self.hardware.tpm is not None
+        self.hardware.tpm.mkdir(exist_ok=True)
+        argv = boards.tpm_program(self.board, self.hardware)
+        self.tpm = process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+        def check() -> None:
+            if process.poll() is not None:
+                text = (self.folder / "errors").read_text(errors="replace").strip()
+                raise FarmError(f"the emulated TPM ended by itself ({process.returncode}): {text[-2000:]}")
+
+        self.until("the emulated TPM", 30, (self.sockets / "tpm").exists, check)
+
     def kill(self) -> None:
         """Ends QEMU at once."""
         self.agent.close()
@@ -155,6 +172,11 @@ class Machine:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
             self.process = None
+        if self.tpm is not None:
+            # It has answered each command that QEMU sent: its state is on the disk.
+            self.tpm.send_signal(signal.SIGKILL)
+            self.tpm.wait()
+            self.tpm = None
         RUNNING.discard(self)
 
     @property
@@ -375,9 +397,9 @@ def tail(text: str, lines: int = 60) -> str:
 
 
 def copy(source: Path, target: Path) -> None:
-    """A copy that keeps holes, and shares blocks where the file system can."""
+    """A copy of a file or folder that keeps holes, and shares blocks where the file system can."""
     result = subprocess.run(
-        ["cp", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True, check=False
+        ["cp", "--recursive", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
         raise FarmError(f"cannot copy {source}: {result.stderr.strip()}")

@@ -226,6 +226,30 @@ class Run:
             self.machine.unplug()
         self.plugged = False
 
+    def without_power(self) -> Hardware:
+        """The hardware, while the power is off."""
+        if self.hardware is None or (self.machine is not None and self.machine.on):
+            raise FarmError("this is possible only while the power is off")
+        return self.hardware
+
+    def put_boot_file(self, name: str, path: str) -> None:
+        disk = self.without_power().disk
+        images = states.Images.of(self.board.name)
+        for folder in (images.boot, images.signed):
+            if folder is not None and (folder / name).is_file():
+                look.put_boot_file(disk, path, folder / name)
+                return
+        raise FarmError(f"the images have no program {name!r}")
+
+    def forget_keys(self) -> None:
+        flash = self.without_power().flash
+        if not self.board.variables:
+            raise FarmError(f"the firmware of {self.board.name} has no variables of its own")
+        flash[1].write_bytes(states.variables(self.board))
+
+    def take_power(self) -> None:
+        self.the_machine().kill()
+
     def power_on(self) -> None:
         if self.machine is not None and self.machine.on:
             raise FarmError("the power is on already")
@@ -234,7 +258,7 @@ class Run:
 
     def power_off(self) -> None:
         machine = self.the_machine()
-        machine.must("systemctl poweroff --no-block")
+        self.ask("systemctl poweroff --no-block", ends=True)
         machine.wait_power_off(self.within or POWER_OFF)
 
     def powers_off(self) -> None:
@@ -273,7 +297,8 @@ class Run:
         script = (
             "cat /proc/sys/kernel/random/boot_id; . /etc/os-release; echo \"$VERSION\"; "
             "numbers=$(findmnt -n -t ext4 -o MAJ:MIN /mnt/sysroot/active | tail -n 1); "
-            "sed -n 's/^PARTNAME=resin-root//p' \"/sys/dev/block/${numbers// /}/uevent\""
+            # The partition itself, or the one below an encrypted volume.
+            "at=/sys/dev/block/${numbers// /}; cat \"$at\"/uevent \"$at\"/slaves/*/uevent 2>/dev/null | sed -n 's/^PARTNAME=resin-root//p'"
         )
         lines = machine.must(script).split("\n")
         boot_id, version, slot = (lines + [""] * 3)[:3]
@@ -306,10 +331,10 @@ class Run:
             command = command.replace("{registry}", f"10.0.2.2:{self.registry_at.port}")
         return command
 
-    def ask(self, command: str) -> Answer | None:
-        """Runs a command; none where the device restarts or switches off before it has answered, and that comes next."""
+    def ask(self, command: str, ends: bool = False) -> Answer | None:
+        """Runs a command; none where the device restarts or switches off before it has answered, and that comes next. With `ends` it does."""
         machine = self.the_machine()
-        ends = self.next_method() in ("reboots", "powers_off")
+        ends = ends or self.next_method() in ("reboots", "powers_off")
 
         class Gone(Exception):
             """The end of the system was faster than the answer."""
@@ -483,7 +508,8 @@ class Run:
             files = [self.board.environment] + ([self.board.count] if self.board.count else [])
             script = "; ".join(f"base64 -w0 /mnt/boot/{name} 2>/dev/null; echo" for name in files)
             data = [base64.b64decode(line) or None for line in self.machine.must(script).split("\n")]
-            seen["the guest"] = look.selection(self.board, data[0], data[1] if len(files) > 1 else None)
+            shift = look.shift(self.hardware.disk)
+            seen["the guest"] = look.selection(self.board, data[0], data[1] if len(files) > 1 else None, shift)
         for who, found in seen.items():
             if found != wanted:
                 raise Unmet(f"{who} sees: {found}")
@@ -591,7 +617,7 @@ class Run:
     def first_boot_write(self, requests: list[cut.Request]) -> int:
         """The first request since the mark that changes the boot partition."""
         assert self.hardware is not None
-        at = look.partition(self.hardware.folder / "before", look.BOOT)
+        at = look.boot_partition(self.hardware.folder / "before")
         found = [number for number in cut.touching(requests, at.offset, at.size) if number >= self.marked]
         if not found:
             raise FarmError("nothing was written to the boot partition since the mark")
@@ -601,7 +627,7 @@ class Run:
         """The request since the mark that changes the bootloader's selection to this one."""
         assert self.hardware is not None
         before, now = self.hardware.folder / "before", self.hardware.folder / "now"
-        at = look.partition(before, look.BOOT)
+        at = look.boot_partition(before)
         machines.copy(before, now)
         touching = [number for number in cut.touching(requests, at.offset, at.size)]
         log = self.hardware.disk_log

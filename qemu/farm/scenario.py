@@ -16,7 +16,10 @@ from look import Selection
 from place import FarmError
 
 # Names of states that a scenario may begin with; states.py makes them.
-STATES = ("blank", "dirty", "flashed", "running", "pending", "pending-RELEASE")
+STATES = ("blank", "dirty", "flashed", "encrypted", "running", "pending", "pending-RELEASE")
+
+# Scenarios run on these boards only where they name them.
+NAMED_ONLY = ("qemu-amd64-secure",)
 
 # Words in capitals stand for what they name, `[…]` may be left out.
 WORDS = {
@@ -42,6 +45,8 @@ STEPS = [
     ("disk forgets N bytes at OFFSET", "forget", "the internal disk confirms writes there and drops them; before it has power"),
     ("plug medium", "plug", "plug in the installation medium"),
     ("unplug medium", "unplug", "pull it out"),
+    ("put NAME as boot file NAME", "put_boot_file", "write a program that a board starts with to the boot partition, while the power is off"),
+    ("forget firmware keys", "forget_keys", "reset the variables of the firmware, while the power is off"),
     ("power on", "power_on", "give the board power"),
     ("power off", "power_off", "ask the system to switch off, and wait until it has"),
     ("powers off", "powers_off", "wait until it has switched itself off"),
@@ -74,6 +79,7 @@ STEPS = [
     ("expect no table at the disk's end", "expect_no_backup", "where an older system's backup table was; likewise"),
     ("expect CHIP at OFFSET holds NAME", "expect_flash", "bytes of a chip as the host sees them, and a file of the images"),
     ("mark", "mark", "remember how far the disk's writes are, for the cuts below; else they count from the beginning of the state"),
+    ("take power", "take_power", "end the board; unlike a cut, whatever it has written is kept"),
     ("cut power", "cut_now", "take the power away now"),
     ("cut power when console says TEXT[, N s later][, up to N s later]", "cut_console", "take the power away then"),
     ("cut power at a random write", "cut_random", "as if it had gone at one of the disk's writes since the mark"),
@@ -146,7 +152,7 @@ def parse(name: str, text: str, where: str, known: list[str]) -> Scenario:
     """A scenario from the text of its file; `known` are the boards there are."""
     title: list[str] = []
     titled = False
-    names: tuple[str, ...] = tuple(known)
+    names: tuple[str, ...] = tuple(one for one in known if one not in NAMED_ONLY)
     disk: str | None = None
     limit = 900.0
     steps: list[Step] = []

@@ -23,17 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import board as boards
+import encrypted
 import machine as machines
 import place
+import secure
 from board import Board, Hardware
 from machine import Machine
 from place import FarmError, NotRun
 
 # `pending`: the release `good` is installed and waits for a reboot; `pending-NAME`: another one.
 LIVE = re.compile(r"running|pending(-[a-z-]+)?")
-DEAD = ("blank", "dirty", "flashed")
+DEAD = ("blank", "dirty", "flashed", "encrypted")
 # What decides how a saved machine looks.
-SOURCES = ("board.py", "machine.py", "states.py", "agent.py")
+SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py")
 # The internal disk, where no image says how large it is; larger than any.
 DISK = 3 << 30
 # How long another run may take to make a state that this one waits for.
@@ -74,11 +76,11 @@ class Images:
 
                 wanted = boards.load(board)
                 for kind, made in images.BOARDS.items():
-                    if (made.machine, made.backend) == (wanted.arch, wanted.backend):
+                    if (made.machine, made.backend, made.secure) == (wanted.arch, wanted.backend, wanted.secure):
                         break
                 else:
                     raise FarmError(
-                        f"there is no recipe of images for {wanted.arch} with {wanted.backend}, which {board} is: see BOARDS in "
+                        f"there is no recipe of images for {wanted.arch} with {wanted.backend}{' and secure boot' * wanted.secure}, which {board} is: see BOARDS in "
                         "qemu/farm/images.py"
                     )
                 copal = place.binary(images.BOARDS[kind].machine)
@@ -130,6 +132,7 @@ def hardware(board: Board, at: Path, sockets: Path, live: bool) -> Hardware:
         flash=tuple(sorted(at.glob("flash?"))),
         # A saved machine does not have the registers of its SD controller.
         emmc=at / "emmc" if board.emmc and not live else None,
+        tpm=at / "tpm" if board.tpm else None,
         releases=Path(Images.of(board.name).releases),
         incoming=live,
     )
@@ -139,14 +142,23 @@ def chips(board: Board, at: Path) -> None:
     """The firmware's flash and the eMMC as the factory delivers them."""
     shutil.copyfile(boards.prepared(board.code), at / "flash0")
     if board.variables:
-        shutil.copyfile(boards.prepared(board.variables), at / "flash1")
+        (at / "flash1").write_bytes(variables(board))
     if board.flash_size:
         # Holes where an erased flash has ones: no program reads what is not used.
         empty(at / "flash1", 0)
         for path in (at / "flash0", at / "flash1"):
             os.truncate(path, board.flash_size)
+    if board.tpm:
+        # One that was never switched on.
+        (at / "tpm").mkdir()
     if board.emmc:
         empty(at / "emmc", 2 * board.emmc_boot + board.emmc)
+
+
+def variables(board: Board) -> bytes:
+    """The flash with the firmware's variables of a new board."""
+    data = boards.prepared(board.variables).read_bytes()
+    return secure.factory(data, Images.of(board.name).signed) if board.secure else data
 
 
 def empty(path: Path, size: int) -> None:
@@ -168,7 +180,7 @@ def make(board: Board, name: str, accelerator: str, say: Callable[[str], None]) 
             if LIVE.fullmatch(name):
                 make_live(board, name, accelerator, at, say)
             else:
-                make_dead(board, name, at)
+                make_dead(board, name, accelerator, at)
             facts = {"seconds": round(time.monotonic() - begun, 1)}
             (at / "facts.new").write_text(json.dumps(facts))
             os.rename(at / "facts.new", at / "facts")
@@ -185,12 +197,19 @@ def forget(board: Board, wanted: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def make_dead(board: Board, name: str, at: Path) -> None:
+def make_dead(board: Board, name: str, accelerator: str, at: Path) -> None:
     """Disks and chips of a machine that is off."""
     at.mkdir(parents=True)
-    chips(board, at)
     image = Path(Images.of(board.name).disk)
     size = max(image.stat().st_size, DISK)
+    if name == "encrypted" and board.secure:
+        with place.guest_place(), folder(f"state-{name}-{board.name}") as (run, sockets):
+            chips(board, run)
+            encrypted.make(board, Images.of(board.name), hardware(board, run, sockets, live=False), accelerator, size)
+            for path in plugged(run):
+                machines.copy(path, at / path.name)
+        return
+    chips(board, at)
     if name == "flashed":
         machines.copy(image, at / "disk")
         os.truncate(at / "disk", size)
@@ -199,7 +218,7 @@ def make_dead(board: Board, name: str, at: Path) -> None:
     elif name == "dirty":
         dirty(at / "disk", image, size)
     else:
-        raise FarmError(f"there is no recipe of the state {name}")
+        raise FarmError(f"there is no recipe of the state {name} for {board.name}")
 
 
 def dirty(disk: Path, image: Path, size: int) -> None:
@@ -283,8 +302,8 @@ def settle(machine: Machine, board: Board) -> None:
 
 
 def plugged(at: Path) -> list[Path]:
-    """The disks and chips in a folder."""
-    return sorted(path for path in at.iterdir() if path.name in ("disk", "emmc") or path.name.startswith("flash"))
+    """The disks and chips in a folder; of a TPM its folder."""
+    return sorted(path for path in at.iterdir() if path.name in ("disk", "emmc", "tpm") or path.name.startswith("flash"))
 
 
 def plug(state: State, at: Path) -> None:

@@ -2,6 +2,7 @@
 
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import board
@@ -20,7 +21,7 @@ def line(one: Board, **more: object) -> str:
 
 class Files(unittest.TestCase):
     def test_all_that_are_there(self) -> None:
-        self.assertEqual(board.names(), ["qemu-aarch64", "qemu-amd64"])
+        self.assertEqual(board.names(), ["qemu-aarch64", "qemu-amd64", "qemu-amd64-secure"])
         for name in board.names():
             self.assertEqual(board.load(name).name, name)
 
@@ -61,6 +62,29 @@ class CommandLines(unittest.TestCase):
         text = line(board.load("qemu-aarch64"))
         self.assertNotIn("read-only=on", text)
         self.assertIn("usb-ehci,id=usb", text)
+
+    def test_secure_boot_needs_protected_flash_and_a_tpm(self) -> None:
+        one = board.load("qemu-amd64-secure")
+        text = line(one, tpm=Path("/run/tpm"))
+        self.assertIn("q35,smm=on,pflash0=flash0,pflash1=flash1", text)
+        self.assertIn("-global driver=cfi.pflash01,property=secure,value=on", text)
+        self.assertIn("-chardev socket,id=tpm,path=/s/tpm -tpmdev emulator,id=tpm,chardev=tpm -device tpm-crb,tpmdev=tpm", text)
+        self.assertTrue(one.secure)
+        usual = board.load("qemu-amd64")
+        self.assertNotIn("pflash01", line(usual))
+        self.assertFalse(usual.secure)
+
+    def test_the_tpm_keeps_its_state_in_the_folder_of_the_machine(self) -> None:
+        hardware = Hardware(folder=Path("/run"), sockets=Path("/s"), disk=Path("/run/disk"), tpm=Path("/run/tpm"))
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict("os.environ", COPAL_GUESTS=folder):
+            program = Path(folder) / "tpm/usr/bin/swtpm"
+            program.parent.mkdir(parents=True)
+            program.touch()
+            (Path(folder) / "tpm/stamp").touch()
+            words = board.tpm_program(board.load("qemu-amd64-secure"), hardware)
+        self.assertIn(str(program), words)
+        self.assertIn("dir=/run/tpm", words)
+        self.assertIn("type=unixio,path=/s/tpm", words)
 
     def test_disks(self) -> None:
         one = board.load("qemu-amd64")

@@ -23,10 +23,10 @@ class Table(unittest.TestCase):
         self.assertEqual(set(NAMES) - {run.split("@")[0] for run in [*named, *choice.ALWAYS]}, set())
 
     def test_what_always_runs_exists(self) -> None:
-        self.assertEqual(set(choice.ALWAYS + choice.OTHERS_ELSEWHERE) - RUNS, set())
+        self.assertEqual(set(choice.ALWAYS + choice.OTHERS_ELSEWHERE + choice.NOT_CHOSEN) - RUNS, set())
 
     def test_what_this_board_cannot_run_has_its_turn_elsewhere(self) -> None:
-        elsewhere = {one.name for one in KNOWN} - set(NAMES)
+        elsewhere = {one.name for one in KNOWN} - set(NAMES) - {run.split("@")[0] for run in choice.NOT_CHOSEN}
         self.assertEqual(elsewhere - {run.split("@")[0] for run in choice.OTHERS_ELSEWHERE}, set())
 
 
@@ -36,6 +36,11 @@ class Choice(unittest.TestCase):
         for turn in range(100, 100 + choice.TURNS):
             seen.update(choice.choice(NAMES, [], turn, {}))
         self.assertEqual(seen, {f"{name}@{choice.BOARD}" for name in NAMES} | set(choice.ALWAYS) | set(choice.OTHERS_ELSEWHERE))
+
+    def test_no_turn_has_the_secure_board(self) -> None:
+        for turn in range(choice.TURNS):
+            found = choice.choice(NAMES, ["src/install/mod.rs", "src/hooks/mod.rs"], turn, choice.table())
+            self.assertEqual([run for run in found if run.endswith("-secure")], [])
 
     def test_a_turn_is_a_quarter(self) -> None:
         one = choice.choice(NAMES, [], 7, {})

@@ -123,7 +123,7 @@ class Archives(Case):
             (self.at / f"{name}.sha256").write_text(name)
         for name in images.RELEASES:
             (self.at / f"{name}.layer.sha256").write_text(name)
-            layers[name] = [layer.digest for layer in images.layers_of(self.at, self.at, name)]
+            layers[name] = [layer.digest for layer in images.layers_of(images.BOARDS["amd64"], self.at, self.at, name)]
         self.assertEqual(layers["good"], ["base", "engine", "good"])
         self.assertEqual(layers["panic"], ["base", "panic"])
         for name in ("base", "good", "next"):

@@ -46,6 +46,18 @@ class Selections(unittest.TestCase):
         found = look.selection(AARCH64, b"resin_root_part=3\nupgrade_available=1\n", b"bootcount=a\n\0")
         self.assertEqual(found, Selection("B", 1, 10))
 
+    def test_an_encrypted_installation_has_one_partition_more(self) -> None:
+        data = block("resin_root_part=4\nupgrade_available=0\nbootcount=0\n")
+        self.assertEqual(look.selection(AMD64, data, None, 1).root, "B")
+        self.assertEqual(look.selection(AMD64, block(""), None, 1).root, "A")
+        with tempfile.TemporaryDirectory() as folder:
+            disk = Path(folder) / "disk"
+            table(disk, ("resin-boot", 40, 99), ("resin-rootA", 100, 149))
+            self.assertEqual((look.shift(disk), look.boot_partition(disk).number), (0, 1))
+            table(disk, ("balena-efi", 40, 49), ("resin-boot", 50, 99), ("resin-rootA", 100, 149))
+            self.assertEqual((look.shift(disk), look.boot_partition(disk).number), (1, 1))
+            self.assertEqual(look.boot_partition(disk).name, "balena-efi")
+
     def test_another_partition(self) -> None:
         self.assertEqual(look.selection(AARCH64, b"resin_root_part=7\n", None).root, "partition 7")
 
