@@ -32,6 +32,9 @@ RELEASE = re.compile(r"v?\d+\.\d+\.(\d+|x)")
 PACKAGES = ("resin-init-flasher", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:uboot", "optional:grub",
             "optional:balena-bootloader", "optional:os-blocks-extensions", "optional:os-helpers-reboot", "optional:udev")
 
+#: Files that copal takes the place of with nothing of its own under that name: the program does what they did (COPAL_TAKEN of the layer).
+TAKEN = ("balena-init-flasher-efi", "balena-init-flasher-tpm")
+
 
 class Fault(Exception):
     """What ends the program, in words for its user."""
@@ -48,7 +51,7 @@ def git(checkout: Path, *words: str, binary: bool = False) -> str | bytes:
 def replaced() -> set[str]:
     """The names of files that copal replaces, or brings beside them."""
     rows = [line.split("\t") for line in (TOP / "scripts/contents.tsv").read_text().splitlines() if not line.startswith("#")]
-    return {PurePosixPath(row[3]).name for row in rows if row[0] in PACKAGES and row[1] != "enable" and "/man/" not in row[3]}
+    return {PurePosixPath(row[3]).name for row in rows if row[0] in PACKAGES and row[1] != "enable" and "/man/" not in row[3]} | set(TAKEN)
 
 
 def recipes() -> dict[str, list[str]]:

@@ -74,6 +74,11 @@ def copal_flasher_conf(get, keys):
         lines.append("USE_LUKS=%s" % (get("BALENA_USE_LUKS") or ""))
         if "efi" in (get("MACHINE_FEATURES") or "").split():
             lines.append("INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS=grub.cfg_internal_luks")
+    if get("COPAL_TAKEN"):
+        kernel = get("KERNEL_IMAGETYPE") or ""
+        if not re.fullmatch(r"[\w.+-]+", kernel):
+            wrong.append("KERNEL_IMAGETYPE = \"%s\" is not the name of a file, and secure boot needs that of the kernel" % kernel)
+        lines.append("KERNEL_IMAGETYPE=%s" % kernel)
     lines += ["BALENA_SPLASH_CONFIG=splash", "BALENA_BOOTLOADER_CONFIG=resinOS_uEnv.txt", "BALENA_NM_CONFIG=system-connections",
               "BALENA_NM_DISPATCHER=dispatcher.d", "BALENA_PROXY_CONFIG=system-proxy"]
     return "".join(line + "\n" for line in lines), wrong

@@ -10,6 +10,7 @@ DEPENDS:append = " copal-native"
 
 do_install[prefuncs] += "copal_check_sources"
 do_install[postfuncs] += "copal_check_installed"
+do_install[postfuncs] += "copal_remove_taken"
 do_install[postfuncs] += "copal_install_contents"
 
 # In whose place what is done today, for boards that changed a script.
@@ -22,6 +23,8 @@ COPAL_INSTEAD[rollback-health] = "rounds and their distance are set in /etc/copa
 COPAL_INSTEAD[rollback-tests] = "checks of the board are executables in /etc/copal/health.d (docs/health-checks.md)"
 COPAL_INSTEAD[safe_reboot] = "to reboot in a way of its own, the board installs /usr/libexec/os-helpers-power with the function os_helpers_reboot (docs/board-programs.md)"
 COPAL_INSTEAD[service] = "settings of a unit are changed by a file in /etc/systemd/system/UNIT.d"
+COPAL_INSTEAD[balena-init-flasher-efi] = "COPAL_KEEP_SECUREBOOT set to 1 leaves secure boot to both plug-ins, as the board changes them (docs/secure-boot.md)"
+COPAL_INSTEAD[balena-init-flasher-tpm] = "COPAL_KEEP_SECUREBOOT set to 1 leaves secure boot to both plug-ins, as the board changes them (docs/secure-boot.md)"
 COPAL_INSTEAD[hook] = "what else is to be done is a hook of its own, added by HOSTAPP_HOOKS (docs/hooks.md)"
 COPAL_INSTEAD[other] = "docs/yocto.md says how the package works now"
 
@@ -30,14 +33,22 @@ COPAL_ORIGIN[hostapp-update-hooks-v2] = "hostapp-update-hooks"
 COPAL_ORIGIN[2-rpifiles] = "1-bootfiles"
 COPAL_ORIGIN[2-imxfiles] = "1-bootfiles"
 
+# Files of the recipe for which copal installs nothing: the program does what they did. NAME:PATH, as of the source and on the device.
+COPAL_TAKEN ?= ""
+
+def copal_taken(d):
+    """Their names and paths."""
+    return [row.partition(":")[::2] for row in (d.getVar("COPAL_TAKEN") or "").split()]
+
 def copal_name(d, path):
     """Under which name the recipe's sources have what is at a path of the device: hooks with their folder."""
     folder = d.getVar("COPAL_HOOK_FOLDER")
     return path[len(folder):] if path.startswith(folder) else os.path.basename(path)
 
 def copal_replaced(d):
-    """The sources of this recipe that copal replaces: name, path on the device, source in the archive."""
-    return [(copal_name(d, path), path, source) for kind, mode, path, source in copal_rows(d) if kind != "enable"]
+    """The sources of this recipe that copal replaces: name, path on the device, source in the archive, if there is one."""
+    rows = [(copal_name(d, path), path, source) for kind, mode, path, source in copal_rows(d) if kind != "enable"]
+    return rows + [(name, path, None) for name, path in copal_taken(d)]
 
 def copal_stop(d, name, what, more=""):
     """Ends the build: nothing that a board wants may be lost in silence."""
@@ -103,13 +114,13 @@ def copal_text(path):
         return file.read()
 
 def copal_filled(d, text):
-    """A script or unit as the recipe installs it: with a value for each @WORD@ that it has one for. @SYS_CONFDIR@ is sysconfdir."""
+    """A script or unit as the recipe installs it: with a value for each @WORD@ or @@WORD@@ that it has one for. @SYS_CONFDIR@ is sysconfdir."""
     import re
 
     def value(found):
         small = found[1].lower()
         return next(filter(None, map(d.getVar, (found[1], small, small.replace("_", "")))), found[0])
-    return re.sub("@([A-Z_]+)@", value, text)
+    return re.sub("@@?([A-Z_]+)@@?", value, text)
 
 # With what is in the recipe's own layer, and not with what was unpacked: sed in do_install:prepend changes both.
 python copal_check_installed() {
@@ -125,4 +136,11 @@ python copal_check_installed() {
         if not found or copal_text(installed) != copal_filled(d, copal_text(found)):
             copal_stop(d, name, "do_install changes %s" % path,
                        " If no append changes it any more, it was left by an earlier build: bitbake -c clean %s." % d.getVar("PN"))
+}
+
+python copal_remove_taken() {
+    for name, path in copal_taken(d):
+        place = copal_place(d, path)
+        if os.path.lexists(place):
+            os.unlink(place)
 }

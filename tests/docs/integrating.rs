@@ -320,7 +320,7 @@ fn variables_and_mere_lines_are_distinguished_as_the_recipe_does() {
         let written = class.contains(&format!("\"{key}="));
         assert_eq!(
             written,
-            !matches!(key, "POSTINSTALL_REBOOT" | "INSTALLER_CONFIRM" | "KERNEL_IMAGETYPE"),
+            !matches!(key, "POSTINSTALL_REBOOT" | "INSTALLER_CONFIRM"),
             "{key}"
         );
         assert!(!set.contains(key), "{key}");

@@ -27,6 +27,7 @@ def made_of(values: dict[str, str]) -> dict[str, Any]:
     d = Data({"PN": "resin-init-flasher", **values})
     text = "".join((LAYER / name).read_text(encoding="utf-8") for name in FILES)
     read(text, d)
+    d.setVar("COPAL_TAKEN", values.get("COPAL_TAKEN", ""))
     made = functions(text, {"bb": bb(said), "os": os})
     for function in made["anonymous"]:
         function(d)

@@ -20,7 +20,12 @@ from typing import Any
 from standin import Data, Stop, bb, functions
 
 TOP = Path(__file__).resolve().parents[3]
-CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_upstream", "copal_replace")]
+CLASSES = [TOP / f"recipes/classes/{name}.bbclass" for name in ("copal_contents", "copal_upstream", "copal_replace", "copal_secureboot")]
+# Where the recipe of the flasher installs meta-balena's plug-ins for UEFI and TPM 2.
+PLUGINS = {
+    "balena-init-flasher-efi": "/usr/libexec/balena-init-flasher-secureboot",
+    "balena-init-flasher-tpm": "/usr/libexec/balena-init-flasher-diskenc",
+}
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 
 
@@ -96,12 +101,20 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "BALENA_BOOT_FINGERPRINT": "balenaos.fingerprint",
             "BALENA_BOOTFILES_BLACKLIST": " /config.json /board.txt ",
             "D": str(folder / "image"),
+            "SIGN_API": case.get("signing", ""),
+            "MACHINE_FEATURES": case.get("features", ""),
+            "KERNEL_IMAGETYPE": "bzImage",
+            "COPAL_KEEP_SECUREBOOT": case.get("keep secure boot", "0"),
+            "COPAL_SECUREBOOT_NEEDS": (re.search(r'^COPAL_SECUREBOOT_NEEDS = "(.*)"$', CLASSES[-1].read_text(), re.MULTILINE) or ["", ""])[1],
+            "libexecdir": "/usr/libexec",
             "sysconfdir": "/etc",
             "bindir": "/usr/bin",
             "systemd_unitdir": "/usr/lib/systemd",
         },
         flags,
     )
+    if "copal_secureboot(d)" in append:
+        d.setVar("COPAL_TAKEN", made["copal_secureboot"](d))
     try:
         if recipe == "systemd":
             made["copal_check_update_state"](d)
@@ -111,6 +124,7 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         made["copal_check_sources"](d)
         install(made["copal_replaced"](d), case, d, unpacked)
         made["copal_check_installed"](d)
+        made["copal_remove_taken"](d)
         if "copal_put_hooks" in made:
             made["copal_put_hooks"](d)
         if {"hooks", "bootloaders", "root"} & set(case):
@@ -135,14 +149,15 @@ def install(rows: list[tuple[str, str, str]], case: dict[str, Any], d: Data, unp
         (unpacked / name).write_text((unpacked / name).read_text() + text)
     hooks = d.getVar("HOSTAPP_HOOKS").split() if case["recipe"] == "hostapp-update-hooks" else []
     places = {name: f"/etc/hostapp-update-hooks.d/{name}" for name in [*hooks, *case.get("copies", {})]} | {name: path for name, path, _ in rows}
+    places |= {name: path for name, path in PLUGINS.items() if case.get("signing")}
     for name, path in places.items():
         source = unpacked / case.get("copies", {}).get(name, name)
         if source.is_file():
             place = Path(d.getVar("D") + path)
             place.parent.mkdir(parents=True, exist_ok=True)
             text = source.read_text()
-            for word in ("BALENA_BOOT_FINGERPRINT", "BALENA_BOOTFILES_BLACKLIST", "bindir"):
-                text = text.replace(f"@{word.upper()}@", d.getVar(word) or "")
+            for word in ("@KERNEL_IMAGETYPE@", "BALENA_BOOT_FINGERPRINT", "BALENA_BOOTFILES_BLACKLIST", "bindir"):
+                text = text.replace(f"@{word.upper()}@", d.getVar(word.strip("@")) or "")
             place.write_text(text + case.get("edits", {}).get(name, ""))
 
 

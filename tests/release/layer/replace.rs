@@ -271,3 +271,69 @@ fn a_build_goes_on_where_one_hook_selects_the_root_or_the_board_names_it() {
     ];
     assert_eq!(answers(&cases), ["goes on"; 5]);
 }
+
+/// A machine with signed builds; its plug-ins are as meta-balena has them.
+fn with_secure_boot(more: &[(&str, Value)]) -> Value {
+    let mut case = json!({
+        "recipe": "resin-init-flasher",
+        "signing": "https://sign",
+        "features": "efi tpm pci",
+        "sources": {"balena-init-flasher-efi": "own", "balena-init-flasher-tpm": "own"},
+        "texts": {"balena-init-flasher-efi": "kernel=@@KERNEL_IMAGETYPE@@\n", "balena-init-flasher-tpm": "tpm_nvram_store_passphrase\n"},
+    });
+    for (key, value) in more {
+        case[*key] = value.clone();
+    }
+    case
+}
+
+#[test]
+fn copal_takes_the_place_of_the_plug_ins_for_uefi_and_tpm() {
+    let old =
+        json!({"balena-init-flasher-efi": "old\n", "balena-init-flasher-tpm": "hw_encrypt_passphrase\n"});
+    let said = answers(&[
+        with_secure_boot(&[]),
+        with_secure_boot(&[("keep secure boot", json!("1"))]),
+        with_secure_boot(&[("features", json!("efi"))]),
+        with_secure_boot(&[("features", json!("tpm"))]),
+        // The initramfs of this release does not look into the TPM's memory.
+        with_secure_boot(&[("texts", old.clone())]),
+    ]);
+    let (efi, tpm) =
+        ("usr/libexec/balena-init-flasher-secureboot", "usr/libexec/balena-init-flasher-diskenc");
+    let kept = json!({efi: "kernel=bzImage\n", tpm: "tpm_nvram_store_passphrase\n"});
+    let old = json!({efi: old["balena-init-flasher-efi"], tpm: old["balena-init-flasher-tpm"]});
+    assert_eq!(said, [json!({}), kept.clone(), kept.clone(), kept, old]);
+}
+
+#[test]
+fn a_changed_plug_in_for_uefi_or_tpm_stops_the_build() {
+    let patch = PATCH.replace("99-resin-uboot", "balena-init-flasher-tpm");
+    let rows = [
+        (("patches", json!({"board.patch": patch})), "board.patch changes balena-init-flasher-tpm"),
+        (
+            ("sources", json!({"balena-init-flasher-efi": "board", "balena-init-flasher-tpm": "own"})),
+            "/board/balena-init-flasher-efi is in place of the recipe's own",
+        ),
+        (
+            ("edits", json!({"balena-init-flasher-efi": "true"})),
+            "do_install changes /usr/libexec/balena-init-flasher-secureboot",
+        ),
+        (
+            ("known", json!({"balena-init-flasher-tpm": "another"})),
+            "balena-init-flasher-tpm is in none of the releases",
+        ),
+    ];
+    let cases: Vec<Value> = rows.iter().map(|(more, _)| with_secure_boot(&[more.clone()])).collect();
+    for ((more, words), said) in rows.iter().zip(answers(&cases)) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {more:?}: {said}"));
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(more.0 == "known" || said.contains("COPAL_KEEP_SECUREBOOT"), "{said}");
+    }
+    // What is kept may be changed.
+    let kept = answers(&[with_secure_boot(&[
+        ("keep secure boot", json!("1")),
+        ("edits", json!({"balena-init-flasher-efi": "true"})),
+    ])]);
+    assert_eq!(kept[0]["usr/libexec/balena-init-flasher-secureboot"], "kernel=bzImage\ntrue");
+}

@@ -46,3 +46,21 @@ fn a_board_with_secure_boot_gets_the_tools_of_encrypted_installations() {
     let tools: Vec<&Value> = made.iter().map(|answer| &answer["tools"]).collect();
     assert_eq!(tools, [&json!(["cryptsetup", "e2fsprogs-mke2fs"]), &json!([]), &json!([])]);
 }
+
+#[test]
+fn the_configuration_names_the_kernel_where_copal_does_secure_boot_itself() {
+    let answer = |kernel: &str| {
+        let taken = json!({"SIGN_API": "https://sign", "COPAL_TAKEN": "a:/a", "KERNEL_IMAGETYPE": kernel});
+        answers("flasher_conf.py", &[taken]).remove(0)
+    };
+    let line = |answer: &Value| answer["conf"].as_str().unwrap().contains("\nKERNEL_IMAGETYPE=bzImage\n");
+    assert!(line(&answer("bzImage")) && answer("bzImage")["wrong"] == json!([]));
+    for bad in ["", "/boot/bzImage", "bzImage vmlinux", "$(reboot)"] {
+        let wrong = answer(bad)["wrong"][0].as_str().unwrap_or_else(|| panic!("{bad} is taken")).to_owned();
+        assert!(wrong.starts_with(&format!("KERNEL_IMAGETYPE = \"{bad}\"")), "{wrong}");
+    }
+    let without =
+        answers("flasher_conf.py", &[json!({"SIGN_API": "https://sign", "KERNEL_IMAGETYPE": "bzImage"})])
+            .remove(0);
+    assert!(!line(&without));
+}
