@@ -9,6 +9,8 @@ case $1 in
     dependencies) dependencies ;;
     coverage) coverage ;;
     tamper) check "the farm notices a copal without $2" run 3500 python3 -B qemu/farm tamper "$2" ;;
+    # Ten restarts after a power cut in an encrypted installation; each number has others.
+    secure-cuts) check "the medium installs again after a power cut, $2" run 3500 python3 -B qemu/farm run secure-cuts --repeat 10 --seed "${2}000" ;;
     fuzz) . scripts/fuzz.sh && fuzz "$2" ;;
     *) fail "no part $1" ;;
 esac

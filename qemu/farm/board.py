@@ -170,6 +170,10 @@ class Hardware:
     disk_log: Path | None = None
     # Where an NBD server has the disk, instead of the file.
     disk_server: Path | None = None
+    # The same for the variables of the firmware.
+    variables_server: Path | None = None
+    # The socket of a process that stands before the TPM.
+    tpm_socket: Path | None = None
     incoming: bool = False
 
 
@@ -214,6 +218,11 @@ def raw(node: str, path: Path, read_only: bool = False) -> str:
     return f"driver=raw,node-name={node},cache.no-flush=on{more},file.driver=file,file.filename={path}"
 
 
+def served(node: str, at: Path) -> str:
+    """A node of a server of NBD."""
+    return f"driver=nbd,node-name={node},server.type=unix,server.path={at}"
+
+
 def logged(node: str, path: Path, log: Path) -> str:
     """The same, with every write and flush recorded, after those that are recorded there already. The count in the log's
     head is kept up to date: QEMU will be killed."""
@@ -243,7 +252,10 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
         add("-global", "driver=cfi.pflash01,property=secure,value=on")
     for number, path in enumerate(hardware.flash):
         only_read = number == 0 and not board.code_writable
-        add("-blockdev", raw(f"flash{number}", path, read_only=only_read))
+        if number == 1 and hardware.variables_server is not None:
+            add("-blockdev", served("flash1", hardware.variables_server))
+        else:
+            add("-blockdev", raw(f"flash{number}", path, read_only=only_read))
     add("-chardev", f"socket,id=console,path={sockets}/console,server=on,wait=off,logfile={hardware.folder}/console,logappend=on")
     add("-serial", "chardev:console")
     add("-qmp", f"unix:{sockets}/qmp,server=on,wait=off")
@@ -254,7 +266,7 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
     add("-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=")
     add("-device", f"{board.medium},id=usb")
     if hardware.disk_server is not None:
-        add("-blockdev", f"driver=nbd,node-name=internal,server.type=unix,server.path={hardware.disk_server}")
+        add("-blockdev", served("internal", hardware.disk_server))
     elif hardware.disk_log is None:
         add("-blockdev", raw("internal", hardware.disk))
     else:
@@ -272,7 +284,7 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
         add("-blockdev", raw("medium", hardware.medium))
         add("-device", medium_device() + ",bootindex=1")
     if hardware.tpm is not None:
-        add("-chardev", f"socket,id=tpm,path={sockets}/tpm", "-tpmdev", "emulator,id=tpm,chardev=tpm")
+        add("-chardev", f"socket,id=tpm,path={hardware.tpm_socket or sockets / 'tpm'}", "-tpmdev", "emulator,id=tpm,chardev=tpm")
         add("-device", f"{board.tpm_device},tpmdev=tpm")
     if hardware.kernel is not None:
         kernel, initramfs, line = hardware.kernel

@@ -31,12 +31,14 @@ OTHERS_ELSEWHERE = (
     "device-tree-missing@qemu-aarch64",
     "device-tree-before-copal@qemu-aarch64",
     "device-tree-replaced@qemu-aarch64",
+    "secure-cuts@qemu-amd64-secure",
 )
-# Scenarios of the secure board: a person asks for them.
+# What is left to `./dev prove secure-boot`.
 NOT_CHOSEN = (
     "secure-boot@qemu-amd64-secure",
     "secure-boot-refused@qemu-amd64-secure",
     "secure-install@qemu-amd64-secure",
+    "secure-reinstall@qemu-amd64-secure",
 )
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4

@@ -84,7 +84,11 @@ def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool],
     All that was flushed is there, and whatever `keep(request, sector)` wants of the writes after it. A discard changes
     nothing: a disk may keep what it holds. With `end`, requests that begin there or after it are left out.
     """
-    requests = read(log)[:count]
+    return play(disk, log, read(log)[:count], keep, end)
+
+
+def play(disk: Path, log: Path, requests: list[Request], keep: Callable[[int, int], bool], end: int | None = None) -> dict[str, int]:
+    """The same with these requests, whose data are in `log`."""
     # A flush covers what came before it, not the data it carries.
     safe = max((number for number, request in enumerate(requests) if request.flush), default=0)
     counts = {"requests": len(requests), "safe": 0, "kept": 0, "lost": 0}

@@ -435,8 +435,9 @@ def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -
         signer = secure.OpenPgp(tools, keys / "grub.key")
         secure.make_loader(tools, keys, to / "loader.efi")
         secure.make_factory_lists(tools, keys, boot / board.kernel, to)
-        shutil.copyfile(OS / "grub/grub-luks.cfg", to / "grub-luks.cfg")
-        signer.sign(to / "grub-luks.cfg")
+        for name in ("grub-luks.cfg", "flasher-secure.cfg"):
+            shutil.copyfile(OS / "grub" / name, to / name)
+            signer.sign(to / name)
         for name in releases_of(board):
             of = to / name
             (of / secure.KEYS).mkdir(parents=True)
@@ -692,12 +693,18 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
         medium.file("splash/balena-logo.png", LOGO)
         for loader in sorted(files.iterdir()):
             medium.file(loader.name, loader, 0o644)
-        if board.arch == "amd64":
+        if signed is not None:
+            # It starts with and without the firmware's keys.
+            medium.file(bootchain.GRUB_IMAGE, signed / "loader.efi", 0o644)
+            for end in ("", ".sig"):
+                medium.file(bootchain.GRUB_CONFIG + end, signed / f"flasher-secure.cfg{end}", 0o644)
+        elif board.arch == "amd64":
             medium.file(bootchain.GRUB_IMAGE, boot / "grub.efi", 0o644)
             medium.file(bootchain.GRUB_CONFIG, plain_config(board, "flasher.cfg"))
-            medium.file(INTERNAL_CONFIG, plain_config(board, "grub.cfg"))
         else:
             medium.file("boot.scr", boot / "boot.scr", 0o644)
+        if board.arch == "amd64":
+            medium.file(INTERNAL_CONFIG, plain_config(board, "grub.cfg"))
         if signed is not None:
             medium.file(secure.LOADER, signed / "loader.efi", 0o644)
             for end in ("", ".sig"):

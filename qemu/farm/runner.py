@@ -14,10 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cut
+import judge
 import look
 import machine as machines
 import place
+import recorded
+import recorder
 import scenario as scenarios
+import secure
 import states
 import times
 from agent import Answer
@@ -38,6 +42,10 @@ CONSOLE = 600.0
 FIRST = 1 << 20
 # A few requests before and after a change of the bootloader's selection.
 AROUND = (-3, 4)
+
+
+# So many changes an installation makes at least, in all that a board keeps.
+ENOUGH_CUTS = 1000
 
 
 class Unmet(FarmError):
@@ -677,6 +685,37 @@ class Run:
             raise FarmError("this change was never flushed")
 
         self.cut_at(choose)
+
+    def recorded(self) -> Path:
+        """The state with each change of an installation."""
+        if self.steps[0].arguments != ("recorded",):
+            raise FarmError("only in a scenario that begins with the state `recorded`")
+        return states.make(self.board, "recorded", self.accelerator, self.say).folder
+
+    def judge_cuts(self) -> None:
+        state = self.recorded()
+        keys = states.Images.of(self.board.name).signed / "base" / secure.KEYS
+        verdict = judge.judge(state / recorded.BEFORE, state / recorded.CHANGES, keys, recorded.first_change(recorder.load(state / recorded.CHANGES)))
+        self.say(f"    {verdict}")
+        if sum(verdict.cuts.values()) < ENOUGH_CUTS:
+            raise FarmError(f"an installation makes {ENOUGH_CUTS} changes and more")
+
+    def restore_cut(self) -> None:
+        self.without_power()
+        state = self.recorded()
+        changes = recorder.load(state / recorded.CHANGES)
+        first = recorded.first_change(changes)
+        # Each kind of change alike, though there are many more of some.
+        kind = self.random.choice((recorder.DISK, recorder.VARIABLES, recorder.TPM))
+        number = self.random.choice([n for n, change in enumerate(changes) if n >= first and change.store == kind])
+        after = recorded.Cut(number + 1, self.random.randrange(1 << 32))
+        assert self.hardware is not None
+        counts = recorded.restore(state, self.hardware.folder, after)
+        self.cuts += 1
+        self.say(
+            f"    power cut after change {number} of {len(changes)} (the installation begins at {first}), of {kind}: "
+            f"{counts['kept']} of {counts['kept'] + counts['lost']} sectors kept of what was not flushed; --seed {self.seed}"
+        )
 
     # --- the world around ---------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from look import Selection
 from place import FarmError
 
 # Names of states that a scenario may begin with; states.py makes them.
-STATES = ("blank", "dirty", "flashed", "encrypted", "running", "pending", "pending-RELEASE")
+STATES = ("blank", "dirty", "flashed", "encrypted", "recorded", "running", "pending", "pending-RELEASE")
 
 # Scenarios run on these boards only where they name them.
 NAMED_ONLY = ("qemu-amd64-secure",)
@@ -87,6 +87,8 @@ STEPS = [
     ("cut power while the boot files are written", "cut_boot_files", "as if it had gone between that and the switch"),
     ("cut power around bootloader SELECTION", "cut_around", "as if it had gone a few writes around that change"),
     ("cut power after bootloader SELECTION", "cut_after", "as if it had gone right after that change was flushed"),
+    ("judge a power cut after each change", "judge_cuts", "of a recorded installation: it goes on from each, or is complete"),
+    ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
     ("registry serves RELEASE", "registry", "a registry on the host has it; {registry} is its address"),
     ("registry ends", "registry_ends", "stop it"),
     ("hold update lock", "hold_lock", "as an application does that must not be interrupted"),

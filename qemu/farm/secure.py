@@ -11,6 +11,7 @@ import os
 import struct
 import subprocess
 import time
+import uuid
 from pathlib import Path
 
 from tree import MADE, Fault, file_digest
@@ -33,7 +34,7 @@ SIGNERS = {"PK": "farm platform key", "KEK": "farm key exchange key", "kmod": "b
 OWNER = "5d0f6b3c-0a0e-4f8e-9d0b-6c1f5a7c2e11"
 
 GRUB_MODULES = (
-    "normal part_gpt fat configfile loadenv test regexp echo linux serial terminal reboot sleep true "
+    "normal part_gpt fat ext2 configfile loadenv test regexp echo linux serial terminal reboot sleep true "
     "pgp gcry_rsa gcry_sha256 gcry_sha512"
 ).split()
 
@@ -223,12 +224,20 @@ def make_stage2(tools: Tools, kernel: Path, initramfs: Path, release: str, to: P
 
 
 def make_lists(tools: Tools, keys: Path, loader: Path, kernel: Path, to: Path) -> None:
-    """The folder balena-keys for a loader and a kernel. `dbx.auth` forbids these two: the next release's commit applies it."""
+    """The folder balena-keys for a loader and a kernel. `dbx.auth` forbids these two: the next release's commit applies it.
+
+    Beside the kernel's hash there is who signs images: for want of a kernel that is built with this certificate, it has it from `db`.
+    """
     for name, program in (("loader", loader), ("kernel", kernel)):
         tools.run("hash-to-efi-sig-list", program, to / f"db-{name}.esl")
+    hashes = tools.scratch / "hashes.esl"
+    hashes.write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
+    tools.run("cert-to-efi-sig-list", "-g", OWNER, keys / "kmod.crt", tools.scratch / "images.esl")
+    with (to / "db-kernel.esl").open("ab") as file:
+        file.write((tools.scratch / "images.esl").read_bytes())
     (to / "db.esl").write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
-    for name in ("db", "dbx"):
-        tools.run("sign-efi-sig-list", "-a", "-t", stamp(), "-g", OWNER, "-k", keys / "KEK.key", "-c", keys / "KEK.crt", name, to / "db.esl",
+    for name, lists in (("db", to / "db.esl"), ("dbx", hashes)):
+        tools.run("sign-efi-sig-list", "-a", "-t", stamp(), "-g", OWNER, "-k", keys / "KEK.key", "-c", keys / "KEK.crt", name, lists,
                   to / f"{name}.auth")
     for name in KEY_FILES:
         if (keys / name).is_file():
@@ -241,14 +250,15 @@ def guid(text: str) -> bytes:
     return struct.pack("<IHH", int(first, 16), int(second, 16), int(third, 16)) + bytes.fromhex("".join(rest))
 
 
-def entries(lists: bytes) -> list[bytes]:
-    """The entries of signature lists: owner, then hash or certificate."""
+def hashes(lists: bytes) -> list[bytes]:
+    """The entries of signature lists of hashes: owner, then hash."""
     found, at = [], 0
     while at < len(lists):
         size, head, each = struct.unpack_from("<III", lists, at + 16)
         if size < 28 + head or at + size > len(lists) or each <= 16 or (size - 28 - head) % each:
             raise Fault("a signature list is not well-formed")
-        found += [lists[place : place + each] for place in range(at + 28 + head, at + size, each)]
+        if lists[at : at + 16] == guid(LIST_SHA256):
+            found += [lists[place : place + each] for place in range(at + 28 + head, at + size, each)]
         at += size
     return found
 
@@ -274,16 +284,11 @@ def signer_of(tools: Tools, program: Path, to: Path) -> None:
 
 
 def make_factory_lists(tools: Tools, keys: Path, kernel: Path, to: Path) -> None:
-    """What a new board has, for want of a kernel that is built with these certificates: with secure boot the kernel trusts those who signed
-    the releases' kernel and images; in setup mode, where it does not look at shim's list, the latter by `db`, which an installation replaces."""
+    """What a new board has, for want of a kernel that is built with these certificates: `db` has who signed the images, until an installation
+    replaces it by lists that have them too; with secure boot, shim's list has who signed the releases' kernel."""
     signer_of(tools, kernel, tools.scratch / "signer.crt")
-    lists = []
-    for name, source in (("kernel", tools.scratch / "signer.crt"), ("images", keys / "kmod.crt")):
-        at = tools.scratch / f"{name}.esl"
-        tools.run("cert-to-efi-sig-list", "-g", OWNER, source, at)
-        lists.append(at.read_bytes())
-    (to / "factory-MokListRT.esl").write_bytes(b"".join(lists))
-    (to / "factory-db.esl").write_bytes(lists[1])
+    for name, source in (("MokListRT", tools.scratch / "signer.crt"), ("db", keys / "kmod.crt")):
+        tools.run("cert-to-efi-sig-list", "-g", OWNER, source, to / f"factory-{name}.esl")
 
 
 def with_variables(store: bytes, variables: list[tuple[str, str, int, bytes]]) -> bytes:
@@ -306,6 +311,31 @@ def with_variables(store: bytes, variables: list[tuple[str, str, int, bytes]]) -
         made[at : at + len(record)] = record
         at = align(at + len(record), 4)
     return bytes(made)
+
+
+def variables(store: bytes) -> dict[tuple[str, str], bytes]:
+    """The contents of all variables in such a flash, by vendor and name, as the firmware finds them when it starts (EDK2, MdeModulePkg:
+    VariableFormat.h). An entry that was not finished does not count; one that was about to be replaced does until the new one is finished."""
+    (length_of_volume,) = struct.unpack_from("<H", store, 48)
+    size = struct.unpack_from("<I", store, length_of_volume + 16)[0]
+    if store[length_of_volume : length_of_volume + 16] != guid("aaf32c78-947b-439a-a180-2e144ec37792"):
+        raise Fault("the firmware's flash has no store of authenticated variables")
+    found: dict[tuple[str, str], bytes] = {}
+    replaced: dict[tuple[str, str], bytes] = {}
+    at, end = length_of_volume + 28, length_of_volume + size
+    while at + 60 <= end and store[at : at + 2] == b"\xaa\x55":
+        state, (of_name, of_data) = store[at + 2], struct.unpack_from("<II", store, at + 36)
+        if state == 0xFF or at + 60 + of_name + of_data > end:
+            break
+        vendor = str(uuid.UUID(bytes_le=store[at + 44 : at + 60]))
+        name = store[at + 60 : at + 60 + of_name].decode("utf-16-le", "replace").rstrip("\0")
+        data = store[at + 60 + of_name : at + 60 + of_name + of_data]
+        if state == 0x3F:
+            found[vendor, name] = data
+        elif state == 0x3E:
+            replaced[vendor, name] = data
+        at = align(at + 60 + of_name + of_data, 4)
+    return replaced | found
 
 
 def factory(store: bytes, lists: Path) -> bytes:
@@ -347,7 +377,7 @@ def pcr7(folder: Path, authorities: bool = True) -> bytes:
     ):
         value = extended(value, variable_event(vendor, name, data))
     value = extended(value, SEPARATOR)
-    for entry in entries(database) if authorities else ():
+    for entry in hashes(database) if authorities else ():
         value = extended(value, variable_event(DATABASE, "db", entry))
     return value
 

@@ -26,6 +26,7 @@ import board as boards
 import encrypted
 import machine as machines
 import place
+import recorded
 import secure
 from board import Board, Hardware
 from machine import Machine
@@ -33,9 +34,9 @@ from place import FarmError, NotRun
 
 # `pending`: the release `good` is installed and waits for a reboot; `pending-NAME`: another one.
 LIVE = re.compile(r"running|pending(-[a-z-]+)?")
-DEAD = ("blank", "dirty", "flashed", "encrypted")
+DEAD = ("blank", "dirty", "flashed", "encrypted", "recorded")
 # What decides how a saved machine looks.
-SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py")
+SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py", "recorded.py", "recorder.py", "nbd.py")
 # The internal disk, where no image says how large it is; larger than any.
 DISK = 3 << 30
 # How long another run may take to make a state that this one waits for.
@@ -104,7 +105,7 @@ def key(board: Board, accelerator: str) -> str:
     built = Images.of(board.name)
     here = Path(__file__).resolve().parent
     parts = [board.text, board.disk, accelerator, (place.part(board.qemu.partition("/")[0]) / "stamp").read_text()]
-    parts += [identity(Path(path)) for path in (built.disk, built.releases)]
+    parts += [identity(Path(path)) for path in (built.disk, built.releases, built.flasher)]
     parts += [(here / name).read_text() for name in SOURCES]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -206,6 +207,20 @@ def make_dead(board: Board, name: str, accelerator: str, at: Path) -> None:
         with place.guest_place(), folder(f"state-{name}-{board.name}") as (run, sockets):
             chips(board, run)
             encrypted.make(board, Images.of(board.name), hardware(board, run, sockets, live=False), accelerator, size)
+            for path in plugged(run):
+                machines.copy(path, at / path.name)
+        return
+    if name == "recorded" and board.secure:
+        with place.guest_place(), folder(f"state-{name}-{board.name}") as (run, sockets):
+            chips(board, run)
+            dirty(run / "disk", image, size)
+            (at / recorded.BEFORE).mkdir()
+            for path in plugged(run):
+                machines.copy(path, at / recorded.BEFORE / path.name)
+            medium = run / "medium"
+            machines.copy(Path(Images.of(board.name).flasher), medium)
+            recorded.record(board, hardware(board, run, sockets, live=False), medium, accelerator, run / recorded.CHANGES)
+            machines.copy(run / recorded.CHANGES, at / recorded.CHANGES)
             for path in plugged(run):
                 machines.copy(path, at / path.name)
         return

@@ -24,6 +24,7 @@ KINDS = {
     "first-mib-last": ("flash-power-cut", "expect no partition table"),
     "commit": ("update-healthy", "expect phase healthy"),
     "boot-count": ("orderly-reboots-not-counted", "boots 5.1.0 in B"),
+    "pk-last": ("secure-cuts@qemu-amd64-secure", "judge a power cut"),
     "carry": ("device-tree-kept@qemu-aarch64", "expect /proc/device-tree/model"),
 }
 
@@ -59,6 +60,17 @@ _CHANGES = [
         "let ranges = [Some(self.head.clone()), self.backup.clone()];",
         'let first = crate::tamper::is("first-mib-last");\n'
         "        let ranges = if first { [None, None] } else { [Some(self.head.clone()), self.backup.clone()] };",
+    ),
+    (
+        "src/install/encryption/mod.rs",
+        "        disk::write_table(&ready.prepared, &self.table, layout.sector, paths)?;\n",
+        '        if let Some(own) = ready.secure_boot.as_ref().filter(|_| crate::tamper::is("pk-last")) {\n            own.enrol_pk()?;\n        }\n'
+        "        disk::write_table(&ready.prepared, &self.table, layout.sector, paths)?;\n",
+    ),
+    (
+        "src/install/encryption/mod.rs",
+        "        if let Some(own) = &ready.secure_boot {\n            own.enrol_pk()?;\n",
+        '        if let Some(own) = ready.secure_boot.as_ref().filter(|_| !crate::tamper::is("pk-last")) {\n            own.enrol_pk()?;\n',
     ),
     (
         "src/rollback/clear_bootcount.rs",

@@ -1,0 +1,82 @@
+"""The state `recorded` of a secure board: an encrypted installation onto a used disk, with each change of disk, variables and TPM.
+
+A power cut between two changes leaves what was there before them, and what came until then: of the disk all that was flushed, and of the writes after
+that any part.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cut
+import machine as machines
+import recorder
+from board import Board, Hardware
+from machine import Machine
+from place import FarmError
+from recorder import Change, Recorder, RecordedDisk, RecordedTpm
+
+#: Of a medium that installs.
+SECONDS = 900.0
+#: What is in the folder of the state besides disks and chips as they are in the end: those from before, and the changes.
+BEFORE, CHANGES = "before", "changes"
+
+
+def record(board: Board, hardware: Hardware, medium: Path, accelerator: str, to: Path) -> None:
+    """Installs from the medium onto new hardware; `to` gets the changes."""
+    to.mkdir()
+    changes = Recorder(to)
+    sockets = hardware.sockets
+    disk = RecordedDisk(hardware.disk, sockets / "disk", recorder.DISK, changes)
+    chip = RecordedDisk(hardware.flash[1], sockets / "variables", recorder.VARIABLES, changes)
+    assert hardware.tpm is not None
+    tpm = RecordedTpm(sockets / "tpm-recorded", sockets / "tpm", hardware.tpm, changes)
+    servers = {"disk_server": sockets / "disk", "variables_server": sockets / "variables", "tpm_socket": sockets / "tpm-recorded"}
+    machine = Machine(board, replace(hardware, medium=medium, **servers), accelerator)
+    try:
+        machine.start()
+        machine.wait_power_off(SECONDS)
+    except FarmError as error:
+        raise FarmError(f"the recorded installation: {error}\n{machines.tail(machine.console())}") from None
+    finally:
+        machine.kill()
+        for server in (disk, chip, tpm):
+            server.close()
+    changes.save()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A power cut after so many changes; the seed says what the disk keeps of what was not flushed."""
+
+    count: int
+    seed: int
+
+
+def first_change(changes: list[Change]) -> int:
+    """The first one that copal makes: an index for the passphrase in the TPM."""
+    for number, change in enumerate(changes):
+        if recorder.code(change) in (recorder.NV_UNDEFINE, recorder.NV_DEFINE):
+            return number
+    raise FarmError("the recorded installation does not use the TPM's memory")
+
+
+def restore(state: Path, at: Path, after: Cut) -> dict[str, int]:
+    """Makes of the disks and chips in the folder of a run what they are after a cut; how many sectors the disk kept and lost."""
+    before, changes = state / BEFORE, recorder.load(state / CHANGES)[: after.count]
+    data = state / CHANGES / "data"
+    for name in ("disk", "flash1"):
+        (at / name).unlink()
+        machines.copy(before / name, at / name)
+    writes = {store: [change.request for change in changes if change.store == store and change.request] for store in (recorder.DISK, recorder.VARIABLES)}
+    counts = cut.play(at / "disk", data, writes[recorder.DISK], cut.chance(after.seed))
+    # A chip keeps what was written at once.
+    cut.play(at / "flash1", data, writes[recorder.VARIABLES], lambda *_: True)
+    shutil.rmtree(at / "tpm")
+    machines.copy(before / "tpm", at / "tpm")
+    number = max((change.state for change in changes), default=0)
+    if number:
+        (at / "tpm" / recorder.STATE).write_bytes((state / CHANGES / f"tpm-{number}").read_bytes())
+    return counts
