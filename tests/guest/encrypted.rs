@@ -789,6 +789,6 @@ END
     assert!(opened.file("boot.files").contains("./config.json"));
 }
 
-fn has(bytes: &[u8], searched: &[u8]) -> bool {
+pub(crate) fn has(bytes: &[u8], searched: &[u8]) -> bool {
     bytes.windows(searched.len()).any(|window| window == searched)
 }

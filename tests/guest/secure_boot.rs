@@ -7,12 +7,14 @@ use copal::uefi::authenticode::Program;
 use copal::uefi::signature_list::of_hashes;
 use copal::uefi::{Guid, authenticated};
 
-use crate::encrypted::{BEGIN, Source, tried};
+use std::path::Path;
+
+use crate::encrypted::{BEGIN, Source, has, tried};
 use crate::kit::emulated_tpm::Emulated;
 use crate::kit::prepared::part;
 use crate::support::medium::used_disk;
 use crate::support::writelog;
-use crate::support::{Disk, Guest, LIMIT, not_run};
+use crate::support::{Disk, Guest, LIMIT, Outcome, not_run};
 
 /// Two programs of UEFI that differ.
 fn programs() -> (Vec<u8>, Vec<u8>) {
@@ -276,6 +278,24 @@ for name in PK KEK; do { printf '\47\0\0\0'; cat $keys/$name.esl; } >$variables/
 { printf '\47\0\0\0'; cat $keys/db-loader.esl $keys/db-kernel.esl; } >$variables/db-$database
 "#;
 
+/// The passphrase, of which the programs of the test have kept a copy, is in no file, no argument, no environment, no output and not on the disk.
+fn assert_left_nowhere(outcome: &Outcome, target: &Path) {
+    let read = |name: &str| std::fs::read(outcome.host().join(name)).unwrap();
+    let secret = read("secret");
+    assert_eq!(secret.len(), 32);
+    assert!(read("files").len() > 1000 && read("given").len() > 1000);
+    let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    for (name, text) in [
+        ("the disk", std::fs::read(target).unwrap()),
+        ("files", read("files")),
+        ("arguments and environment", read("given")),
+        ("the receipt", read("receipt")),
+        ("the console", outcome.console.clone().into_bytes()),
+    ] {
+        assert!(!has(&text, &secret) && !has(&text.to_ascii_lowercase(), hex.as_bytes()), "in {name}");
+    }
+}
+
 #[test]
 fn a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_the_tpm() {
     let test = "a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_the_tpm";
@@ -292,22 +312,38 @@ fn a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_t
     copal flash -v --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off >/host/receipt || status=$?
     echo "$status" >/host/returned
     dmsetup ls >/host/mappings
-    ls /run/copal-passphrase >/host/passphrase 2>&1 || true
     sfdisk -l -o name /dev/nvme0n1 >/host/table
     mkdir -p /tmp/plain
     if mount -o ro /dev/nvme0n1p1 /tmp/plain; then cp -r /tmp/plain /host/plain; fi
+    "#;
+    // While copal has the passphrase: what each program is given, and all files in memory but this one.
+    let searched = r#"
+    tool=$(command -v cryptsetup); mv $tool /test/cryptsetup
+    cat >$tool <<'END'
+#!/bin/bash
+{ printf '%s ' "$@"; cat /proc/self/environ /proc/$PPID/environ; } >>/host/given
+case "$*" in *--key-file=-*) cat >/test/secret; exec /test/cryptsetup "$@" </test/secret ;; esac
+exec /test/cryptsetup "$@"
+END
+    chmod 755 $tool
+    cat >/usr/bin/resin-init-flasher-board <<'END'
+#!/bin/sh
+find /tmp /run /etc /var /mnt/boot /mnt/boottmp /dev/shm -xdev -type f -exec cat {} + >/host/files
+cp /test/secret /host/secret
+END
+    chmod 755 /usr/bin/resin-init-flasher-board
     "#;
     let outcome = board
         .on(guest)
         .tpm(&state)
         .disk(Disk::Nvme, &target, "TARGET")
-        .script(&format!("{BEGIN}{FIRMWARE}{USER_MODE}{script}"))
+        .script(&format!("{BEGIN}{FIRMWARE}{USER_MODE}{searched}{script}"))
         .run(LIMIT)
         .ok();
     println!("took {:?}\n{}", outcome.took, outcome.console);
     assert_eq!(outcome.file("returned"), "0\n");
+    assert_left_nowhere(&outcome, &target);
     assert_eq!(outcome.file("mappings"), "No devices found\n");
-    assert!(outcome.file("passphrase").contains("No such file"));
     let plain = |name: &str| std::fs::read(outcome.host().join("plain").join(name)).unwrap();
     assert!(plain("EFI/BOOT/bootx64.efi") == board.loader);
     assert!(plain("bzImage") == board.kernel);

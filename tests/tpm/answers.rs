@@ -71,6 +71,31 @@ fn the_passphrase_never_crosses_the_wire_in_the_clear() {
     assert!(!has(&wire, &SECRET[..8]) && !has(&wire, &SECRET[24..]));
 }
 
+/// The code of CreatePrimary, and the answer of a TPM that does not have the cipher (TCG, TPM 2.0 Library, part 2: TPM_RC_SYMMETRIC).
+const CREATE: u32 = 0x131;
+const NO_CIPHER: u32 = 0x96;
+
+#[test]
+fn a_tpm_that_cannot_encrypt_keeps_the_passphrase_all_the_same() {
+    let Some(emulated) = Emulated::new("a_tpm_that_cannot_encrypt_keeps_the_passphrase_all_the_same") else {
+        return;
+    };
+    let refuse = |all: &mut Vec<u8>, command: &[u8], to_give: &mut Vec<u8>| {
+        if command[6..10] == CREATE.to_be_bytes() {
+            *to_give = answer(NO_CIPHER, &[]);
+        }
+        all.extend(command);
+        all.extend(&*to_give);
+    };
+    let wire = between(&emulated, Vec::new(), refuse, |mut tpm| {
+        let now = policy::pcr(&tpm.pcrs().unwrap());
+        // Not encrypted, as the caller is told.
+        assert!(!tpm.store(INDEX, &now, &(&SECRET).into()).unwrap());
+        assert_eq!(tpm.unlock(INDEX, &[now]).unwrap().bytes(), &SECRET);
+    });
+    assert!(has(&wire, &SECRET), "it was encrypted");
+}
+
 /// The code of NV_Read.
 const READ: u32 = 0x14e;
 

@@ -100,7 +100,7 @@ impl Encrypted {
         refuse_unsigned(signed)?;
         let table = planned.layout.table()?;
         let secret = own.set_up(paths)?;
-        let passphrase = Passphrase::of(paths, &secret).inspect_err(|_| SecureBoot::undo(paths))?;
+        let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths))?;
         Ok(Encrypted {
             table,
             planned,

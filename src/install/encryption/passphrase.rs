@@ -1,14 +1,16 @@
-//! The file with the passphrase that a plug-in has made. copal reads it once, to check it; cryptsetup gets the open file.
+//! The passphrase of an encrypted disk: the file that a plug-in has made, which copal reads once, to check it, or copal's own. cryptsetup gets the
+//! open file.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Read as _, Write as _};
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, fstatfs};
 
 use crate::config::paths::Paths;
@@ -25,9 +27,6 @@ const STRONG: u64 = 32;
 /// `linux/magic.h`; nix does not have it.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-/// Where copal keeps one that it has made itself.
-const OWN: &str = "/run/copal-passphrase";
-
 /// What is read of it at a time, on the stack.
 const PIECE: usize = 64;
 
@@ -35,7 +34,8 @@ const PIECE: usize = 64;
 #[derive(Debug)]
 pub(super) struct Passphrase {
     file: File,
-    path: PathBuf,
+    /// None: the file has no name.
+    path: Option<PathBuf>,
     length: u64,
 }
 
@@ -56,7 +56,7 @@ impl Passphrase {
             return Err(error("it is not a file"));
         }
         // From here on the file is wiped, whatever is wrong with it.
-        let passphrase = Passphrase { file, path: path.to_owned(), length: meta.len() };
+        let passphrase = Passphrase { file, path: Some(path.to_owned()), length: meta.len() };
         if !is_in_memory(paths, &passphrase.file, meta.dev()).map_err(failed)? {
             return Err(error("it is on a disk, which keeps it"));
         }
@@ -70,19 +70,17 @@ impl Passphrase {
         Ok(passphrase)
     }
 
-    /// In a file in memory.
-    pub(super) fn of(paths: &Paths, secret: &Secret) -> Result<Passphrase> {
-        let path = paths.at(OWN);
-        let write = || {
-            // Of an installation that was ended.
-            drop(std::fs::remove_file(&path));
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(secret.bytes())
+    /// In a file in memory that no other program can open by a name, and that ends with copal.
+    pub(super) fn of(secret: &Secret) -> Result<Passphrase> {
+        let keep = || {
+            let mut file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all(secret.bytes())?;
+            let length = file.metadata()?.len();
+            Ok(Passphrase { file, path: None, length })
         };
-        write().map_err(|e| {
-            let name = path.display();
-            Error::new(Code::PassphraseUnusable, format!("cannot write {name}")).object(name).because(e)
-        })?;
-        Passphrase::open(paths, &path)
+        keep().map_err(|e: io::Error| {
+            Error::new(Code::PassphraseUnusable, "cannot keep the passphrase in memory").because(e)
+        })
     }
 
     /// For the standard input of a program that reads it from the beginning.
@@ -117,15 +115,16 @@ impl Passphrase {
     }
 
     fn wipe(&self) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
+        let zeroes = vec![0; usize::try_from(self.length.min(*LENGTH.end())).unwrap_or(0)];
+        let Some(path) = &self.path else { return self.file.write_all_at(&zeroes, 0) };
+        let mut file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
         let (now, open) = (file.metadata()?, self.file.metadata()?);
         if (now.dev(), now.ino()) != (open.dev(), open.ino()) {
             return Err(io::Error::other("another file has its name now"));
         }
-        let zeroes = vec![0; usize::try_from(self.length.min(*LENGTH.end())).unwrap_or(0)];
         file.write_all(&zeroes)?;
         file.sync_all()?;
-        std::fs::remove_file(&self.path)
+        std::fs::remove_file(path)
     }
 }
 
@@ -134,7 +133,8 @@ impl Drop for Passphrase {
         match self.wipe() {
             // The plug-in may have removed it.
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("cannot wipe the passphrase in {}: {e}", self.path.display());
+                let name = self.path.as_deref().unwrap_or(Path::new("memory"));
+                tracing::warn!("cannot wipe the passphrase in {}: {e}", name.display());
             }
             _ => {}
         }
@@ -186,6 +186,22 @@ mod tests {
             (&other).read_to_end(&mut left).unwrap();
             assert_eq!(left, vec![0; bytes.len()], "a program that has it open reads zeroes");
         }
+    }
+
+    #[test]
+    fn copal_s_own_is_handed_on_and_wiped_too() {
+        let passphrase = Passphrase::of(&(&[5; 32]).into()).unwrap();
+        assert!(passphrase.is_strong());
+        let mut other = passphrase.input().unwrap();
+        for _ in 0..2 {
+            let mut read = Vec::new();
+            passphrase.input().unwrap().read_to_end(&mut read).unwrap();
+            assert_eq!(read, [5; 32]);
+        }
+        drop(passphrase);
+        let mut left = Vec::new();
+        other.read_to_end(&mut left).unwrap();
+        assert_eq!(left, [0; 32], "a program that has it open reads zeroes");
     }
 
     #[test]
