@@ -226,14 +226,15 @@ def make_stage2(tools: Tools, kernel: Path, initramfs: Path, release: str, to: P
 def make_lists(tools: Tools, keys: Path, loader: Path, kernel: Path, to: Path) -> None:
     """The folder balena-keys for a loader and a kernel. `dbx.auth` forbids these two: the next release's commit applies it.
 
-    Beside the kernel's hash there is who signs images: for want of a kernel that is built with this certificate, it has it from `db`.
+    Beside the loader's hash, which comes first, there is who signs images: for want of a kernel that is built with this certificate, it has it from
+    `db`.
     """
     for name, program in (("loader", loader), ("kernel", kernel)):
         tools.run("hash-to-efi-sig-list", program, to / f"db-{name}.esl")
     hashes = tools.scratch / "hashes.esl"
     hashes.write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
     tools.run("cert-to-efi-sig-list", "-g", OWNER, keys / "kmod.crt", tools.scratch / "images.esl")
-    with (to / "db-kernel.esl").open("ab") as file:
+    with (to / "db-loader.esl").open("ab") as file:
         file.write((tools.scratch / "images.esl").read_bytes())
     (to / "db.esl").write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
     for name, lists in (("db", to / "db.esl"), ("dbx", hashes)):
