@@ -157,9 +157,15 @@ impl Prepared {
         self.image.source()
     }
 
-    /// Refuses an image that the holder of the medium's certificate has not signed. One whose digest is not known stays unchecked.
+    /// Refuses an image that the holder of the medium's certificate has not signed, and one of which only the beginning was read.
     pub(crate) fn check_signature(&mut self, paths: &Paths) -> Result<()> {
-        if let (None, Some(digest)) = (&self.plan.image.signed, self.plan.image.sha256) {
+        if self.plan.image.signed.is_none() {
+            let digest = self.plan.image.sha256.ok_or_else(|| {
+                let message = "cannot install encrypted: the signature of the image was not checked, because only its beginning was read";
+                Error::new(Code::SignatureMissing, message)
+                    .object(self.image.path.display())
+                    .with_hint("flash without --single-pass")
+            })?;
             self.plan.image.signed = Some(Signer::of_medium(paths)?.check(&self.image, digest)?);
         }
         Ok(())
@@ -314,12 +320,14 @@ fn when_free<T>(
     }
 }
 
-/// Opens a disk to clear its boot data. Parts of the disk may still be in use.
-pub(crate) fn open_to_undo(target: &Target) -> Result<Device> {
-    match open_exclusively(target, &|| Ok(())) {
-        Err(e) if e.code() == Code::Busy => open(target, Access::Undo),
-        other => other,
-    }
+/// Opens a disk to clear its boot data. Parts of the disk may still be in use. It must be the one that was written.
+pub(crate) fn open_to_undo(target: &Target, paths: &Paths) -> Result<Device> {
+    let device = match open_exclusively(target, &|| Ok(())) {
+        Err(e) if e.code() == Code::Busy => open(target, Access::Undo)?,
+        other => other?,
+    };
+    check_identity(target, &device, paths)?;
+    Ok(device)
 }
 
 fn is_busy(e: &std::io::Error) -> bool {

@@ -13,7 +13,7 @@ use crate::boot_files::install::{self, BootPartition, Contents, Destination};
 use crate::bootloader::{self, Written};
 use crate::config::paths::Paths;
 use crate::disk::partition::Table;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Effect, Error, Result};
 use crate::flash::plan::Plan;
 use crate::flash::watch::Watch;
 use crate::image::BOOT_LABEL;
@@ -47,6 +47,14 @@ impl FinalSteps<'_> {
         let Some(encrypted) = encrypted else {
             return Ok(self.ready.prepared.run(self.paths, self.watch.progress())?.into());
         };
+        if let Err(e) = encrypted.clear(self.ready, self.paths) {
+            if e.effect() != Effect::Refused {
+                return Err(self.undo(None, Some(encrypted), e));
+            }
+            // The disk may be another one by now, or in use: it is as it was.
+            encrypted.let_go(self.paths);
+            return Err(e);
+        }
         let written = encrypted.write(self.ready, plugin, self.paths, self.watch.progress());
         written.map(Into::into).map_err(|e| self.undo(None, Some(encrypted), e))
     }
@@ -134,26 +142,32 @@ impl FinalSteps<'_> {
         let has_loader = mounted.as_ref().is_some_and(|boot| boot.point().join(boot_entry::LOADER).is_file());
         let receipt = receipt.finished(step.time.so_far());
         step.run("records", || self.leave_records(&receipt, mounted))?;
-        if let Some(encrypted) = encrypted {
-            let _held = hold_off_shutdown();
-            step.time.step("partition table", || encrypted.make_bootable(self.ready, self.paths))?;
-            if self.ready.secure_boot.is_some() {
-                // Firmware that starts signed programs only does not start the medium again: nothing undoes the installation from here on.
-                step.time.step("boot entry", || {
-                    self.set_boot_entry(coming.as_ref());
-                    Ok(())
-                })?;
-                return Ok(receipt);
-            }
-            refuse_after_signal("partition table")?;
+        let Some(encrypted) = encrypted else {
+            step.run("boot entry", || self.prepare_start(has_loader, plugin, None))?;
+            return Ok(receipt);
+        };
+        let _held = hold_off_shutdown();
+        step.time.step("partition table", || encrypted.make_bootable(self.ready, self.paths))?;
+        // A device that starts signed programs only may not start the medium again: nothing undoes the installation from here on, no signal
+        // and no failure.
+        let started =
+            step.time.step("boot entry", || self.prepare_start(has_loader, plugin, coming.as_ref()));
+        if let Err(e) = started {
+            tracing::warn!("{}; the installation is complete", e.message());
         }
-        step.run("boot entry", || {
-            if has_loader && !plugin.has_postsetup().map_err(Error::after_write)? {
-                self.set_boot_entry(coming.as_ref());
-            }
-            plugin.bootloader_postsetup()
-        })?;
         Ok(receipt)
+    }
+
+    /// What makes firmware or processor start the installed system. `encrypted`: the table of an encrypted disk.
+    fn prepare_start(&self, has_loader: bool, plugin: &mut Plugin, encrypted: Option<&Table>) -> Result<()> {
+        if self.ready.secure_boot.is_some() {
+            self.set_boot_entry(encrypted);
+            return Ok(());
+        }
+        if has_loader && !plugin.has_postsetup().map_err(Error::after_write)? {
+            self.set_boot_entry(encrypted);
+        }
+        plugin.bootloader_postsetup()
     }
 
     /// `encrypted`: the table of an encrypted disk.

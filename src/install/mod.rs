@@ -286,6 +286,10 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
         });
         let planned = planned.and_then(|mut planned| {
             if let Some(decision) = decision {
+                if planned.method != encryption::Method::Luks2 {
+                    let message = "cannot install encrypted: USE_LUKS=0 leaves the encryption to a plug-in, and this board has none";
+                    return Err(Error::new(Code::ConfInvalid, message).object("USE_LUKS"));
+                }
                 let found =
                     own.insert(prepare_secure_boot(paths, &conf, &config, &prepared, &planned, decision)?);
                 planned.layout = planned.layout.named(secure_boot::LABEL);
@@ -339,10 +343,14 @@ fn decide_on_encryption(
     limits::no_core_dumps();
     let plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
     let mut plugin = plugin.limited(board::limit(std::env::var_os(board::BOARD_LIMIT_VARIABLE))?);
+    if ready.installation.encryption.is_some() {
+        // Firmware, TPM or fuses may be changed from here on: a disk that is in use or has gone refuses before.
+        drop(ready.prepared.open_target(&request.paths)?);
+    }
     let image = &ready.prepared.plan.image;
     plugin.set("BALENA_IMAGE", image.stored.path.as_os_str())?;
     if let (Some(own), Some(planned)) = (&ready.secure_boot, ready.installation.encryption.clone()) {
-        let encrypted = Encrypted::by_copal(planned, image.signed.as_ref(), own, &request.paths)?;
+        let encrypted = Encrypted::by_copal(planned, own, &request.paths)?;
         return Ok((plugin, Some(encrypted)));
     }
     if !plugin.secureboot_setup(ready.config.installer_secureboot()? && !ready.is_built_in)? {
@@ -353,6 +361,6 @@ fn decide_on_encryption(
         (None, Some(e)) => return Err(e),
         (None, None) => return Err(plugin::nothing_encrypts()),
     };
-    let encrypted = Encrypted::decide(planned, image.signed.as_ref(), &mut plugin, &request.paths)?;
+    let encrypted = Encrypted::decide(planned, &mut plugin, &request.paths)?;
     Ok((plugin, Some(encrypted)))
 }

@@ -30,7 +30,7 @@ pub(super) fn make_unbootable(
     if let Some(encrypted) = encrypted {
         encrypted.let_go(paths);
     }
-    let cleared = match job::open_to_undo(&plan.target) {
+    let cleared = match job::open_to_undo(&plan.target, paths) {
         Ok(device) => {
             let cleared = write::disarm(plan, &device);
             // So that no partition is mounted that no longer exists.

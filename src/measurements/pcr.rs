@@ -72,17 +72,27 @@ impl Measured {
         let entry = allowed.iter().find(|entry| allows(entry, program))?;
         Some(of_variable(Variable::DB, entry.bytes))
     }
+
+    /// What allows a driver of which only the hash is known.
+    fn authority_of_hash(&self, hash: &Hash) -> Option<Hash> {
+        let allowed = signature_list::entries(&self.db).ok()?;
+        let entry = allowed.iter().find(|entry| is_hash(entry, hash))?;
+        Some(of_variable(Variable::DB, entry.bytes))
+    }
+}
+
+fn is_hash(entry: &Entry<'_>, hash: &Hash) -> bool {
+    entry.kind == Guid::SHA256.bytes() && entry.data() == hash
 }
 
 fn allows(entry: &Entry<'_>, program: &Program<'_>) -> bool {
     let data = entry.data();
-    if entry.kind == Guid::SHA256.bytes() {
-        data == program.digest
-    } else if entry.kind == Guid::X509.bytes() {
-        !data.is_empty() && program.certificates.windows(data.len()).any(|window| window == data)
-    } else {
-        false
-    }
+    let is_certificate = || {
+        entry.kind == Guid::X509.bytes()
+            && !data.is_empty()
+            && program.certificates.windows(data.len()).any(|window| window == data)
+    };
+    is_hash(entry, &program.digest) || is_certificate()
 }
 
 /// The events of PCR 7 of this start after the five variables and before the first authority: a later start has the same.
@@ -98,21 +108,34 @@ fn separator() -> Hash {
     Sha256::digest([0; 4]).into()
 }
 
-/// PCR 2 where no driver was started: of the separator alone.
+/// PCR 2 where no driver was started, on firmware with this value today: of the separator alone, or of nothing, if it does not measure that one.
 #[must_use]
-pub fn pcr2_without_drivers() -> Hash {
-    extended([0; 32], &separator())
+pub fn pcr2_without_drivers(today: Hash) -> Hash {
+    const NOTHING: Hash = [0; 32];
+    if today == NOTHING { NOTHING } else { extended(NOTHING, &separator()) }
 }
 
-/// The drivers that the firmware has measured into PCR 2, each once.
+/// The drivers that the firmware has measured into PCR 2, each once, in their order.
 #[must_use]
 pub fn drivers(log: &EventLog) -> Vec<Hash> {
     const SEPARATOR: u32 = 4;
-    let mut found: Vec<Hash> =
-        log.of_pcr(2).filter(|event| event.kind != SEPARATOR).map(|event| event.digest).collect();
-    found.sort_unstable();
-    found.dedup();
+    once(log.of_pcr(2).filter(|event| event.kind != SEPARATOR).map(|event| event.digest))
+}
+
+fn once(hashes: impl Iterator<Item = Hash>) -> Vec<Hash> {
+    let mut found = Vec::new();
+    hashes.for_each(|hash| {
+        if !found.contains(&hash) {
+            found.push(hash);
+        }
+    });
     found
+}
+
+/// The authorities of this start.
+fn authorities(log: &EventLog) -> Vec<Hash> {
+    let events = log.of_pcr(7).skip(5).skip_while(|event| event.kind != AUTHORITY);
+    events.map(|event| event.digest).collect()
 }
 
 /// Whether log and variables give the values that the TPM has now. What cannot be computed now cannot be predicted. Returns the first that differs.
@@ -122,24 +145,36 @@ pub fn explain(log: &EventLog, now: &Measured, values: &Values) -> Result<(), St
             return Err(format!("the events in the firmware's log do not lead to the value of PCR {pcr}"));
         }
     }
-    let authorities: Vec<Hash> =
-        log.of_pcr(7).skip(5).skip_while(|event| event.kind != AUTHORITY).map(|event| event.digest).collect();
-    if now.pcr7(&between(Some(log)), &authorities) != values[3] {
+    if now.pcr7(&between(Some(log)), &authorities(log)) != values[3] {
         return Err("the firmware's variables do not lead to the value of PCR 7".to_owned());
     }
     Ok(())
 }
 
-/// PCR 7 of firmware without and with authorities for these programs; `None` if it does not start one of them. Each authority is measured once.
+/// PCR 7 of firmware that measures no authorities, of firmware that does so for these programs, and, if it has `drivers` that `db` allows, of
+/// firmware that does so for these first. `None` if it does not start one of the programs. Each authority is measured once.
 #[must_use]
-pub fn branches(keys: &Measured, between: &[Hash], programs: &[&Program<'_>]) -> Option<Vec<Hash>> {
-    let mut authorities: Vec<Hash> = Vec::new();
-    for program in programs {
-        let authority = keys.authority(program)?;
-        if !authorities.contains(&authority) {
-            authorities.push(authority);
-        }
-    }
-    let all = [keys.pcr7(between, &[]), keys.pcr7(between, &authorities)];
-    Some(all.to_vec())
+pub fn branches(
+    keys: &Measured,
+    between: &[Hash],
+    drivers: &[Hash],
+    programs: &[&Program<'_>],
+) -> Option<Vec<Hash>> {
+    let programs: Option<Vec<Hash>> = programs.iter().map(|program| keys.authority(program)).collect();
+    let programs = programs?;
+    let drivers = drivers.iter().filter_map(|driver| keys.authority_of_hash(driver));
+    let all = once(drivers.chain(programs.iter().copied()));
+    let programs = once(programs.into_iter());
+    Some(once([&[][..], &programs, &all].into_iter().map(|authorities| keys.pcr7(between, authorities))))
+}
+
+/// Whether the authorities of this start are none, or begin with those of its drivers: only then are those of another start predictable.
+#[must_use]
+pub fn explains_drivers(log: &EventLog, now: &Measured) -> bool {
+    /// `EV_EFI_BOOT_SERVICES_DRIVER` and `EV_EFI_RUNTIME_SERVICES_DRIVER`: `db` allows nothing else of what PCR 2 has.
+    const DRIVERS: [u32; 2] = [0x8000_0004, 0x8000_0005];
+    let found = authorities(log);
+    let drivers = log.of_pcr(2).filter(|event| DRIVERS.contains(&event.kind));
+    let allowed: Option<Vec<Hash>> = drivers.map(|driver| now.authority_of_hash(&driver.digest)).collect();
+    found.is_empty() || allowed.is_some_and(|allowed| found.starts_with(&once(allowed.into_iter())))
 }

@@ -1,10 +1,45 @@
-//! Limits of this process, which its children inherit.
+//! Limits of this process, which its children inherit, and memory that stays in memory.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 
 /// From now on no core dump of this process, or of a program that it starts, can have a secret in it.
 pub(crate) fn no_core_dumps() {
     if let Err(e) = setrlimit(Resource::RLIMIT_CORE, 0, 0) {
         tracing::warn!("cannot forbid core dumps: {e}");
+    }
+}
+
+/// The memory pages of a secret are not swapped to a disk from now on, until this process ends.
+#[allow(unsafe_code)]
+pub(crate) fn keep_in_memory(secret: &[u8]) {
+    // SAFETY: the kernel reads and writes nothing of the memory, which is there as long as `secret`.
+    let done = unsafe { libc::mlock(secret.as_ptr().cast(), secret.len()) };
+    warn(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
+}
+
+/// The same for the content of a file in memory.
+#[allow(unsafe_code)]
+pub(crate) fn keep_file_in_memory(file: &File, length: usize) {
+    // SAFETY: a new mapping, which nothing reads, at a place that the kernel chooses; it stays until the process ends.
+    let map = unsafe {
+        let place = std::ptr::null_mut();
+        libc::mmap(place, length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    if map == libc::MAP_FAILED {
+        return warn(Err(io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel reads and writes nothing of the mapping, which is there.
+    let done = unsafe { libc::mlock(map, length) };
+    warn(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
+}
+
+fn warn(done: io::Result<()>) {
+    if let Err(e) = done {
+        tracing::warn!("cannot keep a secret out of the swap space: {e}");
     }
 }

@@ -13,6 +13,7 @@ use super::session::{self, Session};
 use crate::error::{Code, Error, Result};
 use crate::measurements::Values;
 use crate::measurements::pcr::SELECTED;
+use crate::sys::limits;
 
 /// The index that the initramfs reads.
 pub const INDEX: u32 = 0x0150_0000;
@@ -27,7 +28,9 @@ pub struct Secret(Box<[u8; PASSPHRASE_BYTES]>);
 
 impl Secret {
     fn empty() -> Secret {
-        Secret(Box::new([0; PASSPHRASE_BYTES]))
+        let secret = Secret(Box::new([0; PASSPHRASE_BYTES]));
+        limits::keep_in_memory(&*secret.0);
+        secret
     }
 
     #[must_use]

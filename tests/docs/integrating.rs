@@ -318,11 +318,7 @@ fn variables_and_mere_lines_are_distinguished_as_the_recipe_does() {
     for key in rest.iter().map(|r| bare(&r[0])) {
         // Those that a migration or a layer adds.
         let written = class.contains(&format!("\"{key}="));
-        assert_eq!(
-            written,
-            !matches!(key, "POSTINSTALL_REBOOT" | "INSTALLER_CONFIRM"),
-            "{key}"
-        );
+        assert_eq!(written, !matches!(key, "POSTINSTALL_REBOOT" | "INSTALLER_CONFIRM"), "{key}");
         assert!(!set.contains(key), "{key}");
     }
     assert!(rest.len() >= 8, "{rest:?}");

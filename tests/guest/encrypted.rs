@@ -444,7 +444,7 @@ fn assert_cuts(before: &[u8], requests: &[Request], first_other: usize, last_oth
 }
 
 /// `try NAME`: installs, notes name, exit status, code, mappings and mounts that are left, and undoes what was changed for the case. `own` names a
-/// mapping of the case's own.
+/// mapping of the case's own, `how` an argument.
 const TRY: &str = r#"
 mkdir /tmp/kept
 cp -a /mnt/boot /usr/libexec /test /etc /tmp/kept
@@ -458,7 +458,7 @@ restore() {
 }
 try() {
     status=0
-    copal flash --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off >/dev/null 2>/tmp/log || status=$?
+    copal flash --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off ${how:-} >/dev/null 2>/tmp/log || status=$?
     cat /tmp/log >&2
     echo "$1 $status $(grep -o '\[[a-z-]*\]' /tmp/log | tail -n 1) $(dmsetup ls | grep -vc -e "${own:-none}" -e 'No devices' || true) $(grep -c internal_boot /proc/mounts || true)" >>/host/tried
     restore
@@ -501,6 +501,10 @@ fn what_cannot_be_encrypted_is_refused_before_the_disk_is_touched() {
     sed -i s/nvme0n1/vda/ /etc/resin-init-flasher.conf; try too-small
     module=$(find /lib/modules -name 'dm-crypt.ko*'); modprobe -r dm_crypt; mv "$module" /tmp/; try no-dm-crypt
     mv /tmp/dm-crypt.ko* "$module"
+    plugin 'secureboot_setup() { touch /tmp/too-early; }'; how=--single-pass try single-pass; [ ! -e /tmp/too-early ]
+    dmsetup create hold --table '0 8 linear /dev/nvme0n1 0'
+    plugin 'secureboot_setup() { touch /tmp/too-early; }'; own=hold try in-use; [ ! -e /tmp/too-early ]
+    dmsetup remove hold
     plugin 'secureboot_setup() { exit 1; }'; try exits
     plugin 'secureboot_setup() { reboot; exit 0; }; reboot() { echo reboot; }'; try reboots
     plugin 'secureboot_setup() { sleep 600; }'; COPAL_BOARD_PROGRAM_TIMEOUT=2 try hangs
@@ -516,7 +520,14 @@ fn what_cannot_be_encrypted_is_refused_before_the_disk_is_touched() {
     plugin 'diskenc_setup() { PASSPHRASE_FILE=/tmp; }'; try folder
     plugin 'diskenc_setup() { PASSPHRASE_FILE=/tmp/missing; }'; try missing
     plugin 'diskenc_setup() { PASSPHRASE_FILE=/host/p; head -c 32 /dev/urandom >/host/p; }'; try on-a-disk
-    plugin 'diskenc_setup() { USE_LUKS=0; }'; try other-method
+    plugin 'diskenc_setup() { USE_LUKS=0; PASSPHRASE_FILE=/tmp/q; head -c 32 /dev/urandom >/tmp/q; }'; try other-method
+    [ ! -e /tmp/q ]
+    plugin 'diskenc_setup() { PASSPHRASE_FILE=/tmp/q; head -c 32 /dev/urandom >/tmp/q; return 1; }'; try keys-fail
+    [ ! -e /tmp/q ]
+    plugin 'diskenc_setup() { PASSPHRASE_FILE=/tmp/q; head -c 32 /dev/urandom >/tmp/q; dmsetup create hold --table "0 8 linear /dev/nvme0n1 0"; }'
+    own=hold try in-use-by-the-plug-in
+    dmsetup remove hold
+    [ ! -e /tmp/q ]
     sed -i s/USE_LUKS=1/USE_LUKS=0/ /etc/resin-init-flasher.conf; try no-dmsetup
     echo '{}' >/mnt/boottmp/config.json; rm $sig; try decides-alone
     echo '{}' >/mnt/boottmp/config.json; rm $sig
@@ -544,6 +555,8 @@ fn what_cannot_be_encrypted_is_refused_before_the_disk_is_touched() {
         ("mapping-there", 3, "mapping-exists"),
         ("too-small", 3, "target-too-small"),
         ("no-dm-crypt", 3, "kernel-lacks-encryption"),
+        ("single-pass", 3, "signature-missing"),
+        ("in-use", 3, "busy"),
         ("exits", 3, "plugin-failed"),
         ("reboots", 3, "plugin-failed"),
         ("hangs", 3, "plugin-failed"),
@@ -560,6 +573,8 @@ fn what_cannot_be_encrypted_is_refused_before_the_disk_is_touched() {
         ("missing", 3, "passphrase-unusable"),
         ("on-a-disk", 3, "passphrase-unusable"),
         ("other-method", 3, "plugin-incomplete"),
+        ("keys-fail", 3, "plugin-failed"),
+        ("in-use-by-the-plug-in", 3, "busy"),
         ("no-dmsetup", 3, "plugin-incomplete"),
         ("decides-alone", 3, "signature-missing"),
         ("asked-anyway", 3, "plugin-failed"),
@@ -588,7 +603,6 @@ fn a_failure_after_the_disk_was_touched_leaves_no_table_and_nothing_open() {
     plugin 'bootpart_split() { mkdir -p /tmp/m; mount /dev/nvme0n1p1 /tmp/m; return 1; }'; tables split-leaves-a-mount
     ! grep -q /tmp/m /proc/mounts
     plugin 'secureboot_bootloader_setup() { return 1; }'; tables setup-fails
-    plugin 'secureboot_bootloader_postsetup() { return 1; }'; tables postsetup-fails
     printf '#!/bin/sh\nexit 7\n' >/usr/bin/resin-init-flasher-board; chmod 755 /usr/bin/resin-init-flasher-board; tables board-fails
     rm /usr/bin/resin-init-flasher-board
     sed -i s/USE_LUKS=1/USE_LUKS=0/ /etc/resin-init-flasher.conf
@@ -599,6 +613,10 @@ fn a_failure_after_the_disk_was_touched_leaves_no_table_and_nothing_open() {
     plugin 'diskenc_dmsetup() { dmsetup create "$2" --table "0 8192 linear $1 0"; }'; tables plain-mapping
     sed -i s/USE_LUKS=1/USE_LUKS=0/ /etc/resin-init-flasher.conf
     plugin 'diskenc_dmsetup() { dmsetup create "$2" --table "0 8192 crypt aes-cbc-plain 00112233445566778899aabbccddeeff 0 /dev/nvme0n1p6 0"; }'; tables wrong-device
+    # The disk is complete by then.
+    plugin 'secureboot_bootloader_postsetup() { kill -TERM $PPID; return 1; }'
+    copal flash --conf /etc/resin-init-flasher.conf --image /test/os.img.gz --no-power-off >/dev/null 2>/host/late
+    sfdisk -l -o name /dev/nvme0n1 >/host/table
     "#;
     let outcome = with_luks(source.on(guest))
         .disk(Disk::Nvme, &target, "TARGET")
@@ -611,7 +629,6 @@ fn a_failure_after_the_disk_was_touched_leaves_no_table_and_nothing_open() {
         ("split-lies", 4, "plugin-incomplete"),
         ("split-leaves-a-mount", 4, "plugin-failed"),
         ("setup-fails", 4, "plugin-failed"),
-        ("postsetup-fails", 4, "plugin-failed"),
         ("board-fails", 4, "board-program-failed"),
         ("mapping-fails", 4, "plugin-failed"),
         ("no-mapping", 4, "encryption-failed"),
@@ -621,6 +638,8 @@ fn a_failure_after_the_disk_was_touched_leaves_no_table_and_nothing_open() {
     tried(script, &expected, &outcome);
     let outcome = outcome.ok();
     assert_eq!(outcome.file("tables"), "0 0 ".repeat(expected.len()), "what is where tables are");
+    assert!(outcome.file("late").contains("secureboot_bootloader_postsetup"), "{}", outcome.file("late"));
+    assert!(outcome.file("table").contains("resin-data"), "{}", outcome.file("table"));
 }
 
 /// [`OPEN`] for an i.MX.

@@ -169,6 +169,15 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     mkdir -p /sys/kernel/security/tpm0; gunzip -c /test/log.gz >/sys/kernel/security/tpm0/binary_bios_measurements; try other-log
     mkdir -p /sys/kernel/security/tpm0; gunzip -c /test/log.gz | head -c 5000 >/sys/kernel/security/tpm0/binary_bios_measurements; try cut-off-log
     sed -i /KERNEL_IMAGETYPE/d /etc/resin-init-flasher.conf; try not-built-in
+    sed -i s/USE_LUKS=1/USE_LUKS=0/ /etc/resin-init-flasher.conf; try not-luks
+    truncate -s 48M /boot/bzImage; try full
+    # PCR_Extend: PCR 2 is that of a start with a driver.
+    exec 3<>/dev/tpmrm0
+    printf '\200\2\0\0\0\101\0\0\1\202\0\0\0\2\0\0\0\11\100\0\0\11\0\0\0\0\0\0\0\0\1\0\13abcdefghijklmnopqrstuvwxyz012345' >&3
+    head -c 10 <&3 | tail -c 4 | od -An -tx1 >/host/extended
+    exec 3>&-
+    echo '{"installer": {"secureboot": true, "whitelist_pcr2": true}}' >/mnt/boottmp/config.json; try unknown-driver
+    USER_MODE; try unknown-driver-of-a-locked-device
     mv /dev/tpmrm0 /dev/away; try no-tpm
     mv /dev/away /dev/tpmrm0
     # A firmware that keeps nothing: the first variable is written after the TPM.
@@ -185,7 +194,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         .file(&log_file, "/test/log.gz")
         .disk(Disk::Nvme, &target, "TARGET")
         .logged(&requests)
-        .script(&format!("{BEGIN}{FIRMWARE}{TRY}{script}"))
+        .script(&format!("{BEGIN}{FIRMWARE}{TRY}{}", script.replace("USER_MODE", USER_MODE)))
         .run(LIMIT);
     println!("took {:?}\n{}", outcome.took, outcome.console);
     let (state_unfit, files, variable) =
@@ -221,6 +230,10 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("other-log", 3, "measurements-not-understood"),
         ("cut-off-log", 3, "measurements-not-understood"),
         ("not-built-in", 3, "encryption-not-available"),
+        ("not-luks", 3, "conf-invalid"),
+        ("full", 3, "boot-partition-full"),
+        ("unknown-driver", 3, "measurements-not-understood"),
+        ("unknown-driver-of-a-locked-device", 3, "measurements-not-understood"),
         ("no-tpm", 3, "tpm-unusable"),
         ("read-only", 3, variable),
         ("owned", 3, "tpm-unusable"),
@@ -247,6 +260,9 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("forbidden", "do not allow"),
         ("other-log", "PCR 0"),
         ("cut-off-log", "cut off"),
+        ("not-luks", "USE_LUKS"),
+        ("full", "its EFI folder needs"),
+        ("unknown-driver", "PCR 2"),
         ("no-tpm", "/dev/tpmrm0"),
         ("read-only", "cannot write db"),
         ("owned", "password"),
@@ -254,7 +270,9 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         let line = said.lines().find(|line| line.starts_with(&format!("{name}: "))).unwrap();
         assert!(line.contains(words), "{line}");
     }
-    assert_eq!(outcome.file("owned").trim(), "00 00 00 00");
+    for answer in ["extended", "owned"] {
+        assert_eq!(outcome.file(answer).trim(), "00 00 00 00", "{answer}");
+    }
     let plan = outcome.file("plan");
     for words in
         ["secure boot: the medium's keys are enrolled, PK last", "PCR 7", "balena-efi", "at the next start"]

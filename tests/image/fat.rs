@@ -199,3 +199,49 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_room_of_a_file_system_and_the_need_of_a_folder_are_those_of_mtools() {
+    let bench = Bench::new();
+    let (small, large) = (bench.write("small", b"x"), bench.write("large", &vec![1; 70_001]));
+    for (bits, sector, image) in kinds(&bench, &[]).into_iter().filter(|(_, sector, _)| *sector == 512) {
+        let path = bench.write("fat.img", &image);
+        run(
+            "mmd",
+            &["-i", text(&path), "::EFI", "::EFI/BOOT", "::EFI/BOOT/a folder with a long name", "::other"],
+            None,
+        );
+        for (file, to) in [
+            (&small, "::EFI/BOOT/grub.cfg"),
+            (&large, "::EFI/BOOT/bootx64.efi.secureboot"),
+            (&large, "::EFI/BOOT/a folder with a long name/another long name"),
+            (&large, "::other/not of EFI"),
+        ] {
+            run("mcopy", &["-i", text(&path), text(file), to], None);
+        }
+        for n in 0..40 {
+            run(
+                "mcopy",
+                &["-i", text(&path), text(&small), &format!("::EFI/BOOT/a rather long name, {n}")],
+                None,
+            );
+        }
+        let image = fs::read(&path).unwrap();
+        let mut read_at = |offset: u64, buf: &mut [u8]| {
+            let from = image.get(usize::try_from(offset).unwrap()..).and_then(|rest| rest.get(..buf.len()));
+            buf.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        };
+        let (room, needed) = source::room_in_fat(&mut read_at, "EFI").unwrap().unwrap();
+        // "N/M clusters" of `fsck.fat`, "N clusters" of `mdu`; a cluster is a sector.
+        let said = run("fsck.fat", &["-n", text(&path)], None);
+        let clusters = said.trim().rsplit_once('/').unwrap().1.split(' ').next().unwrap();
+        assert_eq!(room, clusters.parse::<u64>().unwrap() * sector as u64, "FAT{bits}: {said}");
+        let said = run("mdu", &["-i", text(&path), "-s", "::EFI"], None);
+        let clusters: u64 = said.split_whitespace().last().unwrap().parse().unwrap();
+        let least = clusters * sector as u64;
+        // Short names may need no long one beside them, which is not looked at.
+        assert!((least..=least + 4096).contains(&needed), "FAT{bits}: {needed}, {said}");
+        assert_eq!(source::room_in_fat(&mut read_at, "none").unwrap(), None);
+    }
+}

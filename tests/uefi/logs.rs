@@ -8,6 +8,7 @@ use copal::measurements::event_log::Event;
 use copal::measurements::pcr::{self, Measured};
 use copal::measurements::{EventLog, Values};
 use copal::uefi::Guid;
+use copal::uefi::authenticode::Program;
 use copal::uefi::signature_list::of_hashes;
 use proptest::prelude::*;
 
@@ -120,10 +121,60 @@ fn the_next_start_of_the_virtual_board_is_this_one_with_its_authorities() {
     assert_eq!(pcr::between(None), between);
 }
 
+/// What the entry of `db` in an event of an authority allows, after its owner.
+fn allowed_by(authority: &Event) -> Program<'static> {
+    let digest = contents(authority)[16..].try_into().unwrap();
+    Program { digest, certificates: &[], is_aligned: true }
+}
+
+#[test]
+fn the_authorities_of_drivers_come_before_those_of_the_programs() {
+    let log = EventLog::parse(&unpacked(LOGS[0].1)).unwrap();
+    let (now, between) = (measured(&log), pcr::between(Some(&log)));
+    let own = seven(&log).split_off(5 + between.len());
+    let (loader, kernel) = (allowed_by(own[0]), allowed_by(own[1]));
+    let branches =
+        |drivers: &[[u8; 32]], programs: &[&Program<'_>]| pcr::branches(&now, &between, drivers, programs);
+    let without = now.pcr7(&between, &[]);
+    let both = vec![without, value(LOGS[0].2[3])];
+    assert_eq!(branches(&[], &[&loader, &kernel]), Some(both.clone()));
+    assert_eq!(branches(&[[7; 32]], &[&loader, &kernel]), Some(both.clone()), "db does not allow the driver");
+    assert_eq!(branches(&[loader.digest], &[&loader, &kernel]), Some(both), "each once");
+    let of_loader = now.pcr7(&between, &[own[0].digest]);
+    let driver_first = now.pcr7(&between, &[own[1].digest, own[0].digest]);
+    assert_eq!(branches(&[kernel.digest], &[&loader]), Some(vec![without, of_loader, driver_first]));
+    let unknown = Program { digest: [7; 32], ..loader };
+    assert_eq!(branches(&[], &[&unknown]), None);
+}
+
+#[test]
+fn a_driver_needs_an_authority_where_the_firmware_measures_them() {
+    let log = EventLog::parse(&unpacked(LOGS[0].1)).unwrap();
+    let now = measured(&log);
+    let own = seven(&log).split_off(5 + pcr::between(Some(&log)).len());
+    let explains = |kind: u32, digest: [u8; 32]| {
+        let mut log = log.clone();
+        log.events.push(Event { pcr: 2, kind, digest, data: Vec::new() });
+        pcr::explains_drivers(&log, &now)
+    };
+    assert!(pcr::explains_drivers(&log, &now));
+    assert!(explains(0x8000_0004, allowed_by(own[0]).digest));
+    assert!(!explains(0x8000_0005, allowed_by(own[1]).digest), "another was first");
+    assert!(!explains(0x8000_0004, [7; 32]), "db has no such entry");
+    assert!(explains(6, [7; 32]), "no driver");
+    let mut without = log.clone();
+    without.events.retain(|event| event.kind != 0x8000_00e0);
+    without.events.push(Event { pcr: 2, kind: 0x8000_0004, digest: [7; 32], data: Vec::new() });
+    assert!(pcr::explains_drivers(&without, &now), "this firmware measures no authority");
+}
+
 #[test]
 fn drivers_are_those_of_pcr_2() {
     let mut log = EventLog::default();
-    assert_eq!(pcr::pcr2_without_drivers(), value(LOGS[0].2[1]));
+    for today in [LOGS[0].2[1], LOGS[2].2[1]].map(value) {
+        assert_eq!(pcr::pcr2_without_drivers(today), today, "without drivers, as in this log");
+    }
+    assert_eq!(pcr::pcr2_without_drivers([1; 32]), value(LOGS[0].2[1]));
     let mut add = |kind: u32, digest: u8| {
         log.events.push(Event { pcr: 2, kind, digest: [digest; 32], data: Vec::new() });
     };
@@ -131,7 +182,7 @@ fn drivers_are_those_of_pcr_2() {
     add(0x8000_0004, 1);
     add(4, 9);
     add(0x8000_0004, 2);
-    assert_eq!(pcr::drivers(&log), [[1; 32], [2; 32]]);
+    assert_eq!(pcr::drivers(&log), [[2; 32], [1; 32]]);
     let list = of_hashes(&pcr::drivers(&log), Guid::GLOBAL);
     assert_eq!(list.len(), 2 * 76);
 }

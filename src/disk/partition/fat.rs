@@ -54,6 +54,14 @@ pub(crate) fn files_in_fat(read_at: &mut ReadAt<'_>, path: &str) -> io::Result<O
     })
 }
 
+/// The bytes that the FAT file system that starts at offset 0 of `read_at` has for files and folders, and those that the folder `path` needs
+/// with all that is in it. `None` if there is no such file system or folder.
+pub(crate) fn room_in_fat(read_at: &mut ReadAt<'_>, path: &str) -> io::Result<Option<(u64, u64)>> {
+    in_folder_of_fat(read_at, path, |fat, read_at, folder| {
+        Ok(Some((fat.data_len, fat.needed(read_at, folder)?)))
+    })
+}
+
 fn in_folder_of_fat<T>(
     read_at: &mut ReadAt<'_>,
     path: &str,
@@ -131,6 +139,8 @@ pub(super) struct Fat {
     fat_start: u64,
     cluster_len: u64,
     data_start: u64,
+    /// Of the clusters.
+    data_len: u64,
     pub(super) boot_label: Option<String>,
 }
 
@@ -172,7 +182,16 @@ impl Fat {
         } else {
             Folder::Area { start: fat_end, len: root_len }
         };
-        Some(Fat { bits, root, fat_start, cluster_len: per_cluster * sector, data_start, boot_label })
+        let cluster_len = per_cluster * sector;
+        Some(Fat {
+            bits,
+            root,
+            fat_start,
+            cluster_len,
+            data_start,
+            data_len: clusters * cluster_len,
+            boot_label,
+        })
     }
 
     /// The label of the root folder, which may be empty; `None` if it has none.
@@ -211,6 +230,33 @@ impl Fat {
             let is_it = attributes(entry) & (FOLDER | VOLUME) == kind && found.eq_ignore_ascii_case(name);
             is_it.then(|| (self.first_cluster(entry), le32(entry, 28)))
         })
+    }
+
+    /// In bytes: what a folder and all in it occupy.
+    fn needed(&self, read_at: &mut ReadAt<'_>, folder: &Folder) -> io::Result<u64> {
+        let (mut bytes, mut seen) = (0, 0);
+        let mut folders = vec![folder.clone()];
+        while let Some(folder) = folders.pop() {
+            let mut own = 1;
+            self.named(read_at, &folder, &mut |name, entry| {
+                // The parts of a long name, and the file itself.
+                own += ENTRY_BYTES as u64 * (2 + name.len() as u64 / 13);
+                match attributes(entry) & (FOLDER | VOLUME) {
+                    0 => bytes += le32(entry, 28).next_multiple_of(self.cluster_len),
+                    FOLDER if !matches!(name.as_str(), "." | "..") => {
+                        folders.push(Folder::Chain(self.first_cluster(entry)));
+                    }
+                    _ => {}
+                }
+                seen += 1;
+                (seen > MAX_ENTRIES).then_some(())
+            })?;
+            bytes += own.next_multiple_of(self.cluster_len);
+            if seen > MAX_ENTRIES {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "its folders have no end"));
+            }
+        }
+        Ok(bytes)
     }
 
     /// The content of a file. `None` if there is none, or if it is longer than `most` bytes.

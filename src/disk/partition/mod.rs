@@ -15,7 +15,7 @@ use std::io;
 use std::ops::Range;
 
 pub use create::NewTable;
-pub(crate) use fat::{fat_label, file_in_fat, files_in_fat};
+pub(crate) use fat::{fat_label, file_in_fat, files_in_fat, room_in_fat};
 pub use file_system::file_system;
 use label::label;
 pub(crate) use mbr::SIGNATURE;

@@ -27,7 +27,8 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// After the disk was closed, udev may read its empty table again, and the kernel drops the new partitions.
 const TRIES: u32 = 3;
 
-/// Clears boot sector, table and backup table, and discards the rest. Returns whether the disk takes a discard.
+/// Clears boot sector, table and backup table, and discards the rest. Returns whether the disk takes a discard. A refusal means that the disk
+/// is as before.
 pub(super) fn clear(prepared: &Prepared, paths: &Paths) -> Result<bool> {
     let device = prepared.open_target(paths)?;
     let plan = only_clear(&prepared.plan);
@@ -37,7 +38,7 @@ pub(super) fn clear(prepared: &Prepared, paths: &Paths) -> Result<bool> {
         tracing::info!("{} does not discard its old content: {e}", prepared.plan.target.name.display());
     });
     // What a discarded block reads as is not defined.
-    cleared()?;
+    cleared().map_err(Error::after_write)?;
     if let Err(e) = device.reread_partitions(BUSY_TIMEOUT) {
         return Err(failed("make the kernel forget the partitions of", &prepared.plan.target).because(e));
     }

@@ -10,7 +10,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
 use crate::sys::command::{Command, Speaker};
-use crate::sys::device_mapper::DeviceMapper;
+use crate::sys::device_mapper::{DeviceMapper, Mapping};
 use crate::sys::file;
 
 /// A slow board derives a key for a minute, and this is no slow derivation, but a hung device.
@@ -88,8 +88,7 @@ pub(super) fn check(paths: &Paths, partition: &Path, name: &str) -> Result<PathB
         Error::new(Code::EncryptionFailed, message).object(shown).after_write()
     };
     let io_error = |e: io::Error| wrong("it cannot be looked at").because(e);
-    let mapping = DeviceMapper::open(&paths.at(CONTROL)).and_then(|mapper| mapper.mapping(name));
-    let mapping = mapping.map_err(io_error)?.ok_or_else(|| wrong("there is no such mapping"))?;
+    let mapping = find(paths, name).map_err(io_error)?.ok_or_else(|| wrong("there is no such mapping"))?;
     if mapping.kinds.is_empty() || mapping.kinds.iter().any(|kind| kind != CRYPT) {
         return Err(wrong(&format!("it is of the kind {}", mapping.kinds.join(", "))));
     }
@@ -118,17 +117,22 @@ pub(super) fn make_ext4(node: &Path, label: &str) -> Result<()> {
     file::flush_node(node).map_err(|e| failed("flush", node).because(e))
 }
 
-/// Flushes and closes the mapping. `false` if there is none.
-pub(super) fn close(paths: &Paths, name: &str) -> Result<bool> {
+/// The mapping of that name, whether it has a node or not.
+pub(super) fn find(paths: &Paths, name: &str) -> io::Result<Option<Mapping>> {
+    DeviceMapper::open(&paths.at(CONTROL)).and_then(|mapper| mapper.mapping(name))
+}
+
+/// Flushes and closes the mapping, if there is one. One that cannot be flushed is closed all the same.
+pub(super) fn close(paths: &Paths, name: &str) -> Result<()> {
     let node = node(paths, name);
-    if !node.exists() {
-        return Ok(false);
+    if find(paths, name).map_err(|e| failed("look at", &node).because(e))?.is_none() {
+        return Ok(());
     }
-    file::flush_node(&node).map_err(|e| failed("flush", &node).because(e))?;
+    let flushed = file::flush_node(&node).map_err(|e| failed("flush", &node).because(e));
     let end = Instant::now() + UDEV_TIMEOUT;
     loop {
         match run(Command::new(CRYPTSETUP).args(["close", name]), CRYPTSETUP) {
-            Ok(()) => return Ok(true),
+            Ok(()) => return flushed,
             Err(_) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
             Err(e) => return Err(failed("close", &node).because(e)),
         }

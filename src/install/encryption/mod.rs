@@ -25,7 +25,6 @@ use crate::disk::partition::{NewTable, Table};
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::flash::parts::Part;
-use crate::image::Signed;
 use crate::progress::Progress;
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
@@ -52,20 +51,18 @@ pub(super) struct Encrypted {
 
 impl Encrypted {
     /// Lets the plug-in, which has decided for encryption, make the keys. The last refusals; the disk is not touched.
-    pub(super) fn decide(
-        planned: Planned,
-        signed: Option<&Signed>,
-        plugin: &mut Plugin,
-        paths: &Paths,
-    ) -> Result<Encrypted> {
-        refuse_unsigned(signed)?;
+    pub(super) fn decide(planned: Planned, plugin: &mut Plugin, paths: &Paths) -> Result<Encrypted> {
         let label = plugin.encrypt()?;
         let luks = planned.method == Method::Luks2;
         plugin.need("bootpart_split")?;
         if !luks {
             plugin.need("diskenc_dmsetup")?;
         }
-        plugin.diskenc_setup()?;
+        let made = plugin.diskenc_setup();
+        // Opened before anything is refused, so that it is wiped.
+        let passphrase =
+            luks.then(|| Passphrase::open(paths, Path::new(&plugin.must_get("PASSPHRASE_FILE")?)));
+        made?;
         let chosen = plugin.get("USE_LUKS")?.unwrap_or_default();
         if luks == (chosen == "0") {
             let message = format!(
@@ -73,12 +70,7 @@ impl Encrypted {
             );
             return Err(Error::new(Code::PluginIncomplete, message).object("USE_LUKS"));
         }
-        let passphrase = if luks {
-            let path = plugin.must_get("PASSPHRASE_FILE")?;
-            Some(Passphrase::open(paths, Path::new(&path))?)
-        } else {
-            None
-        };
+        let passphrase = passphrase.transpose()?;
         let layout = planned.layout.named(&label);
         Ok(Encrypted {
             table: layout.table()?,
@@ -91,13 +83,7 @@ impl Encrypted {
     }
 
     /// For a board without plug-ins: makes the passphrase, and prepares the TPM and the firmware, which are changed from here on.
-    pub(super) fn by_copal(
-        planned: Planned,
-        signed: Option<&Signed>,
-        own: &SecureBoot,
-        paths: &Paths,
-    ) -> Result<Encrypted> {
-        refuse_unsigned(signed)?;
+    pub(super) fn by_copal(planned: Planned, own: &SecureBoot, paths: &Paths) -> Result<Encrypted> {
         let table = planned.layout.table()?;
         let secret = own.set_up(paths)?;
         let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths))?;
@@ -132,7 +118,13 @@ impl Encrypted {
         }
     }
 
-    /// Clears the disk, makes partitions and mappings, writes the image's partitions into them and reads them back.
+    /// Clears the disk. A refusal means that it is as before.
+    pub(super) fn clear(&mut self, ready: &Ready, paths: &Paths) -> Result<()> {
+        self.discarded = disk::clear(&ready.prepared, paths)?;
+        Ok(())
+    }
+
+    /// Makes partitions and mappings on the cleared disk, writes the image's partitions into them and reads them back.
     pub(super) fn write(
         &mut self,
         ready: &Ready,
@@ -141,7 +133,6 @@ impl Encrypted {
         progress: &dyn Progress,
     ) -> Result<flash::receipt::Receipt> {
         let prepared = &ready.prepared;
-        self.discarded = disk::clear(prepared, paths)?;
         let (nodes, held) = disk::add_partitions(self.layout(), &prepared.plan.target, paths)?;
         self.nodes = nodes;
         let parts = self.open_mappings(plugin, paths, held)?;
@@ -264,11 +255,15 @@ impl Encrypted {
         }
         let layout = &self.planned.layout;
         disk::write_table(&ready.prepared, &self.table, layout.sector, paths)?;
-        super::partitions::find(paths, &ready.prepared.plan.target, Some(&layout.as_table()))?;
         if let Some(own) = &ready.secure_boot {
             own.enrol_pk()?;
         }
         self.passphrase = None;
+        // The table was read back from the medium: what the kernel makes of it only matters to programs that follow.
+        if let Err(e) = super::partitions::find(paths, &ready.prepared.plan.target, Some(&layout.as_table()))
+        {
+            tracing::warn!("{}", e.message());
+        }
         Ok(())
     }
 
@@ -284,25 +279,19 @@ impl Encrypted {
             }
         };
         quiet(self.unmount_split());
-        // A plug-in that failed may have mounted it without saying where.
+        let encrypted = self.planned.layout.partitions.iter().filter(|p| p.encrypted);
+        let mappings = encrypted.clone().map(|part| mapping::node(paths, &part.name));
+        // A plug-in that failed may have mounted one without saying where.
+        let devices: Vec<(u32, u32)> = (self.nodes.iter().cloned().chain(mappings))
+            .filter_map(|node| std::fs::metadata(node).ok())
+            .map(|meta| major_minor(meta.rdev()))
+            .collect();
         let mounts = mount::read_mounts(Path::new(MOUNT_TABLE)).unwrap_or_default();
-        let dev =
-            self.non_encrypted().and_then(|node| std::fs::metadata(node).ok()).map(|m| major_minor(m.rdev()));
-        for left in mounts.iter().rev().filter(|m| Some(m.dev) == dev) {
+        for left in mounts.iter().rev().filter(|mount| devices.contains(&mount.dev)) {
             if let Err(e) = mount::unmount(&left.point, UNMOUNT_TIMEOUT) {
                 tracing::warn!("cannot unmount {}: {e}", left.point.display());
             }
         }
-        for part in self.planned.layout.partitions.iter().filter(|p| p.encrypted) {
-            quiet(mapping::close(paths, &part.name).map(drop));
-        }
+        encrypted.for_each(|part| quiet(mapping::close(paths, &part.name)));
     }
-}
-
-fn refuse_unsigned(signed: Option<&Signed>) -> Result<()> {
-    if signed.is_some() {
-        return Ok(());
-    }
-    let message = "cannot install encrypted: the signature of the image was not checked, because only its beginning was read";
-    Err(Error::new(Code::SignatureMissing, message).with_hint("flash without --single-pass"))
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::layout::Layout;
-use super::mapping::{CONTROL, CRYPT, CRYPTSETUP, MKFS, node};
+use super::mapping::{self, CONTROL, CRYPT, CRYPTSETUP, MKFS};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::command::{Command, Said};
@@ -17,7 +17,11 @@ pub(super) fn check(paths: &Paths, layout: &Layout) -> Result<()> {
     say_version(MKFS, "-V").map_err(|e| unusable(MKFS, "it cannot run").because(e))?;
     check_kernel(paths)?;
     for name in layout.partitions.iter().filter(|p| p.encrypted).map(|p| &p.name) {
-        if node(paths, name).exists() {
+        let found = mapping::find(paths, name).map_err(|e| {
+            let message = format!("cannot install encrypted: cannot ask the kernel for a mapping {name}");
+            Error::new(Code::KernelLacksEncryption, message).object(name).because(e)
+        })?;
+        if found.is_some() || mapping::node(paths, name).exists() {
             let message = format!("cannot install encrypted: there is already a mapping {name}");
             let hint = format!("close it with `cryptsetup close {name}`, or restart the medium");
             return Err(Error::new(Code::MappingExists, message).object(name).with_hint(hint));

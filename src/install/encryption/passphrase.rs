@@ -16,6 +16,7 @@ use nix::sys::statfs::{FsType, TMPFS_MAGIC, fstatfs};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
+use crate::sys::limits;
 use crate::tpm::store::Secret;
 
 /// In bytes: shorter ones can be guessed, and cryptsetup reads no more of a key file.
@@ -64,6 +65,7 @@ impl Passphrase {
             let (least, most) = LENGTH.into_inner();
             return Err(error(&format!("it has {} bytes, and not {least} to {most}", meta.len())));
         }
+        passphrase.keep_in_memory();
         if passphrase.is_constant().map_err(failed)? {
             return Err(error("all of its bytes are the same"));
         }
@@ -73,10 +75,13 @@ impl Passphrase {
     /// In a file in memory that no other program can open by a name, and that ends with copal.
     pub(super) fn of(secret: &Secret) -> Result<Passphrase> {
         let keep = || {
-            let mut file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
-            file.write_all(secret.bytes())?;
-            let length = file.metadata()?.len();
-            Ok(Passphrase { file, path: None, length })
+            let file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
+            let length = secret.bytes().len() as u64;
+            file.set_len(length)?;
+            let passphrase = Passphrase { file, path: None, length };
+            passphrase.keep_in_memory();
+            passphrase.file.write_all_at(secret.bytes(), 0)?;
+            Ok(passphrase)
         };
         keep().map_err(|e: io::Error| {
             Error::new(Code::PassphraseUnusable, "cannot keep the passphrase in memory").because(e)
@@ -91,6 +96,10 @@ impl Passphrase {
     /// Whether it is long enough that cryptsetup need not derive the key slowly.
     pub(super) fn is_strong(&self) -> bool {
         self.length >= STRONG
+    }
+
+    fn keep_in_memory(&self) {
+        limits::keep_file_in_memory(&self.file, usize::try_from(self.length).unwrap_or(0));
     }
 
     fn is_constant(&self) -> io::Result<bool> {

@@ -51,7 +51,7 @@ pub struct Summary {
     pub decision: Decision,
     /// SHA-256 of the lists that the variables of the firmware have afterwards.
     pub keys: Vec<Enrolled>,
-    /// Of the next start: without and with the entries of `db` that the firmware measures.
+    /// Of the next start: without and with the entries of `db` that the firmware measures, then with those of drivers too.
     #[serde(serialize_with = "hexadecimal")]
     pub pcr7: Vec<Digest>,
 }
@@ -193,23 +193,33 @@ impl SecureBoot {
             );
         }
 
-        let with_drivers = config.installer_whitelist_pcr2()?;
-        let drivers = log.as_ref().filter(|_| with_drivers).map(pcr::drivers).unwrap_or_default();
-        let drivers = signature_list::of_hashes(&drivers, Guid::GLOBAL);
+        let [pcr0, pcr2, pcr3, _] = values;
+        // Where the keys are enrolled, secure boot is on: the drivers of this start are those of the next.
+        let enrols = decision == Decision::EnrolKeys;
+        let with_drivers = !enrols || config.installer_whitelist_pcr2()?;
+        if with_drivers && log.is_none() && pcr2 != pcr::pcr2_without_drivers(pcr2) {
+            return Err(not_understood("it has started drivers (PCR 2), and its log does not say which"));
+        }
+        if !enrols && log.as_ref().is_some_and(|log| !pcr::explains_drivers(log, &now)) {
+            return Err(not_understood(
+                "its log does not say what allowed the drivers that it has started (PCR 2)",
+            ));
+        }
+        let started = log.as_ref().filter(|_| with_drivers).map(pcr::drivers).unwrap_or_default();
+        let drivers = signature_list::of_hashes(&started, Guid::GLOBAL);
         let mut later = Measured { secure_boot: vec![1], ..now };
-        if decision == Decision::EnrolKeys {
+        if enrols {
             let append = |old: &[u8], new: &[u8]| signature_list::append(old, new).map_err(cannot_be);
             later.db = append(&append(&keys.loader, &keys.kernel)?, &drivers)?;
             (later.pk, later.kek) = (keys.pk.clone(), keys.kek.clone());
         }
         let loader = firmware_program(&programs.loader, "the image's loader")?;
         let kernel = firmware_program(&programs.kernel, "the stage-2 kernel")?;
-        let pcr7 = pcr::branches(&later, &pcr::between(log.as_ref()), &[&loader, &kernel]).ok_or_else(|| match decision {
+        let pcr7 = pcr::branches(&later, &pcr::between(log.as_ref()), &started, &[&loader, &kernel]).ok_or_else(|| match decision {
             Decision::EnrolKeys => programs::invalid("balena-keys", "its lists do not allow the image's loader and the medium's stage-2 kernel"),
             Decision::KeysAreEnrolled => cannot_be("the firmware's db does not allow the image's loader and the medium's stage-2 kernel, or dbx forbids them"),
         })?;
-        let [pcr0, pcr2, pcr3, _] = values;
-        let pcr2 = if with_drivers { pcr2 } else { pcr::pcr2_without_drivers() };
+        let pcr2 = if with_drivers { pcr2 } else { pcr::pcr2_without_drivers(pcr2) };
         let branches = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
         let list = |variable, lists: &[u8]| Enrolled {
             variable,
@@ -282,22 +292,26 @@ impl SecureBoot {
         Ok(())
     }
 
-    /// From here on the firmware starts signed programs only. Does nothing where the keys are there. An error says that the firmware is still
-    /// in setup mode.
+    /// From here on the firmware starts signed programs only. Does nothing where the keys are there. An error says that the firmware has no
+    /// `PK`, and is in setup mode.
     pub(super) fn enrol_pk(&self) -> Result<()> {
         if !self.enrols() {
             return Ok(());
         }
         tracing::info!("firmware: PK, which ends setup mode");
         let written = self.firmware.replace_keys(Variable::PK, &self.keys.pk_auth, &self.keys.pk);
-        if matches!(self.firmware.flag(Variable::SETUP_MODE), Ok(Some(true))) {
-            let message = "the firmware has taken PK, and is still in setup mode";
-            let still = || Error::new(Code::FirmwareVariableFailed, message).object("SetupMode");
-            return Err(written.err().unwrap_or_else(still).after_write());
-        }
-        // The firmware starts the disk and nothing else, or may do so: to undo the installation now would leave a device that starts nothing.
-        if let Err(e) = written {
-            tracing::warn!("{}; setup mode has ended", e.message());
+        // Firmware that has a PK starts signed programs only, at the latest from its next start on: to undo the installation then would leave a
+        // device that starts nothing.
+        match written {
+            Err(e) if matches!(self.firmware.read(Variable::PK), Ok(None)) => return Err(e.after_write()),
+            Err(e) => tracing::warn!("{}; the firmware may have a PK all the same", e.message()),
+            Ok(()) => match self.firmware.flag(Variable::SETUP_MODE) {
+                Ok(Some(false)) => {}
+                Ok(_) => tracing::warn!(
+                    "the firmware has PK, and does not say that setup mode has ended: its next start will show it"
+                ),
+                Err(e) => tracing::warn!("{}", e.message()),
+            },
         }
         Ok(())
     }
@@ -313,7 +327,8 @@ impl SecureBoot {
             Ok(plain) => plain,
             Err(e) => return (None, Err(e)),
         };
-        let names = ["policy.primary", "policy.secondary"];
+        // Their order is that of the branches.
+        let names = ["policy.primary", "policy.secondary", "policy.tertiary"];
         let mut files: Vec<split::NewFile<'_>> = names
             .iter()
             .zip(&self.branches)
@@ -337,12 +352,13 @@ impl SecureBoot {
 
     /// After a failure: without the passphrase nothing of the disk can be read.
     pub(super) fn undo(paths: &Paths) {
-        let removed = open(paths).and_then(|mut tpm| {
-            tpm.remove(store::INDEX)?;
-            tpm.remove(store::SPARE)
-        });
-        if let Err(e) = removed {
-            tracing::warn!("the passphrase of the failed installation is left in the TPM: {}", e.message());
+        for index in [store::INDEX, store::SPARE] {
+            if let Err(e) = open(paths).and_then(|mut tpm| tpm.remove(index)) {
+                let e = e.message();
+                tracing::warn!(
+                    "the passphrase of the failed installation is left in the TPM, in index 0x{index:x}: {e}"
+                );
+            }
         }
     }
 }

@@ -6,15 +6,19 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::split;
 use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
-use crate::disk::partition::{ReadAt, file_in_fat, files_in_fat};
+use crate::disk::partition::{ReadAt, file_in_fat, files_in_fat, room_in_fat};
 use crate::error::{Code, Error, Result};
 
 /// Of the programs that the firmware checks, beside those that it would start without secure boot.
 pub(super) const SECURE_SUFFIX: &str = ".secureboot";
 
 const LOADER: &str = "EFI/BOOT/bootx64.efi";
+
+/// Clusters of the policies and of their folder, generously.
+const POLICIES_BYTES: usize = 256 << 10;
 
 const SIGNATURE_SUFFIX: &str = ".sig";
 
@@ -55,7 +59,7 @@ impl Programs {
                 return Err(invalid(path.display(), "it is not on the medium"));
             }
         }
-        let (folder, _) = LOADER.rsplit_once('/').unwrap_or_default();
+        let (folder, loader_name) = LOADER.rsplit_once('/').unwrap_or_default();
         let unreadable = |e: io::Error| {
             let image = image.display();
             Error::new(Code::Io, format!("cannot read the boot partition in image {image}"))
@@ -63,7 +67,7 @@ impl Programs {
                 .because(e)
         };
         let all = files_in_fat(boot, folder).map_err(unreadable)?.unwrap_or_default();
-        let names = programs_of(&all).map_err(|name| {
+        let names = programs_of(&all, loader_name).map_err(|name| {
             invalid(format!("{folder}/{name}{SECURE_SUFFIX}"), "it is not in the image's boot partition")
         })?;
         let secure = format!("{LOADER}{SECURE_SUFFIX}");
@@ -71,26 +75,42 @@ impl Programs {
         let loader = loader.ok_or_else(|| invalid(secure, "it is not in the image's boot partition"))?;
         let (kernel, signature) =
             (find_one(paths, &name)?, find_one(paths, &format!("{name}{SIGNATURE_SUFFIX}"))?);
-        Ok(Programs {
-            folder: folder.into(),
-            names,
-            loader,
-            kernel: read(&kernel)?,
-            kernel_signature: read(&signature)?,
-            kernel_name: name,
-        })
+        let (kernel, kernel_signature) = (read(&kernel)?, read(&signature)?);
+        // Those of the policies, and what the loader's copy needs while both are there.
+        let besides = loader.len() + POLICIES_BYTES;
+        let added = [kernel.len(), kernel_signature.len(), besides].map(|n| n as u64).iter().sum();
+        refuse_full(image, boot, added).map_err(unreadable)??;
+        Ok(Programs { folder: folder.into(), names, loader, kernel, kernel_signature, kernel_name: name })
     }
 }
 
-/// The programs among the files of a folder; the name of one without its variant.
-fn programs_of(files: &[String]) -> std::result::Result<Vec<OsString>, &str> {
-    let is_program = |name: &&String| name.to_ascii_lowercase().ends_with(".efi");
+/// Beside `EFI`, which stays, `added` bytes have to fit: all else of the boot partition goes to the encrypted one.
+fn refuse_full(image: &Path, boot: &mut ReadAt<'_>, added: u64) -> io::Result<Result<()>> {
+    let Some((room, used)) = room_in_fat(boot, split::EFI)? else { return Ok(Ok(())) };
+    if used + added <= room {
+        return Ok(Ok(()));
+    }
+    let image = image.display();
+    let message = format!(
+        "the boot partition of image {image} has {room} bytes: its EFI folder needs {used}, the stage-2 kernel with all that belongs to it {added}"
+    );
+    Ok(Err(Error::new(Code::BootPartitionFull, message).object(image)))
+}
+
+/// The programs among the files of a folder, and the loader in any case; the name of one without its variant.
+fn programs_of<'a>(files: &'a [String], loader: &str) -> std::result::Result<Vec<OsString>, &'a str> {
+    let is_program =
+        |name: &&String| name.to_ascii_lowercase().ends_with(".efi") && !name.eq_ignore_ascii_case(loader);
     let programs: Vec<&String> = files.iter().filter(is_program).collect();
     let has_variant =
         |name: &str| files.iter().any(|other| other.eq_ignore_ascii_case(&format!("{name}{SECURE_SUFFIX}")));
     match programs.iter().find(|name| !has_variant(name)) {
         Some(name) => Err(name),
-        None => Ok(programs.into_iter().map(OsString::from).collect()),
+        None => Ok([loader]
+            .into_iter()
+            .chain(programs.into_iter().map(String::as_str))
+            .map(OsString::from)
+            .collect()),
     }
 }
 
@@ -163,9 +183,11 @@ mod tests {
             "mmx64.efi.secureboot",
             "grubenv",
         ]);
-        assert_eq!(programs_of(&all), Ok(vec!["bootx64.efi".into(), "mmx64.efi".into()]));
-        assert_eq!(programs_of(&all[..4]), Err("mmx64.efi"));
-        assert_eq!(programs_of(&names(&["bootx64.efi.secureboot"])), Ok(Vec::new()));
+        let both = Ok(vec!["bootx64.efi".into(), "mmx64.efi".into()]);
+        assert_eq!(programs_of(&all, "bootx64.efi"), both);
+        assert_eq!(programs_of(&all[..4], "bootx64.efi"), Err("mmx64.efi"));
+        assert_eq!(programs_of(&names(&["BOOTX64.EFI"]), "bootx64.efi"), Ok(vec!["bootx64.efi".into()]));
+        assert_eq!(programs_of(&[], "bootx64.efi"), Ok(vec!["bootx64.efi".into()]), "the variant alone");
     }
 
     #[test]

@@ -324,7 +324,8 @@ fn a_changed_plug_in_for_uefi_or_tpm_stops_the_build() {
             "balena-init-flasher-tpm is in none of the releases",
         ),
     ];
-    let cases: Vec<Value> = rows.iter().map(|(more, _)| with_secure_boot(std::slice::from_ref(more))).collect();
+    let cases: Vec<Value> =
+        rows.iter().map(|(more, _)| with_secure_boot(std::slice::from_ref(more))).collect();
     for ((more, words), said) in rows.iter().zip(answers(&cases)) {
         let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {more:?}: {said}"));
         assert!(said.contains(words), "{words}: {said}");
