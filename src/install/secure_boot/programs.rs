@@ -86,13 +86,13 @@ impl Programs {
 
 /// Beside `EFI`, which stays, `added` bytes have to fit: all else of the boot partition goes to the encrypted one.
 fn refuse_full(image: &Path, boot: &mut ReadAt<'_>, added: u64) -> io::Result<Result<()>> {
-    let Some((room, used)) = room_in_fat(boot, split::EFI)? else { return Ok(Ok(())) };
-    if used + added <= room {
+    let Some((size, used)) = room_in_fat(boot, split::EFI)? else { return Ok(Ok(())) };
+    if used + added <= size {
         return Ok(Ok(()));
     }
     let image = image.display();
     let message = format!(
-        "the boot partition of image {image} has {room} bytes: its EFI folder needs {used}, the stage-2 kernel with all that belongs to it {added}"
+        "the boot partition of image {image} has {size} bytes: its EFI folder needs {used}, the stage-2 kernel with all that belongs to it {added}"
     );
     Ok(Err(Error::new(Code::BootPartitionFull, message).object(image)))
 }
