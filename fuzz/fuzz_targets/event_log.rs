@@ -11,5 +11,5 @@ fuzz_target!(|data: &[u8]| {
         let _ = log.replay(pcr);
     }
     let _ = (pcr::between(Some(&log)), pcr::drivers(&log), log.has_dma_protection_disabled());
-    let _ = pcr::explains_drivers(&log, &Default::default());
+    let _ = pcr::explains_authorities(&log, &Default::default());
 });

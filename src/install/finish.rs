@@ -94,6 +94,9 @@ impl FinalSteps<'_> {
         }
         let coming = encrypted.as_deref().map(Encrypted::table);
         receipt.bootloaders = step.run("bootloaders", || self.write_bootloaders(coming.as_ref()))?;
+        let mut has_loader = false;
+        let mut look_for_loader =
+            |boot: &BootPartition| has_loader = boot.point().join(boot_entry::LOADER).is_file();
         step.run("boot partition", || {
             let point = self.paths.at(install::POINT);
             let Some(encrypted) = encrypted.as_deref_mut() else {
@@ -112,6 +115,7 @@ impl FinalSteps<'_> {
                     plugin,
                     &mut receipt,
                 )?;
+                look_for_loader(boot);
                 let config = self.ready.conf.bootloader_config_path.as_deref().and_then(Path::parent);
                 return match config.filter(|_| self.ready.is_built_in) {
                     Some(folder) => secure_boot::remove_secure_programs(&boot.point().join(folder)),
@@ -130,6 +134,8 @@ impl FinalSteps<'_> {
             let no_root = || Err(Error::new(Code::Io, "no device tree belongs onto the root"));
             self.populate(boot, &dest, &contents, &[], &no_root, plugin, &mut receipt)?;
             drop(dest);
+            // Of the partition that the firmware reads, which a link leads to.
+            look_for_loader(boot);
             receipt.encryption = Some(encrypted.record());
             encrypted.unmount_split()
         })?;
@@ -139,7 +145,6 @@ impl FinalSteps<'_> {
             }
             self.ready.board.flasher_board()
         })?;
-        let has_loader = mounted.as_ref().is_some_and(|boot| boot.point().join(boot_entry::LOADER).is_file());
         let receipt = receipt.finished(step.time.so_far());
         step.run("records", || self.leave_records(&receipt, mounted))?;
         let Some(encrypted) = encrypted else {

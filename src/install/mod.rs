@@ -331,6 +331,7 @@ fn prepare_secure_boot(
         );
         Error::new(Code::ImageLayoutUnfit, message).object(image)
     })?;
+    encryption::check_boot_partition(image, &boot, planned)?;
     SecureBoot::prepare(paths, conf, config, image, &boot, decision)
 }
 
@@ -353,7 +354,12 @@ fn decide_on_encryption(
         let encrypted = Encrypted::by_copal(planned, own, &request.paths)?;
         return Ok((plugin, Some(encrypted)));
     }
-    if !plugin.secureboot_setup(ready.config.installer_secureboot()? && !ready.is_built_in)? {
+    let opted_in = ready.config.installer_secureboot()? && !ready.is_built_in;
+    if let (true, Some(planned)) = (opted_in, &ready.installation.encryption) {
+        // A plug-in that may still decide against encryption needs neither.
+        Encrypted::need_functions(planned, &mut plugin)?;
+    }
+    if !plugin.secureboot_setup(opted_in)? {
         return Ok((plugin, None));
     }
     let planned = match (ready.installation.encryption.clone(), why_not_encrypted) {

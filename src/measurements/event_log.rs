@@ -5,6 +5,7 @@ use std::io;
 use sha2::{Digest as _, Sha256};
 
 use super::Hash;
+use super::pcr::SELECTED;
 use crate::config::paths::Paths;
 use crate::sys::mount;
 use crate::uefi::Fields;
@@ -137,6 +138,8 @@ fn event(fields: &mut Fields<'_>, sizes: &[(u16, usize)]) -> Option<Event> {
             digest = bytes.try_into().ok();
         }
     }
+    // What a policy names has to be whole. Firmware leaves digests out where nothing was measured.
+    let digest = digest.or((kind == NO_ACTION || !SELECTED.contains(&pcr)).then_some([0; 32]))?;
     let len = fields.len32()?;
-    Some(Event { pcr, kind, digest: digest?, data: fields.bytes(len)?.to_vec() })
+    Some(Event { pcr, kind, digest, data: fields.bytes(len)?.to_vec() })
 }

@@ -69,7 +69,15 @@ impl Measured {
         if forbidden.iter().any(|entry| allows(entry, program)) {
             return None;
         }
-        let entry = allowed.iter().find(|entry| allows(entry, program))?;
+        // As EDK2's DxeImageVerificationLib, which looks for a hash only where no certificate allows the program.
+        let of_kind =
+            |kind: Guid| allowed.iter().find(|entry| entry.kind == kind.bytes() && allows(entry, program));
+        let entry = match of_kind(Guid::X509) {
+            // An entry that is not understood may forbid a certificate.
+            Some(_) if forbidden.iter().any(|entry| !is_understood(entry)) => return None,
+            Some(entry) => entry,
+            None => of_kind(Guid::SHA256)?,
+        };
         Some(of_variable(Variable::DB, entry.bytes))
     }
 
@@ -79,6 +87,10 @@ impl Measured {
         let entry = allowed.iter().find(|entry| is_hash(entry, hash))?;
         Some(of_variable(Variable::DB, entry.bytes))
     }
+}
+
+fn is_understood(entry: &Entry<'_>) -> bool {
+    [Guid::SHA256, Guid::X509].iter().any(|kind| entry.kind == kind.bytes())
 }
 
 fn is_hash(entry: &Entry<'_>, hash: &Hash) -> bool {
@@ -108,18 +120,28 @@ fn separator() -> Hash {
     Sha256::digest([0; 4]).into()
 }
 
-/// PCR 2 where no driver was started, on firmware with this value today: of the separator alone, or of nothing, if it does not measure that one.
+/// PCR 2 of a start without drivers: with the other events of this log. Without a log, of the separator alone, or of nothing on firmware that
+/// measures none; `None` where that is not what this firmware has measured.
 #[must_use]
-pub fn pcr2_without_drivers(today: Hash) -> Hash {
+pub fn pcr2_without_drivers(log: Option<&EventLog>, today: Hash) -> Option<Hash> {
     const NOTHING: Hash = [0; 32];
-    if today == NOTHING { NOTHING } else { extended(NOTHING, &separator()) }
+    match log {
+        Some(log) => {
+            let others = log.of_pcr(2).filter(|event| !DRIVERS.contains(&event.kind));
+            Some(others.fold(NOTHING, |value, event| extended(value, &event.digest)))
+        }
+        None => [NOTHING, extended(NOTHING, &separator())].into_iter().find(|value| *value == today),
+    }
 }
+
+/// `EV_EFI_BOOT_SERVICES_APPLICATION`, `EV_EFI_BOOT_SERVICES_DRIVER` and `EV_EFI_RUNTIME_SERVICES_DRIVER`: of what PCR 2 has, these are programs,
+/// which `db` has to allow.
+const DRIVERS: [u32; 3] = [0x8000_0003, 0x8000_0004, 0x8000_0005];
 
 /// The drivers that the firmware has measured into PCR 2, each once, in their order.
 #[must_use]
 pub fn drivers(log: &EventLog) -> Vec<Hash> {
-    const SEPARATOR: u32 = 4;
-    once(log.of_pcr(2).filter(|event| event.kind != SEPARATOR).map(|event| event.digest))
+    once(log.of_pcr(2).filter(|event| DRIVERS.contains(&event.kind)).map(|event| event.digest))
 }
 
 fn once(hashes: impl Iterator<Item = Hash>) -> Vec<Hash> {
@@ -168,13 +190,18 @@ pub fn branches(
     Some(once([&[][..], &programs, &all].into_iter().map(|authorities| keys.pcr7(between, authorities))))
 }
 
-/// Whether the authorities of this start are none, or begin with those of its drivers: only then are those of another start predictable.
+/// Whether what this start has after the first authority can be foreseen for another start: nothing, or authorities alone, first those of the
+/// drivers, then those of loader and kernel.
 #[must_use]
-pub fn explains_drivers(log: &EventLog, now: &Measured) -> bool {
-    /// `EV_EFI_BOOT_SERVICES_DRIVER` and `EV_EFI_RUNTIME_SERVICES_DRIVER`: `db` allows nothing else of what PCR 2 has.
-    const DRIVERS: [u32; 2] = [0x8000_0004, 0x8000_0005];
-    let found = authorities(log);
-    let drivers = log.of_pcr(2).filter(|event| DRIVERS.contains(&event.kind));
-    let allowed: Option<Vec<Hash>> = drivers.map(|driver| now.authority_of_hash(&driver.digest)).collect();
-    found.is_empty() || allowed.is_some_and(|allowed| found.starts_with(&once(allowed.into_iter())))
+pub fn explains_authorities(log: &EventLog, now: &Measured) -> bool {
+    let mut from_first = log.of_pcr(7).skip(5).skip_while(|event| event.kind != AUTHORITY);
+    let found = once(authorities(log).into_iter());
+    let allowed: Option<Vec<Hash>> =
+        drivers(log).iter().map(|driver| now.authority_of_hash(driver)).collect();
+    let is_explained = |allowed: &Vec<Hash>| {
+        let allowed = once(allowed.iter().copied());
+        found.strip_prefix(allowed.as_slice()).is_some_and(|programs| programs.len() <= 2)
+    };
+    found.is_empty()
+        || from_first.all(|event| event.kind == AUTHORITY) && allowed.as_ref().is_some_and(is_explained)
 }

@@ -22,20 +22,40 @@ pub(crate) fn keep_in_memory(secret: &[u8]) {
     warn(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
 }
 
-/// The same for the content of a file in memory.
-#[allow(unsafe_code)]
-pub(crate) fn keep_file_in_memory(file: &File, length: usize) {
-    // SAFETY: a new mapping, which nothing reads, at a place that the kernel chooses; it stays until the process ends.
-    let map = unsafe {
-        let place = std::ptr::null_mut();
-        libc::mmap(place, length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
-    };
-    if map == libc::MAP_FAILED {
-        return warn(Err(io::Error::last_os_error()));
+/// The same for the content of a file in memory, as long as this is there.
+#[derive(Debug)]
+pub(crate) struct InMemory {
+    place: usize,
+    length: usize,
+}
+
+impl InMemory {
+    /// `None` where it cannot be.
+    #[allow(unsafe_code)]
+    pub(crate) fn keep(file: &File, length: usize) -> Option<InMemory> {
+        // SAFETY: a new mapping, which nothing reads, at a place that the kernel chooses.
+        let map = unsafe {
+            let place = std::ptr::null_mut();
+            libc::mmap(place, length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if map == libc::MAP_FAILED {
+            warn(Err(io::Error::last_os_error()));
+            return None;
+        }
+        let kept = InMemory { place: map as usize, length };
+        // SAFETY: the kernel reads and writes nothing of the mapping, which is there.
+        let done = unsafe { libc::mlock(map, length) };
+        warn(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
+        Some(kept)
     }
-    // SAFETY: the kernel reads and writes nothing of the mapping, which is there.
-    let done = unsafe { libc::mlock(map, length) };
-    warn(if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) });
+}
+
+impl Drop for InMemory {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: its own mapping, to which nothing else refers.
+        unsafe { libc::munmap(self.place as *mut libc::c_void, self.length) };
+    }
 }
 
 fn warn(done: io::Result<()>) {

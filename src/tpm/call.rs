@@ -64,12 +64,18 @@ impl Tpm {
         if has_sessions {
             body = body.u32(u32::try_from(auth.0.len()).unwrap_or(u32::MAX)).bytes(&auth.0);
         }
-        let body = body.bytes(&parameters);
+        let mut body = body.bytes(&parameters);
+        // What is secret in it is not encrypted without a session.
+        wipe(&mut parameters);
         let tag = if has_sessions { SESSIONS } else { NO_SESSIONS };
         let size = u32::try_from(HEADER + body.0.len()).unwrap_or(u32::MAX);
-        let command = Out::default().u16(tag).u32(size).u32(code.0).bytes(&body.0);
-        let answer = self.transmit(code, &command.0)?;
-        let mut rest = In(&answer);
+        let capacity = Vec::with_capacity(HEADER + body.0.len());
+        let mut command = Out(capacity).u16(tag).u32(size).u32(code.0).bytes(&body.0);
+        wipe(&mut body.0);
+        let answer = self.transmit(code, &command.0);
+        wipe(&mut command.0);
+        let answer = Wiped(answer?);
+        let mut rest = In(&answer.0);
         let handle = if returns_handle { rest.u32().ok_or_else(malformed)? } else { 0 };
         if !has_sessions {
             return Ok((handle, rest.0.to_vec()));
@@ -87,6 +93,15 @@ impl Tpm {
             }
         }
         Ok((handle, answered))
+    }
+}
+
+/// The passphrase may be in it.
+struct Wiped(Vec<u8>);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
     }
 }
 
@@ -124,7 +139,7 @@ fn create_key(tpm: &mut Tpm) -> Result<SaltKey> {
     match key {
         Some(public) => Ok(SaltKey { handle, public }),
         None => {
-            tpm.flush(handle)?;
+            tpm.give_up(handle);
             Err(damaged(command::CREATE_PRIMARY))
         }
     }
@@ -145,7 +160,10 @@ fn salted(tpm: &mut Tpm, primary: u32, key: &PublicKey) -> Result<Option<Session
     crypto::random(&mut salt)?;
     crypto::random(&mut seed)?;
     crypto::random(&mut caller)?;
-    let Some(encrypted) = crypto::encrypt_for(key, &salt, &seed) else { return Ok(None) };
+    let Some(encrypted) = crypto::encrypt_for(key, &salt, &seed) else {
+        wipe(&mut salt);
+        return Ok(None);
+    };
     let parameters = Out::default()
         .sized(&caller)
         .sized(&encrypted)
@@ -155,14 +173,16 @@ fn salted(tpm: &mut Tpm, primary: u32, key: &PublicKey) -> Result<Option<Session
         .u16(command::CFB)
         .u16(command::SHA256);
     let handles = [primary.into(), command::NULL.into()];
-    let Ok((handle, answer)) = tpm.call(command::START_AUTH_SESSION, &handles, By::Nothing, parameters, true)
-    else {
-        return Ok(None);
-    };
-    let nonce = In(&answer).sized().ok_or_else(|| damaged(command::START_AUTH_SESSION))?.to_vec();
-    let session = Session::new(handle, &salt, caller, nonce);
+    let started = tpm.call(command::START_AUTH_SESSION, &handles, By::Nothing, parameters, true);
+    let session = started.and_then(|(handle, answer)| match In(&answer).sized() {
+        Some(nonce) => Ok(Session::new(handle, &salt, caller, nonce.to_vec())),
+        None => {
+            tpm.give_up(handle);
+            Err(damaged(command::START_AUTH_SESSION))
+        }
+    });
     wipe(&mut salt);
-    Ok(Some(session))
+    tpm.unless_lacking(session)
 }
 
 /// A session that policies are met in; nothing of it is secret.
@@ -184,7 +204,8 @@ impl Tpm {
     pub(super) fn start_session(&mut self) -> Result<Option<Session>> {
         if self.key.is_none() {
             // Of the hierarchy that is another one after each start; the key leaves nothing.
-            self.key = create_key(self).inspect_err(|e| tracing::debug!("{}", e.message())).ok();
+            let made = create_key(self);
+            self.key = self.unless_lacking(made)?;
         }
         match &self.key {
             Some(SaltKey { handle, public }) => {
@@ -195,9 +216,27 @@ impl Tpm {
         }
     }
 
+    /// `None` where the TPM cannot do it. All else is an error: a TPM that is only busy must not get the passphrase in the clear.
+    fn unless_lacking<T>(&self, done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Err(e) if self.lacks_it() => {
+                tracing::debug!("{}", e.message());
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
     /// For a policy that is to be met.
     pub(super) fn start_policy(&mut self) -> Result<u32> {
         start_policy(self)
+    }
+
+    /// [`flush`](Self::flush), where the rest has succeeded or failed already.
+    pub(super) fn give_up(&mut self, handle: u32) {
+        if let Err(e) = self.flush(handle) {
+            tracing::debug!("{}", e.message());
+        }
     }
 
     /// Gives up a key or a session.

@@ -40,10 +40,12 @@ pub(super) fn cfb(secret: &[u8; 32], data: &mut [u8], encrypts: bool) {
     for chunk in data.chunks_mut(AES_BLOCK) {
         let mut mask = before.into();
         cipher.encrypt_block(&mut mask);
-        let old = chunk.to_vec();
-        chunk.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
-        let cipher_text = if encrypts { &*chunk } else { &old };
-        before.iter_mut().zip(cipher_text).for_each(|(to, from)| *to = *from);
+        for ((byte, mask), next) in chunk.iter_mut().zip(mask).zip(&mut before) {
+            // The text that is encrypted goes into the next block.
+            let text = *byte;
+            *byte ^= mask;
+            *next = if encrypts { *byte } else { text };
+        }
     }
 }
 

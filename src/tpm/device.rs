@@ -10,6 +10,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::command::{Code as Command, HEADER};
+use super::session::wipe;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::signature::PublicKey;
@@ -34,6 +35,8 @@ pub struct Tpm {
     timeout: Duration,
     /// A key of the TPM, for secrets that are sent to it: making one takes long. `None` before it was tried, or for a TPM without.
     pub(super) key: Option<SaltKey>,
+    /// The code of the last answer, if that was a refusal.
+    refused: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -70,18 +73,31 @@ impl Tpm {
     /// A TPM at the other end of an open file, which does not block; an answer takes at most `timeout`.
     #[must_use]
     pub fn over(file: File, timeout: Duration) -> Tpm {
-        Tpm { file, timeout, key: None }
+        Tpm { file, timeout, key: None, refused: None }
+    }
+
+    /// Whether the last command was refused because this TPM does not have it, or not with these algorithms.
+    pub(super) fn lacks_it(&self) -> bool {
+        // Part 2, 6.6: parameter, handle and session are not told apart.
+        let plain = self.refused.map(|code| if code & FORMAT_1 != 0 { code & 0xbf } else { code });
+        plain.is_some_and(|code| LACKING.contains(&code))
     }
 
     /// The answer without its header, whose code was 0.
     pub(super) fn transmit(&mut self, code: Command, command: &[u8]) -> Result<Vec<u8>> {
         let begun = Instant::now();
+        self.refused = None;
         loop {
             let (answered, answer) = self.exchange(command).map_err(|e| failed(code).because(e))?;
             match answered {
                 0 => return Ok(answer),
-                RETRY | YIELDED | TESTING if begun.elapsed() < RETRIES => std::thread::sleep(PAUSE),
-                other => return Err(refused(code, other)),
+                RETRY | YIELDED | TESTING | NV_RATE | NV_UNAVAILABLE if begun.elapsed() < RETRIES => {
+                    std::thread::sleep(PAUSE);
+                }
+                other => {
+                    self.refused = Some(other);
+                    return Err(refused(code, other));
+                }
             }
         }
     }
@@ -117,8 +133,10 @@ impl Tpm {
         };
         let code = answer.get(6..HEADER).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
         let code = code.ok_or_else(damaged)?;
-        buffer.fill(0);
-        Ok((code, answer.drain(..).skip(HEADER).take(size).collect()))
+        wipe(&mut buffer);
+        let rest = answer.get(HEADER..size).unwrap_or_default().to_vec();
+        wipe(&mut answer);
+        Ok((code, rest))
     }
 
     fn wait(&self, end: Instant) -> io::Result<()> {
@@ -139,9 +157,15 @@ impl Tpm {
 const RETRY: u32 = 0x922;
 const YIELDED: u32 = 0x908;
 const TESTING: u32 = 0x90a;
+/// The TPM spares its memory; it is ready again by itself.
+const NV_RATE: u32 = 0x920;
+const NV_UNAVAILABLE: u32 = 0x923;
 
 /// Part 2, 6.6: codes with this bit name a parameter, a handle or a session in others.
 const FORMAT_1: u32 = 0x80;
+
+/// `ASYMMETRIC`, `HASH`, `VALUE`, `KEY_SIZE`, `MGF`, `MODE`, `TYPE`, `KDF`, `SCHEME`, `SYMMETRIC`, `CURVE`, `COMMAND_CODE`.
+const LACKING: [u32; 12] = [0x81, 0x83, 0x84, 0x87, 0x88, 0x89, 0x8a, 0x8c, 0x92, 0x96, 0xa6, 0x143];
 
 /// The answer of a TPM without free space for an index.
 pub(super) const NV_SPACE: u32 = 0x14b;

@@ -48,15 +48,17 @@ impl Session {
 
     /// The first parameter of a command, which has a length of two bytes.
     pub(super) fn encrypt(&self, parameters: &mut [u8], password: &[u8]) -> Option<()> {
-        let secret = self.secret(password, &self.caller, &self.tpm);
+        let mut secret = self.secret(password, &self.caller, &self.tpm);
         crypto::cfb(&secret, first_parameter(parameters)?, true);
+        wipe(&mut secret);
         Some(())
     }
 
     /// The first parameter of an answer that was checked; of a session without authorization.
     pub(super) fn decrypt(&self, parameters: &mut [u8]) -> Option<()> {
-        let secret = self.secret(&[], &self.tpm, &self.caller);
+        let mut secret = self.secret(&[], &self.tpm, &self.caller);
         crypto::cfb(&secret, first_parameter(parameters)?, false);
+        wipe(&mut secret);
         Some(())
     }
 

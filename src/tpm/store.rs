@@ -232,7 +232,7 @@ impl Tpm {
         let stored = self.define_and_write(index, policy, secret, session.as_mut());
         let encrypted = session.is_some();
         if let Some(session) = session {
-            self.flush(session.handle)?;
+            self.give_up(session.handle);
         }
         stored?;
         match self.public(index)? {
@@ -256,7 +256,8 @@ impl Tpm {
             *last |= 1;
         }
         let public = public_area(index, ATTRIBUTES, policy);
-        let define = Out::default().sized(&password).sized(&public);
+        let define =
+            Out(Vec::with_capacity(password.len() + public.len() + 4)).sized(&password).sized(&public);
         let own = Handle { number: index, name: name_of(&public) };
         // Of that length from the beginning: a longer one would leave a copy. A session encrypts it in its place.
         let write = Out(Vec::with_capacity(PASSPHRASE_BYTES + 4)).sized(secret.bytes()).u16(0);
@@ -289,13 +290,16 @@ impl Tpm {
         let public = self.public(index)?.ok_or_else(|| {
             Error::new(Code::TpmFailed, format!("the TPM has no index 0x{index:x}")).object("TPM")
         })?;
-        let policy = self.start_policy()?;
         let mut session = self.start_session()?;
-        let read = self.read(index, public, policy, branches, session.as_mut());
+        let policy = self.start_policy();
+        let read = policy.and_then(|policy| {
+            let read = self.read(index, public, policy, branches, session.as_mut());
+            self.give_up(policy);
+            read
+        });
         if let Some(session) = session {
-            self.flush(session.handle)?;
+            self.give_up(session.handle);
         }
-        self.flush(policy)?;
         read
     }
 

@@ -52,7 +52,10 @@ impl Firmware {
         let is_empty = std::fs::read_dir(&variables).map(|mut entries| entries.next().is_none());
         if is_empty.unwrap_or(true) {
             // A kernel without efivarfs has no such folder.
-            mount::mount_virtual("efivarfs", &variables).map_err(|e| {
+            let mounted = mount::mount_virtual("efivarfs", &variables);
+            // It is mounted, and has no variable.
+            let busy = |e: &io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+            mounted.or_else(|e| if busy(&e) { Ok(()) } else { Err(e) }).map_err(|e| {
                 let what = variables.display();
                 let message = format!("cannot reach the variables of the firmware: cannot mount {what}");
                 Error::new(Code::FirmwareVariableFailed, message).object(what).because(e)
@@ -65,7 +68,8 @@ impl Firmware {
         self.variables.join(format!("{}-{}", variable.0, variable.1))
     }
 
-    /// The contents; `None` if there is no such variable.
+    /// The contents; `None` if there is no such variable. One that the firmware has refused stays an empty file until the next start, without
+    /// attributes (Linux, `fs/efivarfs/file.c`).
     pub fn read(&self, variable: Variable<'_>) -> Result<Option<Vec<u8>>> {
         let failed = |e| failed(variable, "read").because(e);
         let file = match File::open(self.path(variable)) {
@@ -78,6 +82,7 @@ impl Firmware {
         // After its attributes.
         match bytes.get(4..) {
             Some(contents) => Ok(Some(contents.to_vec())),
+            None if bytes.is_empty() => Ok(None),
             None => Err(failed(io::ErrorKind::UnexpectedEof.into())),
         }
     }
@@ -154,10 +159,11 @@ impl Firmware {
             Ok(n) if n == whole.len() => {}
             Ok(_) => return Err(failed(io::ErrorKind::WriteZero.into())),
             Err(e) => {
-                // The kernel has made an empty file, which is no variable.
+                // The kernel has made an empty file, which is no variable, and protects it as one.
+                let is_empty = file.metadata().is_ok_and(|meta| meta.len() == 0);
                 drop(file);
-                if std::fs::metadata(&path).is_ok_and(|meta| meta.len() == 0) {
-                    drop(std::fs::remove_file(&path));
+                if is_empty && let Ok(left) = File::open(&path) {
+                    drop(file::clear_immutable(&left).and_then(|()| std::fs::remove_file(&path)));
                 }
                 return Err(failed(e));
             }

@@ -155,26 +155,37 @@ fn a_driver_needs_an_authority_where_the_firmware_measures_them() {
     let explains = |kind: u32, digest: [u8; 32]| {
         let mut log = log.clone();
         log.events.push(Event { pcr: 2, kind, digest, data: Vec::new() });
-        pcr::explains_drivers(&log, &now)
+        pcr::explains_authorities(&log, &now)
     };
-    assert!(pcr::explains_drivers(&log, &now));
+    assert!(pcr::explains_authorities(&log, &now));
     assert!(explains(0x8000_0004, allowed_by(own[0]).digest));
     assert!(!explains(0x8000_0005, allowed_by(own[1]).digest), "another was first");
     assert!(!explains(0x8000_0004, [7; 32]), "db has no such entry");
     assert!(explains(6, [7; 32]), "no driver");
+    let after = |kind: u32, digest: [u8; 32]| {
+        let mut log = log.clone();
+        log.events.push(Event { pcr: 7, kind, digest, data: Vec::new() });
+        pcr::explains_authorities(&log, &now)
+    };
+    assert!(after(0x8000_00e0, own[0].digest), "again");
+    assert!(!after(0x8000_00e0, [9; 32]), "a third program");
+    assert!(!after(0x8000_00e4, [9; 32]), "another kind");
     let mut without = log.clone();
     without.events.retain(|event| event.kind != 0x8000_00e0);
     without.events.push(Event { pcr: 2, kind: 0x8000_0004, digest: [7; 32], data: Vec::new() });
-    assert!(pcr::explains_drivers(&without, &now), "this firmware measures no authority");
+    assert!(pcr::explains_authorities(&without, &now), "this firmware measures no authority");
 }
 
 #[test]
 fn drivers_are_those_of_pcr_2() {
     let mut log = EventLog::default();
-    for today in [LOGS[0].2[1], LOGS[2].2[1]].map(value) {
-        assert_eq!(pcr::pcr2_without_drivers(today), today, "without drivers, as in this log");
+    for (name, packed, values) in LOGS {
+        let (log, today) = (EventLog::parse(&unpacked(packed)).unwrap(), value(values[1]));
+        for log in [Some(&log), None] {
+            assert_eq!(pcr::pcr2_without_drivers(log, today), Some(today), "{name} has started none");
+        }
     }
-    assert_eq!(pcr::pcr2_without_drivers([1; 32]), value(LOGS[0].2[1]));
+    assert_eq!(pcr::pcr2_without_drivers(None, [1; 32]), None);
     let mut add = |kind: u32, digest: u8| {
         log.events.push(Event { pcr: 2, kind, digest: [digest; 32], data: Vec::new() });
     };
@@ -182,9 +193,14 @@ fn drivers_are_those_of_pcr_2() {
     add(0x8000_0004, 1);
     add(4, 9);
     add(0x8000_0004, 2);
+    // EV_EFI_PLATFORM_FIRMWARE_BLOB is no program.
+    add(0x8000_0008, 8);
     assert_eq!(pcr::drivers(&log), [[2; 32], [1; 32]]);
     let list = of_hashes(&pcr::drivers(&log), Guid::GLOBAL);
     assert_eq!(list.len(), 2 * 76);
+    let without = pcr::pcr2_without_drivers(Some(&log), log.replay(2)).unwrap();
+    log.events.retain(|event| event.kind != 0x8000_0004);
+    assert_eq!(without, log.replay(2), "the events that are not of drivers");
 }
 
 #[test]

@@ -40,7 +40,14 @@ fn flags_are_read_after_their_attributes() {
 
 #[test]
 fn a_variable_that_cannot_be_understood_is_not_zero() {
-    for bytes in [&[][..], &[6, 0, 0], &[6, 0, 0, 0], &[6, 0, 0, 0, 2], &[6, 0, 0, 0, 1, 1]] {
+    let (_dir, paths) = with(&[("SecureBoot", &[])]);
+    let refused = Firmware::find(&paths).unwrap().unwrap().flag(Variable::SECURE_BOOT);
+    assert_eq!(
+        refused.unwrap(),
+        None,
+        "the kernel leaves an empty file where the firmware has refused a variable"
+    );
+    for bytes in [&[6, 0, 0][..], &[6, 0, 0, 0], &[6, 0, 0, 0, 2], &[6, 0, 0, 0, 1, 1]] {
         let (_dir, paths) = with(&[("SecureBoot", bytes)]);
         let firmware = Firmware::find(&paths).unwrap().unwrap();
         let e = firmware.flag(Variable::SECURE_BOOT).unwrap_err();

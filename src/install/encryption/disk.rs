@@ -24,6 +24,10 @@ use crate::sys::buffer::Buffer;
 /// How long udev may keep the disk.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes of a master boot record, and of the code before its partitions.
+const MBR: usize = 512;
+const BOOT_CODE: usize = 446;
+
 /// After the disk was closed, udev may read its empty table again, and the kernel drops the new partitions.
 const TRIES: u32 = 3;
 
@@ -95,8 +99,14 @@ pub(super) fn write_table(prepared: &Prepared, table: &NewTable, sector: u32, pa
     let (mbr, rest) = table.primary.split_at(usize::try_from(sector).unwrap_or(512));
     let (header, entries) = rest.split_at(usize::try_from(sector).unwrap_or(512));
     let sector = u64::from(sector);
-    let pieces =
-        [(table.backup_start, table.backup.as_slice()), (2 * sector, entries), (sector, header), (0, mbr)];
+    // Before them a board may have a loader.
+    let partitions = mbr.get(BOOT_CODE..MBR).unwrap_or_default();
+    let pieces = [
+        (table.backup_start, table.backup.as_slice()),
+        (2 * sector, entries),
+        (sector, header),
+        (BOOT_CODE as u64, partitions),
+    ];
     let mut buffer = Buffer::zeroed(0);
     for (offset, bytes) in pieces {
         io.write_any(bytes, offset)?;

@@ -19,7 +19,7 @@ use crate::slot::Slot;
 const SIZE_ALIGNMENT: u64 = 4 << 20;
 
 /// `LUKS_HEADER_SIZE`
-const LUKS_HEADER: u64 = 16 << 20;
+pub(super) const LUKS_HEADER: u64 = 16 << 20;
 
 /// The largest sector of a LUKS device, the largest block of a disk that can get a table, and the unit in which parts of an image are written.
 const PART_ALIGNMENT: u64 = 4096;

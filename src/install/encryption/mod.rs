@@ -18,16 +18,17 @@ use std::time::Duration;
 
 use super::Ready;
 use super::plugin::Plugin;
-use super::secure_boot::SecureBoot;
+use super::secure_boot::{self, SecureBoot};
 use crate::boot_files::install::{BootPartition, Contents, Install};
 use crate::config::paths::Paths;
-use crate::disk::partition::{NewTable, Table};
+use crate::disk::partition::{NewTable, Table, fat_label, room_in_fat};
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::flash::parts::Part;
 use crate::progress::Progress;
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
+use crate::tpm::store::Secret;
 use layout::Layout;
 use passphrase::Passphrase;
 pub use planned::{Method, Planned, Record};
@@ -42,6 +43,8 @@ pub(super) struct Encrypted {
     planned: Planned,
     table: NewTable,
     passphrase: Option<Passphrase>,
+    /// Of copal's own, until the TPM has it where the initramfs reads it.
+    secret: Option<Secret>,
     discarded: bool,
     /// Of the partitions, in the order of the layout.
     nodes: Vec<PathBuf>,
@@ -50,14 +53,17 @@ pub(super) struct Encrypted {
 }
 
 impl Encrypted {
+    /// Refuses a plug-in that lacks a function.
+    pub(super) fn need_functions(planned: &Planned, plugin: &mut Plugin) -> Result<()> {
+        plugin.need("bootpart_split")?;
+        if planned.method == Method::DmCrypt { plugin.need("diskenc_dmsetup") } else { Ok(()) }
+    }
+
     /// Lets the plug-in, which has decided for encryption, make the keys. The last refusals; the disk is not touched.
     pub(super) fn decide(planned: Planned, plugin: &mut Plugin, paths: &Paths) -> Result<Encrypted> {
         let label = plugin.encrypt()?;
         let luks = planned.method == Method::Luks2;
-        plugin.need("bootpart_split")?;
-        if !luks {
-            plugin.need("diskenc_dmsetup")?;
-        }
+        Self::need_functions(&planned, plugin)?;
         let made = plugin.diskenc_setup();
         // Opened before anything is refused, so that it is wiped.
         let passphrase =
@@ -76,21 +82,23 @@ impl Encrypted {
             table: layout.table()?,
             planned: Planned { layout, ..planned },
             passphrase,
+            secret: None,
             discarded: false,
             nodes: Vec::new(),
             split: None,
         })
     }
 
-    /// For a board without plug-ins: makes the passphrase, and prepares the TPM and the firmware, which are changed from here on.
+    /// For a board without plug-ins: prepares the firmware and the TPM, which are changed from here on.
     pub(super) fn by_copal(planned: Planned, own: &SecureBoot, paths: &Paths) -> Result<Encrypted> {
         let table = planned.layout.table()?;
         let secret = own.set_up(paths)?;
-        let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths))?;
+        let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths, false))?;
         Ok(Encrypted {
             table,
             planned,
             passphrase: Some(passphrase),
+            secret: Some(secret),
             discarded: false,
             nodes: Vec::new(),
             split: None,
@@ -132,6 +140,9 @@ impl Encrypted {
         paths: &Paths,
         progress: &dyn Progress,
     ) -> Result<flash::receipt::Receipt> {
+        if let (Some(own), Some(secret)) = (&ready.secure_boot, self.secret.take()) {
+            own.store_main(paths, &secret)?;
+        }
         let prepared = &ready.prepared;
         let (nodes, held) = disk::add_partitions(self.layout(), &prepared.plan.target, paths)?;
         self.nodes = nodes;
@@ -271,7 +282,7 @@ impl Encrypted {
     pub(super) fn let_go(&mut self, paths: &Paths) {
         self.passphrase = None;
         if self.is_by_copal() {
-            SecureBoot::undo(paths);
+            SecureBoot::undo(paths, self.secret.take().is_none());
         }
         let quiet = |done: Result<()>| {
             if let Err(e) = done {
@@ -294,4 +305,37 @@ impl Encrypted {
         }
         encrypted.for_each(|part| quiet(mapping::close(paths, &part.name)));
     }
+}
+
+/// What the image's boot partition `boot` needs, beside what [`Planned::new`] has checked: a label that can be changed, and content that fits the
+/// encrypted partition.
+pub(super) fn check_boot_partition(image: &Path, boot: &[u8], planned: &Planned) -> Result<()> {
+    let shown = image.display();
+    let unfit = |why: &str| {
+        let message = format!("cannot install {shown} encrypted: its boot partition {why}");
+        Error::new(Code::ImageLayoutUnfit, message).object(&shown)
+    };
+    let mut read_at = |offset: u64, out: &mut [u8]| {
+        let from = usize::try_from(offset).ok().and_then(|from| boot.get(from..)?.get(..out.len()));
+        out.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    match fat_label(&mut read_at, "x") {
+        Ok(Some(_)) => {}
+        Ok(None) => return Err(unfit("has no FAT file system with a label in its root folder")),
+        Err(e) => return Err(unfit("is damaged").because(e)),
+    }
+    let mut used = |folder| room_in_fat(&mut read_at, folder).ok().flatten().map_or(0, |(_, used)| used);
+    // All but the folder of the loader goes to the encrypted one.
+    let needed = used("").saturating_sub(used(secure_boot::EFI)) + planned.contents.bytes();
+    let encrypted = planned.layout.partitions.get(1).map_or(0, |part| part.size);
+    // The rest is for the encryption's header and the file system's own.
+    let free = encrypted.saturating_sub(layout::LUKS_HEADER) / 10 * 8;
+    if needed <= free {
+        return Ok(());
+    }
+    let message = format!(
+        "the encrypted boot partition of {shown} has {free} bytes for files, and {needed} are needed"
+    );
+    Err(Error::new(Code::BootPartitionFull, message).object(shown))
 }

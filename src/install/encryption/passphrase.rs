@@ -16,7 +16,7 @@ use nix::sys::statfs::{FsType, TMPFS_MAGIC, fstatfs};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
-use crate::sys::limits;
+use crate::sys::limits::InMemory;
 use crate::tpm::store::Secret;
 
 /// In bytes: shorter ones can be guessed, and cryptsetup reads no more of a key file.
@@ -38,6 +38,8 @@ pub(super) struct Passphrase {
     /// None: the file has no name.
     path: Option<PathBuf>,
     length: u64,
+    /// Dropped after the wipe: a mapping keeps a file system busy that a plug-in may unmount.
+    in_memory: Option<InMemory>,
 }
 
 impl Passphrase {
@@ -57,7 +59,8 @@ impl Passphrase {
             return Err(error("it is not a file"));
         }
         // From here on the file is wiped, whatever is wrong with it.
-        let passphrase = Passphrase { file, path: Some(path.to_owned()), length: meta.len() };
+        let mut passphrase =
+            Passphrase { file, path: Some(path.to_owned()), length: meta.len(), in_memory: None };
         if !is_in_memory(paths, &passphrase.file, meta.dev()).map_err(failed)? {
             return Err(error("it is on a disk, which keeps it"));
         }
@@ -78,7 +81,7 @@ impl Passphrase {
             let file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
             let length = secret.bytes().len() as u64;
             file.set_len(length)?;
-            let passphrase = Passphrase { file, path: None, length };
+            let mut passphrase = Passphrase { file, path: None, length, in_memory: None };
             passphrase.keep_in_memory();
             passphrase.file.write_all_at(secret.bytes(), 0)?;
             Ok(passphrase)
@@ -98,8 +101,8 @@ impl Passphrase {
         self.length >= STRONG
     }
 
-    fn keep_in_memory(&self) {
-        limits::keep_file_in_memory(&self.file, usize::try_from(self.length).unwrap_or(0));
+    fn keep_in_memory(&mut self) {
+        self.in_memory = InMemory::keep(&self.file, usize::try_from(self.length).unwrap_or(0));
     }
 
     fn is_constant(&self) -> io::Result<bool> {

@@ -27,6 +27,7 @@ use crate::uefi::variables::{Firmware, Variable};
 use crate::uefi::{Guid, authenticated, signature_list};
 use keys::Keys;
 use programs::{Programs, SECURE_SUFFIX};
+pub(super) use split::EFI;
 
 /// The partition that the firmware reads, and where it is mounted beside the encrypted one.
 pub(super) const LABEL: &str = "balena-efi";
@@ -110,7 +111,15 @@ pub(super) fn decide(paths: &Paths, opted_in: bool) -> Result<Option<Decision>> 
         let message = format!("cannot install: {why}");
         Error::new(Code::SecureBootStateUnfit, message).object("secure boot").with_hint(hint)
     };
-    let Some(firmware) = Firmware::find(paths)? else {
+    let found = match Firmware::find(paths) {
+        // A kernel without runtime services of the firmware, say.
+        Err(e) if !opted_in => {
+            tracing::warn!("{}; installing without encryption", e.message());
+            None
+        }
+        found => found?,
+    };
+    let Some(firmware) = found else {
         let why =
             "config.json asks for secure boot (installer.secureboot), and the device was not started by UEFI";
         return if opted_in {
@@ -194,16 +203,26 @@ impl SecureBoot {
         }
 
         let [pcr0, pcr2, pcr3, _] = values;
-        // Where the keys are enrolled, secure boot is on: the drivers of this start are those of the next.
         let enrols = decision == Decision::EnrolKeys;
-        let with_drivers = !enrols || config.installer_whitelist_pcr2()?;
-        if with_drivers && log.is_none() && pcr2 != pcr::pcr2_without_drivers(pcr2) {
-            return Err(not_understood("it has started drivers (PCR 2), and its log does not say which"));
-        }
-        if !enrols && log.as_ref().is_some_and(|log| !pcr::explains_drivers(log, &now)) {
+        if log.is_none() && enrols && now.pcr7(&pcr::between(None), &[]) != values[3] {
             return Err(not_understood(
-                "its log does not say what allowed the drivers that it has started (PCR 2)",
+                "it has left no log of them, and its variables do not lead to the value of PCR 7",
             ));
+        }
+        if !enrols && log.as_ref().is_some_and(|log| !pcr::explains_authorities(log, &now)) {
+            return Err(not_understood(
+                "its log does not say what allowed the programs and drivers of this start (PCR 7)",
+            ));
+        }
+        let without_drivers = pcr::pcr2_without_drivers(log.as_ref(), pcr2).ok_or_else(|| {
+            not_understood("it has started drivers (PCR 2), and has left no log that says which")
+        })?;
+        // Where the keys are enrolled, secure boot is on: the drivers of this start are those of the next.
+        let with_drivers = !enrols || config.installer_whitelist_pcr2()?;
+        if !with_drivers && pcr2 != without_drivers {
+            tracing::warn!(
+                "the firmware has started drivers of cards, which it will not start with the new keys; installer.whitelist_pcr2 in config.json allows them"
+            );
         }
         let started = log.as_ref().filter(|_| with_drivers).map(pcr::drivers).unwrap_or_default();
         let drivers = signature_list::of_hashes(&started, Guid::GLOBAL);
@@ -219,7 +238,7 @@ impl SecureBoot {
             Decision::EnrolKeys => programs::invalid("balena-keys", "its lists do not allow the image's loader and the medium's stage-2 kernel"),
             Decision::KeysAreEnrolled => cannot_be("the firmware's db does not allow the image's loader and the medium's stage-2 kernel, or dbx forbids them"),
         })?;
-        let pcr2 = if with_drivers { pcr2 } else { pcr::pcr2_without_drivers(pcr2) };
+        let pcr2 = if with_drivers { pcr2 } else { without_drivers };
         let branches = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
         let list = |variable, lists: &[u8]| Enrolled {
             variable,
@@ -237,27 +256,25 @@ impl SecureBoot {
         self.summary.decision == Decision::EnrolKeys
     }
 
-    /// Puts a new passphrase into the TPM, then all keys but `PK` into the firmware. Gives the passphrase. After a failure, the TPM has none of
-    /// it.
+    /// Puts all keys but `PK` into the firmware, then a new passphrase into the spare index of the TPM. Gives the passphrase. After a failure,
+    /// the TPM has none of it. What an older installation unlocks with is left alone.
     pub(super) fn set_up(&self, paths: &Paths) -> Result<Secret> {
+        if self.enrols() {
+            self.enrol_all_but_pk()?;
+        }
         let mut tpm = open(paths)?;
         let secret = tpm.passphrase()?;
-        let policy = policy::any(&self.branches);
-        // The spare first: where there is no free space for it, an older installation has lost nothing.
-        self.store(&mut tpm, store::SPARE, &policy, &secret)?;
-        let rest = self.store(&mut tpm, store::INDEX, &policy, &secret);
-        drop(tpm);
-        match rest.and_then(|()| if self.enrols() { self.enrol_all_but_pk() } else { Ok(()) }) {
-            Ok(()) => Ok(secret),
-            Err(e) => {
-                Self::undo(paths);
-                Err(e)
-            }
-        }
+        self.store(&mut tpm, store::SPARE, &secret)?;
+        Ok(secret)
     }
 
-    fn store(&self, tpm: &mut Tpm, index: u32, policy: &Digest, secret: &Secret) -> Result<()> {
-        let encrypted = tpm.store(index, policy, secret).inspect_err(|_| {
+    /// Once the old disk is gone: the index that the initramfs reads.
+    pub(super) fn store_main(&self, paths: &Paths, secret: &Secret) -> Result<()> {
+        self.store(&mut open(paths)?, store::INDEX, secret).map_err(Error::after_write)
+    }
+
+    fn store(&self, tpm: &mut Tpm, index: u32, secret: &Secret) -> Result<()> {
+        let encrypted = tpm.store(index, &policy::any(&self.branches), secret).inspect_err(|_| {
             if let Err(e) = tpm.remove(index) {
                 tracing::warn!("{}", e.message());
             }
@@ -273,6 +290,25 @@ impl SecureBoot {
     fn enrol_all_but_pk(&self) -> Result<()> {
         let header = authenticated::unsigned(SystemTime::now().max(self.keys.made));
         let with_header = |lists: &[u8]| [header.as_slice(), lists].concat();
+        // What an earlier run has written stays: firmware may refuse an older or equal time.
+        let is_there = |variable, lists: &[u8]| -> Result<bool> {
+            Ok(self.firmware.read(variable)?.is_some_and(|found| found == lists))
+        };
+        if !is_there(Variable::DB, &self.db)? {
+            self.write_db(&with_header)?;
+        }
+        if !is_there(Variable::KEK, &self.keys.kek)? {
+            tracing::info!("firmware: KEK");
+            self.firmware.replace_keys(Variable::KEK, &self.keys.kek_auth, &self.keys.kek)?;
+        }
+        if self.firmware.flag(Variable::SETUP_MODE)? != Some(true) {
+            let message = "the firmware left setup mode before PK was enrolled";
+            return Err(Error::new(Code::FirmwareVariableFailed, message).object("SetupMode"));
+        }
+        Ok(())
+    }
+
+    fn write_db(&self, with_header: &dyn Fn(&[u8]) -> Vec<u8>) -> Result<()> {
         tracing::info!("firmware: db gets the hashes of loader and kernel");
         self.firmware.replace_keys(Variable::DB, &with_header(&self.keys.loader), &self.keys.loader)?;
         let mut db = self.keys.loader.clone();
@@ -283,13 +319,11 @@ impl SecureBoot {
             }
             db = longer;
         }
-        tracing::info!("firmware: KEK");
-        self.firmware.replace_keys(Variable::KEK, &self.keys.kek_auth, &self.keys.kek)?;
-        if db != self.db || self.firmware.flag(Variable::SETUP_MODE)? != Some(true) {
-            let message = "the firmware left setup mode before PK was enrolled, or has other contents in db";
-            return Err(Error::new(Code::FirmwareVariableFailed, message).object("SetupMode"));
+        if db == self.db {
+            return Ok(());
         }
-        Ok(())
+        let message = "the firmware has other contents in db than it was given";
+        Err(Error::new(Code::FirmwareVariableFailed, message).object("db"))
     }
 
     /// From here on the firmware starts signed programs only. Does nothing where the keys are there. An error says that the firmware has no
@@ -350,9 +384,10 @@ impl SecureBoot {
         (Some(plain.point().to_owned()), done)
     }
 
-    /// After a failure: without the passphrase nothing of the disk can be read.
-    pub(super) fn undo(paths: &Paths) {
-        for index in [store::INDEX, store::SPARE] {
+    /// After a failure: without the passphrase nothing of the disk can be read. `main`: also the index of [`store_main`](Self::store_main).
+    pub(super) fn undo(paths: &Paths, main: bool) {
+        let indices = [main.then_some(store::INDEX), Some(store::SPARE)];
+        for index in indices.into_iter().flatten() {
             if let Err(e) = open(paths).and_then(|mut tpm| tpm.remove(index)) {
                 let e = e.message();
                 tracing::warn!(
@@ -382,7 +417,9 @@ fn measured(firmware: &Firmware) -> Result<Measured> {
 
 fn not_understood(why: &str) -> Error {
     let message = format!("cannot predict what the firmware measures at the next start: {why}");
-    Error::new(Code::MeasurementsNotUnderstood, message).object("firmware")
+    Error::new(Code::MeasurementsNotUnderstood, message).object("firmware").with_hint(
+        "restart the device and start the medium again, since keys may have changed meanwhile; else update the firmware, or install without secure boot",
+    )
 }
 
 fn firmware_program<'a>(file: &'a [u8], what: &str) -> Result<Program<'a>> {

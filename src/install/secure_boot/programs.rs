@@ -53,6 +53,12 @@ impl Programs {
         let config = config.ok_or_else(|| {
             invalid("INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS", "the configuration does not set it")
         })?;
+        if conf.bootloader_config_path.is_none() {
+            return Err(invalid(
+                "INTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH",
+                "the configuration does not set it",
+            ));
+        }
         for file in [config.clone(), with_suffix(config, SIGNATURE_SUFFIX)] {
             let path = paths.boot().join(file);
             if !path.is_file() {

@@ -11,7 +11,7 @@ use crate::boot_files::install::BootPartition;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder};
 
-pub(super) const EFI: &str = "EFI";
+pub(in crate::install) const EFI: &str = "EFI";
 const EFI_LINK: &str = "../efi/EFI";
 
 /// What a file of the firmware's partition has to be.
