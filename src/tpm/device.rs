@@ -78,7 +78,7 @@ impl Tpm {
 
     /// Whether the last command was refused because this TPM does not have it, or not with these algorithms.
     pub(super) fn lacks_it(&self) -> bool {
-        // Part 2, 6.6: parameter, handle and session are not told apart.
+        // Part 2, 6.6: whether a parameter, a handle or a session is meant does not count.
         let plain = self.refused.map(|code| if code & FORMAT_1 != 0 { code & 0xbf } else { code });
         plain.is_some_and(|code| LACKING.contains(&code))
     }
