@@ -4,8 +4,7 @@ use std::io;
 
 use sha2::{Digest as _, Sha256};
 
-use super::Hash;
-use super::pcr::SELECTED;
+use super::{Hash, SELECTED};
 use crate::config::paths::Paths;
 use crate::sys::mount;
 use crate::uefi::Fields;

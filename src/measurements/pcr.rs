@@ -5,18 +5,12 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::Hash;
 use super::event_log::{AUTHORITY, EventLog, extended};
+use super::{Hash, SELECTED, Values};
 use crate::uefi::Guid;
 use crate::uefi::authenticode::Program;
 use crate::uefi::signature_list::{self, Entry};
 use crate::uefi::variables::Variable;
-
-/// The PCRs whose values a policy names, in their order.
-pub const SELECTED: [u32; 4] = [0, 2, 3, 7];
-
-/// Of the `SELECTED` PCRs.
-pub type Values = [Hash; 4];
 
 /// Contents of the five variables; one that is not there has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,8 +11,7 @@ use super::device::{self, Tpm};
 use super::policy::{self, Digest};
 use super::session::{self, Session};
 use crate::error::{Code, Error, Result};
-use crate::measurements::Values;
-use crate::measurements::pcr::SELECTED;
+use crate::measurements::{SELECTED, Values};
 use crate::sys::limits;
 
 /// The index that the initramfs reads.
