@@ -213,8 +213,8 @@ fn install(
         screen.says("FINISHING: DO NOT SWITCH OFF", &["It writes bootloaders and boot files."]);
     }
     let receipt = steps.finish(receipt, &mut plugin, encrypted.as_mut(), time)?;
-    // After a failure they stay held back: the error is still to be shown.
-    signals.release();
+    // After a failure they stay held back: the error is still to be shown. One that came too late must not keep the receipt back.
+    signals.end();
     let ending = if ready.conf.postinstall_reboot { Shutdown::Reboot } else { Shutdown::PowerOff };
     Ok(Installed { receipt, ending, environment: ready.environment })
 }
