@@ -6,6 +6,7 @@
 mod certificate;
 mod kernel;
 mod number;
+pub mod openpgp;
 
 pub use certificate::{Certificate, MAX_BYTES};
 pub use kernel::is_trusted;

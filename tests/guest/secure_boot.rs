@@ -106,6 +106,7 @@ impl Board {
             guest = guest.file(&put(name, bytes), &format!("/mnt/boot/balena-keys/{name}"));
         }
         guest
+            .file(&put("grub.gpg", include_bytes!("../image/openpgp/rsa2048.gpg")), "/test/grub.gpg")
             .file(&put("start", &start_of_firmware()), "/test/start")
             .file(&put("driver", &extend(2, [7; 32])), "/test/driver")
             .file(&put("dbx", &list(&forbidden())), "/test/forbidden.esl")
@@ -211,6 +212,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     head -c 39 $keys/PK.auth >/tmp/short; cp /tmp/short $keys/PK.auth; try short-auth
     rm /mnt/boot/grub.cfg_internal_luks; try no-config
     rm /mnt/boot/grub.cfg_internal_luks.sig; try unsigned-config
+    cp /test/grub.gpg $keys/; try forged
     rm /boot/bzImage; try no-kernel
     rm /boot/bzImage.sig; try unsigned-kernel
     mkdir /boot/old; cp /boot/bzImage /boot/old/; try two-kernels
@@ -270,6 +272,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("short-auth", 3, files),
         ("no-config", 3, files),
         ("unsigned-config", 3, files),
+        ("forged", 3, files),
         ("no-kernel", 3, files),
         ("unsigned-kernel", 3, files),
         ("two-kernels", 3, files),
@@ -303,6 +306,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("short-auth", "PK.auth: it is shorter"),
         ("no-config", "grub.cfg_internal_luks: "),
         ("unsigned-config", "grub.cfg_internal_luks.sig: "),
+        ("forged", "grub.cfg_internal_luks.sig: it is no file of OpenPGP"),
         ("no-kernel", "bzImage: it is not on the medium"),
         ("unsigned-kernel", "bzImage.sig: it is not on the medium"),
         ("two-kernels", "more than once"),

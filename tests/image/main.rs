@@ -17,6 +17,7 @@ mod fat;
 mod info;
 mod inspect;
 mod new_tables;
+mod openpgp;
 mod signature;
 mod support;
 mod tables;

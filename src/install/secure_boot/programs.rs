@@ -11,6 +11,7 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::disk::partition::{ReadAt, file_in_fat, files_in_fat, room_in_fat};
 use crate::error::{Code, Error, Result};
+use crate::signature::openpgp;
 
 /// Of the programs that the firmware checks, beside those that it would start without secure boot.
 pub(super) const SECURE_SUFFIX: &str = ".secureboot";
@@ -19,6 +20,9 @@ const LOADER: &str = "EFI/BOOT/bootx64.efi";
 
 /// Clusters of the policies and of their folder, generously.
 const POLICIES_BYTES: usize = 256 << 10;
+
+/// The key that GRUB checks its files with (OpenPGP).
+const LOADER_KEYS: &str = "balena-keys/grub.gpg";
 
 const SIGNATURE_SUFFIX: &str = ".sig";
 
@@ -81,13 +85,44 @@ impl Programs {
         let loader = loader.ok_or_else(|| invalid(secure, "it is not in the image's boot partition"))?;
         let (kernel, signature) =
             (find_one(paths, &name)?, find_one(paths, &format!("{name}{SIGNATURE_SUFFIX}"))?);
-        let (kernel, kernel_signature) = (read(&kernel)?, read(&signature)?);
+        let (kernel_path, (kernel, kernel_signature)) = (kernel.clone(), (read(&kernel)?, read(&signature)?));
+        let config = paths.boot().join(config);
+        let config_signature = read(&with_suffix(&config, SIGNATURE_SUFFIX))?;
+        refuse_forged(
+            paths,
+            &[(&config, &read(&config)?, &config_signature), (&kernel_path, &kernel, &kernel_signature)],
+        )?;
         // Those of the policies, and what the loader's copy needs while both are there.
         let besides = loader.len() + POLICIES_BYTES;
         let added = [kernel.len(), kernel_signature.len(), besides].map(|n| n as u64).iter().sum();
         refuse_full(image, boot, added).map_err(unreadable)??;
         Ok(Programs { folder: folder.into(), names, loader, kernel, kernel_signature, kernel_name: name })
     }
+}
+
+/// What the loader's key has not signed, the loader does not start. It has that key in itself; the medium has it in a file.
+fn refuse_forged(paths: &Paths, files: &[(&Path, &[u8], &[u8])]) -> Result<()> {
+    let path = paths.boot().join(LOADER_KEYS);
+    if !path.is_file() {
+        tracing::warn!(
+            "{LOADER_KEYS} is not on the medium: the signatures of the loader's configuration and kernel are not checked"
+        );
+        return Ok(());
+    }
+    let keys = openpgp::keys(&read(&path)?).map_err(|why| invalid(LOADER_KEYS, why))?;
+    for (file, content, signature) in files {
+        match openpgp::is_signed(&keys, content, signature) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(invalid(
+                    file.display(),
+                    "its signature is not by the key in balena-keys/grub.gpg",
+                ));
+            }
+            Err(why) => return Err(invalid(with_suffix(file, SIGNATURE_SUFFIX).display(), why)),
+        }
+    }
+    Ok(())
 }
 
 /// Beside `EFI`, which stays, `added` bytes have to fit: all else of the boot partition goes to the encrypted one.
