@@ -7,6 +7,7 @@ mod flash;
 mod slots;
 mod space;
 mod system;
+mod unlock;
 
 use serde::Serialize;
 
@@ -79,6 +80,7 @@ const CHECKS: &[Check] = &[
     Check { name: "slots", look: slots::look },
     Check { name: "boot-state", look: boot::state },
     Check { name: "boot-partition", look: boot::partition },
+    Check { name: "unlock", look: unlock::look },
     Check { name: "device-tree", look: device_tree::look },
     Check { name: "engine", look: engine::look },
     Check { name: "space", look: space::look },

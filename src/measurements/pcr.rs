@@ -7,10 +7,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::event_log::{AUTHORITY, EventLog, extended};
 use super::{Hash, SELECTED, Values};
+use crate::error::Error;
 use crate::uefi::Guid;
 use crate::uefi::authenticode::Program;
 use crate::uefi::signature_list::{self, Entry};
-use crate::uefi::variables::Variable;
+use crate::uefi::variables::{Firmware, Variable};
 
 /// Contents of the five variables; one that is not there has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +37,18 @@ fn of_variable(Variable(name, vendor): Variable<'_>, contents: &[u8]) -> Hash {
 }
 
 impl Measured {
+    /// The variables as they are.
+    pub fn of(firmware: &Firmware) -> Result<Measured, Error> {
+        let contents = |variable| firmware.read(variable).map(Option::unwrap_or_default);
+        Ok(Measured {
+            secure_boot: contents(Variable::SECURE_BOOT)?,
+            pk: contents(Variable::PK)?,
+            kek: contents(Variable::KEK)?,
+            db: contents(Variable::DB)?,
+            dbx: contents(Variable::DBX)?,
+        })
+    }
+
     fn digests(&self) -> [Hash; 5] {
         [
             of_variable(Variable::SECURE_BOOT, &self.secure_boot),
@@ -182,6 +195,12 @@ pub fn branches(
     let all = once(drivers.chain(programs.iter().copied()));
     let programs = once(programs.into_iter());
     Some(once([&[][..], &programs, &all].into_iter().map(|authorities| keys.pcr7(between, authorities))))
+}
+
+/// Whether this firmware measures what allows its programs.
+#[must_use]
+pub fn measures_authorities(log: &EventLog) -> bool {
+    !authorities(log).is_empty()
 }
 
 /// Whether what this start has after the first authority can be foreseen for another start: nothing, or authorities alone, first those of the

@@ -14,6 +14,7 @@ use super::session::wipe;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::signature::PublicKey;
+use crate::sys::crash_point::crash_point;
 
 /// With the kernel's resource manager, which gives every program a TPM of its own.
 const NODE: &str = "/dev/tpmrm0";
@@ -104,6 +105,7 @@ impl Tpm {
 
     fn exchange(&mut self, command: &[u8]) -> io::Result<(u32, Vec<u8>)> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "its answer is damaged");
+        crash_point!(std::path::Path::new(NODE), "tpm");
         if self.file.write(command)? != command.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }

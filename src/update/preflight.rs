@@ -22,6 +22,7 @@ use crate::state::files;
 use crate::state::phase::{self, Phase, UpdatePermission};
 use crate::sys::file::Folder;
 use crate::sys::mount;
+use crate::unlock;
 
 /// Bytes that an update's files need on the state partition.
 pub(crate) const STATE: u64 = 256 << 10;
@@ -155,7 +156,8 @@ impl Device {
     fn check(spec: &UpdateSpec, paths: &Paths, sysroot: &Sysroot) -> Result<Device> {
         // Reading the folder triggers an automount.
         let looked = fs::read_dir(sysroot.path().join("."));
-        let roots = Roots::of(&Facts::gather(paths)?)?;
+        let facts = Facts::gather(paths)?;
+        let roots = Roots::of(&facts)?;
         let target = roots.inactive()?.clone();
         looked.map_err(|e| unusable(sysroot.path()).because(e))?;
         if is_read_only(sysroot.path())? {
@@ -166,6 +168,9 @@ impl Device {
             boot_is_usable(paths)?;
         }
         state_is_usable(paths)?;
+        if spec.hooks {
+            unlock::before_update(paths, &facts, &roots.active)?;
+        }
         Device::of(paths, roots, target, spec.force)
     }
 

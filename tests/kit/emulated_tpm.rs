@@ -80,6 +80,12 @@ impl Emulated {
         u32::from_be_bytes(answer[6..10].try_into().unwrap())
     }
 
+    /// Forgets wrong passwords, and switch-offs after the use of one, which count as such.
+    pub fn end_lockout(&self) {
+        let rest = [&0x4000_000a_u32.to_be_bytes()[..], &no_password()].concat();
+        assert_eq!(self.send(0x8002, 0x139, &rest), 0);
+    }
+
     /// Extends a PCR with a digest of ones.
     pub fn extend(&self, pcr: u32) {
         let rest =

@@ -5,7 +5,9 @@
 mod kit {
     pub mod emulated_tpm;
     pub mod prepared;
+    pub mod prove;
 }
 
 mod answers;
 mod emulated;
+mod sealing;

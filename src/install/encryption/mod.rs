@@ -6,9 +6,8 @@
 
 mod disk;
 pub mod layout;
-mod mapping;
 mod needs;
-mod passphrase;
+
 mod planned;
 
 use std::fs::File;
@@ -25,12 +24,14 @@ use crate::disk::partition::{NewTable, Table, fat_label, room_in_fat};
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::flash::parts::Part;
+use crate::luks::mapping;
+use crate::luks::passphrase::Passphrase;
 use crate::progress::Progress;
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
 use crate::tpm::store::Secret;
 use layout::Layout;
-use passphrase::Passphrase;
+
 pub use planned::{Method, Planned, Record};
 
 /// For a program that has just used a folder to leave it.

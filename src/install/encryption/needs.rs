@@ -3,9 +3,9 @@
 use std::io;
 
 use super::layout::Layout;
-use super::mapping::{self, CONTROL, CRYPT, CRYPTSETUP, MKFS};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::luks::mapping::{self, CONTROL, CRYPT, CRYPTSETUP, MKFS};
 use crate::sys::command::{Command, Said};
 use crate::sys::device_mapper::DeviceMapper;
 

@@ -186,7 +186,7 @@ impl SecureBoot {
         tpm.check()?;
 
         let values = tpm.pcrs()?;
-        let now = measured(&firmware)?;
+        let now = Measured::of(&firmware)?;
         let log = EventLog::read(paths).map_err(|e| not_understood("its log cannot be used").because(e))?;
         match &log {
             Some(log) => pcr::explain(log, &now, &values).map_err(|why| not_understood(&why))?,
@@ -401,18 +401,6 @@ impl SecureBoot {
 fn open(paths: &Paths) -> Result<Tpm> {
     Tpm::open(paths)?
         .ok_or_else(|| Error::new(Code::TpmFailed, "the TPM has gone (/dev/tpmrm0)").object("TPM"))
-}
-
-/// What the firmware measures of its variables at this start.
-fn measured(firmware: &Firmware) -> Result<Measured> {
-    let contents = |variable| firmware.read(variable).map(Option::unwrap_or_default);
-    Ok(Measured {
-        secure_boot: contents(Variable::SECURE_BOOT)?,
-        pk: contents(Variable::PK)?,
-        kek: contents(Variable::KEK)?,
-        db: contents(Variable::DB)?,
-        dbx: contents(Variable::DBX)?,
-    })
 }
 
 fn not_understood(why: &str) -> Error {

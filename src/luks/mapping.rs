@@ -21,20 +21,20 @@ const UDEV_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) const CRYPTSETUP: &str = "cryptsetup";
-pub(super) const MKFS: &str = "mkfs.ext4";
+pub(crate) const CRYPTSETUP: &str = "cryptsetup";
+pub(crate) const MKFS: &str = "mkfs.ext4";
 
 /// The kernel's kind of such a mapping.
-pub(super) const CRYPT: &str = "crypt";
+pub(crate) const CRYPT: &str = "crypt";
 
-pub(super) const CONTROL: &str = "/dev/mapper/control";
+pub(crate) const CONTROL: &str = "/dev/mapper/control";
 
-pub(super) fn node(paths: &Paths, name: &str) -> PathBuf {
+pub(crate) fn node(paths: &Paths, name: &str) -> PathBuf {
     paths.at(format!("/dev/mapper/{name}"))
 }
 
 /// Makes an empty LUKS2 partition. `sector`: of the disk, in bytes.
-pub(super) fn format(partition: &Path, sector: u32, passphrase: &Passphrase) -> Result<()> {
+pub(crate) fn format(partition: &Path, sector: u32, passphrase: &Passphrase) -> Result<()> {
     // The initramfs looks for file systems by label over all devices, so the header has none.
     let mut arguments: Vec<String> = [
         "luksFormat",
@@ -60,7 +60,7 @@ pub(super) fn format(partition: &Path, sector: u32, passphrase: &Passphrase) -> 
     run(command, CRYPTSETUP).map_err(|e| failed("format", partition).because(e))
 }
 
-pub(super) fn open(partition: &Path, name: &str, passphrase: &Passphrase) -> Result<()> {
+pub(crate) fn open(partition: &Path, name: &str, passphrase: &Passphrase) -> Result<()> {
     let error = |e: io::Error| failed("open", partition).because(e);
     let command = Command::new(CRYPTSETUP)
         .args(["open", "--type=luks2", "--key-file=-"])
@@ -70,8 +70,14 @@ pub(super) fn open(partition: &Path, name: &str, passphrase: &Passphrase) -> Res
     run(command, CRYPTSETUP).map_err(error)
 }
 
+/// Whether there is a cryptsetup.
+pub(crate) fn can_be_tried() -> bool {
+    let version = Command::new(CRYPTSETUP).args(["--version"]).limit(Some(LIMIT)).run(|_| ());
+    !matches!(version, Err(e) if e.kind() == io::ErrorKind::NotFound)
+}
+
 /// Whether the passphrase opens the partition, without opening it.
-pub(super) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
+pub(crate) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
     let error = |e: io::Error| failed("open", partition).because(e);
     let command = Command::new(CRYPTSETUP)
         .args(["open", "--test-passphrase", "--type=luks2", "--key-file=-"])
@@ -81,7 +87,7 @@ pub(super) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
 }
 
 /// Waits for the node of a mapping, and fails unless it encrypts `partition` and nothing else. Returns the node.
-pub(super) fn check(paths: &Paths, partition: &Path, name: &str) -> Result<PathBuf> {
+pub(crate) fn check(paths: &Paths, partition: &Path, name: &str) -> Result<PathBuf> {
     let wrong = |what: &str| {
         let (partition, shown) = (partition.display(), name);
         let message = format!("{shown} is not the encrypted {partition}: {what}");
@@ -111,19 +117,19 @@ pub(super) fn check(paths: &Paths, partition: &Path, name: &str) -> Result<PathB
 }
 
 /// An empty ext4 file system. A block of 4096 bytes mounts on sectors of any size.
-pub(super) fn make_ext4(node: &Path, label: &str) -> Result<()> {
+pub(crate) fn make_ext4(node: &Path, label: &str) -> Result<()> {
     let command = Command::new(MKFS).args(["-q", "-F", "-b", "4096", "-L", label]).arg(node);
     run(command, MKFS).map_err(|e| failed("make the file system of", node).because(e))?;
     file::flush_node(node).map_err(|e| failed("flush", node).because(e))
 }
 
 /// The mapping of that name, whether it has a node or not.
-pub(super) fn find(paths: &Paths, name: &str) -> io::Result<Option<Mapping>> {
+pub(crate) fn find(paths: &Paths, name: &str) -> io::Result<Option<Mapping>> {
     DeviceMapper::open(&paths.at(CONTROL)).and_then(|mapper| mapper.mapping(name))
 }
 
 /// Flushes and closes the mapping, if there is one. One that cannot be flushed is closed all the same.
-pub(super) fn close(paths: &Paths, name: &str) -> Result<()> {
+pub(crate) fn close(paths: &Paths, name: &str) -> Result<()> {
     let node = node(paths, name);
     if find(paths, name).map_err(|e| failed("look at", &node).because(e))?.is_none() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The passphrase of an encrypted disk: the file that a plug-in has made, which copal reads once, to check it, or copal's own. cryptsetup gets the
-//! open file.
+//! The passphrase of an encrypted disk: the file that a plug-in has made, which copal reads once, to check it, or copal's own, from the TPM. cryptsetup
+//! gets the open file.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -33,7 +33,7 @@ const PIECE: usize = 64;
 
 /// The open file; wiped when it is dropped.
 #[derive(Debug)]
-pub(super) struct Passphrase {
+pub(crate) struct Passphrase {
     file: File,
     /// None: the file has no name.
     path: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub(super) struct Passphrase {
 
 impl Passphrase {
     /// Refuses what protects nothing, and a file that would outlive the installation.
-    pub(super) fn open(paths: &Paths, path: &Path) -> Result<Passphrase> {
+    pub(crate) fn open(paths: &Paths, path: &Path) -> Result<Passphrase> {
         let name = path.display();
         let error = |what: &str| {
             let message = format!("cannot use {name}, the passphrase of the secure-boot plug-in: {what}");
@@ -76,7 +76,7 @@ impl Passphrase {
     }
 
     /// In a file in memory that no other program can open by a name, and that ends with copal.
-    pub(super) fn of(secret: &Secret) -> Result<Passphrase> {
+    pub(crate) fn of(secret: &Secret) -> Result<Passphrase> {
         let keep = || {
             let file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
             let length = secret.bytes().len() as u64;
@@ -92,12 +92,12 @@ impl Passphrase {
     }
 
     /// For the standard input of a program that reads it from the beginning.
-    pub(super) fn input(&self) -> io::Result<File> {
+    pub(crate) fn input(&self) -> io::Result<File> {
         File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
     /// Whether it is long enough that cryptsetup need not derive the key slowly.
-    pub(super) fn is_strong(&self) -> bool {
+    pub(crate) fn is_strong(&self) -> bool {
         self.length >= STRONG
     }
 

@@ -1,0 +1,21 @@
+//! The encrypted disk of a device with UEFI and a TPM.
+
+use super::{Findings, Patient};
+use crate::unlock;
+
+pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
+    let (Some(facts), Some(roots)) = (patient.facts, patient.roots) else { return };
+    let look = match unlock::look(patient.paths, facts, &roots.active) {
+        Ok(Some(look)) => look,
+        Ok(None) => return,
+        Err(e) => return found.problem(&e),
+    };
+    look.right.into_iter().for_each(|text| found.ok(text));
+    look.wrong.iter().for_each(|e| found.problem(e));
+    if look.sealed.is_some_and(|sealed| !sealed.is_whole) {
+        found.warn(
+            "a change of the policy that unlocks the disk was cut off",
+            "nothing to do: the next update completes it",
+        );
+    }
+}

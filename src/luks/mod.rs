@@ -1,0 +1,4 @@
+//! Encrypted partitions and the passphrase that opens them.
+
+pub(crate) mod mapping;
+pub(crate) mod passphrase;

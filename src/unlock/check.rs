@@ -1,0 +1,141 @@
+//! Whether this device unlocks its disk, and would after a restart. Writes nothing.
+
+use std::path::PathBuf;
+
+use super::policies::Policies;
+use super::seal::{self, Sealed};
+use crate::config::paths::Paths;
+use crate::disk::{Device, Facts, Role};
+use crate::error::{Code, Error, Result};
+use crate::luks::mapping;
+use crate::luks::passphrase::Passphrase;
+use crate::measurements::{EventLog, Measured, pcr};
+use crate::slot::Root;
+use crate::tpm::Tpm;
+use crate::uefi::variables::{Firmware, Variable};
+
+/// What was found, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Look {
+    pub(crate) right: Vec<String>,
+    pub(crate) wrong: Vec<Error>,
+    /// Where the TPM gave the passphrase.
+    pub(crate) sealed: Option<Sealed>,
+}
+
+/// `None` on a device whose disk is not unlocked by firmware and TPM: without UEFI, without secure boot, or not encrypted. On an encrypted
+/// one, variables that cannot be read are an error.
+pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option<Look>> {
+    if !active.encrypted {
+        return Ok(None);
+    }
+    let Some(firmware) = Firmware::find(paths)? else { return Ok(None) };
+    let must = |variable| {
+        firmware.flag(variable)?.ok_or_else(|| {
+            let name = variable.0;
+            Error::new(Code::FirmwareVariableFailed, format!("the firmware has no variable {name}"))
+                .object(name)
+        })
+    };
+    if !must(Variable::SECURE_BOOT)? || must(Variable::SETUP_MODE)? {
+        return Ok(None);
+    }
+    let mut look = Look::default();
+    match passphrase(paths) {
+        Ok(sealed) => {
+            look.right.push(format!(
+                "the TPM gives the passphrase: index 0x{:x}, one of {} policies",
+                sealed.index,
+                sealed.list.branches().len()
+            ));
+            look.sealed = Some(sealed);
+        }
+        Err(e) => look.wrong.push(e),
+    }
+    look.take(measurements(paths, &firmware));
+    if let Some(sealed) = &look.sealed {
+        let slots = key_slots(facts, active, sealed);
+        look.take(slots);
+    }
+    Ok(Some(look))
+}
+
+/// Refuses an update of a device that would not unlock its disk, and completes a change that was cut off.
+pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Result<()> {
+    let Some(look) = look(paths, facts, active)? else { return Ok(()) };
+    if let Some(e) = look.wrong.into_iter().next() {
+        return Err(e);
+    }
+    if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole) {
+        tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
+        seal::repair(&mut open(paths)?, &Policies::of(paths), &sealed)?;
+    }
+    Ok(())
+}
+
+impl Look {
+    fn take(&mut self, found: Result<String>) {
+        match found {
+            Ok(text) => self.right.push(text),
+            Err(e) => self.wrong.push(e),
+        }
+    }
+}
+
+fn passphrase(paths: &Paths) -> Result<Sealed> {
+    seal::read(&mut open(paths)?, &Policies::of(paths))
+}
+
+fn open(paths: &Paths) -> Result<Tpm> {
+    Tpm::open(paths)?.ok_or_else(|| would_not("the device shows no TPM 2.0 (/dev/tpmrm0)"))
+}
+
+fn would_not(why: &str) -> Error {
+    Error::new(Code::WouldNotUnlock, format!("the encrypted disk would not be unlocked: {why}")).object("TPM")
+}
+
+/// What cannot be explained now cannot be predicted for the next start.
+fn measurements(paths: &Paths, firmware: &Firmware) -> Result<String> {
+    let values = open(paths)?.pcrs()?;
+    let log = EventLog::read(paths)
+        .map_err(|e| would_not("the firmware's log of its measurements cannot be used").because(e))?;
+    let Some(log) = log else {
+        return Ok("the firmware has left no log of its measurements: those of the next start are guessed"
+            .to_owned());
+    };
+    pcr::explain(&log, &Measured::of(firmware)?, &values).map_err(|why| would_not(&why))?;
+    if log.has_dma_protection_disabled() {
+        let why =
+            "the firmware says that DMA protection is disabled, and the initramfs reads no passphrase then";
+        return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
+    }
+    let authorities = if pcr::measures_authorities(&log) { "also" } else { "not" };
+    Ok(format!(
+        "variables and log explain PCRs 0, 2, 3 and 7; the firmware does {authorities} measure what allowed its programs"
+    ))
+}
+
+/// Of each partition that is open and on the disk of the running root.
+fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
+    if !mapping::can_be_tried() {
+        return Ok(
+            "whether the key slots take the passphrase was not tried: there is no cryptsetup".to_owned()
+        );
+    }
+    let passphrase = Passphrase::of(&sealed.secret)?;
+    let partitions: Vec<(&Device, PathBuf)> = facts
+        .devices()
+        .filter(|device| device.role == Role::Crypt)
+        .flat_map(|device| device.below.iter().filter_map(move |dev| Some((device, facts.device(*dev)?))))
+        .filter(|(_, below)| active.disk.is_some_and(|disk| below.below.contains(&disk)))
+        .map(|(device, below)| (device, facts.node_of(below)))
+        .collect();
+    for (device, node) in &partitions {
+        mapping::test(node, &passphrase).map_err(|e| {
+            let (node, name) = (node.display(), &device.name);
+            let message = format!("no key slot of {node} ({name}) takes the passphrase of the TPM");
+            Error::new(Code::WouldNotUnlock, message).object(node).because(e)
+        })?;
+    }
+    Ok(format!("{} encrypted partitions take the passphrase", partitions.len()))
+}

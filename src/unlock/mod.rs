@@ -1,0 +1,7 @@
+//! What a device with UEFI and a TPM needs to unlock its encrypted disk at the next start.
+
+mod check;
+pub mod policies;
+pub mod seal;
+
+pub(crate) use check::{before_update, look};

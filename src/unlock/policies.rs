@@ -1,0 +1,239 @@
+//! The branches of the policy, on the partition that the firmware reads: the initramfs hands them to the TPM.
+//!
+//! A contract with the initramfs of every release (meta-balena v8.0.2, `cryptsetup-efi-tpm`): the files below the only folder named
+//! `policies.*`, in the bytewise order of their paths, each a digest of 32 bytes; several are joined by `PolicyOR`. A shell release that
+//! commits with a single branch leaves no folder. A second list has a name that the initramfs does not see.
+//!
+//! Files are named by their digests, so that a change of the list adds and removes files, and never renames a folder: on a FAT a power cut in a
+//! rename can leave two names for one folder.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::sys::file::{self, Content, FileKind, Folder};
+use crate::tpm::policy::{self, Digest};
+
+/// What copal calls the folder where there is none.
+pub(crate) const FOLDER: &str = "policies.copal";
+const PREFIX: &str = "policies.";
+const SECOND: &str = ".policies.new";
+
+/// What `TPM2_PolicyOR` takes.
+pub const MOST_BRANCHES: usize = 8;
+
+/// Deeper than any board has folders there; it bounds the search in a damaged file system.
+const DEPTH: u8 = 8;
+
+/// Branches in the order in which the initramfs takes them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct List {
+    /// Path below the folder, content.
+    files: Vec<(PathBuf, Digest)>,
+}
+
+impl List {
+    /// One that stands for these branches, in the files that `like` has for them already.
+    #[must_use]
+    pub fn of(branches: &[Digest], like: &List) -> List {
+        let mut files: Vec<(PathBuf, Digest)> = Vec::new();
+        for branch in branches {
+            if !files.iter().any(|(_, known)| known == branch) {
+                let known = like.files.iter().find(|(_, digest)| digest == branch);
+                files.push(known.cloned().unwrap_or_else(|| (name_of(branch), *branch)));
+            }
+        }
+        files.sort();
+        List { files }
+    }
+
+    #[must_use]
+    pub fn branches(&self) -> Vec<Digest> {
+        self.files.iter().map(|(_, digest)| *digest).collect()
+    }
+
+    /// The digest of the policy that they make.
+    #[must_use]
+    pub fn policy(&self) -> Digest {
+        policy::any(&self.branches())
+    }
+}
+
+fn name_of(branch: &Digest) -> PathBuf {
+    let hex: String = branch.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("policy.{hex}").into()
+}
+
+/// The lists of a device.
+#[derive(Debug)]
+pub struct Policies {
+    top: PathBuf,
+}
+
+impl Policies {
+    /// `top`: the mount point of the partition that the firmware reads.
+    #[must_use]
+    pub fn at(top: PathBuf) -> Policies {
+        Policies { top }
+    }
+
+    #[must_use]
+    pub fn of(paths: &Paths) -> Policies {
+        Policies::at(paths.plain_boot())
+    }
+
+    /// The list that the initramfs takes; empty where there is none.
+    pub fn current(&self) -> Result<List> {
+        match self.folder()? {
+            Some(folder) => self.read(&folder),
+            None => Ok(List::default()),
+        }
+    }
+
+    /// The list of a change that goes on, or that was cut off.
+    pub fn second(&self) -> Result<Option<List>> {
+        let folder = self.top.join(SECOND);
+        if folder.is_dir() { self.read(&folder).map(Some) } else { Ok(None) }
+    }
+
+    fn folder(&self) -> Result<Option<PathBuf>> {
+        let mut found = Vec::new();
+        search(&self.top, DEPTH, &mut found).map_err(|e| self.failed("read", &self.top, e))?;
+        match found.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            [one, other, ..] => Err(Error::new(
+                Code::WouldNotUnlock,
+                format!(
+                    "two folders have policies, and the initramfs takes none: {} and {}",
+                    one.display(),
+                    other.display()
+                ),
+            )
+            .object(other.display())
+            .with_hint("remove the one whose files are not those of the TPM's policy")),
+        }
+    }
+
+    fn read(&self, folder: &Path) -> Result<List> {
+        let mut paths = Vec::new();
+        files(folder, DEPTH, &mut paths).map_err(|e| self.failed("read", folder, e))?;
+        let mut list = List::default();
+        for path in paths {
+            let bytes = std::fs::read(&path).map_err(|e| self.failed("read", &path, e))?;
+            let digest = Digest::try_from(bytes).map_err(|bytes| {
+                let (name, length) = (path.display(), bytes.len());
+                Error::new(
+                    Code::WouldNotUnlock,
+                    format!("{name} is no policy: it has {length} bytes, and not 32"),
+                )
+                .object(name)
+            })?;
+            list.files.push((path.strip_prefix(folder).unwrap_or(&path).to_owned(), digest));
+        }
+        list.files.sort();
+        Ok(list)
+    }
+
+    /// Writes the second list.
+    pub fn write_second(&self, list: &List) -> Result<()> {
+        let folder = self.top.join(SECOND);
+        self.make(&folder)?;
+        self.become_list(&folder, list)
+    }
+
+    /// Makes the list that the initramfs takes the same as `list`. A power cut leaves one that is neither; the second list is whole then.
+    pub fn write_current(&self, list: &List) -> Result<()> {
+        let folder = match self.folder()? {
+            Some(folder) => folder,
+            None => self.top.join(FOLDER),
+        };
+        self.make(&folder)?;
+        self.become_list(&folder, list)
+    }
+
+    pub fn remove_second(&self) -> Result<()> {
+        let folder = self.top.join(SECOND);
+        if !folder.is_dir() {
+            return Ok(());
+        }
+        self.become_list(&folder, &List::default())?;
+        let remove = || file::remove_folder(&Folder::open(&self.top)?, OsStr::new(SECOND));
+        remove().map_err(|e| self.failed("remove", &folder, e))
+    }
+
+    fn make(&self, folder: &Path) -> Result<()> {
+        if folder.is_dir() {
+            return Ok(());
+        }
+        let make = || file::make_folder(&Folder::open(&self.top)?, folder.file_name().unwrap_or_default());
+        make().map_err(|e| self.failed("make", folder, e))
+    }
+
+    /// New files first: fewer states in between are those of no list.
+    fn become_list(&self, folder: &Path, list: &List) -> Result<()> {
+        let swept = Folder::open(folder).and_then(|folder| file::sweep(&folder));
+        swept.map_err(|e| self.failed("clean up", folder, e))?;
+        let there = self.read_names(folder)?;
+        for (path, digest) in &list.files {
+            let name = folder.join(path);
+            let put = || file::replace(&parent(&name)?, last(&name), &Content::Bytes(digest));
+            put().map_err(|e| self.failed("write", &name, e))?;
+        }
+        for path in there.iter().filter(|path| !list.files.iter().any(|(wanted, _)| wanted == *path)) {
+            let name = folder.join(path);
+            let remove = || file::remove(&parent(&name)?, last(&name));
+            remove().map_err(|e| self.failed("remove", &name, e))?;
+        }
+        Ok(())
+    }
+
+    fn read_names(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        files(folder, DEPTH, &mut paths).map_err(|e| self.failed("read", folder, e))?;
+        Ok(paths.into_iter().map(|path| path.strip_prefix(folder).unwrap_or(&path).to_owned()).collect())
+    }
+
+    fn failed(&self, what: &str, path: &Path, e: io::Error) -> Error {
+        let name = path.display();
+        Error::new(Code::WouldNotUnlock, format!("cannot {what} {name}, a policy of the encrypted disk"))
+            .object(name)
+            .because(e)
+    }
+}
+
+fn parent(path: &Path) -> io::Result<Folder> {
+    Folder::open(path.parent().unwrap_or(Path::new("/")))
+}
+
+fn last(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+/// All that `find -name 'policies.*'` finds.
+fn search(folder: &Path, depth: u8, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for (name, kind) in Folder::open_to_read(folder)?.list()? {
+        let path = folder.join(&name);
+        if name.to_string_lossy().starts_with(PREFIX) {
+            found.push(path);
+        } else if kind == Some(FileKind::Folder) && depth > 0 {
+            search(&path, depth - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// All files below a folder but temporary ones.
+fn files(folder: &Path, depth: u8, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for (name, kind) in Folder::open_to_read(folder)?.list()? {
+        let path = folder.join(&name);
+        match kind {
+            Some(FileKind::Folder) if depth > 0 => files(&path, depth - 1, found)?,
+            Some(FileKind::File) if !file::is_temporary(&name) => found.push(path),
+            _ => {}
+        }
+    }
+    Ok(())
+}

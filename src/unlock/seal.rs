@@ -1,0 +1,118 @@
+//! The passphrase in the TPM, with the lists that let the initramfs read it.
+//!
+//! There are two indices with the same passphrase. A change writes the second list, then the spare index, then the one that the initramfs
+//! reads, then the list that it takes: at each instant one of the indices can be read through one of the lists.
+
+use super::policies::{List, MOST_BRANCHES, Policies};
+use crate::error::{Code, Error, Result};
+use crate::tpm::Tpm;
+use crate::tpm::policy::{self, Digest};
+use crate::tpm::store::{INDEX, SPARE, Secret};
+
+/// How the passphrase was read.
+#[derive(Debug)]
+pub struct Sealed {
+    pub secret: Secret,
+    pub index: u32,
+    pub list: List,
+    /// The branch that this start meets.
+    pub met: Digest,
+    /// Whether both indices and the list of the initramfs agree, and nothing is left of a change.
+    pub is_whole: bool,
+}
+
+/// Reads the passphrase through any index and list. An error says why the next start does not unlock.
+pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
+    let met = policy::pcr(&tpm.pcrs()?);
+    let current = policies.current()?;
+    let second = policies.second()?;
+    let alone = List::of(&[met], &List::default());
+    let is_empty = current.branches().is_empty();
+    let lists = [(!is_empty).then(|| current.clone()), second.clone(), Some(alone)];
+    let lists: Vec<List> = lists.into_iter().flatten().collect();
+    let mut why = Vec::new();
+    for index in [INDEX, SPARE] {
+        let Some(public) = tpm.public(index)? else {
+            why.push(format!("the TPM has no index 0x{index:x}"));
+            continue;
+        };
+        let fits = |list: &&List| list.branches().contains(&met) && public.holds(&list.policy());
+        let Some(list) = lists.iter().find(fits) else {
+            why.push(match lists.iter().find(|list| public.holds(&list.policy())) {
+                Some(_) => format!("the policy of index 0x{index:x} does not have the state of this start"),
+                None => format!("no list of policies is that of index 0x{index:x}"),
+            });
+            continue;
+        };
+        match tpm.unlock(index, &list.branches()) {
+            Ok(secret) => {
+                let expected = if is_empty { list } else { &current };
+                let is_whole = second.is_none() && is_in_both(tpm, expected)?;
+                return Ok(Sealed { secret, index, list: list.clone(), met, is_whole });
+            }
+            Err(e) => why.push(e.message()),
+        }
+    }
+    let message = format!("the TPM does not give the passphrase of the disk: {}", why.join("; "));
+    Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
+}
+
+/// A shell release has no spare.
+fn is_in_both(tpm: &mut Tpm, list: &List) -> Result<bool> {
+    let policy = list.policy();
+    let (main, spare) = (tpm.public(INDEX)?, tpm.public(SPARE)?);
+    Ok(main.is_some_and(|main| main.holds(&policy)) && spare.is_none_or(|spare| spare.holds(&policy)))
+}
+
+/// Completes a change that was cut off. What is whole is not written.
+pub fn repair(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
+    if sealed.is_whole { Ok(()) } else { change(tpm, policies, &sealed.list, &sealed.secret) }
+}
+
+/// Makes the passphrase readable in the states of these branches and in no other. The state of this start must be one of them: what was
+/// written is read back through it. What is so already is not written.
+pub fn seal(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Digest]) -> Result<()> {
+    repair(tpm, policies, sealed)?;
+    let list = List::of(branches, &sealed.list);
+    if !list.branches().contains(&sealed.met) || list.branches().len() > MOST_BRANCHES {
+        let message = "the policy of the encrypted disk cannot be changed: it has too many branches, or lacks the state of this start";
+        return Err(Error::new(Code::WouldNotUnlock, message).object("TPM"));
+    }
+    if list == sealed.list { Ok(()) } else { change(tpm, policies, &list, &sealed.secret) }
+}
+
+/// The index that can be read now is the last that is written, unless it has this policy already.
+fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> Result<()> {
+    policies.write_second(list)?;
+    for index in [SPARE, INDEX] {
+        store(tpm, index, list, secret)?;
+    }
+    policies.write_current(list)?;
+    policies.remove_second()
+}
+
+/// Once more after a failure: an index that is gone cannot be read by the next start.
+fn store(tpm: &mut Tpm, index: u32, list: &List, secret: &Secret) -> Result<()> {
+    let policy = list.policy();
+    if is_readable(tpm, index, list, secret)? {
+        return Ok(());
+    }
+    if let Err(e) = tpm.store(index, &policy, secret) {
+        tracing::warn!("{}; trying again", e.message());
+        tpm.store(index, &policy, secret)?;
+    }
+    if is_readable(tpm, index, list, secret)? {
+        return Ok(());
+    }
+    let message = format!("the TPM does not give back what was written to its index 0x{index:x}");
+    Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
+}
+
+fn is_readable(tpm: &mut Tpm, index: u32, list: &List, secret: &Secret) -> Result<bool> {
+    match tpm.public(index)? {
+        Some(public) if public.holds(&list.policy()) => {
+            Ok(tpm.unlock(index, &list.branches())?.bytes() == secret.bytes())
+        }
+        _ => Ok(false),
+    }
+}

@@ -1,0 +1,243 @@
+//! The policy of an encrypted disk is changed, with a power cut before each command to the TPM and each change of a file.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use copal::sys::crash_point;
+use copal::tpm::Tpm;
+use copal::tpm::policy::{self, Digest};
+use copal::tpm::store::{INDEX, SPARE};
+use copal::unlock::policies::Policies;
+use copal::unlock::seal::{self, Sealed};
+
+use crate::kit::emulated_tpm::Emulated;
+use crate::kit::prove::cases;
+
+const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
+
+/// What the device was like before.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    /// As copal installs.
+    Installed,
+    /// As a shell release updates: no spare, and a folder with a random name.
+    Shell,
+    /// As a shell release commits: no folder.
+    ShellAlone,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    before: Before,
+    /// Branches that are there besides that of the present state, and afterwards.
+    others: (u8, u8),
+}
+
+const CHANGES: [Change; 5] = [
+    Change { before: Before::Installed, others: (1, 3) },
+    Change { before: Before::Installed, others: (2, 0) },
+    Change { before: Before::Shell, others: (1, 4) },
+    Change { before: Before::Shell, others: (1, 0) },
+    Change { before: Before::ShellAlone, others: (0, 2) },
+];
+
+fn branches(met: Digest, others: u8) -> Vec<Digest> {
+    [met].into_iter().chain((0..others).map(|n| [n; 32])).collect()
+}
+
+/// A device: its TPM, and the partition that the firmware reads.
+struct Device {
+    emulated: Emulated,
+    partition: tempfile::TempDir,
+}
+
+impl Device {
+    fn policies(&self) -> Policies {
+        Policies::at(self.partition.path().to_owned())
+    }
+
+    /// The state of this start.
+    fn met(&self) -> Digest {
+        policy::pcr(&self.emulated.tpm().pcrs().unwrap())
+    }
+
+    fn begin(&mut self, change: Change) {
+        self.emulated.end_lockout();
+        self.partition = tempfile::tempdir().unwrap();
+        let branches = branches(self.met(), change.others.0);
+        let mut tpm = self.emulated.tpm();
+        let (indices, folder, names): (&[u32], _, _) = match change.before {
+            Before::Installed => {
+                (&[INDEX, SPARE], "policies.copal", ["policy.primary", "policy.secondary", "policy.tertiary"])
+            }
+            Before::Shell => (&[INDEX], "EFI/policies.Xa1Bc", ["policy.pcr", "policy.pcr-efibin", "unused"]),
+            Before::ShellAlone => (&[INDEX], "", [""; 3]),
+        };
+        for index in [INDEX, SPARE] {
+            tpm.remove(index).unwrap();
+        }
+        for index in indices {
+            tpm.store(*index, &policy::any(&branches), &(&SECRET).into()).unwrap();
+        }
+        if !folder.is_empty() {
+            let folder = self.partition.path().join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            for (name, branch) in names.iter().zip(&branches) {
+                std::fs::write(folder.join(name), branch).unwrap();
+            }
+        }
+    }
+
+    fn change(&self, change: Change) -> copal::error::Result<()> {
+        let (mut tpm, policies) = (self.emulated.tpm(), self.policies());
+        let sealed = seal::read(&mut tpm, &policies)?;
+        seal::seal(&mut tpm, &policies, &sealed, &branches(sealed.met, change.others.1))
+    }
+
+    /// Whether the scripts of an initramfs read the passphrase.
+    fn unlocks_by_scripts(&self) -> bool {
+        let folders = found(self.partition.path(), &|path| name(path).starts_with("policies."));
+        assert!(folders.len() < 2, "{folders:?}");
+        let mut files =
+            folders.iter().flat_map(|folder| found(folder, &|path| path.is_file())).collect::<Vec<_>>();
+        files.sort();
+        let list: Vec<Digest> =
+            files.iter().filter_map(|file| std::fs::read(file).unwrap().try_into().ok()).collect();
+        list.len() == files.len() && self.unlocks(INDEX, &list)
+    }
+
+    /// An index whose policy is that of the list, or of the present state alone where there is none.
+    fn unlocks(&self, index: u32, list: &[Digest]) -> bool {
+        let mut tpm = self.emulated.tpm();
+        let met = [self.met()];
+        let list = if list.is_empty() { &met[..] } else { list };
+        if !tpm.public(index).unwrap().is_some_and(|public| public.holds(&policy::any(list))) {
+            return false;
+        }
+        list.contains(&met[0]) && tpm.unlock(index, list).unwrap().bytes() == &SECRET
+    }
+
+    fn assert_whole(&self, change: Change, what: &str) -> Sealed {
+        let sealed =
+            seal::read(&mut self.emulated.tpm(), &self.policies()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(sealed.secret.bytes(), &SECRET, "{what}");
+        let mut found = sealed.list.branches();
+        found.sort_unstable();
+        let lists = [change.others.0, change.others.1].map(|others| {
+            let mut list = branches(sealed.met, others);
+            list.sort_unstable();
+            list
+        });
+        assert!(lists.contains(&found), "{what}: neither the old nor the new list: {found:?}");
+        sealed
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// What is below the folder, not looking into what is found.
+fn found(folder: &Path, is_it: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if is_it(&path) {
+            all.push(path);
+        } else if path.is_dir() {
+            all.extend(found(&path, is_it));
+        }
+    }
+    all
+}
+
+/// Counts the points that `work` reaches, and fails all from `cut` on.
+fn cut(cut: usize, work: impl FnOnce() -> copal::error::Result<()>) -> (usize, copal::error::Result<()>) {
+    let reached = Rc::new(Cell::new(0));
+    let counter = reached.clone();
+    let armed = crash_point::arm(move |_, _| {
+        let n = counter.get();
+        counter.set(n + 1);
+        if n >= cut { Err(std::io::Error::other("the power is off")) } else { Ok(()) }
+    });
+    let done = work();
+    drop(armed);
+    (reached.get(), done)
+}
+
+#[test]
+fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
+    let test = "the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let mut points = Vec::new();
+    for (kind, change) in CHANGES.into_iter().enumerate() {
+        device.begin(change);
+        assert!(device.unlocks_by_scripts(), "{change:?}");
+        let (total, done) = cut(usize::MAX, || device.change(change));
+        done.unwrap();
+        let sealed = device.assert_whole(change, "afterwards");
+        assert!(sealed.is_whole && device.unlocks_by_scripts(), "{change:?}");
+        assert_eq!(sealed.list.branches().len(), 1 + usize::from(change.others.1));
+        let again = cut(usize::MAX, || device.change(change));
+        assert!(again.1.is_ok() && !device.partition.path().join(".policies.new").exists());
+        points.extend((0..total).map(|n| (kind, n)));
+    }
+    let (mut tried, mut not_by_scripts) = (0, 0);
+    for case in cases("secure-boot", test, points.len(), 12) {
+        let (kind, n) = points[case];
+        let what = format!("{:?}, cut at {n}", CHANGES[kind]);
+        device.begin(CHANGES[kind]);
+        let (_, done) = cut(n, || device.change(CHANGES[kind]));
+        assert!(done.is_err(), "{what}");
+        device.emulated.restart();
+        let sealed = device.assert_whole(CHANGES[kind], &what);
+        not_by_scripts += usize::from(!device.unlocks_by_scripts());
+        seal::repair(&mut device.emulated.tpm(), &device.policies(), &sealed).unwrap();
+        assert!(device.assert_whole(CHANGES[kind], &what).is_whole, "{what}");
+        assert!(device.unlocks_by_scripts(), "{what}, repaired");
+        tried += 1;
+    }
+    println!(
+        "{tried} of {} cuts: each unlocked by copal, {not_by_scripts} not by the scripts of an initramfs",
+        points.len()
+    );
+}
+
+#[test]
+fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
+    let Some(emulated) = Emulated::new("a_state_that_no_branch_names_does_not_give_the_passphrase") else {
+        return;
+    };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    device.begin(CHANGES[0]);
+    let read = |device: &Device| seal::read(&mut device.emulated.tpm(), &device.policies());
+    let sealed = read(&device).unwrap();
+    let lacks = seal::seal(&mut device.emulated.tpm(), &device.policies(), &sealed, &branches([9; 32], 1));
+    assert_eq!(lacks.unwrap_err().code().as_str(), "would-not-unlock");
+    let many = seal::seal(&mut device.emulated.tpm(), &device.policies(), &sealed, &branches(sealed.met, 8));
+    assert_eq!(many.unwrap_err().code().as_str(), "would-not-unlock");
+    assert!(read(&device).unwrap().is_whole, "nothing was changed");
+
+    std::fs::create_dir(device.partition.path().join("policies.other")).unwrap();
+    let e = read(&device).unwrap_err();
+    assert!(e.message().contains("two folders"), "{e}");
+    std::fs::remove_dir(device.partition.path().join("policies.other")).unwrap();
+    std::fs::write(device.partition.path().join("policies.copal/policy.zzz"), "short").unwrap();
+    assert!(read(&device).unwrap_err().message().contains("policy.zzz"));
+    std::fs::write(device.partition.path().join("policies.copal/policy.zzz"), [8; 32]).unwrap();
+    assert!(read(&device).unwrap_err().message().contains("no list"));
+    std::fs::remove_file(device.partition.path().join("policies.copal/policy.zzz")).unwrap();
+    read(&device).unwrap();
+
+    device.emulated.extend(7);
+    let e = read(&device).unwrap_err();
+    assert_eq!(e.code().as_str(), "would-not-unlock");
+    assert!(e.message().contains("the state of this start"), "{e}");
+    let mut tpm: Tpm = device.emulated.tpm();
+    tpm.remove(INDEX).unwrap();
+    tpm.remove(SPARE).unwrap();
+    drop(tpm);
+    assert!(read(&device).unwrap_err().message().contains("no index"));
+}
