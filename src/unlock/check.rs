@@ -19,6 +19,8 @@ use crate::uefi::variables::{Firmware, Variable};
 pub(crate) struct Look {
     pub(crate) right: Vec<String>,
     pub(crate) wrong: Vec<Error>,
+    /// What stops no update: the hooks of a release make the policy of the next start in their own way.
+    pub(crate) doubtful: Vec<Error>,
     /// Where the TPM gave the passphrase.
     pub(crate) sealed: Option<Sealed>,
 }
@@ -52,10 +54,15 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
         }
         Err(e) => look.wrong.push(e),
     }
-    look.take(measurements(paths, &firmware));
+    match measurements(paths, &firmware) {
+        Ok(text) => look.right.push(text),
+        Err(e) => look.doubtful.push(e),
+    }
     if let Some(sealed) = &look.sealed {
-        let slots = key_slots(facts, active, sealed);
-        look.take(slots);
+        match key_slots(facts, active, sealed) {
+            Ok(text) => look.right.push(text),
+            Err(e) => look.wrong.push(e),
+        }
     }
     Ok(Some(look))
 }
@@ -66,20 +73,12 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Resu
     if let Some(e) = look.wrong.into_iter().next() {
         return Err(e);
     }
+    look.doubtful.iter().for_each(|e| tracing::warn!("{}", e.message()));
     if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole) {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
         seal::repair(&mut open(paths)?, &Policies::of(paths), &sealed)?;
     }
     Ok(())
-}
-
-impl Look {
-    fn take(&mut self, found: Result<String>) {
-        match found {
-            Ok(text) => self.right.push(text),
-            Err(e) => self.wrong.push(e),
-        }
-    }
 }
 
 fn passphrase(paths: &Paths) -> Result<Sealed> {
