@@ -230,10 +230,11 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     mv /dev/away /dev/tpmrm0
     # A firmware that keeps nothing.
     mount -o remount,bind,ro /sys/firmware; try read-only; mount -o remount,bind,rw /sys/firmware
-    sed -i /CONFIG_PATH/d /etc/resin-init-flasher.conf; try no-config-path
+    sed -i -e /CONFIG_PATH/d -e /BOOTLOADER_CONFIG=/d /etc/resin-init-flasher.conf; try no-config-path
     # PCR 2 is that of a start with a driver.
     tell_tpm /test/driver; try unknown-driver
-    USER_MODE; try unknown-driver-of-a-locked-device
+    USER_MODE
+    try unknown-driver-of-a-locked-device
     # HierarchyChangeAuth: the owner gets a password.
     exec 3<>/dev/tpmrm0
     printf '\200\2\0\0\0\36\0\0\1\51\100\0\0\1\0\0\0\11\100\0\0\11\0\0\0\0\0\0\1x' >&3

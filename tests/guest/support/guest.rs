@@ -72,6 +72,9 @@ pub(crate) struct Guest {
 /// The firmware, which takes the end of the 4 GiB; the NOR flash lies right below it.
 const FIRMWARE: &str = "usr/share/seabios/bios-256k.bin";
 
+/// Measures nothing: a test with a TPM says what the firmware has measured.
+const SILENT_FIRMWARE: &str = "qboot.rom";
+
 impl Guest {
     /// A guest that boots into a few tools in memory, runs [`Guest::script`], and switches itself off.
     ///
@@ -245,7 +248,7 @@ impl Guest {
         self
     }
 
-    /// A TPM 2.0 (`/dev/tpmrm0`) with its state in this folder, which may be empty.
+    /// A TPM 2.0 (`/dev/tpmrm0`) whose PCRs are empty, with its state in this folder, which may be empty.
     pub(crate) fn tpm(mut self, state: &Path) -> Self {
         self.tpm = Some(state.to_owned());
         self
@@ -320,8 +323,15 @@ impl Guest {
             let socket = dir.join("tpm").display().to_string();
             arguments.extend(["-chardev".to_owned(), format!("socket,id=tpm,path={socket}")]);
             arguments.extend(
-                ["-tpmdev", "emulator,id=tpm,chardev=tpm", "-device", "tpm-tis,tpmdev=tpm"]
-                    .map(str::to_owned),
+                [
+                    "-tpmdev",
+                    "emulator,id=tpm,chardev=tpm",
+                    "-device",
+                    "tpm-tis,tpmdev=tpm",
+                    "-bios",
+                    SILENT_FIRMWARE,
+                ]
+                .map(str::to_owned),
             );
             emulated_tpm::for_qemu(state, Path::new(&socket))
         });
