@@ -211,6 +211,8 @@ codes! {
     MeasurementsNotUnderstood = "measurements-not-understood", "update the firmware, or install without secure boot", never_after_write;
     /// Keys are enrolled, or secure boot is off, in a way that does not go with what config.json asks for. The disk was not written.
     SecureBootStateUnfit = "secure-boot-state-unfit", "put the firmware into setup mode, or change installer.secureboot in config.json", never_after_write;
+    /// Secure boot is on, and the firmware or the loader would not start the new release. It was not selected.
+    ReleaseNotAllowed = "release-not-allowed", "update to a release that is signed for this device's keys";
     /// The next start of this device would not unlock its encrypted disk, or a change of its policy failed. The old way to unlock it was left.
     WouldNotUnlock = "would-not-unlock", "see `copal doctor`: it shows what differs; do not change firmware or keys before it is clear";
     /// The installation is complete, but the device could neither power off nor reboot.

@@ -88,6 +88,12 @@ impl Measured {
         Some(of_variable(Variable::DB, entry.bytes))
     }
 
+    /// Whether the firmware starts the program.
+    #[must_use]
+    pub fn starts(&self, program: &Program<'_>) -> bool {
+        self.authority(program).is_some()
+    }
+
     /// What allows a driver of which only the hash is known.
     fn authority_of_hash(&self, hash: &Hash) -> Option<Hash> {
         let allowed = signature_list::entries(&self.db).ok()?;

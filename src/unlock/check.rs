@@ -1,8 +1,11 @@
 //! Whether this device unlocks its disk, and would after a restart. Writes nothing.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 
 use super::policies::Policies;
+use super::release;
 use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
 use crate::disk::{Device, Facts, Role};
@@ -10,9 +13,12 @@ use crate::error::{Code, Error, Result};
 use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
 use crate::measurements::{EventLog, Measured, pcr};
-use crate::slot::Root;
+use crate::slot::{Root, hostapp};
 use crate::tpm::Tpm;
 use crate::uefi::variables::{Firmware, Variable};
+
+/// Far above any program; they are held in memory.
+const MAX_FILE_BYTES: u64 = 128 << 20;
 
 /// What was found, in order.
 #[derive(Debug, Default)]
@@ -27,7 +33,7 @@ pub(crate) struct Look {
 
 /// `None` on a device whose disk is not unlocked by firmware and TPM: without UEFI, without secure boot, or not encrypted. On an encrypted
 /// one, variables that cannot be read are an error.
-pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option<Look>> {
+fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>> {
     if !active.encrypted {
         return Ok(None);
     }
@@ -39,9 +45,32 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
                 .object(name)
         })
     };
-    if !must(Variable::SECURE_BOOT)? || must(Variable::SETUP_MODE)? {
-        return Ok(None);
-    }
+    let locked = must(Variable::SECURE_BOOT)? && !must(Variable::SETUP_MODE)?;
+    Ok(locked.then_some(firmware))
+}
+
+/// [`release::check`] of what is in the slot mounted at `slot`.
+pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result<()> {
+    let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
+    release::check(&Measured::of(&firmware)?, &|name| {
+        // The boot folder is a volume.
+        let path = match name.strip_prefix("boot/") {
+            Some(name) => Some(slot.join("current/boot").join(name)),
+            None => hostapp::release_file(slot, Path::new(name)),
+        };
+        let Some(file) = path.and_then(|path| File::open(path).ok()) else { return Ok(None) };
+        if file.metadata()?.len() > MAX_FILE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has more than 128 MiB"));
+        }
+        let mut content = Vec::new();
+        (&file).read_to_end(&mut content)?;
+        Ok(Some(content))
+    })
+}
+
+/// `None` as in [`in_force`].
+pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option<Look>> {
+    let Some(firmware) = in_force(paths, active)? else { return Ok(None) };
     let mut look = Look::default();
     match passphrase(paths) {
         Ok(sealed) => {

@@ -2,6 +2,7 @@
 
 mod check;
 pub mod policies;
+pub mod release;
 pub mod seal;
 
-pub(crate) use check::{before_update, look};
+pub(crate) use check::{before_update, check_release, look};

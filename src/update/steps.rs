@@ -8,6 +8,7 @@ use crate::error::{Code, Error, Result};
 use crate::job::UpdateSpec;
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::state::phase::Marked;
+use crate::unlock;
 use crate::update::preflight::Device;
 use crate::update::undo::{self, EndHooks, Restore, Undo, Undone};
 
@@ -73,6 +74,7 @@ impl Update<'_> {
     /// The last hook of the new release selects it.
     fn select(&self, device: &Device, image: &Image) -> Result<()> {
         let paths = self.paths;
+        unlock::check_release(paths, &device.roots.active, &paths.inactive())?;
         let marker = Marker {
             kind: Marked::Installing,
             boot_id: files::boot_id(paths)?,

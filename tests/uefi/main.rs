@@ -9,5 +9,6 @@ mod kit {
 mod lists;
 mod logs;
 mod programs;
+mod release;
 mod tools;
 mod variables;
