@@ -185,7 +185,7 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
         points.extend((0..total).map(|n| (kind, n)));
     }
     let (mut tried, mut not_by_scripts) = (0, 0);
-    for case in cases("secure-boot", test, points.len(), 12) {
+    for case in cases("secure-boot", test, points.len(), 6) {
         let (kind, n) = points[case];
         let what = format!("{:?}, cut at {n}", CHANGES[kind]);
         device.begin(CHANGES[kind]);
