@@ -47,17 +47,41 @@ fn extend(pcr: u32, digest: [u8; 32]) -> Vec<u8> {
 }
 
 /// What firmware in setup mode measures into PCR 7.
-fn start_of_firmware() -> Vec<u8> {
+fn of_firmware() -> Vec<[u8; 32]> {
     let global = ["PK", "KEK"].map(|name| measured(name, Guid::GLOBAL, &[]));
-    let digests = [
+    vec![
         measured("SecureBoot", Guid::GLOBAL, &[0]),
         global[0],
         global[1],
         measured("db", Guid::DATABASE, &[]),
         measured("dbx", Guid::DATABASE, &list(&forbidden())),
         Sha256::digest([0; 4]).into(),
-    ];
-    digests.into_iter().flat_map(|digest| extend(7, digest)).collect()
+    ]
+}
+
+const DRIVER: [u8; 32] = [7; 32];
+
+/// Of firmware without an IOMMU.
+const NO_PROTECTION: &[u8] = b"DMA Protection Disabled";
+
+/// The log of a start with all that `of_firmware` has, a driver, and no DMA protection.
+fn log_without_protection() -> Vec<u8> {
+    let event = |pcr: u32, kind: u32, digest: &[u8; 32], data: &[u8]| {
+        let numbers = [pcr, kind, 1].map(u32::to_le_bytes);
+        let len = u32::try_from(data.len()).unwrap().to_le_bytes();
+        [numbers.as_flattened(), &0x000b_u16.to_le_bytes(), digest, &len, data].concat()
+    };
+    // One algorithm, SHA-256, of 32 bytes.
+    let versions = [0, 0, 0, 0, 0, 2, 0, 2, 1, 0, 0, 0, 0x0b, 0, 32, 0, 0];
+    let first = [&b"Spec ID Event03\0"[..], &versions].concat();
+    let head =
+        [&[0; 4][..], &3u32.to_le_bytes(), &[0; 20], &u32::try_from(first.len()).unwrap().to_le_bytes()]
+            .concat();
+    let own =
+        of_firmware().into_iter().flat_map(|digest| event(7, 0x8000_0001, &digest, b"")).collect::<Vec<u8>>();
+    let driver = event(2, 0x8000_0004, &DRIVER, b"");
+    let protection = event(7, 0x8000_0007, &Sha256::digest(NO_PROTECTION).into(), NO_PROTECTION);
+    [head, first, own, driver, protection].concat()
 }
 
 /// A board with UEFI and a TPM, and its medium.
@@ -107,8 +131,10 @@ impl Board {
         }
         guest
             .file(&put("grub.gpg", include_bytes!("../image/openpgp/rsa2048.gpg")), "/test/grub.gpg")
-            .file(&put("start", &start_of_firmware()), "/test/start")
-            .file(&put("driver", &extend(2, [7; 32])), "/test/driver")
+            .file(&put("start", &of_firmware().into_iter().flat_map(|digest| extend(7, digest)).collect::<Vec<u8>>()), "/test/start")
+            .file(&put("driver", &extend(2, DRIVER)), "/test/driver")
+            .file(&put("action", &extend(7, Sha256::digest(NO_PROTECTION).into())), "/test/action")
+            .file(&put("action.log", &log_without_protection()), "/test/action.log")
             .file(&put("dbx", &list(&forbidden())), "/test/forbidden.esl")
             .file(&put("forbidden", &forbidden()), "/test/forbidden.efi")
             .file(&put("bzImage", &self.kernel), "/boot/bzImage")
@@ -235,6 +261,8 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     tell_tpm /test/driver; try unknown-driver
     USER_MODE
     try unknown-driver-of-a-locked-device
+    tell_tpm /test/action; mkdir -p /sys/kernel/security/tpm0
+    cp /test/action.log /sys/kernel/security/tpm0/binary_bios_measurements; try no-dma-protection
     # HierarchyChangeAuth: the owner gets a password.
     exec 3<>/dev/tpmrm0
     printf '\200\2\0\0\0\36\0\0\1\51\100\0\0\1\0\0\0\11\100\0\0\11\0\0\0\0\0\0\1x' >&3
@@ -292,6 +320,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("no-config-path", 3, files),
         ("unknown-driver", 3, "measurements-not-understood"),
         ("unknown-driver-of-a-locked-device", 3, "measurements-not-understood"),
+        ("no-dma-protection", 3, state_unfit),
         ("owned", 3, "tpm-unusable"),
     ];
     tried(script, &expected, &outcome);
@@ -321,6 +350,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("not-luks", "USE_LUKS"),
         ("full", "its EFI folder needs"),
         ("unknown-driver", "PCR 2"),
+        ("no-dma-protection", "DMA protection is disabled"),
         ("no-tpm", "/dev/tpmrm0"),
         ("read-only", "cannot write db"),
         ("owned", "password"),
