@@ -23,6 +23,15 @@ pub(crate) use mbr::SIGNATURE;
 /// Fills the buffer from a byte offset. `UnexpectedEof`: the device or image ends before.
 pub(crate) type ReadAt<'a> = dyn FnMut(u64, &mut [u8]) -> io::Result<()> + 'a;
 
+/// A [`ReadAt`] of bytes in memory.
+pub(crate) fn of_bytes(bytes: &[u8]) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> + '_ {
+    |offset, out| {
+        let from = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)?.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableKind {

@@ -20,7 +20,7 @@ use super::plugin::Plugin;
 use super::secure_boot::{self, SecureBoot};
 use crate::boot_files::install::{BootPartition, Contents, Install};
 use crate::config::paths::Paths;
-use crate::disk::partition::{NewTable, Table, fat_label, room_in_fat};
+use crate::disk::partition::{NewTable, Table, fat_label, of_bytes, room_in_fat};
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::flash::parts::Part;
@@ -316,11 +316,7 @@ pub(super) fn check_boot_partition(image: &Path, boot: &[u8], planned: &Planned)
         let message = format!("cannot install {shown} encrypted: its boot partition {why}");
         Error::new(Code::ImageLayoutUnfit, message).object(&shown)
     };
-    let mut read_at = |offset: u64, out: &mut [u8]| {
-        let from = usize::try_from(offset).ok().and_then(|from| boot.get(from..)?.get(..out.len()));
-        out.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    };
+    let mut read_at = of_bytes(boot);
     match fat_label(&mut read_at, "x") {
         Ok(Some(_)) => {}
         Ok(None) => return Err(unfit("has no FAT file system with a label in its root folder")),

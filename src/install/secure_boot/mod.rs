@@ -17,6 +17,7 @@ use crate::boot_files::install::BootPartition;
 use crate::config::config_json::ConfigJson;
 use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
+use crate::disk::partition::of_bytes;
 use crate::error::{Code, Error, Result};
 use crate::measurements::{EventLog, Measured, pcr};
 use crate::tpm::policy::{self, Digest};
@@ -171,12 +172,7 @@ impl SecureBoot {
         let firmware =
             Firmware::find(paths)?.ok_or_else(|| cannot_be("the device was not started by UEFI"))?;
         let keys = Keys::read(paths)?;
-        let mut read_at = |offset: u64, out: &mut [u8]| {
-            let from = usize::try_from(offset).ok().and_then(|from| boot.get(from..)?.get(..out.len()));
-            out.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
-            Ok(())
-        };
-        let programs = Programs::gather(paths, conf, image, &mut read_at)?;
+        let programs = Programs::gather(paths, conf, image, &mut of_bytes(boot))?;
         let mut tpm = Tpm::open(paths)?.ok_or_else(|| {
             let message = "cannot install with secure boot: the device has no TPM 2.0 (/dev/tpmrm0)";
             Error::new(Code::TpmUnusable, message)
