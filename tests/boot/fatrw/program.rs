@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use super::rig::{folder, only, see, side_name};
 use crate::kit::needs::{can_run, is_root};
@@ -225,9 +226,17 @@ impl Small {
         Small(at.to_owned())
     }
 
+    /// A test beside this one that starts a program holds every open file for a moment: the file system is busy then.
     fn remount(&self, how: &str) {
-        let status = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status();
-        assert!(status.unwrap().success());
+        let begun = Instant::now();
+        let remounts = || {
+            let status = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&self.0).status();
+            status.unwrap().success()
+        };
+        while !remounts() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{how}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
