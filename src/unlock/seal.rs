@@ -24,13 +24,21 @@ pub struct Sealed {
 /// Reads the passphrase through any index and list. An error says why the next start does not unlock.
 pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
     let met = policy::pcr(&tpm.pcrs()?);
-    let current = policies.current()?;
-    let second = policies.second()?;
-    let alone = List::of(&[met], &List::default());
-    let is_empty = current.branches().is_empty();
-    let lists = [(!is_empty).then(|| current.clone()), second.clone(), Some(alone)];
-    let lists: Vec<List> = lists.into_iter().flatten().collect();
     let mut why = Vec::new();
+    // A list that is damaged does not keep the other one from being used.
+    let mut or_why = |list: Result<Option<List>>| {
+        list.unwrap_or_else(|e| {
+            why.push(e.message());
+            None
+        })
+    };
+    let current = or_why(policies.current().map(Some));
+    let second = or_why(policies.second());
+    let is_damaged = !why.is_empty();
+    let is_empty = current.as_ref().is_none_or(|list| list.branches().is_empty());
+    let alone = List::of(&[met], &List::default());
+    let lists = [current.clone().filter(|_| !is_empty), second.clone(), Some(alone)];
+    let lists: Vec<List> = lists.into_iter().flatten().collect();
     for index in [INDEX, SPARE] {
         let Some(public) = tpm.public(index)? else {
             why.push(format!("the TPM has no index 0x{index:x}"));
@@ -46,8 +54,8 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
         };
         match tpm.unlock(index, &list.branches()) {
             Ok(secret) => {
-                let expected = if is_empty { list } else { &current };
-                let is_whole = second.is_none() && is_in_both(tpm, expected)?;
+                let expected = current.as_ref().filter(|_| !is_empty).unwrap_or(list);
+                let is_whole = !is_damaged && second.is_none() && is_in_both(tpm, expected)?;
                 return Ok(Sealed { secret, index, list: list.clone(), met, is_whole });
             }
             Err(e) => why.push(e.message()),

@@ -231,6 +231,18 @@ fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
     std::fs::remove_file(device.partition.path().join("policies.copal/policy.zzz")).unwrap();
     read(&device).unwrap();
 
+    // The second list is enough, and the repair makes the first one of it.
+    let folder = |name: &str| device.partition.path().join(name);
+    std::fs::create_dir(folder(".policies.new")).unwrap();
+    for name in ["policy.primary", "policy.secondary"] {
+        std::fs::copy(folder("policies.copal").join(name), folder(".policies.new").join(name)).unwrap();
+    }
+    std::fs::write(folder("policies.copal/policy.secondary"), "").unwrap();
+    let damaged = read(&device).unwrap();
+    assert!(!damaged.is_whole);
+    seal::repair(&mut device.emulated.tpm(), &device.policies(), &damaged).unwrap();
+    assert!(read(&device).unwrap().is_whole && device.unlocks_by_scripts());
+
     device.emulated.extend(7);
     let e = read(&device).unwrap_err();
     assert_eq!(e.code().as_str(), "would-not-unlock");
