@@ -190,9 +190,10 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
         let what = format!("{:?}, cut at {n}", CHANGES[kind]);
         device.begin(CHANGES[kind]);
         let (_, done) = cut(n, || device.change(CHANGES[kind]));
-        assert!(done.is_err(), "{what}");
         device.emulated.restart();
         let sealed = device.assert_whole(CHANGES[kind], &what);
+        // At the end only the sessions of the TPM are given up.
+        assert!(done.is_err() || sealed.is_whole, "{what}");
         not_by_scripts += usize::from(!device.unlocks_by_scripts());
         seal::repair(&mut device.emulated.tpm(), &device.policies(), &sealed).unwrap();
         assert!(device.assert_whole(CHANGES[kind], &what).is_whole, "{what}");
