@@ -92,10 +92,11 @@ impl Policies {
         }
     }
 
-    /// The list of a change that goes on, or that was cut off.
+    /// The list of a change that goes on, or that was cut off. A folder that is left empty is none.
     pub fn second(&self) -> Result<Option<List>> {
         let folder = self.top.join(SECOND);
-        if folder.is_dir() { self.read(&folder).map(Some) } else { Ok(None) }
+        let list = if folder.is_dir() { self.read(&folder)? } else { List::default() };
+        Ok(Some(list).filter(|list| !list.files.is_empty()))
     }
 
     fn folder(&self) -> Result<Option<PathBuf>> {
@@ -139,6 +140,10 @@ impl Policies {
 
     /// Writes the second list.
     pub fn write_second(&self, list: &List) -> Result<()> {
+        // What a cut left there keeps folders from being removed.
+        if let Err(e) = Folder::open(&self.top).and_then(|top| file::sweep(&top)) {
+            tracing::warn!("cannot clean up {}: {e}", self.top.display());
+        }
         let folder = self.top.join(SECOND);
         self.make(&folder)?;
         self.become_list(&folder, list)
@@ -161,7 +166,11 @@ impl Policies {
         }
         self.become_list(&folder, &List::default())?;
         let remove = || file::remove_folder(&Folder::open(&self.top)?, OsStr::new(SECOND));
-        remove().map_err(|e| self.failed("remove", &folder, e))
+        if let Err(e) = remove() {
+            // Empty, it does no harm.
+            tracing::debug!("cannot remove {}: {e}", folder.display());
+        }
+        Ok(())
     }
 
     fn make(&self, folder: &Path) -> Result<()> {
