@@ -159,10 +159,11 @@ impl Firmware {
             Ok(n) if n == whole.len() => {}
             Ok(_) => return Err(failed(io::ErrorKind::WriteZero.into())),
             Err(e) => {
-                // The kernel has made an empty file, which is no variable, and protects it as one.
-                let is_empty = file.metadata().is_ok_and(|meta| meta.len() == 0);
                 drop(file);
-                if is_empty && let Ok(left) = File::open(&path) {
+                // The kernel has made an empty file and protects it like a variable. A variable has content, and must never be removed here.
+                if matches!(self.read(variable), Ok(None))
+                    && let Ok(left) = File::open(&path)
+                {
                     drop(file::clear_immutable(&left).and_then(|()| std::fs::remove_file(&path)));
                 }
                 return Err(failed(e));

@@ -58,7 +58,16 @@ pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result
             Some(name) => Some(slot.join("current/boot").join(name)),
             None => hostapp::release_file(slot, Path::new(name)),
         };
-        let Some(file) = path.and_then(|path| File::open(path).ok()) else { return Ok(None) };
+        let Some(path) = path else { return Ok(None) };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        // An absolute link would lead to the file of the running system.
+        if !path.canonicalize()?.starts_with(slot.canonicalize()?) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it leads out of the release"));
+        }
         if file.metadata()?.len() > MAX_FILE_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it has more than 128 MiB"));
         }
@@ -158,6 +167,10 @@ fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
         .filter(|(_, below)| active.disk.is_some_and(|disk| below.below.contains(&disk)))
         .map(|(device, below)| (device, facts.node_of(below)))
         .collect();
+    // The running root is on one of them.
+    if partitions.is_empty() {
+        return Err(would_not("no encrypted partition was found on the disk of the running root"));
+    }
     for (device, node) in &partitions {
         mapping::test(node, &passphrase).map_err(|e| {
             let (node, name) = (node.display(), &device.name);

@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder};
 use crate::tpm::policy::{self, Digest};
 
-/// What copal calls the folder where there is none.
+/// The folder that copal makes.
 pub(crate) const FOLDER: &str = "policies.copal";
 const PREFIX: &str = "policies.";
 const SECOND: &str = ".policies.new";

@@ -96,6 +96,47 @@ fn a_tpm_that_cannot_encrypt_keeps_the_passphrase_all_the_same() {
     assert!(has(&wire, &SECRET), "it was encrypted");
 }
 
+/// `TPM_RC_OBJECT_MEMORY`, and `TPM_RC_NV_RATE`.
+const NO_MEMORY: u32 = 0x902;
+const NV_RATE: u32 = 0x920;
+/// GetRandom.
+const RANDOM: u32 = 0x17b;
+
+#[test]
+fn a_tpm_that_is_only_busy_never_gets_the_passphrase_in_the_clear() {
+    let Some(emulated) = Emulated::new("a_tpm_that_is_only_busy_never_gets_the_passphrase_in_the_clear")
+    else {
+        return;
+    };
+    let refuse = |all: &mut Vec<u8>, command: &[u8], to_give: &mut Vec<u8>| {
+        if command[6..10] == CREATE.to_be_bytes() {
+            *to_give = answer(NO_MEMORY, &[]);
+        }
+        all.extend(command);
+    };
+    let wire = between(&emulated, Vec::new(), refuse, |mut tpm| {
+        let now = policy::pcr(&tpm.pcrs().unwrap());
+        assert!(tpm.store(INDEX, &now, &(&SECRET).into()).is_err());
+        assert!(tpm.public(INDEX).unwrap().is_none());
+    });
+    assert!(wire.len() > 100 && !has(&wire, &SECRET[..8]));
+}
+
+#[test]
+fn a_tpm_that_spares_its_memory_is_asked_again() {
+    let Some(emulated) = Emulated::new("a_tpm_that_spares_its_memory_is_asked_again") else { return };
+    let once = |seen: &mut u32, command: &[u8], to_give: &mut Vec<u8>| {
+        if command[6..10] == RANDOM.to_be_bytes() {
+            *seen += 1;
+            if *seen < 3 {
+                *to_give = answer(NV_RATE, &[]);
+            }
+        }
+    };
+    let seen = between(&emulated, 0, once, |mut tpm| drop(tpm.passphrase().unwrap()));
+    assert_eq!(seen, 3);
+}
+
 /// The code of NV_Read.
 const READ: u32 = 0x14e;
 

@@ -254,3 +254,19 @@ fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
     drop(tpm);
     assert!(read(&device).unwrap_err().message().contains("no index"));
 }
+
+#[test]
+fn a_tpm_in_lockout_still_gives_the_passphrase() {
+    let Some(emulated) = Emulated::new("a_tpm_in_lockout_still_gives_the_passphrase") else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    device.begin(CHANGES[0]);
+    let met = device.met();
+    // Each switch-off after the use of a password counts as a wrong one.
+    let refused = (0..40).find_map(|_| {
+        let done = device.emulated.tpm().store(SPARE, &met, &(&SECRET).into());
+        device.emulated.restart();
+        done.err()
+    });
+    assert!(refused.unwrap().message().contains("lockout"));
+    assert_eq!(seal::read(&mut device.emulated.tpm(), &device.policies()).unwrap().secret.bytes(), &SECRET);
+}

@@ -44,8 +44,10 @@ pub(super) struct Encrypted {
     planned: Planned,
     table: NewTable,
     passphrase: Option<Passphrase>,
-    /// Of copal's own, until the TPM has it where the initramfs reads it.
+    /// Of copal's own, until it is stored in the index that the initramfs reads.
     secret: Option<Secret>,
+    /// Whether that index has been changed: before, it is of an older installation.
+    main_index_changed: bool,
     discarded: bool,
     /// Of the partitions, in the order of the layout.
     nodes: Vec<PathBuf>,
@@ -84,6 +86,7 @@ impl Encrypted {
             planned: Planned { layout, ..planned },
             passphrase,
             secret: None,
+            main_index_changed: false,
             discarded: false,
             nodes: Vec::new(),
             split: None,
@@ -100,6 +103,7 @@ impl Encrypted {
             planned,
             passphrase: Some(passphrase),
             secret: Some(secret),
+            main_index_changed: false,
             discarded: false,
             nodes: Vec::new(),
             split: None,
@@ -142,6 +146,7 @@ impl Encrypted {
         progress: &dyn Progress,
     ) -> Result<flash::receipt::Receipt> {
         if let (Some(own), Some(secret)) = (&ready.secure_boot, self.secret.take()) {
+            self.main_index_changed = true;
             own.store_main(paths, &secret)?;
         }
         let prepared = &ready.prepared;
@@ -283,7 +288,8 @@ impl Encrypted {
     pub(super) fn let_go(&mut self, paths: &Paths) {
         self.passphrase = None;
         if self.is_by_copal() {
-            SecureBoot::undo(paths, self.secret.take().is_none());
+            self.secret = None;
+            SecureBoot::undo(paths, self.main_index_changed);
         }
         let quiet = |done: Result<()>| {
             if let Err(e) = done {
