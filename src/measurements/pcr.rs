@@ -209,8 +209,8 @@ pub fn measures_authorities(log: &EventLog) -> bool {
     !authorities(log).is_empty()
 }
 
-/// Whether what this start has after the first authority can be foreseen for another start: nothing, or authorities alone, first those of the
-/// drivers, then those of loader and kernel.
+/// Whether the events of PCR 7 from the first authority on are predictable for another start: there are none, or only authorities, with the
+/// drivers' first and at most two more, for loader and kernel.
 #[must_use]
 pub fn explains_authorities(log: &EventLog, now: &Measured) -> bool {
     let mut from_first = log.of_pcr(7).skip(5).skip_while(|event| event.kind != AUTHORITY);

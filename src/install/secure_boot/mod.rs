@@ -26,6 +26,7 @@ use crate::tpm::{Tpm, store};
 use crate::uefi::authenticode::Program;
 use crate::uefi::variables::{Firmware, Variable};
 use crate::uefi::{Guid, authenticated, signature_list};
+use crate::unlock::policies;
 use keys::Keys;
 use programs::{Programs, SECURE_SUFFIX};
 pub(super) use split::EFI;
@@ -33,9 +34,6 @@ pub(super) use split::EFI;
 /// The partition that the firmware reads, and where it is mounted beside the encrypted one.
 pub(super) const LABEL: &str = "balena-efi";
 const POINT: &str = "/tmp/efi";
-
-/// The only folder of that kind, of which each file is the digest of a policy; the initramfs takes them in the order of their names.
-const POLICIES: &str = "policies.copal";
 
 /// What the firmware allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -53,7 +51,7 @@ pub struct Summary {
     pub decision: Decision,
     /// SHA-256 of the lists that the variables of the firmware have afterwards.
     pub keys: Vec<Enrolled>,
-    /// Of the next start: without and with the entries of `db` that the firmware measures, then with those of drivers too.
+    /// Of the next start: without authorities, with the authorities of loader and kernel, and with the drivers' before these.
     #[serde(serialize_with = "hexadecimal")]
     pub pcr7: Vec<Digest>,
 }
@@ -213,7 +211,7 @@ impl SecureBoot {
         let without_drivers = pcr::pcr2_without_drivers(log.as_ref(), pcr2).ok_or_else(|| {
             not_understood("it has started drivers (PCR 2), and has left no log that says which")
         })?;
-        // Where the keys are enrolled, secure boot is on: the drivers of this start are those of the next.
+        // Where the keys are enrolled, secure boot is on: the next start has the same drivers.
         let with_drivers = !enrols || config.installer_whitelist_pcr2()?;
         if !with_drivers && pcr2 != without_drivers {
             tracing::warn!(
@@ -357,12 +355,12 @@ impl SecureBoot {
             Ok(plain) => plain,
             Err(e) => return (None, Err(e)),
         };
-        // Their order is that of the branches.
+        // In the order of the branches.
         let names = ["policy.primary", "policy.secondary", "policy.tertiary"];
         let mut files: Vec<split::NewFile<'_>> = names
             .iter()
             .zip(&self.branches)
-            .map(|(name, content)| split::NewFile { folders: &[POLICIES], name, content })
+            .map(|(name, content)| split::NewFile { folders: &[policies::FOLDER], name, content })
             .collect();
         let signature = format!("{}.sig", self.programs.kernel_name);
         files.push(split::NewFile {

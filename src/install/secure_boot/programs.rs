@@ -92,9 +92,9 @@ impl Programs {
             paths,
             &[(&config, &read(&config)?, &config_signature), (&kernel_path, &kernel, &kernel_signature)],
         )?;
-        // Those of the policies, and what the loader's copy needs while both are there.
-        let besides = loader.len() + POLICIES_BYTES;
-        let added = [kernel.len(), kernel_signature.len(), besides].map(|n| n as u64).iter().sum();
+        // The policies, and a second copy of the loader while it is renamed.
+        let extra = loader.len() + POLICIES_BYTES;
+        let added = [kernel.len(), kernel_signature.len(), extra].map(|n| n as u64).iter().sum();
         refuse_full(image, boot, added).map_err(unreadable)??;
         Ok(Programs { folder: folder.into(), names, loader, kernel, kernel_signature, kernel_name: name })
     }
