@@ -68,8 +68,10 @@ class Recording(unittest.TestCase):
         server.bind(str(self.at / "swtpm"))
         server.listen(1)
 
+        answered = threading.Event()
+
         def swtpm() -> None:
-            """Answers each command with its code plus one; an even one changes its state."""
+            """Answers each command with its code plus one; an even one changes its state. Then it waits: its end is that of every connection."""
             peer, _ = server.accept()
             peer.settimeout(10)
             peer.sendall(peer.recv(100)[::-1])
@@ -83,6 +85,7 @@ class Recording(unittest.TestCase):
                         (self.at / "new").write_bytes(b"state %d" % code)
                         (self.at / "new").rename(state)
                     commands.sendall(packet(code + 1, command[10:]))
+            answered.wait(10)
             peer.close()
             server.close()
 
@@ -105,6 +108,7 @@ class Recording(unittest.TestCase):
         for code in (1, 2, 3):
             ours.sendall(packet(code, b"rest"))
             self.assertEqual(recorder.message(ours), packet(code + 1, b"rest"))
+        answered.set()
         thread.join(10)
         self.recorder.save()
         changes = recorder.load(self.at)
