@@ -425,6 +425,58 @@ fn a_fat32_survives_every_power_cut() {
     survives_every_cut("a_fat32_survives_every_power_cut", 34 << 20, &["-F", "32", "-s", "1"], false);
 }
 
+/// GRUB takes no kernel with the signature of another.
+#[test]
+fn a_file_and_its_signature_are_old_or_new_together_after_every_power_cut() {
+    let test = "a_file_and_its_signature_are_old_or_new_together_after_every_power_cut";
+    let Some(guest) = Guest::small(test) else { return };
+    let Some(program) = populate() else { return };
+    let dir = folder();
+    let (image, log) = (dir.path().join("fat.img"), dir.path().join("log"));
+    let mut before = old_disk(&image, 6 << 20, &["-F", "16", "-s", "2"]);
+    const NAMES: [&str; 2] = ["bzImage", "bzImage.sig"];
+    let contents = |tag: &str| NAMES.map(|name| text(&format!("{tag} {name}"), 500 * (15 - name.len())));
+    let (old, new) = (contents("old"), contents("new"));
+    let mut guest = guest_with_medium(
+        guest.disk(Disk::Virtio, &image, "fat").logged(&log),
+        &program,
+        "for run in first second; do populate together /new /dev/vda /tmp/point >/host/$run; done",
+    );
+    for (name, (old, new)) in NAMES.iter().zip(old.iter().zip(&new)) {
+        let file = dir.path().join("file");
+        std::fs::write(&file, old).unwrap();
+        tool(&["mcopy", "-i", image.to_str().unwrap(), file.to_str().unwrap(), &format!("::/{name}")]);
+        guest = guest.text(&format!("/new/{name}"), std::str::from_utf8(new).unwrap());
+    }
+    before.copy_from_slice(&std::fs::read(&image).unwrap());
+    let outcome = guest.run(LIMIT).ok();
+    assert_eq!((outcome.file("first").trim(), outcome.file("second").trim()), ("Written", "Unchanged"));
+    tool(&["fsck.fat", "-n", image.to_str().unwrap()]);
+
+    let (mut olds, mut news) = (0, 0);
+    let requests = writelog::read(&log);
+    let cuts = every_cut(&before, &requests, true, |n, loss, disk| {
+        let tree = fat::read(disk);
+        let found = NAMES.map(|name| match &tree.nodes[name] {
+            Node::File(Ok(data)) => data.clone(),
+            other => panic!("{name}: {other:?}"),
+        });
+        let is_new = found == new;
+        assert!(is_new || found == old, "cut after request {n} of {}, {loss:?}: not a pair", requests.len());
+        *(if is_new { &mut news } else { &mut olds }) += 1;
+        for (a, b) in &tree.shared {
+            assert!(is_temporary(a) || is_temporary(b), "{a} and {b} share clusters");
+        }
+    });
+    println!("{} requests, {cuts} cuts: {olds} leave the old pair, {news} the new one", requests.len());
+    assert!(olds > 0 && news > 0);
+    let at_the_end = writelog::after_a_cut(&before, &requests, requests.len(), |_, _| false);
+    let tree = fat::read(&at_the_end);
+    for (name, new) in NAMES.iter().zip(new) {
+        assert_eq!(tree.nodes[*name], Node::File(Ok(new)), "what was reported as done is on the medium");
+    }
+}
+
 /// Its removal would cut the kernel off in the middle.
 #[test]
 fn a_temporary_that_begins_inside_a_file_stays_and_the_file_is_whole() {

@@ -32,7 +32,7 @@ pub(super) const OLD_LOGO: &str = "splash/resin-logo.png";
 /// GRUB's configuration; on encrypted disks another file takes this name.
 const GRUB: &str = "grub.cfg";
 const GRUB_LUKS: &str = "grub-luks.cfg";
-const SIGNATURE: &str = ".sig";
+pub(super) const SIGNATURE: &str = ".sig";
 const SECURE: &str = ".secureboot";
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use super::fingerprint;
 use super::plan::{Origin, Plan, Step, new_config_json};
 use super::release;
-use super::rules::Choice;
+use super::rules::{Choice, SIGNATURE};
 use super::{DeployRequest, Purpose};
 use crate::boot_files::{Deployed, Destination, Walk, failed};
 use crate::error::Result;
@@ -75,8 +75,8 @@ impl<'a> Deployment<'a> {
     fn all_or_nothing_new(&mut self, plan: &Plan) -> Result<()> {
         // A file of the owner that cannot be read would fail the update at its end: fail now, before the first write.
         self.fingerprint()?;
-        for step in &plan.steps {
-            self.step(step)?;
+        for steps in together(&plan.steps) {
+            self.steps(&steps)?;
         }
         self.remove_obsolete(plan)?;
         self.finish(plan)
@@ -84,13 +84,13 @@ impl<'a> Deployment<'a> {
 
     fn as_far_as_it_goes(&mut self, mut plan: Plan) -> Result<()> {
         let problems = std::mem::take(&mut plan.problems);
-        let mut todo: Vec<&Step> = plan.steps.iter().collect();
+        let mut todo = together(&plan.steps);
         let mut errors = Vec::new();
         // A file that did not fit may fit after smaller files are restored.
         while !todo.is_empty() {
             let before = todo.len();
             errors.clear();
-            todo.retain(|step| match self.step(step) {
+            todo.retain(|steps| match self.steps(steps) {
                 Ok(()) => false,
                 Err(e) => {
                     errors.push(e);
@@ -112,6 +112,37 @@ impl<'a> Deployment<'a> {
         match errors.into_iter().next() {
             Some(e) => Err(e.after_write()),
             None => Ok(()),
+        }
+    }
+
+    fn steps(&mut self, steps: &[&Step]) -> Result<()> {
+        if let [file, signature] = steps
+            && self.pair(file, signature)?
+        {
+            return Ok(());
+        }
+        steps.iter().try_for_each(|step| self.step(step))
+    }
+
+    /// Whether the two were replaced. An undo without space for second copies writes them one after the other.
+    fn pair(&mut self, file: &Step, signature: &Step) -> Result<bool> {
+        let (Origin::Release(one), Origin::Release(other)) = (&file.origin, &signature.origin) else {
+            return Ok(false);
+        };
+        let folder = self.folder(file.to.parent().unwrap_or(Path::new("")))?;
+        let (name, its) = [file, signature].map(|step| step.to.file_name().unwrap_or_default()).into();
+        tracing::info!("deploying {} and its signature", folder.path().join(name).display());
+        let (content, its_content) = (release::open(one)?, release::open(other)?);
+        let files = [(name, Content::File(&content)), (its, Content::File(&its_content))];
+        match file::replace_together(&folder, &files) {
+            Ok(_) => {
+                self.done.written += 2;
+                Ok(true)
+            }
+            Err(e) if e.kind() == io::ErrorKind::StorageFull && self.may_overwrite(&folder, name) => {
+                Ok(false)
+            }
+            Err(e) => Err(failed(&folder, name, e)),
         }
     }
 
@@ -261,6 +292,21 @@ impl<'a> Deployment<'a> {
             }
         }
     }
+}
+
+/// A file that is replaced, with its signature where that is replaced too: GRUB takes no file with another's signature. Each other step is alone.
+fn together(steps: &[Step]) -> Vec<Vec<&Step>> {
+    let is_replaced = |step: &&Step| !step.same && step.old.is_some();
+    let signature_of = |file: &Step| {
+        let mut name = file.to.clone().into_os_string();
+        name.push(SIGNATURE);
+        steps.iter().filter(is_replaced).find(|step| step.to.as_os_str() == name)
+    };
+    let signatures: BTreeSet<&Path> =
+        steps.iter().filter(is_replaced).filter_map(signature_of).map(|step| step.to.as_path()).collect();
+    let with_signature = |step| [Some(step), signature_of(step).filter(|_| is_replaced(&step))];
+    let first = steps.iter().filter(|step| !signatures.contains(step.to.as_path()));
+    first.map(|step| with_signature(step).into_iter().flatten().collect()).collect()
 }
 
 /// Sets the time of a file to now. On FAT this rewrites one sector of its folder, with only the time changed; it need not outlast a

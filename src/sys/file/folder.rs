@@ -348,6 +348,16 @@ impl Folder {
         Ok(nix::fcntl::renameat(&self.dir, from, &self.dir, to)?)
     }
 
+    /// Then writes back the whole file system. Each `fsync` of a file on FAT would write its own entry; this changes all entries in memory
+    /// before it writes the sectors that have them (Linux: `sync_filesystem`, `__fat_write_inode`).
+    pub(super) fn rename_together(&self, names: &[(&OsStr, &OsStr)]) -> io::Result<()> {
+        crash_point!(self.path, "rename together");
+        for (from, to) in names {
+            nix::fcntl::renameat(&self.dir, *from, &self.dir, *to)?;
+        }
+        Ok(nix::unistd::syncfs(&self.dir)?)
+    }
+
     pub(crate) fn unlink(&self, name: &OsStr) -> io::Result<()> {
         crash_point!(self.path.join(name), "unlink");
         Ok(nix::unistd::unlinkat(&self.dir, name, UnlinkatFlags::NoRemoveDir)?)

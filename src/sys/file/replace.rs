@@ -1,6 +1,7 @@
 //! The write sequences.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 
@@ -57,11 +58,7 @@ pub(super) fn replace_only(
     }
     // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
     let old = at(folder.hold(name), "open", name)?;
-    let mode = match (&old, content) {
-        // The caller decides.
-        (None, _) | (_, Content::BytesAs(..)) => content.mode()?,
-        (Some(old), _) => content.mode()? & old.metadata()?.mode(),
-    };
+    let mode = mode(old.as_ref(), content)?;
     let new = replace_temporary_listed(folder, listing, name, content, mode)?;
     folder.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
@@ -69,6 +66,81 @@ pub(super) fn replace_only(
     // Flushes the freed clusters: not necessary for safety, but nothing stays open.
     at(folder.flush(), "flush the drive below", name)?;
     Ok(Outcome::Written)
+}
+
+fn mode(old: Option<&File>, content: &Content<'_>) -> io::Result<u32> {
+    Ok(match (old, content) {
+        // The caller decides.
+        (None, _) | (_, Content::BytesAs(..)) => content.mode()?,
+        (Some(old), _) => content.mode()? & old.metadata()?.mode(),
+    })
+}
+
+/// [`replace`] of files of one folder that are of use only together, such as a file and its signature: all of them are old or all of them are
+/// new, at every instant. On a FAT that holds if their entries are in one sector of the folder, which is changed by one write; otherwise a
+/// power cut between two writes, a moment apart, leaves some of them new.
+pub fn replace_together(folder: &Folder, files: &[(&OsStr, Content<'_>)]) -> io::Result<Outcome> {
+    let listing = Listing::of(folder)?;
+    let mut differing = Vec::new();
+    for (name, content) in files {
+        if !at(folder.holds(name, content), "compare", name)? {
+            differing.push((*name, content));
+        }
+    }
+    if differing.len() < 2 || files.iter().any(|(name, _)| listing.has_side_file(folder, name)) {
+        // A side file is removed before its file is replaced: there is no instant for all of them.
+        let mut outcome = Outcome::Unchanged;
+        for (name, content) in files {
+            if replace_listed(folder, &listing, name, content)? == Outcome::Written {
+                outcome = Outcome::Written;
+            }
+        }
+        return Ok(outcome);
+    }
+    let mut ready = Vec::new();
+    for (name, content) in differing {
+        if let Err(e) = prepare(folder, &listing, name, content, &mut ready) {
+            for Ready { temporary, .. } in &ready {
+                if let Err(also) = folder.unlink(temporary).and_then(|()| folder.sync_folder()) {
+                    tracing::warn!("cannot remove {}: {also}", temporary.display());
+                }
+            }
+            return Err(e);
+        }
+    }
+    let renames: Vec<(&OsStr, &OsStr)> = ready.iter().map(|r| (r.temporary.as_os_str(), r.name)).collect();
+    folder.rename_together(&renames)?;
+    folder.flush()?;
+    for Ready { new, old, .. } in ready {
+        folder.close(new)?;
+        old.map_or(Ok(()), |old| folder.close(old))?;
+    }
+    folder.flush()?;
+    Ok(Outcome::Written)
+}
+
+/// A temporary file that is on the medium.
+struct Ready<'a> {
+    temporary: OsString,
+    name: &'a OsStr,
+    new: File,
+    /// Held to the very end, as in [`replace`].
+    old: Option<File>,
+}
+
+fn prepare<'a>(
+    folder: &Folder,
+    listing: &Listing,
+    name: &'a OsStr,
+    content: &Content<'_>,
+    ready: &mut Vec<Ready<'a>>,
+) -> io::Result<()> {
+    let old = at(folder.hold(name), "open", name)?;
+    let mode = mode(old.as_ref(), content)?;
+    let (temporary, new) = create_unique(folder, listing, |t| folder.create(t, mode))?;
+    let filled = fill(folder, &temporary, &new, content);
+    ready.push(Ready { temporary, name, new, old });
+    filled
 }
 
 /// Whether [`replace`] would find space for `content` on a working medium: writes, reads back and removes a temporary file.

@@ -55,6 +55,29 @@ fn the_secure_variant_is_deployed_under_the_final_name_and_never_the_plain_one()
     }
 }
 
+/// GRUB takes no configuration with the signature of another.
+#[test]
+fn the_configuration_has_its_own_signature_at_every_instant() {
+    let old = [("EFI/BOOT/grub.cfg", "luks config, old"), ("EFI/BOOT/grub.cfg.sig", "luks signature, old")];
+    for purpose in [Purpose::Update, Purpose::Undo] {
+        let device = Device::encrypted(&old, RELEASE);
+        let pairs: Rc<RefCell<BTreeSet<bool>>> = Rc::default();
+        let (seen, boot) = (pairs.clone(), device.boot());
+        let armed = crash_point::arm(move |_, _| {
+            let is_old = ["grub.cfg", "grub.cfg.sig"].map(|name| {
+                std::fs::read_to_string(boot.join("EFI/BOOT").join(name)).unwrap().ends_with("old")
+            });
+            assert_eq!(is_old[0], is_old[1]);
+            seen.borrow_mut().insert(is_old[0]);
+            Ok(())
+        });
+        device.deploy(purpose).unwrap();
+        drop(armed);
+        assert_eq!(pairs.take(), BTreeSet::from([false, true]), "before and after");
+        assert_eq!(device.see()["EFI/BOOT/grub.cfg.sig"], "luks signature");
+    }
+}
+
 #[test]
 fn a_plain_system_gets_the_plain_one_alone() {
     let device = Device::new(&[], RELEASE);

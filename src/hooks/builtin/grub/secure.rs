@@ -99,8 +99,14 @@ impl Pair {
         };
         let signature = self.source(OsStr::new(LUKS_SIGNATURE));
         let signature = signature.ok_or_else(|| missing(self.there.path(), OsStr::new(LUKS_SIGNATURE)))?;
-        self.put(OsStr::new(GRUB_CONFIG), &config)?;
-        self.put(OsStr::new(SIGNATURE), &signature)?;
+        let files = [(GRUB_CONFIG, &config), (SIGNATURE, &signature)]
+            .map(|(name, file)| (OsStr::new(name), Content::File(file)));
+        let path = self.there.path().join(GRUB_CONFIG);
+        if file::replace_together(&self.there, &files).map_err(|e| cannot("write", &path, e))?
+            == file::Outcome::Written
+        {
+            tracing::info!("{} and its signature are those for encrypted disks now", path.display());
+        }
         self.remove(OsStr::new(LUKS));
         self.remove(OsStr::new(LUKS_SIGNATURE));
         Ok(())
