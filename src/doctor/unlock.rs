@@ -12,6 +12,7 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     };
     look.right.into_iter().for_each(|text| found.ok(text));
     look.wrong.iter().for_each(|e| found.problem(e));
+    look.next_start.iter().for_each(|e| found.problem(e));
     look.doubtful.iter().for_each(|e| found.warn(e.message(), e.hint()));
     if look.sealed.is_some_and(|sealed| !sealed.is_whole) {
         found.warn(

@@ -195,12 +195,32 @@ pub fn branches(
     drivers: &[Hash],
     programs: &[&Program<'_>],
 ) -> Option<Vec<Hash>> {
+    let manners = manners(keys, drivers, programs)?;
+    Some(once(manners.iter().map(|authorities| keys.pcr7(between, authorities))))
+}
+
+/// What firmware may measure as authorities: nothing, those of the programs, those of the drivers first.
+fn manners(keys: &Measured, drivers: &[Hash], programs: &[&Program<'_>]) -> Option<[Vec<Hash>; 3]> {
     let programs: Option<Vec<Hash>> = programs.iter().map(|program| keys.authority(program)).collect();
     let programs = programs?;
     let drivers = drivers.iter().filter_map(|driver| keys.authority_of_hash(driver));
     let all = once(drivers.chain(programs.iter().copied()));
-    let programs = once(programs.into_iter());
-    Some(once([&[][..], &programs, &all].into_iter().map(|authorities| keys.pcr7(between, authorities))))
+    Some([Vec::new(), once(programs.into_iter()), all])
+}
+
+/// PCR 7 at a start of these programs on the firmware of this log, which [`explains_authorities`]; without a log, of each manner that there is.
+/// `None` if it does not start one of the programs.
+#[must_use]
+pub fn of_start(log: Option<&EventLog>, keys: &Measured, programs: &[&Program<'_>]) -> Option<Vec<Hash>> {
+    let started = log.map(drivers).unwrap_or_default();
+    let [nothing, of_programs, all] = manners(keys, &started, programs)?;
+    let manners = match log {
+        Some(log) if measures_authorities(log) => vec![all],
+        Some(_) => vec![nothing],
+        None => vec![nothing, of_programs],
+    };
+    let between = between(log);
+    Some(once(manners.iter().map(|authorities| keys.pcr7(&between, authorities))))
 }
 
 /// Whether this firmware measures what allows its programs.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use super::next_start::{self, NextStart, Start};
 use super::policies::Policies;
 use super::release;
 use super::seal::{self, Sealed};
@@ -12,13 +13,13 @@ use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
-use crate::measurements::{EventLog, Measured, pcr};
+use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
 use crate::tpm::Tpm;
 use crate::uefi::variables::{Firmware, Variable};
 
 /// Far above any program; they are held in memory.
-const MAX_FILE_BYTES: u64 = 128 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
 
 /// What was found, in order.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub(crate) struct Look {
     pub(crate) wrong: Vec<Error>,
     /// What stops no update: the hooks of a release make the policy of the next start in their own way.
     pub(crate) doubtful: Vec<Error>,
+    /// Why the next start would not be unlocked, where that can be predicted. An update may repair it.
+    pub(crate) next_start: Option<Error>,
     /// Where the TPM gave the passphrase.
     pub(crate) sealed: Option<Sealed>,
 }
@@ -93,7 +96,24 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
         Err(e) => look.wrong.push(e),
     }
     match measurements(paths, &firmware) {
-        Ok(text) => look.right.push(text),
+        Ok((text, start)) => {
+            look.right.push(text);
+            match look.sealed.as_ref().map(|sealed| next_start::look(&paths.plain_boot(), &start, &sealed.list.branches())) {
+                Some(NextStart::Unlocks) => look.right.push(
+                    "the next start, of the loader and the stage-2 kernel in place, meets a policy of the TPM"
+                        .to_owned(),
+                ),
+                Some(NextStart::DoesNotUnlock) => look.next_start = Some(would_not(
+                    "the next start, of the loader and the stage-2 kernel in place, meets no policy of the TPM",
+                ).with_hint("do not restart the device before another update, which seals the passphrase again")),
+                Some(NextStart::Unknown(why)) => {
+                    let message =
+                        format!("cannot predict whether the next start unlocks the encrypted disk: {why}");
+                    look.doubtful.push(Error::new(Code::WouldNotUnlock, message).object("TPM"));
+                }
+                None => {}
+            }
+        }
         Err(e) => look.doubtful.push(e),
     }
     if let Some(sealed) = &look.sealed {
@@ -111,7 +131,7 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Resu
     if let Some(e) = look.wrong.into_iter().next() {
         return Err(e);
     }
-    look.doubtful.iter().for_each(|e| tracing::warn!("{}", e.message()));
+    look.doubtful.iter().chain(&look.next_start).for_each(|e| tracing::warn!("{}", e.message()));
     if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole) {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
         seal::repair(&mut open(paths)?, &Policies::of(paths), &sealed)?;
@@ -132,21 +152,33 @@ fn would_not(why: &str) -> Error {
 }
 
 /// What cannot be explained now cannot be predicted for the next start.
-fn measurements(paths: &Paths, firmware: &Firmware) -> Result<String> {
+fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
     let values = open(paths)?.pcrs()?;
+    let now = Measured::of(firmware)?;
     let log = EventLog::read(paths)
         .map_err(|e| would_not("the firmware's log of its measurements cannot be used").because(e))?;
-    let Some(log) = log else {
-        return Ok("the firmware has left no log of its measurements: those of the next start are guessed"
-            .to_owned());
+    let text = match &log {
+        None => {
+            "the firmware has left no log of its measurements: those of the next start are guessed".to_owned()
+        }
+        Some(log) => explained(log, &now, &values)?,
     };
-    pcr::explain(&log, &Measured::of(firmware)?, &values).map_err(|why| would_not(&why))?;
+    Ok((text, Start { log, now, values }))
+}
+
+fn explained(log: &EventLog, now: &Measured, values: &Values) -> Result<String> {
+    pcr::explain(log, now, values).map_err(|why| would_not(&why))?;
+    if !pcr::explains_authorities(log, now) {
+        let why =
+            "the firmware's log does not say what allowed the programs and drivers of this start (PCR 7)";
+        return Err(would_not(why));
+    }
     if log.has_dma_protection_disabled() {
         let why =
             "the firmware says that DMA protection is disabled, and the initramfs reads no passphrase then";
         return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
     }
-    let authorities = if pcr::measures_authorities(&log) { "also" } else { "not" };
+    let authorities = if pcr::measures_authorities(log) { "also" } else { "not" };
     Ok(format!(
         "variables and log explain PCRs 0, 2, 3 and 7; the firmware does {authorities} measure what allowed its programs"
     ))

@@ -145,6 +145,18 @@ fn the_authorities_of_drivers_come_before_those_of_the_programs() {
     assert_eq!(branches(&[kernel.digest], &[&loader]), Some(vec![without, of_loader, driver_first]));
     let unknown = Program { digest: [7; 32], ..loader };
     assert_eq!(branches(&[], &[&unknown]), None);
+    // A start is predicted as this one was measured.
+    let of_start = |log: Option<&EventLog>| pcr::of_start(log, &now, &[&loader, &kernel]);
+    assert_eq!(of_start(Some(&log)), Some(vec![value(LOGS[0].2[3])]));
+    let mut silent = log.clone();
+    silent.events.retain(|event| event.kind != 0x8000_00e0);
+    assert_eq!(of_start(Some(&silent)), Some(vec![without]), "this firmware measures no authority");
+    assert_eq!(of_start(None), Some(vec![without, value(LOGS[0].2[3])]), "not known");
+    let mut with_driver = log.clone();
+    with_driver.events.push(Event { pcr: 2, kind: 0x8000_0004, digest: kernel.digest, data: Vec::new() });
+    let first = now.pcr7(&between, &[own[1].digest, own[0].digest]);
+    assert_eq!(of_start(Some(&with_driver)), Some(vec![first]), "the driver's authority is there already");
+    assert_eq!(pcr::of_start(Some(&log), &now, &[&unknown]), None);
 }
 
 #[test]

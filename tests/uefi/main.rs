@@ -8,6 +8,7 @@ mod kit {
 
 mod lists;
 mod logs;
+mod next_start;
 mod programs;
 mod release;
 mod tools;

@@ -1,0 +1,57 @@
+//! Whether the next start meets a policy of the TPM, with the programs that are in place now.
+
+use std::path::Path;
+
+use super::check::MAX_FILE_BYTES;
+use crate::measurements::{EventLog, Hash, Measured, Values, pcr};
+use crate::sys::file::read_bytes;
+use crate::tpm::policy::{self, Digest};
+use crate::uefi::authenticode::Program;
+
+/// Loader and stage-2 kernel, on the partition that the firmware reads (meta-balena v8.0.2, `0-signed-update`).
+const PROGRAMS: [&str; 2] = ["EFI/BOOT/bootx64.efi", "bzImage"];
+
+/// What this start has measured, and the variables as they are now.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub log: Option<EventLog>,
+    pub now: Measured,
+    pub values: Values,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextStart {
+    Unlocks,
+    DoesNotUnlock,
+    /// Why it cannot be told.
+    Unknown(String),
+}
+
+/// `plain`: the mount point of the partition that the firmware reads. `policies`: those of the TPM. [`pcr::explain`] and
+/// [`pcr::explains_authorities`] must hold for the log.
+#[must_use]
+pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
+    let files = PROGRAMS.map(|name| (read_bytes(&plain.join(name), MAX_FILE_BYTES), plain.join(name)));
+    let mut programs = Vec::new();
+    for (bytes, path) in &files {
+        let path = path.display();
+        match bytes.as_deref().map(Program::parse) {
+            Ok(Some(program)) if program.is_aligned => programs.push(program),
+            Ok(Some(_)) => {
+                return NextStart::Unknown(format!(
+                    "the length of {path} is no multiple of 8: tools and firmware know it by different hashes"
+                ));
+            }
+            Ok(None) => return NextStart::Unknown(format!("{path} is no program of UEFI, or damaged")),
+            Err(e) => return NextStart::Unknown(format!("{path} cannot be read: {e}")),
+        }
+    }
+    let programs: Vec<&Program<'_>> = programs.iter().collect();
+    let Some(pcr7) = pcr::of_start(start.log.as_ref(), &start.now, &programs) else {
+        let why = "the firmware's db has neither hash nor certificate of the loader or of the stage-2 kernel in place, or dbx forbids one";
+        return NextStart::Unknown(why.to_owned());
+    };
+    let [pcr0, pcr2, pcr3, _] = start.values;
+    let is_met = |pcr7: &Hash| policies.contains(&policy::pcr(&[pcr0, pcr2, pcr3, *pcr7]));
+    if pcr7.iter().any(is_met) { NextStart::Unlocks } else { NextStart::DoesNotUnlock }
+}
