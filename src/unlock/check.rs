@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::next_start::{self, NextStart, Start};
+use super::next_start::{self, MAX_FILE_BYTES, NextStart, Start};
 use super::policies::Policies;
 use super::release;
 use super::seal::{self, Sealed};
@@ -17,9 +17,6 @@ use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
 use crate::tpm::Tpm;
 use crate::uefi::variables::{Firmware, Variable};
-
-/// Far above any program; they are held in memory.
-pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
 
 /// What was found, in order.
 #[derive(Debug, Default)]

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::check::MAX_FILE_BYTES;
 use crate::measurements::{EventLog, Hash, Measured, Values, pcr};
 use crate::sys::file::read_bytes;
 use crate::tpm::policy::{self, Digest};
@@ -10,6 +9,9 @@ use crate::uefi::authenticode::Program;
 
 /// Loader and stage-2 kernel, on the partition that the firmware reads (meta-balena v8.0.2, `0-signed-update`).
 const PROGRAMS: [&str; 2] = ["EFI/BOOT/bootx64.efi", "bzImage"];
+
+/// Far above any program; they are held in memory.
+pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
 
 /// What this start has measured, and the variables as they are now.
 #[derive(Debug, Clone)]
