@@ -12,7 +12,8 @@ use crate::error::{Code, Error, Result};
 const EXAMPLES: &str = "\
 Examples:
   copal doctor
-  copal doctor --json";
+  copal doctor --json
+  copal doctor --update balenaos-6.2.0.docker";
 
 /// Look for what would stop a flash, an update or a rollback
 ///
@@ -26,6 +27,11 @@ pub(super) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
+    /// Ask too whether this device would start that release: its image
+    /// archive, or the folder of an unpacked release
+    #[arg(long, value_name = "IMAGE|ROOT")]
+    update: Option<PathBuf>,
+
     /// Folder that stands for / (for tests)
     #[arg(long, value_name = "DIR", hide = true, default_value = "/")]
     root: PathBuf,
@@ -33,7 +39,13 @@ pub(super) struct DoctorArgs {
 
 /// [`Code::ProblemsFound`] where there is a problem.
 pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
-    let (subject, findings) = doctor::examine(&Paths::new(&args.root));
+    let (subject, findings) = doctor::examine(&Paths::new(&args.root), args.update.as_deref());
+    if args.update.is_some() && subject == Subject::Installation {
+        let message = "cannot ask about a release: this is a flasher medium, and not an installed device";
+        return Err(Error::new(Code::Usage, message)
+            .object("--update")
+            .with_hint("run it on the device that is to be updated"));
+    }
     let (subject, is_examined) = (subject.words(), subject != Subject::Nothing);
     let head = is_examined.then(|| format!("examined: {subject}"));
     let text = head.into_iter().chain(findings.iter().map(line)).collect::<Vec<_>>().join("\n");

@@ -9,6 +9,8 @@ mod space;
 mod system;
 mod unlock;
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use crate::config::paths::Paths;
@@ -90,10 +92,14 @@ const CHECKS: &[Check] = &[
     Check { name: "system", look: system::services },
 ];
 
+/// The check of a release that is named.
+const RELEASE_NAME: &str = "release";
+
 /// The check of a flasher medium first.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
-    std::iter::once(flash::CHECK_NAME).chain(CHECKS.iter().map(|c| c.name)).collect()
+    let checks = CHECKS.iter().map(|c| c.name);
+    std::iter::once(flash::CHECK_NAME).chain(checks).chain([RELEASE_NAME]).collect()
 }
 
 /// What the findings are about: a machine has one job for copal.
@@ -119,7 +125,7 @@ impl Subject {
 
 /// On a flasher medium checks what a flash needs, on an installed system what an update or a rollback needs.
 #[must_use]
-pub(crate) fn examine(paths: &Paths) -> (Subject, Vec<Finding>) {
+pub(crate) fn examine(paths: &Paths, release: Option<&Path>) -> (Subject, Vec<Finding>) {
     let mut all = Vec::new();
     if paths.flasher_flag().exists() {
         flash::look(paths, &mut Findings { check: flash::CHECK_NAME, all: &mut all });
@@ -141,6 +147,9 @@ pub(crate) fn examine(paths: &Paths) -> (Subject, Vec<Finding>) {
         Patient { paths, facts: facts.as_ref().ok(), roots: roots.as_ref().and_then(|r| r.as_ref().ok()) };
     for check in CHECKS {
         (check.look)(&patient, &mut Findings { check: check.name, all: &mut all });
+    }
+    if let Some(release) = release {
+        unlock::release(&patient, release, &mut Findings { check: RELEASE_NAME, all: &mut all });
     }
     (Subject::Update, all)
 }

@@ -1,5 +1,7 @@
 //! The encrypted disk of a device with UEFI and a TPM.
 
+use std::path::Path;
+
 use super::{Findings, Patient};
 use crate::unlock;
 
@@ -19,5 +21,20 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
             "a change of the policy that unlocks the disk was cut off",
             "nothing to do: the next update completes it",
         );
+    }
+}
+
+/// Whether the device would start a release that is not installed.
+pub(super) fn release(patient: &Patient<'_>, release: &Path, found: &mut Findings<'_>) {
+    let Some(roots) = patient.roots else { return };
+    match unlock::reasons_against(patient.paths, &roots.active, release) {
+        Ok(None) => found.ok(
+            "this device does not start signed systems only, or its disk is not unlocked by firmware and TPM: each release starts",
+        ),
+        Ok(Some(reasons)) if reasons.is_empty() => {
+            found.ok("firmware and loader would start the release");
+        }
+        Ok(Some(reasons)) => reasons.iter().for_each(|e| found.problem(e)),
+        Err(e) => found.problem(&e),
     }
 }

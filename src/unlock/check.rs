@@ -1,7 +1,7 @@
 //! Whether this device unlocks its disk, and would after a restart. Writes nothing.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::next_start::{self, MAX_FILE_BYTES, NextStart, Start};
@@ -10,11 +10,13 @@ use super::release;
 use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
 use crate::disk::{Device, Facts, Role};
+use crate::engine::archive::{self, Requested};
 use crate::error::{Code, Error, Result};
 use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
 use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
+use crate::sys::file::read_bytes;
 use crate::tpm::Tpm;
 use crate::uefi::variables::{Firmware, Variable};
 
@@ -58,23 +60,50 @@ pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result
             Some(name) => Some(slot.join("current/boot").join(name)),
             None => hostapp::release_file(slot, Path::new(name)),
         };
-        let Some(path) = path else { return Ok(None) };
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        // An absolute link would lead to the file of the running system.
-        if !path.canonicalize()?.starts_with(slot.canonicalize()?) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it leads out of the release"));
-        }
-        if file.metadata()?.len() > MAX_FILE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has more than 128 MiB"));
-        }
-        let mut content = Vec::new();
-        (&file).read_to_end(&mut content)?;
-        Ok(Some(content))
+        path.map_or(Ok(None), |path| read_below(slot, &path))
     })
+}
+
+/// A file of a release whose files are all below `top`; `None` where it has none.
+fn read_below(top: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match path.symlink_metadata() {
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    // An absolute link would lead to the file of the running system.
+    let path = path.canonicalize()?;
+    if !path.starts_with(top.canonicalize()?) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it leads out of the release"));
+    }
+    read_bytes(&path, MAX_FILE_BYTES).map(Some)
+}
+
+/// [`release::reasons`] for a release that is not installed: in an image archive, or in the folder that would be its root. `None` as in
+/// [`in_force`].
+pub(crate) fn reasons_against(paths: &Paths, active: &Root, release: &Path) -> Result<Option<Vec<Error>>> {
+    release.metadata().map_err(|e| {
+        let name = release.display();
+        Error::new(Code::Io, format!("cannot read the release {name}")).object(name).because(e)
+    })?;
+    let Some(firmware) = in_force(paths, active)? else { return Ok(None) };
+    let now = Measured::of(&firmware)?;
+    if release.is_dir() {
+        let reasons = release::reasons(&now, &|name| read_below(release, &release.join(name)));
+        return Ok(Some(reasons));
+    }
+    let names = release::files();
+    let files: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+    let archive = archive::read_files(release, &files, MAX_FILE_BYTES)?;
+    let contents: BTreeMap<String, Requested> = names.into_iter().zip(archive.contents).collect();
+    Ok(Some(release::reasons(&now, &|name| match contents.get(name) {
+        Some(Requested::Content(content)) => Ok(Some(content.clone())),
+        Some(Requested::Unclear) => {
+            let why = "only the engine can determine what it is: install the archive, or name the folder of an unpacked release";
+            Err(io::Error::new(io::ErrorKind::Unsupported, why))
+        }
+        Some(Requested::Missing) | None => Ok(None),
+    })))
 }
 
 /// `None` as in [`in_force`].

@@ -6,4 +6,4 @@ pub mod policies;
 pub mod release;
 pub mod seal;
 
-pub(crate) use check::{before_update, check_release, look};
+pub(crate) use check::{before_update, check_release, look, reasons_against};

@@ -25,7 +25,7 @@ pub struct Start {
 pub enum NextStart {
     Unlocks,
     DoesNotUnlock,
-    /// Why it cannot be told.
+    /// Why it cannot be determined.
     Unknown(String),
 }
 

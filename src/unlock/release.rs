@@ -19,64 +19,107 @@ const ADDED_SIGNED: &str = "resin-boot/balena-keys/db.auth";
 /// Reads a file of the release; `None` where it has none.
 pub type Read<'a> = &'a dyn Fn(&str) -> io::Result<Option<Vec<u8>>>;
 
+/// The files that [`reasons`] reads.
+#[must_use]
+pub fn files() -> Vec<String> {
+    let signed = [KERNEL, CONFIG];
+    let signatures = signed.map(|name| format!("{name}.sig"));
+    let others = [LOADER, LOADER_KEYS, ADDED, ADDED_SIGNED];
+    signed.into_iter().chain(others).map(str::to_owned).chain(signatures).collect()
+}
+
 /// Refuses a release that would not start. `now`: the variables of the firmware.
 pub fn check(now: &Measured, read: Read<'_>) -> Result<()> {
-    let optional = |name: &str| read(name).map_err(|e| unfit(name, "it cannot be read").because(e));
-    let must = |name: &str| {
-        optional(name)?.ok_or_else(|| unfit(name, "the release does not have it: it is not signed"))
-    };
-    let (loader, kernel, config) = (must(LOADER)?, must(KERNEL)?, must(CONFIG)?);
-    let signatures = [KERNEL, CONFIG].map(|name| must(&format!("{name}.sig")));
-    let [kernel_signature, config_signature] = signatures;
-    let signed = [(KERNEL, &kernel, kernel_signature?), (CONFIG, &config, config_signature?)];
+    reasons(now, read).into_iter().next().map_or(Ok(()), Err)
+}
 
-    let added = optional(ADDED)?.unwrap_or_default();
-    let db = signature_list::append(&now.db, &added).map_err(|why| unfit(ADDED, why))?;
-    if db != now.db {
-        let auth = optional(ADDED_SIGNED)?.ok_or_else(|| {
-            unfit(ADDED_SIGNED, "the release does not have it, and the firmware takes no other")
-        })?;
-        match authenticated::payload(&auth) {
-            Ok(payload) if payload == added => {}
-            Ok(_) => return Err(unfit(ADDED_SIGNED, "it does not have the entries of db.esl")),
-            Err(why) => return Err(unfit(ADDED_SIGNED, why)),
+/// Each reason why a release would not start, in the order in which firmware and loader meet them.
+#[must_use]
+pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+    let mut optional = |name: &str| {
+        read(name).unwrap_or_else(|e| {
+            found.push(unfit(name, "it cannot be read").because(e));
+            unreadable.push(name.to_owned());
+            None
+        })
+    };
+    let [loader, kernel, config, added, added_signed, keys] =
+        [LOADER, KERNEL, CONFIG, ADDED, ADDED_SIGNED, LOADER_KEYS].map(&mut optional);
+    let [kernel_signature, config_signature] = [KERNEL, CONFIG].map(|name| optional(&format!("{name}.sig")));
+    let is_there = [
+        (LOADER.to_owned(), &loader),
+        (KERNEL.to_owned(), &kernel),
+        (CONFIG.to_owned(), &config),
+        (format!("{KERNEL}.sig"), &kernel_signature),
+        (format!("{CONFIG}.sig"), &config_signature),
+    ];
+    for (name, file) in &is_there {
+        if file.is_none() && !unreadable.contains(name) {
+            found.push(unfit(name, "the release does not have it: it is not signed"));
         }
+    }
+
+    let added = added.unwrap_or_default();
+    let db = signature_list::append(&now.db, &added).unwrap_or_else(|why| {
+        found.push(unfit(ADDED, why));
+        now.db.clone()
+    });
+    if db != now.db {
+        let why = match added_signed.as_deref().map(authenticated::payload) {
+            None => Some("the release does not have it, and the firmware takes no other"),
+            Some(Ok(payload)) if payload == added => None,
+            Some(Ok(_)) => Some("it does not have the entries of db.esl"),
+            Some(Err(why)) => Some(why),
+        };
+        found.extend(why.map(|why| unfit(ADDED_SIGNED, why)));
     }
     let later = Measured { db, ..now.clone() };
     for (name, file) in [(LOADER, &loader), (KERNEL, &kernel)] {
-        let program =
-            Program::parse(file).ok_or_else(|| unfit(name, "it is no program of UEFI, or damaged"))?;
-        if !program.is_aligned {
-            return Err(unfit(
-                name,
-                "its length is no multiple of 8: tools and firmware would know it by different hashes",
-            ));
-        }
-        if !later.starts(&program) {
-            return Err(unfit(
-                name,
-                "the firmware would not start it: neither its db nor the release's db.esl allows it, or dbx forbids it",
-            ));
-        }
+        found.extend(file.as_ref().and_then(|file| Some(unfit(name, not_started(&later, file)?))));
     }
-    let Some(keys) = optional(LOADER_KEYS)? else {
+    found.extend(not_taken(
+        keys.as_deref(),
+        &[(KERNEL, &kernel, &kernel_signature), (CONFIG, &config, &config_signature)],
+    ));
+    found
+}
+
+/// Why the firmware does not start the program.
+fn not_started(later: &Measured, file: &[u8]) -> Option<&'static str> {
+    match Program::parse(file) {
+        None => Some("it is no program of UEFI, or damaged"),
+        Some(program) if !program.is_aligned => {
+            Some("its length is no multiple of 8: tools and firmware would know it by different hashes")
+        }
+        Some(program) if !later.starts(&program) => Some(
+            "the firmware would not start it: neither its db nor the release's db.esl allows it, or dbx forbids it",
+        ),
+        Some(_) => None,
+    }
+}
+
+/// Why the loader does not take files with their signatures. What is missing is a reason of its own.
+fn not_taken(keys: Option<&[u8]>, signed: &[(&str, &Option<Vec<u8>>, &Option<Vec<u8>>)]) -> Vec<Error> {
+    let Some(keys) = keys else {
         tracing::warn!("the new release has no {LOADER_KEYS}: what its loader checks is not checked");
-        return Ok(());
+        return Vec::new();
     };
-    let keys = openpgp::keys(&keys).map_err(|why| unfit(LOADER_KEYS, why))?;
-    for (name, file, signature) in &signed {
+    let keys = match openpgp::keys(keys) {
+        Ok(keys) => keys,
+        Err(why) => return vec![unfit(LOADER_KEYS, why)],
+    };
+    let mut found = Vec::new();
+    for (name, file, signature) in signed {
+        let (Some(file), Some(signature)) = (file, signature) else { continue };
         match openpgp::is_signed(&keys, file, signature) {
             Ok(true) => {}
-            Ok(false) => {
-                return Err(unfit(
-                    name,
-                    "its signature is not by the key in the release's balena-keys/grub.gpg",
-                ));
-            }
-            Err(why) => return Err(unfit(&format!("{name}.sig"), why)),
+            Ok(false) => found
+                .push(unfit(name, "its signature is not by the key in the release's balena-keys/grub.gpg")),
+            Err(why) => found.push(unfit(&format!("{name}.sig"), why)),
         }
     }
-    Ok(())
+    found
 }
 
 fn unfit(name: &str, why: &str) -> Error {

@@ -38,6 +38,10 @@ fn the_doctor_names_what_would_stop_an_update() {
     assert!(out.contains("PROBLEM engine: ") && out.contains("[engine-unreachable]"), "{out}");
     assert!(err.contains("1 thing would stop") && err.contains("[problems-found]"), "{err}");
     assert!(out.contains("ok      slots: slot A runs, from mmcblk0p2 (partition 2)"), "{out}");
+    let (_, out, _) = copal(&t, &["doctor", "--update", "/"]);
+    assert!(out.contains("ok      release: ") && out.contains("each release starts"), "{out}");
+    let (_, out, _) = copal(&t, &["doctor", "--update", "/no/such/release"]);
+    assert!(out.contains("PROBLEM release: ") && out.contains("/no/such/release"), "{out}");
     assert_eq!(snapshot(&t), before, "nothing may be changed");
 
     let mut t = device();
@@ -114,4 +118,7 @@ fn on_a_flasher_medium_the_doctor_looks_at_the_flash() {
     let (code, out, _) = copal(&t, &["doctor"]);
     assert_eq!((code, out.lines().count()), (1, 2), "{out}");
     assert!(out.starts_with("examined: the installation from this medium\n"), "{out}");
+    let (code, out, err) = copal(&t, &["doctor", "--update", "/"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("not an installed device"), "{err}");
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use copal::engine::archive::{self, Archive, Content, Layout};
+use copal::engine::archive::{self, Archive, Content, Layout, Requested};
 use copal::error::{Code, Error};
 use serde_json::{Value, json};
 
@@ -190,6 +190,38 @@ fn an_image_has_boot_init_or_not() {
     }
     assert!(!there(vec![init(), one("boot")]));
     assert!(!there(vec![init(), link("boot/init", Directory, "")]));
+}
+
+#[test]
+fn the_contents_that_all_layers_leave_are_read() {
+    use tar::EntryType::{Directory, Link, Symlink};
+    let asked: Vec<PathBuf> = ["boot/kernel", "boot/kernel.sig"].map(Into::into).into();
+    let read = |bytes: &[u8], most: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image.tar");
+        std::fs::write(&path, bytes).unwrap();
+        archive::read_files(&path, &asked, most).map(|archive| archive.contents)
+    };
+    let of = |layers: Vec<Vec<u8>>| read(&Made::new(layers).archive(&["a:1"]), 100).unwrap();
+    let kernel = |content: &[u8]| layer(&[("boot/kernel", 0o644, content)]);
+    let content = |content: &[u8]| Requested::Content(content.to_vec());
+    assert_eq!(of(vec![kernel(b"old"), kernel(b"new")]), [content(b"new"), Requested::Missing]);
+    let both = layer(&[("boot/kernel", 0o644, b"1"), ("boot/kernel.sig", 0o644, b"")]);
+    assert_eq!(of(vec![both, layer(&[("boot/other", 0o644, b"2")])]), [content(b"1"), content(b"")]);
+    let gone = layer(&[("boot/.wh.kernel", 0o644, b"")]);
+    assert_eq!(of(vec![kernel(b"old"), gone.clone()])[0], Requested::Missing);
+    assert_eq!(of(vec![kernel(b"old"), gone, kernel(b"new")])[0], content(b"new"));
+    assert_eq!(of(vec![kernel(b"old"), link("boot/kernel", Directory, "")])[0], Requested::Missing);
+    for kind in [Link, Symlink] {
+        let of_link = of(vec![kernel(b"old"), link("boot/kernel", kind, "other")]);
+        assert_eq!(of_link[0], Requested::Unclear, "only the engine knows");
+    }
+    let made = Made::new(vec![kernel(&[7; 60]), kernel(&[8; 60])]).archive(&["a:1"]);
+    assert_eq!(read(&made, 120).unwrap()[0], content(&[8; 60]));
+    fails(read(&made, 119), Code::ImageArchiveInvalid, &["too large to be examined"]);
+    let target = json!({ "rootfs": { "diff_ids": ["sha256:1"] } }).to_string();
+    let delta = read(&Made::delta("os:1", &target).archive(&["a:1"]), 100).unwrap();
+    assert_eq!(delta, [Requested::Unclear, Requested::Unclear]);
 }
 
 #[test]

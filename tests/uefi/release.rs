@@ -101,6 +101,14 @@ fn a_release_that_the_device_would_not_start_is_refused() {
     refused(&now, "would not start it", &|files| {
         files.remove(&format!("{KEYS}db.esl"));
     });
+    let read = |name: &str| {
+        Ok(signed().remove(name).filter(|_| name.ends_with("grub.gpg") || name == "boot/bzImage"))
+    };
+    let all: Vec<String> = release::reasons(&now, &read).iter().map(|e| e.message()).collect();
+    assert_eq!(all.len(), 5, "each reason: {all:#?}");
+    let unreadable = |_: &str| Err(std::io::ErrorKind::PermissionDenied.into());
+    let all = release::reasons(&now, &unreadable);
+    assert_eq!(all.len(), release::files().len(), "each once: {all:#?}");
     refused(&firmware(&[], &[KERNEL]), "bzImage: the firmware would not start it", &|_| {});
     refused(&firmware(&[], &[LOADER]), "bootx64.efi.secureboot: the firmware would not start it", &|_| {});
 }

@@ -35,6 +35,8 @@ pub(super) struct Layer {
     pub(super) init: Effect,
     /// On each requested file, in the order of the request.
     pub(super) files: Vec<Effect>,
+    /// Of each requested file, if it is to be kept; `None` also for a hard link.
+    pub(super) contents: Vec<Option<Vec<u8>>>,
     pub(super) programs: Programs,
     pub(super) releases: Releases,
 }
@@ -160,28 +162,29 @@ pub(super) fn measure(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) 
     let n = read_up_to(content, &mut head).map_err(|e| e.to_string())?;
     let mut content = head.take(n as u64).chain(content);
     if head.starts_with(&[0x1f, 0x8b]) {
-        return weigh(&mut limit.of(MultiGzDecoder::new(content)), files);
+        return weigh(&mut limit.of(MultiGzDecoder::new(content)), limit, files);
     }
     // Hostile zstd makes its decoder double the window before it fails. Together with the bzip2 decoder that exceeds 24 MiB.
     if head.starts_with(b"BZh") && limit.outside == Format::Zstd {
         return Err("it is compressed with bzip2, and the archive with zstd".to_owned());
     }
     if head.starts_with(b"BZh") {
-        return weigh(&mut limit.of(MultiBzDecoder::new(content)), files);
+        return weigh(&mut limit.of(MultiBzDecoder::new(content)), limit, files);
     }
     // For xz moby needs a program that balenaOS lacks; moby 20.10 cannot read zstd.
     if head.starts_with(b"\xfd7zXZ\0") || head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         return Err("it is not compressed with gzip or bzip2".to_owned());
     }
-    weigh(&mut content, files)
+    weigh(&mut content, limit, files)
 }
 
-fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
+fn weigh(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) -> Result<Layer, String> {
     let mut content = Hashed { inner: content, hash: Sha256::new() };
     let mut tar = Tar::new(&mut content);
     let (mut unpacked, mut init, mut programs) = (0u64, Effect::Untouched, Programs::None);
     let files: Vec<Vec<&str>> = files.iter().map(|file| names(file)).collect();
     let mut effects = vec![Effect::Untouched; files.len()];
+    let mut contents = vec![None; files.len()];
     let mut releases = Releases::none();
     let init_path = names(Path::new(INIT));
     while let Some(member) = tar.next().map_err(|e| e.to_string())? {
@@ -210,15 +213,21 @@ fn weigh(content: &mut dyn Read, files: &[PathBuf]) -> Result<Layer, String> {
             programs = programs.and(Programs::For(machine));
         }
         init.add(&path, &init_path, member.kind, machine);
-        for (effect, file) in effects.iter_mut().zip(&files) {
+        for ((effect, kept), file) in effects.iter_mut().zip(&mut contents).zip(&files) {
             effect.add(&path, file, member.kind, None);
+            if path == *file {
+                *kept = match member.kind {
+                    MemberKind::File => limit.keep(member.size, &mut tar).map_err(|e| e.to_string())?,
+                    _ => None,
+                };
+            }
         }
         releases.add(&path, member.kind, &mut tar).map_err(|e| e.to_string())?;
     }
     // The digest covers the padding after the end of the tar.
     io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
     let digest = Digest256(content.hash.finalize().into());
-    Ok(Layer { digest, unpacked, init, files: effects, programs, releases })
+    Ok(Layer { digest, unpacked, init, files: effects, contents, programs, releases })
 }
 
 /// The names of a path. Names that are not UTF-8 match nothing.

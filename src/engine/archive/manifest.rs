@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::layer::{Effect, Programs, Releases};
-use super::{Archive, Check, Content, Layout, Members};
+use super::{Archive, Check, Content, Layout, Members, Requested};
 use crate::config::os_release::OsRelease;
 use crate::image::digest::Digest256;
 
@@ -172,7 +172,7 @@ fn image(
         return Err(format!("its image has {} layers, more than {MAX_LAYERS}", layers.len()));
     }
     let (mut unpacked, mut init, mut programs) = (0u64, Effect::Gone, Programs::None);
-    let mut files = vec![Effect::Gone; members.files.len()];
+    let mut files = vec![(Effect::Gone, None); members.files.len()];
     let mut releases = Releases::none();
     for (name, id) in layers.iter().zip(&ids) {
         let layer = members.layer(name)?;
@@ -182,8 +182,12 @@ fn image(
         }
         unpacked = unpacked.saturating_add(layer.unpacked);
         init = init.below(layer.init);
-        for (file, upper) in files.iter_mut().zip(layer.files) {
-            *file = file.below(upper);
+        for ((effect, kept), (upper, content)) in
+            files.iter_mut().zip(layer.files.into_iter().zip(layer.contents))
+        {
+            if upper != Effect::Untouched {
+                (*effect, *kept) = (upper, content);
+            }
         }
         programs = programs.and(layer.programs);
         releases = releases.below(layer.releases);
@@ -200,8 +204,16 @@ fn image(
     };
     // What a delta leaves is the engine's affair.
     let may_leave = |effect: Effect| effect != Effect::Gone || matches!(content, Content::Delta { .. });
-    let leaves =
-        members.files.iter().zip(files).filter(|(_, e)| may_leave(*e)).map(|(f, _)| f.clone()).collect();
+    let named = || members.files.iter().zip(&files);
+    let leaves = named().filter(|(_, (effect, _))| may_leave(*effect)).map(|(f, _)| f.clone()).collect();
+    let is_delta = matches!(content, Content::Delta { .. });
+    let contents = files.into_iter().map(|file| match file {
+        _ if is_delta => Requested::Unclear,
+        (Effect::Gone, _) => Requested::Missing,
+        (Effect::File(_), Some(content)) => Requested::Content(content),
+        _ => Requested::Unclear,
+    });
+    let contents = if members.keeps { contents.collect() } else { Vec::new() };
     let release = releases.content().map(|text| OsRelease::parse(&String::from_utf8_lossy(text)));
     Ok(Archive {
         id,
@@ -213,6 +225,7 @@ fn image(
         content,
         release,
         leaves,
+        contents,
     })
 }
 

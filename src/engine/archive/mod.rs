@@ -61,6 +61,17 @@ pub struct Archive {
     pub release: Option<OsRelease>,
     /// The requested files that remain after all layers, including files whose fate only the engine can determine.
     pub leaves: BTreeSet<PathBuf>,
+    /// Of each requested file, in the order of the request, where contents were requested.
+    pub contents: Vec<Requested>,
+}
+
+/// The content of a file after all layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Requested {
+    Content(Vec<u8>),
+    Missing,
+    /// Only the engine can determine it: a link, or a delta.
+    Unclear,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,10 +105,20 @@ pub fn inspect(path: &Path, most: u64, files: &[PathBuf]) -> Result<Archive> {
     inspect_open(&open(path)?, most, files)
 }
 
+/// [`inspect`] of the whole archive, with the contents of `files`, of which at most `most` bytes are held in memory.
+pub fn read_files(path: &Path, files: &[PathBuf], most: u64) -> Result<Archive> {
+    let image = open(path)?;
+    let limit = Limit { left_to_keep: Cell::new(Some(most)), ..Limit::new(u64::MAX, image.format) };
+    inspect_within(&image, limit, files)
+}
+
 pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
+    inspect_within(image, Limit::new(most, image.format), files)
+}
+
+fn inspect_within(image: &image::Image, limit: Limit, files: &[PathBuf]) -> Result<Archive> {
     let path = &image.path;
     let (source, fault) = Unpacked::open(image)?;
-    let limit = Limit::new(most, image.format);
     let checked = Members::read(source, &limit, files).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {
         if let Some(signal) = signal::came() {
@@ -147,11 +168,26 @@ struct Limit {
     outside: image::Format,
     left: Cell<u64>,
     is_exceeded: Cell<bool>,
+    /// Bytes of requested files; `None` where no content is requested.
+    left_to_keep: Cell<Option<u64>>,
 }
 
 impl Limit {
     fn new(most: u64, outside: image::Format) -> Limit {
-        Limit { most, outside, left: Cell::new(most), is_exceeded: Cell::new(false) }
+        let (left, is_exceeded, left_to_keep) = (Cell::new(most), Cell::new(false), Cell::new(None));
+        Limit { most, outside, left, is_exceeded, left_to_keep }
+    }
+
+    /// The content of a requested file of `size` bytes, where it is requested.
+    fn keep(&self, size: u64, content: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
+        let Some(left) = self.left_to_keep.get() else { return Ok(None) };
+        let left = left
+            .checked_sub(size)
+            .ok_or_else(|| io::Error::other("its files are too large to be examined"))?;
+        self.left_to_keep.set(Some(left));
+        let mut kept = Vec::new();
+        content.take(size).read_to_end(&mut kept)?;
+        Ok(Some(kept))
     }
 
     fn of<R>(&self, inner: R) -> Limited<'_, R> {
@@ -263,11 +299,17 @@ struct Members {
     size: u64,
     /// What to look for in the layers.
     files: Vec<PathBuf>,
+    /// With contents.
+    keeps: bool,
 }
 
 impl Members {
     fn read(source: Unpacked, limit: &Limit, files: &[PathBuf]) -> Check<Members> {
-        let mut members = Members { files: files.to_owned(), ..Members::default() };
+        let mut members = Members {
+            files: files.to_owned(),
+            keeps: limit.left_to_keep.get().is_some(),
+            ..Members::default()
+        };
         let mut source = limit.of(source);
         let mut archive = Tar::new(&mut source);
         let mut count = 0;
