@@ -78,10 +78,11 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
     for (name, file) in [(LOADER, &loader), (KERNEL, &kernel)] {
         found.extend(file.as_ref().and_then(|file| Some(unfit(name, not_started(&later, file)?))));
     }
-    found.extend(not_taken(
-        keys.as_deref(),
-        &[(KERNEL, &kernel, &kernel_signature), (CONFIG, &config, &config_signature)],
-    ));
+    let signed = [
+        (KERNEL, kernel.as_deref(), kernel_signature.as_deref()),
+        (CONFIG, config.as_deref(), config_signature.as_deref()),
+    ];
+    found.extend(not_taken(keys.as_deref(), &signed));
     found
 }
 
@@ -99,8 +100,11 @@ fn not_started(later: &Measured, file: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// Name, content, signature.
+type Signed<'a> = (&'a str, Option<&'a [u8]>, Option<&'a [u8]>);
+
 /// Why the loader does not take files with their signatures. What is missing is a reason of its own.
-fn not_taken(keys: Option<&[u8]>, signed: &[(&str, &Option<Vec<u8>>, &Option<Vec<u8>>)]) -> Vec<Error> {
+fn not_taken(keys: Option<&[u8]>, signed: &[Signed<'_>]) -> Vec<Error> {
     let Some(keys) = keys else {
         tracing::warn!("the new release has no {LOADER_KEYS}: what its loader checks is not checked");
         return Vec::new();

@@ -104,7 +104,7 @@ fn a_release_that_the_device_would_not_start_is_refused() {
     let read = |name: &str| {
         Ok(signed().remove(name).filter(|_| name.ends_with("grub.gpg") || name == "boot/bzImage"))
     };
-    let all: Vec<String> = release::reasons(&now, &read).iter().map(|e| e.message()).collect();
+    let all: Vec<String> = release::reasons(&now, &read).iter().map(copal::error::Error::message).collect();
     assert_eq!(all.len(), 5, "each reason: {all:#?}");
     let unreadable = |_: &str| Err(std::io::ErrorKind::PermissionDenied.into());
     let all = release::reasons(&now, &unreadable);

@@ -109,17 +109,17 @@ pub fn inspect(path: &Path, most: u64, files: &[PathBuf]) -> Result<Archive> {
 pub fn read_files(path: &Path, files: &[PathBuf], most: u64) -> Result<Archive> {
     let image = open(path)?;
     let limit = Limit { left_to_keep: Cell::new(Some(most)), ..Limit::new(u64::MAX, image.format) };
-    inspect_within(&image, limit, files)
+    inspect_within(&image, &limit, files)
 }
 
 pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
-    inspect_within(image, Limit::new(most, image.format), files)
+    inspect_within(image, &Limit::new(most, image.format), files)
 }
 
-fn inspect_within(image: &image::Image, limit: Limit, files: &[PathBuf]) -> Result<Archive> {
+fn inspect_within(image: &image::Image, limit: &Limit, files: &[PathBuf]) -> Result<Archive> {
     let path = &image.path;
     let (source, fault) = Unpacked::open(image)?;
-    let checked = Members::read(source, &limit, files).and_then(|members| manifest::understand(&members));
+    let checked = Members::read(source, limit, files).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {
         if let Some(signal) = signal::came() {
             let what = format!("the check of {} was ended by {signal}", path.display());
