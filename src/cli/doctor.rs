@@ -27,8 +27,8 @@ pub(super) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// Ask too whether this device would start that release: its image
-    /// archive, or the folder of an unpacked release
+    /// Also check whether this device would start a release: an image archive,
+    /// or the folder of an unpacked release
     #[arg(long, value_name = "IMAGE|ROOT")]
     update: Option<PathBuf>,
 
@@ -41,7 +41,7 @@ pub(super) struct DoctorArgs {
 pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
     let (subject, findings) = doctor::examine(&Paths::new(&args.root), args.update.as_deref());
     if args.update.is_some() && subject == Subject::Installation {
-        let message = "cannot ask about a release: this is a flasher medium, and not an installed device";
+        let message = "cannot check a release: this is a flasher medium, and not an installed device";
         return Err(Error::new(Code::Usage, message)
             .object("--update")
             .with_hint("run it on the device that is to be updated"));

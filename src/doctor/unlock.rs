@@ -29,7 +29,7 @@ pub(super) fn release(patient: &Patient<'_>, release: &Path, found: &mut Finding
     let Some(roots) = patient.roots else { return };
     match unlock::reasons_against(patient.paths, &roots.active, release) {
         Ok(None) => found.ok(
-            "this device does not start signed systems only, or its disk is not unlocked by firmware and TPM: each release starts",
+            "this device does not unlock its disk by secure boot and a TPM, so the release needs no signatures here",
         ),
         Ok(Some(reasons)) if reasons.is_empty() => {
             found.ok("firmware and loader would start the release");

@@ -199,7 +199,7 @@ pub fn branches(
     Some(once(manners.iter().map(|authorities| keys.pcr7(between, authorities))))
 }
 
-/// What firmware may measure as authorities: nothing, those of the programs, those of the drivers first.
+/// What firmware may measure: no authorities, the authorities of the programs, or the authorities of drivers and programs.
 fn manners(keys: &Measured, drivers: &[Hash], programs: &[&Program<'_>]) -> Option<[Vec<Hash>; 3]> {
     let programs: Option<Vec<Hash>> = programs.iter().map(|program| keys.authority(program)).collect();
     let programs = programs?;
@@ -208,14 +208,19 @@ fn manners(keys: &Measured, drivers: &[Hash], programs: &[&Program<'_>]) -> Opti
     Some([Vec::new(), once(programs.into_iter()), all])
 }
 
-/// PCR 7 at a start of these programs on the firmware of this log, which [`explains_authorities`]; without a log, of each manner that there is.
-/// `None` if it does not start one of the programs.
+/// PCR 7 at a start of these programs, on the firmware of this log, which [`explains_authorities`]. Several values where the log leaves more than
+/// one possible: without a log, and where this start has measured the authority of its loader only, as with a loader that starts the kernel
+/// itself. `None` if the firmware does not start one of the programs.
 #[must_use]
 pub fn of_start(log: Option<&EventLog>, keys: &Measured, programs: &[&Program<'_>]) -> Option<Vec<Hash>> {
     let started = log.map(drivers).unwrap_or_default();
     let [nothing, of_programs, all] = manners(keys, &started, programs)?;
     let manners = match log {
-        Some(log) if measures_authorities(log) => vec![all],
+        Some(log) if measures_authorities(log) => {
+            let of_loader_only = authorities(log).len() < all.len();
+            let [_, _, loader] = manners(keys, &started, programs.get(..1)?)?;
+            [Some(all), of_loader_only.then_some(loader)].into_iter().flatten().collect()
+        }
         Some(_) => vec![nothing],
         None => vec![nothing, of_programs],
     };

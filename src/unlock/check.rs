@@ -64,7 +64,7 @@ pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result
     })
 }
 
-/// A file of a release whose files are all below `top`; `None` where it has none.
+/// Reads a file of the release in the folder `top`; `None` if the file is missing. Refuses a link that leads out of the folder.
 fn read_below(top: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
     match path.symlink_metadata() {
         Ok(_) => {}
@@ -185,7 +185,8 @@ fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
         .map_err(|e| would_not("the firmware's log of its measurements cannot be used").because(e))?;
     let text = match &log {
         None => {
-            "the firmware has left no log of its measurements: those of the next start are guessed".to_owned()
+            "the firmware has left no log of its measurements, so the next start cannot be predicted exactly"
+                .to_owned()
         }
         Some(log) => explained(log, &now, &values)?,
     };

@@ -29,7 +29,7 @@ pub enum NextStart {
     Unknown(String),
 }
 
-/// `plain`: the mount point of the partition that the firmware reads. `policies`: those of the TPM. [`pcr::explain`] and
+/// `plain`: the mount point of the partition that the firmware reads. `policies`: the branches of the TPM's policy. [`pcr::explain`] and
 /// [`pcr::explains_authorities`] must hold for the log.
 #[must_use]
 pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
@@ -41,10 +41,10 @@ pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
             Ok(Some(program)) if program.is_aligned => programs.push(program),
             Ok(Some(_)) => {
                 return NextStart::Unknown(format!(
-                    "the length of {path} is no multiple of 8: tools and firmware know it by different hashes"
+                    "the length of {path} is not a multiple of 8, so tools and firmware compute different hashes"
                 ));
             }
-            Ok(None) => return NextStart::Unknown(format!("{path} is no program of UEFI, or damaged")),
+            Ok(None) => return NextStart::Unknown(format!("{path} is not a UEFI program, or is damaged")),
             Err(e) => return NextStart::Unknown(format!("{path} cannot be read: {e}")),
         }
     }
@@ -55,5 +55,10 @@ pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
     };
     let [pcr0, pcr2, pcr3, _] = start.values;
     let is_met = |pcr7: &Hash| policies.contains(&policy::pcr(&[pcr0, pcr2, pcr3, *pcr7]));
-    if pcr7.iter().any(is_met) { NextStart::Unlocks } else { NextStart::DoesNotUnlock }
+    match (pcr7.iter().any(is_met), &start.log) {
+        (true, _) => NextStart::Unlocks,
+        (false, Some(_)) => NextStart::DoesNotUnlock,
+        // The firmware may measure more than is predicted without its log.
+        (false, None) => NextStart::Unknown("the firmware has left no log of its measurements".to_owned()),
+    }
 }

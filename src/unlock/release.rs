@@ -89,9 +89,9 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
 /// Why the firmware does not start the program.
 fn not_started(later: &Measured, file: &[u8]) -> Option<&'static str> {
     match Program::parse(file) {
-        None => Some("it is no program of UEFI, or damaged"),
+        None => Some("it is not a UEFI program, or is damaged"),
         Some(program) if !program.is_aligned => {
-            Some("its length is no multiple of 8: tools and firmware would know it by different hashes")
+            Some("its length is not a multiple of 8, so tools and firmware would compute different hashes")
         }
         Some(program) if !later.starts(&program) => Some(
             "the firmware would not start it: neither its db nor the release's db.esl allows it, or dbx forbids it",

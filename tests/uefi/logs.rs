@@ -157,6 +157,10 @@ fn the_authorities_of_drivers_come_before_those_of_the_programs() {
     let first = now.pcr7(&between, &[own[1].digest, own[0].digest]);
     assert_eq!(of_start(Some(&with_driver)), Some(vec![first]), "the driver's authority is there already");
     assert_eq!(pcr::of_start(Some(&log), &now, &[&unknown]), None);
+    // A loader that starts the kernel itself: the firmware measures nothing for the kernel.
+    let mut of_loader_only = log.clone();
+    of_loader_only.events.retain(|event| event.digest != own[1].digest);
+    assert_eq!(of_start(Some(&of_loader_only)), Some(vec![value(LOGS[0].2[3]), of_loader]));
 }
 
 #[test]

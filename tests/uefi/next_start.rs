@@ -1,9 +1,10 @@
-//! The next start of a device whose firmware has left no log: of the two programs of `release/`, in its boot partition.
+//! The next start of a device that has the two programs of `release/` in its boot partition.
 
 use std::fs;
 use std::path::Path;
 
-use copal::measurements::{Measured, pcr};
+use copal::measurements::event_log::Event;
+use copal::measurements::{EventLog, Measured, pcr};
 use copal::tpm::policy;
 use copal::uefi::Guid;
 use copal::uefi::authenticode::Program;
@@ -40,9 +41,9 @@ fn a_start_is_unlocked_by_the_policy_of_its_programs_and_variables() {
     is_unknown(&start, "bootx64.efi cannot be read");
     put(plain, "EFI/BOOT/bootx64.efi", LOADER);
     put(plain, "bzImage", b"no program");
-    is_unknown(&start, "bzImage is no program");
+    is_unknown(&start, "bzImage is not a UEFI program");
     put(plain, "bzImage", &[KERNEL, &[0; 3]].concat());
-    is_unknown(&start, "no multiple of 8");
+    is_unknown(&start, "not a multiple of 8");
     put(plain, "bzImage", KERNEL);
     is_unknown(&allowing(&[LOADER]), "db has neither");
 
@@ -59,10 +60,19 @@ fn a_start_is_unlocked_by_the_policy_of_its_programs_and_variables() {
     let silent = policy_of(&start, &[]);
     assert_eq!(of(&start, &[[9; 32], measured]), NextStart::Unlocks);
     assert_eq!(of(&start, &[silent]), NextStart::Unlocks);
-    assert_eq!(of(&start, &[[9; 32]]), NextStart::DoesNotUnlock);
+    assert!(matches!(of(&start, &[[9; 32]]), NextStart::Unknown(why) if why.contains("no log")));
+
+    // Of firmware whose log says that it does not.
+    let with_log = |start: &Start| {
+        let digests = [[0; 32]; 5].into_iter().chain(pcr::between(None));
+        let event = |digest| Event { pcr: 7, kind: 4, digest, data: Vec::new() };
+        Start { log: Some(EventLog { events: digests.map(event).collect() }), ..start.clone() }
+    };
+    assert_eq!(of(&with_log(&start), &[silent]), NextStart::Unlocks);
+    assert_eq!(of(&with_log(&start), &[measured]), NextStart::DoesNotUnlock);
 
     // As a program of the owner leaves it that adds to `db`, and does not seal the passphrase again.
-    let more = allowing(&[LOADER, KERNEL, &[LOADER, &[0; 8]].concat()]);
+    let more = with_log(&allowing(&[LOADER, KERNEL, &[LOADER, &[0; 8]].concat()]));
     assert_eq!(of(&more, &[silent, measured]), NextStart::DoesNotUnlock);
     assert_eq!(of(&more, &[policy_of(&more, &[])]), NextStart::Unlocks);
 }

@@ -86,11 +86,11 @@ fn a_release_that_the_device_would_not_start_is_refused() {
     put("boot/bzImage.sig", b"signed", "bzImage.sig: it is no file of OpenPGP");
     put("resin-boot/EFI/BOOT/grub-luks.cfg", b"another", "grub-luks.cfg: its signature");
     put("resin-boot/balena-keys/grub.gpg", b"no key", "grub.gpg: it is no file of OpenPGP");
-    put("boot/bzImage", b"no program", "bzImage: it is no program of UEFI");
+    put("boot/bzImage", b"no program", "bzImage: it is not a UEFI program");
     put("resin-boot/balena-keys/db.esl", b"no list", "db.esl");
     put("resin-boot/balena-keys/db.auth", b"short", "db.auth: it is shorter than its header");
     let longer = [KERNEL, &[0; 3]].concat();
-    refused(&now, "no multiple of 8", &|files| drop(files.insert("boot/bzImage".into(), longer.clone())));
+    refused(&now, "not a multiple of 8", &|files| drop(files.insert("boot/bzImage".into(), longer.clone())));
     refused(&now, "db.auth: the release does not have it", &|files| {
         drop(files.remove(&format!("{KEYS}db.auth")));
     });

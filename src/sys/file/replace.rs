@@ -77,8 +77,8 @@ fn mode(old: Option<&File>, content: &Content<'_>) -> io::Result<u32> {
 }
 
 /// [`replace`] of files of one folder that are of use only together, such as a file and its signature: all of them are old or all of them are
-/// new, at every instant. On a FAT that holds if their entries are in one sector of the folder, which is changed by one write; otherwise a
-/// power cut between two writes, a moment apart, leaves some of them new.
+/// new, at every instant. On a FAT that holds if their entries are in one sector of the folder, which is changed by one write, and if the file
+/// system is not mounted with `sync` or `dirsync`; otherwise a power cut between two writes, a moment apart, leaves some of them new.
 pub fn replace_together(folder: &Folder, files: &[(&OsStr, Content<'_>)]) -> io::Result<Outcome> {
     let listing = Listing::of(folder)?;
     let mut differing = Vec::new();
@@ -88,7 +88,7 @@ pub fn replace_together(folder: &Folder, files: &[(&OsStr, Content<'_>)]) -> io:
         }
     }
     if differing.len() < 2 || files.iter().any(|(name, _)| listing.has_side_file(folder, name)) {
-        // A side file is removed before its file is replaced: there is no instant for all of them.
+        // A side file is removed before its file is replaced, so the files cannot change at one instant.
         let mut outcome = Outcome::Unchanged;
         for (name, content) in files {
             if replace_listed(folder, &listing, name, content)? == Outcome::Written {
