@@ -27,8 +27,9 @@ pub(super) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// Also check whether this device would start a release: an image archive,
-    /// or the folder of an unpacked release
+    /// Also check whether a release would start here
+    ///
+    /// An image archive, or the folder of an unpacked release.
     #[arg(long, value_name = "IMAGE|ROOT")]
     update: Option<PathBuf>,
 
