@@ -28,7 +28,9 @@ fn as_nobody(dir: &tempfile::TempDir, args: &[&str]) -> (i32, String) {
     let program = dir.path().join("copal");
     if !program.exists() {
         std::fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_copal"), &program).unwrap();
+        // By another program: one that a test starts meanwhile would inherit a file that is open to be written, and it could not be started.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_copal")).arg(&program).status().unwrap();
+        assert!(copied.success());
     }
     let mut command = Command::new(program);
     let o = command.args(args).uid(65534).gid(65534).current_dir("/").output().unwrap();
