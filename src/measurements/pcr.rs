@@ -66,6 +66,18 @@ impl Measured {
         own.iter().chain(between).chain(authorities).fold([0; 32], extended)
     }
 
+    /// Whether the log's start has measured these variables. Since then, lists may have been appended to `db` and `dbx`.
+    fn were_measured(&self, log: &EventLog) -> bool {
+        let measured: Vec<Hash> = log.of_pcr(7).take(5).map(|event| event.digest).collect();
+        let [others @ .., db, dbx] = measured.as_slice() else { return false };
+        let was = |variable, contents: &[u8], digest: &Hash| {
+            signature_list::beginnings(contents).iter().any(|then| of_variable(variable, then) == *digest)
+        };
+        self.digests().strip_prefix(others).is_some_and(|rest| rest.len() == 2)
+            && was(Variable::DB, &self.db, db)
+            && was(Variable::DBX, &self.dbx, dbx)
+    }
+
     /// What allows the program, by its hash or by the certificate that it is signed with. `None`: the firmware does not start it.
     ///
     /// A certificate counts if its very bytes are among the program's signatures: chains that end at a certificate that is not in the program
@@ -173,14 +185,15 @@ fn authorities(log: &EventLog) -> Vec<Hash> {
     events.map(|event| event.digest).collect()
 }
 
-/// Whether log and variables give the values that the TPM has now. What cannot be computed now cannot be predicted. Returns the first that differs.
+/// Whether log and variables give the values that the TPM has now, but for lists that were appended to `db` and `dbx` since the start. What cannot
+/// be computed now cannot be predicted. Returns the first that differs.
 pub fn explain(log: &EventLog, now: &Measured, values: &Values) -> Result<(), String> {
     for (pcr, value) in SELECTED.iter().zip(values) {
         if log.replay(*pcr) != *value {
             return Err(format!("the events in the firmware's log do not lead to the value of PCR {pcr}"));
         }
     }
-    if now.pcr7(&between(Some(log)), &authorities(log)) != values[3] {
+    if !now.were_measured(log) {
         return Err("the firmware's variables do not lead to the value of PCR 7".to_owned());
     }
     Ok(())

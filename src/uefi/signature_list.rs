@@ -65,6 +65,20 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, &'static str> {
     Ok(all)
 }
 
+/// What a variable may have contained before appends: all of it, then without its last list, and so on to nothing.
+#[must_use]
+pub fn beginnings(bytes: &[u8]) -> Vec<&[u8]> {
+    let lens = lists(bytes)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|list| list.head.len() + list.entries.len() * list.entry_len);
+    let ends = lens.rev().scan(bytes.len(), |end, len| {
+        *end = end.saturating_sub(len);
+        Some(*end)
+    });
+    [bytes.len()].into_iter().chain(ends).filter_map(|end| bytes.get(..end)).collect()
+}
+
 /// What a variable contains after an append: the old lists, then of the new ones those entries that the old ones lack. So does EDK2
 /// (`FilterSignatureList` in `SecurityPkg`/`MdeModulePkg`, `AuthVariableLib/AuthService.c`), and so did the firmware of the test board.
 pub fn append(old: &[u8], new: &[u8]) -> Result<Vec<u8>, &'static str> {

@@ -97,6 +97,17 @@ impl Firmware {
         }
     }
 
+    /// For more variables; `None` where the kernel does not show it (before Linux 6.7, `efivarfs_statfs`).
+    #[must_use]
+    pub fn free_bytes(&self) -> Option<u64> {
+        let stat = nix::sys::statvfs::statvfs(&self.variables).ok()?;
+        // The fields' width depends on the platform.
+        #[allow(clippy::useless_conversion)]
+        let (all, free, unit) =
+            (u64::from(stat.blocks()), u64::from(stat.blocks_available()), u64::from(stat.fragment_size()));
+        (all > 0).then(|| free.saturating_mul(unit))
+    }
+
     /// Names of the variables of that vendor.
     pub fn names(&self, vendor: Guid) -> Result<Vec<String>> {
         let failed = |e| {

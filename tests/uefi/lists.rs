@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime};
 
-use copal::uefi::signature_list::{append, entries, of_hashes};
+use copal::uefi::signature_list::{append, beginnings, entries, of_hashes};
 use copal::uefi::{Guid, authenticated};
 use proptest::prelude::*;
 
@@ -52,6 +52,15 @@ fn only_new_entries_are_appended_with_a_header_of_their_own() {
     let mut other = list(&[1]);
     other[28] = 7;
     assert_eq!(append(&list(&[1]), &other).unwrap(), [list(&[1]), other].concat());
+}
+
+#[test]
+fn what_was_there_before_appends_ends_where_a_list_ends() {
+    let [one, two] = [1, 2].map(|n| of_hashes(&[[n; 32]], Guid::GLOBAL));
+    let both = [&one[..], &two].concat();
+    assert_eq!(beginnings(&both), [&both[..], &one, &[]]);
+    assert_eq!(beginnings(&[]), [&[0_u8; 0][..]]);
+    assert_eq!(beginnings(&both[..100]), [&both[..100]], "a damaged list has no end");
 }
 
 #[test]

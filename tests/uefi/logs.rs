@@ -95,6 +95,14 @@ fn logs_lead_to_the_values_of_the_pcrs() {
         let now = measured(&log);
         assert_eq!(pcr::explain(&log, &now, &values), Ok(()), "{name}");
 
+        // Lists that were appended since, to both variables.
+        let list = of_hashes(&[[4; 32]], Guid::GLOBAL);
+        let (db, dbx) = ([&now.db[..], &list].concat(), [&now.dbx[..], &list].concat());
+        let later = Measured { db, dbx, ..now.clone() };
+        assert_eq!(pcr::explain(&log, &later, &values), Ok(()), "{name}");
+        let lost = Measured { db: list, ..now.clone() };
+        assert!(pcr::explain(&log, &lost, &values).unwrap_err().contains("variables"), "{name}");
+
         let mut other = now.clone();
         other.db.push(0);
         let why = pcr::explain(&log, &other, &values).unwrap_err();
