@@ -30,7 +30,7 @@ RELEASE = re.compile(r"v?\d+\.\d+\.(\d+|x)")
 
 #: The packages of scripts/contents.tsv whose files take the place of meta-balena's.
 PACKAGES = ("resin-init-flasher", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:uboot", "optional:grub",
-            "optional:balena-bootloader", "optional:os-blocks-extensions", "optional:os-helpers-reboot", "optional:udev")
+            "optional:balena-bootloader", "optional:os-blocks-extensions", "optional:secure-boot", "optional:os-helpers-reboot", "optional:udev")
 
 #: Files that copal takes the place of with nothing of its own under that name: the program does what they did (COPAL_TAKEN of the layer).
 TAKEN = ("balena-init-flasher-efi", "balena-init-flasher-tpm")

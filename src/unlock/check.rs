@@ -16,16 +16,19 @@ use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
 use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
-use crate::sys::file::read_bytes;
+use crate::sys::file::{read_bytes, read_text};
 use crate::tpm::Tpm;
 use crate::uefi::variables::{Firmware, Variable};
+
+/// Far above any.
+const MAX_HOOK_BYTES: u64 = 1 << 20;
 
 /// What was found, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     pub(crate) right: Vec<String>,
     pub(crate) wrong: Vec<Error>,
-    /// What stops no update: the hooks of a release make the policy of the next start in their own way.
+    /// What stops no update.
     pub(crate) doubtful: Vec<Error>,
     /// Why the next start would not be unlocked, where that can be predicted. An update may repair it.
     pub(crate) next_start: Option<Error>,
@@ -35,7 +38,7 @@ pub(crate) struct Look {
 
 /// `None` on a device whose disk is not unlocked by firmware and TPM: without UEFI, without secure boot, or not encrypted. On an encrypted
 /// one, variables that cannot be read are an error.
-fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>> {
+pub(super) fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>> {
     if !active.encrypted {
         return Ok(None);
     }
@@ -55,17 +58,21 @@ fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>> {
 pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result<()> {
     let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
     release::check(&Measured::of(&firmware)?, &|name| {
-        // The boot folder is a volume.
-        let path = match name.strip_prefix("boot/") {
-            Some(name) => Some(slot.join("current/boot").join(name)),
-            None => hostapp::release_file(slot, Path::new(name)),
-        };
-        path.map_or(Ok(None), |path| read_below(slot, &path))
+        path_in_slot(slot, name).map_or(Ok(None), |path| read_below(slot, &path))
     })
 }
 
+/// A file of the release in the slot mounted at `slot`.
+pub(super) fn path_in_slot(slot: &Path, name: &str) -> Option<PathBuf> {
+    match name.strip_prefix("boot/") {
+        // The boot folder is a volume.
+        Some(name) => Some(slot.join("current/boot").join(name)),
+        None => hostapp::release_file(slot, Path::new(name)),
+    }
+}
+
 /// Reads a file of the release in the folder `top`; `None` if the file is missing. Refuses a link that leads out of the folder.
-fn read_below(top: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read_below(top: &Path, path: &Path) -> io::Result<Option<Vec<u8>>> {
     match path.symlink_metadata() {
         Ok(_) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -140,7 +147,7 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
                 None => {}
             }
         }
-        Err(e) => look.doubtful.push(e),
+        Err(e) => look.wrong.push(e),
     }
     if let Some(sealed) = &look.sealed {
         match key_slots(facts, active, sealed) {
@@ -165,20 +172,50 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Resu
     Ok(())
 }
 
+/// Completes a change that was cut off, and makes the spare index, which shell releases do not have.
+pub(crate) fn settle(paths: &Paths, active: &Root) -> Result<()> {
+    if in_force(paths, active)?.is_none() {
+        return Ok(());
+    }
+    let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
+    let sealed = seal::read(&mut tpm, &policies)?;
+    seal::complete(&mut tpm, &policies, &sealed)
+}
+
+/// Before the hooks of the new release, which is in the slot mounted at `slot`. A shell release seals the passphrase in the main index for its own
+/// start only: if the update ends before it restarts, the spare index gives it back, through the second list.
+pub(crate) fn before_hooks(paths: &Paths, active: &Root, slot: &Path) -> Result<()> {
+    const HOOK: &str = "etc/hostapp-update-hooks.d/0-signed-update";
+    if in_force(paths, active)?.is_none() {
+        return Ok(());
+    }
+    let hook =
+        hostapp::release_file(slot, Path::new(HOOK)).and_then(|path| read_text(&path, MAX_HOOK_BYTES).ok());
+    if hook.is_none_or(|text| text.contains("/copal")) {
+        return Ok(());
+    }
+    tracing::info!(
+        "the new release seals the passphrase of the disk in its own way; the spare index keeps that of this start"
+    );
+    let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
+    let sealed = seal::read(&mut tpm, &policies)?;
+    seal::keep_aside(&mut tpm, &policies, &sealed)
+}
+
 fn passphrase(paths: &Paths) -> Result<Sealed> {
     seal::read(&mut open(paths)?, &Policies::of(paths))
 }
 
-fn open(paths: &Paths) -> Result<Tpm> {
+pub(super) fn open(paths: &Paths) -> Result<Tpm> {
     Tpm::open(paths)?.ok_or_else(|| would_not("the device shows no TPM 2.0 (/dev/tpmrm0)"))
 }
 
-fn would_not(why: &str) -> Error {
+pub(super) fn would_not(why: &str) -> Error {
     Error::new(Code::WouldNotUnlock, format!("the encrypted disk would not be unlocked: {why}")).object("TPM")
 }
 
 /// What cannot be explained now cannot be predicted for the next start.
-fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
+pub(super) fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
     let values = open(paths)?.pcrs()?;
     let now = Measured::of(firmware)?;
     let log = EventLog::read(paths)

@@ -2,8 +2,14 @@
 
 mod check;
 pub mod next_start;
+mod pending;
 pub mod policies;
+mod programs;
 pub mod release;
 pub mod seal;
+pub mod way;
 
-pub(crate) use check::{before_update, check_release, look, reasons_against};
+pub(crate) use check::{before_hooks, before_update, check_release, look, reasons_against, settle};
+pub(crate) use pending::apply as apply_pending;
+pub(crate) use programs::put_in_place;
+pub(crate) use way::Direction;

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use crate::measurements::{EventLog, Hash, Measured, Values, pcr};
+use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::sys::file::read_bytes;
 use crate::tpm::policy::{self, Digest};
 use crate::uefi::authenticode::Program;
+use crate::uefi::signature_list;
 
 /// Loader and stage-2 kernel, on the partition that the firmware reads (meta-balena v8.0.2, `0-signed-update`).
-const PROGRAMS: [&str; 2] = ["EFI/BOOT/bootx64.efi", "bzImage"];
+pub(super) const PROGRAMS: [&str; 2] = ["EFI/BOOT/bootx64.efi", "bzImage"];
 
 /// Far above any program; they are held in memory.
 pub(super) const MAX_FILE_BYTES: u64 = 128 << 20;
@@ -19,6 +20,42 @@ pub struct Start {
     pub log: Option<EventLog>,
     pub now: Measured,
     pub values: Values,
+}
+
+/// Loader and stage-2 kernel; `None` where a file is missing or damaged.
+pub type Pair<'a> = [Option<Program<'a>>; 2];
+
+impl Start {
+    /// Whether the log explains what this start has measured, or else one of these pairs does, with the variables as they are or as they were
+    /// before appends.
+    #[must_use]
+    pub fn is_explained_by(&self, pairs: &[&Pair<'_>]) -> bool {
+        let [.., pcr7] = self.values;
+        let keys = || {
+            let lists = |list| signature_list::beginnings(list).into_iter();
+            lists(&self.now.db).flat_map(move |db| {
+                lists(&self.now.dbx).map(move |dbx| Measured {
+                    db: db.to_vec(),
+                    dbx: dbx.to_vec(),
+                    ..self.now.clone()
+                })
+            })
+        };
+        let is_of = |pair: &&Pair<'_>| {
+            let [Some(loader), Some(kernel)] = pair else { return false };
+            let mut found = keys().filter_map(|keys| pcr::of_start(None, &keys, &[loader, kernel]));
+            found.any(|values| values.contains(&pcr7))
+        };
+        self.log.is_some() || pairs.iter().any(is_of)
+    }
+
+    /// Of a later start of this firmware, with these variables and programs, as [`pcr::of_start`].
+    #[must_use]
+    pub fn policies(&self, keys: &Measured, programs: &[&Program<'_>]) -> Option<Vec<Digest>> {
+        let [pcr0, pcr2, pcr3, _] = self.values;
+        let pcr7 = pcr::of_start(self.log.as_ref(), keys, programs)?;
+        Some(pcr7.into_iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, pcr7])).collect())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,13 +86,11 @@ pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
         }
     }
     let programs: Vec<&Program<'_>> = programs.iter().collect();
-    let Some(pcr7) = pcr::of_start(start.log.as_ref(), &start.now, &programs) else {
+    let Some(next) = start.policies(&start.now, &programs) else {
         let why = "the firmware's db has neither hash nor certificate of the loader or of the stage-2 kernel in place, or dbx forbids one";
         return NextStart::Unknown(why.to_owned());
     };
-    let [pcr0, pcr2, pcr3, _] = start.values;
-    let is_met = |pcr7: &Hash| policies.contains(&policy::pcr(&[pcr0, pcr2, pcr3, *pcr7]));
-    match (pcr7.iter().any(is_met), &start.log) {
+    match (next.iter().any(|met| policies.contains(met)), &start.log) {
         (true, _) => NextStart::Unlocks,
         (false, Some(_)) => NextStart::DoesNotUnlock,
         // The firmware may measure more than is predicted without its log.

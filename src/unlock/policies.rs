@@ -99,10 +99,14 @@ impl Policies {
         Ok(Some(list).filter(|list| !list.files.is_empty()))
     }
 
-    fn folder(&self) -> Result<Option<PathBuf>> {
+    fn folders(&self) -> Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         search(&self.top, DEPTH, &mut found).map_err(|e| self.failed("read", &self.top, e))?;
-        match found.as_slice() {
+        Ok(found)
+    }
+
+    fn folder(&self) -> Result<Option<PathBuf>> {
+        match self.folders()?.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some(one.clone())),
             [one, other, ..] => Err(Error::new(
@@ -149,25 +153,27 @@ impl Policies {
         self.become_list(&folder, list)
     }
 
-    /// Makes the list that the initramfs takes the same as `list`. A power cut leaves one that is neither; the second list is whole then.
+    /// Makes the list that the initramfs takes the same as `list`, and removes others, which the hooks of a shell release leave when they are cut
+    /// off. A power cut leaves one that is neither; the second list is whole then.
     pub fn write_current(&self, list: &List) -> Result<()> {
-        let folder = match self.folder()? {
-            Some(folder) => folder,
-            None => self.top.join(FOLDER),
-        };
+        let mut folders = self.folders()?.into_iter();
+        let folder = folders.next().unwrap_or_else(|| self.top.join(FOLDER));
+        for other in folders {
+            self.remove_list(&other)?;
+        }
         self.make(&folder)?;
         self.become_list(&folder, list)
     }
 
     pub fn remove_second(&self) -> Result<()> {
         let folder = self.top.join(SECOND);
-        if !folder.is_dir() {
-            return Ok(());
-        }
-        self.become_list(&folder, &List::default())?;
-        let remove = || file::remove_folder(&Folder::open(&self.top)?, OsStr::new(SECOND));
-        if let Err(e) = remove() {
-            // Empty, it does no harm.
+        if folder.is_dir() { self.remove_list(&folder) } else { Ok(()) }
+    }
+
+    fn remove_list(&self, folder: &Path) -> Result<()> {
+        self.become_list(folder, &List::default())?;
+        if let Err(e) = parent(folder).and_then(|parent| file::remove_folder(&parent, last(folder))) {
+            // Empty, the second list does no harm.
             tracing::debug!("cannot remove {}: {e}", folder.display());
         }
         Ok(())

@@ -9,21 +9,26 @@ use crate::uefi::authenticode::Program;
 use crate::uefi::{authenticated, signature_list};
 
 /// Where a release has them (meta-balena v8.0.2, `0-signed-update`).
-const LOADER: &str = "resin-boot/EFI/BOOT/bootx64.efi.secureboot";
+pub(super) const LOADER: &str = "resin-boot/EFI/BOOT/bootx64.efi.secureboot";
 const CONFIG: &str = "resin-boot/EFI/BOOT/grub-luks.cfg";
-const KERNEL: &str = "boot/bzImage";
-const LOADER_KEYS: &str = "resin-boot/balena-keys/grub.gpg";
-const ADDED: &str = "resin-boot/balena-keys/db.esl";
-const ADDED_SIGNED: &str = "resin-boot/balena-keys/db.auth";
+pub(super) const KERNEL: &str = "boot/bzImage";
+pub(super) const LOADER_KEYS: &str = "resin-boot/balena-keys/grub.gpg";
+pub(super) const ADDED: &str = "resin-boot/balena-keys/db.esl";
+pub(super) const ADDED_SIGNED: &str = "resin-boot/balena-keys/db.auth";
+pub(super) const FORBIDDEN: &str = "resin-boot/balena-keys/dbx.auth";
 
 /// Reads a file of the release; `None` where it has none.
 pub type Read<'a> = &'a dyn Fn(&str) -> io::Result<Option<Vec<u8>>>;
+
+pub(super) fn signature_of(name: &str) -> String {
+    format!("{name}.sig")
+}
 
 /// The files that [`reasons`] reads.
 #[must_use]
 pub fn files() -> Vec<String> {
     let signed = [KERNEL, CONFIG];
-    let signatures = signed.map(|name| format!("{name}.sig"));
+    let signatures = signed.map(signature_of);
     let others = [LOADER, LOADER_KEYS, ADDED, ADDED_SIGNED];
     signed.into_iter().chain(others).map(str::to_owned).chain(signatures).collect()
 }
@@ -46,13 +51,13 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
     };
     let [loader, kernel, config, added, added_signed, keys] =
         [LOADER, KERNEL, CONFIG, ADDED, ADDED_SIGNED, LOADER_KEYS].map(&mut optional);
-    let [kernel_signature, config_signature] = [KERNEL, CONFIG].map(|name| optional(&format!("{name}.sig")));
+    let [kernel_signature, config_signature] = [KERNEL, CONFIG].map(|name| optional(&signature_of(name)));
     let is_there = [
         (LOADER.to_owned(), &loader),
         (KERNEL.to_owned(), &kernel),
         (CONFIG.to_owned(), &config),
-        (format!("{KERNEL}.sig"), &kernel_signature),
-        (format!("{CONFIG}.sig"), &config_signature),
+        (signature_of(KERNEL), &kernel_signature),
+        (signature_of(CONFIG), &config_signature),
     ];
     for (name, file) in &is_there {
         if file.is_none() && !unreadable.contains(name) {
@@ -120,13 +125,13 @@ fn not_taken(keys: Option<&[u8]>, signed: &[Signed<'_>]) -> Vec<Error> {
             Ok(true) => {}
             Ok(false) => found
                 .push(unfit(name, "its signature is not by the key in the release's balena-keys/grub.gpg")),
-            Err(why) => found.push(unfit(&format!("{name}.sig"), why)),
+            Err(why) => found.push(unfit(&signature_of(name), why)),
         }
     }
     found
 }
 
-fn unfit(name: &str, why: &str) -> Error {
+pub(super) fn unfit(name: &str, why: &str) -> Error {
     let message =
         format!("this device starts signed systems only, and would not start the new release: {name}: {why}");
     Error::new(Code::ReleaseNotAllowed, message).object(name)

@@ -77,6 +77,19 @@ pub fn repair(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()>
     if sealed.is_whole { Ok(()) } else { change(tpm, policies, &sealed.list, &sealed.secret) }
 }
 
+/// [`repair`], and the spare index where there is none.
+pub fn complete(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
+    repair(tpm, policies, sealed)?;
+    store(tpm, SPARE, &sealed.list, &sealed.secret)
+}
+
+/// [`complete`], and a second list, through which the spare index gives the passphrase to this start after the hooks of a shell release have
+/// written the first ones for another.
+pub fn keep_aside(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
+    complete(tpm, policies, sealed)?;
+    policies.write_second(&sealed.list)
+}
+
 /// Makes the passphrase readable in the states of these branches and in no other. The state of this start must be one of them: what was
 /// written is read back through it. What is so already is not written.
 pub fn seal(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Digest]) -> Result<()> {

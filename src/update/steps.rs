@@ -85,6 +85,7 @@ impl Update<'_> {
         files::drop_breadcrumbs(paths)?;
         // Before any hook can select the slot: the record of an earlier trial has another count of resets.
         Trial { transaction: self.transaction.clone(), slot: device.target.slot, resets: 0 }.write(paths)?;
+        unlock::before_hooks(paths, &device.roots.active, &paths.inactive())?;
         self.installer.hooks_here(When::Before)?;
         go_on()?;
         self.installer.forward_hooks(image)?;

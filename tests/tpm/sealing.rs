@@ -166,6 +166,50 @@ fn cut(cut: usize, work: impl FnOnce() -> copal::error::Result<()>) -> (usize, c
     (reached.get(), done)
 }
 
+/// How far the hooks of a shell release have come.
+const BY_SHELL: [&str; 4] = ["index removed", "index written", "both folders", "done"];
+
+#[test]
+fn what_a_shell_release_seals_for_itself_is_undone_through_the_spare() {
+    let test = "what_a_shell_release_seals_for_itself_is_undone_through_the_spare";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    for (change, how_far) in
+        CHANGES.iter().step_by(2).flat_map(|change| BY_SHELL.map(|how_far| (*change, how_far)))
+    {
+        let what = format!("{change:?}, {how_far}");
+        device.begin(change);
+        let (mut tpm, policies) = (device.emulated.tpm(), device.policies());
+        let before = seal::read(&mut tpm, &policies).unwrap();
+        seal::keep_aside(&mut tpm, &policies, &before).unwrap();
+        assert!(device.unlocks_by_scripts(), "{what}");
+
+        // For a start that is not this one.
+        let other = [0xee; 32];
+        tpm.remove(INDEX).unwrap();
+        if how_far != "index removed" {
+            tpm.store(INDEX, &policy::any(&[other]), &(&SECRET).into()).unwrap();
+        }
+        if ["both folders", "done"].contains(&how_far) {
+            let old = found(device.partition.path(), &|path| name(path).starts_with("policies."));
+            let folder = device.partition.path().join("policies.Zz9Aa");
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("policy.pcr"), other).unwrap();
+            for old in old.iter().filter(|_| how_far == "done") {
+                std::fs::remove_dir_all(old).unwrap();
+            }
+        }
+        assert!(!device.unlocks(INDEX, &before.list.branches()), "{what}");
+
+        let sealed = seal::read(&mut tpm, &policies).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!((sealed.index, sealed.is_whole), (SPARE, false), "{what}");
+        assert_eq!(sealed.list.branches(), before.list.branches(), "{what}");
+        seal::repair(&mut tpm, &policies, &sealed).unwrap();
+        assert!(device.unlocks_by_scripts(), "{what}");
+        assert!(seal::read(&mut tpm, &policies).unwrap().is_whole, "{what}");
+    }
+}
+
 #[test]
 fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
     let test = "the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change";

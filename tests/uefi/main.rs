@@ -13,3 +13,4 @@ mod programs;
 mod release;
 mod tools;
 mod variables;
+mod way;

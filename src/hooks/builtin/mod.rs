@@ -6,6 +6,7 @@ mod extensions;
 pub mod flash_bootloader;
 mod grub;
 mod rollback;
+mod secure_boot;
 mod sshd_keys;
 mod supervisor_db;
 mod support;
@@ -27,6 +28,7 @@ pub struct Builtin {
 /// In the order of `copal --list`. Shell releases do not have the first one.
 pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["0-carry-boot"], run: carry_boot::run },
+    Builtin { names: &["0-signed-update"], run: secure_boot::signed_update },
     Builtin { names: bootfiles::NAMES, run: bootfiles::run },
     Builtin { names: &["60-data-breadcrumb"], run: data_breadcrumb::run },
     Builtin { names: &["70-sshd_migrate_keys"], run: sshd_keys::run },
@@ -38,6 +40,8 @@ pub const BUILTINS: &[Builtin] = &[
     Builtin { names: &["80-rollback"], run: rollback::run },
     Builtin { names: &["85-after_os-blocks-extensions"], run: extensions::after },
     Builtin { names: &["85-fwd_commit_os-blocks-extensions"], run: extensions::commit },
+    Builtin { names: &["1-fwd_commit_apply-dbx"], run: secure_boot::apply_dbx },
+    Builtin { names: &["2-fwd_commit_update-policy"], run: secure_boot::update_policy },
     Builtin { names: &["99-flash-bootloader"], run: flash_bootloader::run },
     Builtin { names: &["99-resin-uboot"], run: uboot::run },
     Builtin { names: &["99-resin-grub"], run: grub::run },

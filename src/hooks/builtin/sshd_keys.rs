@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::support::{failed, find, make_folders, run as run_program, split};
+use super::support::{failed, find, run as run_program, split};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
@@ -67,7 +67,7 @@ fn remove(work: &Path) {
 
 fn begin(work: &Path) -> io::Result<()> {
     let (parent, _) = split(work);
-    make_folders(parent)?;
+    file::make_folders(parent)?;
     match fs::remove_dir_all(work) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::support::{make_folders, split};
+use super::support::split;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::hooks::Context;
@@ -107,7 +107,7 @@ fn is_newer(copy: &Metadata, source: &Metadata) -> bool {
 
 /// Repeats while files change: the supervisor may be running.
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
-    make_folders(to)?;
+    file::make_folders(to)?;
     let mut attempt = 1;
     loop {
         let before = stamps(from);

@@ -1,13 +1,14 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::slot::{Roots, Slot};
+use crate::state::files::RollbackRecord;
+use crate::state::phase::{self, UpdatePermission};
 use crate::sys::command::{Command, Said, Stream};
-use crate::sys::file::{self, Folder};
 
 /// A tool that hangs must not block an update for ever; none needs minutes.
 const TOOL_LIMIT: Duration = Duration::from_secs(600);
@@ -46,16 +47,14 @@ pub(super) fn failed(what: &str, why: impl Display, object: &Path) -> Error {
     Error::new(Code::HookFailed, format!("cannot {what}: {why}")).object(object.display())
 }
 
-/// Also creates missing parents. Each folder gets its name when it is on the medium.
-pub(super) fn make_folders(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    make_folders(parent)?;
-    file::make_folder(&Folder::open(parent)?, name)
-}
-
 pub(super) fn split(path: &Path) -> (&Path, &OsStr) {
     (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
+}
+
+/// Whether a rollback runs the hooks of the inactive slot, as an update does.
+pub(super) fn goes_back(paths: &Paths, roots: &Roots, inactive: Slot) -> bool {
+    RollbackRecord::is_at_work(paths, inactive)
+        || !phase::observe(paths, roots).is_ok_and(|seen| {
+            matches!(seen.phase.update_permission(), UpdatePermission::Free | UpdatePermission::AfterRecovery)
+        })
 }

@@ -34,10 +34,10 @@ pub use in_place::{change_in_place, differing};
 pub use listing::Listing;
 pub use overwrite::overwrite;
 pub(crate) use place::Place;
-pub(crate) use replace::rehearse;
 pub use replace::{
     Outcome, make_folder, remove, remove_folder, remove_irregular, replace, replace_listed, replace_together,
 };
+pub(crate) use replace::{make_folders, rehearse};
 pub(crate) use side::{is_side_file, owners};
 pub use sweep::{SweepResult, sweep};
 pub use temporary::is_temporary;

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use super::at;
 use super::content::Content;
@@ -236,6 +237,16 @@ pub fn remove_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
     at(folder.flush(), "flush the drive below", name)?;
     folder.close(held)?;
     at(folder.flush(), "flush the drive below", name)
+}
+
+/// Also creates missing parents. Each folder gets its name when it is on the medium.
+pub(crate) fn make_folders(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    make_folders(parent)?;
+    make_folder(&Folder::open(parent)?, name)
 }
 
 /// Creates a folder. It gets its name only after it is on the medium, empty: otherwise a cut could leave an entry that leads to a

@@ -108,6 +108,7 @@ fn the_list_of_versions_has_each_file_that_copal_replaces() {
         "optional:grub",
         "optional:balena-bootloader",
         "optional:os-blocks-extensions",
+        "optional:secure-boot",
         "optional:os-helpers-reboot",
         "optional:udev",
     ];

@@ -21,6 +21,7 @@ COPAL_CONTENTS = "\
     optional:balena-bootloader \
     optional:flash-bootloader \
     optional:os-blocks-extensions \
+    optional:secure-boot \
     optional:rpifiles \
     optional:imxfiles \
 "

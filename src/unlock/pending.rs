@@ -1,0 +1,210 @@
+//! Lists that a commit appends to `dbx`, so that the firmware no longer starts the programs of the release before.
+//!
+//! A contract with the hooks of shell releases (meta-balena v8.0.2, `0-signed-update`, `95-secureboot/1-fwd_commit_apply-dbx`): `dbx-<MD5>.auth`,
+//! and a file `<that>-<n>.hash` for each hash that the release allowed. A list with a hash of the new release's `db.esl` is not applied yet.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use md5::{Digest as _, Md5};
+
+use super::check::{in_force, measurements, open, path_in_slot};
+use super::next_start::{MAX_FILE_BYTES, PROGRAMS, Start};
+use super::policies::{MOST_BRANCHES, Policies};
+use super::{release, seal};
+use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
+use crate::measurements::Measured;
+use crate::slot::Root;
+use crate::sys::file::{self, Content, Folder, read_bytes};
+use crate::uefi::authenticode::Program;
+use crate::uefi::variables::Variable;
+use crate::uefi::{Guid, authenticated, signature_list};
+
+const FOLDER: &str = "/mnt/data/balenahup/pending-dbx";
+
+/// Of the running release, which another one is about to replace.
+pub(super) fn remember(paths: &Paths) -> Result<()> {
+    let file = |name| path_in_slot(&paths.active(), name).filter(|path| path.is_file());
+    let (Some(forbidding), Some(allowing)) = (file(release::FORBIDDEN), file(release::ADDED)) else {
+        tracing::debug!("the running release has no list for dbx");
+        return Ok(());
+    };
+    let read = |path: &Path| read_bytes(path, MAX_FILE_BYTES).map_err(|e| cannot("read", path, e));
+    let (forbidding, allowing) = (read(&forbidding)?, read(&allowing)?);
+    let name: String = Md5::digest(&forbidding).iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("dbx-{name}.auth");
+    let entries = signature_list::entries(&allowing).map_err(|why| release::unfit(release::ADDED, why))?;
+
+    let path = paths.at(FOLDER);
+    let folder =
+        file::make_folders(&path).and_then(|()| Folder::open(&path)).map_err(|e| cannot("make", &path, e))?;
+    let put = |name: &str, content: &[u8]| {
+        file::replace(&folder, OsStr::new(name), &Content::Bytes(content))
+            .map_err(|e| cannot("write", &path.join(name), e))
+    };
+    // The list last: without the hashes, a shell release would take it for one that forbids none of its own.
+    for (n, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.kind == Guid::SHA256.bytes()) {
+        put(&format!("{name}-{n}.hash"), entry.data())?;
+    }
+    put(&name, &forbidding)?;
+    Ok(())
+}
+
+/// A list that can be appended.
+struct Pending {
+    name: OsString,
+    signed: Vec<u8>,
+    /// What the variables are afterwards.
+    later: Measured,
+}
+
+/// Appends to `dbx` what forbids none of the programs in use. Before that, the TPM gets the policies of the starts that are possible then, and
+/// loses all others but that of this start.
+pub(crate) fn apply(paths: &Paths, active: &Root) -> Result<()> {
+    let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
+    let path = paths.at(FOLDER);
+    let folder = match Folder::open(&path) {
+        Ok(folder) => folder,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(cannot("open", &path, e)),
+    };
+    let names = folder.list().map_err(|e| cannot("list", &path, e))?.into_iter().map(|(name, _)| name);
+    let is_list = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("dbx-") && name.ends_with(".auth")
+    };
+    let names: Vec<OsString> = names.filter(is_list).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+
+    let (_, start) = measurements(paths, &firmware)?;
+    let in_use = InUse::read(paths);
+    let mut later = start.now.clone();
+    let mut accepted = Vec::new();
+    for name in names {
+        let file = path.join(&name);
+        let signed = read_bytes(&file, MAX_FILE_BYTES).map_err(|e| cannot("read", &file, e))?;
+        let longer = authenticated::payload(&signed)
+            .and_then(|lists| Ok((lists, signature_list::append(&later.dbx, lists)?)));
+        match longer {
+            Err(why) => tracing::warn!("{} is not appended to dbx: {why}", file.display()),
+            Ok((_, dbx)) if dbx == later.dbx => remove(&folder, &name)?,
+            Ok((lists, dbx)) => {
+                let with = Measured { dbx, ..later.clone() };
+                if in_use.are_allowed(&with, lists) {
+                    later = with;
+                    accepted.push(Pending { name, signed, later: later.clone() });
+                } else {
+                    tracing::info!(
+                        "{} is not appended to dbx yet: it forbids a program in use",
+                        file.display()
+                    );
+                }
+            }
+        }
+    }
+    let mut tpm = open(paths)?;
+    let policies = Policies::of(paths);
+    let sealed = seal::read(&mut tpm, &policies)?;
+    let mut branches = vec![sealed.met];
+    let mut add = |keys: &Measured| -> bool {
+        let mut more = in_use.policies(&start, keys);
+        more.retain(|branch| !branches.contains(branch));
+        let fits = branches.len() + more.len() <= MOST_BRANCHES;
+        if fits {
+            branches.extend(more);
+        }
+        fits
+    };
+    add(&start.now);
+    let count = accepted.iter().take_while(|pending| add(&pending.later)).count();
+    // The others at the next commit.
+    accepted.truncate(count);
+    if accepted.is_empty() {
+        return Ok(());
+    }
+    seal::seal(&mut tpm, &policies, &sealed, &branches)?;
+    let mut before = start.now.clone();
+    for pending in accepted {
+        if let Err(e) = firmware.append_keys(Variable::DBX, &pending.signed, &pending.later.dbx) {
+            let found = Measured::of(&firmware)?;
+            if found != pending.later {
+                if found != before {
+                    tracing::warn!(
+                        "dbx has other entries now than an append makes: predicting the next start again"
+                    );
+                    branches.extend(in_use.policies(&start, &found));
+                    branches.drain(1..branches.len().saturating_sub(MOST_BRANCHES).saturating_add(1));
+                    let sealed = seal::read(&mut tpm, &policies)?;
+                    seal::seal(&mut tpm, &policies, &sealed, &branches)?;
+                }
+                return Err(e);
+            }
+        }
+        before = pending.later;
+        tracing::info!("the firmware no longer allows what {} forbids", path.join(&pending.name).display());
+        remove(&folder, &pending.name)?;
+    }
+    Ok(())
+}
+
+/// Both, as an update may have been interrupted between them.
+struct InUse {
+    in_place: [Option<Vec<u8>>; 2],
+    release: [Option<Vec<u8>>; 2],
+    allowed: Vec<u8>,
+}
+
+impl InUse {
+    fn read(paths: &Paths) -> InUse {
+        let read = |path: PathBuf| read_bytes(&path, MAX_FILE_BYTES).ok();
+        InUse {
+            in_place: PROGRAMS.map(|name| read(paths.plain_boot().join(name))),
+            release: [release::LOADER, release::KERNEL].map(|name| read(paths.at("/").join(name))),
+            allowed: read(paths.at("/").join(release::ADDED)).unwrap_or_default(),
+        }
+    }
+
+    /// Whether the firmware starts all of them with these variables, after an append of `lists`. What cannot be read may be forbidden.
+    fn are_allowed(&self, later: &Measured, lists: &[u8]) -> bool {
+        let starts = |file: &Option<Vec<u8>>| {
+            file.as_deref().and_then(Program::parse).is_some_and(|program| later.starts(&program))
+        };
+        let Ok(forbidden) = signature_list::entries(lists) else { return false };
+        let Ok(mut allowed) = signature_list::entries(&self.allowed).map(Vec::into_iter) else {
+            return false;
+        };
+        self.in_place.iter().chain(&self.release).all(starts)
+            && !allowed.any(|one| forbidden.iter().any(|other| one.data() == other.data()))
+    }
+
+    fn policies(&self, start: &Start, keys: &Measured) -> Vec<[u8; 32]> {
+        let [Some(loader), Some(kernel)] =
+            self.in_place.each_ref().map(|file| file.as_deref().and_then(Program::parse))
+        else {
+            return Vec::new();
+        };
+        start.policies(keys, &[&loader, &kernel]).unwrap_or_default()
+    }
+}
+
+/// The hashes last: they alone are of no use, and do no harm.
+fn remove(folder: &Folder, name: &OsStr) -> Result<()> {
+    let failed = |e| cannot("remove", &folder.path().join(name), e);
+    file::remove(folder, name).map_err(failed)?;
+    let start = format!("{}-", name.to_string_lossy());
+    for (name, _) in folder.list().map_err(failed)? {
+        if name.to_string_lossy().starts_with(&start) {
+            file::remove(folder, &name).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+fn cannot(what: &str, path: &Path, e: io::Error) -> Error {
+    let path = path.display();
+    Error::new(Code::Io, format!("cannot {what} {path}, which has lists for dbx")).object(path).because(e)
+}
