@@ -32,14 +32,17 @@ OTHERS_ELSEWHERE = (
     "device-tree-before-copal@qemu-aarch64",
     "device-tree-replaced@qemu-aarch64",
     "secure-cuts@qemu-amd64-secure",
+    "secure-rollback@qemu-amd64-secure",
     "secure-update@qemu-amd64-secure",
 )
 # What is left to `./dev prove secure-boot`.
 NOT_CHOSEN = (
+    "secure-altboot@qemu-amd64-secure",
     "secure-boot@qemu-amd64-secure",
     "secure-boot-refused@qemu-amd64-secure",
     "secure-install@qemu-amd64-secure",
     "secure-reinstall@qemu-amd64-secure",
+    "secure-update-refused@qemu-amd64-secure",
 )
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4

@@ -67,6 +67,9 @@ SECURE_SIZES = (48, 208, 16, 32)
 SECURE_RELEASES = ("base", "good", "light")
 ENGINE_AT = "releases/engine"
 
+#: Of these, those that come with a loader of their own: its modules of GRUB besides those of all.
+OTHER_LOADERS = {"good": ("date",)}
+
 #: Folders that mounts and programs want; the packages have no reason to bring them.
 FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
            "var/tmp", "var/lib/systemd", "var/cache", "usr/lib/modules")
@@ -443,7 +446,14 @@ def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -
             (of / secure.KEYS).mkdir(parents=True)
             secure.make_stage2(tools, boot / board.kernel, boot / bootchain.INITRAMFS, os_release(board, RELEASES[name]), of / secure.STAGE2)
             signer.sign(of / secure.STAGE2)
-            secure.make_lists(tools, keys, to / "loader.efi", of / secure.STAGE2, of / secure.KEYS)
+            if name in OTHER_LOADERS:
+                secure.make_loader(tools, keys, of / "loader.efi", OTHER_LOADERS[name])
+            secure.make_lists(tools, keys, loader_of(to, name), of / secure.STAGE2, of / secure.KEYS)
+
+
+def loader_of(signed: Path, name: str) -> Path:
+    """The loader of a release of a secure board."""
+    return signed / (f"{name}/loader.efi" if name in OTHER_LOADERS else "loader.efi")
 
 
 def plain_config(board: Board, name: str) -> str:
@@ -457,7 +467,7 @@ def boot_files(board: Board, boot: Path, version: str, signed: Path | None = Non
     tree = Tree()
     if signed is not None:
         (name,) = [name for name in releases_of(board) if RELEASES[name] == version]
-        tree.file(secure.LOADER, signed / "loader.efi", 0o644)
+        tree.file(secure.LOADER, loader_of(signed, name), 0o644)
         for end in ("", ".sig"):
             tree.file(secure.CONFIG_OF_IMAGE + end, signed / f"grub-luks.cfg{end}", 0o644)
         for file in secure.KEY_FILES:
@@ -754,7 +764,8 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
 
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
-                programs = installed(board, copal, (*HOST_OS, SELECTION[board.backend]), Path(scratch))
+                packages = (*HOST_OS, SELECTION[board.backend], *(("optional:secure-boot",) if board.secure else ()))
+                programs = installed(board, copal, packages, Path(scratch))
                 for name in releases_of(board):
                     make_layer(release(board, name, boot, programs, signed), to / f"{name}.layer.tar")
 

@@ -24,17 +24,39 @@ SECONDS = 900.0
 BEFORE, CHANGES = "before", "changes"
 
 
+class Recording:
+    """Records each change of a board from now on, in a folder; as disks and chips were before is there, too."""
+
+    def __init__(self, hardware: Hardware, to: Path) -> None:
+        assert hardware.tpm is not None
+        (to / BEFORE).mkdir(parents=True)
+        (to / CHANGES).mkdir()
+        for path in (hardware.disk, hardware.flash[1], hardware.tpm):
+            if path.exists():
+                machines.copy(path, to / BEFORE / path.name)
+        self.folder = to
+        self.changes = Recorder(to / CHANGES)
+        at = hardware.sockets
+        self.servers: tuple[RecordedDisk | RecordedTpm, ...] = (
+            RecordedDisk(hardware.disk, at / "disk", recorder.DISK, self.changes),
+            RecordedDisk(hardware.flash[1], at / "variables", recorder.VARIABLES, self.changes),
+            RecordedTpm(at / "tpm-recorded", at / "tpm", hardware.tpm, self.changes),
+        )
+        self.hardware = replace(hardware, disk_server=at / "disk", variables_server=at / "variables", tpm_socket=at / "tpm-recorded")
+
+    def end(self) -> None:
+        """Once the power is off. Can be repeated."""
+        for server in self.servers:
+            server.close()
+        if self.servers:
+            self.changes.save()
+        self.servers = ()
+
+
 def record(board: Board, hardware: Hardware, medium: Path, accelerator: str, to: Path) -> None:
-    """Installs from the medium onto new hardware; `to` gets the changes."""
-    to.mkdir()
-    changes = Recorder(to)
-    sockets = hardware.sockets
-    disk = RecordedDisk(hardware.disk, sockets / "disk", recorder.DISK, changes)
-    chip = RecordedDisk(hardware.flash[1], sockets / "variables", recorder.VARIABLES, changes)
-    assert hardware.tpm is not None
-    tpm = RecordedTpm(sockets / "tpm-recorded", sockets / "tpm", hardware.tpm, changes)
-    servers = {"disk_server": sockets / "disk", "variables_server": sockets / "variables", "tpm_socket": sockets / "tpm-recorded"}
-    machine = Machine(board, replace(hardware, medium=medium, **servers), accelerator)
+    """Installs from the medium onto new hardware; `to` gets what was there before, and the changes."""
+    recording = Recording(hardware, to)
+    machine = Machine(board, replace(recording.hardware, medium=medium), accelerator)
     try:
         machine.start()
         machine.wait_power_off(SECONDS)
@@ -42,9 +64,7 @@ def record(board: Board, hardware: Hardware, medium: Path, accelerator: str, to:
         raise FarmError(f"the recorded installation: {error}\n{machines.tail(machine.console())}") from None
     finally:
         machine.kill()
-        for server in (disk, chip, tpm):
-            server.close()
-    changes.save()
+        recording.end()
 
 
 @dataclass(frozen=True)

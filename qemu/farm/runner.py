@@ -24,6 +24,7 @@ import scenario as scenarios
 import secure
 import states
 import times
+import unlocking
 from agent import Answer
 from board import Board, Hardware
 from look import Selection
@@ -88,6 +89,9 @@ class Run:
         self.cut_behind: int | None = None
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
+        self.recording: recorded.Recording | None = None
+        # After these of its changes a shell initramfs does not unlock the disk.
+        self.locked: frozenset[int] = frozenset()
         # What the summary says of this run.
         self.times = ""
         self.accelerator = machines.accelerator(board.arch)
@@ -199,8 +203,10 @@ class Run:
         self.marked = 0
         self.cut_behind = None
         medium = at / "medium" if self.plugged else None
-        server = self.hardware.sockets / "disk" if self.lying is not None else None
-        self.hardware = replace(self.hardware, disk_log=log, disk_server=server, medium=medium, incoming=state is not None)
+        hardware = self.recording.hardware if self.recording is not None and self.recording.servers else self.hardware
+        if self.lying is not None:
+            hardware = replace(hardware, disk_server=self.hardware.sockets / "disk")
+        self.hardware = replace(hardware, disk_log=log, medium=medium, incoming=state is not None)
         self.machine = Machine(self.board, self.hardware, self.accelerator)
         self.console_from = len(self.machine.console())
         if state is None:
@@ -686,19 +692,36 @@ class Run:
 
         self.cut_at(choose)
 
+    def record_changes(self) -> None:
+        hardware = self.without_power()
+        if self.recording is not None or self.lying is not None:
+            raise FarmError("the disk is served already")
+        self.recording = recorded.Recording(hardware, hardware.folder / "recording")
+        # QEMU is ended first: it was started later.
+        self.stack.callback(self.recording.end)
+
     def recorded(self) -> Path:
-        """The state with each change of an installation."""
+        """The folder with each change of this run, or of the installation of the state."""
+        if self.recording is not None:
+            self.hardware = replace(self.without_power(), disk_server=None, variables_server=None, tpm_socket=None)
+            self.recording.end()
+            return self.recording.folder
         if self.steps[0].arguments != ("recorded",):
-            raise FarmError("only in a scenario that begins with the state `recorded`")
+            raise FarmError("only in a scenario that begins with the state `recorded`, or records each change")
         return states.make(self.board, "recorded", self.accelerator, self.say).folder
 
     def judge_cuts(self) -> None:
-        state = self.recorded()
-        keys = states.Images.of(self.board.name).signed / "base" / secure.KEYS
-        verdict = judge.judge(state / recorded.BEFORE, state / recorded.CHANGES, keys, recorded.first_change(recorder.load(state / recorded.CHANGES)))
+        folder = self.recorded()
+        signed = states.Images.of(self.board.name).signed
+        before, changes = folder / recorded.BEFORE, folder / recorded.CHANGES
+        if self.recording is None:
+            verdict = judge.judge(before, changes, signed / "base" / secure.KEYS, recorded.first_change(recorder.load(changes)))
+        else:
+            verdict = unlocking.judge(before, changes, [unlocking.release(signed, name) for name in ("base", "good")])
+            self.locked = frozenset(verdict.shell)
         self.say(f"    {verdict}")
         if sum(verdict.cuts.values()) < ENOUGH_CUTS:
-            raise FarmError(f"an installation makes {ENOUGH_CUTS} changes and more")
+            raise FarmError(f"there are {ENOUGH_CUTS} changes and more")
 
     def restore_cut(self) -> None:
         self.without_power()
@@ -707,13 +730,13 @@ class Run:
         first = recorded.first_change(changes)
         # Each kind of change alike, though there are many more of some.
         kind = self.random.choice((recorder.DISK, recorder.VARIABLES, recorder.TPM))
-        number = self.random.choice([n for n, change in enumerate(changes) if n >= first and change.store == kind])
+        number = self.random.choice([n for n, change in enumerate(changes) if n >= first and change.store == kind and n not in self.locked])
         after = recorded.Cut(number + 1, self.random.randrange(1 << 32))
         assert self.hardware is not None
         counts = recorded.restore(state, self.hardware.folder, after)
         self.cuts += 1
         self.say(
-            f"    power cut after change {number} of {len(changes)} (the installation begins at {first}), of {kind}: "
+            f"    power cut after change {number} of {len(changes)} (copal's begin at {first}), of {kind}: "
             f"{counts['kept']} of {counts['kept'] + counts['lost']} sectors kept of what was not flushed; --seed {self.seed}"
         )
 

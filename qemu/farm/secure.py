@@ -155,11 +155,11 @@ def sign_image(tools: Tools, keys: Path, image: Path, to: Path) -> None:
 # --- programs for the firmware ----------------------------------------------------------------------------------------
 
 
-def make_loader(tools: Tools, keys: Path, to: Path) -> None:
+def make_loader(tools: Tools, keys: Path, to: Path, more: tuple[str, ...] = ()) -> None:
     """GRUB with its modules and the public key: with one, it checks the signature of every file (`check_signatures=enforce`)."""
     options = ["--format=x86_64-efi", "--prefix=/EFI/BOOT", f"--directory={tools.part}/usr/lib/grub/x86_64-efi", f"--output={to}",
                f"--pubkey={keys / 'grub.gpg'}", "--disable-shim-lock"]
-    tools.run("grub-mkimage", *options, *GRUB_MODULES)
+    tools.run("grub-mkimage", *options, *GRUB_MODULES, *more)
     pad(to)
 
 

@@ -214,13 +214,11 @@ def make_dead(board: Board, name: str, accelerator: str, at: Path) -> None:
         with place.guest_place(), folder(f"state-{name}-{board.name}") as (run, sockets):
             chips(board, run)
             dirty(run / "disk", image, size)
-            (at / recorded.BEFORE).mkdir()
-            for path in plugged(run):
-                machines.copy(path, at / recorded.BEFORE / path.name)
             medium = run / "medium"
             machines.copy(Path(Images.of(board.name).flasher), medium)
-            recorded.record(board, hardware(board, run, sockets, live=False), medium, accelerator, run / recorded.CHANGES)
-            machines.copy(run / recorded.CHANGES, at / recorded.CHANGES)
+            recorded.record(board, hardware(board, run, sockets, live=False), medium, accelerator, run / "recording")
+            for folder_of in (recorded.BEFORE, recorded.CHANGES):
+                machines.copy(run / "recording" / folder_of, at / folder_of)
             for path in plugged(run):
                 machines.copy(path, at / path.name)
         return

@@ -25,6 +25,7 @@ KINDS = {
     "commit": ("update-healthy", "expect phase healthy"),
     "boot-count": ("orderly-reboots-not-counted", "boots 5.1.0 in B"),
     "pk-last": ("secure-cuts@qemu-amd64-secure", "judge a power cut"),
+    "policy-first": ("secure-update@qemu-amd64-secure", "judge a power cut"),
     "carry": ("device-tree-kept@qemu-aarch64", "expect /proc/device-tree/model"),
 }
 
@@ -71,6 +72,16 @@ _CHANGES = [
         "src/install/encryption/mod.rs",
         "        if let Some(own) = &ready.secure_boot {\n            own.enrol_pk()?;\n",
         '        if let Some(own) = ready.secure_boot.as_ref().filter(|_| !crate::tamper::is("pk-last")) {\n            own.enrol_pk()?;\n',
+    ),
+    (
+        "src/unlock/programs.rs",
+        "    widen(&later)?;\n",
+        '    let is_last = crate::tamper::is("policy-first");\n    if !is_last {\n        widen(&later)?;\n    }\n',
+    ),
+    (
+        "src/unlock/programs.rs",
+        "    new.put_in(&plain, direction)?;\n",
+        "    new.put_in(&plain, direction)?;\n    if is_last {\n        widen(&later)?;\n    }\n",
     ),
     (
         "src/rollback/clear_bootcount.rs",

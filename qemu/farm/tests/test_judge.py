@@ -20,7 +20,7 @@ from recorder import DISK, VARIABLES  # noqa: E402
 
 SIZE = 16 << 20
 LISTS = {"PK": b"platform", "KEK": b"exchange", "db": b"database"}
-VENDORS = {"PK": secure.GLOBAL, "KEK": secure.GLOBAL, "db": secure.DATABASE}
+VENDORS = {"PK": secure.GLOBAL, "KEK": secure.GLOBAL, "db": secure.DATABASE, "dbx": secure.DATABASE}
 
 
 def table(disk: Path, start: int) -> bytes:

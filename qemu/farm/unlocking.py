@@ -1,0 +1,324 @@
+"""Judges what power cuts in an update of an encrypted disk leave, by a reading of its own of the partition that the firmware reads, the firmware's variables
+and the commands of the TPM. After each change, and whatever the disk has kept of what was not flushed:
+
+- The firmware starts the loader, the loader takes the stage-2 kernel and its configuration with their signatures.
+- The TPM gives the passphrase to this start: one of its indices, through one of the lists of policies.
+
+The initramfs of a shell release knows one index and one list. Where it would not get the passphrase, the cut is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cut
+import look
+import recorder
+import secure
+from cut import Request
+from fat import Fat
+from place import FarmError
+from recorder import Change
+
+SECTOR = 512
+#: The index that all releases know, and copal's spare one.
+INDEX, SPARE = 0x1500000, 0x1500001
+LOADER, KERNEL, CONFIG = "efi/boot/bootx64.efi", "bzimage", "efi/boot/grub.cfg"
+#: The folder of a list starts with that; the second list's name.
+LIST, SECOND = "policies.", ".policies.new"
+#: A file that copal was writing.
+TEMPORARY = re.compile(r"/cpl[0-9a-f]{5}\.tmp$")
+#: How many choices of what the disk keeps are tried, besides all and nothing.
+CHOICES = 6
+#: TPM2_PCR_Read and TPM2_NV_ReadPublic, and of policies TPM2_PolicyPCR and TPM2_PolicyOR (TCG, TPM 2.0 Library, part 2: TPM_CC).
+PCR_READ, READ_PUBLIC, POLICY_PCR, POLICY_OR = 0x17E, 0x169, 0x17F, 0x171
+#: A selection of PCRs 0, 2, 3 and 7 in the bank of SHA-256.
+SELECTION = struct.pack(">IHB", 1, 0x000B, 3) + bytes([0b10001101, 0, 0])
+
+
+@dataclass(frozen=True)
+class Release:
+    """The programs of a release: digests of their contents, and the entries of db that allow them."""
+
+    loader: bytes
+    kernel: bytes
+    signature: bytes
+    loader_entry: bytes
+    kernel_entry: bytes
+
+
+def release(signed: Path, name: str) -> Release:
+    """Of a folder with signed parts."""
+    own = signed / name / "loader.efi"
+    loader = own if own.exists() else signed / "loader.efi"
+    keys = signed / name / secure.KEYS
+    of = [hashlib.sha256(path.read_bytes()).digest() for path in (loader, signed / name / secure.STAGE2, signed / name / f"{secure.STAGE2}.sig")]
+    entries = [secure.hashes((keys / f"db-{what}.esl").read_bytes())[0] for what in ("loader", "kernel")]
+    return Release(*of, *entries)
+
+
+@dataclass
+class Verdict:
+    """How many power cuts were judged, by what came before them, and after which of them a shell initramfs does not unlock."""
+
+    cuts: dict[str, int] = field(default_factory=lambda: {recorder.TPM: 0, recorder.VARIABLES: 0, recorder.DISK: 0})
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    shell: list[int] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{count} after a change of {store}" for store, count in self.cuts.items())
+        return (f"{sum(self.cuts.values())} power cuts judged: {said}; all unlock, with {len(self.pairs)} pairs of loader and kernel; "
+                f"after {len(self.shell)} of them not with a shell initramfs")
+
+
+# --- the TPM ----------------------------------------------------------------------------------------------------------
+
+
+class Indices:
+    """The policies of both indices, as far as they are written."""
+
+    def __init__(self) -> None:
+        self.policies: dict[int, bytes] = {}
+        self.written: set[int] = set()
+
+    def readable(self) -> dict[int, bytes]:
+        """Those that have a passphrase."""
+        return {index: policy for index, policy in self.policies.items() if index in self.written}
+
+    def see(self, change: Change) -> None:
+        """After a command."""
+        code = recorder.code(change)
+        if code == recorder.NV_DEFINE:
+            (sessions,) = struct.unpack_from(">I", change.command, 14)
+            (length,) = struct.unpack_from(">H", change.command, 18 + sessions)
+            index, policy = public(change.command, 18 + sessions + 2 + length + 2)
+            self.policies[index] = policy
+            self.written.discard(index)
+        elif code in (recorder.NV_UNDEFINE, recorder.NV_WRITE):
+            (index,) = struct.unpack_from(">I", change.command, 14)
+            if code == recorder.NV_WRITE:
+                self.written.add(index)
+            else:
+                self.policies.pop(index, None)
+        elif code == READ_PUBLIC:
+            index, policy = public(change.answer, 12)
+            if index not in self.policies:
+                # From before the recording.
+                self.policies[index] = policy
+                self.written.add(index)
+
+
+def public(data: bytes, at: int) -> tuple[int, bytes]:
+    """Index and policy of a TPMS_NV_PUBLIC: index, algorithm, attributes, then the policy with its length."""
+    index, _, _, length = struct.unpack_from(">IHIH", data, at)
+    return index, data[at + 12 : at + 12 + length]
+
+
+def pcrs(change: Change) -> list[bytes] | None:
+    """PCRs 0, 2, 3 and 7, where that is what was read."""
+    if recorder.code(change) != PCR_READ or change.command[10:] != SELECTION:
+        return None
+    at = 14 + len(SELECTION)
+    (count,) = struct.unpack_from(">I", change.answer, at)
+    return [change.answer[at + 4 + 34 * n + 2 : at + 4 + 34 * (n + 1)] for n in range(count)] if count == 4 else None
+
+
+def policy_of(values: list[bytes]) -> bytes:
+    """The digest of a policy that wants these PCRs."""
+    return hashlib.sha256(bytes(32) + struct.pack(">I", POLICY_PCR) + SELECTION + hashlib.sha256(b"".join(values)).digest()).digest()
+
+
+def any_of(branches: list[bytes]) -> bytes:
+    """The digest of a policy that wants one of these, as the initramfs joins them."""
+    return branches[0] if len(branches) == 1 else hashlib.sha256(bytes(32) + struct.pack(">I", POLICY_OR) + b"".join(branches)).digest()
+
+
+def pcr7(variables: dict[tuple[str, str], bytes], entries: list[bytes]) -> bytes:
+    """After a start that these entries of db have allowed."""
+    value = bytes(32)
+    for vendor, name in ((secure.GLOBAL, "SecureBoot"), (secure.GLOBAL, "PK"), (secure.GLOBAL, "KEK"), (secure.DATABASE, "db"), (secure.DATABASE, "dbx")):
+        # The firmware makes this one from others at each start.
+        data = b"\x01" if name == "SecureBoot" else variables.get((vendor, name), b"")
+        value = secure.extended(value, secure.variable_event(vendor, name, data))
+    value = secure.extended(value, secure.SEPARATOR)
+    for entry in entries:
+        value = secure.extended(value, secure.variable_event(secure.DATABASE, "db", entry))
+    return value
+
+
+# --- the partition that the firmware reads ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Files:
+    """What counts of it: digests of files, and the two lists."""
+
+    loader: bytes
+    kernel: bytes
+    signature: bytes
+    config: bytes
+    config_signature: bytes
+    current: tuple[bytes, ...]
+    second: tuple[bytes, ...]
+    #: What the initramfs of a shell release takes for the first one.
+    shell: tuple[bytes, ...]
+
+
+def files(image: bytes) -> Files:
+    """As firmware, loader and initramfs find them."""
+    fat = Fat(image)
+    found = {}
+    for name in (LOADER, KERNEL, KERNEL + ".sig", CONFIG, CONFIG + ".sig"):
+        data = fat.read(name)
+        if data is None:
+            raise FarmError(f"there is no {name}")
+        found[name] = hashlib.sha256(data).digest()
+    folders = [path for path in fat.folders() if path.rpartition("/")[2].startswith(LIST)]
+    if len(folders) > 1:
+        raise FarmError(f"there are several folders with policies: {', '.join(folders)}")
+
+    def branches(folder: str, temporary: bool = False) -> tuple[bytes, ...]:
+        names = sorted(name for name in fat.below(folder) if temporary or not TEMPORARY.search(name))
+        return tuple(data for data in (fat.read(name) for name in names) if data is not None)
+
+    current, shell = (branches(folders[0]), branches(folders[0], temporary=True)) if folders else ((), ())
+    second = branches(SECOND) if SECOND in fat.folders() else ()
+    return Files(found[LOADER], found[KERNEL], found[KERNEL + ".sig"], found[CONFIG], found[CONFIG + ".sig"], current, second, shell)
+
+
+class Partition:
+    """The partition after any of the disk's requests."""
+
+    def __init__(self, disk: Path, data: Path, requests: list[Request]) -> None:
+        at = look.partition(disk, look.NOT_ENCRYPTED)
+        self.start, self.size = at.offset, at.size
+        self.data, self.requests = data, requests
+        with disk.open("rb") as file:
+            file.seek(self.start)
+            self.safe = bytearray(file.read(self.size))
+        self.touching = cut.touching(requests, self.start, self.size)
+        self.flushes = [number for number, request in enumerate(requests) if request.flush]
+        self.done = 0
+        self.known: dict[bytes, Files | str] = {}
+        self.after: dict[tuple[int, int], set[Files | str]] = {}
+
+    def write(self, image: bytearray, number: int, seed: int | None = None) -> None:
+        """A request, or a part of it."""
+        keep = None if seed is None else cut.chance(seed)
+        with self.data.open("rb") as file:
+            for at, piece in cut.pieces(file, self.requests[number]):
+                for offset in range(0, len(piece), SECTOR):
+                    place = at - self.start + offset
+                    if 0 <= place < self.size and (keep is None or keep(number, (at - self.requests[number].at + offset) // SECTOR)):
+                        image[place : place + SECTOR] = piece[offset : offset + SECTOR]
+
+    def possible(self, count: int) -> set[Files | str]:
+        """What the disk may have after so many requests, when the power goes then; a text is what is wrong. The counts of the calls grow."""
+        flushed = self.flushes[bisect_left(self.flushes, count) - 1] if bisect_left(self.flushes, count) else 0
+        first, last = bisect_left(self.touching, flushed), bisect_left(self.touching, count)
+        if (first, last) not in self.after:
+            while self.done < first:
+                self.write(self.safe, self.touching[self.done])
+                self.done += 1
+            found = set()
+            for seed in (None, *range(CHOICES)) if last > first else ():
+                image = bytearray(self.safe)
+                for number in self.touching[first:last]:
+                    self.write(image, number, seed)
+                found.add(self.read(image))
+            found.add(self.read(self.safe))
+            self.after = {(first, last): found}
+        return self.after[first, last]
+
+    def read(self, image: bytearray) -> Files | str:
+        """Remembers what it has seen."""
+        key = hashlib.sha256(image).digest()
+        if key not in self.known:
+            try:
+                self.known[key] = files(bytes(image))
+            except FarmError as error:
+                self.known[key] = str(error)
+        return self.known[key]
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+class Judge:
+    """Knows the releases, and the measurements that are the same at each start."""
+
+    def __init__(self, releases: list[Release], values: list[bytes]) -> None:
+        self.loaders = {one.loader: one.loader_entry for one in releases}
+        self.kernels = {one.kernel: one.kernel_entry for one in releases}
+        self.signatures = {one.kernel: one.signature for one in releases}
+        self.values = values
+
+    def policy(self, found: Files, variables: dict[tuple[str, str], bytes]) -> bytes | str:
+        """Of the start; what keeps the firmware from it, as a text."""
+        if found.loader not in self.loaders or found.kernel not in self.kernels:
+            return "the loader or the stage-2 kernel is damaged"
+        if self.signatures[found.kernel] != found.signature:
+            return "the stage-2 kernel has another's signature"
+        entries = [self.loaders[found.loader], self.kernels[found.kernel]]
+        allowed = secure.hashes(variables.get((secure.DATABASE, "db"), b""))
+        forbidden = [entry[16:] for entry in secure.hashes(variables.get((secure.DATABASE, "dbx"), b""))]
+        for entry in entries:
+            if entry not in allowed or entry[16:] in forbidden:
+                return "the firmware does not start the loader or the stage-2 kernel"
+        return policy_of([*self.values[:3], pcr7(variables, entries)])
+
+
+def unlocks(policy: bytes, lists: list[tuple[bytes, ...]], indices: dict[int, bytes]) -> bool:
+    """Whether the passphrase can be read."""
+    return any(policy in one and any_of(list(one)) in indices.values() for one in [*lists, (policy,)] if one)
+
+
+def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
+    """Judges a cut after each change, from the first one of the TPM's memory on. `before` has disks and chips from before, `folder` the changes."""
+    changes = recorder.load(folder)
+    data = folder / "data"
+    first = next((n for n, change in enumerate(changes) if recorder.code(change) in (recorder.NV_DEFINE, recorder.NV_UNDEFINE)), None)
+    seen = [values for values in map(pcrs, changes) if values]
+    if first is None or not seen:
+        raise FarmError("the recorded update has not changed a policy of the TPM")
+    chip = bytearray((before / "flash1").read_bytes())
+    variables = secure.variables(bytes(chip))
+    partition = Partition(before / "disk", data, [change.request for change in changes if change.store == recorder.DISK and change.request])
+    judging, indices, verdict = Judge(releases, seen[0]), Indices(), Verdict()
+    begun = [found for found in partition.possible(0) if isinstance(found, Files)]
+    if [judging.policy(found, variables) for found in begun] != [policy_of(seen[0])]:
+        raise FarmError("the judge computes other measurements for the start of the recording than the firmware has made")
+    configs = {(found.config, found.config_signature) for found in begun}
+    count = 0
+    with data.open("rb") as file:
+        for number, change in enumerate(changes):
+            if change.store == recorder.DISK:
+                count += 1
+            elif change.store == recorder.TPM:
+                indices.see(change)
+            elif change.request and change.request.length:
+                for at, piece in cut.pieces(file, change.request):
+                    chip[at : at + len(piece)] = piece
+                variables = secure.variables(bytes(chip))
+            if number < first:
+                continue
+            verdict.cuts[change.store] += 1
+            for found in partition.possible(count):
+                policy = found if isinstance(found, str) else judging.policy(found, variables)
+                wrong = policy if isinstance(policy, str) else ""
+                if isinstance(found, Files) and isinstance(policy, bytes):
+                    verdict.pairs.add((bisect_right(sorted(judging.loaders), found.loader), bisect_right(sorted(judging.kernels), found.kernel)))
+                    if (found.config, found.config_signature) not in configs:
+                        wrong = "the configuration has another's signature"
+                    elif not unlocks(policy, [found.current, found.second], indices.readable()):
+                        wrong = "the TPM does not give the passphrase to this start"
+                    elif not unlocks(policy, [found.shell], {INDEX: indices.readable().get(INDEX, b"")}) and verdict.shell[-1:] != [number]:
+                        verdict.shell.append(number)
+                if wrong:
+                    raise FarmError(f"a power cut after change {number} ({change.store}) of {len(changes)}: {wrong}")
+    return verdict
