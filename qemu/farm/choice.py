@@ -43,6 +43,7 @@ NOT_CHOSEN = (
     "secure-install@qemu-amd64-secure",
     "secure-reinstall@qemu-amd64-secure",
     "secure-update-refused@qemu-amd64-secure",
+    "secure-update-twice@qemu-amd64-secure",
 )
 # So many runs of `./dev test` on commits in a row see everything.
 TURNS = 4

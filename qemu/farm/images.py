@@ -591,7 +591,7 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
 
 def on_host(board: Board) -> list[str]:
     """The releases of a board that are files of this machine, too."""
-    return [name for name in ON_HOST if name in releases_of(board)]
+    return [name for name in (*ON_HOST, *(("light",) if board.secure else ())) if name in releases_of(board)]
 
 
 def need_root(what: str) -> None:

@@ -712,12 +712,13 @@ class Run:
 
     def judge_cuts(self) -> None:
         folder = self.recorded()
-        signed = states.Images.of(self.board.name).signed
+        of_board = states.Images.of(self.board.name)
+        signed = of_board.signed
         before, changes = folder / recorded.BEFORE, folder / recorded.CHANGES
         if self.recording is None:
             verdict = judge.judge(before, changes, signed / "base" / secure.KEYS, recorded.first_change(recorder.load(changes)))
         else:
-            verdict = unlocking.judge(before, changes, [unlocking.release(signed, name) for name in ("base", "good")])
+            verdict = unlocking.judge(before, changes, [unlocking.release(signed, name) for name in of_board.versions])
             self.locked = frozenset(verdict.shell)
         self.say(f"    {verdict}")
         if sum(verdict.cuts.values()) < ENOUGH_CUTS:
