@@ -16,6 +16,13 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     look.wrong.iter().for_each(|e| found.problem(e));
     look.next_start.iter().for_each(|e| found.problem(e));
     look.doubtful.iter().for_each(|e| found.warn(e.message(), e.hint()));
+    match unlock::pending_lists(patient.paths) {
+        Ok(0) => {}
+        Ok(count) => found.ok(format!(
+            "lists for dbx that wait for a commit: {count}; until then the firmware allows the programs of an earlier release"
+        )),
+        Err(e) => found.warn(e.message(), e.hint()),
+    }
     if look.sealed.is_some_and(|sealed| !sealed.is_whole) {
         found.warn(
             "a change of the policy that unlocks the disk was cut off",

@@ -10,6 +10,6 @@ pub mod seal;
 pub mod way;
 
 pub(crate) use check::{before_hooks, before_update, check_release, look, reasons_against, settle};
-pub(crate) use pending::apply as apply_pending;
+pub(crate) use pending::{apply as apply_pending, count as pending_lists};
 pub(crate) use programs::put_in_place;
 pub(crate) use way::Direction;

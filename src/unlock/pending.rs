@@ -60,14 +60,12 @@ struct Pending {
     later: Measured,
 }
 
-/// Appends to `dbx` what forbids none of the programs in use. Before that, the TPM gets the policies of the starts that are possible then, and
-/// loses all others but that of this start.
-pub(crate) fn apply(paths: &Paths, active: &Root) -> Result<()> {
-    let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
+/// The folder and the names of the lists in it; `None` where there is none.
+fn waiting(paths: &Paths) -> Result<Option<(Folder, Vec<OsString>)>> {
     let path = paths.at(FOLDER);
     let folder = match Folder::open(&path) {
         Ok(folder) => folder,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(cannot("open", &path, e)),
     };
     let names = folder.list().map_err(|e| cannot("list", &path, e))?.into_iter().map(|(name, _)| name);
@@ -76,10 +74,20 @@ pub(crate) fn apply(paths: &Paths, active: &Root) -> Result<()> {
         name.starts_with("dbx-") && name.ends_with(".auth")
     };
     let names: Vec<OsString> = names.filter(is_list).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
+    Ok(Some((folder, names)).filter(|(_, names)| !names.is_empty()))
+}
 
+/// How many lists wait for a commit.
+pub(crate) fn count(paths: &Paths) -> Result<usize> {
+    Ok(waiting(paths)?.map_or(0, |(_, names)| names.len()))
+}
+
+/// Appends to `dbx` what forbids none of the programs in use. Before that, the TPM gets the policies of the starts that are possible then, and
+/// loses all others but that of this start.
+pub(crate) fn apply(paths: &Paths, active: &Root) -> Result<()> {
+    let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
+    let Some((folder, names)) = waiting(paths)? else { return Ok(()) };
+    let path = paths.at(FOLDER);
     let (_, start) = measurements(paths, &firmware)?;
     let in_use = InUse::read(paths);
     let mut later = start.now.clone();
