@@ -14,7 +14,7 @@ DEPTH = 8
 class Fat:
     """A file system in memory."""
 
-    def __init__(self, image: bytes) -> None:
+    def __init__(self, image: bytes | bytearray) -> None:
         self.image = image
         sector, self.per, reserved, tables, entries, small = struct.unpack_from("<HBHBHH", image, 11)
         length = struct.unpack_from("<H", image, 22)[0] or struct.unpack_from("<I", image, 36)[0]
@@ -30,7 +30,7 @@ class Fat:
             raise FarmError("a FAT12 is not read here")
         self.wide = self.count >= 65525
         self.entries: dict[str, tuple[int, int, int]] = {}
-        start = self.image[top : self.data] if not self.wide else self.chain(struct.unpack_from("<I", image, 44)[0], None)
+        start = bytes(self.image[top : self.data]) if not self.wide else self.chain(struct.unpack_from("<I", image, 44)[0], None)
         self.walk("", start, 0)
 
     def chain(self, first: int, size: int | None) -> bytes:
@@ -40,7 +40,7 @@ class Fat:
             if not 2 <= at < self.count + 2 or len(found) > self.count:
                 raise FarmError("a chain of clusters leads nowhere")
             place = self.data + (at - 2) * self.cluster
-            found.append(self.image[place : place + self.cluster])
+            found.append(bytes(self.image[place : place + self.cluster]))
             if self.wide:
                 at = struct.unpack_from("<I", self.image, self.table + 4 * at)[0] & 0x0FFFFFFF
                 if at >= 0x0FFFFFF8:

@@ -75,13 +75,14 @@ _CHANGES = [
     ),
     (
         "src/unlock/programs.rs",
-        "    widen(&later)?;\n",
-        '    let is_last = crate::tamper::is("policy-first");\n    if !is_last {\n        widen(&later)?;\n    }\n',
+        "            prepared.seal(paths, &later)?;\n",
+        '            let is_last = crate::tamper::is("policy-first");\n            if !is_last {\n'
+        "                prepared.seal(paths, &later)?;\n            }\n",
     ),
     (
         "src/unlock/programs.rs",
-        "    new.put_in(&plain, direction)?;\n",
-        "    new.put_in(&plain, direction)?;\n    if is_last {\n        widen(&later)?;\n    }\n",
+        "            files.put_in(&plain, direction)?;\n",
+        "            files.put_in(&plain, direction)?;\n            if is_last {\n                prepared.seal(paths, &later)?;\n            }\n",
     ),
     (
         "src/rollback/clear_bootcount.rs",

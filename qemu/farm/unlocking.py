@@ -169,7 +169,7 @@ class Files:
     shell: tuple[bytes, ...]
 
 
-def files(image: bytes) -> Files:
+def files(image: bytes | bytearray) -> Files:
     """As firmware, loader and initramfs find them."""
     fat = Fat(image)
     found = {}
@@ -204,46 +204,49 @@ class Partition:
         self.touching = cut.touching(requests, self.start, self.size)
         self.flushes = [number for number, request in enumerate(requests) if request.flush]
         self.done = 0
-        self.known: dict[bytes, Files | str] = {}
         self.after: dict[tuple[int, int], set[Files | str]] = {}
 
-    def write(self, image: bytearray, number: int, seed: int | None = None) -> None:
-        """A request, or a part of it."""
-        keep = None if seed is None else cut.chance(seed)
+    def sectors(self, number: int) -> list[tuple[int, int, bytes]]:
+        """What a request writes there: its sector, the place in the partition, the data."""
+        found = []
         with self.data.open("rb") as file:
             for at, piece in cut.pieces(file, self.requests[number]):
                 for offset in range(0, len(piece), SECTOR):
                     place = at - self.start + offset
-                    if 0 <= place < self.size and (keep is None or keep(number, (at - self.requests[number].at + offset) // SECTOR)):
-                        image[place : place + SECTOR] = piece[offset : offset + SECTOR]
+                    if 0 <= place < self.size:
+                        found.append(((at - self.requests[number].at + offset) // SECTOR, place, piece[offset : offset + SECTOR]))
+        return found
 
     def possible(self, count: int) -> set[Files | str]:
         """What the disk may have after so many requests, when the power goes then; a text is what is wrong. The counts of the calls grow."""
-        flushed = self.flushes[bisect_left(self.flushes, count) - 1] if bisect_left(self.flushes, count) else 0
+        before = bisect_left(self.flushes, count)
+        flushed = self.flushes[before - 1] if before else 0
         first, last = bisect_left(self.touching, flushed), bisect_left(self.touching, count)
         if (first, last) not in self.after:
-            while self.done < first:
-                self.write(self.safe, self.touching[self.done])
-                self.done += 1
-            found = set()
-            for seed in (None, *range(CHOICES)) if last > first else ():
-                image = bytearray(self.safe)
-                for number in self.touching[first:last]:
-                    self.write(image, number, seed)
-                found.add(self.read(image))
-            found.add(self.read(self.safe))
-            self.after = {(first, last): found}
+            for number in self.touching[self.done : first]:
+                for _, place, data in self.sectors(number):
+                    self.safe[place : place + SECTOR] = data
+            self.done = max(self.done, first)
+            lost = [(number, *sector) for number in self.touching[first:last] for sector in self.sectors(number)]
+            keeps = [lambda *_: False, lambda *_: True, *map(cut.chance, range(CHOICES))]
+            kept = {tuple(n for n, (number, sector, _, _) in enumerate(lost) if keep(number, sector)) for keep in keeps}
+            self.after = {(first, last): {self.read(self.with_those(lost, choice)) for choice in kept}}
         return self.after[first, last]
 
+    def with_those(self, lost: list[tuple[int, int, int, bytes]], choice: tuple[int, ...]) -> bytearray:
+        """What was flushed, and some of the sectors after that."""
+        image = bytearray(self.safe)
+        for n in choice:
+            _, _, place, data = lost[n]
+            image[place : place + SECTOR] = data
+        return image
+
     def read(self, image: bytearray) -> Files | str:
-        """Remembers what it has seen."""
-        key = hashlib.sha256(image).digest()
-        if key not in self.known:
-            try:
-                self.known[key] = files(bytes(image))
-            except FarmError as error:
-                self.known[key] = str(error)
-        return self.known[key]
+        """As the device finds it."""
+        try:
+            return files(image)
+        except FarmError as error:
+            return str(error)
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ use crate::slot::Roots;
 use crate::sys::command::{Command, Speaker};
 use crate::sys::mount;
 use crate::sys::signal::SignalGuard;
+use crate::unlock;
 use crate::update::mounted_root::MountedRoot;
 
 /// In every release with rollbacks. Without arguments it runs the forward hooks.
@@ -60,6 +61,11 @@ struct Piece {
 /// Runs the hooks of the inactive slot's system as for an update (`DURING_UPDATE=1`), since to them the other slot is the one to select.
 /// On return all mounts are undone. Signals are deferred meanwhile.
 pub fn run_old_hooks(paths: &Paths) -> Result<()> {
+    let kept = Facts::gather(paths)
+        .and_then(|facts| unlock::before_hooks(paths, &Roots::of(&facts)?.active, &paths.inactive()));
+    if let Err(e) = kept {
+        tracing::warn!("{}", e.message());
+    }
     run_old_hooks_within(paths, RUN_LIMIT)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::next_start::{self, MAX_FILE_BYTES, NextStart, Start};
+use super::next_start::{self, MAX_FILE_BYTES, NextStart, PROGRAMS, Start};
 use super::policies::Policies;
 use super::release;
 use super::seal::{self, Sealed};
@@ -39,7 +39,11 @@ pub(crate) struct Look {
 /// `None` on a device whose disk is not unlocked by firmware and TPM: without UEFI, without secure boot, or not encrypted. On an encrypted
 /// one, variables that cannot be read are an error.
 pub(super) fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>> {
-    if !active.encrypted {
+    in_force_on(paths, active.encrypted)
+}
+
+fn in_force_on(paths: &Paths, encrypted: bool) -> Result<Option<Firmware>> {
+    if !encrypted {
         return Ok(None);
     }
     let Some(firmware) = Firmware::find(paths)? else { return Ok(None) };
@@ -52,6 +56,19 @@ pub(super) fn in_force(paths: &Paths, active: &Root) -> Result<Option<Firmware>>
     };
     let locked = must(Variable::SECURE_BOOT)? && !must(Variable::SETUP_MODE)?;
     Ok(locked.then_some(firmware))
+}
+
+/// Whether a loader is in place that is not that of the release with these boot files, on a device where each loader needs a policy of the TPM. Only
+/// [`put_in_place`](super::put_in_place) may replace it then; and the configuration in place is signed for it.
+pub(crate) fn has_other_loader(paths: &Paths, encrypted: bool, boot_files: &Path) -> bool {
+    // Where the variables cannot be read, the hook has refused.
+    if !matches!(in_force_on(paths, encrypted), Ok(Some(_))) {
+        return false;
+    }
+    let [loader, _] = PROGRAMS;
+    let own = boot_files.join(release::LOADER.trim_start_matches("resin-boot/"));
+    let read = |path: PathBuf| read_bytes(&path, MAX_FILE_BYTES).ok();
+    matches!((read(paths.plain_boot().join(loader)), read(own)), (Some(there), Some(own)) if there != own)
 }
 
 /// [`release::check`] of what is in the slot mounted at `slot`.
@@ -165,7 +182,7 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Resu
         return Err(e);
     }
     look.doubtful.iter().chain(&look.next_start).for_each(|e| tracing::warn!("{}", e.message()));
-    if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole) {
+    if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole && !sealed.is_for_another) {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
         seal::repair(&mut open(paths)?, &Policies::of(paths), &sealed)?;
     }

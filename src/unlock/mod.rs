@@ -9,7 +9,9 @@ pub mod release;
 pub mod seal;
 pub mod way;
 
-pub(crate) use check::{before_hooks, before_update, check_release, look, reasons_against, settle};
+pub(crate) use check::{
+    before_hooks, before_update, check_release, has_other_loader, look, reasons_against, settle,
+};
 pub(crate) use pending::{apply as apply_pending, count as pending_lists};
 pub(crate) use programs::put_in_place;
 pub(crate) use way::Direction;

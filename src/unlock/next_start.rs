@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::error::{Code, Error, Result};
 use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::sys::file::read_bytes;
 use crate::tpm::policy::{self, Digest};
@@ -26,10 +27,9 @@ pub struct Start {
 pub type Pair<'a> = [Option<Program<'a>>; 2];
 
 impl Start {
-    /// Whether the log explains what this start has measured, or else one of these pairs does, with the variables as they are or as they were
-    /// before appends.
-    #[must_use]
-    pub fn is_explained_by(&self, pairs: &[&Pair<'_>]) -> bool {
+    /// An error unless the log explains what this start has measured, or else one of these pairs does, with the variables as they are or as they
+    /// were before appends.
+    pub fn must_be_explained_by(&self, pairs: &[&Pair<'_>]) -> Result<()> {
         let [.., pcr7] = self.values;
         let keys = || {
             let lists = |list| signature_list::beginnings(list).into_iter();
@@ -46,7 +46,11 @@ impl Start {
             let mut found = keys().filter_map(|keys| pcr::of_start(None, &keys, &[loader, kernel]));
             found.any(|values| values.contains(&pcr7))
         };
-        self.log.is_some() || pairs.iter().any(is_of)
+        if self.log.is_some() || pairs.iter().any(is_of) {
+            return Ok(());
+        }
+        let message = "cannot predict whether the next start unlocks the encrypted disk: the firmware has left no log, and PCR 7 is not explained by variables, loader and kernel";
+        Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
     }
 
     /// Of a later start of this firmware, with these variables and programs, as [`pcr::of_start`].

@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 
 use md5::{Digest as _, Md5};
 
-use super::check::{in_force, measurements, open, path_in_slot};
-use super::next_start::{MAX_FILE_BYTES, PROGRAMS, Start};
-use super::policies::{MOST_BRANCHES, Policies};
+use super::check::{in_force, measurements, open, path_in_slot, would_not};
+use super::next_start::{MAX_FILE_BYTES, PROGRAMS, Pair, Start};
+use super::policies::Policies;
 use super::{release, seal};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::measurements::Measured;
 use crate::slot::Root;
 use crate::sys::file::{self, Content, Folder, read_bytes};
+use crate::tpm::policy::Digest;
 use crate::uefi::authenticode::Program;
 use crate::uefi::variables::Variable;
 use crate::uefi::{Guid, authenticated, signature_list};
@@ -52,14 +53,6 @@ pub(super) fn remember(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// A list that can be appended.
-struct Pending {
-    name: OsString,
-    signed: Vec<u8>,
-    /// What the variables are afterwards.
-    later: Measured,
-}
-
 /// The folder and the names of the lists in it; `None` where there is none.
 fn waiting(paths: &Paths) -> Result<Option<(Folder, Vec<OsString>)>> {
     let path = paths.at(FOLDER);
@@ -82,81 +75,76 @@ pub(crate) fn count(paths: &Paths) -> Result<usize> {
     Ok(waiting(paths)?.map_or(0, |(_, names)| names.len()))
 }
 
-/// Appends to `dbx` what forbids none of the programs in use. Before that, the TPM gets the policies of the starts that are possible then, and
-/// loses all others but that of this start.
+/// Appends to `dbx` what forbids none of the programs in use. Before that, the TPM gets the policy of the start that is possible then, and loses all
+/// others but those of this start and of the next one without the append.
 pub(crate) fn apply(paths: &Paths, active: &Root) -> Result<()> {
     let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
     let Some((folder, names)) = waiting(paths)? else { return Ok(()) };
-    let path = paths.at(FOLDER);
     let (_, start) = measurements(paths, &firmware)?;
     let in_use = InUse::read(paths);
-    let mut later = start.now.clone();
-    let mut accepted = Vec::new();
+    start.must_be_explained_by(&[&parsed(&in_use.in_place), &parsed(&in_use.release)])?;
+    let mut now = start.now.clone();
     for name in names {
-        let file = path.join(&name);
+        let file = folder.path().join(&name);
         let signed = read_bytes(&file, MAX_FILE_BYTES).map_err(|e| cannot("read", &file, e))?;
         let longer = authenticated::payload(&signed)
-            .and_then(|lists| Ok((lists, signature_list::append(&later.dbx, lists)?)));
-        match longer {
-            Err(why) => tracing::warn!("{} is not appended to dbx: {why}", file.display()),
-            Ok((_, dbx)) if dbx == later.dbx => remove(&folder, &name)?,
-            Ok((lists, dbx)) => {
-                let with = Measured { dbx, ..later.clone() };
-                if in_use.are_allowed(&with, lists) {
-                    later = with;
-                    accepted.push(Pending { name, signed, later: later.clone() });
-                } else {
-                    tracing::info!(
-                        "{} is not appended to dbx yet: it forbids a program in use",
-                        file.display()
-                    );
-                }
+            .and_then(|lists| Ok((lists, signature_list::append(&now.dbx, lists)?)));
+        let (lists, dbx) = match longer {
+            Ok(longer) => longer,
+            Err(why) => {
+                tracing::warn!("{} is not appended to dbx: {why}", file.display());
+                continue;
             }
-        }
-    }
-    let mut tpm = open(paths)?;
-    let policies = Policies::of(paths);
-    let sealed = seal::read(&mut tpm, &policies)?;
-    let mut branches = vec![sealed.met];
-    let mut add = |keys: &Measured| -> bool {
-        let mut more = in_use.policies(&start, keys);
-        more.retain(|branch| !branches.contains(branch));
-        let fits = branches.len() + more.len() <= MOST_BRANCHES;
-        if fits {
-            branches.extend(more);
-        }
-        fits
-    };
-    add(&start.now);
-    let count = accepted.iter().take_while(|pending| add(&pending.later)).count();
-    // The others at the next commit.
-    accepted.truncate(count);
-    if accepted.is_empty() {
-        return Ok(());
-    }
-    seal::seal(&mut tpm, &policies, &sealed, &branches)?;
-    let mut before = start.now.clone();
-    for pending in accepted {
-        if let Err(e) = firmware.append_keys(Variable::DBX, &pending.signed, &pending.later.dbx) {
-            let found = Measured::of(&firmware)?;
-            if found != pending.later {
-                if found != before {
+        };
+        let later = Measured { dbx, ..now.clone() };
+        if later != now {
+            if !in_use.are_allowed(&later, lists) {
+                let file = file.display();
+                tracing::info!("{file} is not appended to dbx yet: it forbids a program in use");
+                continue;
+            }
+            seal_for(paths, &start, &in_use, [&now, &later])?;
+            if let Err(e) = firmware.append_keys(Variable::DBX, &signed, &later.dbx) {
+                let found = Measured::of(&firmware)?;
+                if found == now {
+                    tracing::error!("{} is not appended to dbx: {}", file.display(), e.message());
+                    continue;
+                }
+                if found != later {
                     tracing::warn!(
                         "dbx has other entries now than an append makes: predicting the next start again"
                     );
-                    branches.extend(in_use.policies(&start, &found));
-                    branches.drain(1..branches.len().saturating_sub(MOST_BRANCHES).saturating_add(1));
-                    let sealed = seal::read(&mut tpm, &policies)?;
-                    seal::seal(&mut tpm, &policies, &sealed, &branches)?;
+                    seal_for(paths, &start, &in_use, [&later, &found])?;
+                    return Err(e);
                 }
-                return Err(e);
             }
+            now = later;
+            tracing::info!("the firmware no longer allows what {} forbids", file.display());
         }
-        before = pending.later;
-        tracing::info!("the firmware no longer allows what {} forbids", path.join(&pending.name).display());
-        remove(&folder, &pending.name)?;
+        remove(&folder, &name)?;
     }
     Ok(())
+}
+
+/// For this start, and for the next one with either of these variables.
+fn seal_for(paths: &Paths, start: &Start, in_use: &InUse, keys: [&Measured; 2]) -> Result<()> {
+    let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
+    let sealed = seal::read(&mut tpm, &policies)?;
+    let mut branches = vec![sealed.met];
+    for keys in keys {
+        let next = in_use.policies(start, keys);
+        if next.is_empty() {
+            return Err(would_not(
+                "the next start cannot be predicted: db has neither loader nor stage-2 kernel in place",
+            ));
+        }
+        branches.extend(next.into_iter().filter(|branch| *branch != sealed.met));
+    }
+    seal::seal(&mut tpm, &policies, &sealed, &branches)
+}
+
+fn parsed(files: &[Option<Vec<u8>>; 2]) -> Pair<'_> {
+    files.each_ref().map(|file| file.as_deref().and_then(Program::parse))
 }
 
 /// Both, as an update may have been interrupted between them.
@@ -189,12 +177,8 @@ impl InUse {
             && !allowed.any(|one| forbidden.iter().any(|other| one.data() == other.data()))
     }
 
-    fn policies(&self, start: &Start, keys: &Measured) -> Vec<[u8; 32]> {
-        let [Some(loader), Some(kernel)] =
-            self.in_place.each_ref().map(|file| file.as_deref().and_then(Program::parse))
-        else {
-            return Vec::new();
-        };
+    fn policies(&self, start: &Start, keys: &Measured) -> Vec<Digest> {
+        let [Some(loader), Some(kernel)] = parsed(&self.in_place) else { return Vec::new() };
         start.policies(keys, &[&loader, &kernel]).unwrap_or_default()
     }
 }

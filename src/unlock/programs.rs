@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::check::{in_force, measurements, open, path_in_slot, read_below, would_not};
-use super::next_start::{MAX_FILE_BYTES, PROGRAMS};
+use super::next_start::{MAX_FILE_BYTES, PROGRAMS, Pair, Start};
 use super::policies::{MOST_BRANCHES, Policies};
-use super::seal::{self, Sealed};
+use super::seal;
 use super::way::{Direction, Way};
 use super::{pending, release};
 use crate::config::paths::Paths;
@@ -19,8 +20,6 @@ use crate::measurements::Measured;
 use crate::signature::openpgp;
 use crate::slot::{Root, hostapp};
 use crate::sys::file::{self, Content, Folder, Outcome, read_bytes};
-use crate::tpm::Tpm;
-use crate::tpm::policy::Digest;
 use crate::uefi::authenticode::Program;
 use crate::uefi::signature_list;
 use crate::uefi::variables::{Firmware, Variable};
@@ -31,81 +30,139 @@ const SIGNATURE: &str = "bzImage.sig";
 pub(crate) fn put_in_place(paths: &Paths, active: &Root, direction: Direction) -> Result<()> {
     let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
     let now = Measured::of(&firmware)?;
-    let mut contents = read_checked(paths, &now, direction)?;
-    let mut take = |name: &str| contents.remove(name).unwrap_or_default();
-    let new = New {
-        loader: take(release::LOADER),
-        kernel: take(release::KERNEL),
-        signature: take(&release::signature_of(release::KERNEL)),
-    };
-    let (added, signed) = (take(release::ADDED), take(release::ADDED_SIGNED));
     let plain = paths.plain_boot();
-    let db = signature_list::append(&now.db, &added).map_err(|why| release::unfit(release::ADDED, why))?;
-    let later = Measured { db, ..now.clone() };
-    if direction == Direction::Forward {
-        new.has_space(&plain)?;
-        warn_of_other_keys(paths, &new);
+    match direction {
+        Direction::Forward => {
+            let mut contents = read_checked(paths, &now)?;
+            let mut take = |name: &str| contents.remove(name).unwrap_or_default();
+            let files = Files {
+                loader: take(release::LOADER),
+                kernel: take(release::KERNEL),
+                signature: take(&release::signature_of(release::KERNEL)),
+            };
+            let (added, signed) = (take(release::ADDED), take(release::ADDED_SIGNED));
+            let db =
+                signature_list::append(&now.db, &added).map_err(|why| release::unfit(release::ADDED, why))?;
+            let later = Measured { db, ..now.clone() };
+            files.has_space(&plain)?;
+            warn_of_other_keys(paths, &files);
+            if later != now {
+                has_space_for(&firmware, &signed)?;
+            }
+            let prepared = Prepared::new(paths, &firmware, &files, direction)?;
+            prepared.seal(paths, &later)?;
+            if later != now {
+                let found = append(&firmware, &now, &later, &signed)?;
+                if found != later {
+                    prepared.after_another_append(paths, &found)?;
+                }
+                tracing::info!("the firmware allows the programs of the new release");
+            }
+            files.put_in(&plain, direction)?;
+            if let Err(e) = pending::remember(paths) {
+                let e = e.message();
+                tracing::warn!("the programs of the running release will stay allowed after the commit: {e}");
+            }
+            Ok(())
+        }
+        // It has run, or runs: what cannot be checked now must not keep it from coming back.
+        Direction::Back => {
+            let files = Files::of_release(paths)?;
+            files.must_start(&now)?;
+            let sealed = Prepared::new(paths, &firmware, &files, direction)
+                .and_then(|prepared| prepared.seal(paths, &now));
+            if files.are_in(&plain) {
+                if let Err(e) = sealed {
+                    tracing::warn!("loader and stage-2 kernel are in place: {}", e.message());
+                }
+                return Ok(());
+            }
+            sealed?;
+            files.put_in(&plain, direction)
+        }
     }
-    if later != now {
-        has_space_for(&firmware, &signed)?;
+}
+
+/// The programs by which a start is possible, and what this one has measured.
+struct Prepared<'a> {
+    start: Start,
+    in_place: [Option<Vec<u8>>; 2],
+    running: [Option<Vec<u8>>; 2],
+    files: &'a Files,
+    direction: Direction,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(
+        paths: &Paths,
+        firmware: &Firmware,
+        files: &'a Files,
+        direction: Direction,
+    ) -> Result<Prepared<'a>> {
+        let (_, start) = measurements(paths, firmware)?;
+        let plain = paths.plain_boot();
+        let running = [release::LOADER, release::KERNEL].map(|name| path_in_slot(&paths.active(), name));
+        let read = |path: PathBuf| read_bytes(&path, MAX_FILE_BYTES).ok();
+        Ok(Prepared {
+            start,
+            in_place: PROGRAMS.map(|name| read(plain.join(name))),
+            running: running.map(|path| path.and_then(read)),
+            files,
+            direction,
+        })
     }
 
-    let (_, start) = measurements(paths, &firmware)?;
-    let in_place = PROGRAMS.map(|name| read_bytes(&plain.join(name), MAX_FILE_BYTES).ok());
-    let running = [release::LOADER, release::KERNEL]
-        .map(|name| read_bytes(&path_in_slot(&paths.active(), name)?, MAX_FILE_BYTES).ok());
-    let in_place = in_place.each_ref().map(|file| file.as_deref().and_then(Program::parse));
-    let running = running.each_ref().map(|file| file.as_deref().and_then(Program::parse));
-    let new_programs = [&new.loader, &new.kernel].map(|file| Program::parse(file));
-    let way = Way {
-        start: &start,
-        now: &now,
-        in_place: &in_place,
-        running: &running,
-        new: &new_programs,
-        direction,
-    };
-    let mut tpm = open(paths)?;
-    let policies = Policies::of(paths);
-    let mut widen = |later: &Measured| {
+    /// Makes each start on the way one that is unlocked. What is so already is not written.
+    fn seal(&self, paths: &Paths, later: &Measured) -> Result<()> {
+        let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
         let sealed = seal::read(&mut tpm, &policies)?;
+        let in_place = self.in_place.each_ref().map(|file| file.as_deref().and_then(Program::parse));
+        let running = self.running.each_ref().map(|file| file.as_deref().and_then(Program::parse));
+        let way = Way {
+            start: &self.start,
+            now: &self.start.now,
+            in_place: &in_place,
+            running: &running,
+            new: &self.files.programs(),
+            direction: self.direction,
+        };
         let branches = way.branches(later, sealed.met)?;
-        widen(&mut tpm, &policies, &sealed, &branches)
-    };
-    widen(&later)?;
-    if later != now {
-        let found = append(&firmware, &now, &later, &signed)?;
-        if found != later {
-            tracing::warn!("db has other entries now than an append makes: predicting the next start again");
-            widen(&found)?;
-            if !new_programs.iter().flatten().all(|program| found.starts(program)) {
-                let message = "the firmware's db does not have the new release's entries, though it has taken an append";
-                return Err(Error::new(Code::FirmwareVariableFailed, message).object("db"));
-            }
+        let known = sealed.list.branches();
+        if !sealed.is_for_another && branches.iter().all(|branch| known.contains(branch)) {
+            return seal::repair(&mut tpm, &policies, &sealed);
         }
-        tracing::info!("the firmware allows the programs of the new release");
+        if branches.len() > MOST_BRANCHES {
+            let count = branches.len();
+            let why = format!(
+                "{count} different starts are possible on the way, and a policy has at most {MOST_BRANCHES}"
+            );
+            let hint = "if `copal doctor` says that the next start is unlocked: restart the device, then update again";
+            return Err(would_not(&why).with_hint(hint));
+        }
+        tracing::info!("the disk will be unlocked in {} states", branches.len());
+        seal::seal(&mut tpm, &policies, &sealed, &branches)
     }
-    new.put_in(&plain, direction)?;
-    if direction == Direction::Forward
-        && let Err(e) = pending::remember(paths)
-    {
-        tracing::warn!(
-            "the programs of the running release will stay allowed after the commit: {}",
-            e.message()
-        );
+
+    /// The firmware has made something else of `db` than was predicted.
+    fn after_another_append(&self, paths: &Paths, found: &Measured) -> Result<()> {
+        tracing::warn!("db has other entries now than an append makes: predicting the next start again");
+        let warned = |e: Error| {
+            e.and_also("db has changed already: do not restart the device before an update has succeeded")
+        };
+        self.seal(paths, found).map_err(warned)?;
+        if self.files.programs().iter().flatten().all(|program| found.starts(program)) {
+            return Ok(());
+        }
+        let message = "the firmware has taken the new release's entries for db, and does not have them now";
+        Err(Error::new(Code::FirmwareVariableFailed, message).object("db"))
     }
-    Ok(())
 }
 
 /// The files of [`release::check`], which accepts them.
-fn read_checked(paths: &Paths, now: &Measured, direction: Direction) -> Result<BTreeMap<String, Vec<u8>>> {
+fn read_checked(paths: &Paths, now: &Measured) -> Result<BTreeMap<String, Vec<u8>>> {
     let top = paths.at("/");
     let contents = RefCell::new(BTreeMap::new());
     release::check(now, &|name| {
-        // The keys of a release that has run are in `db`.
-        if direction == Direction::Back && name == release::ADDED {
-            return Ok(None);
-        }
         let content = read_below(&top, &top.join(name))?;
         if let Some(content) = &content {
             contents.borrow_mut().insert(name.to_owned(), content.clone());
@@ -116,13 +173,13 @@ fn read_checked(paths: &Paths, now: &Measured, direction: Direction) -> Result<B
 }
 
 /// No order of two replacements helps there.
-fn warn_of_other_keys(paths: &Paths, new: &New) {
+fn warn_of_other_keys(paths: &Paths, new: &Files) {
     let file = hostapp::release_file(&paths.active(), Path::new(release::LOADER_KEYS));
     let Some(Ok(keys)) = file.map(|file| read_bytes(&file, MAX_FILE_BYTES)) else { return };
     let takes = openpgp::keys(&keys).and_then(|keys| openpgp::is_signed(&keys, &new.kernel, &new.signature));
     if takes != Ok(true) {
         tracing::warn!(
-            "the running release's loader does not take the new stage-2 kernel, which another key has signed: until both are replaced, a moment after each other, a power cut leaves a device that does not start"
+            "the running release's loader does not take the new stage-2 kernel, which another key has signed: until the last hook has replaced loader and configuration, a power cut leaves a device that does not start"
         );
     }
 }
@@ -142,13 +199,13 @@ fn has_space_for(firmware: &Firmware, signed: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns what the variables are afterwards. An error: they are as they were.
+/// Returns what the variables are afterwards.
 fn append(firmware: &Firmware, now: &Measured, later: &Measured, signed: &[u8]) -> Result<Measured> {
     match firmware.append_keys(Variable::DB, signed, &later.db) {
         Ok(()) => Ok(later.clone()),
         Err(e) => match Measured::of(firmware)? {
             found if found == *now => Err(e.and_also("the loader and the stage-2 kernel in place are not replaced").with_hint(
-                "the release's db.auth has to be signed by a key in the firmware's KEK: install a release that was built with the keys of this device",
+                "the firmware takes a db.auth only if a key in its KEK has signed it: install a release that was built with the keys of this device",
             )),
             found => {
                 tracing::warn!("{}", e.message());
@@ -158,66 +215,81 @@ fn append(firmware: &Firmware, now: &Measured, later: &Measured, signed: &[u8]) 
     }
 }
 
-/// What is so already is not written.
-fn widen(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Digest]) -> Result<()> {
-    let known = sealed.list.branches();
-    if branches.iter().all(|branch| known.contains(branch)) {
-        return seal::repair(tpm, policies, sealed);
-    }
-    if branches.len() > MOST_BRANCHES {
-        let count = branches.len();
-        let why = format!(
-            "{count} different starts are possible on the way, and a policy has at most {MOST_BRANCHES}"
-        );
-        return Err(would_not(&why).with_hint("restart the device, then update again"));
-    }
-    tracing::info!("the disk will be unlocked in {} states", branches.len());
-    seal::seal(tpm, policies, sealed, branches)
-}
-
 /// For the files of two lists, each of which takes a cluster.
 const LISTS_BYTES: u64 = 256 << 10;
 
 /// What is put in place.
-struct New {
+struct Files {
     loader: Vec<u8>,
     kernel: Vec<u8>,
     signature: Vec<u8>,
 }
 
-impl New {
-    /// Old and new file are there at the same time.
-    fn has_space(&self, plain: &Path) -> Result<()> {
-        let kernel = (PROGRAMS[1], &self.kernel);
-        let signature = (SIGNATURE, &self.signature);
-        let loader = (PROGRAMS[0], &self.loader);
-        let folder = open_folder(plain)?;
-        let space = folder.space().map_err(|e| cannot("look at", plain, e))?;
-        let mut needed = 0;
-        for group in [&[kernel, signature][..], &[loader]] {
-            let is_there = |(name, content): &(&str, &Vec<u8>)| {
-                std::fs::read(plain.join(name)).is_ok_and(|old| old == **content)
-            };
-            if !group.iter().all(is_there) {
-                let bytes: usize = group.iter().map(|(_, content)| content.len()).sum();
-                needed = needed.max(u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(LISTS_BYTES));
+impl Files {
+    /// Of the release in whose root this runs, unchecked.
+    fn of_release(paths: &Paths) -> Result<Files> {
+        let top = paths.at("/");
+        let read = |name: &str| match read_below(&top, &top.join(name)) {
+            Ok(Some(content)) => Ok(content),
+            Ok(None) => Err(release::unfit(name, "the release does not have it")),
+            Err(e) => Err(release::unfit(name, "it cannot be read").because(e)),
+        };
+        Ok(Files {
+            loader: read(release::LOADER)?,
+            kernel: read(release::KERNEL)?,
+            signature: read(&release::signature_of(release::KERNEL))?,
+        })
+    }
+
+    fn programs(&self) -> Pair<'_> {
+        [Program::parse(&self.loader), Program::parse(&self.kernel)]
+    }
+
+    fn must_start(&self, now: &Measured) -> Result<()> {
+        for (name, program) in [release::LOADER, release::KERNEL].iter().zip(self.programs()) {
+            if !program.is_some_and(|program| now.starts(&program)) {
+                return Err(release::unfit(name, "the firmware would not start it"));
             }
-        }
-        let free = space.free.saturating_mul(space.unit);
-        if needed > free {
-            let (plain, message) = (
-                plain.display(),
-                format!(
-                    "{} has {free} bytes left, and the loader or the stage-2 kernel of the new release needs {needed} beside those in place",
-                    plain.display()
-                ),
-            );
-            return Err(Error::new(Code::SlotFull, message).object(plain));
         }
         Ok(())
     }
 
-    /// On the way back in the opposite order: the states between are the same.
+    fn are_in(&self, plain: &Path) -> bool {
+        let [loader, kernel] = PROGRAMS;
+        let is = |(name, content): (&str, &Vec<u8>)| {
+            fs::read(plain.join(name)).is_ok_and(|there| there == *content)
+        };
+        [(loader, &self.loader), (kernel, &self.kernel), (SIGNATURE, &self.signature)].into_iter().all(is)
+    }
+
+    /// Old and new file are there at the same time.
+    fn has_space(&self, plain: &Path) -> Result<()> {
+        let [loader, kernel] = PROGRAMS;
+        // What a cut left there is removed first.
+        let loaders = plain.join(loader);
+        open_folder(loaders.parent().unwrap_or(plain))?;
+        let space = open_folder(plain)?.space().map_err(|e| cannot("look at", plain, e))?;
+        let groups = [&[(kernel, &self.kernel), (SIGNATURE, &self.signature)][..], &[(loader, &self.loader)]];
+        let sizes = groups.into_iter().map(|group| {
+            let is_there = |(name, content): &(&str, &Vec<u8>)| {
+                fs::read(plain.join(name)).is_ok_and(|there| there == **content)
+            };
+            let bytes: usize = group.iter().map(|(_, content)| content.len()).sum();
+            if group.iter().all(is_there) { 0 } else { u64::try_from(bytes).unwrap_or(u64::MAX) }
+        });
+        let needed = sizes.max().unwrap_or(0).saturating_add(LISTS_BYTES);
+        let free = space.free.saturating_mul(space.unit);
+        if needed <= free {
+            return Ok(());
+        }
+        let plain = plain.display();
+        let message = format!(
+            "{plain} has {free} bytes left, and loader, stage-2 kernel and policies of the new release need {needed} beside those in place"
+        );
+        Err(Error::new(Code::SlotFull, message).object(plain))
+    }
+
+    /// In an undo or a rollback in the opposite order: the states between are the same.
     fn put_in(&self, plain: &Path, direction: Direction) -> Result<()> {
         match direction {
             Direction::Forward => {

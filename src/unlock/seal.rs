@@ -19,6 +19,8 @@ pub struct Sealed {
     pub met: Digest,
     /// Whether both indices and the list of the initramfs agree, and nothing is left of a change.
     pub is_whole: bool,
+    /// The first index holds the list of the initramfs, which lacks this start: the hooks of a shell release have made them for the next one.
+    pub is_for_another: bool,
 }
 
 /// Reads the passphrase through any index and list. An error says why the next start does not unlock.
@@ -56,13 +58,21 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
             Ok(secret) => {
                 let expected = current.as_ref().filter(|_| !is_empty).unwrap_or(list);
                 let is_whole = !is_damaged && second.is_none() && is_in_both(tpm, expected)?;
-                return Ok(Sealed { secret, index, list: list.clone(), met, is_whole });
+                let is_for_another = index == SPARE && holds_current(tpm, policies)?;
+                return Ok(Sealed { secret, index, list: list.clone(), met, is_whole, is_for_another });
             }
             Err(e) => why.push(e.message()),
         }
     }
     let message = format!("the TPM does not give the passphrase of the disk: {}", why.join("; "));
     Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
+}
+
+/// Whether the scripts of an initramfs would read the first index, at some start.
+fn holds_current(tpm: &mut Tpm, policies: &Policies) -> Result<bool> {
+    let Ok(list) = policies.current() else { return Ok(false) };
+    let policy = list.policy();
+    Ok(!list.branches().is_empty() && tpm.public(INDEX)?.is_some_and(|main| main.holds(&policy)))
 }
 
 /// A shell release has no spare.
@@ -72,15 +82,18 @@ fn is_in_both(tpm: &mut Tpm, list: &List) -> Result<bool> {
     Ok(main.is_some_and(|main| main.holds(&policy)) && spare.is_none_or(|spare| spare.holds(&policy)))
 }
 
-/// Completes a change that was cut off. What is whole is not written.
+/// Completes a change that was cut off. What is whole is not written, nor what is for another start: [`seal`] has to keep that one.
 pub fn repair(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
-    if sealed.is_whole { Ok(()) } else { change(tpm, policies, &sealed.list, &sealed.secret) }
+    if sealed.is_whole || sealed.is_for_another {
+        return Ok(());
+    }
+    change(tpm, policies, &sealed.list, &sealed.secret)
 }
 
 /// [`repair`], and the spare index where there is none.
 pub fn complete(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
     repair(tpm, policies, sealed)?;
-    store(tpm, SPARE, &sealed.list, &sealed.secret)
+    if sealed.is_for_another { Ok(()) } else { store(tpm, SPARE, &sealed.list, &sealed.secret) }
 }
 
 /// [`complete`], and a second list, through which the spare index gives the passphrase to this start after the hooks of a shell release have
@@ -93,13 +106,17 @@ pub fn keep_aside(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result
 /// Makes the passphrase readable in the states of these branches and in no other. The state of this start must be one of them: what was
 /// written is read back through it. What is so already is not written.
 pub fn seal(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Digest]) -> Result<()> {
+    // Otherwise the first index and its list stay whole until the spare one has the new list.
     repair(tpm, policies, sealed)?;
     let list = List::of(branches, &sealed.list);
     if !list.branches().contains(&sealed.met) || list.branches().len() > MOST_BRANCHES {
         let message = "the policy of the encrypted disk cannot be changed: it has too many branches, or lacks the state of this start";
         return Err(Error::new(Code::WouldNotUnlock, message).object("TPM"));
     }
-    if list == sealed.list { Ok(()) } else { change(tpm, policies, &list, &sealed.secret) }
+    if list == sealed.list && !sealed.is_for_another {
+        return Ok(());
+    }
+    change(tpm, policies, &list, &sealed.secret)
 }
 
 /// The index that can be read now is the last that is written, unless it has this policy already.

@@ -1,7 +1,7 @@
 //! The starts that are possible while loader, stage-2 kernel and `db` change: the TPM has to unlock each of them.
 
 use super::next_start::{Pair, Start};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::measurements::Measured;
 use crate::tpm::policy::Digest;
 use crate::uefi::authenticode::Program;
@@ -20,7 +20,7 @@ pub struct Way<'a> {
     pub start: &'a Start,
     pub now: &'a Measured,
     pub in_place: &'a Pair<'a>,
-    /// An undo puts these in place.
+    /// Of the system that runs.
     pub running: &'a Pair<'a>,
     pub new: &'a Pair<'a>,
     pub direction: Direction,
@@ -30,16 +30,7 @@ impl Way<'_> {
     /// Their policies, with that of this start, `met`. `later`: the variables after the append. An error: they cannot be predicted.
     pub fn branches(&self, later: &Measured, met: Digest) -> Result<Vec<Digest>> {
         let Way { start, now, in_place, running, new, direction } = self;
-        let unpredictable = |why| {
-            let message = format!("cannot predict whether the next start unlocks the encrypted disk: {why}");
-            let hint = "restart the device, then update again";
-            Err(Error::new(Code::WouldNotUnlock, message).object("TPM").with_hint(hint))
-        };
-        if !start.is_explained_by(&[*running, *in_place]) {
-            return unpredictable(
-                "the firmware has left no log, and PCR 7 is not explained by variables, loader and kernel",
-            );
-        }
+        start.must_be_explained_by(&[*running, *in_place])?;
         let policies = |keys, [loader, kernel]: [&Option<Program<'_>>; 2]| {
             let (Some(loader), Some(kernel)) = (loader, kernel) else { return Some(Vec::new()) };
             start.policies(keys, &[loader, kernel])
@@ -47,12 +38,8 @@ impl Way<'_> {
         let [in_place_loader, in_place_kernel] = in_place;
         let [running_loader, running_kernel] = running;
         let [new_loader, new_kernel] = new;
+        // The firmware does not start what has no policy: only what replaces it helps.
         let present = policies(now, [in_place_loader, in_place_kernel]);
-        if present.is_none() && *direction == Direction::Forward {
-            return unpredictable(
-                "the firmware's db does not have the loader or the stage-2 kernel in place",
-            );
-        }
         // In the order of `programs`.
         let steps = match direction {
             Direction::Forward => vec![
@@ -61,11 +48,11 @@ impl Way<'_> {
                 [new_loader, new_kernel],
                 [running_loader, new_kernel],
                 [running_loader, running_kernel],
+                [running_loader, in_place_kernel],
             ],
             Direction::Back => vec![[new_loader, in_place_kernel], [new_loader, new_kernel]],
         };
         let mut branches = vec![met];
-        // The firmware does not start what has no policy.
         let of_steps = steps.into_iter().filter_map(|programs| policies(later, programs));
         for branch in present.into_iter().chain(of_steps).flatten() {
             if !branches.contains(&branch) {

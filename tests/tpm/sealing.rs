@@ -118,6 +118,13 @@ impl Device {
         list.contains(&met[0]) && tpm.unlock(index, list).unwrap().bytes() == &SECRET
     }
 
+    /// Whether the scripts would read the first index at a start of these branches.
+    fn holds(&self, branches: &[Digest]) -> bool {
+        let list = self.policies().current().unwrap_or_default();
+        let public = self.emulated.tpm().public(INDEX).unwrap();
+        list.branches() == branches && public.is_some_and(|public| public.holds(&list.policy()))
+    }
+
     fn assert_whole(&self, change: Change, what: &str) -> Sealed {
         let sealed =
             seal::read(&mut self.emulated.tpm(), &self.policies()).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -204,9 +211,62 @@ fn what_a_shell_release_seals_for_itself_is_undone_through_the_spare() {
         let sealed = seal::read(&mut tpm, &policies).unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!((sealed.index, sealed.is_whole), (SPARE, false), "{what}");
         assert_eq!(sealed.list.branches(), before.list.branches(), "{what}");
+        // What is whole for the other start is not taken away from it.
+        let is_whole = device.holds(&[other]);
+        assert!(is_whole || how_far != "done", "{what}");
+        assert_eq!(sealed.is_for_another, is_whole, "{what}");
         seal::repair(&mut tpm, &policies, &sealed).unwrap();
+        assert_eq!(device.holds(&[other]), is_whole, "{what}");
+        let both = [&before.list.branches()[..], &[other]].concat();
+        let sealed = seal::read(&mut tpm, &policies).unwrap();
+        seal::seal(&mut tpm, &policies, &sealed, &both).unwrap();
         assert!(device.unlocks_by_scripts(), "{what}");
-        assert!(seal::read(&mut tpm, &policies).unwrap().is_whole, "{what}");
+        let sealed = seal::read(&mut tpm, &policies).unwrap();
+        assert!(sealed.is_whole && sealed.list.branches().len() == both.len(), "{what}");
+    }
+}
+
+#[test]
+fn another_start_that_is_sealed_for_stays_so_at_any_instant() {
+    let test = "another_start_that_is_sealed_for_stays_so_at_any_instant";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let other = [0xee; 32];
+    let begin = |device: &mut Device| {
+        device.begin(CHANGES[0]);
+        let (mut tpm, policies) = (device.emulated.tpm(), device.policies());
+        let before = seal::read(&mut tpm, &policies).unwrap();
+        seal::keep_aside(&mut tpm, &policies, &before).unwrap();
+        tpm.remove(INDEX).unwrap();
+        tpm.store(INDEX, &policy::any(&[other]), &(&SECRET).into()).unwrap();
+        let folder = device.partition.path().join("policies.copal");
+        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("policy.pcr"), other).unwrap();
+        before.list.branches()
+    };
+    let seal = |device: &Device, known: &[Digest]| {
+        let (mut tpm, policies) = (device.emulated.tpm(), device.policies());
+        let sealed = seal::read(&mut tpm, &policies)?;
+        seal::seal(&mut tpm, &policies, &sealed, &[known, &[other]].concat())
+    };
+    let known = begin(&mut device);
+    let (total, done) = cut(usize::MAX, || seal(&device, &known));
+    done.unwrap();
+    for n in cases("secure-boot", test, total, 4) {
+        let known = begin(&mut device);
+        drop(cut(n, || seal(&device, &known)));
+        device.emulated.restart();
+        let policies = device.policies();
+        let lists = [policies.current().ok(), policies.second().ok().flatten()];
+        let has = |list: &copal::unlock::policies::List| {
+            let is_in = |index| {
+                let public = device.emulated.tpm().public(index).unwrap();
+                public.is_some_and(|public| public.holds(&list.policy()))
+            };
+            list.branches().contains(&other) && [INDEX, SPARE].into_iter().any(is_in)
+        };
+        assert!(lists.iter().flatten().any(has), "cut at {n} of {total}");
     }
 }
 

@@ -135,7 +135,7 @@ class Judging(unittest.TestCase):
         self.write(to, bytes(after))
 
     def index(self, to: recorder.Recorder, index: int, branches: list[bytes]) -> None:
-        """Makes it anew and writes it."""
+        """Makes it again and writes it."""
         good = struct.pack(">HII", 0x8002, 10, 0)
         handles = struct.pack(">II", 0x40000001, index)
         public = struct.pack(">IHIH", index, 0x0B, 0, 32) + unlocking.any_of(branches) + struct.pack(">H", 32)

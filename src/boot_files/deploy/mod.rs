@@ -25,6 +25,7 @@ use crate::slot::{Root, Slot};
 use crate::state::files::{BootfilesRecord, Marker, new_transaction};
 use crate::sys::file::{self, Content, Folder};
 use crate::sys::mount;
+use crate::unlock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -69,7 +70,14 @@ impl DeployRequest {
     /// A repeated run completes an interrupted one, for the same release or for another.
     pub fn deploy(&self) -> Result<Deployed> {
         mounted(self)?;
-        let release = release::list(&self.source)?;
+        let mut release = release::list(&self.source)?;
+        if unlock::has_other_loader(&self.paths, self.encrypted, &self.source) {
+            tracing::warn!(
+                "loader and configuration stay as they are: the TPM has no policy for those of slot {}",
+                self.owner
+            );
+            release.retain(|file| !rules::is_of_loader(&file.path));
+        }
         // With secure boot the release alone says what is on the boot partition.
         let pins = if self.encrypted { Pins::default() } else { Pins::read_aloud(&self.paths) };
         let choice = rules::choose(release, &self.board, &pins.paths, self.encrypted);

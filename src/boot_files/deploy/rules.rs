@@ -176,6 +176,11 @@ pub(super) fn plain_name(path: &Path) -> Option<PathBuf> {
     }
 }
 
+/// Loaders and GRUB's configuration with its signature, in either variant.
+pub(super) fn is_of_loader(path: &Path) -> bool {
+    plain_name(path).is_some() || secure_name(path).is_some()
+}
+
 fn secure_name(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let folded = name.to_lowercase();

@@ -5,13 +5,13 @@
 
 use std::path::Path;
 
-use super::support::goes_back;
 use crate::device_tree::{NewRelease, Outcome, settle};
 use crate::disk::Facts;
 use crate::error::{Error, Result};
 use crate::hooks::Context;
 use crate::slot::Roots;
-use crate::state::files::Marker;
+use crate::state::files::{Marker, RollbackRecord};
+use crate::state::phase::{self, UpdatePermission};
 
 pub(super) fn run(context: &Context) -> Result<()> {
     let paths = &context.paths;
@@ -28,7 +28,11 @@ pub(super) fn run(context: &Context) -> Result<()> {
     let mut release = release.with_secure_boot(inactive.encrypted || roots.active.encrypted);
     let warn = |problems: Vec<Error>| problems.iter().for_each(|e| tracing::warn!("{}", e.message()));
     // The previous release has run with its own files, and nothing may stop a rollback to it.
-    if goes_back(paths, &roots, inactive.slot) {
+    let goes_back = RollbackRecord::is_at_work(paths, inactive.slot)
+        || !phase::observe(paths, &roots).is_ok_and(|seen| {
+            matches!(seen.phase.update_permission(), UpdatePermission::Free | UpdatePermission::AfterRecovery)
+        });
+    if goes_back {
         warn(release.add_only(&to).problems);
         return Ok(());
     }

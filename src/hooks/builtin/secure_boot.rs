@@ -1,31 +1,37 @@
 //! `0-signed-update` and the two commit hooks of `95-secureboot`.
 
-use super::support::goes_back;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
 use crate::error::Result;
 use crate::hooks::Context;
 use crate::slot::Roots;
-use crate::state::files::Marker;
-use crate::state::phase::Marked;
+use crate::state::files::{Marker, RollbackRecord};
+use crate::state::phase::{self, Marked, Phase};
 use crate::unlock::{self, Direction};
 
 /// In an update and in a rollback the release is not the running one. An undo puts the running one's programs in place.
 pub(super) fn signed_update(context: &Context) -> Result<()> {
-    let paths = &context.paths;
-    let roots = Roots::of(&Facts::gather(paths)?)?;
-    let direction = match context.during_update {
-        true if is_installed_by_copal(paths) || !goes_back(paths, &roots, roots.inactive()?.slot) => {
-            Direction::Forward
-        }
-        _ => Direction::Back,
+    let roots = Roots::of(&Facts::gather(&context.paths)?)?;
+    let direction = if context.during_update && !is_rollback(&context.paths, &roots)? {
+        Direction::Forward
+    } else {
+        Direction::Back
     };
-    unlock::put_in_place(paths, &roots.active, direction)
+    unlock::put_in_place(&context.paths, &roots.active, direction)
 }
 
-/// In whatever phase, as its caller may have forced it.
-fn is_installed_by_copal(paths: &Paths) -> bool {
-    matches!(Marker::read(paths), Ok(Some(Marker { kind: Marked::Installing, .. })))
+/// By copal, or by a shell release, which leaves no record: it rolls back during the trial only.
+fn is_rollback(paths: &Paths, roots: &Roots) -> Result<bool> {
+    if RollbackRecord::is_at_work(paths, roots.inactive()?.slot) {
+        return Ok(true);
+    }
+    // An update by copal, in whatever phase it was forced.
+    if matches!(Marker::read(paths), Ok(Some(Marker { kind: Marked::Installing, .. }))) {
+        return Ok(false);
+    }
+    Ok(phase::observe(paths, roots).is_ok_and(|seen| {
+        matches!(seen.phase, Phase::Trial | Phase::RollingBack | Phase::Finishing | Phase::RolledBack)
+    }))
 }
 
 /// A release that has proved itself stays committed: what fails here is tried again at the next commit.

@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
-use crate::slot::{Roots, Slot};
-use crate::state::files::RollbackRecord;
-use crate::state::phase::{self, UpdatePermission};
 use crate::sys::command::{Command, Said, Stream};
 
 /// A tool that hangs must not block an update for ever; none needs minutes.
@@ -49,12 +46,4 @@ pub(super) fn failed(what: &str, why: impl Display, object: &Path) -> Error {
 
 pub(super) fn split(path: &Path) -> (&Path, &OsStr) {
     (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default())
-}
-
-/// Whether a rollback runs the hooks of the inactive slot, as an update does.
-pub(super) fn goes_back(paths: &Paths, roots: &Roots, inactive: Slot) -> bool {
-    RollbackRecord::is_at_work(paths, inactive)
-        || !phase::observe(paths, roots).is_ok_and(|seen| {
-            matches!(seen.phase.update_permission(), UpdatePermission::Free | UpdatePermission::AfterRecovery)
-        })
 }
