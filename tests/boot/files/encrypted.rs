@@ -78,6 +78,41 @@ fn the_configuration_has_its_own_signature_at_every_instant() {
     }
 }
 
+/// Where each loader needs a policy of the TPM: `0-signed-update` has not put that of this release in place.
+#[test]
+fn a_loader_that_another_hook_did_not_put_in_place_stays_with_its_configuration() {
+    let old = [
+        ("EFI/BOOT/bootx64.efi", "another loader"),
+        ("EFI/BOOT/grub.cfg", "its config"),
+        ("EFI/BOOT/grub.cfg.sig", "its signature"),
+    ];
+    for (flags, purpose, stays) in [
+        ([1, 0], Purpose::Undo, true),
+        ([1, 0], Purpose::Update, true),
+        ([0, 0], Purpose::Undo, false),
+        ([1, 1], Purpose::Undo, false),
+    ] {
+        let device = Device::encrypted(&old, RELEASE);
+        let variables = device.at("/sys/firmware/efi/efivars");
+        std::fs::create_dir_all(&variables).unwrap();
+        for (name, flag) in ["SecureBoot", "SetupMode"].into_iter().zip(flags) {
+            let variable = variables.join(format!("{name}-8be4df61-93ca-11d2-aa0d-00e098032b8c"));
+            std::fs::write(variable, [6, 0, 0, 0, flag]).unwrap();
+        }
+        device.deploy(purpose).unwrap();
+        let seen = device.see();
+        assert_eq!(seen["splash/frame.png"], "frame", "{flags:?}");
+        let wanted = if stays { &old[..] } else { &SECURE[2..] };
+        for (name, content) in wanted {
+            assert_eq!(seen[*name], *content, "{flags:?}, {purpose:?}");
+        }
+        // Once the hook has done its work, the configuration follows.
+        std::fs::write(device.boot().join("EFI/BOOT/bootx64.efi"), "secure loader").unwrap();
+        device.deploy(purpose).unwrap();
+        assert_eq!(device.see()["EFI/BOOT/grub.cfg"], "luks config", "{flags:?}, {purpose:?}");
+    }
+}
+
 #[test]
 fn a_plain_system_gets_the_plain_one_alone() {
     let device = Device::new(&[], RELEASE);
