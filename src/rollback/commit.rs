@@ -38,7 +38,7 @@ pub(super) fn commit(
     let backend = boot_state::detect_to_change(paths)?;
     kernel_override::commit(paths, &*backend, running.slot);
     // Without a writable state partition, a power cut costs the commit hooks, not the verdict.
-    warn(CommitDue { transaction: transaction.clone(), slot: running.slot }.write(paths));
+    warn(CommitDue { transaction: transaction.clone(), slot: running.slot, again: false }.write(paths));
     backend.set(running, false)?;
     announce::committed(running.slot, context.version_of(running.slot).as_deref());
     let mut record =
@@ -64,11 +64,17 @@ pub(super) fn commit(
     Ok(())
 }
 
-/// Runs the commit hooks that are due. One that fails counts as run; one that reboots runs again.
+/// Runs the commit hooks that are due. One that fails counts as run, unless it has left a request; one that reboots runs again.
 pub(super) fn run_due_hooks(context: &Context<'_>) {
     let due = match CommitDue::read(context.paths) {
         Ok(None) => return,
-        Ok(Some(due)) => due.slot == context.running().slot,
+        Ok(Some(due)) => {
+            // Only a hook of this run may ask for another one.
+            if due.again {
+                warn(CommitDue { again: false, ..due.clone() }.write(context.paths));
+            }
+            due.slot == context.running().slot
+        }
         Err(e) => {
             tracing::warn!("{}; running the commit hooks again", e.message());
             true
@@ -80,6 +86,10 @@ pub(super) fn run_due_hooks(context: &Context<'_>) {
             return;
         }
         tracing::error!("{}; the system remains committed", e.message());
+    }
+    if due && matches!(CommitDue::read(context.paths), Ok(Some(CommitDue { again: true, .. }))) {
+        tracing::warn!("the next start runs the commit hooks again");
+        return;
     }
     warn(CommitDue::remove(context.paths));
 }

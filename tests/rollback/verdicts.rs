@@ -208,7 +208,7 @@ fn commit_hooks_that_were_cut_off_run_when_the_engine_is_there() {
     let rig = on_trial(Told::Uboot);
     rig.select(Slot::B, false);
     copal::rollback::stop::run(&rig.paths(), false).unwrap();
-    CommitDue { transaction: "t1".into(), slot: Slot::B }.write(&rig.paths()).unwrap();
+    CommitDue { transaction: "t1".into(), slot: Slot::B, again: false }.write(&rig.paths()).unwrap();
     rig.boot_check().unwrap();
     assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (0, true), "too early for the engine");
     let platform = rig.platform();
@@ -216,8 +216,22 @@ fn commit_hooks_that_were_cut_off_run_when_the_engine_is_there() {
     let context = copal::rollback::Context::look(&paths, &platform).unwrap();
     copal::rollback::commit_hooks::run_with(&context).unwrap();
     assert_eq!((rig.noted(), rig.has("copal/commit-due")), (vec!["commit hooks".to_owned()], false));
+    // One that could not do its work runs again at the next start, until it can.
+    for again in [true, false] {
+        CommitDue { transaction: "t1".into(), slot: Slot::B, again: true }.write(&paths).unwrap();
+        let mut platform = rig.platform();
+        let of_hook = rig.paths();
+        platform.commit_hooks = Box::new(move || {
+            let due = CommitDue::read(&of_hook).unwrap().unwrap();
+            assert!(!due.again, "an earlier request is settled");
+            CommitDue { again, ..due }.write(&of_hook)
+        });
+        let context = copal::rollback::Context::look(&paths, &platform).unwrap();
+        copal::rollback::commit_hooks::run_with(&context).unwrap();
+        assert_eq!(rig.has("copal/commit-due"), again);
+    }
     // Those of another slot are nobody's any more.
-    CommitDue { transaction: "t1".into(), slot: Slot::A }.write(&paths).unwrap();
+    CommitDue { transaction: "t1".into(), slot: Slot::A, again: false }.write(&paths).unwrap();
     copal::rollback::commit_hooks::run_with(&context).unwrap();
     assert_eq!((rig.noted().len(), rig.has("copal/commit-due")), (1, false));
 }

@@ -5,7 +5,7 @@ use crate::disk::Facts;
 use crate::error::Result;
 use crate::hooks::Context;
 use crate::slot::Roots;
-use crate::state::files::{Marker, RollbackRecord};
+use crate::state::files::{CommitDue, Marker, RollbackRecord};
 use crate::state::phase::{self, Marked, Phase};
 use crate::unlock::{self, Direction};
 
@@ -34,21 +34,32 @@ fn is_rollback(paths: &Paths, roots: &Roots) -> Result<bool> {
     }))
 }
 
-/// A release that has proved itself stays committed: what fails here is tried again at the next commit.
-fn try_to(what: &str, done: Result<()>) {
-    if let Err(e) = done {
-        tracing::error!("cannot {what}; the next commit tries again: {e}");
+/// A release that has proved itself stays committed: what fails here is tried again at the next start.
+fn try_to(paths: &Paths, what: &str, done: Result<()>) {
+    let Err(e) = done else { return };
+    let again = CommitDue::read(paths).and_then(|due| match due {
+        Some(due) => CommitDue { again: true, ..due }.write(paths),
+        // They were not run by a commit.
+        None => Ok(()),
+    });
+    tracing::error!("cannot {what}: {e}");
+    if let Err(e) = again {
+        tracing::warn!("{e}");
     }
 }
 
 pub(super) fn apply_dbx(context: &Context) -> Result<()> {
     let active = Roots::of(&Facts::gather(&context.paths)?)?.active;
-    try_to("forbid the programs of the release before", unlock::apply_pending(&context.paths, &active));
+    try_to(
+        &context.paths,
+        "forbid the programs of the release before",
+        unlock::apply_pending(&context.paths, &active),
+    );
     Ok(())
 }
 
 pub(super) fn update_policy(context: &Context) -> Result<()> {
     let active = Roots::of(&Facts::gather(&context.paths)?)?.active;
-    try_to("put the policies of the TPM in order", unlock::settle(&context.paths, &active));
+    try_to(&context.paths, "put the policies of the TPM in order", unlock::settle(&context.paths, &active));
     Ok(())
 }

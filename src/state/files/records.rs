@@ -154,6 +154,9 @@ kept_as!(DeviceTreeRecord, "device-tree");
 pub struct CommitDue {
     pub transaction: String,
     pub slot: Slot,
+    /// A hook could not do its work in this start, and has to run in the next one.
+    #[serde(default)]
+    pub again: bool,
 }
 
 kept_as!(CommitDue, "commit-due");
