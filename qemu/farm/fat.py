@@ -7,8 +7,8 @@ import struct
 from place import FarmError
 
 DIRECTORY, VOLUME, LONG = 0x10, 0x08, 0x0F
-#: Of the chain of any file; more is a circle.
-DEPTH = 8
+#: Folders in each other, and folders below one of the top; more is what a cut has left of one, with other bytes in its clusters.
+DEPTH, FOLDERS = 8, 200
 
 
 class Fat:
@@ -30,6 +30,7 @@ class Fat:
             raise FarmError("a FAT12 is not read here")
         self.wide = self.count >= 65525
         self.entries: dict[str, tuple[int, int, int]] = {}
+        self.left = FOLDERS
         start = bytes(self.image[top : self.data]) if not self.wide else self.chain(struct.unpack_from("<I", image, 44)[0], None)
         self.walk("", start, 0)
 
@@ -80,7 +81,10 @@ class Fat:
             first = low | (high << 16 if self.wide else 0)
             path = f"{folder}{name}".lower()
             self.entries[path] = (entry[11], first, size)
-            if entry[11] & DIRECTORY and depth < DEPTH:
+            if depth == 0:
+                self.left = FOLDERS
+            if entry[11] & DIRECTORY and depth < DEPTH and self.left > 0:
+                self.left -= 1
                 try:
                     self.walk(f"{path}/", self.chain(first, None), depth + 1)
                 except FarmError:

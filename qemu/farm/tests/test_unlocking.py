@@ -77,6 +77,24 @@ class Reading(unittest.TestCase):
                 self.assertIsNone(fat.read("efi"))
                 self.assertIsNone(fat.read("missing"))
 
+    def test_a_folder_with_other_bytes_in_it_has_an_end(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            at, tree = Path(folder), Tree()
+            tree.file("FOLDER/A", b"")
+            tree.file("Z", b"z")
+            disks.fat(at / "image", "label", 16, tree, at)
+            image = bytearray((at / "image").read_bytes())
+            # Each of its entries is the folder itself.
+            entry = image.index(b"FOLDER     ")
+            own = bytearray(image[entry : entry + 32])
+            (first,) = struct.unpack_from("<H", own, 26)
+            fat = Fat(image)
+            place = fat.data + (first - 2) * fat.cluster
+            for number in range(fat.cluster // 32):
+                own[:11] = f"F{number:<10}".encode()
+                image[place + 32 * number : place + 32 * number + 32] = own
+            self.assertEqual(Fat(image).read("z"), b"z")
+
     def test_what_is_no_file_system_is_an_error(self) -> None:
         for image in (bytes(4096), b"\xff" * (1 << 20)):
             with self.assertRaises(FarmError):
