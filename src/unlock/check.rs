@@ -1,4 +1,4 @@
-//! Whether this device unlocks its disk, and would after a restart. Writes nothing.
+//! Whether this device unlocks its disk, and would after a restart. Writes nothing but what completes or secures the policy that there is.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -58,7 +58,7 @@ fn in_force_on(paths: &Paths, encrypted: bool) -> Result<Option<Firmware>> {
     Ok(locked.then_some(firmware))
 }
 
-/// Whether a loader is in place that is not that of the release with these boot files, on a device where each loader needs a policy of the TPM. Only
+/// Whether the loader in place differs from the release's, whose boot files are in `boot_files`, where each loader needs a policy of the TPM. Only
 /// [`put_in_place`](super::put_in_place) may replace it then; and the configuration in place is signed for it.
 pub(crate) fn has_other_loader(paths: &Paths, encrypted: bool, boot_files: &Path) -> bool {
     // Where the variables cannot be read, the hook has refused.
@@ -212,7 +212,7 @@ pub(crate) fn before_hooks(paths: &Paths, active: &Root, slot: &Path) -> Result<
         return Ok(());
     }
     tracing::info!(
-        "the new release seals the passphrase of the disk in its own way; the spare index keeps that of this start"
+        "the new release seals the passphrase of the disk in its own way; the spare index keeps the policy of this start"
     );
     let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
     let sealed = seal::read(&mut tpm, &policies)?;

@@ -20,6 +20,7 @@ use crate::measurements::Measured;
 use crate::signature::openpgp;
 use crate::slot::{Root, hostapp};
 use crate::sys::file::{self, Content, Folder, Outcome, read_bytes};
+use crate::tpm::policy::Digest;
 use crate::uefi::authenticode::Program;
 use crate::uefi::signature_list;
 use crate::uefi::variables::{Firmware, Variable};
@@ -115,7 +116,7 @@ impl<'a> Prepared<'a> {
     /// Makes each start on the way one that is unlocked. What is so already is not written.
     fn seal(&self, paths: &Paths, later: &Measured) -> Result<()> {
         let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
-        let sealed = seal::read(&mut tpm, &policies)?;
+        let mut sealed = seal::read(&mut tpm, &policies)?;
         let in_place = self.in_place.each_ref().map(|file| file.as_deref().and_then(Program::parse));
         let running = self.running.each_ref().map(|file| file.as_deref().and_then(Program::parse));
         let way = Way {
@@ -127,6 +128,15 @@ impl<'a> Prepared<'a> {
             direction: self.direction,
         };
         let branches = way.branches(later, sealed.met)?;
+        let is_known = |next: &Vec<Digest>| {
+            let known = sealed.list.branches();
+            !next.is_empty() && next.iter().all(|branch| known.contains(branch))
+        };
+        // The hooks of a shell release have sealed for programs that they did not put in place.
+        if sealed.is_for_another && way.next().as_ref().is_some_and(is_known) {
+            seal::take_back(&mut tpm, &policies, &sealed)?;
+            sealed = seal::read(&mut tpm, &policies)?;
+        }
         let known = sealed.list.branches();
         if !sealed.is_for_another && branches.iter().all(|branch| known.contains(branch)) {
             return seal::repair(&mut tpm, &policies, &sealed);
@@ -311,7 +321,7 @@ impl Files {
         let outcome =
             file::replace_together(&folder, &files).map_err(|e| cannot("write", &plain.join(kernel), e))?;
         if outcome == Outcome::Written {
-            tracing::info!("{} and its signature are those of the release", plain.join(kernel).display());
+            tracing::info!("{} and its signature come from the release now", plain.join(kernel).display());
         }
         Ok(())
     }
@@ -323,7 +333,7 @@ impl Files {
         let outcome = file::replace(&folder, name, &Content::Bytes(&self.loader))
             .map_err(|e| cannot("write", &loader, e))?;
         if outcome == Outcome::Written {
-            tracing::info!("{} is that of the release", loader.display());
+            tracing::info!("{} comes from the release now", loader.display());
         }
         Ok(())
     }

@@ -90,6 +90,12 @@ pub fn repair(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()>
     change(tpm, policies, &sealed.list, &sealed.secret)
 }
 
+/// Where the first index is for another start, takes it back: for when that start does not come. This start is readable at each instant, through the
+/// spare index and the second list.
+pub fn take_back(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
+    change(tpm, policies, &sealed.list, &sealed.secret)
+}
+
 /// [`repair`], and the spare index where there is none.
 pub fn complete(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
     repair(tpm, policies, sealed)?;

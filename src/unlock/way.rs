@@ -27,19 +27,27 @@ pub struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Their policies, with that of this start, `met`. `later`: the variables after the append. An error: they cannot be predicted.
+    /// Of the start that comes if nothing changes; `None` where the firmware does not start what is in place.
+    #[must_use]
+    pub fn next(&self) -> Option<Vec<Digest>> {
+        let [loader, kernel] = self.in_place;
+        self.policies(self.now, [loader, kernel])
+    }
+
+    fn policies(&self, keys: &Measured, programs: [&Option<Program<'_>>; 2]) -> Option<Vec<Digest>> {
+        let [Some(loader), Some(kernel)] = programs else { return Some(Vec::new()) };
+        self.start.policies(keys, &[loader, kernel])
+    }
+
+    /// The policies of all of them; this start has met `met`. `later`: the variables after the append. An error: they cannot be predicted.
     pub fn branches(&self, later: &Measured, met: Digest) -> Result<Vec<Digest>> {
-        let Way { start, now, in_place, running, new, direction } = self;
+        let Way { start, in_place, running, new, direction, .. } = self;
         start.must_be_explained_by(&[*running, *in_place])?;
-        let policies = |keys, [loader, kernel]: [&Option<Program<'_>>; 2]| {
-            let (Some(loader), Some(kernel)) = (loader, kernel) else { return Some(Vec::new()) };
-            start.policies(keys, &[loader, kernel])
-        };
         let [in_place_loader, in_place_kernel] = in_place;
         let [running_loader, running_kernel] = running;
         let [new_loader, new_kernel] = new;
         // The firmware does not start what has no policy: only what replaces it helps.
-        let present = policies(now, [in_place_loader, in_place_kernel]);
+        let present = self.next();
         // In the order of `programs`.
         let steps = match direction {
             Direction::Forward => vec![
@@ -53,7 +61,7 @@ impl Way<'_> {
             Direction::Back => vec![[new_loader, in_place_kernel], [new_loader, new_kernel]],
         };
         let mut branches = vec![met];
-        let of_steps = steps.into_iter().filter_map(|programs| policies(later, programs));
+        let of_steps = steps.into_iter().filter_map(|programs| self.policies(later, programs));
         for branch in present.into_iter().chain(of_steps).flatten() {
             if !branches.contains(&branch) {
                 branches.push(branch);

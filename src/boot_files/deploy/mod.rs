@@ -73,7 +73,7 @@ impl DeployRequest {
         let mut release = release::list(&self.source)?;
         if unlock::has_other_loader(&self.paths, self.encrypted, &self.source) {
             tracing::warn!(
-                "loader and configuration stay as they are: the TPM has no policy for those of slot {}",
+                "loader and configuration stay as they are: the TPM has no policy for the loader of slot {}",
                 self.owner
             );
             release.retain(|file| !rules::is_of_loader(&file.path));

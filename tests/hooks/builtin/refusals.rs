@@ -47,6 +47,29 @@ fn a_loader_that_only_the_boot_partition_has_will_do() {
     assert_eq!(machine.see(), super::machine::see(&golden("grub-encrypted", "expected/mnt")));
 }
 
+/// Where each loader needs a policy of the TPM, only `0-signed-update` replaces it.
+#[test]
+fn a_loader_that_needs_a_policy_stays_with_its_configuration() {
+    for (setup_mode, stays) in [(0, true), (1, false)] {
+        let machine = Machine::new(ENCRYPTED);
+        machine.lay(&golden("grub-encrypted", "root"));
+        let variables = machine.at("/sys/firmware/efi/efivars");
+        fs::create_dir_all(&variables).unwrap();
+        for (name, flag) in [("SecureBoot", 1), ("SetupMode", setup_mode)] {
+            let variable = variables.join(format!("{name}-8be4df61-93ca-11d2-aa0d-00e098032b8c"));
+            fs::write(variable, [6, 0, 0, 0, flag]).unwrap();
+        }
+        let folder = machine.at("/mnt/efi/EFI/BOOT");
+        fs::write(folder.join("bootx64.efi"), "another loader").unwrap();
+        fs::write(folder.join("grub.cfg"), "its configuration").unwrap();
+        machine.run("99-resin-grub", true).unwrap();
+        let read = |name: &str| fs::read(folder.join(name)).unwrap();
+        assert_eq!(read("bootx64.efi") == b"another loader", stays);
+        assert_eq!(read("grub.cfg") == b"its configuration", stays);
+        assert!(fs::read_to_string(folder.join("grubenv")).unwrap().contains("upgrade_available=1"));
+    }
+}
+
 #[test]
 fn the_only_configuration_of_grub_stays_whatever_the_firmware_seems_to_be() {
     // UEFI, and nothing below EFI: the folder with the selection is the other one.

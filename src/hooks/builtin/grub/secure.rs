@@ -15,6 +15,7 @@ use super::{FOR_BIOS, FOR_UEFI, cannot, place};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder};
+use crate::unlock;
 
 const SUFFIX: &str = ".secureboot";
 const LUKS: &str = "grub-luks.cfg";
@@ -114,6 +115,12 @@ impl Pair {
 }
 
 pub(super) fn put_in_place(paths: &Paths, uefi: bool) -> Result<()> {
+    if uefi && unlock::has_other_loader(paths, true, &paths.at(SHIPPED)) {
+        tracing::warn!(
+            "loader and configuration stay as they are: the TPM has no policy for the release's loader"
+        );
+        return Ok(());
+    }
     if let Some(pair) = Pair::open(paths, FOR_UEFI)? {
         if uefi {
             pair.loaders_in_place()?;
