@@ -14,6 +14,8 @@ OS = QEMU / "os"
 # Names below a slot's /boot; grub.cfg and boot.cmd have them as well.
 KERNEL = {"x86_64": "bzImage", "aarch64": "Image"}
 INITRAMFS = "initramfs.cpio"
+#: Of a secure board, one that unlocks the disk with the scripts of a shell release.
+INITRAMFS_OF_SCRIPTS = "initramfs.scripts.cpio"
 INIT = "init"
 
 # Names below the boot partition.
@@ -147,16 +149,20 @@ SECURE_APPLETS = "basename cat find mkdir od readlink rm sort sync tail tr umoun
 SECURE = OS / "initramfs-secure"
 
 
-def unlocking(archive: Cpio, guests: Path) -> None:
-    """Adds what unlocks an encrypted disk, and starts its kernel."""
-    for name in ("unlock", "kexec"):
-        archive.file(name, (SECURE / name).read_bytes())
+def unlocking(archive: Cpio, guests: Path, copal: Path | None) -> None:
+    """Adds what unlocks an encrypted disk, and starts its kernel: copal, or scripts."""
+    archive.file("unlock", (SECURE / ("unlock" if copal else "unlock.scripts")).read_bytes())
+    archive.file("kexec", (SECURE / "kexec").read_bytes())
+    if copal:
+        archive.file("bin/copal", copal.read_bytes(), 0o755)
     for applet in SECURE_APPLETS:
         archive.link(f"bin/{applet}", "busybox")
     top = _need(guests / "unlock/root")
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))
-        if name.startswith("usr/lib/udev"):
+        # The scripts' programs for the TPM.
+        of_scripts = path.name.startswith(("tpm2", "libtss2"))
+        if name.startswith("usr/lib/udev") or (copal and of_scripts):
             continue
         if path.is_symlink():
             archive.link(name, os.readlink(path))
@@ -172,13 +178,14 @@ def compress(path: Path) -> None:
     path.with_name(path.name + ".zst").rename(path)
 
 
-def initramfs(guests: Path, arch: str, to: Path, panic: bool = False, secure: bool = False) -> Path:
-    """Writes the initramfs for an architecture to a file; with `panic` one whose init ends at once, with `secure` one that unlocks the disk."""
+def initramfs(guests: Path, arch: str, to: Path, panic: bool = False, secure: bool = False, copal: Path | None = None) -> Path:
+    """Writes the initramfs for an architecture to a file; with `panic` one whose init ends at once, with `secure` one that unlocks the disk, by scripts
+    or with copal."""
     archive = Cpio()
     for folder in ("bin", "dev", "proc", "sys", "run", "root", "modules"):
         archive.folder(folder)
     if secure:
-        unlocking(archive, guests)
+        unlocking(archive, guests, copal)
     archive.console()
     archive.file("bin/busybox", _busybox(guests, arch).read_bytes(), 0o755)
     for applet in APPLETS:

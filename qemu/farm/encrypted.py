@@ -120,7 +120,7 @@ def boot_trees(images: Any, board: Board) -> tuple[Tree, Tree]:
 
 
 def initramfs(images: Any, source: Path, to: Path) -> None:
-    """The initramfs of a secure board, then an archive with the script and what it reads."""
+    """The initramfs of a secure board that has scripts, then an archive with the script and what it reads."""
     archive = bootchain.Cpio()
     archive.file("unlock", (bootchain.SECURE / "encrypt").read_bytes())
     for name in ("cp", "dd", "poweroff"):
@@ -140,7 +140,7 @@ def initramfs(images: Any, source: Path, to: Path) -> None:
         if part.name in ENCRYPTED:
             said = disks.run(["dumpe2fs", f"{source}?offset={part.offset}"], f"look at {part.name}")
             archive.file(f"encrypt/extents/{part.name}", "".join(f"{at} {count}\n" for at, count in used(said)).encode())
-    data = (images.boot / bootchain.INITRAMFS).read_bytes()
+    data = (images.boot / bootchain.INITRAMFS_OF_SCRIPTS).read_bytes()
     to.write_bytes(data + bytes(-len(data) % 4) + archive.end())
 
 

@@ -69,6 +69,8 @@ ENGINE_AT = "releases/engine"
 
 #: Of these, those that come with a loader of their own: its modules of GRUB besides those of all.
 OTHER_LOADERS = {"good": ("date",)}
+#: Those whose initramfs is not copal's.
+UNLOCKED_BY_SCRIPTS = ("light",)
 
 #: Folders that mounts and programs want; the packages have no reason to bring them.
 FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
@@ -409,12 +411,14 @@ def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Pat
 # --- what a board starts with -----------------------------------------------------------------------------------------
 
 
-def boot_parts(guests: Path, board: Board, to: Path) -> None:
+def boot_parts(guests: Path, board: Board, copal: Path, to: Path) -> None:
     """Kernel, initramfs, init and the bootloader's files, as files of the cache."""
     shutil.copyfile(bootchain.kernel_image(guests, board.machine), to / board.kernel)
-    bootchain.initramfs(guests, board.machine, to / bootchain.INITRAMFS, secure=board.secure)
-    if board.secure:
-        bootchain.compress(to / bootchain.INITRAMFS)
+    unlocks = {bootchain.INITRAMFS: copal, bootchain.INITRAMFS_OF_SCRIPTS: None} if board.secure else {bootchain.INITRAMFS: None}
+    for name, program in unlocks.items():
+        bootchain.initramfs(guests, board.machine, to / name, secure=board.secure, copal=program)
+        if board.secure:
+            bootchain.compress(to / name)
     bootchain.initramfs(guests, board.machine, to / "initramfs.panic", panic=True)
     shutil.copyfile(bootchain.init_binary(board.machine), to / bootchain.INIT)
     if board.arch == "amd64":
@@ -444,11 +448,18 @@ def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -
         for name in releases_of(board):
             of = to / name
             (of / secure.KEYS).mkdir(parents=True)
-            secure.make_stage2(tools, boot / board.kernel, boot / bootchain.INITRAMFS, os_release(board, RELEASES[name]), of / secure.STAGE2)
+            secure.make_stage2(tools, boot / board.kernel, boot / initramfs_of(board, name), os_release(board, RELEASES[name]), of / secure.STAGE2)
             signer.sign(of / secure.STAGE2)
             if name in OTHER_LOADERS:
                 secure.make_loader(tools, keys, of / "loader.efi", OTHER_LOADERS[name])
             secure.make_lists(tools, keys, loader_of(to, name), of / secure.STAGE2, of / secure.KEYS)
+
+
+def initramfs_of(board: Board, name: str) -> str:
+    """The initramfs of a release."""
+    if name == "panic":
+        return "initramfs.panic"
+    return bootchain.INITRAMFS_OF_SCRIPTS if board.secure and name in UNLOCKED_BY_SCRIPTS else bootchain.INITRAMFS
 
 
 def loader_of(signed: Path, name: str) -> Path:
@@ -537,7 +548,7 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
     tree.copy(programs)
     tree.file("etc/os-release", os_release(board, version))
     tree.file(f"boot/{board.kernel}", boot / board.kernel, 0o644)
-    tree.file(f"boot/{bootchain.INITRAMFS}", boot / ("initramfs.panic" if name == "panic" else bootchain.INITRAMFS), 0o644)
+    tree.file(f"boot/{bootchain.INITRAMFS}", boot / initramfs_of(board, name), 0o644)
     if name != "no-init":
         tree.file(f"boot/{bootchain.INIT}", boot / bootchain.INIT, 0o755)
     tree.put(boot_files(board, boot, version, signed), "resin-boot")
@@ -740,8 +751,9 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
     try:
         own, its_kernel = sources(*OWN), part(guests, kernel)
         needs = [part(guests, "unlock")] if board.secure else []
-        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware), *needs],
-                          lambda to: boot_parts(guests, board, to))
+        unlocks = [file_digest(copal)] if board.secure else []
+        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware), *needs, *unlocks],
+                          lambda to: boot_parts(guests, board, copal, to))
         keys = signed = None
         if board.secure:
             # Made once: nothing that they are made of changes.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cut
+import images
 import judge
 import look
 import machine as machines
@@ -90,7 +91,8 @@ class Run:
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
         self.recording: recorded.Recording | None = None
-        # After these of its changes a shell initramfs does not unlock the disk.
+        # After these of its changes a shell initramfs does not unlock the disk, and after these it is in place.
+        self.shell: frozenset[int] = frozenset()
         self.locked: frozenset[int] = frozenset()
         # What the summary says of this run.
         self.times = ""
@@ -248,8 +250,8 @@ class Run:
 
     def put_boot_file(self, name: str, path: str) -> None:
         disk = self.without_power().disk
-        images = states.Images.of(self.board.name)
-        for folder in (images.boot, images.signed):
+        of_board = states.Images.of(self.board.name)
+        for folder in (of_board.boot, of_board.signed):
             if folder is not None and (folder / name).is_file():
                 look.put_boot_file(disk, path, folder / name)
                 return
@@ -718,27 +720,39 @@ class Run:
         if self.recording is None:
             verdict = judge.judge(before, changes, signed / "base" / secure.KEYS, recorded.first_change(recorder.load(changes)))
         else:
-            verdict = unlocking.judge(before, changes, [unlocking.release(signed, name) for name in of_board.versions])
-            self.locked = frozenset(verdict.shell)
+            verdict = unlocking.judge(before, changes, [unlocking.release(signed, name, name in images.UNLOCKED_BY_SCRIPTS) for name in of_board.versions])
+            self.shell, self.locked = frozenset(verdict.shell), frozenset(verdict.locked)
         self.say(f"    {verdict}")
         if sum(verdict.cuts.values()) < ENOUGH_CUTS:
             raise FarmError(f"there are {ENOUGH_CUTS} changes and more")
 
     def restore_cut(self) -> None:
-        self.without_power()
-        state = self.recorded()
-        changes = recorder.load(state / recorded.CHANGES)
+        changes = self.changes()
         first = recorded.first_change(changes)
         # Each kind of change alike, though there are many more of some.
         kind = self.random.choice((recorder.DISK, recorder.VARIABLES, recorder.TPM))
-        number = self.random.choice([n for n, change in enumerate(changes) if n >= first and change.store == kind and n not in self.locked])
+        self.restore([n for n, change in enumerate(changes) if n >= first and change.store == kind and n not in self.locked])
+
+    def restore_between(self) -> None:
+        self.restore(sorted(self.shell - self.locked))
+
+    def changes(self) -> list[recorder.Change]:
+        self.without_power()
+        return recorder.load(self.recorded() / recorded.CHANGES)
+
+    def restore(self, numbers: list[int]) -> None:
+        """What one of these changes leaves when the power goes after it."""
+        changes = self.changes()
+        if not numbers:
+            raise FarmError("there is no such change in the recording")
+        number = self.random.choice(numbers)
         after = recorded.Cut(number + 1, self.random.randrange(1 << 32))
         assert self.hardware is not None
-        counts = recorded.restore(state, self.hardware.folder, after)
+        counts = recorded.restore(self.recorded(), self.hardware.folder, after)
         self.cuts += 1
         self.say(
-            f"    power cut after change {number} of {len(changes)} (copal's begin at {first}), of {kind}: "
-            f"{counts['kept']} of {counts['kept'] + counts['lost']} sectors kept of what was not flushed; --seed {self.seed}"
+            f"    power cut after change {number} of {len(changes)} (copal's begin at {recorded.first_change(changes)}), of "
+            f"{changes[number].store}: {counts['kept']} of {counts['kept'] + counts['lost']} sectors kept of what was not flushed; --seed {self.seed}"
         )
 
     # --- the world around ---------------------------------------------------------------------------------------------

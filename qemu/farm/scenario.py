@@ -90,6 +90,7 @@ STEPS = [
     ("record each change", "record_changes", "of disk, variables and TPM, until the power is off again; before it has power"),
     ("judge a power cut after each change", "judge_cuts", "of a recorded installation: it goes on from each, or is complete; of an update: it unlocks"),
     ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
+    ("power goes where scripts would not unlock", "restore_between", "as the step before, after a change that leaves one index or list of two"),
     ("registry serves RELEASE", "registry", "a registry on the host has it; {registry} is its address"),
     ("registry ends", "registry_ends", "stop it"),
     ("hold update lock", "hold_lock", "as an application does that must not be interrupted"),

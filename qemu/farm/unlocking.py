@@ -50,30 +50,34 @@ class Release:
     signature: bytes
     loader_entry: bytes
     kernel_entry: bytes
+    #: Whether the initramfs in its stage-2 kernel is that of a shell release.
+    scripts: bool = False
 
 
-def release(signed: Path, name: str) -> Release:
+def release(signed: Path, name: str, scripts: bool = False) -> Release:
     """Of a folder with signed parts."""
     own = signed / name / "loader.efi"
     loader = own if own.exists() else signed / "loader.efi"
     keys = signed / name / secure.KEYS
     of = [hashlib.sha256(path.read_bytes()).digest() for path in (loader, signed / name / secure.STAGE2, signed / name / f"{secure.STAGE2}.sig")]
     entries = [secure.hashes((keys / f"db-{what}.esl").read_bytes())[0] for what in ("loader", "kernel")]
-    return Release(*of, *entries)
+    return Release(*of, *entries, scripts)
 
 
 @dataclass
 class Verdict:
-    """How many power cuts were judged, by what came before them, and after which of them a shell initramfs does not unlock."""
+    """How many power cuts were judged, by what came before them; after which of them the scripts of a shell initramfs would not unlock, and after
+    which of these such a one is in place."""
 
     cuts: dict[str, int] = field(default_factory=lambda: {recorder.TPM: 0, recorder.VARIABLES: 0, recorder.DISK: 0})
     pairs: set[tuple[int, int]] = field(default_factory=set)
     shell: list[int] = field(default_factory=list)
+    locked: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         said = ", ".join(f"{count} after a change of {store}" for store, count in self.cuts.items())
         return (f"{sum(self.cuts.values())} power cuts judged: {said}; all unlock, with {len(self.pairs)} pairs of loader and kernel; "
-                f"after {len(self.shell)} of them not with a shell initramfs")
+                f"after {len(self.shell)} of them not with a shell initramfs, which is in place at {len(self.locked)}")
 
 
 # --- the TPM ----------------------------------------------------------------------------------------------------------
@@ -259,6 +263,7 @@ class Judge:
         self.loaders = {one.loader: one.loader_entry for one in releases}
         self.kernels = {one.kernel: one.kernel_entry for one in releases}
         self.signatures = {one.kernel: one.signature for one in releases}
+        self.of_scripts = {one.kernel for one in releases if one.scripts}
         self.values = values
 
     def policy(self, found: Files, variables: dict[tuple[str, str], bytes]) -> bytes | str:
@@ -320,8 +325,10 @@ def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
                         wrong = "the configuration has another's signature"
                     elif not unlocks(policy, [found.current, found.second], indices.readable()):
                         wrong = "the TPM does not give the passphrase to this start"
-                    elif not unlocks(policy, [found.shell], {INDEX: indices.readable().get(INDEX, b"")}) and verdict.shell[-1:] != [number]:
-                        verdict.shell.append(number)
+                    elif not unlocks(policy, [found.shell], {INDEX: indices.readable().get(INDEX, b"")}):
+                        for numbers in [verdict.shell, verdict.locked] if found.kernel in judging.of_scripts else [verdict.shell]:
+                            if numbers[-1:] != [number]:
+                                numbers.append(number)
                 if wrong:
                     raise FarmError(f"a power cut after change {number} ({change.store}) of {len(changes)}: {wrong}")
     return verdict

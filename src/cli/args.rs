@@ -64,6 +64,13 @@ pub(super) enum Verb {
     Doctor(DoctorArgs),
     Explain(ExplainArgs),
     Daemon(DaemonArgs),
+    /// Unlock the encrypted disk of a device with UEFI and a TPM (for an initramfs)
+    ///
+    /// Opens the partitions whose passphrase the TPM gives to this start, and
+    /// completes a change of its policy that a power cut has interrupted. Does
+    /// nothing where secure boot is off.
+    #[command(verbatim_doc_comment)]
+    Unlock,
     #[command(hide = true)]
     Job(JobArgs),
     /// Reboot, by force where the system does not (for copal-reboot.service)

@@ -25,6 +25,7 @@ mod receipt_file;
 mod rollback;
 mod status;
 mod ui;
+mod unlock;
 mod update;
 mod verify;
 
@@ -81,6 +82,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Daemon(a)) => daemon::run_daemon(a),
         Some(Verb::Job(a)) => job::run_job(a, ui),
         Some(Verb::Reboot) => reboot::run_reboot(),
+        Some(Verb::Unlock) => unlock::run_unlock(ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
     }
 }

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::partitions::label_of;
 use crate::config::paths::Paths;
 use crate::disk::Facts;
+use crate::disk::partition::label;
 use crate::disk::select::{self, BootElsewhere, FLASHER_BOOT_LABEL};
 use crate::error::{Code, Error, Result};
 use crate::sys::mount;
@@ -36,7 +36,7 @@ fn own_partition(elsewhere: &BootElsewhere) -> Option<PathBuf> {
     if let Some(known) = &elsewhere.partition {
         return Some(known.clone());
     }
-    let is_it = |node: &&PathBuf| label_of(node).as_deref() == Some(FLASHER_BOOT_LABEL);
+    let is_it = |node: &&PathBuf| label::of_node(node).as_deref() == Some(FLASHER_BOOT_LABEL);
     let mut labelled = elsewhere.partitions.iter().filter(is_it);
     match (labelled.next(), labelled.next()) {
         (Some(one), None) => Some(one.clone()),

@@ -1,17 +1,15 @@
 //! The partitions of the disk that was just written.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
-use crate::disk::io::Io;
-use crate::disk::partition::{self, Partition, Table};
+use crate::disk::partition::{Partition, Table, label};
 use crate::disk::select::Target;
 use crate::disk::{Device, Facts, Role};
 use crate::error::{Code, Error, Result};
 use crate::image::BOOT_LABEL;
 use crate::slot::Slot;
-use crate::sys::block::{self, Access, Medium as _};
 use crate::sys::uevent::{self, Uevents};
 
 /// How long the kernel may take to show the partitions, and udev to process them.
@@ -40,7 +38,7 @@ pub(super) fn find(paths: &Paths, target: &Target, table: Option<&Table>) -> Res
     let mut found = look(paths, target)?;
     // Partitions that the kernel knows from an older table lead to other bytes of the disk.
     found.retain(|p| table.is_none_or(|t| t.partitions.iter().any(|q| p.is_at(q))));
-    let labelled = found.into_iter().map(|p| (p.clone(), label_of(&p.node))).collect();
+    let labelled = found.into_iter().map(|p| (p.clone(), label::of_node(&p.node))).collect();
     Ok(Partitions { disk: target.name.clone(), labelled })
 }
 
@@ -143,27 +141,4 @@ pub(super) fn pause(events: Option<&Uevents>, deadline: Instant) {
             std::thread::sleep(POLL_INTERVAL.min(until.saturating_duration_since(Instant::now())));
         }
     }
-}
-
-pub(super) fn label_of(node: &Path) -> Option<String> {
-    let device = block::Device::open(node, Access::Read)
-        .inspect_err(|e| tracing::debug!("cannot open {}: {e}", node.display()))
-        .ok()?;
-    let io = Io::new(&device, node);
-    let size = device.size().ok()?;
-    let mut buffer = crate::sys::buffer::Buffer::zeroed(0);
-    let mut read_at = |offset: u64, out: &mut [u8]| {
-        if offset.saturating_add(out.len() as u64) > size {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        let bytes = io
-            .read_any(&mut buffer, offset, out.len() as u64)
-            .map_err(|e| std::io::Error::other(e.message()))?;
-        out.copy_from_slice(bytes.get(..out.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    };
-    partition::label::label(&mut read_at)
-        .inspect_err(|e| tracing::debug!("cannot read the label of {}: {e}", node.display()))
-        .ok()
-        .flatten()
 }

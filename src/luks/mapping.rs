@@ -63,7 +63,7 @@ pub(crate) fn format(partition: &Path, sector: u32, passphrase: &Passphrase) -> 
 pub(crate) fn open(partition: &Path, name: &str, passphrase: &Passphrase) -> Result<()> {
     let error = |e: io::Error| failed("open", partition).because(e);
     let command = Command::new(CRYPTSETUP)
-        .args(["open", "--type=luks2", "--key-file=-"])
+        .args(["open", "--type=luks", "--key-file=-"])
         .arg(partition)
         .arg(name)
         .with_file(passphrase.input().map_err(error)?);

@@ -2,6 +2,7 @@
 
 mod check;
 pub mod next_start;
+mod partitions;
 mod pending;
 pub mod policies;
 mod programs;
@@ -12,6 +13,7 @@ pub mod way;
 pub(crate) use check::{
     before_hooks, before_update, check_release, has_other_loader, look, reasons_against, settle,
 };
+pub(crate) use partitions::{Opened, open_partitions};
 pub(crate) use pending::{apply as apply_pending, count as pending_lists};
 pub(crate) use programs::put_in_place;
 pub(crate) use way::Direction;

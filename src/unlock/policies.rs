@@ -5,7 +5,8 @@
 //! commits with a single branch leaves no folder. A second list has a name that the initramfs does not see.
 //!
 //! Files are named by their digests, so that a change of the list adds and removes files, and never renames a folder: on a FAT a power cut in a
-//! rename can leave two names for one folder.
+//! rename can leave two names for one folder. The names also have the first bytes of PCRs 0, 2 and 3, so that a start that is not unlocked can
+//! say which one differs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::measurements::Values;
 use crate::sys::file::{self, Content, FileKind, Folder};
 use crate::tpm::policy::{self, Digest};
 
@@ -35,14 +37,14 @@ pub struct List {
 }
 
 impl List {
-    /// One that stands for these branches, in the files that `like` has for them already.
+    /// One that stands for these branches, in the files that `like` has for them already. PCRs 0, 2 and 3 of all of them are those of `values`.
     #[must_use]
-    pub fn of(branches: &[Digest], like: &List) -> List {
+    pub fn of(branches: &[Digest], like: &List, values: &Values) -> List {
         let mut files: Vec<(PathBuf, Digest)> = Vec::new();
         for branch in branches {
             if !files.iter().any(|(_, known)| known == branch) {
                 let known = like.files.iter().find(|(_, digest)| digest == branch);
-                files.push(known.cloned().unwrap_or_else(|| (name_of(branch), *branch)));
+                files.push(known.cloned().unwrap_or_else(|| (name_of(branch, values), *branch)));
             }
         }
         files.sort();
@@ -59,11 +61,45 @@ impl List {
     pub fn policy(&self) -> Digest {
         policy::any(&self.branches())
     }
+
+    /// Names of the files, with their digests.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, &Digest)> {
+        self.files.iter().map(|(path, digest)| (path.as_path(), digest))
+    }
+
+    /// Why a start with these PCRs meets none of the branches, as far as the names of the files say so: the PCRs that differ, in the order of the
+    /// branches.
+    #[must_use]
+    pub fn differences(&self, values: &Values) -> Vec<Vec<u8>> {
+        self.files.iter().map(|(path, branch)| differing(path, branch, values)).collect()
+    }
 }
 
-fn name_of(branch: &Digest) -> PathBuf {
-    let hex: String = branch.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("policy.{hex}").into()
+/// `policy.`, then PCRs 0, 2 and 3, then the digest; 4 bytes of each PCR and 8 of the digest.
+fn name_of(branch: &Digest, [pcr0, pcr2, pcr3, _]: &Values) -> PathBuf {
+    let [pcr0, pcr2, pcr3] = [pcr0, pcr2, pcr3].map(|value| start_of(value, 4));
+    format!("policy.{pcr0}-{pcr2}-{pcr3}-{}", start_of(branch, 8)).into()
+}
+
+/// In hexadecimal.
+pub(super) fn start_of(digest: &Digest, bytes: usize) -> String {
+    digest.iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Which PCRs of a branch differ from `values`, by the name of its file; empty where the name says nothing. PCR 7 may also differ where another
+/// one does.
+fn differing(path: &Path, branch: &Digest, values: &Values) -> Vec<u8> {
+    let [pcr0, pcr2, pcr3, _] = values;
+    let known = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix("policy."));
+    let parts: Vec<&str> = known.map(|name| name.split('-').collect()).unwrap_or_default();
+    let [of_0, of_2, of_3, of_branch] = parts.as_slice() else { return Vec::new() };
+    if *of_branch != start_of(branch, 8) {
+        return Vec::new();
+    }
+    let pairs = [(0, of_0, pcr0), (2, of_2, pcr2), (3, of_3, pcr3)];
+    let found: Vec<u8> =
+        pairs.iter().filter(|(_, text, now)| **text != start_of(now, 4)).map(|(pcr, ..)| *pcr).collect();
+    if found.is_empty() { vec![7] } else { found }
 }
 
 /// The lists of a device.

@@ -3,8 +3,9 @@
 //! There are two indices with the same passphrase. A change writes the second list, then the spare index, then the one that the initramfs
 //! reads, then the list that it takes: at each instant one of the indices can be read through one of the lists.
 
-use super::policies::{List, MOST_BRANCHES, Policies};
+use super::policies::{self, List, MOST_BRANCHES, Policies};
 use crate::error::{Code, Error, Result};
+use crate::measurements::{SELECTED, Values};
 use crate::tpm::Tpm;
 use crate::tpm::policy::{self, Digest};
 use crate::tpm::store::{INDEX, SPARE, Secret};
@@ -15,8 +16,9 @@ pub struct Sealed {
     pub secret: Secret,
     pub index: u32,
     pub list: List,
-    /// The branch that this start meets.
+    /// The branch that this start meets, and its PCRs.
     pub met: Digest,
+    pub values: Values,
     /// Whether both indices and the list of the initramfs agree, and nothing is left of a change.
     pub is_whole: bool,
     /// The first index holds the list of the initramfs, which lacks this start: the hooks of a shell release have made them for the next one.
@@ -25,7 +27,8 @@ pub struct Sealed {
 
 /// Reads the passphrase through any index and list. An error says why the next start does not unlock.
 pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
-    let met = policy::pcr(&tpm.pcrs()?);
+    let values = tpm.pcrs()?;
+    let met = policy::pcr(&values);
     let mut why = Vec::new();
     // A list that is damaged does not keep the other one from being used.
     let mut or_why = |list: Result<Option<List>>| {
@@ -38,7 +41,7 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
     let second = or_why(policies.second());
     let is_damaged = !why.is_empty();
     let is_empty = current.as_ref().is_none_or(|list| list.branches().is_empty());
-    let alone = List::of(&[met], &List::default());
+    let alone = List::of(&[met], &List::default(), &values);
     let lists = [current.clone().filter(|_| !is_empty), second.clone(), Some(alone)];
     let lists: Vec<List> = lists.into_iter().flatten().collect();
     for index in [INDEX, SPARE] {
@@ -49,7 +52,14 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
         let fits = |list: &&List| list.branches().contains(&met) && public.holds(&list.policy());
         let Some(list) = lists.iter().find(fits) else {
             why.push(match lists.iter().find(|list| public.holds(&list.policy())) {
-                Some(_) => format!("the policy of index 0x{index:x} does not have the state of this start"),
+                Some(list) => {
+                    let differences = differences(list, &values);
+                    let is_said = why.iter().any(|text| text.ends_with(&differences));
+                    let differences = if is_said { String::new() } else { differences };
+                    format!(
+                        "the policy of index 0x{index:x} does not have the state of this start{differences}"
+                    )
+                }
                 None => format!("no list of policies is that of index 0x{index:x}"),
             });
             continue;
@@ -59,13 +69,52 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
                 let expected = current.as_ref().filter(|_| !is_empty).unwrap_or(list);
                 let is_whole = !is_damaged && second.is_none() && is_in_both(tpm, expected)?;
                 let is_for_another = index == SPARE && holds_current(tpm, policies)?;
-                return Ok(Sealed { secret, index, list: list.clone(), met, is_whole, is_for_another });
+                return Ok(Sealed {
+                    secret,
+                    index,
+                    list: list.clone(),
+                    met,
+                    values,
+                    is_whole,
+                    is_for_another,
+                });
             }
             Err(e) => why.push(e.message()),
         }
     }
+    for (pcr, value) in SELECTED.iter().zip(&values) {
+        tracing::info!("PCR {pcr} is {}", policies::start_of(value, 32));
+    }
     let message = format!("the TPM does not give the passphrase of the disk: {}", why.join("; "));
     Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
+}
+
+/// In words, where the names of the files say so.
+fn differences(list: &List, values: &Values) -> String {
+    let found = list.differences(values);
+    let mut alike: Vec<(&[u8], Vec<String>)> = Vec::new();
+    for (number, pcrs) in (1..).zip(&found).filter(|(_, pcrs)| !pcrs.is_empty()) {
+        match alike.iter_mut().find(|(known, _)| known == pcrs) {
+            Some((_, numbers)) => numbers.push(number.to_string()),
+            None => alike.push((pcrs, vec![number.to_string()])),
+        }
+    }
+    let said = alike.iter().map(|(pcrs, numbers)| {
+        let pcrs: Vec<String> = pcrs.iter().map(|pcr| format!("PCR {pcr} ({})", measured_in(*pcr))).collect();
+        format!("another {} in policy {}", pcrs.join(" and "), numbers.join(", "))
+    });
+    let said: Vec<String> = said.collect();
+    if said.is_empty() { String::new() } else { format!(": {} of {}", said.join(", "), found.len()) }
+}
+
+/// TCG, PC Client Platform Firmware Profile, 3.3.4.
+fn measured_in(pcr: u8) -> &'static str {
+    match pcr {
+        0 => "the firmware",
+        2 => "drivers of plug-in cards",
+        3 => "settings of plug-in cards",
+        _ => "secure boot: keys, lists, loader, stage-2 kernel",
+    }
 }
 
 /// Whether the scripts of an initramfs would read the first index, at some start.
@@ -114,7 +163,7 @@ pub fn keep_aside(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result
 pub fn seal(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Digest]) -> Result<()> {
     // Otherwise the first index and its list stay whole until the spare one has the new list.
     repair(tpm, policies, sealed)?;
-    let list = List::of(branches, &sealed.list);
+    let list = List::of(branches, &sealed.list, &sealed.values);
     if !list.branches().contains(&sealed.met) || list.branches().len() > MOST_BRANCHES {
         let message = "the policy of the encrypted disk cannot be changed: it has too many branches, or lacks the state of this start";
         return Err(Error::new(Code::WouldNotUnlock, message).object("TPM"));

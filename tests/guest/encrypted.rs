@@ -264,7 +264,7 @@ fn restarted(test: &str, target: &Path, installed: &Outcome) -> Guest {
         .disk(Disk::Nvme, target, "TARGET")
 }
 
-fn modules(guest: Guest) -> Guest {
+pub(crate) fn modules(guest: Guest) -> Guest {
     let names = ["dm_crypt", "ext4", "vfat", "nls_cp437", "nls_iso8859-1", "nls_ascii"];
     names.into_iter().fold(guest, Guest::module).memory(1024)
 }

@@ -26,3 +26,4 @@ mod secure_boot;
 mod smoke;
 mod support;
 mod system;
+mod unlock;

@@ -39,7 +39,7 @@ fn measured(name: &str, vendor: Guid, contents: &[u8]) -> [u8; 32] {
 }
 
 /// `TPM2_PCR_Extend`, of 65 bytes.
-fn extend(pcr: u32, digest: [u8; 32]) -> Vec<u8> {
+pub(crate) fn extend(pcr: u32, digest: [u8; 32]) -> Vec<u8> {
     let bank = [&1u32.to_be_bytes()[..], &0x000b_u16.to_be_bytes(), &digest].concat();
     let body = [&pcr.to_be_bytes()[..], &no_password(), &bank].concat();
     let size = u32::try_from(10 + body.len()).unwrap();
@@ -47,7 +47,7 @@ fn extend(pcr: u32, digest: [u8; 32]) -> Vec<u8> {
 }
 
 /// What firmware in setup mode measures into PCR 7.
-fn of_firmware() -> Vec<[u8; 32]> {
+pub(crate) fn of_firmware() -> Vec<[u8; 32]> {
     let global = ["PK", "KEK"].map(|name| measured(name, Guid::GLOBAL, &[]));
     vec![
         measured("SecureBoot", Guid::GLOBAL, &[0]),
@@ -59,13 +59,13 @@ fn of_firmware() -> Vec<[u8; 32]> {
     ]
 }
 
-const DRIVER: [u8; 32] = [7; 32];
+pub(crate) const DRIVER: [u8; 32] = [7; 32];
 
 /// Of firmware without an IOMMU.
 const NO_PROTECTION: &[u8] = b"DMA Protection Disabled";
 
 /// The log of a start with all that `of_firmware` has, a driver, and no DMA protection.
-fn log_without_protection() -> Vec<u8> {
+pub(crate) fn log_without_protection() -> Vec<u8> {
     let event = |pcr: u32, kind: u32, digest: &[u8; 32], data: &[u8]| {
         let numbers = [pcr, kind, 1].map(u32::to_le_bytes);
         let len = u32::try_from(data.len()).unwrap().to_le_bytes();
@@ -152,7 +152,7 @@ impl Board {
 }
 
 /// The firmware, before anything else.
-const FIRMWARE: &str = r#"
+pub(crate) const FIRMWARE: &str = r#"
 id=8be4df61-93ca-11d2-aa0d-00e098032b8c
 database=d719b2cb-3d3a-4596-a3bc-dad00e67656f
 variables=/test/firmware/efi/efivars
@@ -459,8 +459,10 @@ END
     assert_eq!(top, ["EFI", "bzImage", "bzImage.sig", "policies.copal"]);
     assert!(!outcome.host().join("plain/EFI/BOOT/bootx64.efi.secureboot").exists());
     // In the order of their names, as the initramfs takes them.
-    let policies = ["policy.primary", "policy.secondary"]
-        .map(|name| plain(&format!("policies.copal/{name}")).try_into().unwrap());
+    let policies: [policy::Digest; 2] = {
+        let list = copal::unlock::policies::Policies::at(outcome.host().join("plain")).current().unwrap();
+        list.branches().try_into().unwrap()
+    };
     assert_ne!(policies[0], policies[1]);
     {
         let emulated = Emulated::of(&state);

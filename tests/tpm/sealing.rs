@@ -377,6 +377,32 @@ fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
 }
 
 #[test]
+fn a_start_that_is_not_unlocked_says_which_pcr_differs() {
+    let Some(emulated) = Emulated::new("a_start_that_is_not_unlocked_says_which_pcr_differs") else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    device.begin(CHANGES[0]);
+    let sealed = seal::read(&mut device.emulated.tpm(), &device.policies()).unwrap();
+    // In files of their own.
+    let branches = [sealed.met, [5; 32], [6; 32]];
+    seal::seal(&mut device.emulated.tpm(), &device.policies(), &sealed, &branches).unwrap();
+    for differing in [0, 2, 3, 7] {
+        device.emulated.restart();
+        device.emulated.extend(differing);
+        let tpm = &mut device.emulated.tpm();
+        let values = tpm.pcrs().unwrap();
+        let differences = device.policies().current().unwrap().differences(&values);
+        // The file that was there before has a name that says nothing.
+        let expected = u8::try_from(differing).unwrap();
+        let said = differences.iter().filter(|one| !one.is_empty()).collect::<Vec<_>>();
+        assert!(said.len() == 2 && said.iter().all(|one| **one == [expected]), "{differences:?}");
+        let message = seal::read(tpm, &device.policies()).unwrap_err().message();
+        for (pcr, count) in [0, 2, 3, 7].map(|pcr| (pcr, message.matches(&format!("PCR {pcr} ")).count())) {
+            assert_eq!(count > 0, pcr == differing, "{message}");
+        }
+    }
+}
+
+#[test]
 fn a_tpm_in_lockout_still_gives_the_passphrase() {
     let Some(emulated) = Emulated::new("a_tpm_in_lockout_still_gives_the_passphrase") else { return };
     let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };

@@ -1,9 +1,13 @@
 //! Labels from the file system itself: FAT, and ext2/3/4 (`Documentation/filesystems/ext4/super.rst` of the kernel).
 
 use std::io;
+use std::path::Path;
 
 use super::ReadAt;
 use super::fat::{Fat, le16};
+use crate::disk::io::Io;
+use crate::sys::block::{self, Access, Medium as _};
+use crate::sys::buffer::Buffer;
 
 /// The label of the file system that starts at offset 0 of `read_at`; `None` for no label or an unknown file system. For
 /// FAT: the volume entry of the root folder, else the field of the boot sector. `NO NAME` means no label.
@@ -12,6 +16,29 @@ pub fn label(read_at: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::R
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
         other => other,
     }
+}
+
+/// [`label`] of what is in the block device; `None` where it cannot be read.
+pub(crate) fn of_node(node: &Path) -> Option<String> {
+    let device = block::Device::open(node, Access::Read)
+        .inspect_err(|e| tracing::debug!("cannot open {}: {e}", node.display()))
+        .ok()?;
+    let io = Io::new(&device, node);
+    let size = device.size().ok()?;
+    let mut buffer = Buffer::zeroed(0);
+    let mut read_at = |offset: u64, out: &mut [u8]| {
+        if offset.saturating_add(out.len() as u64) > size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let bytes =
+            io.read_any(&mut buffer, offset, out.len() as u64).map_err(|e| io::Error::other(e.message()))?;
+        out.copy_from_slice(bytes.get(..out.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    label(&mut read_at)
+        .inspect_err(|e| tracing::debug!("cannot read the label of {}: {e}", node.display()))
+        .ok()
+        .flatten()
 }
 
 fn find(read_at: &mut ReadAt<'_>) -> io::Result<Option<String>> {

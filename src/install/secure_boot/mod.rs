@@ -26,7 +26,7 @@ use crate::tpm::{Tpm, store};
 use crate::uefi::authenticode::Program;
 use crate::uefi::variables::{Firmware, Variable};
 use crate::uefi::{Guid, authenticated, signature_list};
-use crate::unlock::policies;
+use crate::unlock::policies::{self, List};
 use keys::Keys;
 use programs::{Programs, SECURE_SUFFIX};
 pub(super) use split::EFI;
@@ -95,7 +95,7 @@ pub(super) struct SecureBoot {
     /// Drivers of option ROMs that are to be allowed.
     drivers: Vec<u8>,
     db: Vec<u8>,
-    branches: Vec<Digest>,
+    policies: List,
     pub(super) summary: Summary,
 }
 
@@ -233,7 +233,8 @@ impl SecureBoot {
             Decision::KeysAreEnrolled => cannot_be("the firmware's db does not allow the image's loader and the medium's stage-2 kernel, or dbx forbids them"),
         })?;
         let pcr2 = if with_drivers { pcr2 } else { without_drivers };
-        let branches = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
+        let branches: Vec<Digest> = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
+        let policies = List::of(&branches, &List::default(), &[pcr0, pcr2, pcr3, [0; 32]]);
         let list = |variable, lists: &[u8]| Enrolled {
             variable,
             sha256: hex(&crate::image::digest::Digest256::of(lists).0),
@@ -243,7 +244,7 @@ impl SecureBoot {
             keys: vec![list("PK", &later.pk), list("KEK", &later.kek), list("db", &later.db)],
             pcr7,
         };
-        Ok(SecureBoot { firmware, keys, programs, drivers, db: later.db, branches, summary })
+        Ok(SecureBoot { firmware, keys, programs, drivers, db: later.db, policies, summary })
     }
 
     fn enrols(&self) -> bool {
@@ -268,7 +269,7 @@ impl SecureBoot {
     }
 
     fn store(&self, tpm: &mut Tpm, index: u32, secret: &Secret) -> Result<()> {
-        let encrypted = tpm.store(index, &policy::any(&self.branches), secret).inspect_err(|_| {
+        let encrypted = tpm.store(index, &self.policies.policy(), secret).inspect_err(|_| {
             if let Err(e) = tpm.remove(index) {
                 tracing::warn!("{}", e.message());
             }
@@ -355,22 +356,24 @@ impl SecureBoot {
             Ok(plain) => plain,
             Err(e) => return (None, Err(e)),
         };
-        // In the order of the branches.
-        let names = ["policy.primary", "policy.secondary", "policy.tertiary"];
-        let mut files: Vec<split::NewFile<'_>> = names
-            .iter()
-            .zip(&self.branches)
-            .map(|(name, content)| split::NewFile { folders: &[policies::FOLDER], name, content })
+        let mut files: Vec<split::NewFile<'_>> = self
+            .policies
+            .files()
+            .map(|(name, content)| split::NewFile {
+                folders: &[policies::FOLDER],
+                name: name.as_os_str(),
+                content,
+            })
             .collect();
         let signature = format!("{}.sig", self.programs.kernel_name);
         files.push(split::NewFile {
             folders: &[],
-            name: &self.programs.kernel_name,
+            name: self.programs.kernel_name.as_ref(),
             content: &self.programs.kernel,
         });
         files.push(split::NewFile {
             folders: &[],
-            name: &signature,
+            name: signature.as_ref(),
             content: &self.programs.kernel_signature,
         });
         let done = split::split(&plain, encrypted, &files)

@@ -18,7 +18,7 @@ const EFI_LINK: &str = "../efi/EFI";
 pub(super) struct NewFile<'a> {
     /// Below the partition.
     pub(super) folders: &'a [&'a str],
-    pub(super) name: &'a str,
+    pub(super) name: &'a OsStr,
     pub(super) content: &'a [u8],
 }
 
@@ -40,7 +40,7 @@ pub(super) fn split(plain: &BootPartition, encrypted: &BootPartition, files: &[N
             for name in new.folders {
                 folder = entered(&folder, OsStr::new(name))?;
             }
-            file::replace(&folder, OsStr::new(new.name), &Content::Bytes(new.content))
+            file::replace(&folder, new.name, &Content::Bytes(new.content))
         };
         put().map_err(|e| failed(&from.path().join(new.name), "write", e))?;
     }

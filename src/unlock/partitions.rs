@@ -1,0 +1,238 @@
+//! Opens the encrypted partitions when the device starts, from its initramfs: in place of meta-balena's `cryptsetup-efi-tpm` (v8.0.2), with the
+//! same checks.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::check::{open as open_tpm, would_not};
+use super::policies::Policies;
+use super::seal;
+use crate::config::paths::Paths;
+use crate::disk::partition::label;
+use crate::error::{Code, Error, Result};
+use crate::luks::mapping;
+use crate::luks::passphrase::Passphrase;
+use crate::measurements::EventLog;
+use crate::sys::mount;
+use crate::uefi::variables::{Firmware, Variable};
+
+/// Names of partitions: the one that the firmware reads, and those that are encrypted. A name of the latter begins with `resin-` or `balena-`.
+const PLAIN: &str = "balena-efi";
+const ENCRYPTED: [&str; 5] = ["boot", "rootA", "rootB", "state", "data"];
+
+/// A disk may show up late.
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// The mappings, in the order of the partitions.
+    Partitions(Vec<String>),
+    /// Why there is nothing to open.
+    Nothing(&'static str),
+}
+
+/// All partitions or none.
+pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
+    let Some(firmware) = Firmware::find(paths)? else {
+        return Ok(Opened::Nothing("the system was not started by UEFI"));
+    };
+    let is = |variable, value| Ok::<bool, Error>(firmware.flag(variable)? == Some(value));
+    if !is(Variable::SECURE_BOOT, true)? || !is(Variable::SETUP_MODE, false)? {
+        return Ok(Opened::Nothing("secure boot is off, or the firmware is in setup mode"));
+    }
+    let log = EventLog::read(paths)
+        .map_err(|e| would_not("the firmware's log of its measurements cannot be read").because(e))?;
+    if log.is_some_and(|log| log.has_dma_protection_disabled()) {
+        let why =
+            "the firmware says that DMA protection is disabled, and no passphrase comes into the memory then";
+        return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
+    }
+    let disk = Disk::wait(paths)?;
+    let plain = Plain::mount(paths, &disk.plain)?;
+    let policies = Policies::at(plain.0.clone());
+    let sealed = seal::read(&mut open_tpm(paths)?, &policies)?;
+    let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
+    if !sealed.is_whole {
+        tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
+        // The next update tries again.
+        if let Err(e) = seal::repair(&mut open_tpm(paths)?, &policies, &sealed) {
+            tracing::warn!("{}", e.message());
+        }
+    }
+    Ok(Opened::Partitions(names))
+}
+
+/// Nodes of the partitions.
+struct Disk {
+    plain: PathBuf,
+    /// With their names.
+    encrypted: Vec<(String, PathBuf)>,
+}
+
+impl Disk {
+    /// Waits for the partition that is not encrypted; the others are on its disk.
+    fn wait(paths: &Paths) -> Result<Disk> {
+        let end = Instant::now() + DISK_TIMEOUT;
+        loop {
+            let found = Partition::all(paths);
+            match found.iter().filter(|p| p.name == PLAIN).collect::<Vec<_>>().as_slice() {
+                [] if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
+                [] => return Err(would_not(&format!("no disk has a partition {PLAIN}"))),
+                [plain] => return Disk::of(paths, plain, &found),
+                [one, other, ..] => {
+                    let why = format!(
+                        "two partitions have the name {PLAIN}: {} and {}",
+                        one.kernel_name, other.kernel_name
+                    );
+                    return Err(would_not(&why));
+                }
+            }
+        }
+    }
+
+    fn of(paths: &Paths, plain: &Partition, all: &[Partition]) -> Result<Disk> {
+        let node = |partition: &Partition| paths.at("/dev").join(&partition.kernel_name);
+        let on_it: Vec<&Partition> = all.iter().filter(|p| p.disk == plain.disk).collect();
+        let encrypted = ENCRYPTED.map(|name| {
+            let is_it = |p: &&&Partition| {
+                ["resin-", "balena-"].iter().any(|start| p.name.strip_prefix(start) == Some(name))
+            };
+            match on_it.iter().filter(is_it).collect::<Vec<_>>().as_slice() {
+                [one] => Ok((one.name.clone(), node(one))),
+                [] => Err(would_not(&format!("{} has no partition {name}", plain.disk))),
+                _ => Err(would_not(&format!("{} has two partitions {name}", plain.disk))),
+            }
+        });
+        let encrypted = encrypted.into_iter().collect::<Result<Vec<_>>>()?;
+        let count = on_it.iter().filter(|partition| uuid_of(&node(partition)).is_some()).count();
+        if count != encrypted.len() {
+            let why = format!("{} has {count} encrypted partitions, and not {}", plain.disk, encrypted.len());
+            return Err(would_not(&why));
+        }
+        Ok(Disk { plain: node(plain), encrypted })
+    }
+
+    /// Names of the mappings.
+    fn open(&self, paths: &Paths, passphrase: &Passphrase) -> Result<Vec<String>> {
+        let mut open = Vec::new();
+        let mut nodes = BTreeSet::new();
+        let opened = self.encrypted.iter().try_for_each(|(name, node)| {
+            let uuid = uuid_of(node)
+                .ok_or_else(|| would_not(&format!("{} ({name}) is not encrypted", node.display())))?;
+            let mapped = format!("luks-{uuid}");
+            mapping::open(node, &mapped, passphrase)?;
+            open.push(mapped.clone());
+            let shown = mapping::check(paths, node, &mapped)?;
+            nodes.insert(rdev(&shown));
+            // One under the name of another would be mounted in its place.
+            match label::of_node(&shown) {
+                Some(label) if label == *name => Ok(()),
+                _ => Err(would_not(&format!("{} does not have the file system {name}", node.display()))),
+            }
+        });
+        if let Err(e) = opened.and_then(|()| self.are_alone(paths, &nodes)) {
+            for name in open.iter().rev() {
+                if let Err(also) = mapping::close(paths, name) {
+                    tracing::warn!("{}", also.message());
+                }
+            }
+            return Err(e);
+        }
+        Ok(open)
+    }
+
+    /// The system finds its file systems by their labels: another disk may not have one of them.
+    fn are_alone(&self, paths: &Paths, open: &BTreeSet<Option<u64>>) -> Result<()> {
+        for name in names(&paths.at("/sys/class/block")) {
+            let node = paths.at("/dev").join(&name);
+            if open.contains(&rdev(&node)) {
+                continue;
+            }
+            let label = label::of_node(&node).unwrap_or_default();
+            if self.encrypted.iter().any(|(name, _)| *name == label) {
+                let why = format!("{} also has a file system {label}", node.display());
+                return Err(would_not(&why).with_hint("remove that disk, or erase it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn rdev(node: &Path) -> Option<u64> {
+    Some(node.metadata().ok()?.rdev())
+}
+
+fn names(folder: &Path) -> Vec<OsString> {
+    let mut names: Vec<OsString> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+    names.sort();
+    names
+}
+
+struct Partition {
+    kernel_name: String,
+    /// In the table.
+    name: String,
+    disk: String,
+}
+
+impl Partition {
+    /// Of all disks, as the kernel shows them: udev may not know them yet.
+    fn all(paths: &Paths) -> Vec<Partition> {
+        let top = paths.at("/sys/class/block");
+        names(&top).iter().filter_map(|name| Partition::of(&top.join(name))).collect()
+    }
+
+    fn of(entry: &Path) -> Option<Partition> {
+        let uevent = fs::read_to_string(entry.join("uevent")).ok()?;
+        let name = uevent.lines().find_map(|line| line.strip_prefix("PARTNAME="))?.to_owned();
+        // The folder of a partition is in that of its disk.
+        let folder = entry.canonicalize().ok()?;
+        let text = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
+        Some(Partition { kernel_name: text(&folder)?, name, disk: text(folder.parent()?)? })
+    }
+}
+
+/// From the header of LUKS, of either version: at 168, in 40 bytes (LUKS2 On-Disk Format Specification, 2.1; LUKS1, figure 1).
+fn uuid_of(node: &Path) -> Option<String> {
+    const MAGIC: &[u8] = b"LUKS\xba\xbe";
+    let mut header = [0; 208];
+    let mut file = fs::File::open(node).ok()?;
+    std::io::Read::read_exact(&mut file, &mut header).ok()?;
+    let uuid = header.strip_prefix(MAGIC)?.get(168 - MAGIC.len()..)?;
+    let uuid = std::str::from_utf8(uuid.split(|byte| *byte == 0).next()?).ok()?;
+    let is_uuid = uuid.len() == 36 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uuid.then(|| uuid.to_owned())
+}
+
+/// The mounted partition that is not encrypted; nothing else uses it yet.
+struct Plain(PathBuf);
+
+impl Plain {
+    fn mount(paths: &Paths, node: &Path) -> Result<Plain> {
+        let point = paths.run_files().join("efi");
+        let mounted = fs::create_dir_all(&point).and_then(|()| mount::mount_any(node, &point, &["vfat"]));
+        mounted.map_err(|e| {
+            let node = node.display();
+            Error::new(Code::WouldNotUnlock, format!("cannot mount {node} ({PLAIN}), which has the policies"))
+                .object(node)
+                .because(e)
+        })?;
+        Ok(Plain(point))
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if let Err(e) = mount::unmount(&self.0, UNMOUNT_TIMEOUT) {
+            tracing::warn!("cannot unmount {}: {e}", self.0.display());
+        }
+        drop(fs::remove_dir(&self.0));
+    }
+}

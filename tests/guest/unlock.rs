@@ -1,0 +1,168 @@
+//! `copal unlock`, with variables of the firmware that are files and an emulated TPM: what it completes, and what it refuses.
+
+use std::path::Path;
+
+use copal::measurements::Values;
+use copal::tpm::policy;
+use copal::tpm::store::{INDEX, SPARE};
+use copal::unlock::policies::{List, Policies};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::encrypted::modules;
+use crate::kit::emulated_tpm::Emulated;
+use crate::kit::prepared::part;
+use crate::secure_boot::{DRIVER, FIRMWARE, extend, log_without_protection, of_firmware};
+use crate::support::{Disk, Guest, LIMIT, fat_image, folder, gpt_image, not_run};
+
+const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
+
+/// PCRs of the guest: nothing measures into them but the test.
+fn values() -> Values {
+    let mut pcr7 = [0; 32];
+    for digest in of_firmware() {
+        pcr7 = Sha256::digest([pcr7, digest].concat()).into();
+    }
+    [[0; 32], [0; 32], [0; 32], pcr7]
+}
+
+/// What a power cut has left of a change: the first index is gone, and its list is the old one.
+fn cut_off(state: &Path, partition: &Path) {
+    std::fs::create_dir(state).unwrap();
+    let [met, other] = [policy::pcr(&values()), [9; 32]];
+    let lists =
+        [vec![other], vec![met, other]].map(|branches| List::of(&branches, &List::default(), &values()));
+    let on = tempfile::tempdir().unwrap();
+    let policies = Policies::at(on.path().to_owned());
+    policies.write_current(&lists[0]).unwrap();
+    policies.write_second(&lists[1]).unwrap();
+    let emulated = Emulated::of(state);
+    emulated.tpm().store(SPARE, &lists[1].policy(), &(&SECRET).into()).unwrap();
+    let mut files = Vec::new();
+    for folder in ["policies.copal", ".policies.new"] {
+        for file in std::fs::read_dir(on.path().join(folder)).unwrap() {
+            let file = file.unwrap();
+            let name = format!("{folder}/{}", file.file_name().to_str().unwrap());
+            files.push((name, std::fs::read(file.path()).unwrap()));
+        }
+    }
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, data)| (name.as_str(), data.as_slice())).collect();
+    fat_image(partition, "balena-efi", 4, &files);
+}
+
+/// `try NAME`: its exit code, its error, how many partitions are open; then all are closed.
+const TRY: &str = r#"
+var SecureBoot '\1'; var SetupMode '\0'
+number=2
+for name in boot rootA rootB state data; do
+    node=/dev/nvme0n1p$number
+    cryptsetup luksFormat -q --type luks2 --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --luks2-metadata-size 16k --luks2-keyslots-size 256k \
+        --offset 2048 --key-file /test/secret "$node"
+    cryptsetup open --key-file /test/secret "$node" new
+    mkfs.ext4 -q -L "resin-$name" /dev/mapper/new
+    cryptsetup close new
+    number=$((number + 1))
+done
+label() { sfdisk -q --part-label /dev/nvme0n1 "$1" "$2"; udevadm settle; }
+try() {
+    status=0
+    copal unlock >/tmp/log 2>&1 || status=$?
+    cat /tmp/log >&2
+    tail -n 1 /tmp/log >>/host/said
+    echo "$1 $status $(grep -o '\[[a-z-]*\]' /tmp/log | tail -n 1) $(dmsetup ls | grep -c luks- || true)" >>/host/tried
+    for name in $(dmsetup ls | sed -n 's/^\(luks-[^[:space:]]*\).*/\1/p'); do cryptsetup close "$name"; done
+}
+"#;
+
+#[test]
+fn the_partitions_of_one_disk_are_opened_or_none() {
+    let test = "the_partitions_of_one_disk_are_opened_or_none";
+    let Some(guest) = Guest::small(test) else { return };
+    if let Err(why) = part("tpm").and(part("secure")) {
+        return not_run(test, &why);
+    }
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    let put = |name: &str, bytes: &[u8]| {
+        std::fs::write(at(name), bytes).unwrap();
+        at(name)
+    };
+    cut_off(&at("tpm"), &at("efi"));
+    std::fs::File::create(at("empty")).unwrap().set_len(4 << 20).unwrap();
+    let names = ["balena-efi", "resin-boot", "resin-rootA", "resin-rootB", "resin-state", "resin-data"];
+    let images = names.map(|name| (name, if name == "balena-efi" { at("efi") } else { at("empty") }));
+    gpt_image(&at("disk"), &images.each_ref().map(|(name, image)| (*name, image.as_path())), 0);
+    let script = r#"
+    try cut-off
+    try whole
+    var SecureBoot '\0'; try secure-boot-is-off
+    var SecureBoot '\1'; var SetupMode '\1'; try setup-mode
+    var SetupMode '\0'
+    label 5 balena-state; label 5 other; try no-state
+    label 5 resin-rootA; try two-of-a-name
+    label 3 resin-state; try exchanged
+    label 3 resin-rootA; label 5 resin-state; label 6 balena-efi; try two-plain-ones
+    label 6 resin-data; try right-again
+    cp /dev/nvme0n1p6 /tmp/data; dd if=/dev/zero of=/dev/nvme0n1p6 bs=1M count=1 conv=notrunc status=none; try not-encrypted
+    cat /tmp/data >/dev/nvme0n1p6
+    truncate -s 2M /tmp/other; mkfs.ext4 -q -F -L resin-state /tmp/other
+    losetup /dev/loop0 /tmp/other; try another-disk
+    losetup -d /dev/loop0; try right-at-last
+    tell_tpm /test/driver; try another-card
+    mkdir -p /sys/kernel/security/tpm0
+    cp /test/action.log /sys/kernel/security/tpm0/binary_bios_measurements; try no-dma-protection
+    "#;
+    let start: Vec<u8> = of_firmware().into_iter().flat_map(|digest| extend(7, digest)).collect();
+    let outcome = modules(guest)
+        .copal()
+        .module("loop")
+        .tpm(&at("tpm"))
+        .disk(Disk::Nvme, &at("disk"), "DISK")
+        .file(&put("secret", &SECRET), "/test/secret")
+        .file(&put("start", &start), "/test/start")
+        .file(&put("driver", &extend(2, DRIVER)), "/test/driver")
+        .file(&put("action.log", &log_without_protection()), "/test/action.log")
+        .text("/test/forbidden.esl", "")
+        .text("/test/firmware/efi/efivars/some", "")
+        .script(&format!("{BEGIN}{FIRMWARE}{TRY}{script}"))
+        .run(LIMIT);
+    println!("took {:?}\n{}", outcome.took, outcome.console);
+    let refused = |name: &str| format!("{name} 3 [would-not-unlock] 0");
+    let opened = |name: &str| format!("{name} 0  5");
+    let expected = [
+        opened("cut-off"),
+        opened("whole"),
+        "secure-boot-is-off 0  0".to_owned(),
+        "setup-mode 0  0".to_owned(),
+        refused("no-state"),
+        refused("two-of-a-name"),
+        refused("exchanged"),
+        refused("two-plain-ones"),
+        opened("right-again"),
+        refused("not-encrypted"),
+        refused("another-disk"),
+        opened("right-at-last"),
+        refused("another-card"),
+        refused("no-dma-protection"),
+    ];
+    assert_eq!(outcome.file("tried").lines().collect::<Vec<_>>(), expected, "{}", outcome.console);
+    let outcome = outcome.ok();
+    let said = outcome.file("said");
+    for words in ["/dev/loop0", "PCR 2 (drivers"] {
+        assert!(said.contains(words), "{words}:\n{said}");
+    }
+    let emulated = Emulated::of(&at("tpm"));
+    let mut tpm = emulated.tpm();
+    let list = List::of(&[policy::pcr(&values()), [9; 32]], &List::default(), &values());
+    for index in [INDEX, SPARE] {
+        assert!(tpm.public(index).unwrap().unwrap().holds(&list.policy()), "{index:#x} was completed");
+    }
+}
+
+const BEGIN: &str = r#"
+. /lib/guest.sh
+guest_udev
+ln -sfn /proc/self/fd /dev/fd
+until [ -b /dev/nvme0n1p6 ]; do sleep 0.1; done
+"#;
