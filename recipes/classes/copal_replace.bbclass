@@ -10,7 +10,7 @@ DEPENDS:append = " copal-native"
 
 do_install[prefuncs] += "copal_check_sources"
 do_install[postfuncs] += "copal_check_installed"
-do_install[postfuncs] += "copal_remove_taken"
+do_install[postfuncs] += "copal_delete_taken"
 do_install[postfuncs] += "copal_install_contents"
 
 # In whose place what is done today, for boards that changed a script.
@@ -138,7 +138,7 @@ python copal_check_installed() {
                        " If no append changes it any more, it was left by an earlier build: bitbake -c clean %s." % d.getVar("PN"))
 }
 
-python copal_remove_taken() {
+python copal_delete_taken() {
     for name, path in copal_taken(d):
         place = copal_place(d, path)
         if os.path.lexists(place):

@@ -124,7 +124,7 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         made["copal_check_sources"](d)
         install(made["copal_replaced"](d), case, d, unpacked)
         made["copal_check_installed"](d)
-        made["copal_remove_taken"](d)
+        made["copal_delete_taken"](d)
         if "copal_put_hooks" in made:
             made["copal_put_hooks"](d)
         if {"hooks", "bootloaders", "root"} & set(case):

@@ -19,6 +19,12 @@ class Skip(Exception):
     """The recipe is left out."""
 
 
+def not_an_operation(name: str) -> str:
+    """The name, if bitbake takes it: it ends the parse of everything where a name looks like an operation in the syntax before honister."""
+    assert not re.search("_(append|prepend|remove)", name), name
+    return name
+
+
 class Data:
     """Bitbake's variables and flags, as far as the layer asks for them."""
 
@@ -72,6 +78,7 @@ def read(text: str, data: Data) -> None:
     """Reads the assignments of a configuration into the variables; what a condition or an override says is not among them."""
     text = text.replace("\\\n", " ")
     for name, flag, kind, value in re.findall(r'^(\w[\w-]*)(?:\[([\w-]+)\])? *(\?=|:=|\+=|\.=|=) *"(.*)"$', text, re.MULTILINE):
+        not_an_operation(name)
         if flag:
             data.flags.setdefault(name, {})[flag] = value
         elif kind == "+=":
@@ -111,6 +118,8 @@ def functions(text: str, known: dict[str, Any]) -> dict[str, Any]:
     known["anonymous"] = []
     for body in re.findall(r"^def .*\n(?:(?:[ ].*)?\n)+", text, re.MULTILINE):
         exec(compile(body, "layer", "exec"), known)
+    for name in re.findall(r"^(?:def |(?:fakeroot )?(?:python )?)(\w+) ?\(.*[:{]$", text, re.MULTILINE):
+        not_an_operation(name)
     for name, body in re.findall(r"^python (\w*) ?\(\) \{\n(.*?)^\}\n", text, re.MULTILINE | re.DOTALL):
         exec(compile(f"def {name or 'unnamed'}(d):\n{body}", "layer", "exec"), known)
         if not name:
