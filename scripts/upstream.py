@@ -32,8 +32,9 @@ RELEASE = re.compile(r"v?\d+\.\d+\.(\d+|x)")
 PACKAGES = ("resin-init-flasher", "hostapp-update", "hostapp-update-hooks", "balena-rollback", "optional:uboot", "optional:grub",
             "optional:balena-bootloader", "optional:os-blocks-extensions", "optional:secure-boot", "optional:os-helpers-reboot", "optional:udev")
 
-#: Files that copal takes the place of with nothing of its own under that name: the program does what they did (COPAL_TAKEN of the layer).
-TAKEN = ("balena-init-flasher-efi", "balena-init-flasher-tpm")
+#: Files that copal takes the place of with nothing of its own under that name: the program does what they did (COPAL_TAKEN of the layer), or
+#: copal's file has the name that the recipe installs it under (COPAL_NAME).
+TAKEN = ("balena-init-flasher-efi", "balena-init-flasher-tpm", "cryptsetup-efi-tpm")
 
 
 class Fault(Exception):

@@ -25,6 +25,7 @@ COPAL_INSTEAD[safe_reboot] = "to reboot in a way of its own, the board installs 
 COPAL_INSTEAD[service] = "settings of a unit are changed by a file in /etc/systemd/system/UNIT.d"
 COPAL_INSTEAD[balena-init-flasher-efi] = "COPAL_KEEP_SECUREBOOT set to 1 leaves secure boot to both plug-ins, as the board changes them (docs/secure-boot.md)"
 COPAL_INSTEAD[balena-init-flasher-tpm] = "COPAL_KEEP_SECUREBOOT set to 1 leaves secure boot to both plug-ins, as the board changes them (docs/secure-boot.md)"
+COPAL_INSTEAD[cryptsetup-efi-tpm] = "COPAL_KEEP_UNLOCK set to 1 leaves unlocking to the script, as the board changes it (docs/secure-boot.md)"
 COPAL_INSTEAD[hook] = "what else is to be done is a hook of its own, added by HOSTAPP_HOOKS (docs/hooks.md)"
 COPAL_INSTEAD[other] = "docs/yocto.md says how the package works now"
 
@@ -32,6 +33,9 @@ COPAL_INSTEAD[other] = "docs/yocto.md says how the package works now"
 COPAL_ORIGIN[hostapp-update-hooks-v2] = "hostapp-update-hooks"
 COPAL_ORIGIN[2-rpifiles] = "1-bootfiles"
 COPAL_ORIGIN[2-imxfiles] = "1-bootfiles"
+
+# The source of what the recipe installs under another name, and copal under the same.
+COPAL_NAME[72-cryptsetup] = "cryptsetup-efi-tpm"
 
 # Files of the recipe for which copal installs nothing: the program does what they did. NAME:PATH, as of the source and on the device.
 COPAL_TAKEN ?= ""
@@ -42,8 +46,8 @@ def copal_taken(d):
 
 def copal_name(d, path):
     """Under which name the recipe's sources have what is at a path of the device: hooks with their folder."""
-    folder = d.getVar("COPAL_HOOK_FOLDER")
-    return path[len(folder):] if path.startswith(folder) else os.path.basename(path)
+    folder, base = d.getVar("COPAL_HOOK_FOLDER"), os.path.basename(path)
+    return path[len(folder):] if path.startswith(folder) else d.getVarFlag("COPAL_NAME", base) or base
 
 def copal_replaced(d):
     """The sources of this recipe that copal replaces: name, path on the device, source in the archive, if there is one."""
@@ -68,9 +72,15 @@ def copal_warn(d, what):
         bb.warn("%s: %s" % (d.getVar("PN"), what))
 
 def copal_own(d, found):
-    """Whether a file comes out of the layer that the recipe itself is in, not out of a board's."""
+    """Whether a file comes out of the layer that the recipe itself is in, or out of meta-balena where that appends to a recipe of the core
+    layer; not out of a board's."""
+    import re
+
     layer = d.getVar("FILE").rpartition("/recipes-")[0]
-    return found.startswith(layer + "/")
+    return found.startswith(layer + "/") or bool(re.match(d.getVar("BBFILE_PATTERN_balena-common"), found))
+
+# Where layers lie makes no difference to what is built.
+copal_own[vardepsexclude] += "BBFILE_PATTERN_balena-common"
 
 def copal_kept(d):
     """The hooks that stay as they are."""

@@ -112,7 +112,8 @@ python copal_spdx() {
 
     if bb.data.inherits_class("native", d):
         return
-    name, done = d.getVar("PN"), 0
+    # The package that has the program.
+    name, done = d.getVar("PN") + "-bin", 0
     for folder, folders, files in os.walk(d.getVar("SPDXDEPLOY")):
         for file in files:
             path = os.path.join(folder, file)

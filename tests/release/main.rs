@@ -7,6 +7,7 @@ mod boards;
 mod commit;
 mod contents;
 mod help;
+mod initramfs;
 mod layer;
 mod manual;
 #[path = "../../examples/pages.rs"]

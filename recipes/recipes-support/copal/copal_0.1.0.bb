@@ -18,7 +18,7 @@ INHIBIT_PACKAGE_STRIP = "1"
 INHIBIT_PACKAGE_DEBUG_SPLIT = "1"
 INHIBIT_SYSROOT_STRIP = "1"
 # nooelint: oelint.vars.insaneskip
-INSANE_SKIP:${PN} = "already-stripped"
+INSANE_SKIP:${PN}-bin = "already-stripped"
 
 do_configure[noexec] = "1"
 do_compile[noexec] = "1"

@@ -19,17 +19,17 @@ from typing import Any
 
 from standin import LAYER, Data, Stop, bb, functions, read
 
-SPDX2 = {"packages": [{"name": "copal", "SPDXID": "SPDXRef-Package-copal"}], "relationships": []}
+SPDX2 = {"packages": [{"name": "copal-bin", "SPDXID": "SPDXRef-Package-copal-bin"}], "relationships": []}
 SPDX3 = {
     "@context": "x",
     "@graph": [
         {"type": "CreationInfo", "@id": "_:CreationInfo0"},
         {
             "type": "software_Package",
-            "name": "copal",
-            "spdxId": "http://spdx/hash/package/copal",
+            "name": "copal-bin",
+            "spdxId": "http://spdx/hash/package/copal-bin",
             "creationInfo": "_:CreationInfo0",
-            "extension": [{"type": "https://rdf/alias-type", "https://rdf/alias": "http://alias/UNIHASH/package/copal"}],
+            "extension": [{"type": "https://rdf/alias-type", "https://rdf/alias": "http://alias/UNIHASH/package/copal-bin"}],
         },
     ],
 }
@@ -39,7 +39,7 @@ def answer(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is made of a bill."""
     bill, deploy, reports = folder / "sbom.cdx.json", folder / "spdx", folder / "cve"
     bill.write_text(json.dumps({"components": case["components"]}))
-    documents = {"spdx2": deploy / "x/packages/copal.spdx.json", "spdx3": deploy / "x/packages-staging/package-copal.spdx.json"}
+    documents = {"spdx2": deploy / "x/packages/copal-bin.spdx.json", "spdx3": deploy / "x/packages-staging/package-copal-bin.spdx.json"}
 
     silent: list[str] = []
     said: list[str] = []

@@ -54,7 +54,7 @@ fn the_package_s_spdx_2_document_has_what_is_linked_in() {
     let links = document["relationships"].as_array().unwrap();
     assert_eq!(links.len(), 3);
     for (link, part) in links.iter().zip(["tar-0.4.46", "bollard-stubs-1.53.1-rc.1", "musl-1.2.5"]) {
-        let wanted = json!({"spdxElementId": "SPDXRef-Package-copal", "relationshipType": "STATIC_LINK",
+        let wanted = json!({"spdxElementId": "SPDXRef-Package-copal-bin", "relationshipType": "STATIC_LINK",
             "relatedSpdxElement": format!("SPDXRef-Linked-{part}")});
         assert_eq!(*link, wanted);
     }
@@ -65,10 +65,10 @@ fn the_package_s_spdx_2_document_has_what_is_linked_in() {
 fn the_package_s_spdx_3_document_has_what_is_linked_in() {
     let graph = &made()["spdx3"]["@graph"];
     let tar = named(graph, "tar");
-    assert_eq!(tar["spdxId"], "http://spdx/hash/package/copal/linked/tar/0.4.46");
+    assert_eq!(tar["spdxId"], "http://spdx/hash/package/copal-bin/linked/tar/0.4.46");
     assert_eq!(
         tar["extension"][0]["https://rdf/alias"],
-        "http://alias/UNIHASH/package/copal/linked/tar/0.4.46"
+        "http://alias/UNIHASH/package/copal-bin/linked/tar/0.4.46"
     );
     assert_eq!(tar["extension"][0]["type"], "https://rdf/alias-type");
     // What sbom-cve-check, the check of wrynose, takes for something to be checked.
@@ -94,7 +94,7 @@ fn the_package_s_spdx_3_document_has_what_is_linked_in() {
     assert_eq!(links.len(), 1);
     assert_eq!(
         (links[0].0, links[0].1.as_array().unwrap().len()),
-        (&json!("http://spdx/hash/package/copal"), 3)
+        (&json!("http://spdx/hash/package/copal-bin"), 3)
     );
     assert!(links[0].1.as_array().unwrap().contains(&tar["spdxId"]), "{links:?}");
     let licences = related("hasDeclaredLicense");
@@ -108,7 +108,7 @@ fn the_package_s_spdx_3_document_has_what_is_linked_in() {
 #[test]
 fn a_document_that_is_not_there_stops_the_build() {
     let said = made()["elsewhere"].as_str().unwrap().to_owned();
-    assert!(said.starts_with("0 SPDX documents of the package copal"), "{said}");
+    assert!(said.starts_with("0 SPDX documents of the package copal-bin"), "{said}");
 }
 
 /// One after another: a report of all, nothing to report of the program itself, nothing at all, and a recipe that is not checked.

@@ -1,7 +1,7 @@
 """Runs what the Yocto layer does in the place of a recipe's scripts, without bitbake: the looks at what a board changes, and the exchange.
 
 Reads a list of cases as JSON from standard input. Prints a list: for each case what stopped the build, or the scripts as they are
-installed, each `copal` or with the recipe's or the board's text.
+installed, each `copal` or with the recipe's or the board's text. For the initramfs also the changes of its module's dependencies.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ PLUGINS = {
     "balena-init-flasher-efi": "/usr/libexec/balena-init-flasher-secureboot",
     "balena-init-flasher-tpm": "/usr/libexec/balena-init-flasher-diskenc",
 }
+# What meta-balena appends to a recipe of the core layer, and where that installs it.
+MODULES = {"cryptsetup-efi-tpm": "/init.d/72-cryptsetup"}
 APPENDS = TOP / "recipes/dynamic-layers/balena-common"
 
 
@@ -59,13 +61,15 @@ def load(append: str, found: dict[str, str], patches: list[str]) -> tuple[dict[s
 def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
     """What stopped the build, or what each script is in the end."""
     recipe = case["recipe"]
-    append = next(APPENDS.glob(f"recipes-*/*/{'systemd_%' if recipe == 'systemd' else recipe}.bbappend")).read_text(encoding="utf-8")
+    core = recipe in ("systemd", "initramfs-framework")
+    append = next(APPENDS.glob(f"recipes-*/*/{recipe}{'_%' if core else ''}.bbappend")).read_text(encoding="utf-8")
     contents = re.search(r'^COPAL_CONTENTS = "([^"]*)"', append, re.MULTILINE)
     archive, unpacked = folder / "archive", folder / "unpacked"
     shutil.copytree(TOP / "hooks", archive / "hooks")
     shutil.copy(TOP / "scripts/contents.tsv", archive / "contents")
     found, patches, texts = {}, [], case.get("texts", {})
-    own = folder / "meta-balena-common/recipes-support/own"
+    layer = folder / "meta-balena-common"
+    own = layer / "recipes-support/own"
     for name, owner in case["sources"].items():
         source = (own / "files" if owner == "own" else folder / "board") / name
         found[name] = str(source)
@@ -84,7 +88,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "BPN": recipe,
             "PN": recipe,
             "PACKAGES": case.get("packages", f"{recipe} {recipe}-reboot"),
-            "FILE": str(own / f"{recipe}.bb"),
+            "FILE": str((folder / "core/recipes-core/core" if core else own) / f"{recipe}.bb"),
+            "BBFILE_PATTERN_balena-common": f"^{layer}/",
             "SRC_URI": " ".join([f"file://{name}" for name in found] + patches),
             "COPAL_ARCHIVE": str(archive),
             "COPAL_CONTENTS": contents[1].replace("\\", " ") if contents else recipe,
@@ -105,7 +110,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
             "MACHINE_FEATURES": case.get("features", ""),
             "KERNEL_IMAGETYPE": "bzImage",
             "COPAL_KEEP_SECUREBOOT": case.get("keep secure boot", "0"),
-            "COPAL_SECUREBOOT_NEEDS": (re.search(r'^COPAL_SECUREBOOT_NEEDS = "(.*)"$', CLASSES[-1].read_text(), re.MULTILINE) or ["", ""])[1],
+            "COPAL_KEEP_UNLOCK": case.get("keep unlock", "0"),
+            **dict(re.findall(r'^(COPAL_\w+_NEEDS) = "(.*)"$', CLASSES[-1].read_text(), re.MULTILINE)),
             "libexecdir": "/usr/libexec",
             "sysconfdir": "/etc",
             "bindir": "/usr/bin",
@@ -115,6 +121,11 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
     )
     if "copal_secureboot(d)" in append:
         d.setVar("COPAL_TAKEN", made["copal_secureboot"](d))
+    chosen: dict[str, str] = {}
+    if "copal_unlock(d)" in append:
+        values = re.findall(r"""^(COPAL_CONTENTS|RDEPENDS:[\w-]+:\w+) = " ?\$\{@(.*)\}"$""", append, re.MULTILINE)
+        chosen = {name: eval(value, {"copal_unlock": made["copal_unlock"], "d": d}) for name, value in values}
+        d.setVar("COPAL_CONTENTS", chosen.pop("COPAL_CONTENTS"))
     try:
         if recipe == "systemd":
             made["copal_check_update_state"](d)
@@ -139,8 +150,11 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         return str(stop)
     ours = {made["copal_filled"](d, file.read_text(encoding="utf-8")) for file in (TOP / "hooks").iterdir()}
     top = folder / "image"
+    if core:
+        made["copal_install_contents"](d)
     made_of = {str(file.relative_to(top)): file.read_text() for file in top.rglob("*") if file.is_file()}
-    return {name.removeprefix("etc/hostapp-update-hooks.d/"): "copal" if text in ours else text for name, text in made_of.items()}
+    made_of = {name.removeprefix("etc/hostapp-update-hooks.d/"): "copal" if text in ours else text for name, text in made_of.items()}
+    return made_of | chosen
 
 
 def install(rows: list[tuple[str, str, str]], case: dict[str, Any], d: Data, unpacked: Path) -> None:
@@ -150,6 +164,7 @@ def install(rows: list[tuple[str, str, str]], case: dict[str, Any], d: Data, unp
     hooks = d.getVar("HOSTAPP_HOOKS").split() if case["recipe"] == "hostapp-update-hooks" else []
     places = {name: f"/etc/hostapp-update-hooks.d/{name}" for name in [*hooks, *case.get("copies", {})]} | {name: path for name, path, _ in rows}
     places |= {name: path for name, path in PLUGINS.items() if case.get("signing")}
+    places |= MODULES if case["recipe"] == "initramfs-framework" else {}
     for name, path in places.items():
         source = unpacked / case.get("copies", {}).get(name, name)
         if source.is_file():

@@ -272,6 +272,77 @@ fn a_build_goes_on_where_one_hook_selects_the_root_or_the_board_names_it() {
     assert_eq!(answers(&cases), ["goes on"; 5]);
 }
 
+/// A machine with signed builds; the module of its initramfs is as meta-balena has it.
+fn with_initramfs(more: &[(&str, Value)]) -> Value {
+    let mut case = json!({
+        "recipe": "initramfs-framework",
+        "signing": "https://sign",
+        "features": "efi tpm pci",
+        "sources": {"cryptsetup-efi-tpm": "own", "kexec": "own"},
+        "texts": {"cryptsetup-efi-tpm": "tpm_nvram_retrieve_passphrase\n"},
+    });
+    for (key, value) in more {
+        case[*key] = value.clone();
+    }
+    case
+}
+
+#[test]
+fn copal_takes_the_place_of_the_initramfs_s_module_for_uefi_and_tpm() {
+    let said = answers(&[
+        with_initramfs(&[]),
+        with_initramfs(&[("keep unlock", json!("1"))]),
+        with_initramfs(&[("keep secure boot", json!("1"))]),
+        with_initramfs(&[("signing", json!(""))]),
+        with_initramfs(&[("features", json!("efi"))]),
+        with_initramfs(&[("features", json!("tpm"))]),
+        // It looks for the passphrase in a file.
+        with_initramfs(&[("texts", json!({"cryptsetup-efi-tpm": "old\n"}))]),
+    ]);
+    let (append, remove) =
+        ("RDEPENDS:initramfs-module-cryptsetup:append", "RDEPENDS:initramfs-module-cryptsetup:remove");
+    let module = |text: &str, depends: &str, not: &str| json!({"init.d/72-cryptsetup": text, append: depends, remove: not});
+    assert_eq!(said[0], module("copal", "copal-bin", "os-helpers-tpm2 os-helpers-efi"));
+    for kept in &said[1..6] {
+        assert_eq!(kept, &module("tpm_nvram_retrieve_passphrase\n", "", ""));
+    }
+    assert_eq!(said[6], module("old\n", "", ""));
+}
+
+#[test]
+fn a_changed_module_for_uefi_and_tpm_stops_the_build() {
+    let patch = PATCH.replace("99-resin-uboot", "cryptsetup-efi-tpm");
+    let rows = [
+        (("patches", json!({"board.patch": patch})), "board.patch changes cryptsetup-efi-tpm"),
+        (
+            ("sources", json!({"cryptsetup-efi-tpm": "board"})),
+            "/board/cryptsetup-efi-tpm is in place of the recipe's own",
+        ),
+        (("edits", json!({"cryptsetup-efi-tpm": "true"})), "do_install changes /init.d/72-cryptsetup"),
+        (
+            ("known", json!({"cryptsetup-efi-tpm": "another"})),
+            "cryptsetup-efi-tpm is in none of the releases",
+        ),
+    ];
+    let cases: Vec<Value> = rows.iter().map(|(more, _)| with_initramfs(std::slice::from_ref(more))).collect();
+    for ((more, words), said) in rows.iter().zip(answers(&cases)) {
+        let said = said.as_str().unwrap_or_else(|| panic!("not stopped: {more:?}: {said}"));
+        assert!(said.contains(words), "{words}: {said}");
+        assert!(more.0 == "known" || said.contains("COPAL_KEEP_UNLOCK"), "{said}");
+    }
+    // What is kept may be changed, and other modules are the board's.
+    let kept = answers(&[
+        with_initramfs(&[
+            ("keep unlock", json!("1")),
+            ("edits", json!({"cryptsetup-efi-tpm": "true"})),
+            ("known", json!({"cryptsetup-efi-tpm": "another"})),
+        ]),
+        with_initramfs(&[("sources", json!({"cryptsetup-efi-tpm": "own", "kexec": "board"}))]),
+    ]);
+    assert_eq!(kept[0]["init.d/72-cryptsetup"], "tpm_nvram_retrieve_passphrase\ntrue");
+    assert_eq!(kept[1]["init.d/72-cryptsetup"], "copal");
+}
+
 /// A machine with signed builds; its plug-ins are as meta-balena has them.
 fn with_secure_boot(more: &[(&str, Value)]) -> Value {
     let mut case = json!({

@@ -16,4 +16,4 @@ copal_leave_update_state() {
     rm -f ${D}${nonarch_base_libdir}/udev/rules.d/65-resin-update-state.rules
 }
 
-RDEPENDS:udev:append = " copal"
+RDEPENDS:udev:append = " copal-udev"
