@@ -42,6 +42,8 @@ NOT_CHOSEN = (
     "secure-boot-refused@qemu-amd64-secure",
     "secure-install@qemu-amd64-secure",
     "secure-reinstall@qemu-amd64-secure",
+    "secure-rollback-cuts@qemu-amd64-secure",
+    "secure-update-cuts@qemu-amd64-secure",
     "secure-update-refused@qemu-amd64-secure",
     "secure-update-twice@qemu-amd64-secure",
 )

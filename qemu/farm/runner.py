@@ -736,6 +736,17 @@ class Run:
     def restore_between(self) -> None:
         self.restore(sorted(self.shell - self.locked))
 
+    def start_after_cuts(self, count: str, *words: str | None) -> None:
+        for number in range(int(count)):
+            if number % 2 and self.shell - self.locked:
+                self.restore_between()
+            else:
+                self.restore_cut()
+            self.power_on()
+            self.boots(*words, None)
+            self.the_machine().must('[ "$(ls /dev/mapper | grep -c luks-)" = 5 ]')
+            self.take_power()
+
     def changes(self) -> list[recorder.Change]:
         self.without_power()
         return recorder.load(self.recorded() / recorded.CHANGES)

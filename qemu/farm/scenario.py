@@ -91,6 +91,7 @@ STEPS = [
     ("judge a power cut after each change", "judge_cuts", "of a recorded installation: it goes on from each, or is complete; of an update: it unlocks"),
     ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
     ("power goes where scripts would not unlock", "restore_between", "as the step before, after a change that leaves one index or list of two"),
+    ("N starts after power cuts boot VERSION in SLOT[ or VERSION in SLOT]", "start_after_cuts", "both kinds by turns; each has five open partitions"),
     ("registry serves RELEASE", "registry", "a registry on the host has it; {registry} is its address"),
     ("registry ends", "registry_ends", "stop it"),
     ("hold update lock", "hold_lock", "as an application does that must not be interrupted"),
@@ -138,7 +139,8 @@ class Scenario:
     def work(self, board: str) -> int:
         """Roughly how long it takes there, in starts of a system: an update is three of them."""
         starts = ("reboots", "power_on", "powers_off", "flashes")
-        return sum(3 * ("hostapp-update " in step.text) + (step.method in starts) for step in self.of(board))
+        cuts = sum(int(step.arguments[0] or 0) for step in self.of(board) if step.method == "start_after_cuts")
+        return cuts + sum(3 * ("hostapp-update " in step.text) + (step.method in starts) for step in self.of(board))
 
 
 def selection(words: tuple[str | None, ...]) -> Selection:

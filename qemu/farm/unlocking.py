@@ -37,8 +37,10 @@ TEMPORARY = re.compile(r"/cpl[0-9a-f]{5}\.tmp$")
 CHOICES = 6
 #: TPM2_PCR_Read and TPM2_NV_ReadPublic, and of policies TPM2_PolicyPCR and TPM2_PolicyOR (TCG, TPM 2.0 Library, part 2: TPM_CC).
 PCR_READ, READ_PUBLIC, POLICY_PCR, POLICY_OR = 0x17E, 0x169, 0x17F, 0x171
-#: A selection of PCRs 0, 2, 3 and 7 in the bank of SHA-256.
-SELECTION = struct.pack(">IHB", 1, 0x000B, 3) + bytes([0b10001101, 0, 0])
+#: A selection of PCRs in the bank of SHA-256, and of these.
+PCRS = (0, 2, 3, 7)
+ONE_BANK = struct.pack(">IHB", 1, 0x000B, 3)
+SELECTION = ONE_BANK + sum(1 << pcr for pcr in PCRS).to_bytes(3, "little")
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,21 @@ def public(data: bytes, at: int) -> tuple[int, bytes]:
     return index, data[at + 12 : at + 12 + length]
 
 
-def pcrs(change: Change) -> list[bytes] | None:
-    """PCRs 0, 2, 3 and 7, where that is what was read."""
-    if recorder.code(change) != PCR_READ or change.command[10:] != SELECTION:
-        return None
-    at = 14 + len(SELECTION)
-    (count,) = struct.unpack_from(">I", change.answer, at)
-    return [change.answer[at + 4 + 34 * n + 2 : at + 4 + 34 * (n + 1)] for n in range(count)] if count == 4 else None
+def first_pcrs(changes: list[Change]) -> list[bytes] | None:
+    """PCRs 0, 2, 3 and 7 of the first start, from what its kernel and its programs have read, one by one or together."""
+    found: dict[int, bytes] = {}
+    for change in changes:
+        if recorder.code(change) != PCR_READ or change.command[10:17] != ONE_BANK:
+            continue
+        # The answer has its own selection: a TPM may give fewer than were asked for.
+        at = 14 + len(SELECTION)
+        bits = int.from_bytes(change.answer[at - 3 : at], "little")
+        (count,) = struct.unpack_from(">I", change.answer, at)
+        for n, pcr in enumerate([pcr for pcr in range(24) if bits >> pcr & 1][:count]):
+            found.setdefault(pcr, change.answer[at + 4 + 34 * n + 2 : at + 4 + 34 * (n + 1)])
+        if all(pcr in found for pcr in PCRS):
+            return [found[pcr] for pcr in PCRS]
+    return None
 
 
 def policy_of(values: list[bytes]) -> bytes:
@@ -291,15 +301,15 @@ def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
     changes = recorder.load(folder)
     data = folder / "data"
     first = next((n for n, change in enumerate(changes) if recorder.code(change) in (recorder.NV_DEFINE, recorder.NV_UNDEFINE)), None)
-    seen = [values for values in map(pcrs, changes) if values]
-    if first is None or not seen:
+    seen = first_pcrs(changes)
+    if first is None or seen is None:
         raise FarmError("the recorded update has not changed a policy of the TPM")
     chip = bytearray((before / "flash1").read_bytes())
     variables = secure.variables(bytes(chip))
     partition = Partition(before / "disk", data, [change.request for change in changes if change.store == recorder.DISK and change.request])
-    judging, indices, verdict = Judge(releases, seen[0]), Indices(), Verdict()
+    judging, indices, verdict = Judge(releases, seen), Indices(), Verdict()
     begun = [found for found in partition.possible(0) if isinstance(found, Files)]
-    if [judging.policy(found, variables) for found in begun] != [policy_of(seen[0])]:
+    if [judging.policy(found, variables) for found in begun] != [policy_of(seen)]:
         raise FarmError("the judge computes other measurements for the start of the recording than the firmware has made")
     configs = {(found.config, found.config_signature) for found in begun}
     count = 0

@@ -169,11 +169,14 @@ class Judging(unittest.TestCase):
         folder.mkdir()
         self.image = (self.at / "before/disk").read_bytes()[START:-MIB]
         to, variables = recorder.Recorder(folder), {"db": lists(*OLD)}
-        # What copal reads first.
+        # What copal reads first; a TPM may be asked for one or for several.
         values = [*VALUES, unlocking.pcr7({(secure.DATABASE, "db"): lists(*OLD)}, [entry(10), entry(11)])]
-        answer = struct.pack(">I", 1) + unlocking.SELECTION + struct.pack(">I", 4) + b"".join(struct.pack(">H", 32) + value for value in values)
-        to.add_command(struct.pack(">HII", 0x8001, 10 + len(unlocking.SELECTION), unlocking.PCR_READ) + unlocking.SELECTION,
-                       struct.pack(">HII", 0x8001, 10 + len(answer), 0) + answer, b"state")
+        of = dict(zip(unlocking.PCRS, values))
+        for group in ((0,), (2, 3), (7,)):
+            selection = unlocking.ONE_BANK + sum(1 << pcr for pcr in group).to_bytes(3, "little")
+            answer = struct.pack(">I", 1) + selection + struct.pack(">I", len(group)) + b"".join(struct.pack(">H", 32) + of[pcr] for pcr in group)
+            to.add_command(struct.pack(">HII", 0x8001, 10 + len(selection), unlocking.PCR_READ) + selection,
+                           struct.pack(">HII", 0x8001, 10 + len(answer), 0) + answer, b"state")
         public = struct.pack(">IHIH", unlocking.INDEX, 0x0B, 0, 32) + PRESENT + struct.pack(">H", 32)
         to.add_command(struct.pack(">HIII", 0x8001, 14, unlocking.READ_PUBLIC, unlocking.INDEX),
                        struct.pack(">HIIH", 0x8001, 12 + len(public), 0, len(public)) + public, b"state")
