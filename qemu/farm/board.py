@@ -16,7 +16,7 @@ BACKENDS = ("grub", "u-boot")
 # Every key a board's file may have; a word that is misspelt must not mean a default.
 KEYS = {
     "board": {"arch", "qemu", "machine", "cpu", "memory", "console", "boot-seconds"},
-    "firmware": {"code", "code-offset", "variables", "size", "writable", "protected"},
+    "firmware": {"code", "other-code", "code-offset", "variables", "size", "writable", "protected"},
     "tpm": {"program", "device"},
     "bootloader": {"backend", "environment", "count"},
     "disk": {"kind"},
@@ -39,6 +39,8 @@ class Board:
     console: str
     boot_seconds: int
     code: str
+    # Another build of the firmware, which measures itself as another one; none where there is none.
+    other_code: str
     variables: str
     flash_size: int
     code_writable: bool
@@ -120,6 +122,7 @@ def parse(name: str, text: str, where: str) -> Board:
         console=get("board", "console"),
         boot_seconds=number("board", "boot-seconds"),
         code=get("firmware", "code"),
+        other_code=get("firmware", "other-code", ""),
         variables=get("firmware", "variables", ""),
         flash_size=number("firmware", "size", "0"),
         code_writable=get("firmware", "writable", "no") == "yes",

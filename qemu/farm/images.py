@@ -500,7 +500,7 @@ def fingerprint(tree: Tree) -> str:
     return "".join(lines)
 
 
-def config_json(board: Board, installer: dict[str, bool] | None = None) -> str:
+def config_json(board: Board, installer: dict[str, bool | str] | None = None) -> str:
     """The owner's settings, of a device that belongs to no fleet; of a medium with those of the installation."""
     settings: dict[str, object] = {"deviceType": board.name, "hostname": "board", "persistentLogging": False}
     if installer:
@@ -710,7 +710,8 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
         disk.ext4(scratch / "flash-rootA", "flash-rootA", used * 11 // 10 // MIB + 32, scratch / "root", "-m 0 -J size=4")
         medium = Tree()
         medium.file("balena-image-flasher", "")
-        medium.file("config.json", config_json(board, {"secureboot": True} if board.secure else None))
+        wishes = {"secureboot": True, "recovery_key": (keys / "recovery.pem").read_text()} if keys is not None else None
+        medium.file("config.json", config_json(board, wishes))
         medium.file("splash/balena-logo.png", LOGO)
         for loader in sorted(files.iterdir()):
             medium.file(loader.name, loader, 0o644)
@@ -757,7 +758,7 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
         keys = signed = None
         if board.secure:
             # Made once: nothing that they are made of changes.
-            keys = kept_keys = store.make("keys", ["1"], lambda to: make_keys(guests, to))
+            keys = kept_keys = store.make("keys", ["2"], lambda to: make_keys(guests, to))
             signed = store.make("signed", [own, boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
                                 lambda to: signed_parts(guests, board, boot, kept_keys, to))
             needs.append(signed.name)

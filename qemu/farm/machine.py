@@ -299,6 +299,13 @@ class Machine:
         except (FarmError, OSError):
             return self.ask_console()
 
+    def type(self, text: str) -> None:
+        """As a person at the console."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
+            console.settimeout(5)
+            console.connect(str(self.sockets / "console"))
+            console.sendall(text.encode())
+
     def ask_console(self) -> bool:
         """Where the agent is silent: types into the shell that the boards have on their console. False: it is in the console."""
         try:

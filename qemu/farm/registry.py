@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import io
 import json
 import shutil
 import socket
@@ -100,8 +101,24 @@ class Registry:
         path = f"{parts.path}?{query}digest={urllib.parse.quote(digest)}"
         self.ask("PUT", path, (201,), data, "application/octet-stream", length)
 
-    def push(self, archive: Path, tag: str, name: str = "hostapp") -> None:
-        """Puts the one image of an archive there, as NAME:TAG."""
+    def layer(self, name: str, tar: IO[bytes]) -> dict[str, object]:
+        """Puts a layer there; its entry in a manifest."""
+        # As registries have them: an engine keeps what it has pulled until it is unpacked, and the slot is small.
+        with tempfile.TemporaryFile(dir=self.folder) as packed:
+            with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as into:
+                shutil.copyfileobj(tar, into, CHUNK)
+            length = packed.tell()
+            packed.seek(0)
+            total = hashlib.sha256()
+            while piece := packed.read(CHUNK):
+                total.update(piece)
+            digest = f"sha256:{total.hexdigest()}"
+            packed.seek(0)
+            self.blob(name, digest, packed, length)
+        return {"mediaType": LAYER, "size": length, "digest": digest}
+
+    def push(self, archive: Path, tag: str, name: str = "hostapp", changes: dict[str, bytes | None] | None = None) -> None:
+        """Puts the one image of an archive there, as NAME:TAG; with `changes` of files, in a layer of their own, where nothing takes a file away."""
         with tarfile.open(archive) as tar:
 
             def member(path: str) -> tuple[IO[bytes], int]:
@@ -115,21 +132,14 @@ class Registry:
 
             described = json.load(member("manifest.json")[0])[0]
             config = member(described["Config"])[0].read()
-            layers = []
-            for path in described["Layers"]:
-                # As registries have them: an engine keeps what it has pulled until it is unpacked, and the slot is small.
-                with tempfile.TemporaryFile(dir=self.folder) as packed:
-                    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as into:
-                        shutil.copyfileobj(member(path)[0], into, CHUNK)
-                    length = packed.tell()
-                    packed.seek(0)
-                    total = hashlib.sha256()
-                    while piece := packed.read(CHUNK):
-                        total.update(piece)
-                    packed.seek(0)
-                    digest = f"sha256:{total.hexdigest()}"
-                    self.blob(name, digest, packed, length)
-                layers.append({"mediaType": LAYER, "size": length, "digest": digest})
+            layers = [self.layer(name, member(path)[0]) for path in described["Layers"]]
+            if changes:
+                top = layer_of(changes)
+                layers.append(self.layer(name, io.BytesIO(top)))
+                image = json.loads(config)
+                image["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(top).hexdigest()}")
+                image["history"].append(image["history"][-1])
+                config = json.dumps(image, sort_keys=True).encode()
             digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
             self.blob(name, digest, config, len(config))
         manifest = {
@@ -139,3 +149,15 @@ class Registry:
             "layers": layers,
         }
         self.ask("PUT", f"/v2/{name}/manifests/{tag}", (201,), json.dumps(manifest).encode(), MANIFEST)
+
+
+def layer_of(changes: dict[str, bytes | None]) -> bytes:
+    """A layer with these files; a file of the layers below that is taken away has an entry of its own (OCI, image layer filesystem changeset)."""
+    to = io.BytesIO()
+    with tarfile.open(fileobj=to, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path, data in changes.items():
+            folder, _, last = path.rpartition("/")
+            info = tarfile.TarInfo(path if data is not None else f"{folder}/.wh.{last}")
+            info.mode, info.size = 0o644, len(data or b"")
+            tar.addfile(info, io.BytesIO(data or b""))
+    return to.getvalue()

@@ -27,7 +27,7 @@ import states
 import times
 import unlocking
 from agent import Answer
-from board import Board, Hardware
+from board import Board, Hardware, prepared
 from look import Selection
 from lying import LyingDisk
 from machine import Machine
@@ -48,6 +48,8 @@ AROUND = (-3, 4)
 
 # So many changes an installation makes at least, in all that a board keeps.
 ENOUGH_CUTS = 1000
+#: At the console, of an encrypted disk that the TPM does not unlock.
+QUESTION = "recovery passphrase (64 hex digits): "
 
 
 class Unmet(FarmError):
@@ -263,6 +265,11 @@ class Run:
             raise FarmError(f"the firmware of {self.board.name} has no variables of its own")
         flash[1].write_bytes(states.variables(self.board))
 
+    def update_firmware(self) -> None:
+        if not self.board.other_code:
+            raise FarmError(f"there is no other firmware for {self.board.name}")
+        shutil.copyfile(prepared(self.board.other_code), self.without_power().flash[0])
+
     def take_power(self) -> None:
         self.the_machine().kill()
 
@@ -345,7 +352,24 @@ class Run:
             if self.registry_at is None:
                 raise FarmError("{registry}: no registry has been started")
             command = command.replace("{registry}", f"10.0.2.2:{self.registry_at.port}")
+        if "{recovery}" in command:
+            command = command.replace("{recovery}", self.recovery_passphrase())
         return command
+
+    def recovery_passphrase(self) -> str:
+        """As its owner decrypts it from the disk."""
+        file, keys = self.boot_file("recovery.enc"), states.Images.of(self.board.name).keys
+        if file is None or keys is None:
+            raise FarmError("the disk has no recovery passphrase")
+        assert self.hardware is not None
+        return secure.decrypted(secure.Tools(place.guests(), self.hardware.folder), keys, file)
+
+    def enter_recovery_passphrase(self, times_asked: str) -> None:
+        machine, passphrase = self.the_machine(), self.recovery_passphrase()
+        for number in range(1, int(times_asked) + 1):
+            asked = lambda: machine.console()[self.console_from :].count(QUESTION) >= number
+            machine.until(f"the question {number} for the recovery passphrase", self.within or self.board.boot_seconds, asked)
+            machine.type(f"{passphrase}\r")
 
     def ask(self, command: str, ends: bool = False) -> Answer | None:
         """Runs a command; none where the device restarts or switches off before it has answered, and that comes next. With `ends` it does."""
@@ -768,14 +792,15 @@ class Run:
 
     # --- the world around ---------------------------------------------------------------------------------------------
 
-    def registry(self, release: str) -> None:
+    def registry(self, release: str, spoilt: str | None = None) -> None:
         if self.registry_at is None:
             assert self.hardware is not None
             self.registry_at = self.stack.enter_context(Registry(self.hardware.folder / "registry"))
         archives = states.Images.of(self.board.name).archives
         if release not in archives:
             raise FarmError(f"no release {release!r} among {', '.join(archives)}")
-        self.registry_at.push(Path(archives[release]), release)
+        changes = secure.spoilt(states.Images.of(self.board.name).signed / release, spoilt) if spoilt else None
+        self.registry_at.push(Path(archives[release]), release, changes=changes)
 
     def registry_ends(self) -> None:
         if self.registry_at is None:

@@ -36,6 +36,7 @@ WORDS = {
     "PATH": r"(/\S*)",
     "NAME": r"(\S+)",
     "CHIP": "(NOR|eMMC boot[01])",
+    "FAULT": "(unsigned|signed by another|not in db|refused by db)",
     "OFFSET": r"(0x[0-9a-f]+|\d+)",
 }
 
@@ -79,6 +80,8 @@ STEPS = [
     ("expect no table at the disk's end", "expect_no_backup", "where an older system's backup table was; likewise"),
     ("expect CHIP at OFFSET holds NAME", "expect_flash", "bytes of a chip as the host sees them, and a file of the images"),
     ("mark", "mark", "remember how far the disk's writes are, for the cuts below; else they count from the beginning of the state"),
+    ("update firmware", "update_firmware", "put another build of the firmware into its chip, while the power is off"),
+    ("enter recovery passphrase N times", "enter_recovery_passphrase", "type it at the console each time it is asked for; `{recovery}` in a command"),
     ("take power", "take_power", "end the board; unlike a cut, whatever it has written is kept"),
     ("cut power", "cut_now", "take the power away now"),
     ("cut power when console says TEXT[, N s later][, up to N s later]", "cut_console", "take the power away then"),
@@ -92,7 +95,7 @@ STEPS = [
     ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
     ("power goes where scripts would not unlock", "restore_between", "as the step before, after a change that leaves one index or list of two"),
     ("N starts after power cuts boot VERSION in SLOT[ or VERSION in SLOT]", "start_after_cuts", "both kinds by turns; each has five open partitions"),
-    ("registry serves RELEASE", "registry", "a registry on the host has it; {registry} is its address"),
+    ("registry serves RELEASE[ that is FAULT]", "registry", "a registry on the host has it; {registry} is its address. A fault of secure boot: see secure.spoilt"),
     ("registry ends", "registry_ends", "stop it"),
     ("hold update lock", "hold_lock", "as an application does that must not be interrupted"),
     ("release update lock", "release_lock", "let go of it"),

@@ -83,7 +83,8 @@ def stamp() -> str:
 
 
 def make_keys(tools: Tools, to: Path) -> None:
-    """NAME.key and NAME.crt of each signer, `grub.key` and `grub.gpg`, and the lists and signed lists of PK and KEK."""
+    """NAME.key and NAME.crt of each signer, `grub.key` and `grub.gpg`, the lists and signed lists of PK and KEK, and the owner's `recovery.key` and
+    `recovery.pem`."""
     for name, title in SIGNERS.items():
         tools.run("openssl", "req", "-config", tools.config, "-extensions", "made", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-sha256",
                   "-days", "36500", "-subj", f"/CN={title}", "-keyout", to / f"{name}.key", "-out", to / f"{name}.crt")
@@ -93,6 +94,14 @@ def make_keys(tools: Tools, to: Path) -> None:
                   to / f"{name}.esl", to / f"{name}.auth")
     tools.run("openssl", "genrsa", "-out", to / "grub.key", "2048")
     (to / "grub.gpg").write_bytes(OpenPgp(tools, to / "grub.key").public("farm GRUB key <farm@example.org>"))
+    tools.run("openssl", "genrsa", "-out", to / "recovery.key", "2048")
+    tools.run("openssl", "rsa", "-in", to / "recovery.key", "-pubout", "-out", to / "recovery.pem")
+
+
+def decrypted(tools: Tools, keys: Path, file: bytes) -> str:
+    """The recovery passphrase, as its owner reads it."""
+    return tools.run("openssl", "pkeyutl", "-decrypt", "-inkey", keys / "recovery.key", "-pkeyopt", "rsa_padding_mode:oaep",
+                     "-pkeyopt", "rsa_oaep_md:sha256", feed=file).decode()
 
 
 class OpenPgp:
@@ -393,3 +402,20 @@ def unsigned(lists: bytes) -> bytes:
     at = struct.pack("<HBBBBBBIhBB", when.tm_year, when.tm_mon, when.tm_mday, when.tm_hour, when.tm_min, when.tm_sec, 0, 0, 0, 0, 0)
     certificate = struct.pack("<IHH", 24, 0x0200, 0x0EF1) + guid("4aafd29d-68df-49ee-8aa9-347d375665a7")
     return ATTRIBUTES + at + certificate + lists
+
+
+def spoilt(release: Path, fault: str) -> dict[str, bytes | None]:
+    """Files of a release that a locked device does not start. `release`: the folder with its signed parts."""
+    kernel, signature = f"boot/{STAGE2}", f"boot/{STAGE2}.sig"
+    if fault == "unsigned":
+        return {signature: None}
+    if fault == "signed by another":
+        # It is the signature of another file.
+        return {signature: (release.parent / "grub-luks.cfg.sig").read_bytes()}
+    if fault == "not in db":
+        return {kernel: (release / STAGE2).read_bytes() + bytes(8)}
+    # One more entry than those that the key exchange key has signed: the firmware does not append them.
+    entries, signed = ((release / KEYS / name).read_bytes() for name in ("db.esl", "db.auth"))
+    more = entries + entries[:44] + bytes(32)
+    at = f"resin-boot/{KEYS}"
+    return {f"{at}/db.esl": more, f"{at}/db.auth": signed[: len(signed) - len(entries)] + more}
