@@ -29,6 +29,9 @@ pub const MOST_BRANCHES: usize = 8;
 /// Deeper than any board has folders there; it bounds the search in a damaged file system.
 const DEPTH: u8 = 8;
 
+/// More than any policy: a damaged file system may show a file of any length.
+const FILE_LIMIT: u64 = 4096;
+
 /// Branches in the order in which the initramfs takes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct List {
@@ -163,7 +166,7 @@ impl Policies {
         files(folder, DEPTH, &mut paths).map_err(|e| self.failed("read", folder, e))?;
         let mut list = List::default();
         for path in paths {
-            let bytes = std::fs::read(&path).map_err(|e| self.failed("read", &path, e))?;
+            let bytes = file::read_bytes(&path, FILE_LIMIT).map_err(|e| self.failed("read", &path, e))?;
             let digest = Digest::try_from(bytes).map_err(|bytes| {
                 let (name, length) = (path.display(), bytes.len());
                 Error::new(

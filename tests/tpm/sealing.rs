@@ -417,3 +417,14 @@ fn a_tpm_in_lockout_still_gives_the_passphrase() {
     assert!(refused.unwrap().message().contains("lockout"));
     assert_eq!(seal::read(&mut device.emulated.tpm(), &device.policies()).unwrap().secret.bytes(), &SECRET);
 }
+
+/// A damaged file system may show a file of any length.
+#[test]
+fn a_file_longer_than_any_policy_is_not_read_to_its_end() {
+    let partition = tempfile::tempdir().unwrap();
+    let folder = partition.path().join("policies.copal");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::File::create(folder.join("policy.00")).unwrap().set_len(1 << 40).unwrap();
+    let error = Policies::at(partition.path().to_owned()).current().unwrap_err();
+    assert!(format!("{error:?}").contains("it has more than 4096 bytes"), "{error:?}");
+}
