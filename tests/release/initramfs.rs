@@ -112,13 +112,17 @@ fn without_mappings_the_init_goes_on() {
 
 #[test]
 fn a_failure_ends_the_init_and_is_in_the_kernel_s_log() {
-    let initramfs = Initramfs::new("echo 'copal: error[would-not-unlock]: a\\b' >&2; exit 1", "exit 1", &[]);
+    let copal = r"echo 'copal: error[would-not-unlock]: a\b' >&2; head -c 1500 /dev/zero | tr '\0' x; exit 1";
+    let initramfs = Initramfs::new(copal, "exit 1", &[]);
     for shell in SHELLS {
         let out = initramfs.run(shell, "false");
         assert_eq!(out.status.code(), Some(1), "{shell:?}");
         assert!(text(&out).starts_with("failed: copal unlock: copal: error[would-not-unlock]"), "{shell:?}");
         let log = initramfs.read("dev/kmsg");
-        assert!(log.starts_with("<3>copal unlock: copal: error[would-not-unlock]: a"), "{shell:?}: {log}");
+        let lines: Vec<&str> = log.lines().collect();
+        let [error, long] = lines.as_slice() else { panic!("{shell:?}: {log}") };
+        assert!(error.starts_with("<3>copal unlock: copal: error[would-not-unlock]: a"), "{shell:?}: {log}");
+        assert!(long.starts_with("<3>copal unlock: xxx") && long.len() < 976, "{shell:?}: {}", long.len());
     }
 }
 
