@@ -198,7 +198,8 @@ impl Policies {
         let mut folders = self.folders()?.into_iter();
         let folder = folders.next().unwrap_or_else(|| self.top.join(FOLDER));
         for other in folders {
-            self.remove_list(&other)?;
+            self.become_list(&other, &List::default())?;
+            remove_folder(&other).map_err(|e| self.failed("remove", &other, e))?;
         }
         self.make(&folder)?;
         self.become_list(&folder, list)
@@ -206,14 +207,12 @@ impl Policies {
 
     pub fn remove_second(&self) -> Result<()> {
         let folder = self.top.join(SECOND);
-        if folder.is_dir() { self.remove_list(&folder) } else { Ok(()) }
-    }
-
-    fn remove_list(&self, folder: &Path) -> Result<()> {
-        self.become_list(folder, &List::default())?;
-        if let Err(e) = parent(folder).and_then(|parent| file::remove_folder(&parent, last(folder))) {
-            // Empty, the second list does no harm.
-            tracing::debug!("cannot remove {}: {e}", folder.display());
+        if folder.is_dir() {
+            self.become_list(&folder, &List::default())?;
+            if let Err(e) = remove_folder(&folder) {
+                // Empty, it does no harm.
+                tracing::debug!("cannot remove {}: {e}", folder.display());
+            }
         }
         Ok(())
     }
@@ -260,6 +259,10 @@ impl Policies {
 
 fn parent(path: &Path) -> io::Result<Folder> {
     Folder::open(path.parent().unwrap_or(Path::new("/")))
+}
+
+fn remove_folder(path: &Path) -> io::Result<()> {
+    file::remove_folder(&parent(path)?, last(path))
 }
 
 fn last(path: &Path) -> &OsStr {

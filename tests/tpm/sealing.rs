@@ -8,7 +8,7 @@ use copal::sys::crash_point;
 use copal::tpm::Tpm;
 use copal::tpm::policy::{self, Digest};
 use copal::tpm::store::{INDEX, SPARE};
-use copal::unlock::policies::Policies;
+use copal::unlock::policies::{List, Policies};
 use copal::unlock::seal::{self, Sealed};
 
 use crate::kit::emulated_tpm::Emulated;
@@ -427,4 +427,23 @@ fn a_file_longer_than_any_policy_is_not_read_to_its_end() {
     std::fs::File::create(folder.join("policy.00")).unwrap().set_len(1 << 40).unwrap();
     let error = Policies::at(partition.path().to_owned()).current().unwrap_err();
     assert!(format!("{error:?}").contains("it has more than 4096 bytes"), "{error:?}");
+}
+
+/// The initramfs takes none of two lists, so a write that leaves both has failed.
+#[test]
+fn a_list_that_cannot_be_removed_is_an_error() {
+    let partition = tempfile::tempdir().unwrap();
+    let folders = ["EFI/policies.copal/folder", "policies.x/folder"].map(|path| partition.path().join(path));
+    for folder in &folders {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    let policies = Policies::at(partition.path().to_owned());
+    let error = policies.write_current(&List::of(&[[1; 32]], &List::default())).unwrap_err();
+    assert!(error.message().contains("cannot remove"), "{error:?}");
+    for folder in &folders {
+        std::fs::remove_dir(folder).unwrap();
+    }
+    let list = List::of(&[[1; 32]], &List::default());
+    policies.write_current(&list).unwrap();
+    assert_eq!(policies.current().unwrap(), list);
 }
