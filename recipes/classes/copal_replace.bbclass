@@ -34,7 +34,7 @@ COPAL_ORIGIN[hostapp-update-hooks-v2] = "hostapp-update-hooks"
 COPAL_ORIGIN[2-rpifiles] = "1-bootfiles"
 COPAL_ORIGIN[2-imxfiles] = "1-bootfiles"
 
-# The source of what the recipe installs under another name, and copal under the same.
+# Sources that the recipe installs under another name, and copal under the same as the recipe.
 COPAL_NAME[72-cryptsetup] = "cryptsetup-efi-tpm"
 
 # Files of the recipe for which copal installs nothing: the program does what they did. NAME:PATH, as of the source and on the device.
