@@ -61,7 +61,7 @@ impl Initramfs {
 
     fn run(&self, shell: &[&str], flasher: &str) -> Output {
         for file in ["calls", "usr/calls", "dev/kmsg"] {
-            let _ = fs::remove_file(self.at(file));
+            drop(fs::remove_file(self.at(file)));
         }
         let path = format!("{}:{}", self.at("bin").display(), std::env::var("PATH").unwrap());
         let (program, more) = shell.split_first().unwrap();
