@@ -276,7 +276,7 @@ fn another_start_that_is_sealed_for_stays_so_at_any_instant() {
         device.emulated.restart();
         let policies = device.policies();
         let lists = [policies.current().ok(), policies.second().ok().flatten()];
-        let has = |list: &copal::unlock::policies::List| {
+        let has = |list: &List| {
             let is_in = |index| {
                 let public = device.emulated.tpm().public(index).unwrap();
                 public.is_some_and(|public| public.holds(&list.policy()))
