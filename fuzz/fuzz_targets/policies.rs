@@ -86,7 +86,7 @@ fuzz_target!(|data: &[u8]| {
 
     let branches: Vec<_> =
         (0..count % 9).map(|number| [number ^ data.first().copied().unwrap_or(0); 32]).collect();
-    let list = List::of(&branches, current.as_ref().unwrap_or(&List::default()));
+    let list = List::of(&branches, current.as_ref().unwrap_or(&List::default()), &Default::default());
     assert_eq!(list.branches().len(), branches.len());
     if policies.write_current(&list).is_ok() {
         assert_eq!(policies.current().unwrap(), list);

@@ -41,6 +41,7 @@ NOT_CHOSEN = (
     "secure-boot@qemu-amd64-secure",
     "secure-boot-refused@qemu-amd64-secure",
     "secure-install@qemu-amd64-secure",
+    "secure-recovery@qemu-amd64-secure",
     "secure-reinstall@qemu-amd64-secure",
     "secure-rollback-cuts@qemu-amd64-secure",
     "secure-update-cuts@qemu-amd64-secure",

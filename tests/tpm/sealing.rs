@@ -438,12 +438,13 @@ fn a_list_that_cannot_be_removed_is_an_error() {
         std::fs::create_dir_all(folder).unwrap();
     }
     let policies = Policies::at(partition.path().to_owned());
-    let error = policies.write_current(&List::of(&[[1; 32]], &List::default())).unwrap_err();
+    let error =
+        policies.write_current(&List::of(&[[1; 32]], &List::default(), &Default::default())).unwrap_err();
     assert!(error.message().contains("cannot remove"), "{error:?}");
     for folder in &folders {
         std::fs::remove_dir(folder).unwrap();
     }
-    let list = List::of(&[[1; 32]], &List::default());
+    let list = List::of(&[[1; 32]], &List::default(), &Default::default());
     policies.write_current(&list).unwrap();
     assert_eq!(policies.current().unwrap(), list);
 }
