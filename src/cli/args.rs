@@ -15,6 +15,7 @@ use super::flash::FlashArgs;
 use super::hooks::HooksArgs;
 use super::info::InfoArgs;
 use super::job::JobArgs;
+use super::recover::RecoverArgs;
 use super::rollback::RollbackVerb;
 use super::status::StatusArgs;
 use super::update::UpdateArgs;
@@ -71,6 +72,7 @@ pub(super) enum Verb {
     /// nothing where secure boot is off.
     #[command(verbatim_doc_comment)]
     Unlock,
+    Recover(RecoverArgs),
     #[command(hide = true)]
     Job(JobArgs),
     /// Reboot, by force where the system does not (for copal-reboot.service)

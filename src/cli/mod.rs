@@ -22,6 +22,7 @@ mod job;
 mod labelled;
 mod reboot;
 mod receipt_file;
+mod recover;
 mod rollback;
 mod status;
 mod ui;
@@ -83,6 +84,7 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
         Some(Verb::Job(a)) => job::run_job(a, ui),
         Some(Verb::Reboot) => reboot::run_reboot(),
         Some(Verb::Unlock) => unlock::run_unlock(ui),
+        Some(Verb::Recover(a)) => recover::run_recover(a, ui),
         Some(Verb::Digest(a)) => digest::run_digest(a, ui),
     }
 }

@@ -126,6 +126,13 @@ impl ConfigJson {
         self.installer_flag("whitelist_pcr2")
     }
 
+    /// The owner's public key, for a recovery passphrase of an encrypted disk.
+    pub fn installer_recovery_key(&self) -> Result<Option<&str>> {
+        let Some(value) = self.installer("recovery_key")? else { return Ok(None) };
+        let text = value.as_str();
+        text.map(Some).ok_or_else(|| self.wrong("installer.recovery_key", "a text: a public key in PEM"))
+    }
+
     /// Whether a person is asked, where the owner decides that and not the board.
     pub fn installer_confirm(&self) -> Result<Option<Confirm>> {
         let Some(value) = self.installer("confirm")? else { return Ok(None) };

@@ -22,6 +22,9 @@ pub(super) fn look(paths: &Paths, found: &mut Findings<'_>) {
                 None,
             );
             let Some(installation) = plan.installation else { return };
+            if installation.encryption.as_ref().is_some_and(|planned| planned.recovery_slot) {
+                found.ok("each encrypted partition would get a recovery passphrase, for the owner of installer.recovery_key");
+            }
             match installation.encryption.map(|planned| planned.secure_boot.map(|summary| summary.decision)) {
                 None => {}
                 Some(None) => found.ok("it would be encrypted if the secure-boot plug-in decides so"),

@@ -193,6 +193,13 @@ codes! {
     MappingExists = "mapping-exists", "close the mapping, or restart the medium", never_after_write;
     /// The passphrase that a secure-boot plug-in has made protects nothing, or would be left on a disk. The disk was not written.
     PassphraseUnusable = "passphrase-unusable", "correct diskenc_setup of the plug-in: 16 to 8192 random bytes in a file on tmpfs", never_after_write;
+    /// `installer.recovery_key` in config.json cannot be used: it is not one public RSA key of 2048 to 4096 bits in PEM, or the board's plug-in
+    /// makes the key of the disk. The disk was not written.
+    RecoveryKeyUnusable = "recovery-key-unusable", "put the public key into config.json, as `openssl pkey -in key.pem -pubout` prints it, or remove installer.recovery_key", never_after_write;
+    /// What was entered is not the recovery passphrase of this disk. Nothing was changed.
+    RecoveryPassphraseWrong = "recovery-passphrase-wrong", "decrypt recovery.enc, or the copy in the receipt, with the private key: docs/secure-boot.md has the command", never_after_write;
+    /// This device, as it was started, cannot seal a new passphrase in the TPM. Nothing was changed.
+    RecoveryNotPossible = "recovery-not-possible", "start the device by UEFI with secure boot on, from its own disk or from a medium that is signed for it", never_after_write;
     /// A partition could not be encrypted, opened, or closed.
     EncryptionFailed = "encryption-failed", "read the lines of cryptsetup and of the plug-in in the log, and flash again";
     /// The image's partitions do not fit the layout of an encrypted disk: one is missing or exists twice, is not aligned, or would overlap another.

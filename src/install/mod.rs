@@ -15,6 +15,7 @@ mod partitions;
 pub mod plan;
 pub mod plugin;
 pub mod receipt;
+mod recovery_key;
 mod screen;
 pub mod secure_boot;
 mod shell;
@@ -35,6 +36,7 @@ use crate::flash::job::{self, Prepared};
 use crate::flash::watch::Watch;
 use crate::image;
 use crate::progress::{self, Progress};
+use crate::signature::PublicKey;
 use crate::sys::command;
 use crate::sys::limits;
 use crate::sys::log;
@@ -98,6 +100,8 @@ struct Ready {
     is_built_in: bool,
     /// Of an installation that copal itself encrypts.
     secure_boot: Option<SecureBoot>,
+    /// Of the owner, who asks for a recovery passphrase.
+    recovery_key: Option<PublicKey>,
     conf: FlasherConf,
     config: ConfigJson,
     board: Board,
@@ -263,6 +267,7 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
     confirm(&inputs)?;
     let opted_in = config.installer_secureboot()?;
     config.installer_whitelist_pcr2()?;
+    let recovery_key = recovery_key::of_owner(&config)?;
     let paths = &request.paths;
     let environment = Environment::new(paths, config.path());
     let is_built_in = secure_boot::is_built_in(&conf) && !plugin::is_present(&environment);
@@ -271,6 +276,9 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
         Plugin::check(&environment, opted_in)?;
     }
     let may_encrypt = plugin::is_present(&environment) || decision.is_some();
+    if recovery_key.is_some() && !may_encrypt {
+        recovery_key::warn_of_no_use();
+    }
     let mut prepared = inputs.prepare(request, may_encrypt, progress)?;
     let environment = environment.with_target(&prepared.plan.target.name);
     let board = board_of(&environment)?;
@@ -294,6 +302,9 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
                     own.insert(prepare_secure_boot(paths, &conf, &config, &prepared, &planned, decision)?);
                 planned.layout = planned.layout.named(secure_boot::LABEL);
                 planned.secure_boot = Some(found.summary.clone());
+                planned.recovery_slot = recovery_key.is_some();
+            } else if recovery_key.is_some() {
+                return Err(recovery_key::not_by_plugin());
             }
             Ok(planned)
         });
@@ -307,8 +318,17 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
             Err(e) => return Err(e),
         }
     }
-    let ready =
-        Ready { prepared, installation, is_built_in, secure_boot: own, conf, config, board, environment };
+    let ready = Ready {
+        prepared,
+        installation,
+        is_built_in,
+        secure_boot: own,
+        recovery_key,
+        conf,
+        config,
+        board,
+        environment,
+    };
     Ok((ready, why_not_encrypted))
 }
 
@@ -351,7 +371,7 @@ fn decide_on_encryption(
     let image = &ready.prepared.plan.image;
     plugin.set("BALENA_IMAGE", image.stored.path.as_os_str())?;
     if let (Some(own), Some(planned)) = (&ready.secure_boot, ready.installation.encryption.clone()) {
-        let encrypted = Encrypted::by_copal(planned, own, &request.paths)?;
+        let encrypted = Encrypted::by_copal(planned, own, ready.recovery_key.as_ref(), &request.paths)?;
         return Ok((plugin, Some(encrypted)));
     }
     let opted_in = ready.config.installer_secureboot()? && !ready.is_built_in;
@@ -360,6 +380,9 @@ fn decide_on_encryption(
         Encrypted::need_functions(planned, &mut plugin)?;
     }
     if !plugin.secureboot_setup(opted_in)? {
+        if ready.recovery_key.is_some() && plugin::is_present(&ready.environment) {
+            recovery_key::warn_of_no_use();
+        }
         return Ok((plugin, None));
     }
     let planned = match (ready.installation.encryption.clone(), why_not_encrypted) {

@@ -1,6 +1,7 @@
 //! Encrypted partitions: made, opened under the name of their partition, closed.
 
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use super::passphrase::Passphrase;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
-use crate::sys::command::{Command, Speaker};
+use crate::sys::command::{Command, Said, Speaker, Stream};
 use crate::sys::device_mapper::{DeviceMapper, Mapping};
 use crate::sys::file;
 
@@ -78,12 +79,78 @@ pub(crate) fn can_be_tried() -> bool {
 
 /// Whether the passphrase opens the partition, without opening it.
 pub(crate) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
+    test_by(partition, passphrase, None)
+}
+
+/// Whether the passphrase is that of this key slot.
+pub(crate) fn test_slot(partition: &Path, slot: u8, passphrase: &Passphrase) -> Result<()> {
+    test_by(partition, passphrase, Some(slot))
+}
+
+fn test_by(partition: &Path, passphrase: &Passphrase, slot: Option<u8>) -> Result<()> {
     let error = |e: io::Error| failed("open", partition).because(e);
     let command = Command::new(CRYPTSETUP)
         .args(["open", "--test-passphrase", "--type=luks2", "--key-file=-"])
+        .args(slot.map(|slot| format!("--key-slot={slot}")))
         .arg(partition)
         .with_file(passphrase.input().map_err(error)?);
     run(command, CRYPTSETUP).map_err(error)
+}
+
+/// Puts a passphrase, which has to be strong, into a key slot that is free. `known` opens the partition.
+pub(crate) fn add_key(partition: &Path, slot: u8, known: &Passphrase, new: &Passphrase) -> Result<()> {
+    let error = |e: io::Error| failed("add a key to", partition).because(e);
+    let input = new.input().map_err(error)?;
+    let new = format!("/proc/self/fd/{}", input.as_raw_fd());
+    let command = Command::new(CRYPTSETUP)
+        .args([
+            "luksAddKey",
+            "--batch-mode",
+            "--key-file=-",
+            "--pbkdf=pbkdf2",
+            "--pbkdf-force-iterations=1000",
+        ])
+        .arg(format!("--key-slot={slot}"))
+        .arg(partition)
+        .arg(new)
+        .with_file(known.input().map_err(error)?)
+        .with_another_file(input);
+    run(command, CRYPTSETUP).map_err(error)
+}
+
+/// Empties a key slot. `known` has to be in another one.
+pub(crate) fn remove_key(partition: &Path, slot: u8, known: &Passphrase) -> Result<()> {
+    let error = |e: io::Error| failed("remove a key from", partition).because(e);
+    let command = Command::new(CRYPTSETUP)
+        .args(["luksKillSlot", "--batch-mode", "--key-file=-"])
+        .arg(partition)
+        .arg(slot.to_string())
+        .with_file(known.input().map_err(error)?);
+    run(command, CRYPTSETUP).map_err(error)
+}
+
+/// The key slots that are in use.
+pub(crate) fn slots(partition: &Path) -> Result<Vec<u8>> {
+    let error = |e: io::Error| failed("read the header of", partition).because(e);
+    let mut text = String::new();
+    let end =
+        Command::new(CRYPTSETUP).arg("luksDump").arg(partition).limit(Some(LIMIT)).apart().run(|said| {
+            if let Said::Line(Stream::Out, line) = said {
+                text.push_str(line);
+                text.push('\n');
+            }
+        });
+    match end.map_err(error)? {
+        end if end.is_success() => Ok(slots_of(&text)),
+        end => Err(error(io::Error::other(end.to_string()))),
+    }
+}
+
+/// Of a header of LUKS2, as cryptsetup shows it.
+fn slots_of(dump: &str) -> Vec<u8> {
+    let section = dump.lines().skip_while(|line| *line != "Keyslots:").skip(1);
+    let entries = section.take_while(|line| line.starts_with(char::is_whitespace));
+    entries.filter_map(|line| line.trim_start().split_once(": ")?.0.parse().ok()).collect()
 }
 
 /// Waits for the node of a mapping, and fails unless it encrypts `partition` and nothing else. Returns the node.
@@ -154,4 +221,18 @@ fn run(command: Command, name: &str) -> io::Result<()> {
     let speaker = Speaker { name, full: name, hook: None, levels: false };
     let ended = command.limit(Some(LIMIT)).run_logged(speaker, |_| ())?;
     if ended.end.is_success() { Ok(()) } else { Err(ended.because()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_read() {
+        let dump = "LUKS header information\nVersion:       \t2\n\nData segments:\n  0: crypt\n\toffset: 16777216 [bytes]\n\n\
+                    Keyslots:\n  0: luks2\n\tKey:        512 bits\n  12: luks2 (unbound)\nTokens:\n  5: x\nDigests:\n  0: pbkdf2\n";
+        assert_eq!(slots_of(dump), [0, 12]);
+        assert_eq!(slots_of("Keyslots:\nTokens:\n  0: x\n"), [0; 0]);
+        assert_eq!(slots_of("Key Slot 0: ENABLED\n"), [0; 0]);
+    }
 }

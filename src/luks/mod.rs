@@ -2,3 +2,4 @@
 
 pub(crate) mod mapping;
 pub(crate) mod passphrase;
+pub(crate) mod recovery;

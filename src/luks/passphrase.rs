@@ -75,15 +75,19 @@ impl Passphrase {
         Ok(passphrase)
     }
 
-    /// In a file in memory that no other program can open by a name, and that ends with copal.
     pub(crate) fn of(secret: &Secret) -> Result<Passphrase> {
+        Passphrase::of_bytes(secret.bytes())
+    }
+
+    /// In a file in memory that no other program can open by a name, and that ends with copal.
+    pub(super) fn of_bytes(secret: &[u8]) -> Result<Passphrase> {
         let keep = || {
             let file = File::from(memfd_create(c"passphrase", MFdFlags::MFD_CLOEXEC)?);
-            let length = secret.bytes().len() as u64;
+            let length = secret.len() as u64;
             file.set_len(length)?;
             let mut passphrase = Passphrase { file, path: None, length, in_memory: None };
             passphrase.keep_in_memory();
-            passphrase.file.write_all_at(secret.bytes(), 0)?;
+            passphrase.file.write_all_at(secret, 0)?;
             Ok(passphrase)
         };
         keep().map_err(|e: io::Error| {

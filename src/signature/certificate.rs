@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest as _, Sha1};
 
 use super::PublicKey;
+use super::der::{Der, INTEGER, Key, SEQUENCE};
 
 /// A file of some certificates. One has 1 to 2 KiB.
 pub const MAX_BYTES: u64 = 64 << 10;
@@ -12,15 +13,8 @@ pub const MAX_BYTES: u64 = 64 << 10;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-const INTEGER: u8 = 0x02;
-const BIT_STRING: u8 = 0x03;
-const OBJECT: u8 = 0x06;
-const SEQUENCE: u8 = 0x30;
 /// `[0] EXPLICIT`: the version.
 const VERSION: u8 = 0xA0;
-
-/// `rsaEncryption`, 1.2.840.113549.1.1.1 (RFC 8017, appendix C).
-const RSA: [u8; 9] = [0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 0x01, 0x01, 0x01];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
@@ -44,7 +38,7 @@ impl Certificate {
         }
     }
 
-    fn of_der(der: &[u8]) -> Result<Certificate, &'static str> {
+    pub(super) fn of_der(der: &[u8]) -> Result<Certificate, &'static str> {
         let (key, bits) = public_key(der).ok_or("it is not an X.509 certificate with an RSA key")?;
         let key_id = Sha1::digest(bits).iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Certificate { key: key?, key_id })
@@ -52,14 +46,10 @@ impl Certificate {
 }
 
 /// The key, and its bits.
-fn public_key(der: &[u8]) -> Option<(Result<PublicKey, &'static str>, &[u8])> {
-    let mut file = Der(der);
-    let mut certificate = file.value(SEQUENCE)?;
-    if !file.0.is_empty() {
-        return None;
-    }
+fn public_key(der: &[u8]) -> Option<Key<'_>> {
+    let mut certificate = Der::of(der)?;
     let mut signed = certificate.value(SEQUENCE)?;
-    if signed.0.first() == Some(&VERSION) {
+    if signed.begins_with(VERSION) {
         signed.value(VERSION)?;
     }
     signed.value(INTEGER)?;
@@ -67,43 +57,5 @@ fn public_key(der: &[u8]) -> Option<(Result<PublicKey, &'static str>, &[u8])> {
     for _ in 0..4 {
         signed.value(SEQUENCE)?;
     }
-    let mut info = signed.value(SEQUENCE)?;
-    if info.value(SEQUENCE)?.value(OBJECT)?.0 != RSA {
-        return None;
-    }
-    let (0, bits) = info.value(BIT_STRING)?.0.split_first()? else { return None };
-    let mut numbers = Der(bits).value(SEQUENCE)?;
-    let (modulus, exponent) = (numbers.number()?, numbers.number()?);
-    Some((PublicKey::new(modulus, exponent), bits))
-}
-
-/// What is left to be read.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// The contents of the next value, which must have this tag. Of an indefinite length, or of one that is not as short as it can be: none.
-    fn value(&mut self, tag: u8) -> Option<Der<'a>> {
-        let (first, rest) = self.0.split_first()?;
-        let (length, rest) = rest.split_first()?;
-        let (length, rest) = match length {
-            0..=0x7F => (usize::from(*length), rest),
-            0x81..=0x83 => {
-                let (bytes, rest) = rest.split_at_checked(usize::from(length - 0x80))?;
-                let length = bytes.iter().fold(0, |all, byte| all << 8 | usize::from(*byte));
-                (bytes.first() != Some(&0) && length >= 0x80).then_some((length, rest))?
-            }
-            _ => return None,
-        };
-        let (contents, rest) = rest.split_at_checked(length)?;
-        if *first != tag {
-            return None;
-        }
-        self.0 = rest;
-        Some(Der(contents))
-    }
-
-    /// A number that is not negative.
-    fn number(&mut self) -> Option<&'a [u8]> {
-        self.value(INTEGER).map(|number| number.0).filter(|number| number.first().is_some_and(|b| *b < 0x80))
-    }
+    signed.value(SEQUENCE)?.public_key()
 }

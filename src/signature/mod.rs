@@ -1,15 +1,19 @@
-//! RSA signatures, and the certificates with the keys that made them.
+//! RSA signatures, and the certificates with the keys that made them; and what is encrypted for the owner of such a key.
 //!
-//! Only public keys: nothing here is secret, so that nothing has to take the same time for all values. RSA PKCS#1 v1.5 (RFC 8017, 8.2.2) is what the
+//! Only public keys: none is secret, so that nothing has to take the same time for all values. RSA PKCS#1 v1.5 (RFC 8017, 8.2.2) is what the
 //! firmware, GRUB and the signer of balenaOS images use. A crate for it (`rsa`) adds four times as much code, most of it for private keys.
 
 mod certificate;
+mod der;
 mod kernel;
 mod number;
+mod oaep;
 pub mod openpgp;
+mod pem;
 
 pub use certificate::{Certificate, MAX_BYTES};
 pub use kernel::is_trusted;
+pub use pem::public_key;
 
 /// In bits. Shorter ones can be broken, longer ones are made by no signer.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
@@ -49,8 +53,8 @@ impl PublicKey {
                 .is_some_and(|(found, expected)| found == expected)
     }
 
-    /// The public operation: what is encrypted for the owner of the key. `None` for a number that is not below the modulus.
-    pub(crate) fn power(&self, number: &[u8]) -> Option<Vec<u8>> {
+    /// The public operation. `None` for a number that is not below the modulus.
+    fn power(&self, number: &[u8]) -> Option<Vec<u8>> {
         number::power(number, self.exponent, &self.modulus)
     }
 

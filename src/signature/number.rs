@@ -1,5 +1,7 @@
 //! Large numbers: one power modulo an odd number, in the way that is easiest to see through.
 
+use crate::sys::limits::wipe;
+
 /// Without the zeroes in front of a big-endian number.
 pub(super) fn without_zeroes(number: &[u8]) -> &[u8] {
     let zeroes = number.iter().take_while(|b| **b == 0).count();
@@ -19,33 +21,40 @@ pub(super) fn power(base: &[u8], exponent: u64, modulus: &[u8]) -> Option<Vec<u8
     let len = modulus.len();
     let modulus = Modulus(limbs(modulus, len));
     let base = limbs(without_zeroes(base), len);
-    if base.len() != modulus.0.len() || !is_less(&base, &modulus.0) {
+    if base.0.len() != modulus.0.0.len() || !is_less(&base.0, &modulus.0.0) {
         return None;
     }
     let mut result = limbs(&[1], len);
     for bit in (0..u64::BITS - exponent.leading_zeros()).rev() {
-        result = modulus.product(&result, &result);
+        result = modulus.product(&result.0, &result.0);
         if exponent >> bit & 1 == 1 {
-            result = modulus.product(&result, &base);
+            result = modulus.product(&result.0, &base.0);
         }
     }
-    let bytes: Vec<u8> = result.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect();
+    let bytes: Vec<u8> = result.0.iter().rev().flat_map(|limb| limb.to_be_bytes()).collect();
     bytes.get(bytes.len().checked_sub(len)?..).map(<[u8]>::to_vec)
 }
 
 const LIMB: usize = size_of::<u64>();
 
-/// The lowest first.
-type Limbs = Vec<u64>;
+/// The lowest first; wiped when they are dropped, since what is encrypted is secret.
+#[derive(Clone)]
+struct Limbs(Vec<u64>);
+
+impl Drop for Limbs {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
 
 /// A big-endian number in as many limbs as `len` bytes need, or as it needs itself.
 fn limbs(number: &[u8], len: usize) -> Limbs {
-    let mut limbs: Limbs = number
-        .rchunks(LIMB)
-        .map(|chunk| chunk.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
-        .collect();
-    limbs.resize(limbs.len().max(len.div_ceil(LIMB)), 0);
-    limbs
+    let count = len.max(number.len()).div_ceil(LIMB);
+    let mut limbs = Vec::with_capacity(count);
+    let chunks = number.rchunks(LIMB);
+    limbs.extend(chunks.map(|chunk| chunk.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))));
+    limbs.resize(count, 0);
+    Limbs(limbs)
 }
 
 fn is_less(a: &[u64], b: &[u64]) -> bool {
@@ -57,12 +66,12 @@ struct Modulus(Limbs);
 impl Modulus {
     /// Of two numbers below the modulus.
     fn product(&self, a: &[u64], b: &[u64]) -> Limbs {
-        let mut sum = vec![0; self.0.len()];
+        let mut sum = Limbs(vec![0; self.0.0.len()]);
         for bit in b.iter().rev().flat_map(|limb| (0..u64::BITS).rev().map(move |bit| limb >> bit & 1)) {
             let twice = sum.clone();
-            self.add(&mut sum, &twice);
+            self.add(&mut sum.0, &twice.0);
             if bit == 1 {
-                self.add(&mut sum, a);
+                self.add(&mut sum.0, a);
             }
         }
         sum
@@ -76,11 +85,11 @@ impl Modulus {
             let (twice, second) = once.overflowing_add(u64::from(carry));
             (*limb, carry) = (twice, first || second);
         }
-        if !carry && is_less(sum, &self.0) {
+        if !carry && is_less(sum, &self.0.0) {
             return;
         }
         let mut borrow = false;
-        for (limb, modulus) in sum.iter_mut().zip(&self.0) {
+        for (limb, modulus) in sum.iter_mut().zip(&self.0.0) {
             let (once, first) = limb.overflowing_sub(*modulus);
             let (twice, second) = once.overflowing_sub(u64::from(borrow));
             (*limb, borrow) = (twice, first || second);

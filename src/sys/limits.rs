@@ -58,6 +58,12 @@ impl Drop for InMemory {
     }
 }
 
+/// Overwrites a secret in a way that the compiler keeps.
+pub(crate) fn wipe<T: Copy + Default>(secret: &mut [T]) {
+    secret.fill(T::default());
+    std::hint::black_box(secret);
+}
+
 fn warn(done: io::Result<()>) {
     if let Err(e) = done {
         tracing::warn!("cannot keep a secret out of the swap space: {e}");

@@ -1,10 +1,14 @@
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Instant;
 
+use nix::errno::Errno;
 use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NONBLOCK};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{FlushArg, InputFlags, LocalFlags, SetArg, Termios, tcflush, tcgetattr, tcsetattr};
 
 mod raw {
     nix::ioctl_read_bad!(window_size, nix::libc::TIOCGWINSZ, nix::libc::winsize);
@@ -58,4 +62,58 @@ pub(crate) fn show_first(terminal: &File) -> io::Result<()> {
     // SAFETY: VT_ACTIVATE takes a number and no pointer; other terminals give ENOTTY.
     unsafe { raw::activate(terminal.as_raw_fd(), 1) }?;
     Ok(())
+}
+
+/// Standard input, to ask on; `None` where it is not a terminal.
+pub(crate) fn of_stdin() -> Option<File> {
+    if !io::stdin().is_terminal() {
+        return None;
+    }
+    let mut options = OpenOptions::new();
+    // A shell may have opened it for reading only.
+    options.read(true).write(true).custom_flags(O_NOCTTY | O_CLOEXEC).open("/proc/self/fd/0").ok()
+}
+
+/// Gives a terminal back its settings.
+struct Settings<'a>(&'a File, Termios);
+
+impl Drop for Settings<'_> {
+    fn drop(&mut self) {
+        if let Err(e) = tcsetattr(self.0, SetArg::TCSANOW, &self.1) {
+            tracing::debug!("cannot give the terminal its settings back: {e}");
+        }
+    }
+}
+
+/// Asks, and puts the line that is typed then into `line`, without showing it. Returns how much of `line` it fills, with its end; `None` where it
+/// does not come before the deadline, or never.
+pub(crate) fn ask_silently(
+    mut terminal: &File,
+    question: &str,
+    deadline: Instant,
+    line: &mut [u8],
+) -> io::Result<Option<usize>> {
+    let settings = Settings(terminal, tcgetattr(terminal)?);
+    let mut silent = settings.1.clone();
+    silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ECHONL);
+    // Lines as a whole, whatever a program has left there.
+    silent.local_flags.insert(LocalFlags::ICANON);
+    silent.input_flags.insert(InputFlags::ICRNL);
+    // What was typed before the question is no answer.
+    tcsetattr(terminal, SetArg::TCSAFLUSH, &silent)?;
+    terminal.write_all(question.as_bytes())?;
+    let answer = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) if deadline <= Instant::now() => break None,
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => break Some(terminal.read(line)?).filter(|length| *length > 0),
+            Err(e) => return Err(e.into()),
+        }
+    };
+    // Of a line that is too long.
+    tcflush(terminal, FlushArg::TCIFLUSH)?;
+    terminal.write_all(b"\n")?;
+    Ok(answer)
 }

@@ -3,9 +3,10 @@
 use super::command::{self, Code, HEADER, Handle, In, NO_SESSIONS, Out, PASSWORD, SESSIONS};
 use super::crypto;
 use super::device::{self, SaltKey, Tpm};
-use super::session::{Session, wipe};
+use super::session::Session;
 use crate::error::{Error, Result};
 use crate::signature::PublicKey;
+use crate::sys::limits::wipe;
 
 const HMAC_SESSION: u8 = 0;
 const POLICY_SESSION: u8 = 1;
@@ -160,7 +161,8 @@ fn salted(tpm: &mut Tpm, primary: u32, key: &PublicKey) -> Result<Option<Session
     crypto::random(&mut salt)?;
     crypto::random(&mut seed)?;
     crypto::random(&mut caller)?;
-    let Some(encrypted) = crypto::encrypt_for(key, &salt, &seed) else {
+    // With the label of part 1, B.10.4.
+    let Some(encrypted) = key.encrypt(b"SECRET\0", &salt, &seed) else {
         wipe(&mut salt);
         return Ok(None);
     };

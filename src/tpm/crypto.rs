@@ -1,11 +1,10 @@
-//! The cryptography of sessions: HMAC, the derivation of keys, AES in CFB mode, and the encryption for a key of the TPM.
+//! The cryptography of sessions: HMAC, the derivation of keys, and AES in CFB mode.
 
 use aes::Aes128;
 use aes::cipher::{BlockCipherEncrypt as _, KeyInit as _};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Code, Error, Result};
-use crate::signature::PublicKey;
 use crate::sys::random;
 
 const BLOCK: usize = 64;
@@ -46,25 +45,6 @@ pub(super) fn cfb(secret: &[u8; 32], data: &mut [u8], encrypts: bool) {
             *byte ^= mask;
             *next = if encrypts { *byte } else { text };
         }
-    }
-}
-
-/// RSAES-OAEP of RFC 8017, 7.1, with SHA-256 and the label that the TPM wants for a secret (part 1, B.10.4).
-pub(super) fn encrypt_for(key: &PublicKey, secret: &[u8; 32], seed: &[u8; 32]) -> Option<Vec<u8>> {
-    let len = key.signature_len();
-    let zeroes = len.checked_sub(2 * 32 + 2 + secret.len())?;
-    let mut block = [&sha256(&[b"SECRET\0"])[..], &vec![0; zeroes], &[1], secret].concat();
-    mask(&mut block, seed);
-    let mut seed = *seed;
-    mask(&mut seed, &block);
-    key.power(&[&[0][..], &seed, &block].concat())
-}
-
-/// With MGF1.
-fn mask(data: &mut [u8], seed: &[u8]) {
-    for (chunk, count) in data.chunks_mut(32).zip(0u32..) {
-        let mask = sha256(&[seed, &count.to_be_bytes()]);
-        chunk.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
     }
 }
 

@@ -10,11 +10,11 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::command::{Code as Command, HEADER};
-use super::session::wipe;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::signature::PublicKey;
 use crate::sys::crash_point::crash_point;
+use crate::sys::limits::wipe;
 
 /// With the kernel's resource manager, which gives every program a TPM of its own.
 const NODE: &str = "/dev/tpmrm0";

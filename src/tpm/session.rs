@@ -3,6 +3,7 @@
 use super::command::{Code, Handle, In, Out};
 use super::crypto;
 use crate::error::Result;
+use crate::sys::limits::wipe;
 
 pub(super) struct Session {
     pub(super) handle: u32,
@@ -16,12 +17,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         wipe(&mut self.key);
     }
-}
-
-/// Overwrites a secret in a way that the compiler keeps.
-pub(super) fn wipe(secret: &mut [u8]) {
-    secret.fill(0);
-    std::hint::black_box(secret);
 }
 
 impl Session {

@@ -9,7 +9,7 @@ use super::command::{self, Handle, In, Out};
 use super::crypto;
 use super::device::{self, Tpm};
 use super::policy::{self, Digest};
-use super::session::{self, Session};
+use super::session::Session;
 use crate::error::{Code, Error, Result};
 use crate::measurements::{SELECTED, Values};
 use crate::sys::limits;
@@ -46,7 +46,7 @@ impl fmt::Debug for Secret {
 
 impl Drop for Secret {
     fn drop(&mut self) {
-        session::wipe(&mut *self.0);
+        limits::wipe(&mut *self.0);
     }
 }
 
@@ -184,7 +184,7 @@ impl Tpm {
             let bytes = bytes.ok_or_else(|| call::damaged(command::GET_RANDOM))?;
             secret.0.iter_mut().skip(done).zip(bytes).for_each(|(to, from)| *to ^= from);
             done += bytes.len();
-            session::wipe(&mut answer);
+            limits::wipe(&mut answer);
         }
         Ok(secret)
     }
@@ -280,7 +280,7 @@ impl Tpm {
                 .call(command::NV_DEFINE_SPACE, &[command::OWNER.into()], By::Password(&[]), define, false)
                 .and_then(|_| self.call(command::NV_WRITE, &handles, By::Password(&password), write, false)),
         };
-        session::wipe(&mut password);
+        limits::wipe(&mut password);
         done.map(drop)
     }
 
@@ -330,7 +330,7 @@ impl Tpm {
             .sized()
             .and_then(|bytes| bytes.try_into().ok())
             .map(|bytes: &[u8; PASSPHRASE_BYTES]| bytes.into());
-        session::wipe(&mut answer);
+        limits::wipe(&mut answer);
         secret.ok_or_else(|| call::damaged(command::NV_READ))
     }
 }

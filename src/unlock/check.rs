@@ -14,6 +14,7 @@ use crate::engine::archive::{self, Requested};
 use crate::error::{Code, Error, Result};
 use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
+use crate::luks::recovery;
 use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
 use crate::sys::file::{read_bytes, read_text};
@@ -22,6 +23,9 @@ use crate::uefi::variables::{Firmware, Variable};
 
 /// Far above any.
 const MAX_HOOK_BYTES: u64 = 1 << 20;
+
+const RECOVER: &str =
+    "run `copal recover` with the recovery passphrase, which the owner's key decrypts from recovery.enc";
 
 /// What was found, in order.
 #[derive(Debug, Default)]
@@ -34,6 +38,8 @@ pub(crate) struct Look {
     pub(crate) next_start: Option<Error>,
     /// Where the TPM gave the passphrase.
     pub(crate) sealed: Option<Sealed>,
+    /// Whether the owner can open the disk with the recovery passphrase.
+    pub(crate) is_recoverable: bool,
 }
 
 /// `None` on a device whose disk is not unlocked by firmware and TPM: without UEFI, without secure boot, or not encrypted. On an encrypted
@@ -134,6 +140,9 @@ pub(crate) fn reasons_against(paths: &Paths, active: &Root, release: &Path) -> R
 pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option<Look>> {
     let Some(firmware) = in_force(paths, active)? else { return Ok(None) };
     let mut look = Look::default();
+    look_for_recovery(paths, facts, active, &mut look);
+    let is_recoverable = look.is_recoverable;
+    let with_remedy = |e: Error| if is_recoverable { e.with_hint(RECOVER) } else { e };
     match passphrase(paths) {
         Ok(sealed) => {
             look.right.push(format!(
@@ -143,7 +152,7 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
             ));
             look.sealed = Some(sealed);
         }
-        Err(e) => look.wrong.push(e),
+        Err(e) => look.wrong.push(with_remedy(e)),
     }
     match measurements(paths, &firmware) {
         Ok((text, start)) => {
@@ -169,17 +178,25 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
     if let Some(sealed) = &look.sealed {
         match key_slots(facts, active, sealed) {
             Ok(text) => look.right.push(text),
-            Err(e) => look.wrong.push(e),
+            Err(e) => look.wrong.push(with_remedy(e)),
         }
     }
     Ok(Some(look))
 }
 
-/// Refuses an update of a device that would not unlock its disk, and completes a change that was cut off.
-pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root) -> Result<()> {
+/// Refuses an update of a device that would not unlock its disk, and completes a change that was cut off. `force`: not where the owner can open the
+/// disk.
+pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root, force: bool) -> Result<()> {
     let Some(look) = look(paths, facts, active)? else { return Ok(()) };
-    if let Some(e) = look.wrong.into_iter().next() {
-        return Err(e);
+    match look.wrong.into_iter().next() {
+        Some(e) if force && look.is_recoverable => {
+            tracing::warn!(
+                "--force: updating although {}; the recovery passphrase opens the disk",
+                e.message()
+            );
+        }
+        Some(e) => return Err(e),
+        None => {}
     }
     look.doubtful.iter().chain(&look.next_start).for_each(|e| tracing::warn!("{}", e.message()));
     if let Some(sealed) = look.sealed.filter(|sealed| !sealed.is_whole && !sealed.is_for_another) {
@@ -265,14 +282,8 @@ fn explained(log: &EventLog, now: &Measured, values: &Values) -> Result<String> 
     ))
 }
 
-/// Of each partition that is open and on the disk of the running root.
-fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
-    if !mapping::can_be_tried() {
-        return Ok(
-            "whether the key slots take the passphrase was not tried: there is no cryptsetup".to_owned()
-        );
-    }
-    let passphrase = Passphrase::of(&sealed.secret)?;
+/// Each partition that is open and on the disk of the running root, with its node.
+fn encrypted_partitions<'a>(facts: &'a Facts, active: &Root) -> Result<Vec<(&'a Device, PathBuf)>> {
     let partitions: Vec<(&Device, PathBuf)> = facts
         .devices()
         .filter(|device| device.role == Role::Crypt)
@@ -284,6 +295,53 @@ fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
     if partitions.is_empty() {
         return Err(would_not("no encrypted partition was found on the disk of the running root"));
     }
+    Ok(partitions)
+}
+
+fn look_for_recovery(paths: &Paths, facts: &Facts, active: &Root, look: &mut Look) {
+    let has_file = paths.plain_boot().join(recovery::FILE).is_file();
+    if !mapping::can_be_tried() {
+        return;
+    }
+    let slots = encrypted_partitions(facts, active).and_then(|all| {
+        all.iter().map(|(_, node)| Ok(mapping::slots(node)?.contains(&recovery::SLOT))).collect()
+    });
+    let slots: Vec<bool> = match slots {
+        Ok(slots) => slots,
+        Err(e) => return look.doubtful.push(e),
+    };
+    let (count, all) = (slots.iter().filter(|is_used| **is_used).count(), slots.len());
+    look.is_recoverable = has_file && count == all;
+    if look.is_recoverable {
+        let (file, slot) = (recovery::FILE, recovery::SLOT);
+        look.right.push(format!(
+            "there is a recovery slot: {file}, and key slot {slot} of {count} encrypted partitions"
+        ));
+    } else if has_file || count > 0 {
+        let has = if has_file { "is there" } else { "is missing" };
+        let message = format!(
+            "the recovery slot is not complete: {} {has}, and {count} of {all} encrypted partitions have a key in slot {}",
+            recovery::FILE,
+            recovery::SLOT
+        );
+        let hint = "look at each header with `cryptsetup luksDump`; the receipt of the installation has a copy of the file";
+        look.doubtful.push(Error::new(Code::WouldNotUnlock, message).object(recovery::FILE).with_hint(hint));
+    } else {
+        look.right.push(
+            "there is no recovery slot: the disk stays locked if firmware, TPM or board change".to_owned(),
+        );
+    }
+}
+
+/// Of [`encrypted_partitions`].
+fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
+    if !mapping::can_be_tried() {
+        return Ok(
+            "whether the key slots take the passphrase was not tried: there is no cryptsetup".to_owned()
+        );
+    }
+    let passphrase = Passphrase::of(&sealed.secret)?;
+    let partitions = encrypted_partitions(facts, active)?;
     for (device, node) in &partitions {
         mapping::test(node, &passphrase).map_err(|e| {
             let (node, name) = (node.display(), &device.name);

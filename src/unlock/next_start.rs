@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error};
 use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::sys::file::read_bytes;
 use crate::tpm::policy::{self, Digest};
@@ -29,7 +29,7 @@ pub type Pair<'a> = [Option<Program<'a>>; 2];
 impl Start {
     /// An error unless the log explains what this start has measured, or else one of these pairs does, with the variables as they are or as they
     /// were before appends.
-    pub fn must_be_explained_by(&self, pairs: &[&Pair<'_>]) -> Result<()> {
+    pub fn must_be_explained_by(&self, pairs: &[&Pair<'_>]) -> Result<(), Error> {
         let [.., pcr7] = self.values;
         let keys = || {
             let lists = |list| signature_list::beginnings(list).into_iter();
@@ -70,10 +70,9 @@ pub enum NextStart {
     Unknown(String),
 }
 
-/// `plain`: the mount point of the partition that the firmware reads. `policies`: the branches of the TPM's policy. [`pcr::explain`] and
-/// [`pcr::explains_authorities`] must hold for the log.
-#[must_use]
-pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
+/// The policies of the next start, of the programs in place; or why they cannot be predicted. `plain`: the mount point of the partition that the
+/// firmware reads. [`pcr::explain`] and [`pcr::explains_authorities`] must hold for the log.
+pub fn policies(plain: &Path, start: &Start) -> Result<Vec<Digest>, String> {
     let files = PROGRAMS.map(|name| (read_bytes(&plain.join(name), MAX_FILE_BYTES), plain.join(name)));
     let mut programs = Vec::new();
     for (bytes, path) in &files {
@@ -81,20 +80,28 @@ pub fn look(plain: &Path, start: &Start, policies: &[Digest]) -> NextStart {
         match bytes.as_deref().map(Program::parse) {
             Ok(Some(program)) if program.is_aligned => programs.push(program),
             Ok(Some(_)) => {
-                return NextStart::Unknown(format!(
+                return Err(format!(
                     "the length of {path} is not a multiple of 8, so tools and firmware compute different hashes"
                 ));
             }
-            Ok(None) => return NextStart::Unknown(format!("{path} is not a UEFI program, or is damaged")),
-            Err(e) => return NextStart::Unknown(format!("{path} cannot be read: {e}")),
+            Ok(None) => return Err(format!("{path} is not a UEFI program, or is damaged")),
+            Err(e) => return Err(format!("{path} cannot be read: {e}")),
         }
     }
     let programs: Vec<&Program<'_>> = programs.iter().collect();
-    let Some(next) = start.policies(&start.now, &programs) else {
-        let why = "the firmware's db has neither hash nor certificate of the loader or of the stage-2 kernel in place, or dbx forbids one";
-        return NextStart::Unknown(why.to_owned());
+    start.policies(&start.now, &programs).ok_or_else(|| {
+        "the firmware's db has neither hash nor certificate of the loader or of the stage-2 kernel in place, or dbx forbids one".to_owned()
+    })
+}
+
+/// `known`: the branches of the TPM's policy. The rest as for [`policies`].
+#[must_use]
+pub fn look(plain: &Path, start: &Start, known: &[Digest]) -> NextStart {
+    let next = match policies(plain, start) {
+        Ok(next) => next,
+        Err(why) => return NextStart::Unknown(why),
     };
-    match (next.iter().any(|met| policies.contains(met)), &start.log) {
+    match (next.iter().any(|met| known.contains(met)), &start.log) {
         (true, _) => NextStart::Unlocks,
         (false, Some(_)) => NextStart::DoesNotUnlock,
         // The firmware may measure more than is predicted without its log.

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::ask;
 use super::check::{open as open_tpm, would_not};
 use super::policies::Policies;
 use super::seal;
@@ -53,10 +54,13 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
             "the firmware says that DMA protection is disabled, and no passphrase comes into the memory then";
         return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
     }
-    let disk = Disk::wait(paths)?;
+    let disk = Disk::wait(paths, DISK_TIMEOUT)?;
     let plain = Plain::mount(paths, &disk.plain)?;
     let policies = Policies::at(plain.0.clone());
-    let sealed = seal::read(&mut open_tpm(paths)?, &policies)?;
+    let sealed = match open_tpm(paths).and_then(|mut tpm| seal::read(&mut tpm, &policies)) {
+        Ok(sealed) => sealed,
+        Err(e) => return ask::instead(&plain.0, e, |known| disk.open(paths, known)).map(Opened::Partitions),
+    };
     let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
     if !sealed.is_whole {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
@@ -69,16 +73,16 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
 }
 
 /// Nodes of the partitions.
-struct Disk {
-    plain: PathBuf,
+pub(super) struct Disk {
+    pub(super) plain: PathBuf,
     /// With their names.
-    encrypted: Vec<(String, PathBuf)>,
+    pub(super) encrypted: Vec<(String, PathBuf)>,
 }
 
 impl Disk {
     /// Waits for the partition that is not encrypted; the others are on its disk.
-    fn wait(paths: &Paths) -> Result<Disk> {
-        let end = Instant::now() + DISK_TIMEOUT;
+    pub(super) fn wait(paths: &Paths, timeout: Duration) -> Result<Disk> {
+        let end = Instant::now() + timeout;
         loop {
             let found = Partition::all(paths);
             match found.iter().filter(|p| p.name == PLAIN).collect::<Vec<_>>().as_slice() {
@@ -211,11 +215,11 @@ fn uuid_of(node: &Path) -> Option<String> {
     is_uuid.then(|| uuid.to_owned())
 }
 
-/// The mounted partition that is not encrypted; nothing else uses it yet.
-struct Plain(PathBuf);
+/// The mounted partition that is not encrypted.
+pub(super) struct Plain(pub(super) PathBuf);
 
 impl Plain {
-    fn mount(paths: &Paths, node: &Path) -> Result<Plain> {
+    pub(super) fn mount(paths: &Paths, node: &Path) -> Result<Plain> {
         let point = paths.run_files().join("efi");
         let mounted = fs::create_dir_all(&point).and_then(|()| mount::mount_any(node, &point, &["vfat"]));
         mounted.map_err(|e| {

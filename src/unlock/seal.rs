@@ -184,6 +184,27 @@ fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> R
     policies.remove_second()
 }
 
+/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start, in the
+/// state `met`, has a branch; that of a medium has none.
+pub fn replace(
+    tpm: &mut Tpm,
+    policies: &Policies,
+    branches: &[Digest],
+    met: Digest,
+    secret: &Secret,
+) -> Result<()> {
+    let list = List::of(branches, &policies.current().unwrap_or_default());
+    if branches.contains(&met) {
+        return change(tpm, policies, &list, secret);
+    }
+    policies.write_second(&list)?;
+    for index in [SPARE, INDEX] {
+        tpm.store(index, &list.policy(), secret)?;
+    }
+    policies.write_current(&list)?;
+    policies.remove_second()
+}
+
 /// Once more after a failure: an index that is gone cannot be read by the next start.
 fn store(tpm: &mut Tpm, index: u32, list: &List, secret: &Secret) -> Result<()> {
     let policy = list.policy();

@@ -169,7 +169,7 @@ impl Device {
         }
         state_is_usable(paths)?;
         if spec.hooks {
-            unlock::before_update(paths, &facts, &roots.active)?;
+            unlock::before_update(paths, &facts, &roots.active, spec.force)?;
         }
         Device::of(paths, roots, target, spec.force)
     }

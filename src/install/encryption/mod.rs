@@ -15,6 +15,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::Ready;
 use super::plugin::Plugin;
 use super::secure_boot::{self, SecureBoot};
@@ -26,7 +29,9 @@ use crate::flash;
 use crate::flash::parts::Part;
 use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
+use crate::luks::recovery::{self, Recovery};
 use crate::progress::Progress;
+use crate::signature::PublicKey;
 use crate::sys::block::major_minor;
 use crate::sys::{file, mount};
 use crate::tpm::store::Secret;
@@ -46,6 +51,9 @@ pub(super) struct Encrypted {
     passphrase: Option<Passphrase>,
     /// Of copal's own, until it is stored in the index that the initramfs reads.
     secret: Option<Secret>,
+    /// A second one for the owner, and what is kept of it: only the owner can read that.
+    recovery: Option<Passphrase>,
+    kept_recovery: Option<Vec<u8>>,
     /// Whether that index has been changed: before, it is of an older installation.
     main_index_changed: bool,
     discarded: bool,
@@ -86,6 +94,8 @@ impl Encrypted {
             planned: Planned { layout, ..planned },
             passphrase,
             secret: None,
+            recovery: None,
+            kept_recovery: None,
             main_index_changed: false,
             discarded: false,
             nodes: Vec::new(),
@@ -94,8 +104,18 @@ impl Encrypted {
     }
 
     /// For a board without plug-ins: prepares the firmware and the TPM, which are changed from here on.
-    pub(super) fn by_copal(planned: Planned, own: &SecureBoot, paths: &Paths) -> Result<Encrypted> {
+    pub(super) fn by_copal(
+        planned: Planned,
+        own: &SecureBoot,
+        owner: Option<&PublicKey>,
+        paths: &Paths,
+    ) -> Result<Encrypted> {
         let table = planned.layout.table()?;
+        let (mut recovery, mut kept_recovery) = (None, None);
+        if let Some(owner) = owner {
+            let new = Recovery::random()?;
+            (recovery, kept_recovery) = (Some(new.passphrase()?), Some(new.encrypted_for(owner)?));
+        }
         let secret = own.set_up(paths)?;
         let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths, false))?;
         Ok(Encrypted {
@@ -103,6 +123,8 @@ impl Encrypted {
             planned,
             passphrase: Some(passphrase),
             secret: Some(secret),
+            recovery,
+            kept_recovery,
             main_index_changed: false,
             discarded: false,
             nodes: Vec::new(),
@@ -128,6 +150,7 @@ impl Encrypted {
             method: self.planned.method,
             layout: self.planned.layout.clone(),
             old_content_discarded: self.discarded,
+            recovery: self.kept_recovery.as_ref().map(|kept| STANDARD.encode(kept)),
         }
     }
 
@@ -172,6 +195,9 @@ impl Encrypted {
                 match &self.passphrase {
                     Some(passphrase) => {
                         mapping::format(node, self.planned.layout.sector, passphrase)?;
+                        if let Some(recovery) = &self.recovery {
+                            mapping::add_key(node, recovery::SLOT, passphrase, recovery)?;
+                        }
                         mapping::open(node, &part.name, passphrase)?;
                     }
                     None => plugin.diskenc_dmsetup(node, &part.name)?,
@@ -208,7 +234,7 @@ impl Encrypted {
         paths: &Paths,
     ) -> Result<Contents> {
         if let (Some(own), Some(node)) = (&ready.secure_boot, self.nodes.first()) {
-            let (mounted, done) = own.split(paths, node, boot);
+            let (mounted, done) = own.split(paths, node, boot, self.kept_recovery.as_deref());
             self.split = mounted;
             return done.map(|()| self.planned.contents.clone());
         }
@@ -268,7 +294,12 @@ impl Encrypted {
             self.planned.layout.partitions.iter().zip(&self.nodes).filter(|(part, _)| part.encrypted);
         if let Some(passphrase) = &self.passphrase {
             // As the device will, with what is on the medium by now.
-            encrypted.map(|(_, node)| node).try_for_each(|node| mapping::test(node, passphrase))?;
+            encrypted.clone().try_for_each(|(_, node)| mapping::test(node, passphrase))?;
+        }
+        if let Some(recovery) = self.recovery.take() {
+            encrypted
+                .map(|(_, node)| node)
+                .try_for_each(|node| mapping::test_slot(node, recovery::SLOT, &recovery))?;
         }
         let layout = &self.planned.layout;
         disk::write_table(&ready.prepared, &self.table, layout.sector, paths)?;
@@ -286,7 +317,7 @@ impl Encrypted {
 
     /// After a failure: leaves nothing mounted, mapped, or secret.
     pub(super) fn let_go(&mut self, paths: &Paths) {
-        self.passphrase = None;
+        (self.passphrase, self.recovery) = (None, None);
         if self.is_by_copal() {
             self.secret = None;
             SecureBoot::undo(paths, self.main_index_changed);

@@ -13,6 +13,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::install::secure_boot::Summary;
+use crate::luks::recovery::SLOT;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -31,6 +32,9 @@ pub struct Planned {
     /// Where copal itself provides secure boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<Summary>,
+    /// Whether the owner gets a recovery passphrase.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub recovery_slot: bool,
     #[serde(skip)]
     pub(super) contents: Contents,
 }
@@ -56,7 +60,7 @@ impl Planned {
         if let Some(boot) = layout.partitions.first() {
             contents.check_size(boot.size)?;
         }
-        Ok(Planned { method, layout, secure_boot: None, contents })
+        Ok(Planned { method, layout, secure_boot: None, recovery_slot: false, contents })
     }
 }
 
@@ -70,6 +74,12 @@ impl fmt::Display for Planned {
             writeln!(f, "{summary}        encrypted: {method}")?;
         } else {
             writeln!(f, "        if the secure-boot plug-in decides so, encrypted instead: {method}")?;
+        }
+        if self.recovery_slot {
+            writeln!(
+                f,
+                "        with a recovery passphrase in key slot {SLOT}, for the owner of installer.recovery_key"
+            )?;
         }
         for p in &self.layout.partitions {
             let name = if p.name.is_empty() { "(named by the plug-in)" } else { &p.name };
@@ -89,4 +99,7 @@ pub struct Record {
     pub layout: Layout,
     /// Whether the disk took a discard of all that it held before. Old plain text may be left otherwise.
     pub old_content_discarded: bool,
+    /// The recovery passphrase, encrypted for its owner, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<String>,
 }

@@ -19,6 +19,7 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::disk::partition::of_bytes;
 use crate::error::{Code, Error, Result};
+use crate::luks::recovery;
 use crate::measurements::{EventLog, Measured, pcr};
 use crate::tpm::policy::{self, Digest};
 use crate::tpm::store::Secret;
@@ -351,6 +352,7 @@ impl SecureBoot {
         paths: &Paths,
         node: &std::path::Path,
         encrypted: &BootPartition,
+        recovery: Option<&[u8]>,
     ) -> (Option<PathBuf>, Result<()>) {
         let plain = match BootPartition::mount(node, &paths.at(POINT)) {
             Ok(plain) => plain,
@@ -376,6 +378,7 @@ impl SecureBoot {
             name: signature.as_ref(),
             content: &self.programs.kernel_signature,
         });
+        files.extend(recovery.map(|content| split::NewFile { folders: &[], name: recovery::FILE, content }));
         let done = split::split(&plain, encrypted, &files)
             .and_then(|()| split::take_secure_programs(&plain, &self.programs.folder, &self.programs.names));
         (Some(plain.point().to_owned()), done)

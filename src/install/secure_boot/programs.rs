@@ -18,7 +18,7 @@ pub(super) const SECURE_SUFFIX: &str = ".secureboot";
 
 const LOADER: &str = "EFI/BOOT/bootx64.efi";
 
-/// Clusters of the policies and of their folder, generously.
+/// Clusters of the policies, of their folder and of the recovery passphrase, generously.
 const POLICIES_BYTES: usize = 256 << 10;
 
 /// The key that GRUB checks its files with (OpenPGP).

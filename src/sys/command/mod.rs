@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 
 mod lines;
@@ -167,6 +168,19 @@ impl Command {
     #[must_use]
     pub(crate) fn with_file(mut self, file: File) -> Self {
         self.input = file.into();
+        self
+    }
+
+    /// It also inherits this file, under the same number.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub(crate) fn with_another_file(mut self, file: File) -> Self {
+        let keep = move || {
+            fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            Ok(())
+        };
+        // SAFETY: one system call, no allocation.
+        unsafe { self.inner.pre_exec(keep) };
         self
     }
 
