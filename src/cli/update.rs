@@ -55,6 +55,9 @@ pub(super) struct UpdateArgs {
     recover: bool,
 
     /// Update on trial, after a fall back, or without a named device tree
+    ///
+    /// Also where the encrypted disk would stay locked, if it has a recovery
+    /// slot.
     #[arg(long)]
     force: bool,
 

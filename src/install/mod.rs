@@ -286,7 +286,10 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
     let mut why_not_encrypted = None;
     let mut own = None;
     if may_encrypt {
-        let checked = prepared.check_signature(paths);
+        let checked = match (&recovery_key, decision) {
+            (Some(_), None) => Err(recovery_key::not_by_plugin()),
+            _ => prepared.check_signature(paths),
+        };
         let planned = checked.and_then(|()| encryption::Planned::new(paths, &conf, &config, &prepared.plan));
         let planned = planned.and_then(|planned| {
             // They are written onto this disk beside other partitions, and another table.
@@ -303,8 +306,6 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
                 planned.layout = planned.layout.named(secure_boot::LABEL);
                 planned.secure_boot = Some(found.summary.clone());
                 planned.recovery_slot = recovery_key.is_some();
-            } else if recovery_key.is_some() {
-                return Err(recovery_key::not_by_plugin());
             }
             Ok(planned)
         });

@@ -221,6 +221,8 @@ pub(super) struct Plain(pub(super) PathBuf);
 impl Plain {
     pub(super) fn mount(paths: &Paths, node: &Path) -> Result<Plain> {
         let point = paths.run_files().join("efi");
+        // Left by a run that was killed: it is not mounted twice in one place.
+        drop(mount::unmount(&point, Duration::ZERO));
         let mounted = fs::create_dir_all(&point).and_then(|()| mount::mount_any(node, &point, &["vfat"]));
         mounted.map_err(|e| {
             let node = node.display();

@@ -22,8 +22,8 @@ of copal; this program exits with 0, 1 or, for wrong arguments, 2.
   -n, --no-hooks     run no hooks of the release: it is not selected
   -x, --no-recovery  when a hook fails, do not run the hooks of the running
                      system
-      --force        update on trial, after a fall back, or without a named
-                     device tree
+      --force        update on trial, after a fall back, without a named
+                     device tree, or if only a recovery slot would unlock
       --no-daemon    run in this process, not as a job of systemd
       --help         print this
 ";

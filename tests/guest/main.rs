@@ -19,6 +19,7 @@ mod flasher;
 mod hooks;
 mod jobs;
 mod migration;
+mod recovery;
 mod rollback;
 mod sandbox;
 mod screen;

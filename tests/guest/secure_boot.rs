@@ -27,12 +27,12 @@ fn programs() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// A program that the firmware's `dbx` forbids.
-fn forbidden() -> Vec<u8> {
+pub(crate) fn forbidden() -> Vec<u8> {
     [&programs().0[..], b"forbidden"].concat()[..].iter().copied().chain([0; 7]).collect()
 }
 
 /// The digest of `UEFI_VARIABLE_DATA` (TCG PC Client Platform Firmware Profile 1.06, 10.4.2.1).
-fn measured(name: &str, vendor: Guid, contents: &[u8]) -> [u8; 32] {
+pub(crate) fn measured(name: &str, vendor: Guid, contents: &[u8]) -> [u8; 32] {
     let name: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let lengths = [name.len() / 2, contents.len()].map(|n| u64::try_from(n).unwrap().to_le_bytes());
     Sha256::digest([&vendor.bytes()[..], lengths.as_flattened(), &name, contents].concat()).into()
@@ -85,20 +85,20 @@ pub(crate) fn log_without_protection() -> Vec<u8> {
 }
 
 /// A board with UEFI and a TPM, and its medium.
-struct Board {
-    source: Source,
-    loader: Vec<u8>,
-    kernel: Vec<u8>,
+pub(crate) struct Board {
+    pub(crate) source: Source,
+    pub(crate) loader: Vec<u8>,
+    pub(crate) kernel: Vec<u8>,
     /// Of `PK` and `KEK`.
-    keys: Vec<u8>,
+    pub(crate) keys: Vec<u8>,
 }
 
-fn list(program: &[u8]) -> Vec<u8> {
+pub(crate) fn list(program: &[u8]) -> Vec<u8> {
     of_hashes(&[Program::parse(program).unwrap().digest], Guid::GLOBAL)
 }
 
 impl Board {
-    fn new() -> Board {
+    pub(crate) fn new() -> Board {
         let (loader, kernel) = programs();
         let boot: &[(&str, &[u8])] = &[
             ("EFI/BOOT/bootx64.efi", b"unsigned"),
@@ -110,7 +110,7 @@ impl Board {
         Board { source, loader, kernel, keys: of_hashes(&[[7; 32]], Guid::GLOBAL) }
     }
 
-    fn on(&self, guest: Guest) -> Guest {
+    pub(crate) fn on(&self, guest: Guest) -> Guest {
         let put = |name: &str, bytes: &[u8]| {
             let path = self.source.dir.path().join(name);
             std::fs::write(&path, bytes).unwrap();
@@ -375,7 +375,7 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
 }
 
 /// The firmware has the keys already.
-const USER_MODE: &str = r#"
+pub(crate) const USER_MODE: &str = r#"
 var SecureBoot '\1'; var SetupMode '\0'
 keys=/mnt/boot/balena-keys
 for name in PK KEK; do { printf '\47\0\0\0'; cat $keys/$name.esl; } >$variables/$name-$id; done

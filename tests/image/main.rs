@@ -18,6 +18,7 @@ mod info;
 mod inspect;
 mod new_tables;
 mod openpgp;
+mod owner_key;
 mod signature;
 mod support;
 mod tables;

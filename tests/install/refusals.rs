@@ -1,6 +1,8 @@
 //! What is refused before anything is written.
 
-use crate::rig::{Rig, can_run};
+use serde_json::{Value, json};
+
+use crate::rig::{Rig, can_run, tool};
 use crate::{STARTED, stderr};
 
 /// [`refused_late`], and whoever asks beforehand is told.
@@ -109,6 +111,51 @@ fn a_config_json_that_is_missing_or_cannot_be_understood() {
     std::fs::remove_file(rig.root().join("mnt/boot/balena-image-flasher")).unwrap();
     std::fs::remove_file(rig.root().join("mnt/boot/config.json")).unwrap();
     refused_late(&rig, "config-json-missing", "/mnt/boot/config.json");
+}
+
+#[test]
+fn a_recovery_key_that_cannot_be_used() {
+    if !can_run("a_recovery_key_that_cannot_be_used") {
+        return;
+    }
+    let rig = Rig::new();
+    let configure = |secureboot: bool, key: Value| {
+        let config = json!({"installer": {"secureboot": secureboot, "recovery_key": key}});
+        rig.put("mnt/boottmp/config.json", config.to_string());
+    };
+    let (key, public) = (rig.beside("key"), rig.beside("public"));
+    let [key, public] = [&key, &public].map(|path| path.to_str().unwrap());
+    tool(&["openssl", "genpkey", "-quiet", "-algorithm", "RSA", "-out", key]);
+    tool(&["openssl", "pkey", "-in", key, "-pubout", "-out", public]);
+    let [private, good] = [key, public].map(|path| std::fs::read_to_string(path).unwrap());
+    configure(false, json!(7));
+    refused(&rig, "config-json-invalid", "installer.recovery_key");
+    for wrong in ["", &private, &good[..200]] {
+        configure(false, json!(wrong));
+        refused(&rig, "recovery-key-unusable", "installer.recovery_key");
+        let plan = rig.run(&["/copal", "flash", "--plan"]);
+        assert_eq!(plan.status.code(), Some(3), "{}", stderr(&plan));
+    }
+
+    configure(false, json!(good));
+    let plan = rig.run(&["/copal", "flash", "--plan"]);
+    assert_eq!(plan.status.code(), Some(0), "{}", stderr(&plan));
+    assert!(stderr(&plan).contains("installer.recovery_key in config.json has no use"), "{}", stderr(&plan));
+    let plugin = |body: &str| {
+        rig.program("libexec/balena-init-flasher-secureboot", &format!("secureboot_setup() {{ {body}; }}\n"));
+    };
+    plugin("touch /tmp/asked");
+    configure(true, json!(good));
+    refused(&rig, "recovery-key-unusable", "plug-in makes the key");
+    assert!(!rig.root().join("tmp/asked").exists());
+    // It decides alone.
+    plugin("true");
+    configure(false, json!(good));
+    refused_late(&rig, "recovery-key-unusable", "plug-in makes the key");
+    plugin("false");
+    let out = rig.run(&["/copal", "flash", "--no-power-off"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stderr(&out).contains("installer.recovery_key in config.json has no use"), "{}", stderr(&out));
 }
 
 #[test]

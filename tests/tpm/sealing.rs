@@ -327,6 +327,63 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
     );
 }
 
+/// As `copal recover` on the device's own system, or on a medium, whose state gets no branch.
+#[test]
+fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
+    const NEW: [u8; 32] = *b"another one of 32 bytes, as well";
+    let test = "a_passphrase_is_replaced_and_either_can_be_read_at_any_instant";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let replace = |device: &Device, branches: &[Digest]| {
+        seal::replace(&mut device.emulated.tpm(), &device.policies(), branches, device.met(), &(&NEW).into())
+    };
+    let read = |device: &Device, what: &str| {
+        let sealed = seal::read(&mut device.emulated.tpm(), &device.policies());
+        sealed.unwrap_or_else(|e| panic!("{what}: {e}"))
+    };
+    let mut points = Vec::new();
+    for (kind, change) in CHANGES.into_iter().enumerate() {
+        device.begin(change);
+        let branches = branches(device.met(), change.others.1);
+        let (total, done) = cut(usize::MAX, || replace(&device, &branches));
+        done.unwrap();
+        let sealed = read(&device, "afterwards");
+        assert!(
+            sealed.is_whole
+                && sealed.secret.bytes() == &NEW
+                && sealed.list.branches().len() == branches.len()
+        );
+        points.extend((0..total).map(|n| (kind, n)));
+    }
+    for case in cases("secure-boot", test, points.len(), 4) {
+        let (kind, n) = points[case];
+        let what = format!("{:?}, cut at {n}", CHANGES[kind]);
+        device.begin(CHANGES[kind]);
+        let branches = branches(device.met(), CHANGES[kind].others.1);
+        drop(cut(n, || replace(&device, &branches)));
+        device.emulated.restart();
+        // All partitions take both.
+        assert!([SECRET, NEW].contains(read(&device, &what).secret.bytes()), "{what}");
+        replace(&device, &branches).unwrap();
+        let sealed = read(&device, &what);
+        assert!(sealed.is_whole && sealed.secret.bytes() == &NEW, "{what}");
+    }
+
+    // On a TPM that has nothing of it, and with lists that nothing can be read through.
+    device.begin(CHANGES[0]);
+    for index in [INDEX, SPARE] {
+        device.emulated.tpm().remove(index).unwrap();
+    }
+    std::fs::create_dir(device.partition.path().join("policies.other")).unwrap();
+    replace(&device, &[device.met()]).unwrap();
+    assert!(read(&device, "nothing before").is_whole);
+    for _ in 0..2 {
+        replace(&device, &[[0xee; 32]]).unwrap();
+        assert!(device.holds(&[[0xee; 32]]) && !device.partition.path().join(".policies.new").exists());
+        assert!(seal::read(&mut device.emulated.tpm(), &device.policies()).is_err());
+    }
+}
+
 #[test]
 fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
     let Some(emulated) = Emulated::new("a_state_that_no_branch_names_does_not_give_the_passphrase") else {
