@@ -9,7 +9,7 @@ const KEY: &str = "installer.recovery_key";
 /// Refuses what is not one public RSA key.
 pub(super) fn of_owner(config: &ConfigJson) -> Result<Option<PublicKey>> {
     let key = config.installer_recovery_key()?.map(signature::public_key);
-    key.transpose().map_err(|why| unusable(why))
+    key.transpose().map_err(unusable)
 }
 
 /// A plug-in has a passphrase of its own, which may be short or depend on the processor.
