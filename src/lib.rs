@@ -21,7 +21,7 @@ pub mod image;
 pub mod install;
 pub mod job;
 pub mod job_client;
-mod luks;
+pub mod luks;
 pub mod measurements;
 pub mod names;
 pub mod progress;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 use super::ask;
 use super::check::{open as open_tpm, would_not};
 use super::policies::Policies;
-use super::seal;
+use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
 use crate::disk::partition::label;
 use crate::error::{Code, Error, Result};
-use crate::luks::mapping;
 use crate::luks::passphrase::Passphrase;
+use crate::luks::{header, mapping};
 use crate::measurements::EventLog;
 use crate::sys::mount;
 use crate::uefi::variables::{Firmware, Variable};
@@ -27,6 +28,7 @@ const ENCRYPTED: [&str; 5] = ["boot", "rootA", "rootB", "state", "data"];
 
 /// A disk may show up late.
 const DISK_TIMEOUT: Duration = Duration::from_secs(30);
+const PARTITIONS_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -55,21 +57,27 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
         return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
     }
     let disk = Disk::wait(paths, DISK_TIMEOUT)?;
-    let plain = Plain::mount(paths, &disk.plain)?;
+    let plain = Plain::to_read(paths, &disk.plain)?;
     let policies = Policies::at(plain.0.clone());
     let sealed = match open_tpm(paths).and_then(|mut tpm| seal::read(&mut tpm, &policies)) {
         Ok(sealed) => sealed,
         Err(e) => return ask::instead(&plain.0, e, |known| disk.open(paths, known)).map(Opened::Partitions),
     };
     let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
-    if !sealed.is_whole {
+    drop(plain);
+    if !sealed.is_whole && !sealed.is_for_another {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
         // The next update tries again.
-        if let Err(e) = seal::repair(&mut open_tpm(paths)?, &policies, &sealed) {
+        if let Err(e) = complete(paths, &disk, &sealed) {
             tracing::warn!("{}", e.message());
         }
     }
     Ok(Opened::Partitions(names))
+}
+
+fn complete(paths: &Paths, disk: &Disk, sealed: &Sealed) -> Result<()> {
+    let plain = Plain::to_write(paths, &disk.plain)?;
+    seal::repair(&mut open_tpm(paths)?, &Policies::at(plain.0.clone()), sealed)
 }
 
 /// Nodes of the partitions.
@@ -83,12 +91,19 @@ impl Disk {
     /// Waits for the partition that is not encrypted; the others are on its disk.
     pub(super) fn wait(paths: &Paths, timeout: Duration) -> Result<Disk> {
         let end = Instant::now() + timeout;
+        let mut first = None;
         loop {
             let found = Partition::all(paths);
             match found.iter().filter(|p| p.name == PLAIN).collect::<Vec<_>>().as_slice() {
                 [] if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 [] => return Err(would_not(&format!("no disk has a partition {PLAIN}"))),
-                [plain] => return Disk::of(paths, plain, &found),
+                [plain] => match Disk::of(paths, plain, &found) {
+                    // The kernel shows the partitions of a disk one after the other.
+                    Err(_) if first.get_or_insert_with(Instant::now).elapsed() < PARTITIONS_TIMEOUT => {
+                        std::thread::sleep(POLL_INTERVAL);
+                    }
+                    found => return found,
+                },
                 [one, other, ..] => {
                     let why = format!(
                         "two partitions have the name {PLAIN}: {} and {}",
@@ -203,28 +218,30 @@ impl Partition {
     }
 }
 
-/// From the header of LUKS, of either version: at 168, in 40 bytes (LUKS2 On-Disk Format Specification, 2.1; LUKS1, figure 1).
 fn uuid_of(node: &Path) -> Option<String> {
-    const MAGIC: &[u8] = b"LUKS\xba\xbe";
-    let mut header = [0; 208];
-    let mut file = fs::File::open(node).ok()?;
-    std::io::Read::read_exact(&mut file, &mut header).ok()?;
-    let uuid = header.strip_prefix(MAGIC)?.get(168 - MAGIC.len()..)?;
-    let uuid = std::str::from_utf8(uuid.split(|byte| *byte == 0).next()?).ok()?;
-    let is_uuid = uuid.len() == 36 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    is_uuid.then(|| uuid.to_owned())
+    let mut start = [0; header::BYTES];
+    fs::File::open(node).ok()?.read_exact(&mut start).ok()?;
+    header::uuid(&start)
 }
 
 /// The mounted partition that is not encrypted.
 pub(super) struct Plain(pub(super) PathBuf);
 
 impl Plain {
-    pub(super) fn mount(paths: &Paths, node: &Path) -> Result<Plain> {
+    /// A start that completes nothing writes nothing there, not even that the file system is in use.
+    pub(super) fn to_read(paths: &Paths, node: &Path) -> Result<Plain> {
+        Plain::mount(paths, node, &|point| mount::mount_read_only(node, point, "vfat"))
+    }
+
+    pub(super) fn to_write(paths: &Paths, node: &Path) -> Result<Plain> {
+        Plain::mount(paths, node, &|point| mount::mount_any(node, point, &["vfat"]).map(|_| ()))
+    }
+
+    fn mount(paths: &Paths, node: &Path, mount: &dyn Fn(&Path) -> io::Result<()>) -> Result<Plain> {
         let point = paths.run_files().join("efi");
         // Left by a run that was killed: it is not mounted twice in one place.
         drop(mount::unmount(&point, Duration::ZERO));
-        let mounted = fs::create_dir_all(&point).and_then(|()| mount::mount_any(node, &point, &["vfat"]));
-        mounted.map_err(|e| {
+        fs::create_dir_all(&point).and_then(|()| mount(&point)).map_err(|e| {
             let node = node.display();
             Error::new(Code::WouldNotUnlock, format!("cannot mount {node} ({PLAIN}), which has the policies"))
                 .object(node)

@@ -59,7 +59,7 @@ impl fmt::Display for Recovered {
 pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Result<Recovered> {
     let firmware = locked(paths)?;
     let disk = Disk::wait(paths, Duration::ZERO).map_err(|e| not_possible(&e.message()))?;
-    let plain = Plain::mount(paths, &disk.plain)?;
+    let plain = Plain::to_write(paths, &disk.plain)?;
     let policies = Policies::at(plain.0.clone());
     let mut tpm = open(paths)?;
     tpm.check()?;
@@ -114,7 +114,7 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
         branches.push(met);
     }
     tracing::info!("the TPM gets the passphrase");
-    seal::replace(&mut tpm, &policies, &branches, met, &secret).map_err(again)?;
+    seal::replace(&mut tpm, &policies, &branches, &start.values, &secret).map_err(again)?;
     remove(partitions(), other(slot), &known).map_err(|e| {
         e.and_also("the TPM has the new passphrase; run `copal recover` again to remove the old key")
             .after_success()

@@ -184,17 +184,17 @@ fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> R
     policies.remove_second()
 }
 
-/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start, in the
-/// state `met`, has a branch; that of a medium has none.
+/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start, with
+/// the PCRs `values`, has a branch; that of a medium has none.
 pub fn replace(
     tpm: &mut Tpm,
     policies: &Policies,
     branches: &[Digest],
-    met: Digest,
+    values: &Values,
     secret: &Secret,
 ) -> Result<()> {
-    let list = List::of(branches, &policies.current().unwrap_or_default());
-    if branches.contains(&met) {
+    let list = List::of(branches, &policies.current().unwrap_or_default(), values);
+    if branches.contains(&policy::pcr(values)) {
         return change(tpm, policies, &list, secret);
     }
     policies.write_second(&list)?;

@@ -335,7 +335,8 @@ fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
     let Some(emulated) = Emulated::new(test) else { return };
     let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
     let replace = |device: &Device, branches: &[Digest]| {
-        seal::replace(&mut device.emulated.tpm(), &device.policies(), branches, device.met(), &(&NEW).into())
+        let values = device.emulated.tpm().pcrs().unwrap();
+        seal::replace(&mut device.emulated.tpm(), &device.policies(), branches, &values, &(&NEW).into())
     };
     let read = |device: &Device, what: &str| {
         let sealed = seal::read(&mut device.emulated.tpm(), &device.policies());

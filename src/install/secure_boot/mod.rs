@@ -378,7 +378,11 @@ impl SecureBoot {
             name: signature.as_ref(),
             content: &self.programs.kernel_signature,
         });
-        files.extend(recovery.map(|content| split::NewFile { folders: &[], name: recovery::FILE, content }));
+        files.extend(recovery.map(|content| split::NewFile {
+            folders: &[],
+            name: recovery::FILE.as_ref(),
+            content,
+        }));
         let done = split::split(&plain, encrypted, &files)
             .and_then(|()| split::take_secure_programs(&plain, &self.programs.folder, &self.programs.names));
         (Some(plain.point().to_owned()), done)
