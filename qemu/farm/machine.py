@@ -299,12 +299,14 @@ class Machine:
         except (FarmError, OSError):
             return self.ask_console()
 
-    def type(self, text: str) -> None:
-        """As a person at the console."""
+    def type(self, text: str, seconds: float) -> None:
+        """As a person at the console, who waits for what comes next: QEMU forgets what the guest has not read by the end of the connection."""
+        before = len(self.console())
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console:
             console.settimeout(5)
             console.connect(str(self.sockets / "console"))
             console.sendall(text.encode())
+            self.until("an answer to what was typed", seconds, lambda: len(self.console()) > before)
 
     def ask_console(self) -> bool:
         """Where the agent is silent: types into the shell that the boards have on their console. False: it is in the console."""

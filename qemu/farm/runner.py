@@ -50,6 +50,8 @@ AROUND = (-3, 4)
 ENOUGH_CUTS = 1000
 #: At the console, of an encrypted disk that the TPM does not unlock.
 QUESTION = "recovery passphrase (64 hex digits): "
+#: The guest may unlock and start a kernel before it says something; it waits for a person for a minute.
+ANSWER = 60.0
 
 
 class Unmet(FarmError):
@@ -369,7 +371,7 @@ class Run:
         for number in range(1, int(times_asked) + 1):
             asked = lambda: machine.console()[self.console_from :].count(QUESTION) >= number
             machine.until(f"the question {number} for the recovery passphrase", self.within or self.board.boot_seconds, asked)
-            machine.type(f"{passphrase}\r")
+            machine.type(f"{passphrase}\r", ANSWER)
 
     def ask(self, command: str, ends: bool = False) -> Answer | None:
         """Runs a command; none where the device restarts or switches off before it has answered, and that comes next. With `ends` it does."""

@@ -70,7 +70,7 @@ pub(super) enum Verb {
     /// Opens the partitions whose passphrase the TPM gives to this start, and
     /// completes a change of its policy that a power cut has interrupted. Does
     /// nothing where secure boot is off.
-    #[command(verbatim_doc_comment)]
+    #[command(verbatim_doc_comment, after_help = super::unlock::AFTER_HELP)]
     Unlock,
     Recover(RecoverArgs),
     #[command(hide = true)]
