@@ -5,6 +5,8 @@ and the commands of the TPM. After each change, and whatever the disk has kept o
 - The TPM gives the passphrase to this start: one of its indices, through one of the lists of policies.
 
 The initramfs of a shell release knows one index and one list. Where it would not get the passphrase, the cut is counted.
+
+`judge` fails at the first cut that locks the device out. `starts` says what each cut leaves: it is for updates that may lock it out, too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import hashlib
 import re
 import struct
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +40,11 @@ TEMPORARY = re.compile(r"/cpl[0-9a-f]{5}\.tmp$")
 CHOICES = 6
 #: TPM2_PCR_Read and TPM2_NV_ReadPublic, and of policies TPM2_PolicyPCR and TPM2_PolicyOR (TCG, TPM 2.0 Library, part 2: TPM_CC).
 PCR_READ, READ_PUBLIC, POLICY_PCR, POLICY_OR = 0x17E, 0x169, 0x17F, 0x171
+#: What keeps a device from its disk.
+NO_LOADER, FORBIDDEN = "the loader is damaged", "the firmware does not start the loader or the stage-2 kernel"
+NO_KERNEL, OTHER_SIGNATURE = "the stage-2 kernel is damaged", "the stage-2 kernel has another's signature"
+OTHER_CONFIG, LISTS = "the configuration has another's signature", "there are several folders with policies"
+LOCKED = "the TPM does not give the passphrase to this start"
 #: A selection of PCRs in the bank of SHA-256, and of these.
 PCRS = (0, 2, 3, 7)
 ONE_BANK = struct.pack(">IHB", 1, 0x000B, 3)
@@ -181,6 +189,8 @@ class Files:
     second: tuple[bytes, ...]
     #: What the initramfs of a shell release takes for the first one.
     shell: tuple[bytes, ...]
+    #: So many have the name of the first one; more than one, and neither is taken.
+    lists: int
 
 
 def files(image: bytes | bytearray) -> Files:
@@ -193,16 +203,14 @@ def files(image: bytes | bytearray) -> Files:
             raise FarmError(f"there is no {name}")
         found[name] = hashlib.sha256(data).digest()
     folders = [path for path in fat.folders() if path.rpartition("/")[2].startswith(LIST)]
-    if len(folders) > 1:
-        raise FarmError(f"there are several folders with policies: {', '.join(folders)}")
 
     def branches(folder: str, temporary: bool = False) -> tuple[bytes, ...]:
         names = sorted(name for name in fat.below(folder) if temporary or not TEMPORARY.search(name))
         return tuple(data for data in (fat.read(name) for name in names) if data is not None)
 
-    current, shell = (branches(folders[0]), branches(folders[0], temporary=True)) if folders else ((), ())
+    current, shell = (branches(folders[0]), branches(folders[0], temporary=True)) if len(folders) == 1 else ((), ())
     second = branches(SECOND) if SECOND in fat.folders() else ()
-    return Files(found[LOADER], found[KERNEL], found[KERNEL + ".sig"], found[CONFIG], found[CONFIG + ".sig"], current, second, shell)
+    return Files(found[LOADER], found[KERNEL], found[KERNEL + ".sig"], found[CONFIG], found[CONFIG + ".sig"], current, second, shell, len(folders))
 
 
 class Partition:
@@ -278,16 +286,18 @@ class Judge:
 
     def policy(self, found: Files, variables: dict[tuple[str, str], bytes]) -> bytes | str:
         """Of the start; what keeps the firmware from it, as a text."""
-        if found.loader not in self.loaders or found.kernel not in self.kernels:
-            return "the loader or the stage-2 kernel is damaged"
+        if found.loader not in self.loaders:
+            return NO_LOADER
+        if found.kernel not in self.kernels:
+            return NO_KERNEL
         if self.signatures[found.kernel] != found.signature:
-            return "the stage-2 kernel has another's signature"
+            return OTHER_SIGNATURE
         entries = [self.loaders[found.loader], self.kernels[found.kernel]]
         allowed = secure.hashes(variables.get((secure.DATABASE, "db"), b""))
         forbidden = [entry[16:] for entry in secure.hashes(variables.get((secure.DATABASE, "dbx"), b""))]
         for entry in entries:
             if entry not in allowed or entry[16:] in forbidden:
-                return "the firmware does not start the loader or the stage-2 kernel"
+                return FORBIDDEN
         return policy_of([*self.values[:3], pcr7(variables, entries)])
 
 
@@ -296,8 +306,25 @@ def unlocks(policy: bytes, lists: list[tuple[bytes, ...]], indices: dict[int, by
     return any(policy in one and any_of(list(one)) in indices.values() for one in [*lists, (policy,)] if one)
 
 
-def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
-    """Judges a cut after each change, from the first one of the TPM's memory on. `before` has disks and chips from before, `folder` the changes."""
+def unlocks_by_scripts(policy: bytes, branches: tuple[bytes, ...], index: bytes | None) -> bool:
+    """Whether the initramfs of a shell release can read it: it joins all of the list, and knows one index."""
+    return policy in branches and any_of(list(branches)) == index
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a start comes to that a cut may leave: what is wrong with it for `copal unlock`, and for the initramfs of a shell release. Nothing:
+    the disk is unlocked."""
+
+    wrong: str = ""
+    by_scripts: str = ""
+    #: Which loader and which kernel, where they start; and whether this kernel has the initramfs of a shell release.
+    pair: tuple[int, int] | None = None
+    of_scripts: bool = False
+
+
+def starts(before: Path, folder: Path, releases: list[Release]) -> Iterator[tuple[int, Change, list[Start]]]:
+    """What a cut may leave, after each change from the first one of the TPM's memory on. `before` has disks and chips from before, `folder` the changes."""
     changes = recorder.load(folder)
     data = folder / "data"
     first = next((n for n, change in enumerate(changes) if recorder.code(change) in (recorder.NV_DEFINE, recorder.NV_UNDEFINE)), None)
@@ -307,11 +334,25 @@ def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
     chip = bytearray((before / "flash1").read_bytes())
     variables = secure.variables(bytes(chip))
     partition = Partition(before / "disk", data, [change.request for change in changes if change.store == recorder.DISK and change.request])
-    judging, indices, verdict = Judge(releases, seen), Indices(), Verdict()
+    judging, indices = Judge(releases, seen), Indices()
     begun = [found for found in partition.possible(0) if isinstance(found, Files)]
     if [judging.policy(found, variables) for found in begun] != [policy_of(seen)]:
         raise FarmError("the judge computes other measurements for the start of the recording than the firmware has made")
     configs = {(found.config, found.config_signature) for found in begun}
+
+    def start(found: Files | str) -> Start:
+        policy = found if isinstance(found, str) else judging.policy(found, variables)
+        if isinstance(found, str) or isinstance(policy, str):
+            return Start(str(policy), str(policy))
+        pair = (bisect_right(sorted(judging.loaders), found.loader), bisect_right(sorted(judging.kernels), found.kernel))
+        wrong = OTHER_CONFIG if (found.config, found.config_signature) not in configs else LISTS if found.lists > 1 else ""
+        by_scripts = wrong
+        if not wrong:
+            readable = indices.readable()
+            wrong = "" if unlocks(policy, [found.current, found.second], readable) else LOCKED
+            by_scripts = "" if unlocks_by_scripts(policy, found.shell, readable.get(INDEX)) else LOCKED
+        return Start(wrong, by_scripts, pair, found.kernel in judging.of_scripts)
+
     count = 0
     with data.open("rb") as file:
         for number, change in enumerate(changes):
@@ -323,22 +364,22 @@ def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
                 for at, piece in cut.pieces(file, change.request):
                     chip[at : at + len(piece)] = piece
                 variables = secure.variables(bytes(chip))
-            if number < first:
-                continue
-            verdict.cuts[change.store] += 1
-            for found in partition.possible(count):
-                policy = found if isinstance(found, str) else judging.policy(found, variables)
-                wrong = policy if isinstance(policy, str) else ""
-                if isinstance(found, Files) and isinstance(policy, bytes):
-                    verdict.pairs.add((bisect_right(sorted(judging.loaders), found.loader), bisect_right(sorted(judging.kernels), found.kernel)))
-                    if (found.config, found.config_signature) not in configs:
-                        wrong = "the configuration has another's signature"
-                    elif not unlocks(policy, [found.current, found.second], indices.readable()):
-                        wrong = "the TPM does not give the passphrase to this start"
-                    elif not unlocks(policy, [found.shell], {INDEX: indices.readable().get(INDEX, b"")}):
-                        for numbers in [verdict.shell, verdict.locked] if found.kernel in judging.of_scripts else [verdict.shell]:
-                            if numbers[-1:] != [number]:
-                                numbers.append(number)
-                if wrong:
-                    raise FarmError(f"a power cut after change {number} ({change.store}) of {len(changes)}: {wrong}")
+            if number >= first:
+                yield number, change, [start(found) for found in partition.possible(count)]
+
+
+def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
+    """Judges a cut after each change; one that locks the device out is an error."""
+    verdict = Verdict()
+    for number, change, found in starts(before, folder, releases):
+        verdict.cuts[change.store] += 1
+        for start in found:
+            if start.wrong:
+                raise FarmError(f"a power cut after change {number} ({change.store}): {start.wrong}")
+            assert start.pair is not None
+            verdict.pairs.add(start.pair)
+        if any(start.by_scripts for start in found):
+            verdict.shell.append(number)
+        if any(start.by_scripts and start.of_scripts for start in found):
+            verdict.locked.append(number)
     return verdict

@@ -162,8 +162,8 @@ class Judging(unittest.TestCase):
                                (recorder.NV_WRITE, handles[4:] * 2, struct.pack(">H", 32) + bytes(34))):
             to.add_command(tpm(code, on, rest), good, b"state")
 
-    def cuts(self, *steps: str) -> unlocking.Verdict:
-        """Judges the update with these steps."""
+    def record(self, *steps: str) -> Path:
+        """The changes of an update with these steps, in a folder."""
         folder = self.at / "changes"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -198,6 +198,15 @@ class Judging(unittest.TestCase):
                 to.add_write(VARIABLES, 0, 8192, chip(**variables))
             elif step == "flush":
                 to.add_flush(DISK)
+            elif step == "sealed":
+                self.index(to, unlocking.INDEX, [policy(OLD + NEW, 2, 2)])
+            elif step == "folder":
+                self.mtools(to, "mmd", "-i", fat, "::/policies.Xa1")
+                self.replace(to, "/policies.Xa1", policy_pcr=policy(OLD + NEW, 2, 2))
+            elif step == "forget":
+                self.mtools(to, "mdeltree", "-i", fat, "::/policies.copal")
+            elif step == "signature":
+                self.replace(to, "/", bzImage_sig="signature 2")
             elif step == "pair":
                 self.replace(to, "/", bzImage="kernel 2", bzImage_sig="signature 2")
             elif step == "kernel":
@@ -206,7 +215,11 @@ class Judging(unittest.TestCase):
                 self.replace(to, "/EFI/BOOT", bootx64_efi="loader 2")
         to.save()
         self.changes = recorder.load(folder)
-        return unlocking.judge(self.at / "before", folder, [release(1), release(2)])
+        return folder
+
+    def cuts(self, *steps: str) -> unlocking.Verdict:
+        """Judges the update with these steps."""
+        return unlocking.judge(self.at / "before", self.record(*steps), [release(1), release(2)])
 
     GOOD = "second,flush,spare,main,current,flush,remove,flush,append,pair,flush,loader,flush,forbid".split(",")
 
@@ -262,6 +275,25 @@ class Judging(unittest.TestCase):
         self.assert_wrong("the firmware does not start", self.order(("forbid", "loader")))
         # Nor has the policy the state with it.
         self.assert_wrong("the TPM does not give", self.GOOD)
+
+    def test_what_an_update_leaves_that_seals_for_its_end_only(self) -> None:
+        folder = self.record("sealed", "folder", "flush", "forget", "flush", "kernel", "flush", "signature", "flush", "loader", "flush", "append")
+        found = list(unlocking.starts(self.at / "before", folder, [release(1), release(2)]))
+        self.assertEqual([number for number, _, _ in found], list(range(found[0][0], len(self.changes))))
+        wrong = [{start.by_scripts for start in starts} for _, _, starts in found]
+        self.assertEqual(wrong, [{start.wrong for start in starts} for _, _, starts in found])
+        self.assertEqual(wrong[:3], [{unlocking.LOCKED}] * 3)
+        self.assertEqual(wrong[-1], {""})
+        self.assertTrue(all("" not in one for one in wrong[:-1]))
+        self.assertEqual(set().union(*wrong), {"", unlocking.LOCKED, unlocking.LISTS, unlocking.OTHER_SIGNATURE, unlocking.FORBIDDEN})
+
+    def test_scripts_take_all_of_a_list_and_one_index(self) -> None:
+        wide = unlocking.any_of(WIDE)
+        for unlocks, branches, index in ((True, WIDE, wide), (True, [PRESENT], PRESENT), (False, WIDE, PRESENT), (False, [PRESENT], wide),
+                                         (False, WIDE[:1] + WIDE[2:], wide), (False, [], PRESENT), (False, WIDE, None)):
+            self.assertEqual(unlocking.unlocks_by_scripts(PRESENT, tuple(branches), index), unlocks)
+        # copal needs no list where the index has one branch only.
+        self.assertTrue(unlocking.unlocks(PRESENT, [()], {unlocking.INDEX: PRESENT}))
 
     def test_an_update_that_seals_nothing(self) -> None:
         with self.assertRaises(FarmError) as caught:
