@@ -27,6 +27,7 @@ import machine as machines
 import place
 import runner
 import scenario as scenarios
+import scripts
 import states
 import tamper
 from place import FarmError, NotRun
@@ -293,6 +294,13 @@ def tampered(options: argparse.Namespace) -> int:
     return 1 if unnoticed else 0
 
 
+def compared(options: argparse.Namespace) -> int:
+    """Updates of an encrypted board by the scripts of meta-balena, and by copal."""
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
+    checkouts = scripts.Checkouts(options.meta_balena.resolve(), options.tcgtool.resolve())
+    return scripts.compare(checkouts, options.hooks or ["scripts", "copal"], seed, speaker("scripts"))
+
+
 def terminal(console: socket.socket) -> None:
     """Connects this terminal to a console until control-] is pressed or either end goes away."""
     keyboard = sys.stdin.fileno()
@@ -353,6 +361,13 @@ def main() -> int:
     at.add_argument("kind", nargs="*", choices=[[], *tamper.KINDS], help=f"without this promise: {', '.join(tamper.KINDS)}; each where nothing is said")
     at.add_argument("--board", default="qemu-amd64")
     at.set_defaults(function=tampered)
+    at = commands.add_parser("scripts", help="count the power cuts that lock an encrypted board out: updated by the scripts of meta-balena, and by copal",
+                             description="Updates an encrypted board by the hooks of a checkout, and by copal's; judges a power cut after each change.")
+    at.add_argument("meta_balena", type=Path, help="a checkout of balena-os/meta-balena; nothing of it is kept but in the farm's cache")
+    at.add_argument("tcgtool", type=Path, help="a checkout of balena-os/tcgtool, which the hooks use; built with cc")
+    at.add_argument("--hooks", action="append", choices=("scripts", "copal"), help="only these (both)")
+    at.add_argument("--seed", type=int, help="of the power cuts that a board is started after")
+    at.set_defaults(function=compared)
     options = parser.parse_args()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
