@@ -54,11 +54,12 @@ LINKS = {"bin/sh": "bash", "usr/bin/awk": "mawk", "sbin/reboot": "/bin/true"}
 SECONDS = 600.0
 #: The two kinds of initramfs.
 BY_COPAL, BY_SCRIPTS = "copal unlock", "the scripts' initramfs"
-#: Cuts that are given to a board, each with what its console says then: in which phase, and what is wrong.
+#: Cuts that are given to a board, each with what its console says then: in which phase, and what is wrong. It is the list or the passphrase that the TPM
+#: does not take or give.
 PROOFS = (
-    (HOOKS[0], unlocking.LOCKED, "the TPM does not give the passphrase"),
+    (HOOKS[0], unlocking.LOCKED, "initramfs: the TPM does not "),
     (HOOKS[0], unlocking.NO_LOADER, "Access Denied"),
-    (HOOKS[2], unlocking.LOCKED, "the TPM does not give the passphrase"),
+    (HOOKS[2], unlocking.LOCKED, "initramfs: the TPM does not "),
 )
 
 
