@@ -61,7 +61,7 @@ ON_HOST = ("good", "next")
 SIZES = (64, 448, 24, 320)
 
 #: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
-SECURE_SIZES = (48, 208, 16, 32)
+SECURE_SIZES = (48, 240, 16, 32)
 
 #: Releases of a secure board. None has the engine's programs: they are on the disk with the releases.
 SECURE_RELEASES = ("base", "good", "light")
