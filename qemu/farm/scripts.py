@@ -329,7 +329,6 @@ def scenario_of(checkouts: Checkouts | None) -> Scenario:
     for _, _, said in PROOFS if checkouts else ():
         text += (f'power goes where scripts would not unlock\npower on\nwithin 600 s expect console contains "{said}"\n'
                  'expect console does not contain "partitions of vda are unlocked"\ntake power\n')
-    text += 'expect console contains "copal-board: encrypted"\n' if not checkouts else ""
     name = f"update-by-{'scripts' if checkouts else 'copal'}"
     return scenarios.parse(name, text, str(SCENARIO), boards.names())
 
