@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,12 @@ fn passphrase(path: &Path) -> Result<Recovery> {
         return read(path, file);
     }
     match terminal::of_stdin() {
-        None => read(path, io::stdin()),
+        // Not through a buffer of the library, which is not wiped.
+        None => io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|e| unreadable(path, e))
+            .and_then(|fd| read(path, File::from(fd))),
         Some(terminal) => unlock::recovery_entered(&terminal, Instant::now() + TIMEOUT)?
             .ok_or_else(|| recovery::wrong("it was not entered")),
     }

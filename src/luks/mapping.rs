@@ -131,6 +131,15 @@ pub(crate) fn remove_key(partition: &Path, slot: u8, known: &Passphrase) -> Resu
 
 /// The key slots that are in use.
 pub(crate) fn slots(partition: &Path) -> Result<Vec<u8>> {
+    Ok(slots_of(&dump(partition)?))
+}
+
+/// Whether the data or a key is encrypted by a cipher that changes nothing.
+pub(crate) fn has_null_cipher(partition: &Path) -> Result<bool> {
+    Ok(dump(partition)?.contains("cipher_null"))
+}
+
+fn dump(partition: &Path) -> Result<String> {
     let error = |e: io::Error| failed("read the header of", partition).because(e);
     let mut text = String::new();
     let end =
@@ -141,7 +150,7 @@ pub(crate) fn slots(partition: &Path) -> Result<Vec<u8>> {
             }
         });
     match end.map_err(error)? {
-        end if end.is_success() => Ok(slots_of(&text)),
+        end if end.is_success() => Ok(text),
         end => Err(error(io::Error::other(end.to_string()))),
     }
 }

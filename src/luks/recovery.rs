@@ -8,9 +8,10 @@ use crate::signature::PublicKey;
 use crate::sys::limits::{self, wipe};
 use crate::sys::random;
 
-/// Its key slot. What the device itself unlocks with is in one of the others.
+/// Its key slot.
 pub(crate) const SLOT: u8 = 1;
-pub(crate) const DEVICE_SLOTS: [u8; 2] = [0, 2];
+/// What the device itself unlocks with is in one of these: the first one, or, after a recovery, one of the last, which an owner who adds keys does not get.
+pub(crate) const DEVICE_SLOTS: [u8; 5] = [0, 28, 29, 30, 31];
 
 /// The recovery passphrase, encrypted for its owner, on the partition that is not encrypted.
 pub(crate) const FILE: &str = "recovery.enc";

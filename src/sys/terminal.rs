@@ -3,7 +3,7 @@ use std::io::{self, IsTerminal, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NONBLOCK};
@@ -71,7 +71,36 @@ pub(crate) fn of_stdin() -> Option<File> {
     }
     let mut options = OpenOptions::new();
     // A shell may have opened it for reading only.
-    options.read(true).write(true).custom_flags(O_NOCTTY | O_CLOEXEC).open("/proc/self/fd/0").ok()
+    // One that takes nothing more must not hold up a start.
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(O_NOCTTY | O_CLOEXEC | O_NONBLOCK)
+        .open("/proc/self/fd/0")
+        .ok()
+}
+
+/// Shows a text, as far as the terminal takes it within some seconds: with flow control, one to which nothing is connected takes nothing.
+pub(crate) fn put(mut terminal: &File, text: &str) -> io::Result<()> {
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    let deadline = Instant::now() + TIMEOUT;
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        match terminal.write(rest) {
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLOUT)];
+                let _ = poll(&mut fds, PollTimeout::from(100u8));
+            }
+            Err(e) => {
+                // Else the end of the program waits for it.
+                let _ = tcflush(terminal, FlushArg::TCOFLUSH);
+                return Err(e);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Gives a terminal back its settings.
@@ -88,7 +117,7 @@ impl Drop for Settings<'_> {
 /// Asks, and puts the line that is typed then into `line`, without showing it. Returns how much of `line` it fills, with its end; `None` where it
 /// does not come before the deadline, or never.
 pub(crate) fn ask_silently(
-    mut terminal: &File,
+    terminal: &File,
     question: &str,
     deadline: Instant,
     line: &mut [u8],
@@ -99,21 +128,28 @@ pub(crate) fn ask_silently(
     // Lines as a whole, whatever a program has left there.
     silent.local_flags.insert(LocalFlags::ICANON);
     silent.input_flags.insert(InputFlags::ICRNL);
+    // A byte on an open line would stop the output.
+    silent.input_flags.remove(InputFlags::IXON);
+    tcsetattr(terminal, SetArg::TCSANOW, &silent)?;
     // What was typed before the question is no answer.
-    tcsetattr(terminal, SetArg::TCSAFLUSH, &silent)?;
-    terminal.write_all(question.as_bytes())?;
+    tcflush(terminal, FlushArg::TCIFLUSH)?;
+    put(terminal, question)?;
     let answer = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
             Ok(0) if deadline <= Instant::now() => break None,
             Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => break Some(terminal.read(line)?).filter(|length| *length > 0),
+            Ok(_) => match (&mut &*terminal).read(line) {
+                Ok(length) => break Some(length).filter(|length| *length > 0),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            },
             Err(e) => return Err(e.into()),
         }
     };
     // Of a line that is too long.
     tcflush(terminal, FlushArg::TCIFLUSH)?;
-    terminal.write_all(b"\n")?;
+    put(terminal, "\n")?;
     Ok(answer)
 }

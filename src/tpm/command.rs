@@ -18,6 +18,7 @@ pub(super) const NV_READ: Code = Code(0x14e, "NV_Read");
 pub(super) const NV_READ_PUBLIC: Code = Code(0x169, "NV_ReadPublic");
 pub(super) const NV_UNDEFINE_SPACE: Code = Code(0x122, "NV_UndefineSpace");
 pub(super) const NV_WRITE: Code = Code(0x137, "NV_Write");
+pub(super) const PCR_EXTEND: Code = Code(0x182, "PCR_Extend");
 pub(super) const PCR_READ: Code = Code(0x17e, "PCR_Read");
 pub(super) const POLICY_OR: Code = Code(0x171, "PolicyOR");
 pub(super) const POLICY_PCR: Code = Code(0x17f, "PolicyPCR");

@@ -171,6 +171,12 @@ impl Tpm {
         Ok(values)
     }
 
+    /// Extends a PCR of the SHA-256 bank.
+    pub fn extend(&mut self, pcr: u32, digest: &Digest) -> Result<()> {
+        let digests = Out::default().u32(1).u16(command::SHA256).bytes(digest);
+        self.call(command::PCR_EXTEND, &[pcr.into()], By::Password(&[]), digests, false).map(drop)
+    }
+
     /// Random bytes of the TPM, mixed with those of the kernel.
     pub fn passphrase(&mut self) -> Result<Secret> {
         let mut secret = Secret::empty();

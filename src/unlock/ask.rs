@@ -1,15 +1,16 @@
 //! Asks at the terminal for the recovery passphrase.
 
 use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::seal;
 use crate::error::{Error, Result};
 use crate::luks::passphrase::Passphrase;
 use crate::luks::recovery::{self, Recovery};
 use crate::sys::limits::{self, wipe};
 use crate::sys::terminal;
+use crate::tpm::Tpm;
 
 /// A device without a person at it goes on to fail: its start counts for the rollback.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,19 +19,27 @@ const TRIES: u32 = 3;
 /// More than the 64 digits, with a lot of space around.
 const LINE: usize = 256;
 
-/// Where the TPM does not give the passphrase, because of `e`: opens the disk with the recovery passphrase, if there is one, and a person at standard
-/// input who knows it. `plain`: the mount point of the partition that is not encrypted.
-pub(super) fn instead<T>(plain: &Path, e: Error, open: impl FnMut(&Passphrase) -> Result<T>) -> Result<T> {
+/// Where the TPM does not unlock the disk, because of `e`: opens the disk with the recovery passphrase, if there is one, and a person at standard
+/// input who knows it. `plain`: the mount point of the partition that is not encrypted. `tpm`: is [closed](seal::close) before.
+pub(super) fn instead<T>(
+    plain: &Path,
+    tpm: Result<Tpm>,
+    e: Error,
+    open: impl FnMut(&Passphrase) -> Result<T>,
+) -> Result<T> {
     let Some(terminal) = terminal::of_stdin().filter(|_| plain.join(recovery::FILE).is_file()) else {
         return Err(e);
     };
-    limits::no_core_dumps();
+    if let Err(also) = tpm.and_then(|mut tpm| seal::close(&mut tpm)) {
+        let why = format!("the recovery passphrase is not asked for: {}", also.message());
+        return Err(e.and_also(&why));
+    }
     say(&terminal, &e.message());
     let Some(opened) = opened_by_person(&terminal, Instant::now() + TIMEOUT, open) else {
         return Err(e.and_also("the recovery passphrase was not entered"));
     };
     tracing::warn!(
-        "the recovery passphrase has opened the disk, and the next start asks for it again: run `copal recover` once the system runs"
+        "the recovery passphrase has opened the disk; each initramfs of a start asks for it, until `copal recover` was run in the system"
     );
     Ok(opened)
 }
@@ -70,13 +79,13 @@ pub(crate) fn entered(terminal: &File, deadline: Instant) -> Result<Option<Recov
 }
 
 /// A terminal that has gone changes nothing: the wait ends.
-fn say(mut terminal: &File, text: &str) {
-    drop(writeln!(terminal, "{text}"));
+fn say(terminal: &File, text: &str) {
+    drop(terminal::put(terminal, &format!("{text}\n")));
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::thread;
 
     use nix::pty::openpty;
@@ -150,7 +159,7 @@ mod tests {
         assert!(!opened);
         let e = Error::new(Code::WouldNotUnlock, "because of this");
         let folder = tempfile::tempdir().unwrap();
-        let same = instead::<()>(folder.path(), e.clone(), |_| unreachable!());
+        let same = instead::<()>(folder.path(), Err(e.clone()), e.clone(), |_| unreachable!());
         assert_eq!(same.unwrap_err(), e);
     }
 }

@@ -19,13 +19,14 @@ use crate::measurements::{EventLog, Measured, Values, pcr};
 use crate::slot::{Root, hostapp};
 use crate::sys::file::{read_bytes, read_text};
 use crate::tpm::Tpm;
+use crate::tpm::policy::Digest;
+use crate::tpm::store::INDEX;
 use crate::uefi::variables::{Firmware, Variable};
 
 /// Far above any.
 const MAX_HOOK_BYTES: u64 = 1 << 20;
 
-const RECOVER: &str =
-    "run `copal recover` with the recovery passphrase, which the owner's key decrypts from recovery.enc";
+const RECOVER: &str = "run `copal recover` with the recovery passphrase, which the owner's key decrypts from recovery.enc; after it, restart the device";
 
 /// What was found, in order.
 #[derive(Debug, Default)]
@@ -157,7 +158,8 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
     match measurements(paths, &firmware) {
         Ok((text, start)) => {
             look.right.push(text);
-            match look.sealed.as_ref().map(|sealed| next_start::look(&paths.plain_boot(), &start, &sealed.list.branches())) {
+            let known = look.sealed.as_ref().map(|sealed| sealed.list.branches()).or_else(|| held(paths));
+            match known.map(|known| next_start::look(&paths.plain_boot(), &start, &known)) {
                 Some(NextStart::Unlocks) => look.right.push(
                     "the next start, of the loader and the stage-2 kernel in place, meets a policy of the TPM"
                         .to_owned(),
@@ -236,6 +238,13 @@ pub(crate) fn before_hooks(paths: &Paths, active: &Root, slot: &Path) -> Result<
     seal::keep_aside(&mut tpm, &policies, &sealed)
 }
 
+/// The branches of the first index, where the TPM does not give the passphrase to this start.
+fn held(paths: &Paths) -> Option<Vec<Digest>> {
+    let list = Policies::of(paths).current().ok()?;
+    let public = open(paths).ok()?.public(INDEX).ok()??;
+    public.holds(&list.policy()).then(|| list.branches())
+}
+
 fn passphrase(paths: &Paths) -> Result<Sealed> {
     seal::read(&mut open(paths)?, &Policies::of(paths))
 }
@@ -250,16 +259,25 @@ pub(super) fn would_not(why: &str) -> Error {
 
 /// What cannot be explained now cannot be predicted for the next start.
 pub(super) fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
-    let values = open(paths)?.pcrs()?;
+    let mut values = open(paths)?.pcrs()?;
     let now = Measured::of(firmware)?;
     let log = EventLog::read(paths)
         .map_err(|e| would_not("the firmware's log of its measurements cannot be used").because(e))?;
+    // The next start is predicted from what the firmware has measured.
+    let before = log.as_ref().and_then(|log| pcr::before_extended(log, &values, &seal::mark()));
+    let is_closed = before.is_some();
+    values = before.unwrap_or(values);
     let text = match &log {
         None => {
             "the firmware has left no log of its measurements, so the next start cannot be predicted exactly"
                 .to_owned()
         }
         Some(log) => explained(log, &now, &values)?,
+    };
+    let text = if is_closed {
+        format!("{text}; this start has asked for the recovery passphrase, and the TPM gives nothing to it")
+    } else {
+        text
     };
     Ok((text, Start { log, now, values }))
 }

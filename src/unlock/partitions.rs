@@ -19,12 +19,18 @@ use crate::error::{Code, Error, Result};
 use crate::luks::passphrase::Passphrase;
 use crate::luks::{header, mapping};
 use crate::measurements::EventLog;
+use crate::sys::block::major_minor;
 use crate::sys::mount;
 use crate::uefi::variables::{Firmware, Variable};
 
 /// Names of partitions: the one that the firmware reads, and those that are encrypted. A name of the latter begins with `resin-` or `balena-`.
 const PLAIN: &str = "balena-efi";
 const ENCRYPTED: [&str; 5] = ["boot", "rootA", "rootB", "state", "data"];
+
+const LOOK: &str =
+    "look at the header with `cryptsetup luksDump`; do not flash the device: that erases its data";
+const READ_ONLY: &str =
+    "it may be mounted read-only, at /mnt/efi: unmount it, check it with `fsck.vfat`, and mount it again";
 
 /// A disk may show up late.
 const DISK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,11 +65,18 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
     let disk = Disk::wait(paths, DISK_TIMEOUT)?;
     let plain = Plain::to_read(paths, &disk.plain)?;
     let policies = Policies::at(plain.0.clone());
-    let sealed = match open_tpm(paths).and_then(|mut tpm| seal::read(&mut tpm, &policies)) {
-        Ok(sealed) => sealed,
-        Err(e) => return ask::instead(&plain.0, e, |known| disk.open(paths, known)).map(Opened::Partitions),
+    let opened = open_tpm(paths).and_then(|mut tpm| {
+        let sealed = seal::read(&mut tpm, &policies)?;
+        let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
+        Ok((sealed, names))
+    });
+    let (sealed, names) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            let opened = ask::instead(&plain.0, open_tpm(paths), e, |known| disk.open(paths, known));
+            return opened.map(Opened::Partitions);
+        }
     };
-    let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
     drop(plain);
     if !sealed.is_whole && !sealed.is_for_another {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
@@ -145,7 +158,11 @@ impl Disk {
             let uuid = uuid_of(node)
                 .ok_or_else(|| would_not(&format!("{} ({name}) is not encrypted", node.display())))?;
             let mapped = format!("luks-{uuid}");
-            mapping::open(node, &mapped, passphrase)?;
+            // An attacker who has changed the header knows its key.
+            if mapping::has_null_cipher(node).map_err(|e| e.with_hint(LOOK))? {
+                return Err(would_not(&format!("{} ({name}) is encrypted with nothing", node.display())));
+            }
+            mapping::open(node, &mapped, passphrase).map_err(|e| e.with_hint(LOOK))?;
             open.push(mapped.clone());
             let shown = mapping::check(paths, node, &mapped)?;
             nodes.insert(rdev(&shown));
@@ -170,17 +187,29 @@ impl Disk {
     fn are_alone(&self, paths: &Paths, open: &BTreeSet<Option<u64>>) -> Result<()> {
         for name in names(&paths.at("/sys/class/block")) {
             let node = paths.at("/dev").join(&name);
-            if open.contains(&rdev(&node)) {
+            let dev = rdev(&node);
+            if open.contains(&dev) || dev == rdev(&self.plain) {
                 continue;
             }
-            let label = label::of_node(&node).unwrap_or_default();
-            if self.encrypted.iter().any(|(name, _)| *name == label) {
-                let why = format!("{} also has a file system {label}", node.display());
-                return Err(would_not(&why).with_hint("remove that disk, or erase it"));
+            let of_udev = dev.and_then(|dev| label_in_udev(paths, dev));
+            for label in [label::of_node(&node), of_udev].into_iter().flatten() {
+                // Spaces at the end do not count for programs that look for labels.
+                let label = label.trim_end();
+                if label == PLAIN || self.encrypted.iter().any(|(name, _)| name == label) {
+                    let why = format!("{} also has a file system {label}", node.display());
+                    return Err(would_not(&why).with_hint("remove that disk, or erase it"));
+                }
             }
         }
         Ok(())
     }
+}
+
+/// udev knows file systems that copal does not.
+fn label_in_udev(paths: &Paths, dev: u64) -> Option<String> {
+    let (major, minor) = major_minor(dev);
+    let text = fs::read_to_string(paths.at(&format!("/run/udev/data/b{major}:{minor}"))).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("E:ID_FS_LABEL=")).map(str::to_owned)
 }
 
 fn rdev(node: &Path) -> Option<u64> {
@@ -243,9 +272,11 @@ impl Plain {
         drop(mount::unmount(&point, Duration::ZERO));
         fs::create_dir_all(&point).and_then(|()| mount(&point)).map_err(|e| {
             let node = node.display();
-            Error::new(Code::WouldNotUnlock, format!("cannot mount {node} ({PLAIN}), which has the policies"))
-                .object(node)
-                .because(e)
+            // The kernel makes a FAT read-only where it finds damage.
+            let is_read_only = e.raw_os_error() == Some(nix::libc::EBUSY);
+            let message = format!("cannot mount {node} ({PLAIN}), which has the policies");
+            let error = Error::new(Code::WouldNotUnlock, message).object(node).because(e);
+            if is_read_only { error.with_hint(READ_ONLY) } else { error }
         })?;
         Ok(Plain(point))
     }

@@ -22,6 +22,9 @@ use crate::sys::file;
 use crate::tpm::policy;
 use crate::uefi::variables::{Firmware, Variable};
 
+/// Not what an installation does after such an error.
+const AGAIN: &str = "run `copal recover` again; do not flash the device: that erases its data";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovered {
     /// Nothing was changed.
@@ -69,7 +72,6 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
     }
     let next = next_start::policies(&plain.0, &start)
         .map_err(|why| would_not(&format!("the next start cannot be predicted: {why}")))?;
-    let met = policy::pcr(&start.values);
     let known = ask()?.passphrase()?;
     for (name, node) in &disk.encrypted {
         mapping::test_slot(node, SLOT, &known).map_err(|e| {
@@ -94,37 +96,35 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
             })
         };
         if let Some(slot) = DEVICE_SLOTS.iter().find(|slot| takes(slot)) {
-            let removed = remove(partitions(), other(*slot), &passphrase)?;
+            let removed = remove(partitions(), *slot, &passphrase)?;
             return Ok(if removed { Recovered::Completed } else { Recovered::Whole });
         }
     }
 
-    // An earlier run that was cut off while it put keys into slot 2 leaves slot 0 in all of them; one that was removing the old key does not.
-    let slot = if used.iter().all(|used| used.contains(&0)) { 2 } else { 0 };
+    let slot = free_slot(&used);
     let secret = tpm.passphrase()?;
     let new = Passphrase::of(&secret)?;
-    let own = runs_from(paths, &disk.plain);
-    let again = |e: Error| {
-        e.and_also("the recovery passphrase still opens the disk; run `copal recover` again").after_write()
-    };
+    // Not where this start has asked for the recovery passphrase.
+    let own = runs_from(paths, &disk.plain) && next.contains(&policy::pcr(&tpm.pcrs()?));
+    let again =
+        |e: Error| e.and_also("the recovery passphrase still opens the disk").with_hint(AGAIN).after_write();
     tracing::info!("slot {slot} of each encrypted partition gets a new key");
     put(partitions(), slot, &known, &new).map_err(again)?;
-    let mut branches = next;
-    if own && !branches.contains(&met) {
-        branches.push(met);
-    }
     tracing::info!("the TPM gets the passphrase");
-    seal::replace(&mut tpm, &policies, &branches, &start.values, &secret).map_err(again)?;
-    remove(partitions(), other(slot), &known).map_err(|e| {
+    seal::replace(&mut tpm, &policies, &next, &secret).map_err(again)?;
+    remove(partitions(), slot, &known).map_err(|e| {
         e.and_also("the TPM has the new passphrase; run `copal recover` again to remove the old key")
+            .with_hint(AGAIN)
             .after_success()
     })?;
     Ok(Recovered::Sealed { slot, own })
 }
 
-fn other(slot: u8) -> u8 {
-    let [first, second] = DEVICE_SLOTS;
-    if slot == first { second } else { first }
+/// One that no partition has a key in; else one that an earlier run has not put into all of them. The TPM may hold the passphrase of any other.
+fn free_slot(used: &[Vec<u8>]) -> u8 {
+    let count = |slot: &u8| used.iter().filter(|used| used.contains(slot)).count();
+    let [first, ..] = DEVICE_SLOTS;
+    DEVICE_SLOTS.into_iter().min_by_key(count).unwrap_or(first)
 }
 
 fn not_possible(why: &str) -> Error {
@@ -164,16 +164,18 @@ fn put<'a>(
     Ok(())
 }
 
-/// Returns whether there was a key in that slot.
+/// Removes the keys of the device but for that in the slot `kept`. Returns whether there were any.
 fn remove<'a>(
     partitions: impl Iterator<Item = (&'a Path, &'a Vec<u8>)>,
-    slot: u8,
+    kept: u8,
     known: &Passphrase,
 ) -> Result<bool> {
     let mut removed = false;
-    for (node, _) in partitions.filter(|(_, used)| used.contains(&slot)) {
-        mapping::remove_key(node, slot, known)?;
-        removed = true;
+    for (node, used) in partitions {
+        for slot in DEVICE_SLOTS.iter().filter(|slot| **slot != kept && used.contains(slot)) {
+            mapping::remove_key(node, *slot, known)?;
+            removed = true;
+        }
     }
     Ok(removed)
 }

@@ -3,6 +3,8 @@
 //! There are two indices with the same passphrase. A change writes the second list, then the spare index, then the one that the initramfs
 //! reads, then the list that it takes: at each instant one of the indices can be read through one of the lists.
 
+use sha2::{Digest as _, Sha256};
+
 use super::policies::{self, List, MOST_BRANCHES, Policies};
 use crate::error::{Code, Error, Result};
 use crate::measurements::{SELECTED, Values};
@@ -83,10 +85,27 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
         }
     }
     for (pcr, value) in SELECTED.iter().zip(&values) {
-        tracing::info!("PCR {pcr} is {}", policies::start_of(value, 32));
+        tracing::warn!("PCR {pcr} is {}", policies::start_of(value, 32));
     }
     let message = format!("the TPM does not give the passphrase of the disk: {}", why.join("; "));
     Err(Error::new(Code::WouldNotUnlock, message).object("TPM"))
+}
+
+/// What [`close`] extends into PCR 7.
+#[must_use]
+pub fn mark() -> Digest {
+    Sha256::digest("copal: the recovery passphrase was asked for").into()
+}
+
+/// Until the next start, the TPM gives nothing. Before the recovery passphrase is asked for: an attacker who has changed the disk may answer with a passphrase
+/// of their own, and start a system of their own.
+pub fn close(tpm: &mut Tpm) -> Result<()> {
+    let before = tpm.pcrs()?;
+    tpm.extend(7, &mark())?;
+    if tpm.pcrs()? == before {
+        return Err(Error::new(Code::TpmUnusable, "the TPM does not change PCR 7").object("TPM"));
+    }
+    Ok(())
 }
 
 /// In words, where the names of the files say so.
@@ -184,17 +203,12 @@ fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> R
     policies.remove_second()
 }
 
-/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start, with
-/// the PCRs `values`, has a branch; that of a medium has none.
-pub fn replace(
-    tpm: &mut Tpm,
-    policies: &Policies,
-    branches: &[Digest],
-    values: &Values,
-    secret: &Secret,
-) -> Result<()> {
-    let list = List::of(branches, &policies.current().unwrap_or_default(), values);
-    if branches.contains(&policy::pcr(values)) {
+/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start has a
+/// branch; that of a medium has none.
+pub fn replace(tpm: &mut Tpm, policies: &Policies, branches: &[Digest], secret: &Secret) -> Result<()> {
+    let values = tpm.pcrs()?;
+    let list = List::of(branches, &policies.current().unwrap_or_default(), &values);
+    if branches.contains(&policy::pcr(&values)) {
         return change(tpm, policies, &list, secret);
     }
     policies.write_second(&list)?;

@@ -108,7 +108,13 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
     cat /tmp/data >/dev/nvme0n1p6
     truncate -s 2M /tmp/other; mkfs.ext4 -q -F -L resin-state /tmp/other
     losetup /dev/loop0 /tmp/other; try another-disk
-    losetup -d /dev/loop0; try right-at-last
+    mkfs.ext4 -q -F -L 'resin-data ' /tmp/other; try space-after-a-label
+    mkfs.ext4 -q -F -L balena-efi /tmp/other; try another-plain-one
+    losetup -d /dev/loop0
+    cryptsetup luksFormat -q --type luks2 --cipher cipher_null-ecb --pbkdf pbkdf2 --pbkdf-force-iterations 1000 --luks2-metadata-size 16k \
+        --luks2-keyslots-size 256k --offset 2048 --key-file /test/secret /dev/nvme0n1p6
+    try encrypted-with-nothing
+    cat /tmp/data >/dev/nvme0n1p6; try right-at-last
     tell_tpm /test/driver; try another-card
     mkdir -p /sys/kernel/security/tpm0
     cp /test/action.log /sys/kernel/security/tpm0/binary_bios_measurements; try no-dma-protection
@@ -142,6 +148,9 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
         opened("right-again"),
         refused("not-encrypted"),
         refused("another-disk"),
+        refused("space-after-a-label"),
+        refused("another-plain-one"),
+        refused("encrypted-with-nothing"),
         opened("right-at-last"),
         refused("another-card"),
         refused("no-dma-protection"),
@@ -149,7 +158,7 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
     assert_eq!(outcome.file("tried").lines().collect::<Vec<_>>(), expected, "{}", outcome.console);
     let outcome = outcome.ok();
     let said = outcome.file("said");
-    for words in ["/dev/loop0", "PCR 2 (drivers"] {
+    for words in ["/dev/loop0", "encrypted with nothing", "PCR 2 (drivers"] {
         assert!(said.contains(words), "{words}:\n{said}");
     }
     let emulated = Emulated::of(&at("tpm"));

@@ -4,12 +4,16 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use copal::measurements::event_log::Event;
+use copal::measurements::{EventLog, pcr};
 use copal::sys::crash_point;
 use copal::tpm::Tpm;
 use copal::tpm::policy::{self, Digest};
 use copal::tpm::store::{INDEX, SPARE};
 use copal::unlock::policies::{List, Policies};
 use copal::unlock::seal::{self, Sealed};
+
+use sha2::{Digest as _, Sha256};
 
 use crate::kit::emulated_tpm::Emulated;
 use crate::kit::prove::cases;
@@ -335,8 +339,7 @@ fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
     let Some(emulated) = Emulated::new(test) else { return };
     let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
     let replace = |device: &Device, branches: &[Digest]| {
-        let values = device.emulated.tpm().pcrs().unwrap();
-        seal::replace(&mut device.emulated.tpm(), &device.policies(), branches, &values, &(&NEW).into())
+        seal::replace(&mut device.emulated.tpm(), &device.policies(), branches, &(&NEW).into())
     };
     let read = |device: &Device, what: &str| {
         let sealed = seal::read(&mut device.emulated.tpm(), &device.policies());
@@ -458,6 +461,30 @@ fn a_start_that_is_not_unlocked_says_which_pcr_differs() {
             assert_eq!(count > 0, pcr == differing, "{message}");
         }
     }
+}
+
+#[test]
+fn a_start_that_asks_for_the_recovery_passphrase_gets_nothing_from_the_tpm() {
+    let test = "a_start_that_asks_for_the_recovery_passphrase_gets_nothing_from_the_tpm";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    device.begin(CHANGES[0]);
+    let read = |device: &Device| seal::read(&mut device.emulated.tpm(), &device.policies());
+    read(&device).unwrap();
+    seal::close(&mut device.emulated.tpm()).unwrap();
+    assert_eq!(read(&device).unwrap_err().code().as_str(), "would-not-unlock");
+    // What was measured before it is known from the log.
+    let firmware = EventLog { events: vec![Event { pcr: 7, kind: 4, digest: [3; 32], data: Vec::new() }] };
+    let measured = firmware.replay(7);
+    let extended = |value: [u8; 32]| -> [u8; 32] { Sha256::digest([value, seal::mark()].concat()).into() };
+    let of = |pcr7| pcr::before_extended(&firmware, &[[0; 32], [1; 32], [2; 32], pcr7], &seal::mark());
+    assert_eq!(of(measured), None);
+    for pcr7 in [extended(measured), extended(extended(measured))] {
+        assert_eq!(of(pcr7), Some([[0; 32], [1; 32], [2; 32], measured]));
+    }
+    assert_eq!(of([9; 32]), None);
+    device.emulated.restart();
+    read(&device).unwrap();
 }
 
 #[test]
