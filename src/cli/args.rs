@@ -65,7 +65,7 @@ pub(super) enum Verb {
     Doctor(DoctorArgs),
     Explain(ExplainArgs),
     Daemon(DaemonArgs),
-    /// Unlock the encrypted disk of a device with UEFI and a TPM (for an initramfs)
+    /// Unlock the encrypted disk with the TPM, in an initramfs
     ///
     /// Opens the partitions whose passphrase the TPM gives to this start, and
     /// completes a change of its policy that a power cut has interrupted. Does

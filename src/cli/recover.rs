@@ -38,7 +38,7 @@ Exit codes:
   4  failed after a change: run it again; the recovery passphrase is valid
   5  busy: an update is running";
 
-/// Make the TPM unlock the encrypted disk again, with the recovery passphrase
+/// Let the TPM unlock the disk again, with the recovery passphrase
 ///
 /// For a device with UEFI and a TPM whose firmware, TPM or board has changed:
 /// on its own system, or on a medium that was started there. Each encrypted

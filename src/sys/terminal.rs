@@ -91,11 +91,14 @@ pub(crate) fn put(mut terminal: &File, text: &str) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
                 let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLOUT)];
-                let _ = poll(&mut fds, PollTimeout::from(100u8));
+                match poll(&mut fds, PollTimeout::from(100u8)) {
+                    Ok(_) | Err(Errno::EINTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
             }
             Err(e) => {
                 // Else the end of the program waits for it.
-                let _ = tcflush(terminal, FlushArg::TCOFLUSH);
+                tcflush(terminal, FlushArg::TCOFLUSH)?;
                 return Err(e);
             }
         }

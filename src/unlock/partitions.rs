@@ -208,7 +208,7 @@ impl Disk {
 /// udev knows file systems that copal does not.
 fn label_in_udev(paths: &Paths, dev: u64) -> Option<String> {
     let (major, minor) = major_minor(dev);
-    let text = fs::read_to_string(paths.at(&format!("/run/udev/data/b{major}:{minor}"))).ok()?;
+    let text = fs::read_to_string(paths.at(format!("/run/udev/data/b{major}:{minor}"))).ok()?;
     text.lines().find_map(|line| line.strip_prefix("E:ID_FS_LABEL=")).map(str::to_owned)
 }
 
