@@ -47,8 +47,8 @@ Exit codes:
 #[derive(Debug, Clone, Args)]
 #[command(verbatim_doc_comment, after_help = AFTER_HELP)]
 pub(super) struct RecoverArgs {
-    /// The file with the recovery passphrase; asked for on a terminal
-    #[arg(long, value_name = "FILE|stdin", default_value = STDIN, value_hint = ValueHint::FilePath)]
+    /// Its file; on a terminal, it is asked for
+    #[arg(long, value_name = "FILE|stdin", default_value = STDIN, hide_default_value = true, value_hint = ValueHint::FilePath)]
     passphrase_file: PathBuf,
 }
 

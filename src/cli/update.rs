@@ -56,8 +56,7 @@ pub(super) struct UpdateArgs {
 
     /// Update on trial, after a fall back, or without a named device tree
     ///
-    /// Also where the encrypted disk would stay locked, if it has a recovery
-    /// slot.
+    /// Also where only a recovery slot would unlock the disk.
     #[arg(long)]
     force: bool,
 
