@@ -8,7 +8,7 @@ const MAGIC: &[u8] = b"LUKS\xba\xbe";
 const UUID_AT: usize = 168;
 const UUID_BYTES: usize = 40;
 
-/// The UUID in the first bytes of a partition; `None` where they are no header of LUKS.
+/// The UUID in the first bytes of a partition; `None` where they are something else than a header of LUKS.
 #[must_use]
 pub fn uuid(start: &[u8]) -> Option<String> {
     let field = start.get(UUID_AT..UUID_AT + UUID_BYTES).filter(|_| start.starts_with(MAGIC))?;

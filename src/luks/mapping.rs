@@ -82,7 +82,7 @@ pub(crate) fn test(partition: &Path, passphrase: &Passphrase) -> Result<()> {
     test_by(partition, passphrase, None)
 }
 
-/// Whether the passphrase is that of this key slot.
+/// Whether this key slot takes the passphrase.
 pub(crate) fn test_slot(partition: &Path, slot: u8, passphrase: &Passphrase) -> Result<()> {
     test_by(partition, passphrase, Some(slot))
 }

@@ -13,7 +13,7 @@ const DASHES: &str = "-----";
 /// The only key in a text. What is around it does not count. A private key is refused: it must not be where a public one is expected.
 pub fn public_key(text: &str) -> Result<PublicKey, &'static str> {
     let mut parts = text.split(BEGIN).skip(1);
-    let block = parts.next().ok_or("it is not a key in PEM: there is no line -----BEGIN …-----")?;
+    let block = parts.next().ok_or("it is not a key in PEM: a line -----BEGIN …----- is missing")?;
     if text.contains("PRIVATE KEY-----") {
         return Err("it is a private key, and only the public one belongs there");
     }
@@ -21,7 +21,7 @@ pub fn public_key(text: &str) -> Result<PublicKey, &'static str> {
         return Err("it has more than one key");
     }
     let (label, body) = block.split_once(DASHES).ok_or("its first line has no end")?;
-    let (body, rest) = body.split_once(END).ok_or("there is no line -----END …-----")?;
+    let (body, rest) = body.split_once(END).ok_or("a line -----END …----- is missing")?;
     if rest.split_once(DASHES).is_none_or(|(end, _)| end != label) {
         return Err("its last line does not have the name of its first one");
     }

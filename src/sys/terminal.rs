@@ -87,6 +87,7 @@ pub(crate) fn put(mut terminal: &File, text: &str) -> io::Result<()> {
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
         match terminal.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
@@ -134,7 +135,7 @@ pub(crate) fn ask_silently(
     // A byte on an open line would stop the output.
     silent.input_flags.remove(InputFlags::IXON);
     tcsetattr(terminal, SetArg::TCSANOW, &silent)?;
-    // What was typed before the question is no answer.
+    // What was typed before the question does not answer it.
     tcflush(terminal, FlushArg::TCIFLUSH)?;
     put(terminal, question)?;
     let answer = loop {
@@ -145,7 +146,8 @@ pub(crate) fn ask_silently(
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => match (&mut &*terminal).read(line) {
                 Ok(length) => break Some(length).filter(|length| *length > 0),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // Another program has read it.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
                 Err(e) => return Err(e),
             },
             Err(e) => return Err(e.into()),

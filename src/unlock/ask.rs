@@ -154,7 +154,7 @@ mod tests {
         let (_, tried, opened) = person(&["no end of a line"], 1);
         assert!(!opened && tried.is_empty());
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-        // The terminal says that there is no more.
+        // The terminal says that nothing more comes.
         let (_, _, opened) = person(&["\u{4}"], 60);
         assert!(!opened);
         let e = Error::new(Code::WouldNotUnlock, "because of this");

@@ -346,7 +346,7 @@ fn look_for_recovery(paths: &Paths, facts: &Facts, active: &Root, look: &mut Loo
         look.doubtful.push(Error::new(Code::WouldNotUnlock, message).object(recovery::FILE).with_hint(hint));
     } else {
         look.right.push(
-            "there is no recovery slot: the disk stays locked if firmware, TPM or board change".to_owned(),
+            "the disk has no recovery slot: it stays locked if firmware, TPM or board change".to_owned(),
         );
     }
 }
@@ -355,7 +355,7 @@ fn look_for_recovery(paths: &Paths, facts: &Facts, active: &Root, look: &mut Loo
 fn key_slots(facts: &Facts, active: &Root, sealed: &Sealed) -> Result<String> {
     if !mapping::can_be_tried() {
         return Ok(
-            "whether the key slots take the passphrase was not tried: there is no cryptsetup".to_owned()
+            "whether the key slots take the passphrase was not tried: cryptsetup is missing".to_owned()
         );
     }
     let passphrase = Passphrase::of(&sealed.secret)?;

@@ -27,7 +27,7 @@ use crate::uefi::variables::{Firmware, Variable};
 const PLAIN: &str = "balena-efi";
 const ENCRYPTED: [&str; 5] = ["boot", "rootA", "rootB", "state", "data"];
 
-const LOOK: &str =
+pub(super) const LOOK: &str =
     "look at the header with `cryptsetup luksDump`; do not flash the device: that erases its data";
 const READ_ONLY: &str =
     "it may be mounted read-only, at /mnt/efi: unmount it, check it with `fsck.vfat`, and mount it again";
@@ -129,7 +129,7 @@ impl Disk {
     }
 
     fn of(paths: &Paths, plain: &Partition, all: &[Partition]) -> Result<Disk> {
-        let node = |partition: &Partition| paths.at("/dev").join(&partition.kernel_name);
+        let node = |partition: &Partition| node_of(paths, &partition.kernel_name);
         let on_it: Vec<&Partition> = all.iter().filter(|p| p.disk == plain.disk).collect();
         let encrypted = ENCRYPTED.map(|name| {
             let is_it = |p: &&&Partition| {
@@ -164,8 +164,9 @@ impl Disk {
             }
             mapping::open(node, &mapped, passphrase).map_err(|e| e.with_hint(LOOK))?;
             open.push(mapped.clone());
-            let shown = mapping::check(paths, node, &mapped)?;
-            nodes.insert(rdev(&shown));
+            let shown = mapping::check(paths, node, &mapped).map_err(|e| e.with_hint(LOOK))?;
+            // Nor does a label in the header count.
+            nodes.extend([rdev(&shown), rdev(node)]);
             // One under the name of another would be mounted in its place.
             match label::of_node(&shown) {
                 Some(label) if label == *name => Ok(()),
@@ -186,7 +187,7 @@ impl Disk {
     /// The system finds its file systems by their labels: another disk may not have one of them.
     fn are_alone(&self, paths: &Paths, open: &BTreeSet<Option<u64>>) -> Result<()> {
         for name in names(&paths.at("/sys/class/block")) {
-            let node = paths.at("/dev").join(&name);
+            let node = node_of(paths, &name.to_string_lossy());
             let dev = rdev(&node);
             if open.contains(&dev) || dev == rdev(&self.plain) {
                 continue;
@@ -203,6 +204,11 @@ impl Disk {
         }
         Ok(())
     }
+}
+
+/// sysfs has `!` where the node is in a folder.
+fn node_of(paths: &Paths, kernel_name: &str) -> PathBuf {
+    paths.at("/dev").join(kernel_name.replace('!', "/"))
 }
 
 /// udev knows file systems that copal does not.

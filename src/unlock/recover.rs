@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::check::{measurements, open, would_not};
-use super::partitions::{Disk, Plain};
+use super::partitions::{Disk, LOOK, Plain};
 use super::policies::Policies;
 use super::{next_start, seal};
 use crate::config::paths::Paths;
@@ -83,7 +83,8 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
     }
 
     let used = disk.encrypted.iter().map(|(_, node)| mapping::slots(node));
-    let used = used.collect::<Result<Vec<_>>>().map_err(|e| e.with_effect(Effect::Refused))?;
+    let used =
+        used.collect::<Result<Vec<_>>>().map_err(|e| e.with_effect(Effect::Refused).with_hint(LOOK))?;
     let partitions = || disk.encrypted.iter().map(|(_, node)| node.as_path()).zip(&used);
     if let Ok(sealed) = seal::read(&mut tpm, &policies)
         && sealed.is_whole
@@ -96,7 +97,7 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
             })
         };
         if let Some(slot) = DEVICE_SLOTS.iter().find(|slot| takes(slot)) {
-            let removed = remove(partitions(), *slot, &passphrase)?;
+            let removed = remove(partitions(), *slot, &passphrase).map_err(|e| e.with_hint(AGAIN))?;
             return Ok(if removed { Recovered::Completed } else { Recovered::Whole });
         }
     }
