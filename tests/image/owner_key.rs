@@ -84,7 +84,7 @@ fn what_is_not_one_public_rsa_key_is_refused() {
     run("openssl", &["rsa", "-in", &key, "-traditional", "-out", text(&bench.at("old.key"))], None);
     refused(&std::fs::read_to_string(bench.at("old.key")).unwrap(), "private key");
     refused(&format!("{good}{certificate}"), "more than one");
-    refused(&good[..good.len() / 2], "no line -----END");
+    refused(&good[..good.len() / 2], "a line -----END");
     refused("-----BEGIN PUBLIC KEY", "no end");
     refused(&good.replace("END PUBLIC KEY", "END CERTIFICATE"), "name of its first");
     refused(&good.replacen("MII", "M!I", 1), "not base64");
