@@ -560,7 +560,10 @@ fn the_receipt_has_the_fields_of_its_documentation() {
         rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
     // Of an installation with device trees of the owner, of a signed image, and of an encrypted installation (tests/guest/encrypted.rs).
     found.extend(["device_trees", "image.signed", "encryption"].map(str::to_owned));
-    found.extend(["method", "partitions", "old_content_discarded"].map(|name| format!("encryption.{name}")));
+    found.extend(
+        ["method", "partitions", "old_content_discarded", "recovery"]
+            .map(|name| format!("encryption.{name}")),
+    );
     assert_eq!(found, documented);
     // The recipe for the digest without copal.
     let recipe = text.split("```sh").nth(1).unwrap().split("```").next().unwrap();

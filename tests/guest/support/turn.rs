@@ -17,6 +17,8 @@ const SLOW: &[&str] = &[
     "the_passphrase_is_left_nowhere",
     "what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_were",
     "a_device_with_the_keys_is_installed_without_enrolling_and_a_failure_empties_the_tpm",
+    "the_partitions_of_one_disk_are_opened_or_none",
+    "the_owner_recovers_a_disk_after_another_firmware_and_after_another_tpm",
     "a_board_with_a_cipher_of_its_own_is_installed_by_the_service_on_4096_byte_sectors",
     "the_medium_takes_its_own_boot_partition",
     "waits_are_no_longer_than_needed_and_failures_leave_no_half_system",
