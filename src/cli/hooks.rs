@@ -22,9 +22,10 @@ Examples:
 
 Exit codes:
   0  done
-  1  a hook failed
+  1  a signal ended the run between two hooks; or the output failed
   2  wrong arguments
-  3  refused: no hook was run";
+  3  refused: no hook was run
+  4  a hook failed";
 
 /// Run the hooks of host OS updates, or show which would run
 ///

@@ -19,8 +19,7 @@ Examples:
 
 Exit codes:
   0  done: the inactive slot boots next (with --no-hooks: it is installed)
-  1  a hook failed, and the message says what boots next; or a step after
-     the update failed: the reboot, or the output
+  1  a step after the update failed: the reboot, or the output
   2  wrong arguments
   3  refused: nothing was written
   4  failed after writing had begun: the message says what boots next

@@ -13,8 +13,6 @@ const BUSY: u8 = 5;
 pub fn of_verb(error: &Error) -> u8 {
     match (error.code(), error.effect()) {
         (Code::Usage, _) => USAGE,
-        // A hook writes what it likes: the device is neither untouched nor spoilt for certain.
-        (Code::HookFailed, Effect::Written) => FAILURE,
         // Before all others: a caller that reads 3 or 5 relies on an untouched target.
         (_, Effect::Written) => AFTER_WRITE,
         (_, Effect::Completed) => FAILURE,
@@ -76,8 +74,7 @@ mod tests {
         assert_eq!(of_verb(&Error::new(Code::TargetWriteFailed, "x").after_write()), 4);
         assert_eq!(of_verb(&Error::new(Code::Busy, "x").after_write()), 4);
         assert_eq!(of_verb(&Error::new(Code::Interrupted, "x").after_write()), 4);
-        assert_eq!(of_verb(&Error::new(Code::HookFailed, "x").after_write()), 1);
-        assert_eq!(code(Code::HookFailed), 3);
+        assert_eq!(of_verb(&Error::new(Code::HookFailed, "x").after_write()), 4);
     }
 
     #[test]

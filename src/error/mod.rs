@@ -88,7 +88,7 @@ impl Error {
         self
     }
 
-    /// Adds a cause, and the causes of that. Of an error of our own, neither code nor remedy remains.
+    /// Adds a cause, and the causes of that. Of an error of our own, neither code nor remedy remains; but a hook that was ours knows the remedy.
     #[must_use]
     pub(crate) fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         match source.into().downcast::<Error>() {
@@ -100,7 +100,12 @@ impl Error {
             Err(source) => {
                 let mut next: Option<&dyn StdError> = Some(&*source);
                 while let Some(cause) = next {
-                    self.causes.push(up_to_code(&cause.to_string()).to_owned());
+                    let said = cause.to_string();
+                    let (message, remedy) = at_code(&said);
+                    self.causes.push(message.to_owned());
+                    if let (Code::HookFailed, Some(remedy)) = (self.code, remedy) {
+                        self.hint = remedy.into();
+                    }
                     next = cause.source();
                 }
             }
@@ -199,14 +204,15 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The last line of a program that failed may be an error of ours: that line up to its code. Any other text as it is.
-fn up_to_code(line: &str) -> &str {
-    let mut parts = line.match_indices(" [").map(|(at, _)| line.split_at(at));
-    let begins_with_code = |rest: &str| {
-        let word = rest.strip_prefix(" [").and_then(|rest| rest.split_once("]; "));
-        word.is_some_and(|(word, _)| Code::named(word).is_some())
+/// The last line of a program that failed may be an error of ours: that line up to its code, and the remedy. Any other text as it is.
+fn at_code(line: &str) -> (&str, Option<&str>) {
+    let remedy = |rest: &'_ str| {
+        let (word, remedy) = rest.strip_prefix(" [")?.split_once("]; ")?;
+        Code::named(word).map(|_| rest.len() - remedy.len())
     };
-    parts.find(|(_, rest)| begins_with_code(rest)).map_or(line, |(before, _)| before)
+    let places = line.match_indices(" [").map(|(at, _)| at);
+    let mut found = places.filter_map(|at| Some((at, at + remedy(&line[at..])?)));
+    found.next().map_or((line, None), |(code, remedy)| (&line[..code], Some(&line[remedy..])))
 }
 
 impl fmt::Display for Error {
@@ -242,6 +248,9 @@ mod tests {
         let outer = outer.and_also("slot A boots next");
         let said = "the hook failed: exit status 1, after it said: cannot deploy [x]; y; 1 MiB is lacking; slot A boots next";
         assert_eq!(outer.message(), said);
+        assert_eq!(outer.hint(), inner.hint(), "what helps against the failure inside");
+        let other = Error::new(Code::Io, "x").because(std::io::Error::other(inner.to_string()));
+        assert_eq!(other.hint(), Code::Io.remedy());
         let plain = "cannot mount it [read-only]; try again";
         let outer = Error::new(Code::HookFailed, "the hook failed").because(std::io::Error::other(plain));
         assert_eq!(outer.message(), format!("the hook failed: {plain}"));

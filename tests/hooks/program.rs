@@ -178,7 +178,7 @@ fn the_verb_lists_and_runs() {
     let (stdout, _) = ends(&site.copal(&["--full"]).output().unwrap(), 0);
     assert_eq!(stdout, "3 hooks were run\n");
     let mut failing = site.copal(&["--commit", "--json"]);
-    let (stdout, stderr) = ends(&failing.output().unwrap(), 1);
+    let (stdout, stderr) = ends(&failing.output().unwrap(), 4);
     let e: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
     assert_eq!(
         (&e["code"], &e["object"], &e["effect"]),

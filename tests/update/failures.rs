@@ -37,9 +37,10 @@ fn a_rollback_on_request_skips_the_current_hooks() {
         return;
     }
     let rig = Rig::ready();
-    rig.hook("after", "exit 1\n");
+    rig.hook("after", "echo '[x][ERROR] cannot write x [boot-state-unwritable]; try y' >&2; exit 1\n");
     let out = rig.run(&["copal", "update", "-xf", "/mnt/data/os.tar"]);
-    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
+    assert!(stderr(&out).ends_with("boots next [hook-failed]; try y\n"), "{}", stderr(&out));
     assert!(!rig.said().contains("current"), "{}", rig.said());
     rig.assert_back("-x");
 }

@@ -100,7 +100,8 @@ pub fn keep(last: &mut String, line: &str) {
 
 #[must_use]
 pub(crate) fn because(end: End, last: &str) -> io::Error {
-    const MAX_CAUSE_CHARS: usize = 200;
+    /// An error of another copal fits, with its code and its remedy.
+    const MAX_CAUSE_CHARS: usize = 600;
     let words: String = level_and_text(last).1.chars().take(MAX_CAUSE_CHARS).collect();
     io::Error::other(if words.is_empty() {
         end.to_string()

@@ -164,7 +164,7 @@ fn it_ends_as_the_update_itself_would_have() {
     for (code, effect, exit) in [
         ("update-refused", "refused", 3),
         ("slot-full", "written", 4),
-        ("hook-failed", "written", 1),
+        ("hook-failed", "written", 4),
         ("reboot-failed", "completed", 1),
         ("interrupted", "written", 4),
     ] {
