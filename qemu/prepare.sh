@@ -4,8 +4,8 @@
 #
 #   usage: prepare.sh FOLDER [PART…]
 #
-# Without parts it makes all: those for amd64 (secure, tpm and unlock are for the secure board only), those for arm64, and debian and system,
-# which only the tests use. small is made of kernel, and
+# Without parts it makes all but suite_*: those for amd64 (secure, tpm and unlock are for the secure board only), those for arm64, and debian and
+# system, which only the tests use. suite_amd64 and suite_arm64 are for ./dev leviathan. small is made of kernel, and
 # system of debian and small.
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
@@ -55,6 +55,10 @@ usr/sbin/xtables* usr/sbin/nft usr/sbin/iptables* usr/sbin/ip6tables* usr/sbin/l
 usr/sbin/cfdisk usr/sbin/fdisk usr/sbin/ubi* usr/sbin/mkfs.ubifs usr/sbin/mkfs.jffs2 usr/sbin/fsck.minix
 etc/apparmor.d etc/apt etc/cron.* etc/init.d etc/rc*.d etc/alternatives etc/default etc/logrotate.d etc/dpkg var/cache var/lib/dpkg var/lib/apt
 boot home media opt srv'
+
+# What a board has for balenaOS's own test suites, besides the others: the engine's client, killall, and the programs of the image `alpine`.
+SUITE_PACKAGES='docker.io psmisc busybox-static'
+SUITE_PROGRAMS='usr/bin/docker usr/bin/killall bin/busybox'
 
 SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc,
 dmsetup,cryptsetup-bin,keyutils'
@@ -532,6 +536,25 @@ board_tree() {
 make_board_amd64() { board_tree amd64; }
 make_board_arm64() { board_tree arm64; }
 
+# suite_tree ARCHITECTURE: programs for balenaOS's own test suites. Their libraries are those of a board.
+suite_tree() {
+    own_apt "$SUITE" "$1"
+    rm -rf "$TOP/debs" "$TOP/suite.from"
+    mkdir -p "$TOP/debs" "$TOP/suite_$1.new/root"
+    # shellcheck disable=SC2086 # a list of words
+    (cd "$TOP/debs" && apt-get -q -q download $SUITE_PACKAGES) || die "cannot fetch $SUITE_PACKAGES"
+    unpack "$TOP/suite.from" "$TOP/debs"/*.deb
+    # shellcheck disable=SC2016 # dpkg's variables
+    for deb in "$TOP/debs"/*.deb; do dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb"; done >"$TOP/suite_$1.new/packages"
+    for program in $SUITE_PROGRAMS; do
+        install -D -m 755 "$TOP/suite.from/$program" "$TOP/suite_$1.new/root/usr/bin/${program##*/}" || die "no $program in its package"
+    done
+    rm -rf "$TOP/debs" "$TOP/suite.from"
+    note "suite_$1: $(du -sm "$TOP/suite_$1.new" | cut -f1) MB"
+}
+make_suite_amd64() { suite_tree amd64; }
+make_suite_arm64() { suite_tree arm64; }
+
 # The system guest's root: that system, without what slows its start down, with the kernel's modules and what is in
 # qemu/system.
 make_system() {
@@ -566,11 +589,13 @@ flock -w 600 9 || die "another preparation has been running for ten minutes"
 
 recipe=$(cat "$HERE/prepare.sh")
 PARTS='qemu firmware kernel small board_amd64 secure tpm unlock qemu_arm64 firmware_arm64 kernel_arm64 board_arm64 debian system'
+# Those that are made only if they are named.
+NAMED='suite_amd64 suite_arm64'
 [ $# -gt 0 ] || eval "set -- $PARTS"
 for wanted in "$@"; do
-    case " $PARTS " in *" $wanted "*) ;; *) die "no part '$wanted': there are $PARTS" ;; esac
+    case " $PARTS $NAMED " in *" $wanted "*) ;; *) die "no part '$wanted': there are $PARTS $NAMED" ;; esac
 done
-for wanted in $PARTS; do
+for wanted in $PARTS $NAMED; do
     case " $* " in *" $wanted "*) ;; *) continue ;; esac
     case $wanted in kernel_arm64 | debian | system)
         if [ "$(id -u)" -ne 0 ]; then
@@ -592,6 +617,7 @@ for wanted in $PARTS; do
         small) part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")" ;;
         kernel_arm64) part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)" ;;
         board_*) part "$wanted" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
+        suite_*) part "$wanted" "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS 1" ;;
         secure) part secure "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
         tpm) part tpm "$QEMU_SUITE swtpm 1" ;;
         unlock) part unlock "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;

@@ -130,7 +130,7 @@ tools_of() {
         # Each for a few tests, which say `not run:` without them.
         test-more)
             echo qemu-aarch64-static:qemu-user-static mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs zsh:zsh fish:fish \
-                journalctl:systemd systemd-analyze:systemd busctl:systemd gdbus:libglib2.0-bin
+                journalctl:systemd systemd-analyze:systemd busctl:systemd gdbus:libglib2.0-bin node:nodejs
             ;;
         # What qemu/prepare.sh runs; everything else the virtual machines need is fetched without being installed.
         guest)
@@ -143,6 +143,7 @@ tools_of() {
                 mkfs.vfat:dosfstools mcopy:mtools sfdisk:fdisk mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount \
                 unshare:util-linux setpriv:util-linux python3:python3 zstd:zstd
             ;;
+        leviathan) echo node:nodejs python3:python3 ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
         storage-daemon) echo qemu-storage-daemon:qemu-system-common qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;

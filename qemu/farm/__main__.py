@@ -23,6 +23,7 @@ from types import FrameType
 import board as boards
 import choice
 import demo
+import leviathan
 import machine as machines
 import place
 import runner
@@ -301,6 +302,16 @@ def compared(options: argparse.Namespace) -> int:
     return scripts.compare(checkouts, options.hooks or ["scripts", "copal"], seed, speaker("scripts"))
 
 
+def suites(options: argparse.Namespace) -> int:
+    """Test suites of balenaOS."""
+    checkout = options.checkout.resolve()
+    leviathan.check(checkout)
+    leviathan.kind_of(options.board)
+    if options.list:
+        return leviathan.tests(checkout, "list", options.test)
+    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"))
+
+
 def terminal(console: socket.socket) -> None:
     """Connects this terminal to a console until control-] is pressed or either end goes away."""
     keyboard = sys.stdin.fileno()
@@ -368,6 +379,14 @@ def main() -> int:
     at.add_argument("--hooks", action="append", choices=("scripts", "copal"), help="only these (both)")
     at.add_argument("--seed", type=int, help="of the power cuts that a board is started after")
     at.set_defaults(function=compared)
+    at = commands.add_parser("leviathan", help="run balenaOS's own test suites, of a checkout of meta-balena, on a board")
+    at.add_argument("checkout", type=Path, help="a checkout of balena-os/meta-balena; its files are run as they are, and nothing of it is kept")
+    at.add_argument("test", nargs="*", help="tests by the beginning of their names, like hup/smoke; all where nothing is said")
+    at.add_argument("--board", default="qemu-amd64", help="qemu-amd64 or qemu-aarch64 (qemu-amd64)")
+    at.add_argument("--list", action="store_true", help="only print the names of the tests")
+    at.add_argument("--results", type=Path, default=place.TOP / "target/leviathan", help="folder for report, console and logs (target/leviathan)")
+    at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds after which everything ends ({leviathan.LIMIT:.0f})")
+    at.set_defaults(function=suites)
     options = parser.parse_args()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -57,7 +57,7 @@ ONLY = {"before-copal": "u-boot"}
 #: Those whose archive stays on this machine as well, for a registry.
 ON_HOST = ("good", "next")
 
-#: MiB of boot partition, slot, state and data.
+#: MiB of boot partition, slot, state and data of a board without an encrypted disk.
 SIZES = (64, 448, 24, 320)
 
 #: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
@@ -134,6 +134,8 @@ class Board:
     console: str
     #: Whether its releases are for encrypted installations with secure boot.
     secure: bool = False
+    #: MiB of boot partition, slot, state and data.
+    sizes: tuple[int, int, int, int] = SIZES
 
     @property
     def kernel(self) -> str:
@@ -143,7 +145,7 @@ class Board:
 
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
-    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True),
+    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, sizes=SECURE_SIZES),
     "arm64": Board("qemu-aarch64", "arm64", "aarch64", "u-boot", "ttyAMA0"),
 }
 
@@ -618,7 +620,7 @@ def need_root(what: str) -> None:
 def make_disk(guests: Path, board: Board, boot: Path, base: Path, layers: Path, copal: Path, to: Path, signed: Path | None = None) -> None:
     """The whole disk."""
     need_root("the disk of a board")
-    boot_mib, slot_mib, state_mib, data_mib = SECURE_SIZES if board.secure else SIZES
+    boot_mib, slot_mib, state_mib, data_mib = board.sizes
     with tempfile.TemporaryDirectory(dir=to) as folder:
         scratch = Path(folder)
         archive = scratch / "base.tar"
@@ -733,8 +735,7 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
                 medium.file(secure.CONFIG_OF_MEDIUM + end, signed / f"grub-luks.cfg{end}", 0o644)
             for name in secure.KEY_FILES:
                 medium.file(f"{secure.KEYS}/{name}", signed / "base" / secure.KEYS / name, 0o644)
-        boot_mib = (SECURE_SIZES if board.secure else SIZES)[0]
-        disk.fat(scratch / "flash-boot", "flash-boot", boot_mib, medium, scratch)
+        disk.fat(scratch / "flash-boot", "flash-boot", board.sizes[0], medium, scratch)
         disk.whole(to / "flasher.img", f"{board.name} flasher",
                    [Partition("flash-boot", scratch / "flash-boot", disk.EFI), Partition("flash-rootA", scratch / "flash-rootA")])
 

@@ -1,0 +1,338 @@
+"""balenaOS's own test suites on a board: Node runs the files of a checkout (qemu/leviathan), and this process has the board.
+
+Requests and answers are JSON objects, one a line, over a socket pair. All is done in one thread: QEMU ends with the thread that
+started it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import board as boards
+import bootchain
+import look
+import machine as machines
+import place
+import states
+import suite_images
+import tree
+from agent import Agent
+from board import Board, Hardware
+from machine import Machine
+from place import FarmError, NotRun
+
+SHIM = place.TOP / "qemu/leviathan/run.js"
+#: In a checkout of meta-balena.
+SUITES = "tests/suites"
+FILES = ("hup/suite.js", "hup/tests/rollbacks.js", "hup/tests/smoke.js", "os/suite.js")
+#: Seconds: of a whole run, of one command, of one wait for the agent, which is repeated, and of the copy of a file.
+LIMIT, COMMAND, REACH, SEND = 4800.0, 1200.0, 20.0, 600.0
+#: A balenaOS answers over ssh only when these are there.
+MOUNTED = "mountpoint -q /mnt/boot && mountpoint -q /mnt/state && mountpoint -q /mnt/data"
+#: Standard error is not part of what a command prints.
+ERRORS = "/run/leviathan.errors"
+
+
+class Away(FarmError):
+    """The board does not answer now, and may do so later."""
+
+
+def check(checkout: Path) -> None:
+    """The folder has the suites."""
+    for name in FILES:
+        if not (checkout / SUITES / name).is_file():
+            raise FarmError(f"there is no {checkout / SUITES / name}: name a checkout of balena-os/meta-balena, of v8.0.2 or a release like it")
+
+
+class Device:
+    """The board. Its methods are the requests."""
+
+    REQUESTS = ("image", "configure", "flash", "on", "off", "run", "send")
+
+    def __init__(self, board: Board, built: suite_images.Images, at: Path, sockets: Path, accelerator: str, check_time: Callable[[], None]) -> None:
+        self.board = board
+        self.built = built
+        self.at = at
+        self.sockets = sockets
+        self.accelerator = accelerator
+        self.check_time = check_time
+        self.power: Machine | None = None
+        # Whether the system that runs has answered, and whether its disk has the image `alpine`.
+        self.reached = False
+        self.supplied = False
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def image(self) -> str:
+        """A copy of the disk image, to be configured."""
+        to = self.at / "image"
+        machines.copy(self.built.disk, to)
+        return str(to)
+
+    def configure(self, image: str, config: dict[str, Any]) -> None:
+        """Adds to `config.json` on an image's boot partition."""
+        found = json.loads(look.boot_file(Path(image), "config.json") or b"{}")
+        new = self.at / "config.json"
+        new.write_text(json.dumps({**found, **config}))
+        look.put_boot_file(Path(image), "config.json", new)
+
+    def flash(self, image: str) -> None:
+        """Gives the board this disk, and chips as the factory delivers them."""
+        if self.power is not None:
+            raise FarmError("the power is on")
+        for path in states.plugged(self.at):
+            path.unlink()
+        states.chips(self.board, self.at)
+        machines.copy(Path(image), self.at / "disk")
+        os.truncate(self.at / "disk", states.DISK)
+        self.supplied = False
+
+    def on(self) -> None:
+        """Switches it on; nothing is waited for."""
+        if not (self.at / "disk").exists():
+            raise FarmError("nothing has been flashed")
+        emmc = self.at / "emmc" if self.board.emmc else None
+        hardware = Hardware(self.at, self.sockets, self.at / "disk", flash=tuple(sorted(self.at.glob("flash?"))), emmc=emmc)
+        self.power = Machine(self.board, hardware, self.accelerator)
+        self.reached = False
+        self.power.start()
+
+    def off(self) -> None:
+        """Takes the power away."""
+        if self.power is not None:
+            self.power.kill()
+            self.power = None
+
+    def run(self, command: str) -> dict[str, Any]:
+        """Runs a command in the host OS, once the system is as far as it is where ssh is answered."""
+        self.reach()
+        if not self.supplied:
+            self.supply()
+        return self.call(command)
+
+    def send(self, file: str, to: str) -> None:
+        """Copies a file to the device, into a folder if the path ends with a slash."""
+        self.reach()
+        self.copy(Path(file), to + Path(file).name if to.endswith("/") else to)
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def machine(self) -> Machine:
+        """The machine, which has to be on."""
+        if self.power is None:
+            raise FarmError("the power is off")
+        return self.power
+
+    def steady(self) -> None:
+        """Fails where an answer will not come."""
+        self.check_time()
+        machine = self.machine()
+        machine.alive()
+        if machine.has_powered_off():
+            raise FarmError("the device has switched itself off")
+        if machine.resets() > machine.resets_seen:
+            raise Away("the device has restarted")
+
+    def reach(self) -> None:
+        """Waits until commands can be run."""
+        machine = self.machine()
+        if machine.resets() > machine.resets_seen:
+            machine.resets_seen = machine.resets()
+            self.reached = False
+        if self.reached:
+            self.steady()
+            return
+        machine.agent.close()
+        machine.agent = Agent(machine.sockets / "agent")
+        try:
+            machine.agent.ping(REACH, self.steady)
+            answer = machine.agent.call(MOUNTED, REACH, self.steady)
+        except FarmError as error:
+            self.steady()
+            raise Away(str(error)) from None
+        if answer.status != 0:
+            raise Away("boot, state and data are not mounted")
+        self.reached = True
+
+    def call(self, command: str) -> dict[str, Any]:
+        """Runs a command."""
+        agent = self.machine().agent
+        answer = agent.call(f"exec 2>{ERRORS}\n{command}", COMMAND, self.steady)
+        errors = agent.call(f"tail -c 2000 {ERRORS}", REACH, self.steady).output if answer.status else ""
+        return {"status": answer.status, "stdout": answer.output, "stderr": errors}
+
+    def must(self, command: str) -> None:
+        """Runs one that may have to wait for the engine or the network."""
+        answer = self.call(command)
+        if answer["status"] != 0:
+            raise Away(f"`{command}` ended with {answer['status']}: {answer['stderr']}")
+
+    def supply(self) -> None:
+        """Loads the image that a device would pull: the board is in a network without a registry."""
+        to = "/mnt/data/alpine.tar"
+        self.copy(self.built.alpine, to)
+        self.must(f"balena load -i {to} && rm {to}")
+        self.supplied = True
+
+    def copy(self, file: Path, to: str) -> None:
+        """Sends a file over the emulator's network, and compares digests. A file of that name is replaced as a whole."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(SEND)
+            sender = threading.Thread(target=send, args=(server, file), daemon=True)
+            sender.start()
+            port, new = server.getsockname()[1], shlex.quote(f"{to}.new")
+            self.must(f"nc -d -w 60 10.0.2.2 {port} >{new} </dev/null && echo {file_digest(file)} {new} | sha256sum --check --status && "
+                      f"mv {new} {shlex.quote(to)}")
+
+
+def send(server: socket.socket, file: Path) -> None:
+    """Gives the file to the first one who connects. Whoever does not get it in full finds another digest."""
+    try:
+        client, _ = server.accept()
+        with client, file.open("rb") as source:
+            client.settimeout(SEND)
+            client.sendfile(source)
+    except OSError:
+        pass
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- the protocol -----------------------------------------------------------------------------------------------------
+
+
+def answer(device: Any, line: bytes) -> dict[str, Any]:
+    """What a request comes to. `fatal`: it is of no use to repeat it."""
+    request = json.loads(line)
+    number, what = request.pop("id"), request.pop("do")
+    try:
+        if what not in device.REQUESTS:
+            raise FarmError(f"unknown request {what!r}")
+        return {"id": number, "value": getattr(device, what)(**request)}
+    except Away as error:
+        return {"id": number, "error": str(error), "fatal": False}
+    except (FarmError, OSError, tree.Fault) as error:
+        return {"id": number, "error": str(error), "fatal": True}
+
+
+def serve(link: socket.socket, device: Any, check_time: Callable[[], None]) -> None:
+    """Answers one request after another until the other end closes."""
+    left = b""
+    link.settimeout(0.5)
+    while True:
+        try:
+            data = link.recv(1 << 16)
+        except TimeoutError:
+            check_time()
+            continue
+        except ConnectionResetError:
+            return
+        if not data:
+            return
+        *lines, left = (left + data).split(b"\n")
+        for line in lines:
+            text = json.dumps(answer(device, line)).encode() + b"\n"
+            link.settimeout(60)
+            try:
+                link.sendall(text)
+            except OSError:
+                # It has ended, and does not want to know any more.
+                return
+            link.settimeout(0.5)
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def node(checkout: Path, *words: str) -> list[str]:
+    """The command line of the shim."""
+    program = shutil.which("node") or shutil.which("nodejs")
+    if program is None:
+        raise NotRun("no node here: install nodejs")
+    # It ends with who started it.
+    return ["setpriv", "--pdeathsig", "KILL", "--", program, str(SHIM), str(checkout), *words]
+
+
+def tests(checkout: Path, what: str, words: list[str]) -> int:
+    """Prints the tests, or looks at the names of those that are wanted."""
+    return subprocess.run(node(checkout, what, *words), timeout=60, check=False).returncode
+
+
+def kind_of(board: str) -> str:
+    """The recipe of the images for a board."""
+    for kind, made in suite_images.BOARDS.items():
+        if made.name == board:
+            return kind
+    raise FarmError(f"the suites run on {' or '.join(made.name for made in suite_images.BOARDS.values())}, not on {board}")
+
+
+def build(board: Board) -> suite_images.Images:
+    """The images for a board."""
+    kind = kind_of(board.name)
+    made = suite_images.BOARDS[kind]
+    with place.locked(place.farm() / "images.lock", states.IMAGES, "the making of images"):
+        try:
+            return suite_images.build(kind, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine))
+        except bootchain.MissingPart as error:
+            raise NotRun(f"{error} suite_{made.arch}") from None
+        except (tree.Fault, ValueError, OSError, subprocess.SubprocessError) as error:
+            raise FarmError(f"the images of {board.name}: {error}") from None
+
+
+def run(checkout: Path, name: str, words: list[str], results: Path, limit: float, say: Callable[[str], None]) -> int:
+    """Runs the tests of these names; all without names."""
+    end = time.monotonic() + limit
+    check(checkout)
+    if status := tests(checkout, "check", words):
+        return status
+    if os.geteuid() != 0:
+        raise NotRun("only root can make the board's images: run this as root")
+    board = boards.load(name)
+    place.need_space(1)
+    built = build(board)
+    results.mkdir(parents=True, exist_ok=True)
+    accelerator = machines.accelerator(board.arch)
+    say(f"{checkout} on {name}, QEMU with {accelerator}; logs: {results}")
+
+    def check_time() -> None:
+        if place.STOPPED.is_set():
+            raise FarmError("ended by a signal")
+        if time.monotonic() > end:
+            raise FarmError(f"the limit of {limit:.0f} s is over")
+
+    with place.guest_place(), states.folder(f"leviathan-{name}") as (at, sockets):
+        device = Device(board, built, at, sockets, accelerator, check_time)
+        ours, theirs = socket.socketpair()
+        own = at / "suite"
+        own.mkdir()
+        options = {"board": name, "arch": board.arch, "hostapp": str(built.hostapp), "folder": str(own), "results": str(results.resolve())}
+        with theirs:
+            shim = subprocess.Popen(node(checkout, "run", *words), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                                    env={**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno())})
+        try:
+            with ours:
+                serve(ours, device, check_time)
+            return shim.wait(60)
+        except subprocess.TimeoutExpired:
+            raise FarmError("the suites have closed their end and do not end") from None
+        finally:
+            shim.kill()
+            shim.wait()
+            device.off()
+            if (at / "console").exists():
+                shutil.copy(at / "console", results / f"{name}.console")

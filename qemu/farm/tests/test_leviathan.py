@@ -1,0 +1,344 @@
+"""balenaOS's own test suites on a board: the checkout, the protocol, the shim with suites of its own, the images. Without a board."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tarfile
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import images
+import leviathan
+import suite_images
+from agent import Answer
+from leviathan import Away
+from place import TOP, FarmError
+from tree import Fault, Tree
+
+NODE = shutil.which("node") or shutil.which("nodejs")
+
+
+class Case(unittest.TestCase):
+    """A test with a folder."""
+
+    def setUp(self) -> None:
+        self.at = Path(tempfile.mkdtemp(prefix="copal-leviathan-"))
+        self.addCleanup(shutil.rmtree, self.at)
+
+
+class Protocol(Case):
+    """Requests and answers."""
+
+    def test_a_folder_that_is_no_checkout_is_refused(self) -> None:
+        with self.assertRaises(FarmError) as caught:
+            leviathan.check(self.at)
+        self.assertIn(f"there is no {self.at}/tests/suites/hup/suite.js: name a checkout of balena-os/meta-balena", str(caught.exception))
+        with self.assertRaises(FarmError) as caught:
+            leviathan.kind_of("qemu-amd64-secure")
+        self.assertIn("the suites run on qemu-amd64 or qemu-aarch64, not on qemu-amd64-secure", str(caught.exception))
+
+    def test_an_answer_has_a_value_or_an_error_that_may_pass_or_not(self) -> None:
+        device = mock.Mock(REQUESTS=leviathan.Device.REQUESTS)
+        device.run.side_effect = [{"status": 0}, Away("the device has restarted"), FarmError("the power is off"), OSError("no such file")]
+        ask = lambda what: leviathan.answer(device, json.dumps({"id": 7, "do": what, "command": "true"}).encode())
+        self.assertEqual(ask("run"), {"id": 7, "value": {"status": 0}})
+        self.assertEqual(ask("run"), {"id": 7, "error": "the device has restarted", "fatal": False})
+        self.assertEqual(ask("run"), {"id": 7, "error": "the power is off", "fatal": True})
+        self.assertEqual(ask("run"), {"id": 7, "error": "no such file", "fatal": True})
+        self.assertEqual(ask("reach"), {"id": 7, "error": "unknown request 'reach'", "fatal": True})
+        device.reach.assert_not_called()
+
+    def test_the_farm_stops_at_its_limit_while_nothing_is_asked(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, self.assertRaises(FarmError):
+            leviathan.serve(ours, mock.Mock(), mock.Mock(side_effect=FarmError("the limit of 1 s is over")))
+
+
+class Agents:
+    """What a board's agent answers to scripts, one after another."""
+
+    def __init__(self, *answers: tuple[int, str] | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def call(self, script: str, _seconds: float, check: Any) -> Answer:
+        self.asked.append(script)
+        check()
+        found = self.answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return Answer(*found)
+
+    def ping(self, _seconds: float, check: Any) -> None:
+        check()
+
+    def close(self) -> None:
+        pass
+
+
+class Devices(Case):
+    """The board, with a machine that is none."""
+
+    def device(self, agent: Agents) -> leviathan.Device:
+        """One that is on and whose image `alpine` is there."""
+        device = leviathan.Device(mock.Mock(), mock.Mock(), self.at, self.at, "tcg", lambda: None)
+        device.power = mock.Mock(resets_seen=0, agent=agent, sockets=self.at)
+        device.power.resets.return_value = 0
+        device.power.has_powered_off.return_value = False
+        device.supplied = True
+        patched = mock.patch.object(leviathan, "Agent", lambda _: agent)
+        patched.start()
+        self.addCleanup(patched.stop)
+        return device
+
+    def test_a_command_waits_for_the_mounts_that_ssh_waits_for(self) -> None:
+        agent = Agents((1, ""), (0, ""), (0, "hello\n"), (0, "again\n"))
+        device = self.device(agent)
+        with self.assertRaisesRegex(Away, "boot, state and data are not mounted"):
+            device.run("echo hello")
+        self.assertEqual(device.run("echo hello"), {"status": 0, "stdout": "hello\n", "stderr": ""})
+        self.assertEqual(agent.asked, [leviathan.MOUNTED, leviathan.MOUNTED, f"exec 2>{leviathan.ERRORS}\necho hello"])
+        device.run("echo again")
+        self.assertNotIn(leviathan.MOUNTED, agent.asked[3:])
+
+    def test_after_a_restart_it_waits_again(self) -> None:
+        agent = Agents((0, ""), (0, "1"), (0, ""), (0, "2"))
+        device = self.device(agent)
+        device.run("one")
+        assert device.power is not None
+        device.power.resets.return_value = 1
+        device.run("two")
+        self.assertEqual(agent.asked.count(leviathan.MOUNTED), 2)
+
+    def test_a_restart_during_a_command_is_no_answer(self) -> None:
+        agent = Agents((0, ""), (0, ""))
+        device = self.device(agent)
+        device.run("systemctl reboot")
+        with mock.patch.object(agent, "call", side_effect=lambda script, seconds, check: (setattr(device.power.resets, "return_value", 1), check())):
+            with self.assertRaisesRegex(Away, "restarted"):
+                device.call("test -f /tmp/reboot-check")
+
+    def test_a_failed_command_has_its_errors_apart(self) -> None:
+        device = self.device(Agents((0, ""), (2, "out"), (0, "ls: no such file")))
+        self.assertEqual(device.run("ls /x"), {"status": 2, "stdout": "out", "stderr": "ls: no such file"})
+
+    def test_without_power_or_after_its_own_end_it_is_of_no_use_to_wait(self) -> None:
+        device = self.device(Agents())
+        assert device.power is not None
+        device.power.has_powered_off.return_value = True
+        with self.assertRaisesRegex(FarmError, "switched itself off") as caught:
+            device.run("true")
+        self.assertNotIsInstance(caught.exception, Away)
+        device.off()
+        with self.assertRaisesRegex(FarmError, "the power is off") as caught:
+            device.run("true")
+        self.assertNotIsInstance(caught.exception, Away)
+
+    def test_a_file_arrives_whole_or_is_noticed(self) -> None:
+        file = self.at / "file"
+        file.write_bytes(os.urandom(300_000))
+        device = self.device(Agents())
+        got: list[str] = []
+
+        def call(command: str) -> dict[str, Any]:
+            port = int(command.split("10.0.2.2 ")[1].split()[0])
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                data = b"".join(iter(lambda: client.recv(1 << 16), b""))
+            got.append(command)
+            return {"status": 0 if hashlib.sha256(data).hexdigest() in command else 1, "stderr": ""}
+
+        with mock.patch.object(device, "call", call), mock.patch.object(device, "reach"):
+            device.send(str(file), "/mnt/data/resin-data/")
+            self.assertIn("mv /mnt/data/resin-data/file.new /mnt/data/resin-data/file", got[0])
+            with mock.patch.object(leviathan, "file_digest", return_value="0" * 64), self.assertRaises(Away):
+                device.send(str(file), "/other")
+
+
+SUITE = """module.exports = { title: 'Suite', tests: ['./tests/rollbacks', './tests/smoke'], run: async function (test) {
+    const Worker = this.require('common/worker');
+    const BalenaOS = this.require('components/os/balenaos');
+    await require('fs-extra').ensureDir(this.suite.options.tmpdir);
+    this.suite.context.set({ worker: new Worker('x', this.getLogger()), link: 'x.local' });
+    const os = new BalenaOS({ configJson: { developmentMode: true } }), hostapp = new BalenaOS({});
+    await os.fetch(); await hostapp.fetch(); await os.configure();
+    await this.worker.off(); await this.worker.flash(os.image.path); await this.worker.on();
+    await this.worker.sendFile(hostapp.image.path, '/mnt/', this.link);
+    this.suite.teardown.register(() => this.worker.teardown());
+} };"""
+PASSING = "await test.resolves(this.worker.rebootDut(this.link), 'restarts'); test.is(await this.worker.getOSVersion(this.link), '1', 'version');"
+
+
+class Shim(Case):
+    """The runner in JavaScript, with suites of this test and a device that is a table."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if NODE is None:
+            self.skipTest("not run: no node here: tests of what runs balenaOS's test suites")
+        self.checkout = self.at / "checkout"
+        self.put("hup/suite.js", SUITE)
+        for name in ("fingerprint", "udev", "safe-reboot"):
+            self.put(f"os/tests/{name}/index.js", f"module.exports = {{ title: '{name}', tests: [] }};")
+        self.add("smoke", PASSING)
+        self.add("rollbacks", PASSING)
+        (self.at / "hostapp.tar").write_text("release")
+
+    def put(self, path: str, text: str) -> None:
+        """A file of the suites."""
+        at = self.checkout / "tests/suites" / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text)
+
+    def add(self, name: str, body: str, more: str = "") -> None:
+        """A test of the suite `hup`, with one in it."""
+        self.put(f"hup/tests/{name}.js", f"module.exports = {{ title: 'T {name}', tests: [{{ title: 'one', {more} run: async function (test) {{ {body} }} }}] }};")
+
+    def run_it(self, *words: str) -> tuple[int, str, list[str]]:
+        """The exit code, the report and the requests of a run."""
+        asked: list[str] = []
+        failures = iter([1, 1])
+
+        class Board:
+            REQUESTS = leviathan.Device.REQUESTS
+
+            def __getattr__(self, what: str) -> Any:
+                def request(**values: Any) -> Any:
+                    asked.append(" ".join([what, *map(str, values.values())]))
+                    if what == "run":
+                        # A device that restarts does not answer at once.
+                        if "reboot-check ]]" in values["command"] and (status := next(failures, 0)):
+                            return {"status": status, "stdout": "", "stderr": ""}
+                        return {"status": 0, "stdout": "active\n" if "is-active" in values["command"] else "1\n", "stderr": ""}
+                    return "/the/image" if what == "image" else None
+
+                return request
+
+        ours, theirs = socket.socketpair()
+        options = {"board": "qemu-x", "arch": "x86_64", "hostapp": str(self.at / "hostapp.tar"), "folder": str(self.at), "results": str(self.at)}
+        environment = {**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno()), "COPAL_LEVIATHAN_INTERVAL": "1"}
+        process = subprocess.Popen(leviathan.node(self.checkout, "run", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   pass_fds=[theirs.fileno()], env=environment)
+        theirs.close()
+        with ours:
+            server = threading.Thread(target=leviathan.serve, args=(ours, Board(), lambda: None))
+            server.start()
+            output, _ = process.communicate(timeout=60)
+            server.join()
+        return process.returncode, output, asked
+
+    def test_suites_run_as_they_are(self) -> None:
+        status, report, asked = self.run_it()
+        self.assertEqual(status, 0, report)
+        self.assertEqual(asked[:6], ["image", "configure /the/image {'developmentMode': True}", "off", "flash /the/image", "on", f"send {self.at}/hostapp.tar /mnt/"])
+        # The command is repeated until the device has restarted.
+        self.assertEqual(sum("reboot-check ]]" in one for one in asked), 4)
+        self.assertIn("        ok 1 - restarts\n", report)
+        self.assertIn("ok 1 - Suite\n", report)
+        self.assertRegex(report, r"# leviathan: qemu-x: passed: \d+ assertions passed, 0 failed")
+        self.assertEqual((self.at / "qemu-x.tap").read_text(), report)
+        self.assertIn("off", asked[6:])
+
+    def test_the_first_failure_ends_the_suite_and_the_run_fails(self) -> None:
+        self.add("rollbacks", "test.is(await this.worker.getOSVersion(), '2', 'version'); test.is(1, 1, 'later');")
+        status, report, asked = self.run_it("hup")
+        self.assertEqual(status, 1)
+        self.assertIn("            not ok 1 - version\n", report)
+        self.assertIn("found: '1'", report)
+        self.assertNotIn("later", report)
+        self.assertNotIn("T smoke", report)
+        self.assertIn("# leviathan: qemu-x: FAILED: 0 assertions passed, 1 failed", report)
+        # It is torn down all the same.
+        self.assertEqual(asked[-1], "off")
+
+    def test_an_assertion_whose_failure_is_caught_still_fails(self) -> None:
+        self.add("rollbacks", "try { test.is(1, 2, 'caught'); } catch (error) { test.comment('so what'); }")
+        self.assertEqual(self.run_it("hup/rollbacks")[0], 1)
+
+    def test_an_error_fails(self) -> None:
+        for body in ("throw new Error('x');", "await test.resolves(Promise.reject(), 'r');", "test.same(1, 1);", "test.not('A', 'A', 'slot');",
+                     "await new Promise(() => {}); test.is(1, 1);", "require('request-promise')();"):
+            self.add("smoke", body)
+            self.assertEqual(self.run_it("hup/smoke")[0], 1, body)
+
+    def test_a_run_without_an_assertion_fails(self) -> None:
+        self.add("smoke", "test.comment('nothing to do');")
+        self.assertEqual(self.run_it("hup/smoke")[0], 1)
+
+    def test_only_tests_that_are_named_run(self) -> None:
+        status, report, _ = self.run_it("hup/SMOKE/one")
+        self.assertEqual(status, 0)
+        self.assertIn("T smoke", report)
+        self.assertNotIn("T rollbacks", report)
+        self.assertEqual(self.run_it("hup/smok/e")[0], 2)
+        self.assertEqual(leviathan.tests(self.checkout, "check", ["hup/rollbacks"]), 0)
+
+    def test_a_condition_that_is_not_evaluated_stops_the_run(self) -> None:
+        self.add("smoke", PASSING, "deviceType: { type: 'object' },")
+        status, report, asked = self.run_it()
+        self.assertEqual((status, asked), (1, []))
+        self.assertIn("has the condition deviceType", report)
+
+
+class Images(Case):
+    """What the releases have for the suites."""
+
+    def release(self) -> Tree:
+        """The files of this repository in a release."""
+        tree = Tree()
+        images.overlay(tree, images.OS / "hostapp")
+        return tree
+
+    def test_the_suites_find_programs_under_their_names(self) -> None:
+        tree = self.release()
+        suite_images.changed(tree)
+        paths = list(tree.nodes)
+        # Each search of the suites in the inactive slot has one result.
+        for pattern in (r"usr/bin/balena-engine$", r"bin/openvpn$"):
+            self.assertEqual(len([path for path in paths if re.search(pattern, path)]), 1, pattern)
+        for unit in ("balena", "balena-host"):
+            self.assertIn("ExecStart=/usr/bin/balenad ", tree.text(f"usr/lib/systemd/system/{unit}.service"))
+        self.assertIn("ExecStart=/usr/sbin/openvpn\n", tree.text("usr/lib/systemd/system/openvpn.service"))
+        self.assertEqual({tree.nodes[f"usr/bin/{name}"].target for name in suite_images.LINKS}, {"balena-engine"})
+        self.assertNotRegex(tree.text("etc/copal/rollback.conf"), r"(?m)^(TIMEOUT|COUNT)=")
+        listed = dict(reversed(line.split("  ", 1)) for line in tree.text("balenaos.fingerprint").splitlines())
+        self.assertEqual(listed["/usr/sbin/openvpn"], hashlib.md5(tree.text("usr/sbin/openvpn").encode()).hexdigest())
+
+    def test_a_change_that_no_longer_applies_is_an_error(self) -> None:
+        tree = self.release()
+        tree.file("etc/copal/rollback.conf", "COUNT=3\n")
+        with self.assertRaisesRegex(Fault, "rollback.conf of the boards has no 'TIMEOUT=2"):
+            suite_images.changed(tree)
+
+    def test_the_engine_and_its_client_are_one_program(self) -> None:
+        script = (images.OS / "suite/usr/bin/balena-engine").read_text().replace("/usr/sbin/dockerd", "echo daemon").replace("/usr/bin/docker", "echo client")
+        for name, said in (("balena", "client ps"), ("balena-engine", "client ps"), ("balenad", "daemon ps"), ("balena-engine-daemon", "daemon ps")):
+            at = self.at / name
+            at.write_text(script)
+            at.chmod(0o755)
+            done = subprocess.run([at, "ps"], capture_output=True, text=True, check=True)
+            self.assertEqual(done.stdout.strip(), said)
+
+    def test_alpine_is_an_image_with_a_shell(self) -> None:
+        busybox = self.at / "busybox"
+        busybox.write_bytes(b"program")
+        suite_images.alpine(busybox, "amd64", self.at / "alpine.tar")
+        with tarfile.open(self.at / "alpine.tar") as tar:
+            described = json.load(tar.extractfile("manifest.json") or self.fail())[0]
+            self.assertEqual(described["RepoTags"], ["alpine:latest"])
+            with tarfile.open(fileobj=tar.extractfile(described["Layers"][0])) as layer:
+                self.assertEqual(layer.getmember("bin/sh").linkname, "busybox")
+        self.assertEqual([path.name for path in self.at.iterdir() if path.is_dir()], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,41 @@
+// Of the suite `os`: the tests of what copal replaces. docs/leviathan.md says why the others are not here.
+//
+// The set-up of that suite waits for a supervisor and for a host name out of config.json, which the boards do not have. This one only starts the device.
+'use strict';
+
+module.exports = {
+	title: 'Parts of the unmanaged balenaOS release suite',
+
+	run: async function (test) {
+		const utils = this.require('common/utils');
+		const Worker = this.require('common/worker');
+		const BalenaOS = this.require('components/os/balenaos');
+		const link = `${this.suite.options.balenaOS.config.uuid.slice(0, 7)}.local`;
+		const worker = new Worker(this.suite.deviceType.slug, this.getLogger());
+		const os = new BalenaOS({ deviceType: this.suite.deviceType.slug, configJson: { persistentLogging: true } }, this.getLogger());
+		const systemd = {
+			waitForServiceState: (name, state, target) =>
+				utils.waitUntil(
+					async () => (await worker.executeCommandInHostOS(`systemctl is-active ${name} || true`, target)) === state,
+					false,
+					120,
+					250,
+				),
+		};
+		this.suite.context.set({ link, os, systemd, utils, worker });
+		this.suite.teardown.register(() => worker.teardown());
+		await os.fetch();
+		await os.configure();
+		await worker.off();
+		await worker.flash(os.image.path);
+		await worker.on();
+		await test.resolves(worker.executeCommandInHostOS('true', link), 'The device should start');
+		await test.resolves(systemd.waitForServiceState('balena', 'active', link), 'The engine should run');
+		this.suite.teardown.register(() => worker.archiveLogs(this.id, link));
+	},
+
+	tests: ['./tests/fingerprint', './tests/udev', './tests/safe-reboot'],
+
+	/** Tests in these files that cannot run on a board, and why. */
+	without: { 'safe-reboot/Override update locks': 'it asks the supervisor, which the board does not have' },
+};
