@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -33,6 +34,8 @@ from machine import Machine
 from place import FarmError, NotRun
 
 SHIM = place.TOP / "qemu/leviathan/run.js"
+#: It says of each test whether it runs here.
+PAGE = place.TOP / "docs/leviathan.md"
 #: In a checkout of meta-balena.
 SUITES = "tests/suites"
 FILES = ("hup/suite.js", "hup/tests/rollbacks.js", "hup/tests/smoke.js", "os/suite.js")
@@ -53,6 +56,13 @@ def check(checkout: Path) -> None:
     for name in FILES:
         if not (checkout / SUITES / name).is_file():
             raise FarmError(f"there is no {checkout / SUITES / name}: name a checkout of balena-os/meta-balena, of v8.0.2 or a release like it")
+
+
+def unlisted(checkout: Path) -> list[str]:
+    """Tests of the two suites that the page does not list: it was written for another release."""
+    page = PAGE.read_text()
+    found = [(suite, name) for suite in ("hup", "os") for name in re.findall(r"'\./tests/([^']+?)/?'", (checkout / SUITES / suite / "suite.js").read_text())]
+    return [f"{suite}/{name}" for suite, name in found if f"\n| `{name}`" not in page]
 
 
 class Device:
@@ -197,7 +207,7 @@ class Device:
 
 
 def send(server: socket.socket, file: Path) -> None:
-    """Gives the file to the first one who connects. Whoever does not get it in full finds another digest."""
+    """Gives the file to the first one who connects. A reader that does not get it in full finds another digest."""
     try:
         client, _ = server.accept()
         with client, file.open("rb") as source:
@@ -307,6 +317,8 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
     built = build(board)
     results.mkdir(parents=True, exist_ok=True)
     accelerator = machines.accelerator(board.arch)
+    for one in unlisted(checkout):
+        say(f"not run: {one}, which {PAGE.name} does not list")
     say(f"{checkout} on {name}, QEMU with {accelerator}; logs: {results}")
 
     def check_time() -> None:

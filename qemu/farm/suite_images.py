@@ -111,7 +111,8 @@ def build(kind: str, guests: Path, cache: Path, copal: Path, native: Path) -> Im
                     changed(tree)
                     images.make_layer(tree, to / f"{name}.layer.tar")
 
-        layers = store.make("layers", [own, boot.name, images.sources(images.OS / "hostapp", OVERLAY, *images.SHIPPED), file_digest(copal)], make_layers)
+        layers = store.make("layers", [own, boot.name, images.sources(images.OS / "hostapp", OVERLAY, *images.SHIPPED), file_digest(copal),
+                                       str(images.has_pages(copal))], make_layers)
         whole = store.make("disk", [own, base.name, layers.name, images.part(guests, "board_amd64")],
                            lambda to: images.make_disk(guests, board, boot, base, layers, native, to))
 

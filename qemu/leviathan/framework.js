@@ -130,6 +130,9 @@ function components(farm, { hostapp, folder, archive }) {
 					if (number >= tries || error.fatal) {
 						throw error;
 					}
+					if (number === 1) {
+						this.logger.log(`repeated until it works: ${error.message}`);
+					}
 				}
 				await delay(interval);
 			}

@@ -61,6 +61,7 @@ class Test {
 	async test(name, run) {
 		this.line(`# Subtest: ${name}`);
 		const child = new Test(this.write, this.total, this.depth + 1);
+		const begun = Date.now();
 		try {
 			await run(child);
 		} catch (error) {
@@ -73,7 +74,7 @@ class Test {
 			}
 		}
 		child.line(`1..${child.count}`);
-		this.point(child.passing, name);
+		this.point(child.passing, name, ` # time=${Math.round((Date.now() - begun) / 1000)}s`);
 		if (!child.passing) {
 			throw new Failed(name);
 		}

@@ -47,6 +47,17 @@ class Protocol(Case):
             leviathan.kind_of("qemu-amd64-secure")
         self.assertIn("the suites run on qemu-amd64 or qemu-aarch64, not on qemu-amd64-secure", str(caught.exception))
 
+    def test_the_page_says_of_each_test_whether_it_runs(self) -> None:
+        page = leviathan.PAGE.read_text()
+        runs = re.findall(r"(?m)^\| `([\w-]+)`[^|]*\| runs", page)
+        own = re.findall(r"'\./tests/([\w-]+)'", (TOP / "qemu/leviathan/os.js").read_text())
+        self.assertEqual(sorted(set(runs)), sorted(["rollbacks", "smoke", *own]))
+        for suite, names in (("hup", ["rollbacks", "new"]), ("os", ["udev", "overlap_test/", "other"])):
+            at = self.at / leviathan.SUITES / suite
+            at.mkdir(parents=True)
+            (at / "suite.js").write_text("tests: [" + "".join(f"\t\t'./tests/{name}',\n" for name in names) + "]")
+        self.assertEqual(leviathan.unlisted(self.at), ["hup/new", "os/other"])
+
     def test_an_answer_has_a_value_or_an_error_that_may_pass_or_not(self) -> None:
         device = mock.Mock(REQUESTS=leviathan.Device.REQUESTS)
         device.run.side_effect = [{"status": 0}, Away("the device has restarted"), FarmError("the power is off"), OSError("no such file")]
@@ -243,7 +254,7 @@ class Shim(Case):
         # The command is repeated until the device has restarted.
         self.assertEqual(sum("reboot-check ]]" in one for one in asked), 4)
         self.assertIn("        ok 1 - restarts\n", report)
-        self.assertIn("ok 1 - Suite\n", report)
+        self.assertRegex(report, r"(?m)^ok 1 - Suite # time=\d+s$")
         self.assertRegex(report, r"# leviathan: qemu-x: passed: \d+ assertions passed, 0 failed")
         self.assertEqual((self.at / "qemu-x.tap").read_text(), report)
         self.assertIn("off", asked[6:])

@@ -43,6 +43,20 @@ class Space(unittest.TestCase):
         with self.assertRaises(FarmError):
             place.need_space(1)
 
+    def test_a_folder_that_another_run_removes_meanwhile_is_passed_over(self) -> None:
+        (self.top / "new").mkdir()
+        (self.top / "image").write_bytes(b"x" * (8 << 20))
+        self.free((10 << 30) - (4 << 20))
+        real = os.scandir
+
+        def scandir(path: str) -> object:
+            if str(path).endswith("/new"):
+                raise FileNotFoundError(path)
+            return real(path)
+
+        with mock.patch("os.scandir", scandir):
+            place.need_space(1)
+
 
 class Binary(unittest.TestCase):
     def test_one_that_is_being_built_is_waited_for_and_no_longer_than_that(self) -> None:
