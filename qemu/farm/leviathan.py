@@ -183,7 +183,7 @@ class Device:
         return {"status": answer.status, "stdout": answer.output, "stderr": errors}
 
     def must(self, command: str) -> None:
-        """Runs one that may have to wait for the engine or the network."""
+        """Runs a command that may fail while the engine or the network starts."""
         answer = self.call(command)
         if answer["status"] != 0:
             raise Away(f"`{command}` ended with {answer['status']}: {answer['stderr']}")
@@ -227,7 +227,7 @@ def file_digest(path: Path) -> str:
 
 
 def answer(device: Any, line: bytes) -> dict[str, Any]:
-    """What a request comes to. `fatal`: it is of no use to repeat it."""
+    """Answers a request. `fatal`: repeating it would be useless."""
     request = json.loads(line)
     number, what = request.pop("id"), request.pop("do")
     try:
@@ -261,7 +261,7 @@ def serve(link: socket.socket, device: Any, check_time: Callable[[], None]) -> N
             try:
                 link.sendall(text)
             except OSError:
-                # It has ended, and does not want to know any more.
+                # Node has ended.
                 return
             link.settimeout(0.5)
 

@@ -1,6 +1,6 @@
 """Images for balenaOS's own test suites: two releases with the names and programs that the suites use, the disk with the first of them, and `alpine`.
 
-They are a set of their own. Disks are larger than those of images.py, and a release takes longer to install, because each has an engine with its client.
+This is a second set of images. Its disks are larger, and an update takes longer, because each release has an engine with its client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OVERLAY = images.OS / "suite"
 #: Names of the engine.
 LINKS = ("balena", "balenad", "balena-engine-daemon")
 UNITS = "usr/lib/systemd/system"
-#: What differs in files of the other boards. The suites break the engine and the VPN by their programs, and edit the two numbers in `rollback-health`, which
+#: Changes to files of the other boards. The suites break the engine and the VPN by their programs, and edit the two numbers in `rollback-health`, which
 #: `rollback.conf` would override.
 CHANGES = (
     (f"{UNITS}/balena.service", "/usr/sbin/dockerd ", "/usr/bin/balenad "),

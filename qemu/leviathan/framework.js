@@ -1,6 +1,6 @@
 // Stand-ins for Leviathan, which runs the suites on real devices: what the suites call of it, over a board of the farm.
 //
-// Numbers of tries and intervals are those of Leviathan 2.36.124, core/lib/common/worker.js and utils.js.
+// It tries as often as Leviathan 2.36.124 (core/lib/common/worker.js, utils.js), in the same intervals.
 'use strict';
 
 const fs = require('node:fs');
@@ -247,7 +247,7 @@ class Context {
 	}
 }
 
-/** What is done at the end, the last first; a failure there is no failure of a test. */
+/** Tasks for the end, the last first. Their errors are printed and fail no test. */
 class Teardown {
 	constructor() {
 		this.tasks = [];

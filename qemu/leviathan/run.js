@@ -119,7 +119,7 @@ async function main([checkout, what, ...words]) {
 		process.stdout.write(text);
 		log.write(text);
 	};
-	// What the suites print is not part of the report.
+	// The suites print progress, which is not part of the report.
 	console.log = (...said) => write(`# ${format(...said).replaceAll('\n', '\n# ')}\n`);
 	const begun = Date.now();
 	const farm = connect(Number(process.env.COPAL_LEVIATHAN_LINK));

@@ -76,7 +76,7 @@ class Protocol(Case):
 
 
 class Agents:
-    """What a board's agent answers to scripts, one after another."""
+    """A stand-in for the agent: its answers, one after another."""
 
     def __init__(self, *answers: tuple[int, str] | Exception) -> None:
         self.answers = list(answers)
@@ -98,7 +98,7 @@ class Agents:
 
 
 class Devices(Case):
-    """The board, with a machine that is none."""
+    """The board, with a stand-in for the machine."""
 
     def device(self, agent: Agents) -> leviathan.Device:
         """One that is on and whose image `alpine` is there."""
@@ -301,7 +301,7 @@ class Shim(Case):
 
 
 class Images(Case):
-    """What the releases have for the suites."""
+    """The second set of images."""
 
     def release(self) -> Tree:
         """The files of this repository in a release."""
