@@ -100,9 +100,12 @@ pub fn keep(last: &mut String, line: &str) {
 
 #[must_use]
 pub(crate) fn because(end: End, last: &str) -> io::Error {
-    /// An error of another copal fits, with its code and its remedy.
-    const MAX_CAUSE_CHARS: usize = 600;
-    let words: String = level_and_text(last).1.chars().take(MAX_CAUSE_CHARS).collect();
+    const MAX_CAUSE_CHARS: usize = 200;
+    /// Of an error of another copal, so that its code and its remedy are left.
+    const MAX_ERROR_CHARS: usize = 600;
+    let text = level_and_text(last).1;
+    let most = if text.contains("]; ") { MAX_ERROR_CHARS } else { MAX_CAUSE_CHARS };
+    let words: String = text.chars().take(most).collect();
     io::Error::other(if words.is_empty() {
         end.to_string()
     } else {
