@@ -173,8 +173,9 @@ class Hardware:
     disk_log: Path | None = None
     # Where an NBD server has the disk, instead of the file.
     disk_server: Path | None = None
-    # The same for the variables of the firmware.
+    # The same for the variables of the firmware, and for the medium.
     variables_server: Path | None = None
+    medium_server: Path | None = None
     # The socket of a process that stands before the TPM.
     tpm_socket: Path | None = None
     incoming: bool = False
@@ -284,7 +285,7 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
         add("-blockdev", raw("emmc", hardware.emmc))
         add("-device", "sdhci-pci", "-device", f"emmc,drive=emmc,boot-partition-size={board.emmc_boot}")
     if hardware.medium is not None:
-        add("-blockdev", raw("medium", hardware.medium))
+        add("-blockdev", served("medium", hardware.medium_server) if hardware.medium_server else raw("medium", hardware.medium))
         add("-device", medium_device() + ",bootindex=1")
     if hardware.tpm is not None:
         add("-chardev", f"socket,id=tpm,path={hardware.tpm_socket or sockets / 'tpm'}", "-tpmdev", "emulator,id=tpm,chardev=tpm")

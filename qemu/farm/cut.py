@@ -87,10 +87,10 @@ def rebuild(disk: Path, log: Path, count: int, keep: Callable[[int, int], bool],
     return play(disk, log, read(log)[:count], keep, end)
 
 
-def play(disk: Path, log: Path, requests: list[Request], keep: Callable[[int, int], bool], end: int | None = None) -> dict[str, int]:
-    """The same with these requests, whose data are in `log`."""
+def play(disk: Path, log: Path, requests: list[Request], keep: Callable[[int, int], bool], end: int | None = None, flushed: bool = True) -> dict[str, int]:
+    """The same with these requests, whose data are in `log`. Without `flushed`, nothing is known to be flushed by a flush among them."""
     # A flush covers what came before it, not the data it carries.
-    safe = max((number for number, request in enumerate(requests) if request.flush), default=0)
+    safe = max((number for number, request in enumerate(requests) if request.flush), default=0) if flushed else 0
     counts = {"requests": len(requests), "safe": 0, "kept": 0, "lost": 0}
     with log.open("rb") as source, disk.open("r+b") as target:
         for number, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""The state `recorded` of a secure board: an encrypted installation onto a used disk, with each change of disk, variables and TPM.
+"""What a board keeps, with each change of it. And the state `recorded` of a secure board: an encrypted installation onto a used disk, with each change of disk, variables and TPM.
 
 A power cut between two changes leaves what was there before them, and what came until then: of the disk all that was flushed, and of the writes after
 that any part.
@@ -25,24 +25,29 @@ BEFORE, CHANGES = "before", "changes"
 
 
 class Recording:
-    """Records each change of a board from now on, in a folder; as disks and chips were before is there, too."""
+    """Records each change of a board from now on, in a folder; as disks and chips were before is there, too. With a medium, also its changes: as that was
+    before is in the cache of images."""
 
-    def __init__(self, hardware: Hardware, to: Path) -> None:
-        assert hardware.tpm is not None
+    def __init__(self, hardware: Hardware, to: Path, medium: Path | None = None) -> None:
         (to / BEFORE).mkdir(parents=True)
         (to / CHANGES).mkdir()
         for path in (hardware.disk, hardware.flash[1], hardware.tpm):
-            if path.exists():
+            if path is not None and path.exists():
                 machines.copy(path, to / BEFORE / path.name)
         self.folder = to
         self.changes = Recorder(to / CHANGES)
         at = hardware.sockets
-        self.servers: tuple[RecordedDisk | RecordedTpm, ...] = (
+        self.servers: list[RecordedDisk | RecordedTpm] = [
             RecordedDisk(hardware.disk, at / "disk", recorder.DISK, self.changes),
             RecordedDisk(hardware.flash[1], at / "variables", recorder.VARIABLES, self.changes),
-            RecordedTpm(at / "tpm-recorded", at / "tpm", hardware.tpm, self.changes),
-        )
-        self.hardware = replace(hardware, disk_server=at / "disk", variables_server=at / "variables", tpm_socket=at / "tpm-recorded")
+        ]
+        self.hardware = replace(hardware, disk_server=at / "disk", variables_server=at / "variables")
+        if hardware.tpm is not None:
+            self.servers.append(RecordedTpm(at / "tpm-recorded", at / "tpm", hardware.tpm, self.changes))
+            self.hardware = replace(self.hardware, tpm_socket=at / "tpm-recorded")
+        if medium is not None:
+            self.servers.append(RecordedDisk(medium, at / "medium", recorder.MEDIUM, self.changes))
+            self.hardware = replace(self.hardware, medium_server=at / "medium")
 
     def end(self) -> None:
         """Once the power is off. Can be repeated."""
@@ -50,7 +55,7 @@ class Recording:
             server.close()
         if self.servers:
             self.changes.save()
-        self.servers = ()
+        self.servers = []
 
 
 def record(board: Board, hardware: Hardware, medium: Path, accelerator: str, to: Path) -> None:

@@ -19,7 +19,7 @@ from cut import Request
 from nbd import Served
 from place import FarmError
 
-DISK, VARIABLES, TPM = "disk", "variables", "tpm"
+DISK, VARIABLES, TPM, MEDIUM = "disk", "variables", "tpm", "medium"
 #: Where swtpm keeps what outlasts the power, in its folder.
 STATE = "tpm2-00.permall"
 #: Of swtpm's control channel (its man page swtpm_ioctls): the command that comes with the descriptor for the commands of the TPM.
@@ -62,7 +62,8 @@ class Recorder:
         """A write; zeroes where there are no data."""
         with self.lock:
             request = Request(at, length, self.end, flush=False, fua=False, discard=False)
-            if data is None:
+            # A hole takes no space.
+            if data is None or data.count(0) == length:
                 self.data.truncate(self.end + length)
             else:
                 self.data.seek(self.end)
