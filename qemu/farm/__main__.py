@@ -29,7 +29,9 @@ import place
 import runner
 import scenario as scenarios
 import scripts
+import shell_release
 import states
+import lifecycle
 import tamper
 from place import FarmError, NotRun
 from runner import Result
@@ -312,6 +314,15 @@ def suites(options: argparse.Namespace) -> int:
     return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"))
 
 
+def cut_lifecycles(options: argparse.Namespace) -> int:
+    """One lifecycle of a device by the scripts of meta-balena, and by copal, with power cuts."""
+    meta_balena = options.meta_balena.resolve()
+    checkouts = shell_release.Checkouts(meta_balena, (options.fatrw or meta_balena.parent / "fatrw").resolve())
+    results = options.results or place.TOP / "target/lifecycle"
+    sides = options.side or list(lifecycle.SIDES)
+    return lifecycle.compare(checkouts, results.resolve(), sides, options.cuts, options.start, options.seed, speaker("lifecycle"))
+
+
 def terminal(console: socket.socket) -> None:
     """Connects this terminal to a console until control-] is pressed or either end goes away."""
     keyboard = sys.stdin.fileno()
@@ -387,6 +398,16 @@ def main() -> int:
     at.add_argument("--results", type=Path, default=place.TOP / "target/leviathan", help="folder for report, console and logs (target/leviathan)")
     at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds after which everything ends ({leviathan.LIMIT:.0f})")
     at.set_defaults(function=suites)
+    at = commands.add_parser("lifecycle", help="cut the power in one lifecycle of a device: by the scripts of meta-balena, and by copal",
+                             description="Installs, updates and rolls back a device by the scripts of a checkout, and by copal; judges what power cuts leave.")
+    at.add_argument("meta_balena", type=Path, help="a checkout of balena-os/meta-balena; nothing of it is kept but in the farm's cache")
+    at.add_argument("--fatrw", type=Path, help="a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside META_BALENA)")
+    at.add_argument("--side", action="append", choices=lifecycle.SIDES, help="only this one (both)")
+    at.add_argument("--cuts", type=int, default=300, help="power cuts in each lifecycle, the same ones (300)")
+    at.add_argument("--start", type=int, default=30, help="of them, how many a board is started after (30)")
+    at.add_argument("--seed", type=int, default=1, help="of the power cuts (1)")
+    at.add_argument("--results", type=Path, help="a folder for records and results; a run continues those that are there (target/lifecycle)")
+    at.set_defaults(function=cut_lifecycles)
     options = parser.parse_args()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -595,11 +595,16 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
             engine = files / Path(ENGINE_AT).name
             engine.mkdir()
             disk.run(["tar", "-C", engine, "-xf", base / "engine.tar"], "unpack the engine")
-        size = sum(f.stat().st_size for f in files.rglob("*") if f.is_file())
-        # Nothing is ever written to it: no journal, no free space.
-        disk.ext4(to / "releases.img", "releases", size * 103 // 100 // MIB + 16, files, "-O ^has_journal -m 0 -N 64 -i 1048576")
+        pack_releases(files, to / "releases.img")
         for name in on_host(board):
             (files / f"{name}.tar").rename(to / f"{name}.tar")
+
+
+def pack_releases(files: Path, to: Path) -> None:
+    """The file system with what is in a folder."""
+    size = sum(f.stat().st_size for f in files.rglob("*") if f.is_file())
+    # Nothing is ever written to it: no journal, no free space.
+    disk.ext4(to, "releases", size * 103 // 100 // MIB + 16, files, "-O ^has_journal -m 0 -N 64 -i 1048576")
 
 
 def on_host(board: Board) -> list[str]:
@@ -655,7 +660,7 @@ def loaders(guests: Path, board: Board, to: Path) -> None:
         uboot.other_firmware(guests, to / U_BOOT)
 
 
-def flasher_conf(board: Board, image: str) -> str:
+def flasher_conf(board: Board, image: str, loaders: bool = True) -> str:
     """The board's /etc/resin-init-flasher.conf."""
     keys = {
         "INTERNAL_DEVICE_KERNEL": '"md/balena{,_*} nvme?n? vd? mmcblk?"',
@@ -673,30 +678,32 @@ def flasher_conf(board: Board, image: str) -> str:
             keys |= {"USE_LUKS": "1", "INTERNAL_DEVICE_BOOTLOADER_CONFIG_LUKS": secure.CONFIG_OF_MEDIUM, "KERNEL_IMAGETYPE": secure.STAGE2}
     else:
         writes = [("mtdblock0", U_BOOT, "1024", "0"), emmc]
-    for number, values in enumerate(writes):
+    for number, values in enumerate(writes if loaders else ()):
         names = ("FLASH_DEVICE", "IMAGE", "BLOCK_SIZE_OFFSET", "SKIP_OUTPUT_BLOCKS")
         keys.update({f"BOOTLOADER_{name}{f'_{number}' if number else ''}": value for name, value in zip(names, values)})
     return "".join(f"{key}={value}\n" for key, value in keys.items())
 
 
 def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Path, copal: Path, to: Path, signed: Path | None = None,
-                 keys: Path | None = None) -> None:
-    """The installation medium: the same packages without a container, and the disk to be written."""
+                 keys: Path | None = None, plain: Path | None = None, more: tuple[str, ...] = ()) -> None:
+    """The installation medium: the same packages without a container, and the disk to be written. With `plain` it has what is in that folder instead of
+    copal, `more` lines of configuration, the image as it is, and no loader to write."""
     need_root("the installation medium of a board")
     with tempfile.TemporaryDirectory(dir=to) as folder:
         scratch = Path(folder)
         image = f"balena-image-{board.name}.balenaos-img"
         packed = scratch / f"{image}.zst"
-        # An emulated processor unpacks it twice: what is fastest to unpack, not what is smallest.
-        disk.run(["zstd", "-q", "--fast=6", "-T0", whole, "-o", packed], f"compress {whole}")
+        if plain is None:
+            # An emulated processor unpacks it twice: what is fastest to unpack, not what is smallest.
+            disk.run(["zstd", "-q", "--fast=6", "-T0", whole, "-o", packed], f"compress {whole}")
         tree = system(guests, board, scratch)
         for path in ENGINE:
             tree.remove(path)
         overlay(tree, OS / "flasher")
         for path in ("mnt/boot", "mnt/boottmp"):
             tree.folder(path)
-        tree.copy(installed(board, copal, MEDIUM, scratch))
-        tree.file("etc/resin-init-flasher.conf", flasher_conf(board, image))
+        tree.copy(plain or installed(board, copal, MEDIUM, scratch))
+        tree.file("etc/resin-init-flasher.conf", flasher_conf(board, image, plain is None) + "".join(f"{line}\n" for line in more))
         tree.file("etc/os-release", os_release(board, RELEASES["base"]) + 'VARIANT="Flasher"\n')
         tree.file(f"boot/{board.kernel}", boot / board.kernel, 0o644)
         tree.file(f"boot/{bootchain.INITRAMFS}", boot / bootchain.INITRAMFS, 0o644)
@@ -706,9 +713,13 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
                 tree.file(f"boot/{secure.STAGE2}{end}", signed / "base" / f"{secure.STAGE2}{end}", 0o644)
             secure.sign_image(secure.Tools(guests, scratch), keys, whole, scratch / "signature")
             tree.file(f"opt/{image}.sig", scratch / "signature", 0o644)
-        tree.file(f"opt/{packed.name}", packed, 0o644)
+        if plain is None:
+            tree.file(f"opt/{packed.name}", packed, 0o644)
         tree.write(scratch / "root")
-        used = sum(f.stat().st_size + 4096 for f in (scratch / "root").rglob("*") if not f.is_symlink())
+        if plain is not None:
+            # With its holes.
+            disk.run(["cp", "--sparse=always", whole, scratch / "root/opt" / image], f"copy {whole}")
+        used = sum(f.stat().st_blocks * 512 + 4096 for f in (scratch / "root").rglob("*") if not f.is_symlink())
         disk.ext4(scratch / "flash-rootA", "flash-rootA", used * 11 // 10 // MIB + 32, scratch / "root", "-m 0 -J size=4")
         medium = Tree()
         medium.file("balena-image-flasher", "")

@@ -1,4 +1,5 @@
-"""What a board keeps, with each change of it. And the state `recorded` of a secure board: an encrypted installation onto a used disk, with each change of disk, variables and TPM.
+"""What a board keeps, with each change of it. And the state `recorded` of a secure board: an encrypted installation onto a used disk, with each change of
+disk, variables and TPM.
 
 A power cut between two changes leaves what was there before them, and what came until then: of the disk all that was flushed, and of the writes after
 that any part.

@@ -728,6 +728,9 @@ class Run:
         # QEMU is ended first: it was started later.
         self.stack.callback(self.recording.end)
 
+    def phase(self, name: str) -> None:
+        raise FarmError(f"there are no phases in a scenario: {name!r}")
+
     def recorded(self) -> Path:
         """The folder with each change of this run, or of the installation of the state."""
         if self.recording is not None:

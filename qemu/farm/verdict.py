@@ -1,5 +1,5 @@
-"""Judges the disk of a `qemu-amd64` after a power cut, from the disk alone, by a reading of its own: what the firmware, GRUB and the kernel would find, whether
-the system that they start is complete, and whether it goes on by itself from there.
+"""Judges the disk of a `qemu-amd64` after a power cut, from the disk alone, by a reading of its own: what the firmware, GRUB and the kernel would find,
+whether the system that they start is complete, and whether it goes on by itself from there.
 
 It shares no code with copal. GRUB reads a file system without its journal, and is judged by that; the system is judged by what the kernel mounts. As root
 only: it mounts partitions of a copy.
@@ -142,8 +142,8 @@ def differences(top: Path, wanted: Facts) -> list[str]:
 
 
 def table(disk: Path) -> dict[str, tuple[int, int]]:
-    """Offset and size of each partition, by name; none where the table, its checksums included, is not whole. Firmware looks for the second copy at the disk's
-    end, where an image that is smaller than the disk has none."""
+    """Offset and size of each partition, by name; none where the table, its checksums included, is not whole. Firmware looks for the second copy at the
+    disk's end, where an image that is smaller than the disk has none."""
     with disk.open("rb") as file:
         file.seek(SECTOR)
         head = file.read(SECTOR)
@@ -305,14 +305,14 @@ class Judge:
             back, wrong = self.slot(disk, parts, other)
             if back is None:
                 return Verdict(PERSON, f"{said} on trial, and root {other} is not there to return to: {wrong}", mixed)
-            return Verdict(ITSELF, f"{said} on trial, {'unhealthy, ' if not release.healthy else ''}{'' if HEALTH in names else 'without a breadcrumb, '}and returns to "
-                           f"{back.version}", mixed)
+            how = f"{'' if release.healthy else 'unhealthy, '}{'' if HEALTH in names else 'without a breadcrumb, '}"
+            return Verdict(ITSELF, f"{said} on trial, {how}and returns to {back.version}", mixed)
         if not release.healthy:
             return Verdict(PERSON, f"{said} for good, and is unhealthy", mixed)
         if failed or crumbs:
-            return Verdict(ITSELF, f"{said}, with {'a failed start' if failed else 'a breadcrumb'} behind it", mixed)
+            return Verdict(ITSELF, f"{said}, {'after a failed start' if failed else 'with a breadcrumb'}", mixed)
         if release.version not in versions:
-            raise FarmError(f"{said}, which this phase does not have")
+            return Verdict(PERSON, f"{said}, which this phase does not have", mixed)
         return Verdict(NEW if release.version == versions[1] else OLD, said, mixed)
 
     def slot(self, disk: Path, parts: dict[str, tuple[int, int]], slot: str) -> tuple[Release | None, str]:

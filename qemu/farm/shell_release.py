@@ -1,0 +1,320 @@
+"""A host OS and a medium for `qemu-amd64` with the shell scripts of meta-balena in the place of copal.
+
+The scripts are of a checkout that the user brings, and nothing of it is kept but in the farm's cache. Files are unchanged but for what their recipes
+substitute, and for two numbers: `CHANGES`. Programs that they call and a board lacks are Debian's. `fatrw` is built from a checkout of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hostapp
+import images
+import place
+from place import FarmError, NotRun
+from tree import Tree, file_digest
+
+#: The releases, by their names in images.py.
+RELEASES = ("base", "good", "broken-engine")
+#: In a checkout of meta-balena.
+SUPPORT = "meta-balena-common/recipes-support"
+CORE = "meta-balena-common/recipes-core"
+HOOKS = f"{SUPPORT}/hostapp-update-hooks"
+HELPERS = f"{SUPPORT}/os-helpers/os-helpers"
+ROLLBACK = f"{CORE}/balena-rollback/files"
+INIT = f"{SUPPORT}/resin-init"
+#: The hook of boards with GRUB, which their layers add to the recipe's list.
+BOARD_HOOKS = ("99-resin-grub",)
+#: Of both systems: what is where, without substitutions.
+COMMON = {
+    "usr/sbin/balena-config-vars": f"{SUPPORT}/balena-config-vars/balena-config-vars/balena-config-vars",
+    "usr/sbin/balena-config-defaults": f"{SUPPORT}/balena-config-vars/balena-config-vars/balena-config-defaults",
+    "usr/libexec/os-helpers-fs": f"{HELPERS}/os-helpers-fs",
+    "usr/libexec/os-helpers-logging": f"{HELPERS}/os-helpers-logging",
+}
+HOST_OS = {
+    "usr/libexec/os-helpers-bootenv": f"{HELPERS}/os-helpers-bootenv",
+    "usr/libexec/os-helpers-time": f"{HELPERS}/os-helpers-time",
+    "usr/libexec/safe_reboot": f"{HELPERS}/safe_reboot",
+    "usr/bin/hostapp-update": "meta-balena-common/recipes-containers/hostapp-update/files/hostapp-update",
+    "usr/bin/hostapp-update-hooks-v2": f"{HOOKS}/files/hostapp-update-hooks",
+    **{f"usr/bin/{name}": f"{ROLLBACK}/{name}" for name in (
+        "rollback-altboot", "rollback-check-version", "rollback-clear-bootcount", "rollback-health", "rollback-stop", "rollback-tests",
+        "rollback-parse-bootloader", "rollback-board-healthcheck")},
+    **{f"usr/lib/systemd/system/{name}": f"{ROLLBACK}/{name}" for name in (
+        "rollback-altboot.service", "rollback-clear-bootcount.service", "rollback-health.service")},
+}
+MEDIUM = {
+    "usr/bin/resin-init-flasher": f"{INIT}/resin-init-flasher/resin-init-flasher",
+    "usr/bin/resin-init-flasher-board": f"{INIT}/resin-init-flasher-board/resin-init-flasher-board",
+    "usr/bin/resin-init-board": f"{INIT}/resin-init-board/resin-init-board",
+    "usr/lib/systemd/system/resin-init-flasher.service": f"{INIT}/resin-init-flasher/resin-init-flasher.service",
+}
+#: What recipes and classes substitute, on a board with UEFI and without `SIGN_API`. Labels are those of the farm's images.
+VALUES = {
+    "@@BALENA_NONENC_BOOT_MOUNT@@": "/mnt/boot", "@@BALENA_NONENC_BOOT_LABEL@@": "resin-boot", "@@BALENA_BOOT_MOUNT@@": "/mnt/boot",
+    "@@BALENA_BOOT_LABEL@@": "resin-boot", "@@BALENA_FINGERPRINT_FILENAME@@": "balenaos", "@@BALENA_FINGERPRINT_EXT@@": "fingerprint",
+    "@BALENA_BOOT_FINGERPRINT@": "balenaos.fingerprint", "@BASE_BINDIR@": "/bin", "@BASE_SBINDIR@": "/sbin", "@SBINDIR@": "/usr/sbin",
+    "@BINDIR@": "/usr/bin", "@SYS_CONFDIR@": "/etc",
+}
+#: The length of a trial, as balenaOS's own test suite changes it, and as `qemu/os/hostapp/etc/copal/rollback.conf` has it.
+CHANGES = {"usr/bin/rollback-health": (("TIMEOUT=60\n", "TIMEOUT=2\n"), ("COUNT=15\n", "COUNT=3\n"))}
+#: Lines of the flasher's configuration that are the same for each board.
+CONF = ("BALENA_SPLASH_CONFIG=splash", "BALENA_BOOTLOADER_CONFIG=resinOS_uEnv.txt", "BALENA_NM_CONFIG=system-connections",
+        "BALENA_NM_DISPATCHER=dispatcher.d", "BALENA_PROXY_CONFIG=system-proxy")
+#: Programs of Debian that scripts call, with the libraries that a board lacks. balenaOS's engine has its client in the same program.
+SUITE, MIRROR = "bookworm", "http://deb.debian.org"
+PACKAGES = ("docker.io", "jq", "parted", "fdisk")
+FILES = {
+    "usr/bin/docker": "usr/bin/docker", "usr/bin/jq": "usr/bin/jq", "sbin/parted": "usr/sbin/parted", "sbin/partprobe": "usr/sbin/partprobe",
+    "sbin/fdisk": "usr/sbin/fdisk", "usr/lib/x86_64-linux-gnu/libjq.so.1": "usr/lib/x86_64-linux-gnu/libjq.so.1",
+    "usr/lib/x86_64-linux-gnu/libonig.so.5": "usr/lib/x86_64-linux-gnu/libonig.so.5",
+    "lib/x86_64-linux-gnu/libparted.so.2": "usr/lib/x86_64-linux-gnu/libparted.so.2",
+}
+ENGINE_NAMES = ("balena", "balena-engine")
+SECONDS = 900.0
+ARCH = "amd64"
+#: Of each disk that was built, the folders with the layers of its packages and of its releases.
+LAYERS: dict[Path, tuple[Path, Path]] = {}
+OWN = [*images.OWN, Path(__file__).resolve()]
+
+
+@dataclass(frozen=True)
+class Checkouts:
+    """Of meta-balena and of fatrw, which writes the files of a boot partition for the scripts."""
+
+    meta_balena: Path
+    fatrw: Path
+
+    def check(self) -> None:
+        """They have what is used of them."""
+        for name in (*COMMON.values(), *HOST_OS.values(), *MEDIUM.values(), f"{HOOKS}/hostapp-update-hooks.bb"):
+            if not (self.meta_balena / name).is_file():
+                raise FarmError(f"there is no {self.meta_balena / name}: name a checkout of balena-os/meta-balena")
+        if not (self.fatrw / "Cargo.lock").is_file():
+            raise FarmError(f"there is no {self.fatrw}/Cargo.lock: clone balena-os/fatrw there, or name it with --fatrw")
+        wanted, found = self.revision(), git(self.fatrw, "rev-parse", "HEAD")
+        if found != wanted:
+            raise FarmError(f"{self.fatrw} is at {found or 'no commit'}, and this meta-balena builds {wanted}: check that out")
+
+    def revision(self) -> str:
+        """The commit of fatrw that this meta-balena builds."""
+        recipes = sorted((self.meta_balena / f"{CORE}/fatrw").glob("fatrw_*.bb"))
+        found = re.search(r'^SRCREV = "([0-9a-f]{40})"', recipes[-1].read_text(), re.MULTILINE) if recipes else None
+        if found is None:
+            raise FarmError(f"{self.meta_balena} has no recipe of fatrw with a SRCREV")
+        return found[1]
+
+    def versions(self) -> str:
+        """As git calls them."""
+        return ", ".join(f"{path.name} {git(path, 'describe', '--tags', '--always', '--dirty') or 'of no version'}" for path in (self.meta_balena, self.fatrw))
+
+    def digest(self) -> str:
+        """Of all that is used of meta-balena, and the commit of fatrw."""
+        recipe = (self.meta_balena / f"{HOOKS}/hostapp-update-hooks.bb")
+        files = [*COMMON.values(), *HOST_OS.values(), *MEDIUM.values(), *(f"{HOOKS}/files/{name}" for name in hooks(recipe.read_text()))]
+        text = "".join(f"{name} {file_digest(self.meta_balena / name)}\n" for name in files)
+        return hashlib.sha256(f"{text}{file_digest(recipe)}{self.revision()}".encode()).hexdigest()
+
+
+def git(path: Path, *words: str) -> str:
+    """What git says; nothing where it fails."""
+    done = subprocess.run(["git", "-C", path, *words], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def value(recipe: str, name: str) -> str:
+    """What a recipe assigns to a name; a backslash at the end of a line joins it with the next one."""
+    found = re.search(rf'^{name} = "([^"]*)"', recipe, re.MULTILINE)
+    if found is None:
+        raise FarmError(f"the recipe of the hooks has no {name}")
+    return found[1].replace("\\\n", "")
+
+
+def hooks(recipe: str) -> list[str]:
+    """The hooks of a board with GRUB and without secure boot."""
+    return [*value(recipe, "HOSTAPP_HOOKS").split(), *BOARD_HOOKS]
+
+
+def skip_list(recipe: str) -> str:
+    """Boot files that `1-bootfiles` does not deploy."""
+    return value(recipe, "BALENA_BOOTFILES_BLACKLIST").replace("${GRUB_INSTALL_DIR}", "/EFI/BOOT")
+
+
+def programs(checkouts: Checkouts) -> Path:
+    """A folder with Debian's programs and fatrw as they are on a board; kept."""
+    key = hashlib.sha256(f"{SUITE} {PACKAGES} {sorted(FILES.items())} {checkouts.revision()} 1".encode()).hexdigest()[:16]
+    at = place.farm() / f"shell-{key}"
+    with place.locked(place.farm() / "shell.lock", SECONDS, "the programs for the scripts"):
+        if not at.is_dir():
+            if shutil.which("mmdebstrap") is None:
+                raise NotRun("no mmdebstrap here, which fetches what the scripts use")
+            new = at.with_name(f"{at.name}.new")
+            shutil.rmtree(new, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=at.parent) as folder:
+                unpacked = Path(folder) / "debian"
+                mirror = os.environ.get("COPAL_DEBIAN_MIRROR", MIRROR) + "/debian"
+                run(["mmdebstrap", "--quiet", "--variant=extract", "--mode=root", '--aptopt=APT::Install-Recommends "false"',
+                     '--aptopt=Acquire::Retries "3"', f"--include={','.join(PACKAGES)}", SUITE, str(unpacked), mirror], "fetch what the scripts use")
+                for source, to in FILES.items():
+                    (new / to).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(unpacked / source, new / to)
+                    (new / to).chmod(0o755)
+                # Rust's musl no longer has the second name that this old crate calls.
+                run(["cargo", "build", "--quiet", "--release", "--locked", "--target", "x86_64-unknown-linux-musl", "--target-dir", folder],
+                    "build fatrw", checkouts.fatrw, {"RUSTFLAGS": "-C link-arg=-Wl,--defsym=open64=open"})
+                shutil.copy(Path(folder) / "x86_64-unknown-linux-musl/release/fatrw", new / "usr/bin/fatrw")
+            new.rename(at)
+    return at
+
+
+def run(words: list[str], what: str, at: Path | None = None, env: dict[str, str] | None = None) -> None:
+    """Runs a program of this machine. Cargo takes its settings from the folder that it runs in."""
+    try:
+        subprocess.run(words, check=True, timeout=SECONDS, cwd=at, env={**os.environ, **(env or {})})
+    except (subprocess.SubprocessError, OSError) as error:
+        raise FarmError(f"cannot {what}: {error}") from None
+
+
+def put(tree: Tree, checkout: Path, files: dict[str, str], values: dict[str, str]) -> None:
+    """Files of a checkout as their recipes install them."""
+    for path, name in files.items():
+        text = (checkout / name).read_text()
+        for word, replaced in values.items():
+            text = text.replace(word, replaced)
+        for old, new in CHANGES.get(path, ()):
+            if old not in text:
+                raise FarmError(f"{name} has no {old.strip()!r} any more")
+            text = text.replace(old, new)
+        if left := re.search(r"@@?[A-Z_]{4,}@@?", text):
+            raise FarmError(f"{name}: nothing is known for {left[0]}")
+        tree.file(path, text, 0o644 if path.endswith(".service") else 0o755)
+
+
+def host_os(checkouts: Checkouts, to: Path) -> Path:
+    """A folder with what a release has of the scripts, in the place of what images.installed makes."""
+    tree = Tree()
+    tree.copy(programs(checkouts))
+    # Of the medium only.
+    for name in ("parted", "partprobe"):
+        tree.remove(f"usr/sbin/{name}")
+    put(tree, checkouts.meta_balena, {**COMMON, **HOST_OS}, VALUES)
+    recipe = (checkouts.meta_balena / f"{HOOKS}/hostapp-update-hooks.bb").read_text()
+    files = {f"etc/hostapp-update-hooks.d/{name}": f"{HOOKS}/files/{name}" for name in hooks(recipe)}
+    put(tree, checkouts.meta_balena, files, {**VALUES, "@BALENA_BOOTFILES_BLACKLIST@": skip_list(recipe)})
+    tree.link("usr/bin/hostapp-update-hooks", "hostapp-update-hooks-v2")
+    for name in ENGINE_NAMES:
+        tree.link(f"usr/bin/{name}", "docker")
+    shell(tree)
+    enable(tree, HOST_OS)
+    images.overlay(tree, images.OS / "shell")
+    to.mkdir()
+    tree.write(to)
+    return to
+
+
+def medium(checkouts: Checkouts, to: Path) -> Path:
+    """The same of an installation medium."""
+    tree = Tree()
+    tree.copy(programs(checkouts))
+    tree.remove("usr/bin/docker")
+    put(tree, checkouts.meta_balena, {**COMMON, **MEDIUM}, VALUES)
+    shell(tree)
+    enable(tree, MEDIUM)
+    images.overlay(tree, images.OS / "shell-flasher")
+    to.mkdir()
+    tree.write(to)
+    return to
+
+
+def shell(tree: Tree) -> None:
+    """On a balenaOS `sh` is bash, and some of the scripts need it."""
+    tree.link("usr/bin/sh", "bash")
+
+
+def enable(tree: Tree, files: dict[str, str]) -> None:
+    """The units among these files."""
+    for path in files:
+        if path.startswith("usr/lib/systemd/system/"):
+            images.enable(tree, Path(path).name)
+
+
+def release(board: images.Board, name: str, boot: Path, root: Path) -> Tree:
+    """A release of images.py with the scripts in `root`."""
+    tree = images.release(board, name, boot, root)
+    tree.remove("etc/copal")
+    return tree
+
+
+def build(checkouts: Checkouts | None, guests: Path, cache: Path, copal: Path) -> images.Images:
+    """The images of `qemu-amd64` with the scripts; without checkouts, with copal. Both media have the image as it is, which is what the scripts can read,
+    and write no loader to an eMMC."""
+    board = images.BOARDS[ARCH]
+    of_copal = images.build(ARCH, guests, cache, copal)
+    store = images.Cache(cache / (f"{ARCH}-shell" if checkouts else f"{ARCH}-lifecycle"))
+    try:
+        boot = of_copal.boot
+        base, layers = store_of(of_copal, "base"), store_of(of_copal, "layers")
+        own = [images.sources(*OWN), boot.name, base.name, layers.name]
+        disk_image, releases = of_copal.disk, of_copal.releases
+        if checkouts:
+            of_scripts = checkouts
+            own += [of_scripts.digest(), images.sources(images.OS / "shell", images.OS / "hostapp")]
+
+            def make_layers(to: Path) -> None:
+                with tempfile.TemporaryDirectory(dir=to) as folder:
+                    root = host_os(of_scripts, Path(folder) / "root")
+                    for name in RELEASES:
+                        images.make_layer(release(board, name, boot, root), to / f"{name}.layer.tar")
+
+            layers = store.make("layers", own, make_layers)
+            own = [*own, layers.name]
+            made = layers
+            disk_image = store.make("disk", [*own, images.part(guests, "board_amd64")],
+                                    lambda to: images.make_disk(guests, board, boot, base, made, copal, to)) / "disk.img"
+            releases = store.make("releases", own, lambda to: make_releases(board, base, made, of_copal, to)) / "releases.img"
+        inputs = [*own, images.sources(images.OS / "flasher", images.OS / "shell-flasher", images.OS / "rootfs", *images.SHIPPED), file_digest(copal)]
+
+        def make_medium(to: Path) -> None:
+            with tempfile.TemporaryDirectory(dir=to) as folder:
+                root = (medium(checkouts, Path(folder) / "root") if checkouts else images.installed(board, copal, images.MEDIUM, Path(folder)))
+                images.make_flasher(guests, board, boot, of_copal.files, disk_image, copal, to, plain=root, more=CONF)
+
+        flasher = store.make("flasher", inputs, make_medium) / "flasher.img"
+        # Those that the slots were filled from.
+        LAYERS[disk_image] = (base, layers)
+        return dataclasses.replace(of_copal, disk=disk_image, releases=releases, flasher=flasher, versions={name: images.RELEASES[name] for name in RELEASES})
+    finally:
+        store.close()
+
+
+def parts(built: images.Images) -> tuple[Path, Path]:
+    """The folders with the layers of the packages, and of the releases."""
+    return LAYERS[built.disk]
+
+
+def store_of(built: images.Images, name: str) -> Path:
+    """A part that the images of the board were made of: the newest."""
+    return max(built.disk.parent.parent.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+
+
+def make_releases(board: images.Board, base: Path, layers: Path, of_copal: images.Images, to: Path) -> None:
+    """The file system with the releases that have the scripts, and with one that has copal."""
+    names = [name for name in RELEASES if name != "base"]
+    archive: Callable[[Path, str], None] = lambda files, name: hostapp.archive(
+        files / f"{name}.tar", board.arch, images.image_name(board, name), images.layers_of(board, base, layers, name))
+    with tempfile.TemporaryDirectory(dir=to) as folder:
+        files = Path(folder)
+        for name in names:
+            archive(files, name)
+        shutil.copy(of_copal.archives["next"], files / "copal.tar")
+        images.pack_releases(files, to / "releases.img")
