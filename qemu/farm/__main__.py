@@ -318,6 +318,8 @@ def cut_lifecycles(options: argparse.Namespace) -> int:
     """One lifecycle of a device by the scripts of meta-balena, and by copal, with power cuts."""
     meta_balena = options.meta_balena.resolve()
     checkouts = shell_release.Checkouts(meta_balena, (options.fatrw or meta_balena.parent / "fatrw").resolve())
+    if options.across:
+        return lifecycle.across(checkouts, options.seed, speaker("across"))
     results = options.results or place.TOP / "target/lifecycle"
     sides = options.side or list(lifecycle.SIDES)
     return lifecycle.compare(checkouts, results.resolve(), sides, options.cuts, options.start, options.seed, speaker("lifecycle"))
@@ -402,6 +404,7 @@ def main() -> int:
                              description="Installs, updates and rolls back a device by the scripts of a checkout, and by copal; judges what power cuts leave.")
     at.add_argument("meta_balena", type=Path, help="a checkout of balena-os/meta-balena; nothing of it is kept but in the farm's cache")
     at.add_argument("--fatrw", type=Path, help="a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside META_BALENA)")
+    at.add_argument("--across", action="store_true", help="instead of all this, update a device from the scripts to copal, and back")
     at.add_argument("--side", action="append", choices=lifecycle.SIDES, help="only this one (both)")
     at.add_argument("--cuts", type=int, default=300, help="power cuts in each lifecycle, the same ones (300)")
     at.add_argument("--start", type=int, default=30, help="of them, how many a board is started after (30)")

@@ -43,6 +43,7 @@ from recorder import DISK, MEDIUM, VARIABLES
 from verdict import CLASSES, DEAD, ITSELF, LOST, NEW, OLD, PERSON, Expected, Judge, Release, Verdict
 
 SCENARIO = place.TOP / "qemu/lifecycle.scenario"
+ACROSS = place.TOP / "qemu/across.scenario"
 BOARD = "qemu-amd64"
 SCRIPTS, COPAL = "scripts", "copal"
 SIDES = (SCRIPTS, COPAL)
@@ -515,6 +516,17 @@ def table(verdicts: list[dict[str, str]], started: list[dict[str, str]]) -> str:
     became = Counter((row["side"], judged.get((row["side"], row["number"]), "not judged"), row["class"]) for row in started)
     lines += [f"| {side} | {before} | {number} | {after} |" for (side, before, after), number in sorted(became.items())]
     return "\n".join(lines)
+
+
+def across(checkouts: shell_release.Checkouts, seed: int, say: Callable[[str], None]) -> int:
+    """Updates from the scripts to copal, and from copal to the scripts."""
+    checkouts.check()
+    place.need_space(2)
+    images_of(SCRIPTS, checkouts)
+    scenario = scenarios.parse("across", ACROSS.read_text(), str(ACROSS), boards.names())
+    result = runner.Run(scenario, board_of(SCRIPTS), seed, say).run()
+    say(f"across: {result.state}, {result.seconds:.0f} s\n{result.why}")
+    return 0 if result.state == "passed" else 1
 
 
 def compare(checkouts: shell_release.Checkouts, results: Path, sides: list[str], cuts: int, start: int, seed: int, say: Callable[[str], None]) -> int:

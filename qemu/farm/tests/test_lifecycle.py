@@ -152,6 +152,7 @@ class Counts(unittest.TestCase):
     def test_the_scenario_has_each_phase(self) -> None:
         parsed = scenarios.parse("lifecycle", lifecycle.SCENARIO.read_text(), "lifecycle", ["qemu-amd64"])
         self.assertEqual([step.arguments[0] for step in parsed.steps if step.method == "phase"], list(lifecycle.VERSIONS))
+        scenarios.parse("across", lifecycle.ACROSS.read_text(), "across", ["qemu-amd64"])
         self.assertEqual(set(CLASSES), {OLD, NEW, ITSELF, PERSON, DEAD})
 
 
