@@ -185,6 +185,8 @@ class Record:
             assert change.request is not None
             self.requests[change.store].append(change.request)
             self.numbers[change.store].append(number)
+        #: The changes that a cut may follow: the chip with the variables keeps each write, and firmware makes thousands of them at each start.
+        self.followed = [number for number, change in enumerate(self.changes) if change.store != VARIABLES]
         self.phases = self.strata([(int(at), str(name)) for at, name in kept["marks"]])
 
     def strata(self, marks: list[tuple[int, str]]) -> dict[str, tuple[int, int]]:
@@ -213,6 +215,11 @@ class Record:
         """Where it is on the disk: the first one of each image of a board."""
         return 4 << 20, images.SIZES[0] << 20
 
+    def changes_of_disks(self, phase: str) -> int:
+        """So many changes of disk and medium a phase has."""
+        begin, end = (bisect_left(self.followed, at) for at in self.phases[phase])
+        return end - begin
+
     def count(self, store: str, after: int) -> int:
         """So many requests of a store are among the first changes."""
         return bisect_left(self.numbers[store], after)
@@ -222,10 +229,11 @@ class Record:
         found = []
         names = list(self.phases)
         for number in range(cuts):
-            begin, end = self.phases[names[number % len(names)]]
+            name = names[number % len(names)]
+            begin, end = (bisect_left(self.followed, at) for at in self.phases[name])
             draw = random.Random(f"{seed} {number}")
             share, own = draw.random(), draw.randrange(1 << 32)
-            found.append(Point(number, names[number % len(names)], begin + 1 + int(share * (end - begin)) if end > begin else begin, own))
+            found.append(Point(number, name, self.followed[begin + int(share * (end - begin))] + 1, own))
         return found
 
 
@@ -540,7 +548,7 @@ def compare(checkouts: shell_release.Checkouts, results: Path, sides: list[str],
         record(side, checkouts, results / side, seed, lambda text, side=side: say(f"{side}: {text}"))
         records[side] = Record(results / side, Path(images_of(side, checkouts).flasher))
         of = records[side]
-        say(f"{side}: {len(of.changes):,} changes; " + ", ".join(f"{name} {end - begin:,}" for name, (begin, end) in of.phases.items()))
+        say(f"{side}: {len(of.followed):,} changes of disk and medium; " + ", ".join(f"{name} {of.changes_of_disks(name):,}" for name in of.phases))
         say(f"{side}: seconds: " + ", ".join(f"{name} {seconds:.0f}" for name, seconds in of.seconds.items()))
     for side in sides:
         judge(side, records[side], images_of(side, checkouts), records[side].points(cuts, seed), results, say)

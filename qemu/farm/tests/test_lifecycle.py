@@ -73,8 +73,10 @@ class Lifecycles(unittest.TestCase):
         for point in points:
             begin, end = self.record.phases[point.phase]
             self.assertTrue(begin < point.after <= end)
+            self.assertNotEqual(self.record.changes[point.after - 1].store, VARIABLES)
         # Longer phases of another lifecycle: the same share of them.
         self.record.phases = {name: (10 * begin, 10 * end) for name, (begin, end) in self.record.phases.items()}
+        self.record.followed = list(range(10 * len(self.record.changes)))
         for point, other in zip(points, self.record.points(100, 1)):
             self.assertEqual((point.phase, point.seed), (other.phase, other.seed))
             self.assertLess(abs(other.after / 10 - point.after), 2)
