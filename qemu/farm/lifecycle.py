@@ -47,7 +47,7 @@ ACROSS = place.TOP / "qemu/across.scenario"
 BOARD = "qemu-amd64"
 SCRIPTS, COPAL = "scripts", "copal"
 SIDES = (SCRIPTS, COPAL)
-#: The versions that a disk may have in a phase, before and after. An update is two phases: until the first change of the boot partition, and from then on.
+#: The versions that a disk may have in a phase, before and after. An update is two phases: its layers, and from its first boot file on.
 VERSIONS = {
     "flash": ("", "5.0.0"), "first boot": ("5.0.0", "5.0.0"), "update": ("5.0.0", "5.1.0"), "trial": ("5.0.0", "5.1.0"), "commit": ("5.0.0", "5.1.0"),
     "second update": ("5.1.0", "5.1.1"), "unhealthy": ("5.1.0", "5.1.1"), "rollback": ("5.1.0", "5.1.1"),
@@ -202,14 +202,18 @@ class Record:
         return found
 
     def first_boot_file(self, begin: int, end: int) -> int:
-        """The number of the first change of the boot partition."""
+        """The number of the change with which an update begins to write the boot partition: the one after the longest time without one. Late writes of
+        what was before may come at its beginning."""
         offset, size = self.boot_partition()
+        found = [begin]
         for number in range(begin, end):
             change = self.changes[number]
             at = change.request
             if change.store == DISK and at and at.length and at.at < offset + size and offset < at.at + at.length:
-                return number
-        raise FarmError("an update has not written the boot partition")
+                found.append(number)
+        if len(found) == 1:
+            raise FarmError("an update has not written the boot partition")
+        return max(zip(found, found[1:]), key=lambda pair: pair[1] - pair[0])[1]
 
     def boot_partition(self) -> tuple[int, int]:
         """Where it is on the disk: the first one of each image of a board."""

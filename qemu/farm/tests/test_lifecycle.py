@@ -45,6 +45,9 @@ class Lifecycles(unittest.TestCase):
                 store = draw.choice((DISK, DISK, MEDIUM))
                 if draw.random() < 0.1:
                     record.add_flush(store)
+                elif number == 3 and phase in lifecycle.SPLIT:
+                    # Late, of what was before.
+                    record.add_write(DISK, BOOT, 512, bytes(512))
                 # An update writes the boot partition in its second half only.
                 elif number < 30 and phase in lifecycle.SPLIT:
                     record.add_write(DISK, draw.randrange(1000) * 512, 4096, draw.randbytes(4096))
