@@ -212,6 +212,15 @@ class Disk(unittest.TestCase):
         subprocess.run(["debugfs", "-w", "-R", "rm /boot", f"{disk}?offset={at}"], capture_output=True, check=True)
         self.judged(disk, DEAD, "GRUB does not see its bzImage")
 
+    def test_grub_does_not_look_at_checksums(self) -> None:
+        disk = self.make()
+        at, _ = verdict.table(disk)["resin-rootA"]
+        with disk.open("r+b") as file:
+            # The name of the folder where it was mounted last, in a superblock with a checksum.
+            file.seek(at + 1024 + 136)
+            file.write(b"/half")
+        self.assertEqual(verdict.unreplayed(disk, at, "/boot/bzImage"), STARTED["bzImage"])
+
     def test_a_version_of_another_phase_is_not_complete(self) -> None:
         self.assertEqual(Judge(self.expected).judge(self.make(), "7.0.0", VERSIONS["new"]).kind, PERSON)
 
