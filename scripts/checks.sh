@@ -51,7 +51,7 @@ lint() {
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh tests/kit/plugins/trace.sh \
         tests/kit/plugins/rpi/* tests/kit/plugins/imx/* tests/kit/plugins/helpers/* tests/kit/plugins/tools/* \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* qemu/os/initramfs-secure/[eku]* \
-        qemu/os/hostapp-secure/usr/libexec/* qemu/os/scripts/* qemu/os/suite/usr/bin/* qemu/os/suite/usr/lib/balena/* qemu/os/flasher-secure/usr/sbin/* qemu/os/before-copal/* recipes/pin recipes/check-layer
+        qemu/os/hostapp-secure/usr/libexec/* qemu/os/scripts/* qemu/os/suite/usr/bin/* qemu/os/suite/usr/lib/balena/* qemu/os/shell/usr/bin/* qemu/os/flasher-secure/usr/sbin/* qemu/os/before-copal/* recipes/pin recipes/check-layer
     check "the tests of ./dev itself" unit_tests scripts/tests scripts
     say "clippy"
     check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
