@@ -104,7 +104,7 @@ impl Error {
                     let (message, remedy) = at_code(&said);
                     self.causes.push(message.to_owned());
                     if let (Code::HookFailed, Some(remedy)) = (self.code, remedy) {
-                        self.hint = remedy.into();
+                        self.hint = one_line(remedy).into();
                     }
                     next = cause.source();
                 }
@@ -206,13 +206,12 @@ fn one_line(text: &str) -> String {
 
 /// The last line of a program that failed may be an error of ours: that line up to its code, and the remedy. Any other text as it is.
 fn at_code(line: &str) -> (&str, Option<&str>) {
-    let remedy = |rest: &'_ str| {
+    let parts = |(at, _)| {
+        let (before, rest) = line.split_at(at);
         let (word, remedy) = rest.strip_prefix(" [")?.split_once("]; ")?;
-        Code::named(word).map(|_| rest.len() - remedy.len())
+        Code::named(word).map(|_| (before, Some(remedy)))
     };
-    let places = line.match_indices(" [").map(|(at, _)| at);
-    let mut found = places.filter_map(|at| Some((at, at + remedy(&line[at..])?)));
-    found.next().map_or((line, None), |(code, remedy)| (&line[..code], Some(&line[remedy..])))
+    line.match_indices(" [").find_map(parts).unwrap_or((line, None))
 }
 
 impl fmt::Display for Error {
