@@ -376,14 +376,17 @@ class Starter:
             machine = Machine(self.board, hardware, machines.accelerator(self.board.arch))
             try:
                 machine.start()
+                kind = why = ""
                 if flashing:
                     try:
                         machine.wait_power_off(REST_AND_FLASH)
                     except FarmError as error:
-                        return DEAD, f"the medium does not flash: {error}", time.monotonic() - begun
-                    machine = Machine(self.board, replace(hardware, medium=None), machine.accelerator)
-                    machine.start()
-                kind, why = self.watch(machine, point)
+                        kind, why = DEAD, f"the medium does not flash: {error}"
+                    else:
+                        machine = Machine(self.board, replace(hardware, medium=None), machine.accelerator)
+                        machine.start()
+                if not kind:
+                    kind, why = self.watch(machine, point)
             finally:
                 machine.kill()
             kept = place.farm() / "failed" / f"lifecycle-{self.side}-{point.number}"
