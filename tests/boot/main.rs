@@ -20,6 +20,7 @@ mod device_tree;
 mod fat;
 mod fatrw;
 mod files;
+mod journal;
 mod loader;
 mod slots;
 mod state;

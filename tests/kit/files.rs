@@ -3,6 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// A folder in which changes take the steps that they take on a FAT, which most machines do not mount without a virtual one: in memory,
+/// since ext4 has steps of its own.
+pub fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
 /// Relative paths with contents; a path that ends with `/` is a folder, contents that start with `-> ` are a link.
 pub type Tree = BTreeMap<String, String>;
 

@@ -132,7 +132,7 @@ pub fn rename_side_file(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     at(folder.sync(&file), "sync", &side)?;
     at(folder.sync_folder(), "sync the folder of", &side)?;
     at(folder.flush(), "flush the drive below", &side)?;
-    let old = at(folder.hold(name), "open", name)?;
+    let old = folder.keep_open(at(folder.hold(name), "open", name)?)?;
     at(folder.rename(&side, name), "rename over", name)?;
     at(folder.sync(&file), "sync", name)?;
     at(folder.sync_folder(), "sync the folder of", name)?;

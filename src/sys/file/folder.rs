@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use nix::fcntl::{AtFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
 use nix::sys::stat::{Mode, SFlag};
+use nix::sys::statfs;
 use nix::unistd::UnlinkatFlags;
 
 use super::SECTOR;
@@ -47,6 +48,7 @@ pub struct Folder {
     path: PathBuf,
     dev: u64,
     fat: bool,
+    ext4: bool,
     drive: Arc<Drive>,
 }
 
@@ -89,8 +91,9 @@ impl Folder {
         drive: impl FnOnce(u64, bool) -> io::Result<Arc<Drive>>,
     ) -> io::Result<Folder> {
         let dev = dir.metadata()?.dev();
-        let fat = nix::sys::statfs::fstatfs(&dir)?.filesystem_type() == nix::sys::statfs::MSDOS_SUPER_MAGIC;
-        Ok(Folder { drive: drive(dev, fat)?, dir, path, dev, fat })
+        let of = statfs::fstatfs(&dir)?.filesystem_type();
+        let (fat, ext4) = (of == statfs::MSDOS_SUPER_MAGIC, of == statfs::EXT4_SUPER_MAGIC);
+        Ok(Folder { drive: drive(dev, fat)?, dir, path, dev, fat, ext4 })
     }
 
     pub fn enter(&self, name: &OsStr) -> io::Result<Folder> {
@@ -307,13 +310,25 @@ impl Folder {
         Ok(self.list()?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Opens a file, so that its clusters are freed only when it is closed; `None` where it does not exist.
+    /// Opens a file, so that what it has is freed only when it is closed; `None` where it does not exist.
     pub(crate) fn hold(&self, name: &OsStr) -> io::Result<Option<File>> {
         crash_point!(self.path.join(name), "hold");
         match self.open_file(name) {
             Ok(file) => Ok(Some(file)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
+        }
+    }
+
+    /// What stays open although its name goes: the file, so that on a FAT its clusters are freed only after its entry has gone from the medium.
+    ///
+    /// On an ext4 it is closed: that has the first open file without a name in its superblock (`s_last_orphan`), and power that fails between
+    /// the two sectors of the superblock leaves one with a wrong checksum, whose file system Linux does not mount. Without such files, what
+    /// is written over the superblock is what it has.
+    pub(super) fn keep_open(&self, file: Option<File>) -> io::Result<Option<File>> {
+        match file {
+            Some(file) if self.ext4 => self.close(file).map(|()| None),
+            file => Ok(file),
         }
     }
 

@@ -57,9 +57,10 @@ pub(super) fn replace_only(
         at(folder.flush(), "flush the drive below", name)?;
         return Ok(Outcome::Unchanged);
     }
-    // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
     let old = at(folder.hold(name), "open", name)?;
     let mode = mode(old.as_ref(), content)?;
+    // Held to the very end: if freed earlier, a cut could leave the old entry with clusters that the table has as free.
+    let old = folder.keep_open(old)?;
     let new = replace_temporary_listed(folder, listing, name, content, mode)?;
     folder.close(new)?;
     let Some(old) = old else { return Ok(Outcome::Written) };
@@ -125,7 +126,7 @@ struct Ready<'a> {
     temporary: OsString,
     name: &'a OsStr,
     new: File,
-    /// Held to the very end, as in [`replace`].
+    /// Held to the very end, as in [`replace_only`].
     old: Option<File>,
 }
 
@@ -138,6 +139,7 @@ fn prepare<'a>(
 ) -> io::Result<()> {
     let old = at(folder.hold(name), "open", name)?;
     let mode = mode(old.as_ref(), content)?;
+    let old = folder.keep_open(old)?;
     let (temporary, new) = create_unique(folder, listing, |t| folder.create(t, mode))?;
     let filled = fill(folder, &temporary, &new, content);
     ready.push(Ready { temporary, name, new, old });
@@ -149,9 +151,7 @@ pub(crate) fn rehearse(folder: &Folder, content: &Content<'_>) -> io::Result<()>
     let (temporary, new) =
         create_unique(folder, &Listing::of(folder)?, |t| folder.create(t, content.mode()?))?;
     let filled = fill(folder, &temporary, &new, content);
-    let removed = unlink_open(folder, &temporary);
-    folder.close(new)?;
-    filled.and(removed)
+    filled.and(unlink_open(folder, &temporary, Some(new)))
 }
 
 /// Removes the side files of `fatrw`, which it would put over the file at its next read. Returns whether there were any.
@@ -173,14 +173,23 @@ pub(super) fn side_files(folder: &Folder, name: &OsStr) -> io::Result<Vec<OsStri
 pub(super) fn drop_side_file(folder: &Folder, side: &OsStr) -> io::Result<()> {
     match at(folder.twin(side), "find the clusters of", side)? {
         Some(twin) => at(separate_side(folder, side, &twin), "clean up", side),
-        None => unlink_open(folder, side),
+        None => unlink(folder, side),
     }
 }
 
-/// Removes a name; its clusters are freed only after the entry has gone from the medium.
-fn unlink_open(folder: &Folder, name: &OsStr) -> io::Result<()> {
-    let held = at(folder.hold(name), "open", name)?;
+fn unlink(folder: &Folder, name: &OsStr) -> io::Result<()> {
+    let file = at(folder.hold(name), "open", name)?;
+    unlink_open(folder, name, file)
+}
+
+/// Removes the name of an open file. On a FAT its clusters are freed only after the entry has gone from the medium.
+pub(super) fn unlink_open(folder: &Folder, name: &OsStr, file: Option<File>) -> io::Result<()> {
     at(folder.unlink(name), "remove", name)?;
+    let held = folder.keep_open(file)?;
+    finish_removal(folder, name, held)
+}
+
+fn finish_removal(folder: &Folder, name: &OsStr, held: Option<File>) -> io::Result<()> {
     at(folder.sync_folder(), "sync the folder of", name)?;
     at(folder.flush(), "flush the drive below", name)?;
     match held {
@@ -195,7 +204,7 @@ fn unlink_open(folder: &Folder, name: &OsStr) -> io::Result<()> {
 /// Removes a regular file with its side files; returns whether it existed. On the medium the file is complete or gone.
 pub fn remove(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     remove_side_files(folder, name)?;
-    match unlink_open(folder, name) {
+    match unlink(folder, name) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(e) => Err(e),
@@ -233,10 +242,8 @@ pub fn remove_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
     }
     let held = at(folder.hold_folder(name), "open", name)?;
     at(folder.unlink_folder(name), "remove", name)?;
-    at(folder.sync_folder(), "sync the folder of", name)?;
-    at(folder.flush(), "flush the drive below", name)?;
-    folder.close(held)?;
-    at(folder.flush(), "flush the drive below", name)
+    let held = folder.keep_open(Some(held))?;
+    finish_removal(folder, name, held)
 }
 
 /// Also creates missing parents. Each folder gets its name when it is on the medium.

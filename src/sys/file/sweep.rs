@@ -10,7 +10,7 @@ use std::io;
 use super::at;
 use super::fat::{Obstacle, Owners};
 use super::folder::{FileKind, Folder, lock};
-use super::replace::remove;
+use super::replace::unlink_open;
 use super::shared_clusters::{make_writable_again, separate};
 use super::temporary::is_temporary;
 use crate::sys::crash_point::crash_point;
@@ -88,9 +88,11 @@ fn sweep_one(
         return Ok(SweepResult::Repaired(twin));
     }
     // Locked until the name has gone: a process that has just created it sees that it was taken.
-    remove(folder, name)?;
-    drop(file);
-    at(folder.flush(), "flush the drive below", name)?;
+    match unlink_open(folder, name, Some(file)) {
+        // It took its place meanwhile.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        removed => removed?,
+    }
     Ok(SweepResult::Removed)
 }
 

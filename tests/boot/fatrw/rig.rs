@@ -13,6 +13,8 @@ use std::time::{Duration, SystemTime};
 use copal::sys::crash_point::{self, Armed};
 use copal::sys::file::is_temporary;
 
+use crate::kit::files::in_memory;
+
 /// What the calls of this thread are, some of which are not made; until it is dropped.
 pub struct Rig {
     _armed: Armed,
@@ -101,7 +103,7 @@ fn plain(name: &OsStr) -> String {
 
 /// A folder with these files.
 pub fn folder(files: &[(&str, &[u8])]) -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = in_memory();
     let path = dir.path().join("boot");
     std::fs::create_dir(&path).unwrap();
     for (name, data) in files {

@@ -9,6 +9,8 @@ use copal::boot_state::{BootState, Named};
 use copal::config::paths::Paths;
 use copal::slot::{Root, Slot};
 
+use crate::kit::files::in_memory;
+
 pub(crate) struct Device {
     _dir: tempfile::TempDir,
     pub(crate) paths: Paths,
@@ -16,7 +18,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(files: &[(&str, &[u8])]) -> Device {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = in_memory();
         let paths = Paths::new(dir.path());
         std::fs::create_dir_all(paths.boot()).unwrap();
         let device = Device { _dir: dir, paths };

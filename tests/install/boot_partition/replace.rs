@@ -12,6 +12,7 @@ use copal::sys::crash_point::{self, Armed};
 use copal::sys::file::{self, Content, Folder, Outcome, is_temporary};
 
 use super::support::see;
+use crate::kit::files::in_memory;
 use crate::kit::let_go::let_go;
 
 /// What the calls of this thread are, some of which are not made.
@@ -74,7 +75,7 @@ const SIDE: &str = ".f.0123abcd.00112233445566778899aabbccddeeff.md5sum";
 const FILE_NAME: &str = "f";
 
 fn folder(old: Option<&str>, side: bool) -> (tempfile::TempDir, PathBuf) {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = in_memory();
     let path = dir.path().join("boot");
     std::fs::create_dir(&path).unwrap();
     if let Some(old) = old {
