@@ -311,18 +311,25 @@ def suites(options: argparse.Namespace) -> int:
     leviathan.kind_of(options.board)
     if options.list:
         return leviathan.tests(checkout, "list", options.test)
-    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"))
+    scripts = checkouts_of(checkout, options.fatrw) if options.previous == lifecycle.SCRIPTS else None
+    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"), scripts)
+
+
+def checkouts_of(meta_balena: Path, fatrw: Path | None) -> shell_release.Checkouts:
+    """What a release with the scripts is made of."""
+    return shell_release.Checkouts(meta_balena, (fatrw or meta_balena.parent / "fatrw").resolve())
 
 
 def cut_lifecycles(options: argparse.Namespace) -> int:
     """One lifecycle of a device by the scripts of meta-balena, and by copal, with power cuts."""
-    meta_balena = options.meta_balena.resolve()
-    checkouts = shell_release.Checkouts(meta_balena, (options.fatrw or meta_balena.parent / "fatrw").resolve())
+    checkouts = checkouts_of(options.meta_balena.resolve(), options.fatrw)
     if options.across:
         return lifecycle.across(checkouts, options.seed, speaker("across"))
-    results = options.results or place.TOP / "target/lifecycle"
+    results = (options.results or place.TOP / "target/lifecycle").resolve()
+    if options.times:
+        return lifecycle.times(checkouts, results, options.times, options.seed, speaker("times"))
     sides = options.side or list(lifecycle.SIDES)
-    return lifecycle.compare(checkouts, results.resolve(), sides, options.cuts, options.start, options.seed, speaker("lifecycle"))
+    return lifecycle.compare(checkouts, results, sides, options.cuts, options.start, options.seed, speaker("lifecycle"))
 
 
 def terminal(console: socket.socket) -> None:
@@ -397,6 +404,9 @@ def main() -> int:
     at.add_argument("test", nargs="*", help="tests by the beginning of their names, like hup/smoke; all where nothing is said")
     at.add_argument("--board", default="qemu-amd64", help="qemu-amd64 or qemu-aarch64 (qemu-amd64)")
     at.add_argument("--list", action="store_true", help="only print the names of the tests")
+    at.add_argument("--previous", choices=(lifecycle.COPAL, lifecycle.SCRIPTS), default=lifecycle.COPAL,
+                    help="what the release that is updated from has: copal, or the shell scripts of the checkout (copal)")
+    at.add_argument("--fatrw", type=Path, help="for the scripts, a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside CHECKOUT)")
     at.add_argument("--results", type=Path, default=place.TOP / "target/leviathan", help="folder for report, console and logs (target/leviathan)")
     at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds after which everything ends ({leviathan.LIMIT:.0f})")
     at.set_defaults(function=suites)
@@ -405,6 +415,7 @@ def main() -> int:
     at.add_argument("meta_balena", type=Path, help="a checkout of balena-os/meta-balena; nothing of it is kept but in the farm's cache")
     at.add_argument("--fatrw", type=Path, help="a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside META_BALENA)")
     at.add_argument("--across", action="store_true", help="instead of all this, update a device from the scripts to copal, and back")
+    at.add_argument("--times", type=int, metavar="ROUNDS", help="instead of all this, install and update by each in turn, and print how long that takes")
     at.add_argument("--side", action="append", choices=lifecycle.SIDES, help="only this one (both)")
     at.add_argument("--cuts", type=int, default=300, help="power cuts in each lifecycle, the same ones (300)")
     at.add_argument("--start", type=int, default=30, help="of them, how many a board is started after (30)")

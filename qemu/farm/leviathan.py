@@ -25,6 +25,7 @@ import bootchain
 import look
 import machine as machines
 import place
+import shell_release
 import states
 import suite_images
 import tree
@@ -291,35 +292,40 @@ def kind_of(board: str) -> str:
     raise FarmError(f"the suites run on {' or '.join(made.name for made in suite_images.BOARDS.values())}, not on {board}")
 
 
-def build(board: Board) -> suite_images.Images:
+def build(board: Board, scripts: shell_release.Checkouts | None) -> suite_images.Images:
     """The images for a board."""
     kind = kind_of(board.name)
     made = suite_images.BOARDS[kind]
     with place.locked(place.farm() / "images.lock", states.IMAGES, "the making of images"):
         try:
-            return suite_images.build(kind, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine))
+            return suite_images.build(kind, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine), scripts)
         except bootchain.MissingPart as error:
             raise NotRun(f"{error} suite_{made.arch}") from None
         except (tree.Fault, ValueError, OSError, subprocess.SubprocessError) as error:
             raise FarmError(f"the images of {board.name}: {error}") from None
 
 
-def run(checkout: Path, name: str, words: list[str], results: Path, limit: float, say: Callable[[str], None]) -> int:
-    """Runs the tests of these names; all without names."""
+def run(checkout: Path, name: str, words: list[str], results: Path, limit: float, say: Callable[[str], None],
+        scripts: shell_release.Checkouts | None = None) -> int:
+    """Runs the tests of these names; all without names. With `scripts`, the release that is installed first has those."""
     end = time.monotonic() + limit
     check(checkout)
+    if scripts:
+        scripts.check()
+        if suite_images.BOARDS[kind_of(name)].arch != shell_release.ARCH:
+            raise FarmError(f"a release with the scripts is made for {suite_images.BOARDS[shell_release.ARCH].name} only")
     if status := tests(checkout, "check", words):
         return status
     if os.geteuid() != 0:
         raise NotRun("only root can make the board's images: run this as root")
     board = boards.load(name)
     place.need_space(1)
-    built = build(board)
+    built = build(board, scripts)
     results.mkdir(parents=True, exist_ok=True)
     accelerator = machines.accelerator(board.arch)
     for one in unlisted(checkout):
         say(f"not run: {one}, which {PAGE.name} does not list")
-    say(f"{checkout} on {name}, QEMU with {accelerator}; logs: {results}")
+    say(f"{checkout} on {name}, the first release with {'its scripts' if scripts else 'copal'}, QEMU with {accelerator}; logs: {results}")
 
     def check_time() -> None:
         if place.STOPPED.is_set():

@@ -12,6 +12,7 @@ import math
 import os
 import random
 import shutil
+import statistics
 import struct
 import time
 from bisect import bisect_left
@@ -44,6 +45,10 @@ from verdict import CLASSES, DEAD, ITSELF, LOST, NEW, OLD, PERSON, Expected, Jud
 
 SCENARIO = place.TOP / "qemu/lifecycle.scenario"
 ACROSS = place.TOP / "qemu/across.scenario"
+TIMES = place.TOP / "qemu/times.scenario"
+#: Phases of that one whose times are compared, and those from the start of an update to the healthy new system.
+TIMED = ("flash", "first boot", "update", "restart", "trial")
+TO_HEALTHY = ("update", "restart", "trial")
 BOARD = "qemu-amd64"
 SCRIPTS, COPAL = "scripts", "copal"
 SIDES = (SCRIPTS, COPAL)
@@ -90,15 +95,31 @@ def images_of(side: str, checkouts: shell_release.Checkouts) -> images.Images:
     return found
 
 
-class Recording(runner.Run):
-    """The scenario, on one side, recorded into a folder."""
+class Phases(runner.Run):
+    """A scenario with phases, on one side, and how long each takes."""
+
+    def __init__(self, scenario: Path, side: str, seed: int, say: Callable[[str], None]) -> None:
+        super().__init__(scenarios.parse(f"{scenario.stem}-{side}", scenario.read_text(), str(scenario), boards.names()), board_of(side), seed, say)
+        self.seconds: dict[str, float] = {}
+        self.now, self.begun = "", 0.0
+
+    def phase(self, name: str) -> None:
+        self.end_phase()
+        self.now, self.begun = name, time.monotonic()
+
+    def end_phase(self) -> None:
+        """Takes the time of the phase that ends here."""
+        if self.now:
+            self.seconds[self.now] = time.monotonic() - self.begun
+
+
+class Recording(Phases):
+    """The lifecycle, on one side, recorded into a folder."""
 
     def __init__(self, side: str, to: Path, seed: int, say: Callable[[str], None]) -> None:
-        super().__init__(scenarios.parse(f"lifecycle-{side}", SCENARIO.read_text(), str(SCENARIO), boards.names()), board_of(side), seed, say)
+        super().__init__(SCENARIO, side, seed, say)
         self.to = to
         self.marks: list[tuple[int, str]] = []
-        self.seconds: dict[str, float] = {}
-        self.begun = 0.0
 
     def record_changes(self) -> None:
         hardware = self.without_power()
@@ -107,14 +128,8 @@ class Recording(runner.Run):
 
     def phase(self, name: str) -> None:
         assert self.recording is not None
-        self.end_phase()
-        self.begun = time.monotonic()
+        super().phase(name)
         self.marks.append((len(self.recording.changes.changes), name))
-
-    def end_phase(self) -> None:
-        """Takes the time of the phase that ends here."""
-        if self.marks:
-            self.seconds[self.marks[-1][1]] = time.monotonic() - self.begun
 
     def powers_off(self) -> None:
         super().powers_off()
@@ -542,6 +557,45 @@ def across(checkouts: shell_release.Checkouts, seed: int, say: Callable[[str], N
     result = runner.Run(scenario, board_of(SCRIPTS), seed, say).run()
     say(f"across: {result.state}, {result.seconds:.0f} s\n{result.why}")
     return 0 if result.state == "passed" else 1
+
+
+def times(checkouts: shell_release.Checkouts, results: Path, rounds: int, seed: int, say: Callable[[str], None]) -> int:
+    """Installs and updates the same guest, by the scripts and by copal in turn, and prints how long they take."""
+    checkouts.check()
+    place.need_space(2)
+    for side in SIDES:
+        images_of(side, checkouts)
+    results.mkdir(parents=True, exist_ok=True)
+    found: list[dict[str, dict[str, float]]] = []
+    for number in range(rounds):
+        found.append({})
+        # Each begins as often as the other.
+        for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+            run = Phases(TIMES, side, seed + number, lambda text, side=side: say(f"{side}: {text}"))
+            result = run.run()
+            if result.state == "not run":
+                raise NotRun(result.why)
+            if result.state != "passed":
+                raise FarmError(f"{side} does not come to its end: {result.why}")
+            found[-1][side] = run.seconds
+            add(results / "times.tsv", {"round": number, "side": side, **{name: f"{run.seconds[name]:.1f}" for name in TIMED}})
+    say(f"{checkouts.versions()}; QEMU with {machines.accelerator('x86_64')}\n\n{times_table(found)}")
+    return 0
+
+
+def times_table(rounds: list[dict[str, dict[str, float]]]) -> str:
+    """The middle value of all rounds, with the lowest and the highest; the ratios are those of rounds."""
+    lines = [f"| of {len(rounds)} rounds | scripts: s | copal: s | copal : scripts |", "|---|---|---|---|"]
+    for name, phases in {**{name: (name,) for name in TIMED}, "update until it is healthy": TO_HEALTHY}.items():
+        of = {side: [sum(one[side][phase] for phase in phases) for one in rounds] for side in SIDES}
+        ratios = [copal / scripts for scripts, copal in zip(of[SCRIPTS], of[COPAL])]
+        lines.append(f"| {name} | {spread(of[SCRIPTS], 1)} | {spread(of[COPAL], 1)} | {spread(ratios, 2)} |")
+    return "\n".join(lines)
+
+
+def spread(values: list[float], digits: int) -> str:
+    """A median and what it lies in."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def compare(checkouts: shell_release.Checkouts, results: Path, sides: list[str], cuts: int, start: int, seed: int, say: Callable[[str], None]) -> int:

@@ -91,7 +91,7 @@ STEPS = [
     ("cut power around bootloader SELECTION", "cut_around", "as if it had gone a few writes around that change"),
     ("cut power after bootloader SELECTION", "cut_after", "as if it had gone right after that change was flushed"),
     ("record each change", "record_changes", "of disk, variables and TPM, until the power is off again; before it has power"),
-    ("phase PHASE", "phase", "of a lifecycle, for the counts of its power cuts; only in qemu/lifecycle.scenario"),
+    ("phase PHASE", "phase", "of a lifecycle, for the counts of its power cuts and for times; only in qemu/lifecycle.scenario and qemu/times.scenario"),
     ("judge a power cut after each change", "judge_cuts", "of a recorded installation: it goes on from each, or is complete; of an update: it unlocks"),
     ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
     ("power goes where scripts would not unlock", "restore_between", "as the step before, after a change that leaves one index or list of two"),

@@ -1,6 +1,7 @@
 """Images for balenaOS's own test suites: two releases with the names and programs that the suites use, the disk with the first of them, and `alpine`.
 
-This is a second set of images. Its disks are larger, and an update takes longer, because each release has an engine with its client.
+This is a second set of images. Its disks are larger, and an update takes longer, because each release has an engine with its client. The installed release may have
+the shell scripts of meta-balena (shell_release.py) in the place of copal.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import hostapp
 import images
+import shell_release
 from hostapp import Layer
 from tree import Fault, Tree, file_digest
 
@@ -33,6 +35,8 @@ CHANGES = (
     (f"{UNITS}/openvpn.service", "/usr/libexec/board-vpn", "/usr/sbin/openvpn"),
     ("etc/copal/rollback.conf", "TIMEOUT=2\nCOUNT=3\n", ""),
 )
+#: Of these, the file that the scripts do not have.
+OF_COPAL = "etc/copal/rollback.conf"
 #: Of the image `alpine`: those that the suites use.
 APPLETS = ("sh", "md5sum", "echo", "cat")
 
@@ -49,9 +53,11 @@ class Images:
     alpine: Path
 
 
-def changed(tree: Tree) -> None:
-    """Makes a release of images.py one for the suites."""
+def changed(tree: Tree, scripts: bool = False) -> None:
+    """Makes a release of images.py, or one with the scripts, one for the suites."""
     for path, old, new in CHANGES:
+        if scripts and path == OF_COPAL:
+            continue
         text = tree.text(path)
         if old not in text:
             raise Fault(f"{path} of the boards has no {old.strip()!r} any more: change CHANGES in {Path(__file__).name}")
@@ -77,14 +83,24 @@ def alpine(busybox: Path, arch: str, to: Path) -> None:
         hostapp.archive(to, arch, "alpine:latest", [Layer(tar, tree.tar(tar))])
 
 
-def build(kind: str, guests: Path, cache: Path, copal: Path, native: Path) -> Images:
-    """Makes what is not in the cache. `copal` is the static binary for that board, and `native` the binary for this machine."""
+def scripts_release(checkouts: shell_release.Checkouts, board: images.Board, boot: Path, scratch: Path) -> Tree:
+    """The release to be installed, with the scripts."""
+    tree = shell_release.release(board, OLD, boot, shell_release.host_os(checkouts, scratch / "scripts"))
+    # The suites' engine comes with its client.
+    tree.remove("usr/bin/docker")
+    changed(tree, scripts=True)
+    return tree
+
+
+def build(kind: str, guests: Path, cache: Path, copal: Path, native: Path, scripts: shell_release.Checkouts | None = None) -> Images:
+    """Makes what is not in the cache. `copal` is the static binary for that board, and `native` the binary for this machine. `scripts`: where those of the
+    installed release are from, if it has scripts."""
     board = BOARDS[kind]
     programs_of = f"suite_{board.arch}"
     kernel, firmware = (f"{name}_arm64" if board.arch == "arm64" else name for name in ("kernel", "firmware"))
     own, its_kernel, its_programs = images.sources(*OWN), images.part(guests, kernel), images.part(guests, programs_of)
     packages = images.part(guests, f"board_{board.arch}")
-    store = images.Cache(cache / f"{kind}-suite")
+    store = images.Cache(cache / f"{kind}-suite{'-scripts' if scripts else ''}")
     try:
         boot = store.make("boot", [own, images.sources(*images.BOOT_SOURCES), its_kernel, images.part(guests, "small"), images.part(guests, firmware)],
                           lambda to: images.boot_parts(guests, board, copal, to))
@@ -107,12 +123,16 @@ def build(kind: str, guests: Path, cache: Path, copal: Path, native: Path) -> Im
             with tempfile.TemporaryDirectory(dir=to) as scratch:
                 installed = images.installed(board, copal, (*images.HOST_OS, images.SELECTION[board.backend]), Path(scratch))
                 for name in (OLD, NEW):
-                    tree = images.release(board, name, boot, installed)
-                    changed(tree)
+                    if scripts and name == OLD:
+                        tree = scripts_release(scripts, board, boot, Path(scratch))
+                    else:
+                        tree = images.release(board, name, boot, installed)
+                        changed(tree)
                     images.make_layer(tree, to / f"{name}.layer.tar")
 
+        of_scripts = [scripts.digest(), images.sources(images.OS / "shell", *shell_release.OWN)] if scripts else []
         layers = store.make("layers", [own, boot.name, images.sources(images.OS / "hostapp", OVERLAY, *images.SHIPPED), file_digest(copal),
-                                       str(images.has_pages(copal))], make_layers)
+                                       str(images.has_pages(copal)), *of_scripts], make_layers)
         whole = store.make("disk", [own, base.name, layers.name, images.part(guests, "board_amd64")],
                            lambda to: images.make_disk(guests, board, boot, base, layers, native, to))
 

@@ -131,6 +131,12 @@ class Counts(unittest.TestCase):
         self.assertIn("copal: lost 0 of 1", text)
         self.assertIn("| scripts | dead | 1 | dead |", text)
 
+    def test_ratios_of_times_are_those_of_rounds(self) -> None:
+        fast, slow = dict.fromkeys(lifecycle.TIMED, 10.0), dict.fromkeys(lifecycle.TIMED, 40.0)
+        text = lifecycle.times_table([{"scripts": fast, "copal": fast}, {"scripts": slow, "copal": fast}, {"scripts": slow, "copal": slow}])
+        self.assertIn("| flash | 40.0 (10.0 to 40.0) | 10.0 (10.0 to 40.0) | 1.00 (0.25 to 1.00) |", text)
+        self.assertIn("| update until it is healthy | 120.0 (30.0 to 120.0) |", text)
+
     def test_what_may_be_copals_defect_is_started_first(self) -> None:
         verdicts = [{"side": side, "number": str(n), "phase": "update", "class": kind} for n, (side, kind) in enumerate(
             [("scripts", OLD)] * 50 + [("scripts", DEAD)] * 50 + [("copal", DEAD)] + [("copal", NEW)])]
@@ -157,6 +163,8 @@ class Counts(unittest.TestCase):
     def test_the_scenario_has_each_phase(self) -> None:
         parsed = scenarios.parse("lifecycle", lifecycle.SCENARIO.read_text(), "lifecycle", ["qemu-amd64"])
         self.assertEqual([step.arguments[0] for step in parsed.steps if step.method == "phase"], list(lifecycle.VERSIONS))
+        timed = scenarios.parse("times", lifecycle.TIMES.read_text(), "times", ["qemu-amd64"])
+        self.assertEqual([step.arguments[0] for step in timed.steps if step.method == "phase"], [*lifecycle.TIMED, "end"])
         scenarios.parse("across", lifecycle.ACROSS.read_text(), "across", ["qemu-amd64"])
         self.assertEqual(set(CLASSES), {OLD, NEW, ITSELF, PERSON, DEAD})
 
