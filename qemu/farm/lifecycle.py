@@ -72,7 +72,7 @@ QUESTION = """
 numbers=$(findmnt -n -t ext4 -o MAJ:MIN /mnt/sysroot/active | tail -n 1)
 sed -n 's/^PARTNAME=resin-root//p' /sys/dev/block/${numbers// /}/uevent
 systemctl list-jobs --no-legend | wc -l
-mountpoint -q /mnt/state && mountpoint -q /mnt/boot && echo mounted || echo not mounted
+mountpoint -q /mnt/state && mountpoint -q /mnt/boot && mountpoint -q /mnt/data && echo mounted || echo not mounted
 ls /mnt/state | grep -c breadcrumb
 """
 
