@@ -306,6 +306,8 @@ class Judge:
             if back is None:
                 return Verdict(PERSON, f"{said} on trial, and root {other} is not there to return to: {wrong}", mixed)
             how = f"{'' if release.healthy else 'unhealthy, '}{'' if HEALTH in names else 'without a breadcrumb, '}"
+            if not back.healthy:
+                return Verdict(PERSON, f"{said} on trial, {how}and returns to {back.version}, which is unhealthy", mixed)
             return Verdict(ITSELF, f"{said} on trial, {how}and returns to {back.version}", mixed)
         if not release.healthy:
             return Verdict(PERSON, f"{said} for good, and is unhealthy", mixed)

@@ -156,6 +156,9 @@ class Disk(unittest.TestCase):
         self.judged(self.make(b="sick", part="3", boot="sick"), PERSON, "for good, and is unhealthy")
         self.judged(self.make(a="", b="sick", part="3", pending="1", boot="sick", crumbs=(verdict.HEALTH,)), PERSON, "is not there to return to")
 
+    def test_a_return_to_an_unhealthy_release_ends_nothing(self) -> None:
+        self.judged(self.make(a="sick", part="3", pending="1", boot="new"), PERSON, "which is unhealthy")
+
     def test_settings_and_partitions_that_a_start_does_not_bring_back(self) -> None:
         self.judged(self.make(settings=""), PERSON, "config.json is missing")
         self.judged(self.make(settings='{"hostname": "bo'), PERSON, "config.json is not the one")
