@@ -9,6 +9,7 @@ use copal::sys::crash_point;
 use copal::sys::file::{self, Content, Folder};
 
 use crate::kit::disk::{Loop, MIB, mount, run};
+use crate::kit::needs;
 
 /// The inode number of the first open file without a name, as the medium has it, and not the kernel's cache: `s_last_orphan` of
 /// <https://docs.kernel.org/filesystems/ext4/globals.html>. The superblock starts at byte 1024.
@@ -23,6 +24,9 @@ const MD5: &str = "6c6aa83cbba6d572c21a6fd644be645d";
 /// The superblock has a checksum and two sectors: a write that changes it may be torn, and then the file system is lost.
 #[test]
 fn no_step_changes_the_superblock_of_ext4() {
+    if !needs::can_run("no_step_changes_the_superblock_of_ext4") {
+        return;
+    }
     let disk = Loop::new(8 * MIB);
     run("mke2fs", &["-q", "-F", "-t", "ext4", "-O", "^orphan_file", "-b", "1024", disk.name()]).unwrap();
     let mounted = mount(&disk.node, &[]);
