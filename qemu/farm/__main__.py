@@ -32,6 +32,7 @@ import scripts
 import shell_release
 import states
 import lifecycle
+import lifecycle_times
 import tamper
 from place import FarmError, NotRun
 from runner import Result
@@ -309,15 +310,24 @@ def suites(options: argparse.Namespace) -> int:
     checkout = options.checkout.resolve()
     leviathan.check(checkout)
     leviathan.kind_of(options.board)
+    previous = checkouts_of(checkout, options.fatrw) if options.previous == lifecycle.SCRIPTS else None
+    if previous:
+        leviathan.check_scripts(options.board, previous)
     if options.list:
         return leviathan.tests(checkout, "list", options.test)
-    scripts = checkouts_of(checkout, options.fatrw) if options.previous == lifecycle.SCRIPTS else None
-    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"), scripts)
+    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"), previous)
 
 
 def checkouts_of(meta_balena: Path, fatrw: Path | None) -> shell_release.Checkouts:
     """What a release with the scripts is made of."""
     return shell_release.Checkouts(meta_balena, (fatrw or meta_balena.parent / "fatrw").resolve())
+
+
+def rounds(text: str) -> int:
+    """A number of rounds."""
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
 
 
 def cut_lifecycles(options: argparse.Namespace) -> int:
@@ -326,8 +336,8 @@ def cut_lifecycles(options: argparse.Namespace) -> int:
     if options.across:
         return lifecycle.across(checkouts, options.seed, speaker("across"))
     results = (options.results or place.TOP / "target/lifecycle").resolve()
-    if options.times:
-        return lifecycle.times(checkouts, results, options.times, options.seed, speaker("times"))
+    if options.times is not None:
+        return lifecycle_times.times(checkouts, results, options.times, options.seed, speaker("times"))
     sides = options.side or list(lifecycle.SIDES)
     return lifecycle.compare(checkouts, results, sides, options.cuts, options.start, options.seed, speaker("lifecycle"))
 
@@ -415,7 +425,7 @@ def main() -> int:
     at.add_argument("meta_balena", type=Path, help="a checkout of balena-os/meta-balena; nothing of it is kept but in the farm's cache")
     at.add_argument("--fatrw", type=Path, help="a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside META_BALENA)")
     at.add_argument("--across", action="store_true", help="instead of all this, update a device from the scripts to copal, and back")
-    at.add_argument("--times", type=int, metavar="ROUNDS", help="instead of all this, install and update by each in turn, and print how long that takes")
+    at.add_argument("--times", type=rounds, metavar="ROUNDS", help="instead of all this, install and update by each in turn, and print how long that takes")
     at.add_argument("--side", action="append", choices=lifecycle.SIDES, help="only this one (both)")
     at.add_argument("--cuts", type=int, default=300, help="power cuts in each lifecycle, the same ones (300)")
     at.add_argument("--start", type=int, default=30, help="of them, how many a board is started after (30)")

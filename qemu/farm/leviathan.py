@@ -59,6 +59,13 @@ def check(checkout: Path) -> None:
             raise FarmError(f"there is no {checkout / SUITES / name}: name a checkout of balena-os/meta-balena, of v8.0.2 or a release like it")
 
 
+def check_scripts(name: str, scripts: shell_release.Checkouts) -> None:
+    """A release with these scripts can be made for the board."""
+    if suite_images.BOARDS[kind_of(name)].arch != shell_release.ARCH:
+        raise FarmError(f"a release with the scripts is made for {suite_images.BOARDS[shell_release.ARCH].name} only, not for {name}")
+    scripts.check()
+
+
 def unlisted(checkout: Path) -> list[str]:
     """Tests of the two suites that the page does not list: it was written for another release."""
     page = PAGE.read_text()
@@ -310,10 +317,6 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
     """Runs the tests of these names; all without names. With `scripts`, the release that is installed first has those."""
     end = time.monotonic() + limit
     check(checkout)
-    if scripts:
-        scripts.check()
-        if suite_images.BOARDS[kind_of(name)].arch != shell_release.ARCH:
-            raise FarmError(f"a release with the scripts is made for {suite_images.BOARDS[shell_release.ARCH].name} only")
     if status := tests(checkout, "check", words):
         return status
     if os.geteuid() != 0:

@@ -12,7 +12,6 @@ import math
 import os
 import random
 import shutil
-import statistics
 import struct
 import time
 from bisect import bisect_left
@@ -45,10 +44,6 @@ from verdict import CLASSES, DEAD, ITSELF, LOST, NEW, OLD, PERSON, Expected, Jud
 
 SCENARIO = place.TOP / "qemu/lifecycle.scenario"
 ACROSS = place.TOP / "qemu/across.scenario"
-TIMES = place.TOP / "qemu/times.scenario"
-#: Phases of that one whose times are compared, and those from the start of an update to the healthy new system.
-TIMED = ("flash", "first boot", "update", "restart", "trial")
-TO_HEALTHY = ("update", "restart", "trial")
 BOARD = "qemu-amd64"
 SCRIPTS, COPAL = "scripts", "copal"
 SIDES = (SCRIPTS, COPAL)
@@ -548,10 +543,17 @@ def table(verdicts: list[dict[str, str]], started: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def across(checkouts: shell_release.Checkouts, seed: int, say: Callable[[str], None]) -> int:
-    """Updates from the scripts to copal, and from copal to the scripts."""
+def ready(checkouts: shell_release.Checkouts) -> None:
+    """What all of them need is there."""
     checkouts.check()
     place.need_space(2)
+    if os.geteuid() != 0:
+        raise NotRun("only root can make the board's images and mount its disks: run this as root")
+
+
+def across(checkouts: shell_release.Checkouts, seed: int, say: Callable[[str], None]) -> int:
+    """Updates from the scripts to copal, and from copal to the scripts."""
+    ready(checkouts)
     images_of(SCRIPTS, checkouts)
     scenario = scenarios.parse("across", ACROSS.read_text(), str(ACROSS), boards.names())
     result = runner.Run(scenario, board_of(SCRIPTS), seed, say).run()
@@ -559,51 +561,9 @@ def across(checkouts: shell_release.Checkouts, seed: int, say: Callable[[str], N
     return 0 if result.state == "passed" else 1
 
 
-def times(checkouts: shell_release.Checkouts, results: Path, rounds: int, seed: int, say: Callable[[str], None]) -> int:
-    """Installs and updates the same guest, by the scripts and by copal in turn, and prints how long they take."""
-    checkouts.check()
-    place.need_space(2)
-    for side in SIDES:
-        images_of(side, checkouts)
-    results.mkdir(parents=True, exist_ok=True)
-    found: list[dict[str, dict[str, float]]] = []
-    for number in range(rounds):
-        found.append({})
-        # Each begins as often as the other.
-        for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-            run = Phases(TIMES, side, seed + number, lambda text, side=side: say(f"{side}: {text}"))
-            result = run.run()
-            if result.state == "not run":
-                raise NotRun(result.why)
-            if result.state != "passed":
-                raise FarmError(f"{side} does not come to its end: {result.why}")
-            found[-1][side] = run.seconds
-            add(results / "times.tsv", {"round": number, "side": side, **{name: f"{run.seconds[name]:.1f}" for name in TIMED}})
-    say(f"{checkouts.versions()}; QEMU with {machines.accelerator('x86_64')}\n\n{times_table(found)}")
-    return 0
-
-
-def times_table(rounds: list[dict[str, dict[str, float]]]) -> str:
-    """The middle value of all rounds, with the lowest and the highest; the ratios are those of rounds."""
-    lines = [f"| of {len(rounds)} rounds | scripts: s | copal: s | copal : scripts |", "|---|---|---|---|"]
-    for name, phases in {**{name: (name,) for name in TIMED}, "update until it is healthy": TO_HEALTHY}.items():
-        of = {side: [sum(one[side][phase] for phase in phases) for one in rounds] for side in SIDES}
-        ratios = [copal / scripts for scripts, copal in zip(of[SCRIPTS], of[COPAL])]
-        lines.append(f"| {name} | {spread(of[SCRIPTS], 1)} | {spread(of[COPAL], 1)} | {spread(ratios, 2)} |")
-    return "\n".join(lines)
-
-
-def spread(values: list[float], digits: int) -> str:
-    """A median and what it lies in."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def compare(checkouts: shell_release.Checkouts, results: Path, sides: list[str], cuts: int, start: int, seed: int, say: Callable[[str], None]) -> int:
     """Records both lifecycles, judges the cuts, starts some, and prints the tables."""
-    checkouts.check()
-    place.need_space(2)
-    if os.geteuid() != 0:
-        raise NotRun("only root can make the board's images and mount its disks: run this as root")
+    ready(checkouts)
     records: dict[str, Record] = {}
     for side in sides:
         record(side, checkouts, results / side, seed, lambda text, side=side: say(f"{side}: {text}"))

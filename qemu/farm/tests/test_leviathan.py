@@ -19,6 +19,7 @@ from unittest import mock
 
 import images
 import leviathan
+import shell_release
 import suite_images
 from agent import Answer
 from leviathan import Away
@@ -46,6 +47,13 @@ class Protocol(Case):
         with self.assertRaises(FarmError) as caught:
             leviathan.kind_of("qemu-amd64-secure")
         self.assertIn("the suites run on qemu-amd64 or qemu-aarch64, not on qemu-amd64-secure", str(caught.exception))
+
+    def test_scripts_that_cannot_be_installed_are_refused_before_anything_is_built(self) -> None:
+        scripts = shell_release.Checkouts(self.at, self.at / "fatrw")
+        for board, why in (("qemu-aarch64", "made for qemu-amd64 only, not for qemu-aarch64"), ("qemu-amd64", "name a checkout of balena-os/meta-balena")):
+            with self.assertRaises(FarmError) as caught:
+                leviathan.check_scripts(board, scripts)
+            self.assertIn(why, str(caught.exception))
 
     def test_the_page_says_of_each_test_whether_it_runs(self) -> None:
         page = leviathan.PAGE.read_text()
@@ -323,6 +331,13 @@ class Images(Case):
         self.assertNotRegex(tree.text("etc/copal/rollback.conf"), r"(?m)^(TIMEOUT|COUNT)=")
         listed = dict(reversed(line.split("  ", 1)) for line in tree.text("balenaos.fingerprint").splitlines())
         self.assertEqual(listed["/usr/sbin/openvpn"], hashlib.md5(tree.text("usr/sbin/openvpn").encode()).hexdigest())
+
+    def test_a_release_with_the_scripts_has_the_same_names(self) -> None:
+        tree = self.release()
+        tree.remove("etc/copal")
+        suite_images.changed(tree, scripts=True)
+        self.assertIn("ExecStart=/usr/sbin/openvpn\n", tree.text("usr/lib/systemd/system/openvpn.service"))
+        self.assertEqual({tree.nodes[f"usr/bin/{name}"].target for name in suite_images.LINKS}, {"balena-engine"})
 
     def test_a_change_that_no_longer_applies_is_an_error(self) -> None:
         tree = self.release()

@@ -16,6 +16,7 @@ import recorded  # noqa: E402
 import recorder  # noqa: E402
 import scenario as scenarios  # noqa: E402
 import lifecycle  # noqa: E402
+import lifecycle_times  # noqa: E402
 from place import FarmError  # noqa: E402
 from recorder import DISK, MEDIUM, VARIABLES, Recorder  # noqa: E402
 from verdict import CLASSES, DEAD, ITSELF, NEW, OLD, PERSON, Verdict  # noqa: E402
@@ -132,8 +133,8 @@ class Counts(unittest.TestCase):
         self.assertIn("| scripts | dead | 1 | dead |", text)
 
     def test_ratios_of_times_are_those_of_rounds(self) -> None:
-        fast, slow = dict.fromkeys(lifecycle.TIMED, 10.0), dict.fromkeys(lifecycle.TIMED, 40.0)
-        text = lifecycle.times_table([{"scripts": fast, "copal": fast}, {"scripts": slow, "copal": fast}, {"scripts": slow, "copal": slow}])
+        fast, slow = dict.fromkeys(lifecycle_times.TIMED, 10.0), dict.fromkeys(lifecycle_times.TIMED, 40.0)
+        text = lifecycle_times.times_table([{"scripts": fast, "copal": fast}, {"scripts": slow, "copal": fast}, {"scripts": slow, "copal": slow}])
         self.assertIn("| flash | 40.0 (10.0 to 40.0) | 10.0 (10.0 to 40.0) | 1.00 (0.25 to 1.00) |", text)
         self.assertIn("| update until it is healthy | 120.0 (30.0 to 120.0) |", text)
 
@@ -163,8 +164,8 @@ class Counts(unittest.TestCase):
     def test_the_scenario_has_each_phase(self) -> None:
         parsed = scenarios.parse("lifecycle", lifecycle.SCENARIO.read_text(), "lifecycle", ["qemu-amd64"])
         self.assertEqual([step.arguments[0] for step in parsed.steps if step.method == "phase"], list(lifecycle.VERSIONS))
-        timed = scenarios.parse("times", lifecycle.TIMES.read_text(), "times", ["qemu-amd64"])
-        self.assertEqual([step.arguments[0] for step in timed.steps if step.method == "phase"], [*lifecycle.TIMED, "end"])
+        timed = scenarios.parse("times", lifecycle_times.TIMES.read_text(), "times", ["qemu-amd64"])
+        self.assertEqual([step.arguments[0] for step in timed.steps if step.method == "phase"], [*lifecycle_times.TIMED, "end"])
         scenarios.parse("across", lifecycle.ACROSS.read_text(), "across", ["qemu-amd64"])
         self.assertEqual(set(CLASSES), {OLD, NEW, ITSELF, PERSON, DEAD})
 
