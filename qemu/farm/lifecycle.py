@@ -25,7 +25,6 @@ import board as boards
 import bootchain
 import cut
 import images
-import look
 import machine as machines
 import place
 import recorded
