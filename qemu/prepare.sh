@@ -6,7 +6,8 @@
 #
 # Without parts it makes all but suite_*: those for amd64 (secure, tpm and unlock are for the secure board only), those for arm64, and debian and
 # system, which only the tests use. suite_amd64 and suite_arm64 are for ./dev leviathan. small is made of kernel, and
-# system of debian and small.
+# system of debian and small. A part that cannot be made keeps no other from being made, except those made of it: PART.why in the directory says
+# why, tests that need the part repeat it, and the script ends with 1.
 #
 # Debian's packages are fetched by an apt of its own (own sources, own state), which checks their signatures. Whatever
 # suite this machine runs, the guests are the same: the kernel and the systems are Debian 12's, and QEMU is Debian 13's
@@ -34,7 +35,7 @@ STUB=usr/lib/systemd/boot/efi/linuxx64.efi.stub
 UNLOCK_PACKAGES='cryptsetup-bin dmsetup tpm2-tools libtss2-tcti-device0 kexec-tools util-linux e2fsprogs libgcc-s1'
 UNLOCK_PROGRAMS='usr/sbin/cryptsetup usr/sbin/dmsetup usr/sbin/kexec usr/sbin/blkid usr/bin/chattr usr/bin/tpm2'
 SMALL_PACKAGES='busybox-static bash mtd-utils e2fsprogs dosfstools util-linux mount fdisk kmod udev dmsetup cryptsetup-bin keyutils'
-# What builds a kernel module. It runs in a chroot: the kernel's build goes with this compiler only.
+# What builds a kernel module, besides the compiler. It runs in a chroot: the kernel's build goes with Debian 12's compiler only.
 BUILD_PACKAGES='kmod make dash coreutils sed grep mawk findutils diffutils bash'
 # The host OS of the boards: the programs of a balenaOS, a container engine among them.
 BOARD_PACKAGES='systemd systemd-sysv udev dbus kmod bash dash coreutils sed grep mawk findutils tar gzip hostname libc-bin
@@ -71,8 +72,11 @@ mtd mtdblock mtdblock_ro mtdram block2mtd nandsim phram ofpart cmdlinepart physm
 dm_mod dm_flakey dm_log_writes dm_crypt xts ecb algif_skcipher raid1 null_blk scsi_debug zram efivarfs'
 
 note() { printf '%s guests: %s\n' "$(date +%T)" "$*"; }
+# The part that is being made.
+making=
 die() {
-    printf '%s\n' "guests: $*" >&2
+    printf '%s\n' "guests: ${making:+$making: }$*" >&2
+    [ -z "$making" ] || printf '%s\n' "$*" >"$TOP/$making.why"
     exit 1
 }
 
@@ -110,8 +114,15 @@ END
     } >"$apt/conf.new"
     mv "$apt/conf.new" "$apt/conf"
     export APT_CONFIG="$apt/conf"
+    # Each part has a shell of its own; $$ is the same in all of them. Where the archive cannot be reached, one part waits for it, and no other.
+    case $(cat "$apt/updated" 2>/dev/null) in
+        "$$") return 0 ;;
+        "$$ failed") die "apt-get update has failed for $1, $architecture" ;;
+    esac
     note "fetching the lists of packages of $1, $architecture"
-    apt-get -q -q update || die "apt-get update failed"
+    echo "$$ failed" >"$apt/updated"
+    apt-get -q -q update || die "apt-get update failed for $1, $architecture"
+    echo $$ >"$apt/updated"
 }
 
 # unpack TREE DEB…
@@ -170,7 +181,8 @@ in_tree() {
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
-# part NAME RECIPE: makes $TOP/NAME with the function make_NAME unless it was made by this very recipe.
+# part NAME RECIPE: makes $TOP/NAME with the function make_NAME unless it was made by this very recipe. What another recipe made is no longer used
+# from then on, even if this one fails. A part with a file `lacks` has no stamp of a recipe: the next call makes it again.
 part() {
     stamp=$(printf '%s\n' "$2" "$MIRROR" | sha256sum | cut -d' ' -f1)
     if [ -e "$TOP/$1/stamp" ] && [ "$(cat "$TOP/$1/stamp")" = "$stamp" ]; then
@@ -179,12 +191,21 @@ part() {
     fi
     started=$(date +%s)
     note "$1: making"
+    rm -f "$TOP/$1/stamp"
+    # Until something says it better.
+    echo "its preparation failed: see what qemu/prepare.sh printed" >"$TOP/$1.why"
+    making=$1
     "make_$1"
+    [ ! -e "$TOP/$1.new/lacks" ] || stamp="without something at $started"
     echo "$stamp" >"$TOP/$1.new/stamp"
     rm -rf "${TOP:?}/$1"
     mv "$TOP/$1.new" "$TOP/$1"
+    rm "$TOP/$1.why"
     note "$1: made in $(($(date +%s) - started)) s"
 }
+
+# made_of PART: its stamp, for the recipe of what is made of it.
+made_of() { cat "$TOP/$1/stamp" 2>/dev/null || die "it is made of $1, which is not there"; }
 
 # qemu NAME PACKAGE PROGRAM: below $TOP/NAME.new.
 qemu() {
@@ -299,19 +320,23 @@ make_unlock() {
     note "unlock: $(du -sm "$root" | cut -f1) MB"
 }
 
-# kernel_package NAME ARCHITECTURE: Debian's kernel for it with its modules below $TOP/NAME.new; its release is in $release.
+# kernel_package NAME ARCHITECTURE [source]: Debian's kernel for it with its modules below $TOP/NAME.new; its release is in $release, its version
+# in $version, and in $tools and $source the versions of what builds more modules, empty if there is nothing.
 kernel_package() {
-    image=$(apt-cache depends "linux-image-$2:$2" | sed -n 's/.*Depends: //p' | sed -n 1p)
-    [ -n "$image" ] || die "no kernel for $2 in $SUITE"
-    image=${image%:*}
-    release=${image#linux-image-}
+    # Backports have another kernel.
+    # shellcheck disable=SC2046,SC2016 # words; apt's variable
+    set -- "$1" "$2" "${3:-}" $(
+        apt-get indextargets --format '$(FILENAME)' 'Created-By: Packages' | grep -v backports | while read -r list; do
+            /usr/lib/apt/apt-helper cat-file "$list"
+        done | "$HERE/choose-kernel.sh" "$2" ${3:+"$3"}
+    )
+    release=${4:-} version=${5:-} tools=${6:-} source=${7:-}
+    [ -n "$version" ] || die "no kernel for $2 in $SUITE"
+    note "kernel $release $version${tools:+, linux-kbuild $tools}${source:+, source $source}"
     rm -rf "$TOP/$1.new" "$TOP/debs"
     mkdir -p "$TOP/debs" "$TOP/$1.new"
-    (cd "$TOP/debs" && apt-get -q -q download "$image:$2") || die "cannot fetch $image"
+    (cd "$TOP/debs" && apt-get -q -q download "linux-image-$release:$2=$version") || die "cannot fetch linux-image-$release"
     unpack "$TOP/$1.new/tree" "$TOP/debs"/*.deb
-    # shellcheck disable=SC2016 # dpkg's variable
-    version=$(dpkg-deb -W --showformat '${Version}' "$TOP/debs"/*.deb)
-    note "kernel $release $version"
     rm -rf "$TOP/debs"
     mv "$TOP/$1.new/tree/boot/vmlinuz-$release" "$TOP/$1.new/vmlinuz"
     mkdir "$TOP/$1.new/lib"
@@ -327,32 +352,43 @@ kernel_package() {
     echo "$release" >"$TOP/$1.new/release"
 }
 
-# The kernel's package with all modules, and the module that registers the NOR flash.
+# The kernel's package with all modules, and the module that registers the NOR flash. Without that module, only the tests of NOR flash do not run.
 make_kernel() {
     own_apt "$SUITE"
     kernel_package kernel amd64
-    nor_module "$release" "$TOP/kernel.new"
-}
-
-# nor_module RELEASE KERNEL: builds qemu/nor for it. Without root there is no chroot, and no NOR flash in the guests.
-nor_module() {
     if [ "$(id -u)" -ne 0 ]; then
-        note "no NOR flash in the guests: its kernel module is built as root only"
+        why="its kernel module is built as root only"
+    elif [ -z "$tools" ]; then
+        why="there are no packages that build modules for kernel $release $version"
+    else
+        build_tree amd64 gcc-12
+        build_modules "$HERE/nor" "$TOP/kernel.new"
+        rm -rf "$TOP/build.new"
         return 0
     fi
-    # shellcheck disable=SC2086 # lists of words
-    tree build "linux-headers-$1" $BUILD_PACKAGES
-    build_modules "$HERE/nor" "$1" "$2"
-    rm -rf "$TOP/build.new"
+    note "no NOR flash in the guests: $why"
+    echo "no NOR flash: $why" >"$TOP/kernel.new/lacks"
 }
 
-# build_modules SOURCES RELEASE KERNEL [VARIABLE…]: builds them with the unpacked packages of $TOP/build.new, with these
+# build_tree ARCHITECTURE COMPILER: what builds modules for the kernel of kernel_package, below $TOP/build.new. The headers are unpacked beside the
+# rest: they may want another version of linux-kbuild than there is.
+build_tree() {
+    # shellcheck disable=SC2086 # a list of words
+    tree build "linux-kbuild-$(echo "$version" | cut -d. -f1-2)=$tools" "$2" $BUILD_PACKAGES
+    mkdir -p "$TOP/debs"
+    (cd "$TOP/debs" && apt-get -q -q download "linux-headers-$release:$1=$version" "linux-headers-${release%-*}-common=$version") ||
+        die "cannot fetch the headers of kernel $release"
+    unpack "$TOP/build.new" "$TOP/debs"/*.deb
+    rm -rf "$TOP/debs"
+}
+
+# build_modules SOURCES KERNEL [VARIABLE…]: builds them with the unpacked packages of $TOP/build.new, with these
 # variables of make.
 build_modules() {
     sources=$1
-    headers=/usr/src/linux-headers-$2
-    extra=$3/lib/modules/$2/extra
-    shift 3
+    headers=/usr/src/linux-headers-$release
+    extra=$2/lib/modules/$release/extra
+    shift 2
     build=$TOP/build.new
     mkdir -p "$build/nor" "$build/tmp" "$build/dev"
     cp "$sources"/* "$build/nor"
@@ -368,33 +404,30 @@ build_modules() {
 }
 
 # The same for arm64 with a busybox, and the drivers of the NOR flash, which Debian's kernel for arm64 does not have: they
-# are compiled from the very sources of this kernel.
+# are compiled from the sources of this kernel.
 make_kernel_arm64() {
     own_apt "$SUITE"
-    kernel_package kernel_arm64 arm64
-    common=linux-headers-${release%-arm64}-common
-    # shellcheck disable=SC2086 # a list of words
-    tree build "$common=$version" "linux-kbuild-6.1=$version" gcc-12-aarch64-linux-gnu $BUILD_PACKAGES
+    kernel_package kernel_arm64 arm64 source
+    [ -n "$tools" ] || die "there are no packages that build modules for kernel $release $version"
+    build_tree arm64 gcc-12-aarch64-linux-gnu
+    series=linux-source-$(echo "$version" | cut -d. -f1-2)
     mkdir -p "$TOP/debs"
-    (cd "$TOP/debs" && apt-get -q -q download "linux-headers-$release:arm64" "linux-source-6.1=$version" busybox-static:arm64) ||
-        die "cannot fetch the kernel's source"
+    (cd "$TOP/debs" && apt-get -q -q download "$series=$source" busybox-static:arm64) || die "cannot fetch the kernel's source"
     unpack "$TOP/debs/busybox" "$TOP/debs"/busybox-static_*.deb
     cp "$TOP/debs/busybox/bin/busybox" "$TOP/kernel_arm64.new/"
-    unpack "$TOP/build.new" "$TOP/debs"/linux-headers-*.deb
     sources=$TOP/debs/nor
     mkdir -p "$sources"
     # With every name given, tar ends at the last one, in the middle of a very long archive.
-    dpkg-deb --fsys-tarfile "$TOP/debs"/linux-source-*.deb | tar -xO ./usr/src/linux-source-6.1.tar.xz >"$TOP/debs/source.tar.xz"
+    dpkg-deb --fsys-tarfile "$TOP/debs/$series"_*.deb | tar -xO "./usr/src/$series.tar.xz" >"$TOP/debs/source.tar.xz"
     # shellcheck disable=SC2046 # a word each
     xz -T 2 -dc "$TOP/debs/source.tar.xz" 2>/dev/null | tar -C "$sources" -x --occurrence --strip-components=4 $(
         for file in chips/cfi_cmdset_0001.c chips/cfi_probe.c chips/cfi_util.c chips/fwh_lock.h chips/gen_probe.c \
             maps/physmap-core.c maps/physmap-bt1-rom.h maps/physmap-gemini.h maps/physmap-ixp4xx.h maps/physmap-versatile.h; do
-            echo "linux-source-6.1/drivers/mtd/$file"
+            echo "$series/drivers/mtd/$file"
         done
-    ) || die "linux-source-6.1 $version has no drivers of NOR flash where they are looked for"
+    ) || die "$series $source has no drivers of NOR flash where they are looked for"
     cp "$HERE/nor-arm64/Makefile" "$sources/"
-    build_modules "$sources" "$release" "$TOP/kernel_arm64.new" \
-        DEB_BUILD_ARCH=amd64 DEB_HOST_ARCH=arm64 DEB_HOST_GNU_TYPE=aarch64-linux-gnu
+    build_modules "$sources" "$TOP/kernel_arm64.new" DEB_BUILD_ARCH=amd64 DEB_HOST_ARCH=arm64 DEB_HOST_GNU_TYPE=aarch64-linux-gnu
     in_tree "$TOP/build.new" usr/bin/aarch64-linux-gnu-strip --strip-debug "$TOP/kernel_arm64.new/lib/modules/$release/extra"/*.ko
     ln -sf kmod "$TOP/build.new/bin/depmod"
     in_tree "$TOP/build.new" bin/depmod -b "$TOP/kernel_arm64.new" "$release"
@@ -595,39 +628,56 @@ NAMED='suite_amd64 suite_arm64'
 for wanted in "$@"; do
     case " $PARTS $NAMED " in *" $wanted "*) ;; *) die "no part '$wanted': there are $PARTS $NAMED" ;; esac
 done
+
+# make_part NAME
+make_part() {
+    making=$1 from=
+    rm -f "$TOP/$1.why"
+    case $1 in kernel_arm64 | debian | system) [ "$(id -u)" -eq 0 ] || die "made as root only" ;; esac
+    case $1 in debian | system) command -v mmdebstrap >/dev/null || die "no mmdebstrap here" ;; esac
+    case $1 in
+        # With the NOR flash's module as root only.
+        kernel) set -- "$recipe $chosen $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)" ;;
+        small)
+            from=$(made_of kernel)
+            set -- "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh") $from"
+            ;;
+        kernel_arm64) set -- "$recipe $chosen $(cat "$HERE"/nor-arm64/*)" ;;
+        board_*) set -- "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
+        suite_*) set -- "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS 1" ;;
+        secure) set -- "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
+        tpm) set -- "$QEMU_SUITE swtpm 1" ;;
+        unlock) set -- "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;
+        debian) set -- "$SYSTEM_PACKAGES" ;;
+        system)
+            from="$(made_of debian)"
+            from="$from $(made_of small)"
+            overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
+            set -- "$recipe $overlay $(cat "$HERE/system.masked") $from"
+            ;;
+        *) set -- "$recipe" ;;
+    esac
+    part "$making" "$1"
+}
+
+chosen=$(cat "$HERE/choose-kernel.sh") failed=''
 for wanted in $PARTS $NAMED; do
     case " $* " in *" $wanted "*) ;; *) continue ;; esac
-    case $wanted in kernel_arm64 | debian | system)
-        if [ "$(id -u)" -ne 0 ]; then
-            note "no $wanted: made as root only"
-            continue
-        fi
-        ;;
-    esac
-    case $wanted in debian | system)
-        if ! command -v mmdebstrap >/dev/null; then
-            note "no $wanted: no mmdebstrap here"
-            continue
-        fi
-        ;;
-    esac
-    case $wanted in
-        # With the NOR flash's module as root only.
-        kernel) part kernel "$recipe $(cat "$HERE"/nor/*) $([ "$(id -u)" -ne 0 ] || echo as root)" ;;
-        small) part small "$recipe $(cat "$HERE"/*-init "$HERE/guest.sh" "$TOP/kernel/stamp")" ;;
-        kernel_arm64) part kernel_arm64 "$recipe $(cat "$HERE"/nor-arm64/*)" ;;
-        board_*) part "$wanted" "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
-        suite_*) part "$wanted" "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS 1" ;;
-        secure) part secure "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
-        tpm) part tpm "$QEMU_SUITE swtpm 1" ;;
-        unlock) part unlock "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;
-        debian) part debian "$SYSTEM_PACKAGES" ;;
-        system)
-            overlay=$(tar -C "$HERE" --sort=name --mtime=@0 --owner=0 --group=0 -c system | sha256sum)
-            part system "$recipe $overlay $(cat "$HERE/system.masked" "$TOP/debian/stamp" "$TOP/small/stamp")"
-            ;;
-        *) part "$wanted" "$recipe" ;;
-    esac
+    # A shell of its own, which ends at the first command that fails; in a condition none would.
+    set +e
+    (
+        set -e
+        make_part "$wanted"
+    )
+    status=$?
+    set -e
+    [ "$status" -eq 0 ] || failed="$failed $wanted"
 done
-rm -rf "$TOP"/apt-* "$TOP"/*.new
+rm -rf "$TOP"/apt-* "$TOP"/*.new "$TOP/debs"
+[ -z "$failed" ] || {
+    for wanted in $failed; do
+        echo "guests: no $wanted: $(cat "$TOP/$wanted.why" 2>/dev/null || echo "its preparation failed")" >&2
+    done
+    exit 1
+}
 note "ready in $TOP"

@@ -298,11 +298,11 @@ need_tools() {
     done
 }
 
-# want_guests: what tests/guest needs, in the cache. Without it these tests say so.
+# want_guests: what tests/guest needs, in the cache. Tests that need a part that cannot be made say so.
 want_guests() {
     say "guest preparation"
     export COPAL_GUESTS="$CACHE/guests"
-    run 900 qemu/prepare.sh "$COPAL_GUESTS" || echo "dev: going on without guests: their tests will say so" >&2
+    run 900 qemu/prepare.sh "$COPAL_GUESTS" || echo "dev: not every part of the guests is there (see above): tests that need it will say so" >&2
 }
 
 # --- Rust -------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ TIMED = {"RUSTC_BOOTSTRAP": "1"}
 RESULT = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored|ignored, .*?)(?: <([\d.]+)s>)?$", re.MULTILINE)
 TOTAL = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed;", re.MULTILINE)
 NOT_RUN = re.compile(r"^(?:test .* \.\.\. )?not run: (.*)$", re.MULTILINE)
+# Most of these lines begin with the test that says it.
+NOT_RUN_NAME = re.compile(r"[\w:]+(?=: )")
 # What a test leaves to `./dev prove`; a test that was drawn from its group leaves nothing this time.
 LEFT = re.compile(r"^(?:test .* \.\.\. )?(left to|drawn from) prove: ([\w-]+): (\w+)(.*)$", re.MULTILINE)
 
@@ -153,9 +155,16 @@ def named(outcome: Outcome, short: str) -> list[str]:
     return [name for name in outcome.passed + outcome.failed if name == short or name.endswith(f"::{short}")] or [short]
 
 
+def not_run(outcome: Outcome) -> set[str]:
+    """The tests that could not run here, or not in full."""
+    found = (NOT_RUN_NAME.match(why) for why in NOT_RUN.findall(outcome.text))
+    return {name for short in found if short for name in named(outcome, short[0])}
+
+
 def report(outcome: Outcome) -> None:
-    """Adds everything to the results. A test that has tried no case at all has not passed."""
+    """Adds everything to the results. A test that has tried no case at all, or could not run, has not passed."""
     untried = {name for kind, _, short, more in LEFT.findall(outcome.text) if kind == "left to" and not more.startswith(":") for name in named(outcome, short)}
+    untried |= not_run(outcome)
     for name in outcome.passed:
         if name not in untried:
             results.add("passed", f"{outcome.program} {name}")
@@ -175,8 +184,10 @@ def report(outcome: Outcome) -> None:
 
 
 def left_out(outcomes: list[Outcome]) -> None:
-    """Adds what the tests have left to `./dev prove`; that is what its table says, or tests would be left out of both."""
+    """Adds what the tests have left to `./dev prove`; that is what its table says, or tests would be left out of both. A test that could not run says
+    nothing about that."""
     table = {row for row in sampled() if row[1] in {outcome.program for outcome in outcomes}}
+    table -= {row for row in table for outcome in outcomes if row[1] == outcome.program and row[2] in not_run(outcome)}
     found = set()
     for outcome in outcomes:
         for kind, part, short, more in LEFT.findall(outcome.text):

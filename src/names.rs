@@ -80,8 +80,9 @@ fn hostapp_update(call: &Invocation) -> Result<()> {
         Arguments::Help => return cli::answer(arguments::HELP.as_bytes()),
         Arguments::Update(spec, as_job) => (spec, as_job),
     };
-    let shown = progress::for_service();
     let paths = Paths::default();
+    cli::refuse_without_root(call.name, paths.root())?;
+    let shown = progress::for_service();
     let result = job_client::update(&spec, &paths, call.name, as_job, &*shown, &|_| shown.close());
     shown.close();
     result

@@ -8,6 +8,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+import place
+
 QEMU = Path(__file__).resolve().parent.parent
 OS = QEMU / "os"
 
@@ -29,14 +31,10 @@ GRUB_MODULES = (
 ).split()
 
 
-class MissingPart(Exception):
-    """Something that the guests' preparation should have made is not there."""
-
-
 def _need(path: Path) -> Path:
     """The path itself, once it is sure that it is there."""
     if not path.exists():
-        raise MissingPart(f"{path} is missing: qemu/prepare.sh FOLDER makes it")
+        raise place.NotRun(f"no {path}: qemu/prepare.sh FOLDER makes it")
     return path
 
 

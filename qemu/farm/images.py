@@ -187,14 +187,6 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "copal" / "farm"
 
 
-def default_guests() -> Path:
-    """Where qemu/prepare.sh has put its parts."""
-    own = os.environ.get("COPAL_GUESTS")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "copal" / "guests"
-
-
 class Cache:
     """Finished parts of one board, each in a folder of its own. Who builds holds its lock."""
 
@@ -255,11 +247,9 @@ class Cache:
 
 def part(guests: Path, name: str) -> str:
     """What a part of the preparation was made of."""
-    stamp = guests / name / "stamp"
-    if not stamp.is_file():
-        raise bootchain.MissingPart(f"{guests / name} is missing: run qemu/prepare.sh {guests}")
-    packages = guests / name / "packages"
-    return stamp.read_text() + (packages.read_text() if packages.is_file() else "")
+    at = place.part(name, guests)
+    packages = at / "packages"
+    return (at / "stamp").read_text() + (packages.read_text() if packages.is_file() else "")
 
 
 def sources(*paths: Path) -> str:
@@ -820,14 +810,14 @@ def main(words: list[str]) -> int:
     """Builds the images of a board, and says where they are."""
     parser = argparse.ArgumentParser(prog="images", description="Build the images of a board")
     parser.add_argument("arch", choices=sorted(BOARDS))
-    parser.add_argument("--guests", type=Path, default=default_guests(), help="what qemu/prepare.sh has made")
+    parser.add_argument("--guests", type=Path, default=place.guests(), help="what qemu/prepare.sh has made")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where images are kept")
     parser.add_argument("--copal", type=Path, help="the static binary for that board")
     given = parser.parse_args(words)
     copal = given.copal or place.binary(BOARDS[given.arch].machine)
     try:
         made = build(given.arch, given.guests.resolve(), given.cache.resolve(), copal.resolve())
-    except (Fault, place.FarmError, bootchain.MissingPart, ValueError, OSError, subprocess.SubprocessError) as error:
+    except (Fault, place.FarmError, place.NotRun, ValueError, OSError, subprocess.SubprocessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
     for key, value in dataclasses.asdict(made).items():

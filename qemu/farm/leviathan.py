@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import board as boards
-import bootchain
 import look
 import machine as machines
 import place
@@ -306,8 +305,6 @@ def build(board: Board, scripts: shell_release.Checkouts | None) -> suite_images
     with place.locked(place.farm() / "images.lock", states.IMAGES, "the making of images"):
         try:
             return suite_images.build(kind, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine), scripts)
-        except bootchain.MissingPart as error:
-            raise NotRun(f"{error} suite_{made.arch}") from None
         except (tree.Fault, ValueError, OSError, subprocess.SubprocessError) as error:
             raise FarmError(f"the images of {board.name}: {error}") from None
 

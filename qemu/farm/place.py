@@ -46,11 +46,13 @@ def guests() -> Path:
     return Path(cache) / "copal/guests"
 
 
-def part(name: str) -> Path:
-    """A part of it."""
-    at = guests() / name
+def part(name: str, top: Path | None = None) -> Path:
+    """A part of it, or of another such directory."""
+    top = top or guests()
+    at = top / name
     if not (at / "stamp").is_file():
-        raise NotRun(f"no {at}: run qemu/prepare.sh {guests()}")
+        why = top / f"{name}.why"
+        raise NotRun(f"no {at}: {why.read_text().strip() if why.is_file() else f'run qemu/prepare.sh {top}'}")
     return at
 
 

@@ -14,6 +14,7 @@ import time
 import uuid
 from pathlib import Path
 
+import place
 from tree import MADE, Fault, file_digest
 
 #: The release's kernel with an initramfs in it, and its signature for GRUB: they stand in /boot of each root, and beside EFI on an encrypted disk.
@@ -49,9 +50,7 @@ class Tools:
 
     def __init__(self, guests: Path, scratch: Path) -> None:
         """`scratch` is a folder for files that are not kept."""
-        self.part = guests / "secure"
-        if not (self.part / "stamp").is_file():
-            raise Fault(f"{self.part} is missing: run qemu/prepare.sh {guests}")
+        self.part = place.part("secure", guests)
         self.scratch = scratch
         # Of openssl: each request says all by itself.
         self.config = scratch / "openssl.cnf"

@@ -71,7 +71,6 @@ class Images:
         with place.locked(place.farm() / "images.lock", IMAGES, "the making of images"):
             if board not in cls.cache:
                 # Only where they are needed: looking at scenarios does without.
-                import bootchain
                 import images
                 import tree
 
@@ -87,8 +86,6 @@ class Images:
                 copal = place.binary(images.BOARDS[kind].machine)
                 try:
                     cls.cache[board] = images.build(kind, place.guests(), place.farm(), copal)
-                except bootchain.MissingPart as error:
-                    raise NotRun(str(error)) from None
                 except (tree.Fault, ValueError, OSError, subprocess.SubprocessError) as error:
                     raise FarmError(f"the images of {board}: {error}") from None
             return cls.cache[board]

@@ -6,6 +6,8 @@ import struct
 import zlib
 from pathlib import Path
 
+import place
+
 BOOT_COMMANDS = Path(__file__).resolve().parent.parent / "os/u-boot/boot.cmd"
 
 # The name below the boot partition; U-Boot's own boot command looks for it.
@@ -44,7 +46,7 @@ def firmware(guests: Path) -> Path:
     """Debian's U-Boot for QEMU's `virt`."""
     path = guests / "firmware_arm64/usr/lib/u-boot/qemu_arm64/u-boot.bin"
     if not path.exists():
-        raise BadFirmware(f"{path} is missing: run qemu/prepare.sh {guests}")
+        raise place.NotRun(f"no {path}: run qemu/prepare.sh {guests}")
     return path
 
 

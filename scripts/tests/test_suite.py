@@ -54,6 +54,12 @@ class Left(unittest.TestCase):
         self.assertEqual(sorted(words[2] for words in found if words[0] == "left"), ["guest a::many (but a sample)", "guest a::slow (whole)"])
         self.assertEqual([words for words in found if words[0] == "failed"], [])
 
+    def test_one_that_cannot_run_here_has_neither_passed_nor_failed(self) -> None:
+        found = self.results_of(self.text("not run: slow: no /x/system: cannot fetch it", "left to prove: cuts: many: 3 of 9 cases; x"))
+        self.assertEqual([words[1] for words in found if words[0] == "passed"], ["guest a::many", "guest a::plain"])
+        self.assertEqual([words[1] for words in found if words[0] == "failed"], [])
+        self.assertEqual([words[1] for words in found if words[0] == "not-run"], ["slow: no /x/system: cannot fetch it"])
+
     def test_one_that_was_drawn_leaves_nothing(self) -> None:
         found = self.results_of(self.text("drawn from prove: guests: slow; COPAL_SEED=5 draws the same", "left to prove: cuts: many: 3 of 9 cases; x"))
         self.assertEqual([words[0] for words in found].count("passed"), 3)

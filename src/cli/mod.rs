@@ -90,12 +90,12 @@ fn dispatch(cli: &Cli, legacy: &[&str], ui: &Ui) -> Result<()> {
 }
 
 /// Refuses a verb that changes the device at once where an ordinary user has called it: its first failure would name a file, not the cause.
-fn refuse_without_root(call: &str, root: &Path) -> Result<()> {
+pub(crate) fn refuse_without_root(call: &str, root: &Path) -> Result<()> {
     if nix::unistd::geteuid().is_root() || root != Path::new("/") {
         return Ok(());
     }
-    let error = Error::new(Code::NotRoot, format!("`{call}` needs root's rights")).object(call);
-    Err(error.with_hint("run it as root, for example with sudo"))
+    let error = Error::new(Code::NotRoot, format!("`{call}` must be run as root")).object(call);
+    Err(error.with_hint("run it with sudo, for example"))
 }
 
 fn list(legacy: &[&str], ui: &Ui) -> Result<()> {

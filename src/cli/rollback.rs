@@ -159,9 +159,6 @@ fn show(done: &Done, ui: &Ui) {
 }
 
 pub(super) fn run_rollback(verb: &RollbackVerb, ui: &Ui) -> Result<()> {
-    if let Some((name, place)) = verb.for_root() {
-        refuse_without_root(&format!("copal rollback {name}"), &place.root)?;
-    }
     let done = run(verb)?;
     match verb {
         RollbackVerb::ParseBootloader(_) => ui.text(&done.text),
@@ -179,6 +176,9 @@ pub(super) fn run_program(verb: &RollbackVerb) -> Result<()> {
 }
 
 fn run(verb: &RollbackVerb) -> Result<Done> {
+    if let Some((name, place)) = verb.for_root() {
+        refuse_without_root(&format!("copal rollback {name}"), &place.root)?;
+    }
     match verb {
         RollbackVerb::Health(a) => start(&Program::Health(a.given()), &a.common.place.paths()),
         RollbackVerb::Altboot(a) => start(&Program::Altboot, &a.place.paths()),

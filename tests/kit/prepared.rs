@@ -15,10 +15,15 @@ pub fn prepared() -> PathBuf {
     cache.join("copal/guests")
 }
 
-/// A part of it, or why it is not there.
+/// A part of it, or the reason why it is not there, which `qemu/prepare.sh` leaves beside it.
 pub fn part(name: &str) -> Result<PathBuf, String> {
     let at = prepared().join(name);
-    if at.join("stamp").is_file() { Ok(at) } else { Err(format!("no {}: see qemu/prepare.sh", at.display())) }
+    if at.join("stamp").is_file() {
+        return Ok(at);
+    }
+    let why = std::fs::read_to_string(prepared().join(format!("{name}.why")));
+    let why = why.as_deref().map_or("see qemu/prepare.sh", str::trim);
+    Err(format!("no {}: {why}", at.display()))
 }
 
 /// Says why a test cannot run here. `./dev test` lists these lines.

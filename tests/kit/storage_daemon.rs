@@ -35,10 +35,14 @@ impl Daemon {
         let export = backing.with_extension("export").to_str().unwrap().to_owned();
         std::fs::write(&export, "").unwrap();
         let size = std::fs::metadata(backing).unwrap().len();
+        // QEMU 7.2, Debian 12's, turns a hole that is punched into a discard, which does nothing unless each node lets it: the old bytes stay.
         let process = Command::new("qemu-storage-daemon")
             .args(options)
-            .args(["--blockdev", &format!("driver=file,filename={},node-name=f", backing.display())])
-            .args(["--blockdev", &format!("{filter},node-name=d")])
+            .args([
+                "--blockdev",
+                &format!("driver=file,filename={},node-name=f,discard=unmap", backing.display()),
+            ])
+            .args(["--blockdev", &format!("{filter},node-name=d,discard=unmap")])
             .args(["--export", &format!("type=fuse,id=e,node-name=d,mountpoint={export},writable=on")])
             .stdin(Stdio::null())
             .spawn()

@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 import bootchain
+import place
 
 
 def module(depends: str) -> bytes:
@@ -92,7 +93,7 @@ class Initramfs(unittest.TestCase):
 
     def test_a_part_that_is_missing(self) -> None:
         """Is named, with what makes it."""
-        with self.assertRaisesRegex(bootchain.MissingPart, "kernel_arm64.*prepare.sh"):
+        with self.assertRaisesRegex(place.NotRun, "kernel_arm64.*prepare.sh"):
             bootchain.kernel_image(self.guests, "aarch64")
 
     def test_no_applet_that_init_does_not_use(self) -> None:

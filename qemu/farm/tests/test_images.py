@@ -15,6 +15,7 @@ import bootchain
 import disk
 import hostapp
 import images
+import place
 from tree import Fault, Tree
 
 
@@ -153,7 +154,7 @@ class Parts(Case):
 
     def test_without_one_nothing_is_run(self) -> None:
         """Which is no failure of a scenario: states.py distinguishes the two by this."""
-        with self.assertRaisesRegex(bootchain.MissingPart, "kernel is missing: run qemu/prepare.sh"):
+        with self.assertRaisesRegex(place.NotRun, "no .*/kernel: run qemu/prepare.sh"):
             images.part(self.at, "kernel")
 
 

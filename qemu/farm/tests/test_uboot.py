@@ -56,7 +56,7 @@ class Files(unittest.TestCase):
         guests = self.with_firmware(b"something else")
         with self.assertRaisesRegex(uboot.BadFirmware, "0 times, not once"):
             uboot.other_firmware(guests, self.folder / "other")
-        with self.assertRaisesRegex(uboot.BadFirmware, "prepare.sh"):
+        with self.assertRaisesRegex(place.NotRun, "prepare.sh"):
             uboot.firmware(self.folder / "nowhere")
 
     def test_the_flash_begins_with_the_firmware(self) -> None:

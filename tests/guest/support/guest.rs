@@ -115,7 +115,11 @@ impl Guest {
         if releases.map(|r| r.unwrap().path()).any(|r| r.join("extra/nor_flash.ko").is_file()) {
             return Some(guest.pflash(path));
         }
-        host::not_run(test, "no module for the NOR flash: qemu/prepare.sh builds it as root");
+        let why = std::fs::read_to_string(host::prepared().join("kernel/lacks"));
+        host::not_run(
+            test,
+            why.as_deref().map_or("no module for the NOR flash: see qemu/prepare.sh", str::trim),
+        );
         None
     }
 
