@@ -83,8 +83,8 @@ class Choice(unittest.TestCase):
         ahead = [*kernel(56, "6.1.192-2", "amd64"), *tools("6.1.192-2"), *source("6.1.192-2")]
         self.assertEqual(self.chosen([*POINT, *ahead], "arm64"), "6.1.0-50-arm64 6.1.176-1 6.1.176-1 6.1.176-1")
         self.assertEqual(self.chosen([*POINT, *ahead], "amd64"), "6.1.0-56-amd64 6.1.192-2 6.1.192-2")
-        behind = [*kernel(56, "6.1.192-2", "arm64"), *tools("6.1.192-2", "arm64"), *source("6.1.192-2")]
-        self.assertEqual(self.chosen([*POINT, *behind], "arm64"), "6.1.0-50-arm64 6.1.176-1 6.1.176-1 6.1.176-1")
+        late = [*kernel(56, "6.1.192-2", "arm64"), *tools("6.1.192-2", "arm64"), *source("6.1.192-2")]
+        self.assertEqual(self.chosen([*POINT, *late], "arm64"), "6.1.0-50-arm64 6.1.176-1 6.1.176-1 6.1.176-1")
 
     def test_one_release_in_two_versions(self) -> None:
         """The newer one is taken, with what goes with it."""

@@ -11,6 +11,7 @@ pub mod sequence;
 pub mod storage;
 
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use crate::config::paths::Paths;
 use crate::disk::partition::Table;
 use crate::disk::resolve;
 use crate::error::{Code, Error, Result};
+use crate::sys::file::{Version, open_regular};
 use crate::sys::log::events;
 use crate::sys::signal::{self, SignalGuard};
 use sequence::{Difference, Done, Sequence};
@@ -206,15 +208,25 @@ pub(crate) fn read_image(path: &Path) -> Result<Vec<u8>> {
         let missing = e.kind() == std::io::ErrorKind::NotFound;
         wrong(if missing { Code::ImageMissing } else { Code::Io }, "it cannot be read").because(e)
     };
-    let meta = std::fs::metadata(path).map_err(&unreadable)?;
-    match meta.len() {
-        _ if !meta.is_file() => Err(wrong(Code::ImageNotRegular, "it is not a regular file")),
-        0 => Err(wrong(Code::ImageEmpty, "it is empty")),
-        n if n > MAX_BOOTLOADER_BYTES => Err(wrong(Code::BootloaderTooLarge, &format!("it has {n} bytes"))),
-        n => match std::fs::read(path).map_err(&unreadable)? {
-            image if image.len() as u64 == n => Ok(image),
-            _ => Err(wrong(Code::ImageChanged, "it changed while it was read")),
-        },
+    if !std::fs::metadata(path).map_err(&unreadable)?.is_file() {
+        return Err(wrong(Code::ImageNotRegular, "it is not a regular file"));
+    }
+    let mut file = open_regular(path).map_err(&unreadable)?;
+    let version = Version::of(&file).map_err(&unreadable)?;
+    match version.size {
+        0 => return Err(wrong(Code::ImageEmpty, "it is empty")),
+        n if n > MAX_BOOTLOADER_BYTES => {
+            return Err(wrong(Code::BootloaderTooLarge, &format!("it has {n} bytes")));
+        }
+        _ => {}
+    }
+    let mut image = Vec::new();
+    file.read_to_end(&mut image).map_err(&unreadable)?;
+    // A bootloader of which one half is old does not start.
+    if Version::of(&file).map_err(&unreadable)? == version && image.len() as u64 == version.size {
+        Ok(image)
+    } else {
+        Err(wrong(Code::ImageChanged, "it changed while it was read"))
     }
 }
 

@@ -10,6 +10,7 @@ mod node;
 mod origin;
 pub mod partition;
 pub mod select;
+pub mod signature;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -39,10 +39,9 @@ impl Engine {
     }
 
     /// Sends the archive piece by piece; again from its start if the engine dies meanwhile.
-    pub fn load(&self, archive: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
-        let image = archive::open(archive)?;
+    pub fn load(&self, archive: &image::Image, progress: &mut dyn FnMut(&Progress)) -> Result<Image> {
         self.again(|| {
-            self.load_once(archive, &image, progress).map_err(|e| {
+            self.load_once(&archive.path, archive, progress).map_err(|e| {
                 let passes = e.code() == Code::EngineUnreachable;
                 (Box::new(e), passes)
             })
@@ -59,6 +58,8 @@ impl Engine {
         let (file, total, fault) = readable(image)?;
         let upload = Upload::default();
         let said = self.long(self.feed(file, total, &upload, progress));
+        // The engine may have loaded bytes that were not checked, or failed because of them.
+        image.refuse_changed()?;
         if let Some(e) = fault.as_error(archive) {
             return Err(e);
         }
@@ -71,7 +72,7 @@ impl Engine {
         })?;
         match said.loaded().as_slice() {
             [name] => self.image(name),
-            [] if said.is_there_already() => match archive::inspect_open(image, u64::MAX, &[])?.content {
+            [] if said.is_there_already() => match archive::inspect(image, u64::MAX, &[])?.content {
                 Content::Delta { target: Some(id), .. } => self.image(&format!("sha256:{id}")),
                 _ => Err(Error::new(
                     Code::EngineFailed,
@@ -150,7 +151,7 @@ fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, 
         }
         image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {
             // The open file that was checked: an engine that restarts empties its temporary folder, where the archive may be.
-            Ok((Box::new(image.stored()), Some(image.stored_size), Fault::default()))
+            Ok((Box::new(image.stored()?), Some(image.stored_size), Fault::default()))
         }
     }
 }

@@ -144,8 +144,8 @@ codes! {
     ImageEmpty = "image-empty", "fetch the image again";
     /// The compressed image does not decode to its end, does not match its own checksum, or is followed by other bytes.
     ImageDamaged = "image-damaged", "fetch the image again: it is truncated, damaged, or has bytes after its end";
-    /// A second read of the image gave other bytes.
-    ImageChanged = "image-changed", "do not change the image while it is being flashed, and check the medium that holds it";
+    /// The size or the modification time of the image changed while it was read, or a second read gave other bytes.
+    ImageChanged = "image-changed", "do not change the file while copal reads it, and check the medium that holds it";
     /// The compressed image needs more memory to decode than allowed.
     WindowTooLarge = "window-too-large", "compress again with a smaller window: at most 64 MiB for an image (zstd --long=26, xz -9), 8 MiB for the archive of an update (zstd -19, xz -6)";
     /// The image is compressed in a known but unsupported way.

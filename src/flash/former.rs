@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::disk::io::Io;
 use crate::disk::partition::{Flaw, Table, file_system, label, of_disk};
+use crate::disk::signature::Signature;
 use crate::error::Error;
 use crate::image::{BOOT_LABEL, row};
 use crate::sys::buffer::Buffer;
@@ -18,28 +19,20 @@ pub struct Content {
     /// Of the whole target, where it has no table.
     pub file_system: Option<&'static str>,
     pub label: Option<String>,
+    /// Signatures of volume managers at its end, as `blkid` names them, each once.
+    pub signatures: Vec<&'static str>,
     /// Why there is no table, where there is one that is damaged, or the target cannot be read.
     pub flaw: Option<String>,
 }
 
 impl Content {
     #[must_use]
-    pub(super) fn of(disk: &Io<'_>) -> Content {
-        let mut buffer = Buffer::zeroed(0);
+    pub(super) fn of(disk: &Io<'_>, at_end: &[Signature]) -> Content {
+        let mut read_at = reader(disk);
         let total = disk.size().unwrap_or(0);
-        let mut read_at = |offset: u64, out: &mut [u8]| {
-            if offset.saturating_add(out.len() as u64) > total {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let bytes = disk
-                .read_any(&mut buffer, offset, out.len() as u64)
-                .map_err(|e: Error| io::Error::other(e.message()))?;
-            if bytes.len() == out.len() {
-                out.copy_from_slice(bytes);
-            }
-            Ok(())
-        };
-        let mut content = Content { table: None, file_system: None, label: None, flaw: None };
+        let mut signatures: Vec<&str> = at_end.iter().map(|s| s.name).collect();
+        signatures.dedup();
+        let mut content = Content { table: None, file_system: None, label: None, signatures, flaw: None };
         match of_disk(&mut read_at, total) {
             Ok(table) => content.table = Some(table),
             Err(Flaw::Missing(_)) => {
@@ -58,19 +51,34 @@ impl Content {
     }
 }
 
+/// Reads what is on a disk. `UnexpectedEof`: the disk ends before.
+pub(super) fn reader(disk: &Io<'_>) -> impl FnMut(u64, &mut [u8]) -> io::Result<()> {
+    let mut buffer = Buffer::zeroed(0);
+    let total = disk.size().unwrap_or(0);
+    move |offset, out| {
+        if offset.saturating_add(out.len() as u64) > total {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let bytes = disk
+            .read_any(&mut buffer, offset, out.len() as u64)
+            .map_err(|e: Error| io::Error::other(e.message()))?;
+        if bytes.len() == out.len() {
+            out.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+}
+
 /// Lines below that of the target.
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Content { table, file_system, label, flaw } = self;
+        let Content { table, file_system, label, signatures, flaw } = self;
         let label = label.as_ref().map(|label| format!(", labelled {label}")).unwrap_or_default();
         match (table, file_system, flaw) {
             (Some(table), ..) => {
                 let owner = if self.is_of_balena() { ", of balenaOS" } else { "" };
                 writeln!(f, "        holds {}{owner}, which is lost:", table.kind)?;
-                for p in &table.partitions {
-                    writeln!(f, "        {}", row(p))?;
-                }
-                Ok(())
+                table.partitions.iter().try_for_each(|p| writeln!(f, "        {}", row(p)))
             }
             (None, _, Some(flaw)) => {
                 writeln!(f, "        holds a partition table that cannot be read: {flaw}")
@@ -78,7 +86,18 @@ impl fmt::Display for Content {
             (None, Some(what), None) => {
                 writeln!(f, "        holds {what} without a partition table{label}, which is lost")
             }
-            (None, None, None) => writeln!(f, "        holds no partition table, and nothing that is known"),
+            (None, None, None) if signatures.is_empty() => {
+                writeln!(f, "        holds no partition table, and nothing that is known")
+            }
+            (None, None, None) => writeln!(f, "        holds no partition table"),
+        }?;
+        if signatures.is_empty() {
+            return Ok(());
         }
+        writeln!(
+            f,
+            "        has at its end the signature of {}, which is removed",
+            signatures.join(" and of ")
+        )
     }
 }

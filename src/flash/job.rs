@@ -144,8 +144,9 @@ pub(crate) fn untouched(target: Option<&Target>, e: Error) -> Error {
 }
 
 impl Prepared {
-    /// Opens the target for this program alone. It must be the one that was checked.
+    /// Opens the target for this program alone. It must be the one that was checked, and the image too.
     pub(crate) fn open_target(&self, paths: &Paths) -> Result<Device> {
+        self.image.refuse_changed()?;
         let target = &self.plan.target;
         let device = open_exclusively(target, &|| heed(target))?;
         check_identity(target, &device, paths)?;

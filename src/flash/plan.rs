@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::former::Content;
+use super::former::{Content, reader};
 use crate::disk::io::Io;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
 use crate::disk::select::{Target, TargetKind};
+use crate::disk::signature::{self, Signature};
 use crate::error::{Code, Result};
 use crate::image::digest::{CHUNK, Digest256};
 use crate::image::{Format, Inspection, Signed, StoredImage};
@@ -37,6 +38,11 @@ pub enum Step {
         what: Cleared,
         range: Range<u64>,
     },
+    /// Writes zeroes over sectors at the end of the disk, after the image: signatures of volume managers, by which the new system might take the disk
+    /// for a part of a pool or an array.
+    ClearSignatures {
+        found: Vec<Signature>,
+    },
     /// Writes the image without its first MiB and its backup GPT.
     WriteBody {
         start: u64,
@@ -46,6 +52,9 @@ pub enum Step {
     },
     /// Reads the body back from the medium and compares it with the image's digests.
     VerifyBody,
+    /// Analyses the table again, from the bytes that will be written. Needed where no digest of the image was known before the write: the image is
+    /// read a second time, and its medium may give other bytes, or only its beginning was read.
+    CheckTable,
     /// Writes the image's backup GPT and reads it back.
     WriteBackupGpt {
         range: Range<u64>,
@@ -113,8 +122,23 @@ impl Plan {
         if let Some(range) = &backup {
             clear(Cleared::ImageBackupGpt, range.clone());
         }
+        let least = match inspection.size {
+            ImageSize::Exact(n) | ImageSize::AtLeast(n) => n,
+        };
+        let signatures = old.map(|disk| {
+            let disk = Io::new(disk, &target.name);
+            signature::at_end(&mut reader(&disk), disk.size().unwrap_or(0))
+        });
+        let signatures = signatures.unwrap_or_default();
+        let after: Vec<Signature> = signatures.iter().filter(|s| s.range.start >= least).cloned().collect();
+        if !after.is_empty() {
+            steps.push(Step::ClearSignatures { found: after });
+        }
         steps.push(Step::WriteBody { start: head.end, end, except: backup.clone() });
         steps.push(Step::VerifyBody);
+        if inspection.table.is_some() && inspection.digests.is_none() {
+            steps.push(Step::CheckTable);
+        }
         if let Some(range) = backup {
             steps.push(Step::WriteBackupGpt { range });
         }
@@ -130,7 +154,7 @@ impl Plan {
             sha256: inspection.sha256,
             signed: inspection.signed,
         };
-        let holds = old.map(|disk| Content::of(&Io::new(disk, &target.name)));
+        let holds = old.map(|disk| Content::of(&Io::new(disk, &target.name), &signatures));
         Ok(Plan { version: PLAN_VERSION, image, target, holds, steps })
     }
 
@@ -244,6 +268,11 @@ impl fmt::Display for Step {
                 };
                 write!(f, "clear bytes {}..{}: {what}", range.start, range.end)
             }
+            Step::ClearSignatures { found } => {
+                let mut names: Vec<&str> = found.iter().map(|s| s.name).collect();
+                names.dedup();
+                write!(f, "clear {} sectors at the end of the disk: {}", found.len(), names.join(", "))
+            }
             Step::WriteBody { start, end, except } => {
                 write!(f, "write bytes {start}..")?;
                 match end {
@@ -256,6 +285,7 @@ impl fmt::Display for Step {
                 }
             }
             Step::VerifyBody => write!(f, "read all of it back from the medium and compare"),
+            Step::CheckTable => write!(f, "check the partition table again, as it will be written"),
             Step::WriteBackupGpt { range } => {
                 write!(f, "write bytes {}..{} (backup GPT), read back", range.start, range.end)
             }

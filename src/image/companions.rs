@@ -89,7 +89,7 @@ pub(super) fn read(
     let failed = |why: String| {
         Error::new(code, format!("cannot use {}: {why}", path.display())).object(path.display())
     };
-    let (file, _) = open_regular(path, surroundings).map_err(|e| match e.code() {
+    let file = open_regular(path, surroundings).map_err(|e| match e.code() {
         Code::ImageUntrusted => e,
         _ => failed(e.message()),
     })?;

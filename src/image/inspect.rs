@@ -318,7 +318,7 @@ pub fn check_sector_size(table: &Table, block_size: u32, target: &Path) -> Resul
     Err(Error::new(Code::SectorSizeMismatch, text).object(target))
 }
 
-pub(super) fn flawed(flaw: Flaw, path: &Path) -> Error {
+pub(crate) fn flawed(flaw: Flaw, path: &Path) -> Error {
     let path = path.display();
     let (code, text) = match flaw {
         Flaw::Pending => (

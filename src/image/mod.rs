@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 pub(crate) use info::row;
 pub use info::{BlockMap, Info, info};
-pub(crate) use inspect::glance;
 pub use inspect::{check_sector_size, inspect};
+pub(crate) use inspect::{flawed, glance};
 pub(crate) use locate::CORRECT_NAME;
 pub use locate::{find, locate};
 pub use pass::{FileDigest, digest_file};
@@ -39,6 +39,7 @@ pub use system::System;
 use super::image::digest::Digest256;
 use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
+use crate::sys::file::Version;
 
 pub(crate) const BOOT_LABEL: &str = "resin-boot";
 
@@ -70,6 +71,8 @@ pub struct Image {
     pub path: PathBuf,
     pub format: Format,
     pub stored_size: u64,
+    /// Of the file when it was opened.
+    version: Version,
     /// Companion files are opened with the same checks.
     surroundings: Surroundings,
     window: u64,

@@ -9,7 +9,8 @@ use super::raw::Raw;
 use super::stored::{Stored, Watch};
 use super::{Format, Image, Surroundings, owner};
 use crate::error::{Code, Error, Result};
-use crate::image::chunks::Source;
+use crate::image::chunks::{Piece, Source};
+use crate::sys::file::Version;
 
 /// First bytes of each format. gzip: RFC 1952; xz: its file format, 2.1.1.1; zstd: RFC 8878, 3.1. bzip2 is below.
 const SUPPORTED: &[(&[u8], Format)] = &[
@@ -52,8 +53,9 @@ impl Image {
     }
 
     fn open_in(path: PathBuf, surroundings: Surroundings) -> Result<Image> {
-        let (file, stored_size) = open_regular(&path, surroundings)?;
-        if stored_size == 0 {
+        let file = open_regular(&path, surroundings)?;
+        let version = Version::of(&file).map_err(|e| unreadable(&path, e))?;
+        if version.size == 0 {
             let text = format!("image {} is empty", path.display());
             return Err(Error::new(Code::ImageEmpty, text).object(path.display()));
         }
@@ -64,7 +66,7 @@ impl Image {
             Error::new(Code::UnsupportedCompression, text).object(path.display())
         })?;
         let file = Arc::new(file);
-        Ok(Image { path, format, stored_size, surroundings, window: MAX_WINDOW, file })
+        Ok(Image { path, format, stored_size: version.size, version, surroundings, window: MAX_WINDOW, file })
     }
 
     #[must_use]
@@ -73,36 +75,66 @@ impl Image {
         self
     }
 
+    /// The uncompressed image. The file must not have changed since it was opened: that is checked now, at the end, and at each error.
     pub fn source(&self) -> Result<Box<dyn Source>> {
         Ok(self.watched_source()?.0)
     }
 
     pub(super) fn watched_source(&self) -> Result<Watched> {
-        let now = self.file.metadata().map_err(|e| unreadable(&self.path, e))?.len();
-        if now != self.stored_size {
-            let (path, before) = (self.path.display(), self.stored_size);
-            let text = format!("image {path} changed from {before} to {now} bytes while it was checked");
-            return Err(Error::new(Code::ImageChanged, text).object(path));
+        let stored = self.stored()?;
+        let decoded = Decoded::new(stored, self.format, self.path.clone(), self.window);
+        let watch = decoded.as_ref().map(Decoded::watch);
+        let source: Box<dyn Source> = match decoded {
+            Some(decoded) => Box::new(decoded),
+            None => Box::new(Raw::new(self.clone())),
+        };
+        Ok((Box::new(Unchanged { source, image: self.clone() }), watch))
+    }
+
+    /// Refuses a file that another program has changed since it was opened. Every pass over the image begins and ends with it: what a pass
+    /// reads may be written to a disk, and must be what an earlier pass has checked.
+    pub(crate) fn refuse_changed(&self) -> Result<()> {
+        let now = Version::of(&self.file).map_err(|e| unreadable(&self.path, e))?;
+        if now == self.version {
+            return Ok(());
         }
-        let stored = Stored::new(Arc::clone(&self.file), self.stored_size);
-        if let Some(decoded) = Decoded::new(stored, self.format, self.path.clone(), self.window) {
-            let watch = decoded.watch();
-            return Ok((Box::new(decoded), Some(watch)));
-        }
-        let raw = Raw::new(Arc::clone(&self.file), self.path.clone(), self.stored_size);
-        Ok((Box::new(raw), None))
+        let (path, before) = (self.path.display(), self.stored_size);
+        let text = if now.size == before {
+            format!("image {path} was modified while it was read")
+        } else {
+            format!("image {path} changed from {before} to {} bytes while it was read", now.size)
+        };
+        Err(Error::new(Code::ImageChanged, text).object(path))
     }
 
     pub(super) fn read_stored(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
     }
 
-    pub(crate) fn stored(&self) -> Stored {
-        Stored::new(Arc::clone(&self.file), self.stored_size)
+    /// The file as it is stored. The caller calls [`Image::refuse_changed`] when it has read all of it.
+    pub(crate) fn stored(&self) -> Result<Stored> {
+        self.refuse_changed()?;
+        Ok(Stored::new(Arc::clone(&self.file), self.stored_size))
     }
 }
 
-pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<(File, u64)> {
+/// A source that ends with an error if its file has changed in the meantime, whatever the change has made of its content.
+struct Unchanged {
+    source: Box<dyn Source>,
+    image: Image,
+}
+
+impl Source for Unchanged {
+    fn next(&mut self, buf: &mut [u8]) -> Result<Piece> {
+        let next = self.source.next(buf);
+        if matches!(next, Ok(Piece::End) | Err(_)) {
+            self.image.refuse_changed()?;
+        }
+        next
+    }
+}
+
+pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<File> {
     let (before, links) = match surroundings {
         Surroundings::Any => (std::fs::metadata(path), 0),
         Surroundings::Shared => (std::fs::symlink_metadata(path), nix::libc::O_NOFOLLOW),
@@ -119,7 +151,7 @@ pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<(F
     if surroundings == Surroundings::Shared {
         owner::check_file(path, &meta)?;
     }
-    Ok((file, meta.len()))
+    Ok(file)
 }
 
 fn regular(path: &Path, kind: FileType) -> Result<()> {

@@ -147,13 +147,14 @@ fn note(digests: &Mutex<Vec<Digest256>>, extent: &Extent<'_>) {
 }
 
 pub(super) fn stored_sha256(image: &Image, progress: &dyn Progress) -> Result<Digest256> {
-    let mut stored = image.stored();
+    let mut stored = image.stored()?;
     let mut hash = Sha256::new();
     loop {
         heed_signals(image)?;
         let bytes = stored.fill_buf().map_err(|e| unreadable(&image.path, e))?;
         let n = bytes.len();
         if n == 0 {
+            image.refuse_changed()?;
             return Ok(Digest256(hash.finalize().into()));
         }
         hash.update(bytes);

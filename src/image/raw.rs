@@ -1,15 +1,13 @@
 //! Raw images. Holes are known to be zero without reading them.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::unistd::{Whence, lseek64};
 
+use super::Image;
 use super::stored::DropBehind;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Piece, Source};
@@ -20,8 +18,7 @@ use crate::image::digest::CHUNK;
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 pub(super) struct Raw {
-    file: Arc<File>,
-    path: PathBuf,
+    image: Image,
     size: u64,
     position: u64,
     data_until: u64,
@@ -30,9 +27,10 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    pub(super) fn new(file: Arc<File>, path: PathBuf, size: u64) -> Self {
-        let cache = DropBehind::new(Arc::clone(&file), size);
-        Raw { file, path, size, position: 0, data_until: 0, asked_until: 0, cache }
+    pub(super) fn new(image: Image) -> Self {
+        let size = image.stored_size;
+        let cache = DropBehind::new(Arc::clone(&image.file), size);
+        Raw { image, size, position: 0, data_until: 0, asked_until: 0, cache }
     }
 
     /// Length of the hole at the position in whole chunks, or to the end; 0 where data comes first.
@@ -58,9 +56,10 @@ impl Raw {
     fn seek(&self, from: u64, whence: Whence) -> Result<u64> {
         let is_data = matches!(whence, Whence::SeekData);
         let at = i64::try_from(from).unwrap_or(i64::MAX);
-        match lseek64(&self.file, at, whence) {
+        match lseek64(&self.image.file, at, whence) {
             Ok(found) => Ok(u64::try_from(found).unwrap_or(from).clamp(from, self.size)),
-            Err(Errno::ENXIO) => Ok(self.size),
+            // A hole up to the end, or nothing: another program has truncated the file.
+            Err(Errno::ENXIO) => self.image.refuse_changed().map(|()| self.size),
             // A file system that does not report holes: everything is data.
             Err(Errno::EINVAL | Errno::ENOTSUP | Errno::ENOSYS) => Ok(if is_data { from } else { self.size }),
             Err(e) => Err(self.failed(from, e)),
@@ -77,7 +76,8 @@ impl Raw {
         }
         // A failure costs only speed.
         if let (Ok(start), Ok(len)) = (from.try_into(), (until - from).try_into())
-            && let Err(e) = posix_fadvise(&self.file, start, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED)
+            && let Err(e) =
+                posix_fadvise(&self.image.file, start, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED)
         {
             tracing::debug!("no read-ahead: {e}");
         }
@@ -85,7 +85,7 @@ impl Raw {
     }
 
     fn failed(&self, offset: u64, e: impl Into<io::Error>) -> Error {
-        let path = self.path.display();
+        let path = self.image.path.display();
         Error::new(Code::Io, format!("cannot read image {path} at byte {offset}"))
             .object(path)
             .because(e.into())
@@ -105,15 +105,8 @@ impl Source for Raw {
         self.ask_ahead();
         let left = usize::try_from(self.size - self.position).unwrap_or(usize::MAX);
         let len = buf.len().min(left);
-        match self.file.read_exact_at(buf.get_mut(..len).unwrap_or_default(), self.position) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                let path = self.path.display();
-                let text = format!("image {path} became shorter while it was read");
-                return Err(Error::new(Code::ImageChanged, text).object(path));
-            }
-            Err(e) => return Err(self.failed(self.position, e)),
-        }
+        let space = buf.get_mut(..len).unwrap_or_default();
+        self.image.read_stored(self.position, space).map_err(|e| self.failed(self.position, e))?;
         self.position += len as u64;
         self.cache.passed(self.position);
         Ok(Piece::Data(len))

@@ -1,24 +1,24 @@
 //! The image, from an archive or a registry, into the engine's store.
 
-use super::preflight::Ready;
+use super::preflight::{Ready, Release};
 use super::scratch::Scratch;
 use crate::config::paths::Paths;
 use crate::engine::{self, Image};
 use crate::error::Result;
-use crate::job::{Source, Stage};
+use crate::job::Stage;
 use crate::progress::Progress;
 
-pub(super) fn fetch(paths: &Paths, ready: &Ready, source: &Source, progress: &dyn Progress) -> Result<Image> {
+pub(super) fn fetch(paths: &Paths, ready: &Ready, progress: &dyn Progress) -> Result<Image> {
     let engine = &ready.engine;
     let mut bridge = Bridge { progress, stage: None, done: 0 };
-    let image = match source {
-        Source::File(file) => {
+    let image = match &ready.release {
+        Release::Archive(archive) => {
             let scratch = Scratch::mount(paths, &ready.sysroot);
-            let image = engine.load(file, &mut |p| bridge.show(p));
-            scratch.end(paths, file);
+            let image = engine.load(archive, &mut |p| bridge.show(p));
+            scratch.end(paths, &archive.path);
             image
         }
-        Source::Reference(name) => engine.pull(name, &mut |p| bridge.show(p)),
+        Release::Reference(name) => engine.pull(name, &mut |p| bridge.show(p)),
     }?;
     bridge.finish();
     Ok(image)

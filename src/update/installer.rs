@@ -70,7 +70,7 @@ impl Installer for ByEngine<'_> {
         self.empty();
         sysroot.flush()?;
         go_on()?;
-        let image = fetch::fetch(self.paths, self.ready, &self.spec.source, self.progress);
+        let image = fetch::fetch(self.paths, self.ready, self.progress);
         // Unless the signal came too late.
         go_on()?;
         let image = image?;

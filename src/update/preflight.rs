@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::engine::archive::{self, Archive, Content, Machine};
 use crate::error::{Code, Error, Result};
 use crate::hooks;
+use crate::image::Image;
 use crate::job::{Source, UpdateSpec};
 use crate::slot::{Root, Roots};
 use crate::state::files;
@@ -31,6 +32,13 @@ pub(crate) const STATE: u64 = 256 << 10;
 /// padding that take no space in the slot.
 const MOST_UNPACKED: u64 = 4;
 
+/// Where the release comes from.
+pub enum Release {
+    /// The archive that was checked, still open: its name may lead to another file by now.
+    Archive(Image),
+    Reference(String),
+}
+
 pub struct Ready {
     /// Its data is in the slot.
     pub engine: Engine,
@@ -38,6 +46,7 @@ pub struct Ready {
     pub sysroot: Sysroot,
     /// `None` where an image is being built.
     pub device: Option<Device>,
+    pub release: Release,
     /// Whether the slot's boot folder must stay readable until the new one replaces it.
     pub keeps_boot_folder: bool,
     /// What the owner named; `None` where an image is being built.
@@ -69,34 +78,37 @@ pub fn check(spec: &UpdateSpec, paths: &Paths) -> Result<Ready> {
     let keeps_boot_folder = device.as_ref().is_some_and(|d| keeps_boot_folder(paths, &d.target));
     let kept = if keeps_boot_folder { sysroot.boot_folder_size()? } else { 0 };
     let trees = device.as_ref().map(|d| NewRelease::read(paths, d.is_secure()));
-    if let Source::File(file) = &spec.source {
-        // A small file may unpack to terabytes: stop reading beyond what fits.
-        let most = if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
-        let archive = archive::inspect(
-            file,
-            most,
-            &trees.as_ref().map(NewRelease::requested_files).unwrap_or_default(),
-        )?;
-        engine.check_loadable(&archive)?;
-        is_host_os(&archive, file)?;
-        if device.is_some() {
-            can_run_here(paths, &archive, file)?;
-            has_base(paths, &archive, file)?;
-            let needed = archive.unpacked.saturating_add(kept);
-            room_in_slot(&sysroot, needed)?;
-            if let Some(trees) = &trees {
-                let free = holds(&sysroot)?.saturating_sub(needed);
-                let judgement = trees.judge(&|file| archive.leaves.contains(file), free);
-                judgement.warn();
-                settle(judgement.problems, spec.force)?;
-            }
-            room_to_unpack(paths, &sysroot, file, archive.size)?;
+    let release = match &spec.source {
+        Source::Reference(reference) => {
+            engine.check_pullable(reference)?;
+            Release::Reference(reference.clone())
         }
-    }
-    if let Source::Reference(image) = &spec.source {
-        engine.check_pullable(image)?;
-    }
-    Ok(Ready { engine, data_root, sysroot, device, keeps_boot_folder, trees })
+        Source::File(file) => {
+            // A small file may unpack to terabytes: stop reading beyond what fits.
+            let most =
+                if device.is_some() { MOST_UNPACKED.saturating_mul(holds(&sysroot)?) } else { u64::MAX };
+            let requested = trees.as_ref().map(NewRelease::requested_files).unwrap_or_default();
+            let image = archive::open(file)?;
+            let archive = archive::inspect(&image, most, &requested)?;
+            engine.check_loadable(&archive)?;
+            is_host_os(&archive, file)?;
+            if device.is_some() {
+                can_run_here(paths, &archive, file)?;
+                has_base(paths, &archive, file)?;
+                let needed = archive.unpacked.saturating_add(kept);
+                room_in_slot(&sysroot, needed)?;
+                if let Some(trees) = &trees {
+                    let free = holds(&sysroot)?.saturating_sub(needed);
+                    let judgement = trees.judge(&|file| archive.leaves.contains(file), free);
+                    judgement.warn();
+                    settle(judgement.problems, spec.force)?;
+                }
+                room_to_unpack(paths, &sysroot, file, archive.size)?;
+            }
+            Release::Archive(image)
+        }
+    };
+    Ok(Ready { engine, data_root, sysroot, device, release, keeps_boot_folder, trees })
 }
 
 /// A slot without it does not boot.

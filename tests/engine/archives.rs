@@ -19,7 +19,7 @@ fn image() -> Made {
 }
 
 fn inspect(path: &std::path::Path) -> Result<Archive, Error> {
-    archive::inspect(path, u64::MAX, &[])
+    archive::inspect(&archive::open(path)?, u64::MAX, &[])
 }
 
 pub fn look(bytes: &[u8]) -> Result<Archive, Error> {
@@ -233,7 +233,7 @@ fn the_files_that_all_layers_leave_are_known() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image.tar");
         std::fs::write(&path, bytes).unwrap();
-        let found = archive::inspect(&path, u64::MAX, &asked).unwrap().leaves;
+        let found = archive::inspect(&archive::open(&path).unwrap(), u64::MAX, &asked).unwrap().leaves;
         found.into_iter().map(|p| p.to_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let of = |layers: Vec<Vec<u8>>| left(&Made::new(layers).archive(&["a:1"]));
@@ -373,7 +373,7 @@ fn every_compression_is_understood_and_loaded() {
         std::fs::write(&packed, &output.stdout).unwrap();
         assert_eq!(inspect(&packed).unwrap(), found, "{program}");
         let bench = Bench::new(|s| s);
-        bench.engine.load(&packed, &mut |_| {}).unwrap();
+        bench.engine.load(&archive::open(&packed).unwrap(), &mut |_| {}).unwrap();
         let upload = bench.stub.uploads().remove(0);
         match program {
             // moby reads these everywhere.
@@ -385,7 +385,7 @@ fn every_compression_is_understood_and_loaded() {
             fails(inspect(&packed), Code::ImageArchiveInvalid, &[program]);
             if !["gzip", "bzip2"].contains(&program) {
                 fails(
-                    Bench::new(|s| s).engine.load(&packed, &mut |_| {}),
+                    Bench::new(|s| s).engine.load(&archive::open(&packed).unwrap(), &mut |_| {}),
                     Code::ImageArchiveInvalid,
                     &[program],
                 );
@@ -522,7 +522,7 @@ fn a_large_archive_needs_little_memory() {
 
     assert!(inspect(&path).unwrap().unpacked > 400 << 20);
     let bench = Bench::new(|s| s);
-    bench.engine.load(&path, &mut |_| {}).unwrap();
+    bench.engine.load(&archive::open(&path).unwrap(), &mut |_| {}).unwrap();
     assert_eq!(bench.stub.uploads()[0].size, std::fs::metadata(&path).unwrap().len());
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();

@@ -1,9 +1,12 @@
 //! Each call against an engine that misbehaves.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use copal::config::paths::Paths;
+use copal::engine::archive;
 use copal::engine::{Engine, Image, Progress, Retry, Timeouts};
 use copal::error::{Code, Error};
 use copal::job::Stage;
@@ -46,7 +49,7 @@ impl Bench {
     }
 
     pub fn load(&self) -> Result<Image, Error> {
-        self.engine.load(&self.archive(300_000), &mut |_| {})
+        self.engine.load(&archive::open(&self.archive(300_000))?, &mut |_| {})
     }
 }
 
@@ -95,7 +98,8 @@ fn an_archive_goes_to_the_engine_whole() {
     let bench = Bench::new(|s| s);
     let archive = bench.archive(3_000_001);
     let mut seen = Vec::new();
-    let image = bench.engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    let image =
+        bench.engine.load(&archive::open(&archive).unwrap(), &mut |p: &Progress| seen.push(*p)).unwrap();
     assert_eq!(image.reference, "hostapp:latest");
     assert!(image.id.starts_with("sha256:"), "{image:?}");
     assert_eq!(bench.stub.uploads()[0].size, 3_000_001);
@@ -175,8 +179,8 @@ fn errors_of_loading() {
     fails(load(says(&[loaded], Then::Cut)), Code::EngineUnreachable, &["image.tar"]);
     fails(load(Kind::Close), Code::EngineUnreachable, &["image.tar"]);
     let bench = Bench::new(|s| s);
-    fails(bench.engine.load(&bench.dir.path().join("no"), &mut |_| {}), Code::ImageMissing, &["/no"]);
-    fails(bench.engine.load(bench.dir.path(), &mut |_| {}), Code::ImageNotRegular, &["a folder"]);
+    fails(archive::open(&bench.dir.path().join("no")), Code::ImageMissing, &["/no"]);
+    fails(archive::open(bench.dir.path()), Code::ImageNotRegular, &["a folder"]);
 }
 
 #[test]
@@ -185,7 +189,8 @@ fn an_engine_that_dies_during_a_load_is_waited_for_and_the_load_repeated() {
     let bench = Bench::new(|s| s.fault("load", 1, Kind::Close).fault("load", 1, says(&[loaded], Then::Cut)));
     let archive = bench.archive(300_000);
     let mut seen = Vec::new();
-    let image = bench.engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    let image =
+        bench.engine.load(&archive::open(&archive).unwrap(), &mut |p: &Progress| seen.push(*p)).unwrap();
     assert_eq!(image.reference, "hostapp:latest");
     assert_eq!(bench.stub.uploads().len(), 1, "the last one is whole");
     assert_eq!(bench.stub.uploads()[0].size, 300_000);
@@ -232,7 +237,10 @@ fn a_delta_that_an_earlier_try_has_made_an_image_of_is_that_image() {
     let base = format!("sha256:{}", digest(b"the image before"));
     std::fs::write(&delta, Made::delta(&base, target).archive(&["a:1"])).unwrap();
     // An engine that starts again may have removed the archive.
-    let image = bench.engine.load(&delta, &mut |_| drop(std::fs::remove_file(&delta))).unwrap();
+    let image = bench
+        .engine
+        .load(&archive::open(&delta).unwrap(), &mut |_| drop(std::fs::remove_file(&delta)))
+        .unwrap();
     assert!(!delta.exists());
     assert_eq!(image.id, id);
     assert_eq!(bench.stub.calls(), ["load", "load", "image"]);
@@ -245,7 +253,46 @@ fn a_delta_that_an_earlier_try_has_made_an_image_of_is_that_image() {
     )
     .unwrap();
     let bench = Bench::new(|s| s.fault("load", 0, says(&[there], Then::End)));
-    fails(bench.engine.load(&image, &mut |_| {}), Code::EngineFailed, &["not which"]);
+    fails(
+        bench.engine.load(&archive::open(&image).unwrap(), &mut |_| {}),
+        Code::EngineFailed,
+        &["not which"],
+    );
+}
+
+#[test]
+fn an_archive_that_changes_is_not_taken_for_what_was_checked() {
+    let changes: [fn(&Path); 3] = [
+        |path| File::options().write(true).open(path).unwrap().set_len(100_000).unwrap(),
+        |path| File::options().append(true).open(path).unwrap().write_all(b"more").unwrap(),
+        |path| File::options().write(true).open(path).unwrap().write_all(b"other").unwrap(),
+    ];
+    for change in changes {
+        let bench = Bench::new(|s| s);
+        let path = bench.archive(300_000);
+        // Between check and load.
+        let opened = archive::open(&path).unwrap();
+        change(&path);
+        fails(bench.engine.load(&opened, &mut |_| {}), Code::ImageChanged, &["image.tar"]);
+        assert!(bench.stub.uploads().is_empty());
+        // During the load.
+        let opened = archive::open(&path).unwrap();
+        let mut changed = false;
+        let loaded = bench.engine.load(&opened, &mut |_| {
+            if !std::mem::replace(&mut changed, true) {
+                change(&path);
+            }
+        });
+        fails(loaded, Code::ImageChanged, &["image.tar"]);
+    }
+    // Another file of that name is another matter.
+    let bench = Bench::new(|s| s);
+    let path = bench.archive(300_000);
+    let opened = archive::open(&path).unwrap();
+    std::fs::write(path.with_extension("new"), b"another archive").unwrap();
+    std::fs::rename(path.with_extension("new"), &path).unwrap();
+    bench.engine.load(&opened, &mut |_| {}).unwrap();
+    assert_eq!(bench.stub.uploads().last().unwrap().size, 300_000);
 }
 
 #[test]
@@ -255,7 +302,7 @@ fn an_archive_that_loses_its_name_is_loaded_again_nevertheless() {
     let mut removed = false;
     bench
         .engine
-        .load(&archive, &mut |_| {
+        .load(&archive::open(&archive).unwrap(), &mut |_| {
             if !std::mem::replace(&mut removed, true) {
                 std::fs::remove_file(&archive).unwrap();
             }

@@ -49,7 +49,9 @@ fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
     let archive = dockerd.root().join("image.tar");
     let image = Made::host_os("echo whole", 1 << 20);
     image.save(&archive, &[TAG]);
-    let load = |dockerd: &Dockerd| engine(dockerd).load(&archive, &mut |_| {}).unwrap();
+    let load = |dockerd: &Dockerd| {
+        engine(dockerd).load(&copal::engine::archive::open(&archive).unwrap(), &mut |_| {}).unwrap()
+    };
     let hooks = |dockerd: &Dockerd| {
         let mut said = Vec::new();
         let ended = engine(dockerd).run_hooks(&load(dockerd), &mut |l| said.push(l.to_owned()));

@@ -1,6 +1,6 @@
 //! How far a load or a pull is, by recorded answers of balenaEngine.
 
-use copal::engine::Progress;
+use copal::engine::{Progress, archive};
 use copal::job::Stage;
 
 use crate::calls::{Bench, says};
@@ -33,7 +33,7 @@ fn load(stream: &str, name: &str) -> Vec<Progress> {
     seen(script.fault("load", 1, Kind::Recorded(stream.to_owned())), |bench, progress| {
         // As large as the layers of the recording, and a little that no layer is.
         let archive = bench.archive(usize::try_from(layers(stream) + 10_000).unwrap());
-        bench.engine.load(&archive, progress).unwrap();
+        bench.engine.load(&archive::open(&archive).unwrap(), progress).unwrap();
     })
 }
 

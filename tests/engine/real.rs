@@ -64,7 +64,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     let archive = dockerd.root().join("image.tar");
     image.save(&archive, &[TAG]);
     let mut seen = Vec::new();
-    let loaded = engine.load(&archive, &mut |p: &Progress| seen.push(*p)).unwrap();
+    let loaded = engine.load(&archive::open(&archive).unwrap(), &mut |p: &Progress| seen.push(*p)).unwrap();
     assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()));
     assert!(loaded.size > 3 << 20);
     assert!(seen.iter().any(|p| p.stage == Stage::Unpack && p.done > 3 << 20), "{seen:?}");
@@ -86,7 +86,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     // A name without hooks, and an image that is not there.
     let bare = Made::new(vec![tar_of(&[("etc/x", 0o644, b"x")])]);
     bare.save(&archive, &["bare:1"]);
-    let bare = engine.load(&archive, &mut |_| {}).unwrap();
+    let bare = engine.load(&archive::open(&archive).unwrap(), &mut |_| {}).unwrap();
     fails(engine.run_hooks(&bare, &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
 
     engine.remove_containers().unwrap();
@@ -108,7 +108,7 @@ fn what_no_archive_is() {
     let archive = dockerd.root().join("image.tar");
     let load = |bytes: &[u8]| {
         std::fs::write(&archive, bytes).unwrap();
-        engine.load(&archive, &mut |_| {})
+        engine.load(&archive::open(&archive).unwrap(), &mut |_| {})
     };
     let whole = image.archive(&[TAG]);
     fails(load(b"this is no archive"), Code::ImageArchiveInvalid, &["image.tar"]);
@@ -131,9 +131,9 @@ fn an_archive_loads_in_every_compression() {
     let path = dockerd.root().join("image.tar");
     let load = |name: &str, bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let found = archive::inspect(&path, u64::MAX, &[]).unwrap();
+        let found = archive::inspect(&archive::open(&path).unwrap(), u64::MAX, &[]).unwrap();
         engine.check_loadable(&found).unwrap();
-        let loaded = engine.load(&path, &mut |_| {}).unwrap();
+        let loaded = engine.load(&archive::open(&path).unwrap(), &mut |_| {}).unwrap();
         assert_eq!((loaded.reference.as_str(), &loaded.id), (TAG, &image.id()), "{name}");
         engine.remove_images().unwrap();
     };
@@ -243,7 +243,7 @@ fn an_engine_that_goes_while_it_works() {
     let image = Made::host_os("echo begun; while true; do busybox sleep 1; done", 0);
     let archive = dockerd.root().join("image.tar");
     image.save(&archive, &[TAG]);
-    let loaded = engine.load(&archive, &mut |_| {}).unwrap();
+    let loaded = engine.load(&archive::open(&archive).unwrap(), &mut |_| {}).unwrap();
     let (begun, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let engine = &engine;
@@ -254,7 +254,11 @@ fn an_engine_that_goes_while_it_works() {
         fails(running.join().unwrap(), Code::EngineUnreachable, &["hooks"]);
         assert!(engine.has_left_hooks(), "the container is left");
     });
-    fails(engine.load(&archive, &mut |_| {}), Code::EngineUnreachable, &["image.tar"]);
+    fails(
+        engine.load(&archive::open(&archive).unwrap(), &mut |_| {}),
+        Code::EngineUnreachable,
+        &["image.tar"],
+    );
     dockerd.run();
     engine.remove_containers().unwrap();
     engine.remove_images().unwrap();
@@ -277,7 +281,7 @@ fn an_engine_that_is_killed_during_a_load_and_restarts() {
     std::thread::scope(|scope| {
         let loading = scope.spawn(|| {
             let mut tries = 0;
-            let loaded = engine.load(&archive, &mut |p: &Progress| {
+            let loaded = engine.load(&archive::open(&archive).unwrap(), &mut |p: &Progress| {
                 let is_part = p.stage == Stage::Load && p.total.is_some_and(|total| p.done < total);
                 if is_part && tries == 0 {
                     tries = 1;
@@ -304,7 +308,7 @@ fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved(
     let load = |hooks: &str| {
         let archive = dockerd.root().join("image.tar");
         Made::host_os(hooks, 0).save(&archive, &[TAG]);
-        engine.load(&archive, &mut |_| {}).unwrap()
+        engine.load(&archive::open(&archive).unwrap(), &mut |_| {}).unwrap()
     };
     let container = |id: &str| -> serde_json::Value {
         let folder = dockerd.data().join("containers").join(id);
@@ -420,7 +424,11 @@ fn a_slot_without_space() {
     let engine = engine(&dockerd);
     let archive = dockerd.root().join("image.tar");
     image.save(&archive, &[TAG]);
-    fails(engine.load(&archive, &mut |_| {}), Code::SlotFull, &["no space left on device"]);
+    fails(
+        engine.load(&archive::open(&archive).unwrap(), &mut |_| {}),
+        Code::SlotFull,
+        &["no space left on device"],
+    );
     fails(
         engine.pull(&registry.name("host/os:1"), &mut |_| {}),
         Code::SlotFull,
@@ -429,7 +437,11 @@ fn a_slot_without_space() {
     engine.remove_images().unwrap();
     let small = Made::host_os("true", 1 << 20);
     small.save(&archive, &[TAG]);
-    assert_eq!(engine.load(&archive, &mut |_| {}).unwrap().id, small.id(), "the room is given back");
+    assert_eq!(
+        engine.load(&archive::open(&archive).unwrap(), &mut |_| {}).unwrap().id,
+        small.id(),
+        "the room is given back"
+    );
     dockerd.kill();
 }
 

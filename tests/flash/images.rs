@@ -454,7 +454,7 @@ fn the_run_does_what_the_plan_says() {
         plan["steps"].as_array().unwrap().iter().map(|s| s["step"].as_str().unwrap()).collect();
     assert_eq!(
         steps,
-        ["clear", "clear", "write-body", "verify-body", "write-backup-gpt", "write-head"],
+        ["clear", "clear", "write-body", "verify-body", "check-table", "write-backup-gpt", "write-head"],
         "{plan}"
     );
     assert_eq!(plan["image"]["size"]["exact"], size);

@@ -14,12 +14,14 @@ mod kit {
     pub mod terminal;
 }
 
+mod changes;
 mod faults;
 mod images;
 mod kill;
 mod plain_files;
 mod refusals;
 mod signals;
+mod signatures;
 mod support;
 mod terminal;
 mod threads;

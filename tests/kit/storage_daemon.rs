@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 /// The daemon, and the file it exports.
 pub struct Daemon {
     pub process: Child,
@@ -29,6 +32,28 @@ impl Daemon {
     pub fn throttled(backing: &Path, rate: u64) -> Result<Daemon, &'static str> {
         let limits = format!("throttle-group,id=g,x-bps-write={rate},x-bps-read={rate}");
         Daemon::filtered(backing, &["--object", &limits], "driver=throttle,throttle-group=g,file=f")
+    }
+
+    /// Exports the file `backing`, which then takes so many bytes a second and gives them at once, as `backing.export`.
+    ///
+    /// # Errors
+    /// What is missing here.
+    pub fn slow_to_write(backing: &Path, rate: u64) -> Result<Daemon, &'static str> {
+        let limits = format!("throttle-group,id=g,x-bps-write={rate}");
+        Daemon::filtered(backing, &["--object", &limits], "driver=throttle,throttle-group=g,file=f")
+    }
+
+    /// Holds every access to the export until [`Daemon::resume`].
+    pub fn hold(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), signal).unwrap();
     }
 
     fn filtered(backing: &Path, options: &[&str], filter: &str) -> Result<Daemon, &'static str> {
@@ -65,6 +90,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _gone = self.process.kill();
+        self.resume();
         let _status = self.process.wait();
         let _unmounted = Command::new("umount").arg("-l").arg(&self.export).output();
     }

@@ -73,6 +73,22 @@ pub struct Table {
     pub areas: Vec<Range<u64>>,
 }
 
+impl Table {
+    /// Whether this is the table that was found before, by a look that may not have seen every label.
+    pub(crate) fn is_still(&self, before: &Table) -> bool {
+        let same = |now: &Partition, before: &Partition| {
+            (now.index, now.start, now.size, &now.name)
+                == (before.index, before.start, before.size, &before.name)
+                && (before.label.is_none() || now.label == before.label)
+        };
+        // Where the backup's entries begin is an assumption until they are read.
+        let end = |table: &Table| table.backup.as_ref().map(|backup| backup.end);
+        (self.kind, self.sector_size, end(self)) == (before.kind, before.sector_size, end(before))
+            && self.partitions.len() == before.partitions.len()
+            && self.partitions.iter().zip(&before.partitions).all(|(now, before)| same(now, before))
+    }
+}
+
 #[derive(Debug)]
 pub enum Flaw {
     /// The stream has not yet delivered the bytes (`WouldBlock` from `read_at`).

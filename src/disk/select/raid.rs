@@ -4,11 +4,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::disk::signature::{self, MD};
 use crate::disk::{Device, Facts, Role};
 use crate::sys::command::{Command, End, Said, Stream};
-
-/// `MD_SB_MAGIC` of `linux/raid/md_p.h`.
-const MAGIC: u32 = 0xa92b_4efc;
 
 /// `mdadm` needs a few reads for one disk.
 const MDADM_TIME: Duration = Duration::from_secs(10);
@@ -25,8 +23,8 @@ pub(super) fn member(facts: &Facts, disk: &Device) -> Option<String> {
             format!("part of the array {}", array.name)
         } else if let Some(content) = content {
             format!("udev finds {content} on it")
-        } else if let Some(version) = superblock(&node, d.size) {
-            format!("it has an MD superblock of version {version}")
+        } else if let Some(what) = metadata(&node, d.size) {
+            format!("it has {what}")
         } else if facts.paths().root() == Path::new("/") && mdadm_finds(&node) {
             "mdadm finds a superblock on it".into()
         } else {
@@ -36,9 +34,9 @@ pub(super) fn member(facts: &Facts, disk: &Device) -> Option<String> {
     })
 }
 
-/// Looks for an MD superblock where each version has it. Unreadable places count as empty: a disk that cannot be read fails
+/// Looks for the superblocks of MD and of firmware RAIDs, each at its places. Unreadable places count as empty: a disk that cannot be read fails
 /// later, before any data is lost.
-fn superblock(node: &Path, size: u64) -> Option<&'static str> {
+fn metadata(node: &Path, size: u64) -> Option<&'static str> {
     let file = match File::open(node) {
         Ok(file) => file,
         Err(e) => {
@@ -46,22 +44,15 @@ fn superblock(node: &Path, size: u64) -> Option<&'static str> {
             return None;
         }
     };
-    // linux/raid/md_p.h: 0.90 lies in the last whole 64 KiB; 1.0 at least 8 KiB before the end on a 4 KiB boundary;
-    // 1.1 at the start; 1.2 at 4 KiB.
-    let old = (size & !0xffff).checked_sub(0x1_0000);
-    let end = size.checked_sub(0x2000).map(|n| n & !0xfff);
-    let places = [(Some(0), 1, "1.1"), (Some(0x1000), 1, "1.2"), (end, 1, "1.0"), (old, 0, "0.90")];
-    places.into_iter().find_map(|(offset, major, version)| {
+    let mut read_at = |offset: u64, out: &mut [u8]| file.read_exact_at(out, offset);
+    // linux/raid/md_p.h: 1.1 is at the start, 1.2 at 4 KiB.
+    let at_start = [(0, "an MD superblock of version 1.1"), (0x1000, "an MD superblock of version 1.2")];
+    let found = at_start.into_iter().find(|(offset, _)| {
         let mut head = [0; 8];
-        file.read_exact_at(&mut head, offset?).ok()?;
-        is_superblock(u64::from_le_bytes(head), major).then_some(version)
-    })
-}
-
-/// The first two words are magic and major version: little-endian in version 1, the machine's order in 0.90.
-fn is_superblock(head: u64, major: u32) -> bool {
-    let is = |words: u64| words == (u64::from(major) << 32 | u64::from(MAGIC));
-    is(head) || (major == 0 && is(head.swap_bytes().rotate_left(32)))
+        read_at(*offset, &mut head).is_ok() && head == *[MD.to_le_bytes(), 1_u32.to_le_bytes()].as_flattened()
+    });
+    let found = found.map(|(_, what)| what);
+    found.or_else(|| signature::at_end(&mut read_at, size).into_iter().find_map(|s| s.raid))
 }
 
 /// `mdadm` also knows the formats of firmware RAIDs. `false` without `mdadm`, and after its timeout.
@@ -108,10 +99,10 @@ mod tests {
     fn superblocks_at_their_places_only() {
         let size = 1_000_000_u64;
         let cases = [
-            (0, 1_u32, Some("1.1")),
-            (4096, 1, Some("1.2")),
-            (991_232, 1, Some("1.0")),  // (1000000 - 8192) rounded down to 4096
-            (917_504, 0, Some("0.90")), // the fifteenth whole 64 KiB
+            (0, 1_u32, Some("an MD superblock of version 1.1")),
+            (4096, 1, Some("an MD superblock of version 1.2")),
+            (991_232, 1, Some("an MD superblock of version 1.0")), // (1000000 - 8192) rounded down to 4096
+            (917_504, 0, Some("an MD superblock of version 0.90")), // the fifteenth whole 64 KiB
             (512, 1, None),
             (0, 2, None),
         ];
@@ -120,28 +111,19 @@ mod tests {
             let path = dir.path().join("disk");
             let file = File::create(&path).unwrap();
             file.set_len(size).unwrap();
-            file.write_all_at(&MAGIC.to_le_bytes(), offset).unwrap();
+            file.write_all_at(&MD.to_le_bytes(), offset).unwrap();
             file.write_all_at(&major.to_le_bytes(), offset + 4).unwrap();
-            assert_eq!(superblock(&path, size), expected, "{offset}");
+            assert_eq!(metadata(&path, size), expected, "{offset}");
         }
-    }
-
-    #[test]
-    fn the_old_version_has_the_order_of_its_machine() {
-        let mut big = [0; 8];
-        big[..4].copy_from_slice(&MAGIC.to_be_bytes());
-        assert!(is_superblock(u64::from_le_bytes(big), 0));
-        assert!(!is_superblock(u64::from_le_bytes(big), 1));
-        assert!(!is_superblock(0, 0));
     }
 
     #[test]
     fn small_and_missing_devices_have_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        assert_eq!(superblock(&path, 4096), None);
+        assert_eq!(metadata(&path, 4096), None);
         std::fs::write(&path, [0; 10]).unwrap();
-        assert_eq!(superblock(&path, 10), None);
+        assert_eq!(metadata(&path, 10), None);
     }
 
     #[test]

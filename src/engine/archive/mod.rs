@@ -99,12 +99,6 @@ pub enum Content {
     },
 }
 
-/// Reads the whole archive, and looks for `files`, paths below the image's root. Stops when more than `most` bytes would be read, of the
-/// archive and of compressed layers, counted without their compression.
-pub fn inspect(path: &Path, most: u64, files: &[PathBuf]) -> Result<Archive> {
-    inspect_open(&open(path)?, most, files)
-}
-
 /// [`inspect`] of the whole archive, with the contents of `files`, of which at most `most` bytes are held in memory.
 pub fn read_files(path: &Path, files: &[PathBuf], most: u64) -> Result<Archive> {
     let image = open(path)?;
@@ -112,7 +106,9 @@ pub fn read_files(path: &Path, files: &[PathBuf], most: u64) -> Result<Archive> 
     inspect_within(&image, &limit, files)
 }
 
-pub(super) fn inspect_open(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
+/// Reads the whole archive, and looks for `files`, paths below the image's root. Stops when more than `most` bytes would be read, of the
+/// archive and of compressed layers, counted without their compression.
+pub fn inspect(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
     inspect_within(image, &Limit::new(most, image.format), files)
 }
 
@@ -132,7 +128,8 @@ fn inspect_within(image: &image::Image, limit: &Limit, files: &[PathBuf]) -> Res
     })
 }
 
-pub(super) fn open(path: &Path) -> Result<image::Image> {
+/// Opens an archive, so that the file that is loaded later is the one that was inspected.
+pub fn open(path: &Path) -> Result<image::Image> {
     Ok(image::Image::open(path)?.with_window(MAX_WINDOW_BYTES))
 }
 
@@ -143,7 +140,7 @@ pub fn describe(path: &Path) -> Result<Option<(image::StoredImage, Archive)>> {
     if !matches!(Tar::new(&mut source).next(), Ok(Some(_))) {
         return Ok(None);
     }
-    Ok(Some(((&image).into(), inspect_open(&image, u64::MAX, &[])?)))
+    Ok(Some(((&image).into(), inspect(&image, u64::MAX, &[])?)))
 }
 
 fn invalid(path: &Path) -> Error {
@@ -232,7 +229,7 @@ impl Fault {
     pub(super) fn as_error(&self, path: &Path) -> Option<Error> {
         let error = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(match error.code() {
-            Code::ImageDamaged | Code::ImageChanged => invalid(path).because(error),
+            Code::ImageDamaged => invalid(path).because(error),
             _ => error,
         })
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::Writer;
 use crate::disk::io::Io;
+use crate::disk::signature::Signature;
 use crate::error::{Code, Error, Result};
 use crate::flash::plan::{Plan, Step, stale_backup};
 use crate::image::digest::{Digest256, is_zero};
@@ -37,6 +38,18 @@ impl Writer<'_> {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// One flush for all of them: a ZFS label has up to 128.
+    pub(super) fn clear_signatures(&self, found: &[Signature]) -> Result<()> {
+        for Signature { range, .. } in found {
+            if let Err(e) = self.io.write_any(&zeroes(range), range.start) {
+                tracing::debug!("{}; trying again", e.message());
+            }
+        }
+        self.io.flush()?;
+        let left = |range: &&Range<u64>| reads_as_zero(&self.io, range) != Some(true);
+        found.iter().map(|signature| &signature.range).filter(left).try_for_each(|range| self.clear(range))
     }
 
     fn not_cleared(&self, at: u64) -> Error {
@@ -84,9 +97,10 @@ pub fn disarm(plan: &Plan, medium: &dyn Medium) -> bool {
 }
 
 fn cleared_ranges(plan: &Plan) -> impl Iterator<Item = &Range<u64>> {
-    plan.steps.iter().filter_map(|s| match s {
-        Step::Clear { range, .. } => Some(range),
-        _ => None,
+    plan.steps.iter().flat_map(|step| match step {
+        Step::Clear { range, .. } => vec![range],
+        Step::ClearSignatures { found } => found.iter().map(|signature| &signature.range).collect(),
+        _ => Vec::new(),
     })
 }
 

@@ -12,20 +12,23 @@ mod zero;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::plan::{Plan, Step};
+use super::plan::{Plan, PlannedImage, Step};
 use crate::disk::io::Io;
+use crate::disk::partition::analyse;
 use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
-use crate::image;
 use crate::image::chunks::Source;
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
+use crate::image::{self, Format};
 use crate::progress::{Progress, Stage, Work};
 use crate::sys::block::Medium;
+use crate::sys::buffer::Buffer;
 use clear::Former;
 pub use clear::disarm;
 pub(super) use verify::place;
@@ -136,6 +139,7 @@ impl<'a> Writer<'a> {
             }
             match step {
                 Step::Clear { range, .. } => self.clear(range)?,
+                Step::ClearSignatures { found } => self.clear_signatures(found)?,
                 Step::WriteBody { end, .. } => {
                     self.armed = false;
                     self.former = None;
@@ -148,6 +152,7 @@ impl<'a> Writer<'a> {
                     self.progress.begin(Stage::Verify, Some(self.size));
                 }
                 Step::VerifyBody => self.verify_body()?,
+                Step::CheckTable => self.check_table()?,
                 Step::WriteBackupGpt { range } => self.write_edge(range)?,
                 Step::WriteHead { range } => self.write_head(range)?,
             }
@@ -227,6 +232,47 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Refuses a partition table, as it will be on the medium, other than the one that was checked.
+    fn check_table(&self) -> Result<()> {
+        let PlannedImage { table: Some(checked), stored, .. } = &self.plan.image else { return Ok(()) };
+        let mut buffer = Buffer::zeroed(0);
+        let mut unreadable = None;
+        let mut read_at = |offset: u64, out: &mut [u8]| {
+            let end = offset.saturating_add(out.len() as u64);
+            if end > self.size {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let body = self.io.read_any(&mut buffer, offset, end - offset).map_err(|e| {
+                let shown = io::Error::other(e.message());
+                unreadable = Some(e);
+                shown
+            })?;
+            fill(out, body)?;
+            // They are not on the medium yet.
+            for edge in std::iter::once(&self.head).chain(&self.backup) {
+                let held = edge.start.max(offset)..edge.end.min(end);
+                if !held.is_empty() {
+                    let bytes = self.edge_bytes(&held).map_err(io::Error::other)?;
+                    let at = usize::try_from(held.start - offset).unwrap_or(usize::MAX);
+                    fill(out.get_mut(at..at.saturating_add(bytes.len())).unwrap_or_default(), &bytes)?;
+                }
+            }
+            Ok(())
+        };
+        let found = analyse(&mut read_at, Some(self.size));
+        if let Some(e) = unreadable {
+            return Err(e);
+        }
+        match found {
+            Ok(found) if found.table.is_still(checked) => Ok(()),
+            Ok(_) => Err(self.image_changed("its partition table is another one")),
+            Err(flaw) if stored.format == Format::Raw => {
+                Err(self.image_changed(&format!("its partition table is no longer valid: {flaw}")))
+            }
+            Err(flaw) => Err(image::flawed(flaw, &stored.path)),
+        }
+    }
+
     fn is_edge(&self, chunk: u64) -> bool {
         let touches = |r: &Range<u64>| r.start < chunk + CHUNK && chunk < r.end;
         touches(&self.head) || self.backup.as_ref().is_some_and(touches)
@@ -267,6 +313,15 @@ impl<'a> Writer<'a> {
 fn heed_signals(io: &Io<'_>) -> Result<()> {
     let target = io.name().display();
     image::heed(format_args!("while {target} was being written")).map_err(|e| e.object(target))
+}
+
+/// Fails unless both have the same length.
+fn fill(out: &mut [u8], bytes: &[u8]) -> io::Result<()> {
+    if out.len() != bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    out.copy_from_slice(bytes);
+    Ok(())
 }
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

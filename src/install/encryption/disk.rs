@@ -51,7 +51,10 @@ pub(super) fn clear(prepared: &Prepared, paths: &Paths) -> Result<bool> {
 
 fn only_clear(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
-    plan.steps.retain(|step| matches!(step, Step::Clear { what, .. } if *what != Cleared::ImageBackupGpt));
+    plan.steps.retain(|step| match step {
+        Step::Clear { what, .. } => *what != Cleared::ImageBackupGpt,
+        step => matches!(step, Step::ClearSignatures { .. }),
+    });
     plan
 }
 

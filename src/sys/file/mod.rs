@@ -19,6 +19,7 @@ mod shared_clusters;
 mod side;
 mod sweep;
 mod temporary;
+mod version;
 
 pub(crate) use append::reserve;
 pub use append::{append, tail};
@@ -41,6 +42,7 @@ pub(crate) use replace::{make_folders, rehearse};
 pub(crate) use side::{is_side_file, owners};
 pub use sweep::{SweepResult, sweep};
 pub use temporary::is_temporary;
+pub(crate) use version::Version;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _};

@@ -11,7 +11,7 @@ use copal::disk::partition::{Table, TableKind};
 use copal::disk::select::ImageSize;
 use copal::disk::select::{Target, TargetKind};
 use copal::error::Result;
-use copal::flash::plan::Plan;
+use copal::flash::plan::{Plan, Step};
 use copal::flash::write::{Outcome, execute};
 use copal::image::chunks::{Piece, Source};
 use copal::image::digest::{CHUNK, CHUNK_LEN, chunk_digest};
@@ -103,7 +103,10 @@ impl Job {
             model: None,
             serial: None,
         };
-        Plan::new(stored, seen, target, Some(disk)).unwrap()
+        let mut plan = Plan::new(stored, seen, target, Some(disk)).unwrap();
+        // These images are noise.
+        plan.steps.retain(|step| *step != Step::CheckTable);
+        plan
     }
 
     pub fn run(&self, disk: &Disk) -> Result<Outcome> {
