@@ -12,6 +12,7 @@ use crate::bootloader::{Compared, Write, Written, prepare};
 use crate::config::flasher_conf::number;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
+use crate::sys::log::shown;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -188,7 +189,7 @@ fn at_least_one(text: &str) -> Result<u64, String> {
 }
 
 fn compared_text(c: &Compared, verb: &str) -> String {
-    let (device, length, offset) = (c.device.display(), c.length, c.offset);
+    let (device, length, offset) = (shown(&c.device), c.length, c.offset);
     if c.identical {
         return format!("{device}: up to date, {length} bytes from byte {offset}; SHA-256 {}", c.sha256);
     }
@@ -199,7 +200,7 @@ fn compared_text(c: &Compared, verb: &str) -> String {
 }
 
 fn written_text(w: &Written) -> String {
-    let (device, length, offset) = (w.device.display(), w.length, w.offset);
+    let (device, length, offset) = (shown(&w.device), w.length, w.offset);
     if !w.changed {
         return format!("{device}: up to date, {length} bytes from byte {offset}; SHA-256 {}", w.sha256);
     }

@@ -122,6 +122,7 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
         sha256: args.sha256.is_some(),
         expect_sha256: args.sha256.flatten(),
         at_most: None,
+        after_table: None,
         signer: args.verify_signature.as_deref().map(Signer::named).transpose()?,
     };
     if args.plan {

@@ -12,7 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::image::digest::Digest256;
 use crate::image::{self, Format, Info, Signer, StoredImage, System};
 use crate::progress::lines::size;
-use crate::sys::log::printable;
+use crate::sys::log::{printable, shown};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -80,7 +80,7 @@ struct Delta {
 }
 
 pub(super) fn run_info(args: &InfoArgs, ui: &Ui) -> Result<()> {
-    let found = match archive::describe(&args.file)? {
+    let found = match archive::describe(&args.file, ui.progress())? {
         Some(_) if args.verify_signature.is_some() => {
             let file = args.file.display();
             let error =
@@ -134,13 +134,12 @@ type Rows = Vec<(&'static str, String)>;
 
 /// Path, compression, size.
 fn of_file(label: &'static str, stored: &StoredImage, bytes: u64) -> Rows {
-    let path = stored.path.to_string_lossy();
     let compression = match stored.format {
         Format::Raw => "not compressed".to_owned(),
         format => format!("compressed with {format} to {}", size(stored.stored_size)),
     };
     vec![
-        (label, format!("{}, {compression}", printable(&path))),
+        (label, format!("{}, {compression}", shown(&stored.path))),
         ("size", format!("{}, {bytes} bytes", size(bytes))),
     ]
 }
@@ -153,6 +152,12 @@ fn of_system(version: Option<&str>, board: Option<&str>, name: Option<&str>) -> 
 
 fn of_image(info: &Info) -> Rows {
     let mut rows = of_file("image", &info.stored, info.size);
+    if info.goes_on {
+        rows.push((
+            "",
+            "and more: it goes on after the end of its partition table, and is not read further".to_owned(),
+        ));
+    }
     if info.system.is_flasher {
         rows.push(("kind", "flasher: it installs the system to the board's internal disk".to_owned()));
     }
@@ -168,30 +173,21 @@ fn of_image(info: &Info) -> Rows {
         }
         (None, flaw) => format!("none: {}", flaw.as_deref().unwrap_or_default()),
     };
-    rows.extend([
-        ("table", table),
-        ("digest", info.chunk_digest.to_string()),
-        ("SHA-256", info.sha256.to_string()),
-    ]);
+    let digest = |digest: Option<Digest256>| digest.map_or("unknown".to_owned(), |digest| digest.to_string());
+    rows.extend([("table", table), ("digest", digest(info.chunk_digest)), ("SHA-256", digest(info.sha256))]);
     let none = || "none".to_owned();
     let map = info.block_map.as_ref().map(|map| {
         let (mapped, all) = (size(map.mapped), size(info.size));
-        format!(
-            "{}, version {}: {mapped} of {all} hold data; the image agrees",
-            map.file.display(),
-            map.version
-        )
+        let agrees = if info.goes_on { "not compared" } else { "the image agrees" };
+        format!("{}, version {}: {mapped} of {all} hold data; {agrees}", shown(&map.file), map.version)
     });
-    let checksum = info.checksum_file.as_ref().map(|file| format!("{}: right", file.display()));
+    let checksum = info.checksum_file.as_ref().map(|file| format!("{}: right", shown(file)));
     let signature = match (&info.signed, &info.signature_file) {
-        (Some(signed), Some(file)) => Some(format!(
-            "{}: right, by {}, key {}",
-            file.display(),
-            signed.certificate.display(),
-            signed.key
-        )),
+        (Some(signed), Some(file)) => {
+            Some(format!("{}: right, by {}, key {}", shown(file), shown(&signed.certificate), signed.key))
+        }
         (_, file) => {
-            file.as_ref().map(|file| format!("{}: not checked without --verify-signature", file.display()))
+            file.as_ref().map(|file| format!("{}: not checked without --verify-signature", shown(file)))
         }
     };
     rows.extend([

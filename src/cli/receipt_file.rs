@@ -27,6 +27,7 @@ impl ReceiptFile {
         let refused = |why: &str| {
             Error::new(Code::OutputFailed, format!("cannot put a receipt into {}: {why}", path.display()))
                 .object(path.display())
+                .with_hint("name a plain file, in a folder that may be written, for the receipt")
         };
         for (taken, why) in
             [(&plan.image.stored.path, "it is the image"), (&plan.target.node, "it is the target")]

@@ -55,7 +55,7 @@ impl Ui {
         self.progress.close();
         self.answered.set(true);
         if !self.json {
-            return self.write(&format!("{text}\n"));
+            return self.write(&format!("{}\n", log::printable_lines(text)));
         }
         match serde_json::to_value(value) {
             Ok(value) => self.event(&Event::Result(Ok(Some((key.to_owned(), value))))),
@@ -67,7 +67,7 @@ impl Ui {
     pub(super) fn finding(&self, name: &str, value: &impl serde::Serialize, text: &str) {
         self.progress.close();
         if !self.json {
-            return self.write(&format!("{text}\n"));
+            return self.write(&format!("{}\n", log::printable_lines(text)));
         }
         match serde_json::to_value(value) {
             Ok(value) => self.event(&Event::Finding(name.to_owned(), value)),

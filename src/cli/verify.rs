@@ -8,6 +8,7 @@ use serde_json::json;
 use super::Ui;
 use crate::error::Result;
 use crate::flash::job::verify;
+use crate::sys::log::shown;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -40,7 +41,7 @@ pub(super) struct VerifyArgs {
 
 pub(super) fn run_verify(args: &VerifyArgs, ui: &Ui) -> Result<()> {
     let compared = verify(&args.image, &args.target, ui.progress())?;
-    let (image, target) = (args.image.display(), args.target.display());
+    let (image, target) = (shown(&args.image), shown(&args.target));
     let text = format!("{target}: all {} bytes of {image} are there", compared.size);
     ui.result("verify", &json!({ "bytes": compared.size }), &text);
     Ok(())

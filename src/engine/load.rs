@@ -15,6 +15,7 @@ use crate::engine::archive::{self, Archive, Content, Fault, Layout, Unpacked};
 use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::job::Stage;
+use crate::progress::Silent;
 
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -146,7 +147,7 @@ impl Engine {
 fn readable(image: &image::Image) -> Result<(Box<dyn Read + Send>, Option<u64>, Fault)> {
     match image.format {
         image::Format::Xz | image::Format::Zstd => {
-            let (unpacked, fault) = Unpacked::open(image)?;
+            let (unpacked, fault) = Unpacked::open(image, &Silent)?;
             Ok((Box::new(unpacked), None, fault))
         }
         image::Format::Raw | image::Format::Gzip | image::Format::Bzip2 => {

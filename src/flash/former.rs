@@ -11,6 +11,7 @@ use crate::disk::signature::Signature;
 use crate::error::Error;
 use crate::image::{BOOT_LABEL, row};
 use crate::sys::buffer::Buffer;
+use crate::sys::log::printable;
 
 /// Found by signatures: nothing is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -73,7 +74,8 @@ pub(super) fn reader(disk: &Io<'_>) -> impl FnMut(u64, &mut [u8]) -> io::Result<
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Content { table, file_system, label, signatures, flaw } = self;
-        let label = label.as_ref().map(|label| format!(", labelled {label}")).unwrap_or_default();
+        let label =
+            label.as_ref().map(|label| format!(", labelled {}", printable(label))).unwrap_or_default();
         match (table, file_system, flaw) {
             (Some(table), ..) => {
                 let owner = if self.is_of_balena() { ", of balenaOS" } else { "" };

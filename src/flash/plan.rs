@@ -16,6 +16,7 @@ use crate::image::digest::{CHUNK, Digest256};
 use crate::image::{Format, Inspection, Signed, StoredImage};
 use crate::sys::block::Medium;
 use crate::sys::buffer::Buffer;
+use crate::sys::log::{printable, shown};
 
 const PLAN_VERSION: u32 = 1;
 
@@ -222,7 +223,7 @@ impl fmt::Display for Plan {
             ImageSize::AtLeast(n) => format!("at least {}", mib(n)),
         };
         let stored = mib(self.image.stored.stored_size);
-        writeln!(f, "image   {}", self.image.stored.path.display())?;
+        writeln!(f, "image   {}", shown(&self.image.stored.path))?;
         match self.image.stored.format {
             Format::Raw => writeln!(f, "        {size}, not compressed")?,
             format => writeln!(f, "        {size}, stored as {stored} of {format}")?,
@@ -231,15 +232,19 @@ impl fmt::Display for Plan {
             writeln!(f, "        {}, {}-byte sectors", t.kind, t.sector_size)?;
             for p in &t.partitions {
                 let label = p.label.as_deref().or(p.name.as_deref()).unwrap_or("-");
-                writeln!(f, "        {:>3}  {:<16} {:>12} at {}", p.index, label, mib(p.size), p.start)?;
+                let label = printable(label);
+                writeln!(f, "        {:>3}  {label:<16} {:>12} at {}", p.index, mib(p.size), p.start)?;
             }
         }
         if let Some(Signed { certificate, key }) = &self.image.signed {
-            writeln!(f, "        signed by {}, key {key}", certificate.display())?;
+            writeln!(f, "        signed by {}, key {key}", shown(certificate))?;
         }
-        write!(f, "target  {}", self.target.name.display())?;
+        write!(f, "target  {}", shown(&self.target.name))?;
+        if self.target.node != self.target.name {
+            write!(f, " -> {}", shown(&self.target.node))?;
+        }
         for part in [&self.target.model, &self.target.serial].into_iter().flatten() {
-            write!(f, " {part}")?;
+            write!(f, " {}", printable(part))?;
         }
         match self.target.kind {
             TargetKind::Block => {

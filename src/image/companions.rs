@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::bmap::{self, Bmap};
-use super::open::open_regular;
+use super::open::{NotOpened, open_regular};
 use super::{Image, Surroundings, checksum_file};
 use crate::error::{Code, Error, Result};
 use crate::image::digest::Digest256;
@@ -89,14 +89,15 @@ pub(super) fn read(
     let failed = |why: String| {
         Error::new(code, format!("cannot use {}: {why}", path.display())).object(path.display())
     };
-    let file = open_regular(path, surroundings).map_err(|e| match e.code() {
-        Code::ImageUntrusted => e,
-        _ => failed(e.message()),
+    let file = open_regular(path, surroundings).map_err(|why| match why {
+        NotOpened::Kind(what) => failed(format!("it is {what}")),
+        NotOpened::Untrusted(e) => e,
+        NotOpened::Io(e) => failed(e.to_string()),
     })?;
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| failed(e.to_string()))?;
     if bytes.len() as u64 > limit {
-        return Err(failed(format!("it has more than {} MiB", limit >> 20)));
+        return Err(failed(format!("it has more than {limit} bytes")));
     }
     Ok(Some(bytes))
 }

@@ -21,15 +21,18 @@ use crate::sys::log::printable;
 pub struct Info {
     #[serde(flatten)]
     pub stored: StoredImage,
-    /// Bytes of the image without its compression.
+    /// Bytes of the image without its compression; if it goes on, those that were read.
     pub size: u64,
+    /// Whether it goes on long after the end of its partition table, and was not read further: a few kilobytes may unpack to terabytes.
+    pub goes_on: bool,
     pub table: Option<Table>,
     /// Why it has no table.
     pub flaw: Option<String>,
     #[serde(flatten)]
     pub system: System,
-    pub chunk_digest: Digest256,
-    pub sha256: Digest256,
+    /// `None` if it goes on.
+    pub chunk_digest: Option<Digest256>,
+    pub sha256: Option<Digest256>,
     pub block_map: Option<BlockMap>,
     /// With the SHA-256 of the stored file.
     pub checksum_file: Option<PathBuf>,
@@ -62,12 +65,16 @@ impl BlockMap {
     }
 }
 
-/// Reads the whole image. Damage, and a companion file or signature that contradicts the image, is an error as in a flash; a table that is
+/// What an image may have after the end of its table: padding to the size of a card's erase blocks.
+const MOST_AFTER_TABLE: u64 = 64 << 20;
+
+/// Reads the whole image, unless it goes on long after the end of its table; for a signature it is read whole. Damage, and a companion file or signature that contradicts the image, is an error as in a flash; a table that is
 /// missing or invalid is not.
 pub fn info(path: &Path, signer: Option<Signer>, progress: &dyn Progress) -> Result<Info> {
     let image = Image::open_named(path)?;
     let companions = Companions::of(&image)?;
-    let checks = Checks { force_raw: true, sha256: true, signer, ..Checks::default() };
+    let after_table = signer.is_none().then_some(MOST_AFTER_TABLE);
+    let checks = Checks { force_raw: true, sha256: true, signer, after_table, ..Checks::default() };
     let (found, whole) = describe(&image, &checks, &companions, progress)?;
     let (table, flaw) = match found {
         Ok(found) => (Some(found.table), None),
@@ -83,8 +90,9 @@ pub fn info(path: &Path, signer: Option<Signer>, progress: &dyn Progress) -> Res
         table,
         flaw,
         system,
-        chunk_digest: root(&whole.digests.unwrap_or_default()),
-        sha256: whole.sha256.unwrap_or_else(|| Digest256::of(&[])),
+        goes_on: matches!(whole.size, ImageSize::AtLeast(_)),
+        chunk_digest: whole.digests.map(|digests| root(&digests)),
+        sha256: whole.sha256,
         block_map: companions.bmap.map(|(file, map)| BlockMap::new(file, &map)),
         checksum_file: companions.sha256.map(|(file, _)| file),
         signature_file: signature.exists().then_some(signature),

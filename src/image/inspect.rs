@@ -135,6 +135,7 @@ fn full_pass(
     let raw = image.format == Format::Raw;
     let checksum_requested = checks.need_sha256();
     let mut map = companions.bmap.as_ref().map(|(path, bmap)| BmapCheck::new(bmap, path, &image.path));
+    let mut stopped_at = None;
     let whole = whole(image, checksum_requested || companions.sha256.is_some(), progress, &mut |extent| {
         refuse_too_large(image, checks, extent)?;
         if let Some(headers) = &mut headers
@@ -142,8 +143,19 @@ fn full_pass(
         {
             refuse_early(headers, image, checks)?;
         }
+        if let (Some(most), Some(headers)) = (checks.after_table, &headers)
+            && headers.result.as_ref().is_ok_and(|found| extent.end() > found.end().saturating_add(most))
+        {
+            stopped_at = Some(extent.end());
+            return Err(Error::new(Code::ImageDamaged, "it goes on after the end of its partition table"));
+        }
         map.as_mut().map_or(Ok(()), |map| map.see(extent))
-    })?;
+    });
+    if let Some(end) = stopped_at {
+        let size = ImageSize::AtLeast(end);
+        return Ok(Inspection { size, table: None, digests: None, sha256: None, signed: None });
+    }
+    let whole = whole?;
     refuse_empty(image, Some(whole.size))?;
     if let Some(map) = map {
         map.finish(whole.size)?;

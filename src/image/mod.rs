@@ -123,6 +123,8 @@ pub struct Checks {
     pub sha256: bool,
     /// Size of the target: a compressed image that is larger is refused at once.
     pub at_most: Option<u64>,
+    /// Stop reading a compressed image where more than so many bytes follow the end of its partition table.
+    pub after_table: Option<u64>,
     pub expect_sha256: Option<Digest256>,
     /// Accept only an image that this signer has signed.
     pub signer: Option<Signer>,

@@ -53,7 +53,14 @@ impl Image {
     }
 
     fn open_in(path: PathBuf, surroundings: Surroundings) -> Result<Image> {
-        let file = open_regular(&path, surroundings)?;
+        let file = open_regular(&path, surroundings).map_err(|why| match why {
+            NotOpened::Kind(what) => {
+                let text = format!("image {} is {what}", path.display());
+                Error::new(Code::ImageNotRegular, text).object(path.display())
+            }
+            NotOpened::Untrusted(e) => e,
+            NotOpened::Io(e) => unreadable(&path, e),
+        })?;
         let version = Version::of(&file).map_err(|e| unreadable(&path, e))?;
         if version.size == 0 {
             let text = format!("image {} is empty", path.display());
@@ -63,7 +70,8 @@ impl Image {
         let n = read_head(&file, &mut head).map_err(|e| unreadable(&path, e))?;
         let format = format_of(head.get(..n).unwrap_or_default()).map_err(|what| {
             let text = format!("image {} is compressed with {what}", path.display());
-            Error::new(Code::UnsupportedCompression, text).object(path.display())
+            let error = Error::new(Code::UnsupportedCompression, text).object(path.display());
+            error.with_hint("unpack it first, or compress it with gzip, xz, zstd or bzip2")
         })?;
         let file = Arc::new(file);
         Ok(Image { path, format, stored_size: version.size, version, surroundings, window: MAX_WINDOW, file })
@@ -134,31 +142,37 @@ impl Source for Unchanged {
     }
 }
 
-pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<File> {
+/// Why an image, or a file beside it, was not opened.
+pub(super) enum NotOpened {
+    /// What it is instead of a regular file.
+    Kind(&'static str),
+    Untrusted(Error),
+    Io(io::Error),
+}
+
+pub(super) fn open_regular(path: &Path, surroundings: Surroundings) -> Result<File, NotOpened> {
     let (before, links) = match surroundings {
         Surroundings::Any => (std::fs::metadata(path), 0),
         Surroundings::Shared => (std::fs::symlink_metadata(path), nix::libc::O_NOFOLLOW),
     };
     // Checked before opening as well: opening a device can have effects (a tape rewinds, a watchdog starts).
-    regular(path, before.map_err(|e| unreadable(path, e))?.file_type())?;
+    regular(before.map_err(NotOpened::Io)?.file_type())?;
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY | links)
         .open(path)
-        .map_err(|e| unreadable(path, e))?;
-    let meta = file.metadata().map_err(|e| unreadable(path, e))?;
-    regular(path, meta.file_type())?;
+        .map_err(NotOpened::Io)?;
+    let meta = file.metadata().map_err(NotOpened::Io)?;
+    regular(meta.file_type())?;
     if surroundings == Surroundings::Shared {
-        owner::check_file(path, &meta)?;
+        owner::check_file(path, &meta).map_err(NotOpened::Untrusted)?;
     }
     Ok(file)
 }
 
-fn regular(path: &Path, kind: FileType) -> Result<()> {
-    if kind.is_file() {
-        return Ok(());
-    }
-    let what = match kind {
+fn regular(kind: FileType) -> Result<(), NotOpened> {
+    Err(NotOpened::Kind(match kind {
+        k if k.is_file() => return Ok(()),
         k if k.is_dir() => "a folder",
         k if k.is_symlink() => "a symbolic link",
         k if k.is_fifo() => "a FIFO",
@@ -166,9 +180,7 @@ fn regular(path: &Path, kind: FileType) -> Result<()> {
         k if k.is_block_device() => "a block device",
         k if k.is_char_device() => "a character device",
         _ => "not a regular file",
-    };
-    let path = path.display();
-    Err(Error::new(Code::ImageNotRegular, format!("image {path} is {what}")).object(path))
+    }))
 }
 
 pub(super) fn unreadable(path: &Path, e: io::Error) -> Error {

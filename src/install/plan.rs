@@ -17,6 +17,7 @@ use crate::image::BOOT_LABEL;
 use crate::install::board::{self, Board};
 use crate::install::device_trees::{self, Tree};
 use crate::install::encryption;
+use crate::sys::log::shown;
 use crate::sys::power::Shutdown;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -177,7 +178,7 @@ impl fmt::Display for Plan {
 impl fmt::Display for Installation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for b in &self.bootloaders {
-            let (image, end) = (b.image.display(), b.offset.saturating_add(b.length));
+            let (image, end) = (shown(&b.image), b.offset.saturating_add(b.length));
             writeln!(
                 f,
                 "        write {image} to bytes {}..{end} of {}, where it differs",
@@ -189,7 +190,7 @@ impl fmt::Display for Installation {
         }
         write!(f, "{}", self.boot_partition)?;
         if let Some(program) = &self.board_program {
-            writeln!(f, "        run {}", program.display())?;
+            writeln!(f, "        run {}", shown(program))?;
         }
         if let Some(encryption) = &self.encryption {
             write!(f, "{encryption}")?;

@@ -9,6 +9,7 @@ use super::encryption;
 use crate::boot_files::Deployed;
 use crate::bootloader::Written;
 use crate::flash;
+use crate::sys::log::printable_json;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootPartitionRecord {
@@ -54,6 +55,6 @@ impl Receipt {
 
     #[must_use]
     pub(crate) fn to_text(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        printable_json(&serde_json::to_string_pretty(self).unwrap_or_default()).into_owned() + "\n"
     }
 }

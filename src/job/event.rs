@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::sys::log::printable_json;
 
 /// Incremented when a key is removed or changes its meaning, not when a key is added.
 const SCHEMA_VERSION: u32 = 1;
@@ -119,7 +120,7 @@ impl Event {
         };
         let head = [("event".to_owned(), event.into()), ("version".to_owned(), SCHEMA_VERSION.into())];
         let line: Map<String, Value> = head.into_iter().chain(fields).collect();
-        format!("{}\n", Value::Object(line))
+        printable_json(&format!("{}\n", Value::Object(line))).into_owned()
     }
 
     /// `None` for a line without progress or result. A later release may print lines that this release does not know.

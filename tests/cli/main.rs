@@ -15,6 +15,7 @@ mod config;
 mod config_json;
 mod device_trees;
 mod doctor;
+mod hostile;
 mod job;
 mod names;
 mod status;

@@ -453,3 +453,52 @@ fn an_image_of_another_user_in_a_folder_for_everybody_is_warned_of() {
     mode(0o755);
     assert!(!warned(&image), "only root can put it there");
 }
+
+#[test]
+fn refusals_say_what_is_wrong_and_what_to_do() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    let (image, target) = (at("os.img"), at("disk"));
+    std::fs::copy(os_image(), &image).unwrap();
+    fill(&target, MIB);
+    let refused = |image: &Path, more: &[&str], words: &[&str]| {
+        let out = flash(image, &target, more);
+        let text = stderr(&out);
+        assert!(!out.status.success() && words.iter().all(|word| text.contains(word)), "{text}");
+        text
+    };
+    std::fs::write(at("os.zip"), b"PK\x03\x04 and more").unwrap();
+    refused(&at("os.zip"), &[], &["[unsupported-compression]", "zip", "unpack it first"]);
+    let text = refused(&image, &["--receipt", "/dev/null"], &["[output-failed]", "/dev/null", "plain file"]);
+    assert!(!text.contains("free space"), "{text}");
+    // A signature that is a byte longer than its key makes them, and one that is no file.
+    let (key, certificate, signature) = (at("key"), at("maker.crt"), at("os.img.sig"));
+    let name = |path: &Path| path.to_str().unwrap().to_owned();
+    let (key, certificate) = (name(&key), name(&certificate));
+    tool(&[
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=x",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ]);
+    std::fs::write(&signature, [0; 257]).unwrap();
+    let verify = ["--verify-signature", certificate.as_str()];
+    refused(&image, &verify, &["[signature-invalid]", "os.img.sig: it has more than 256 bytes"]);
+    std::fs::remove_file(&signature).unwrap();
+    tool(&["mkfifo", signature.to_str().unwrap()]);
+    refused(&image, &verify, &["[signature-invalid]", "os.img.sig: it is a FIFO"]);
+    // Behind a link is what is erased.
+    let link = at("link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let plan = flash(&image, &link, &["--plan"]);
+    let text = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert!(text.contains(&format!("{} -> {}", link.display(), target.display())), "{text}");
+}

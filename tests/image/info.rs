@@ -115,6 +115,33 @@ fn what_is_unknown_is_no_error() {
     assert!(none.contains("\ntable      none: "), "{none}");
 }
 
+/// As a small file that would be decoded for minutes.
+#[test]
+fn an_image_that_goes_on_after_its_table_is_not_read_to_its_end() {
+    let bench = Bench::new();
+    let folder = bench.dir.path();
+    bench.disk("os.img");
+    for (name, pack) in [("os.img.zst", "zstd -q1"), ("os.img.gz", "gzip -1"), ("os.img.bz2", "bzip2 -1")] {
+        let script = format!("cd {} && (cat os.img; head -c 400M /dev/zero) | {pack} >{name}", text(folder));
+        run("sh", &["-ec", &script], None);
+        let info = json(folder, "info", &["info", name]);
+        assert_eq!(
+            (&info["goes_on"], &info["sha256"], &info["chunk_digest"]),
+            (&true.into(), &Value::Null, &Value::Null)
+        );
+        assert_eq!(info["table"]["partitions"][0]["label"], "resin-boot");
+        let read = info["size"].as_u64().unwrap();
+        assert!((88 * MIB..=90 * MIB).contains(&read), "{read}");
+        let said = printed(&["sh", "-c", &quietly(folder, &format!("info {name}"))]);
+        assert!(said.contains("goes on after the end of its partition table"), "{said}");
+    }
+    // Padding is usual.
+    run("sh", &["-ec", "cd $0 && truncate -s +60M os.img && zstd -qf1 os.img", text(folder)], None);
+    let info = json(folder, "info", &["info", "os.img.zst"]);
+    assert_eq!((&info["goes_on"], info["size"].as_u64()), (&false.into(), Some(84 * MIB)));
+    assert!(info["sha256"].is_string());
+}
+
 /// Of less than a GiB.
 fn size(bytes: u64) -> String {
     if bytes < 1024 {

@@ -129,6 +129,14 @@ pub struct Analysis {
     pub complete: bool,
 }
 
+impl Analysis {
+    /// End of what the table refers to, itself included, in bytes.
+    pub(crate) fn end(&self) -> u64 {
+        let ends = self.table.partitions.iter().map(|p| p.start.saturating_add(p.size));
+        ends.fold(self.span, u64::max)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Backup {
     /// It must belong to the primary.

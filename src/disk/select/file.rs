@@ -53,12 +53,13 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
     if let Some((code, why)) = in_use(&real, facts) {
         return Err(refused(code, why));
     }
+    let node = if path.is_symlink() { real.clone() } else { path.to_owned() };
     let touched = if meta.is_some() { real } else { real.parent().map_or_else(PathBuf::new, Path::to_owned) };
     access(&touched, AccessFlags::W_OK)
         .map_err(|e| refused(Code::TargetReadOnly, "it cannot be written".into()).because(e))?;
     Ok(Target {
         name: path.to_owned(),
-        node: path.to_owned(),
+        node,
         kind: TargetKind::File,
         dev: None,
         size: meta.map_or(0, |m| m.len()),

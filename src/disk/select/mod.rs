@@ -41,7 +41,7 @@ pub enum ImageSize {
 pub struct Target {
     /// As matched or as given. Board programs get this name.
     pub name: PathBuf,
-    /// The device node after all symbolic links; for files the same as `name`.
+    /// The device node after all symbolic links; for files the same as `name`, unless that is a symbolic link.
     pub node: PathBuf,
     pub kind: TargetKind,
     pub dev: Option<(u32, u32)>,

@@ -15,6 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::image;
 use crate::image::chunks::{Piece, Source};
 use crate::image::digest::Digest256;
+use crate::progress::{Progress, Silent, Stage};
 use crate::sys::signal;
 
 mod elf;
@@ -103,18 +104,23 @@ pub enum Content {
 pub fn read_files(path: &Path, files: &[PathBuf], most: u64) -> Result<Archive> {
     let image = open(path)?;
     let limit = Limit { left_to_keep: Cell::new(Some(most)), ..Limit::new(u64::MAX, image.format) };
-    inspect_within(&image, &limit, files)
+    inspect_within(&image, &limit, files, &Silent)
 }
 
 /// Reads the whole archive, and looks for `files`, paths below the image's root. Stops when more than `most` bytes would be read, of the
 /// archive and of compressed layers, counted without their compression.
 pub fn inspect(image: &image::Image, most: u64, files: &[PathBuf]) -> Result<Archive> {
-    inspect_within(image, &Limit::new(most, image.format), files)
+    inspect_within(image, &Limit::new(most, image.format), files, &Silent)
 }
 
-fn inspect_within(image: &image::Image, limit: &Limit, files: &[PathBuf]) -> Result<Archive> {
+fn inspect_within(
+    image: &image::Image,
+    limit: &Limit,
+    files: &[PathBuf],
+    progress: &dyn Progress,
+) -> Result<Archive> {
     let path = &image.path;
-    let (source, fault) = Unpacked::open(image)?;
+    let (source, fault) = Unpacked::open(image, progress)?;
     let checked = Members::read(source, limit, files).and_then(|members| manifest::understand(&members));
     checked.map_err(|why| {
         if let Some(signal) = signal::came() {
@@ -134,13 +140,16 @@ pub fn open(path: &Path) -> Result<image::Image> {
 }
 
 /// Reads a whole archive; `None` if the file does not begin as one.
-pub fn describe(path: &Path) -> Result<Option<(image::StoredImage, Archive)>> {
+pub fn describe(path: &Path, progress: &dyn Progress) -> Result<Option<(image::StoredImage, Archive)>> {
     let image = open(path)?;
-    let (mut source, _) = Unpacked::open(&image)?;
+    let (mut source, _) = Unpacked::open(&image, &Silent)?;
     if !matches!(Tar::new(&mut source).next(), Ok(Some(_))) {
         return Ok(None);
     }
-    Ok(Some(((&image).into(), inspect(&image, u64::MAX, &[])?)))
+    progress.begin(Stage::Check, (image.format == image::Format::Raw).then_some(image.stored_size));
+    let archive = inspect_within(&image, &Limit::new(u64::MAX, image.format), &[], progress)?;
+    progress.finish();
+    Ok(Some(((&image).into(), archive)))
 }
 
 fn invalid(path: &Path) -> Error {
@@ -235,7 +244,8 @@ impl Fault {
     }
 }
 
-pub(super) struct Unpacked {
+pub(super) struct Unpacked<'a> {
+    progress: &'a dyn Progress,
     source: Box<dyn Source>,
     piece: Vec<u8>,
     at: usize,
@@ -245,21 +255,28 @@ pub(super) struct Unpacked {
     fault: Fault,
 }
 
-impl Unpacked {
-    pub(super) fn open(file: &image::Image) -> Result<(Unpacked, Fault)> {
+impl<'a> Unpacked<'a> {
+    /// `progress` gets the bytes without compression.
+    pub(super) fn open(file: &image::Image, progress: &'a dyn Progress) -> Result<(Unpacked<'a>, Fault)> {
         let fault = Fault::default();
         let (source, piece) = (file.source()?, vec![0; PIECE_BYTES]);
-        let reader = Unpacked { source, piece, at: 0, end: 0, zeroes: 0, over: false, fault: fault.clone() };
-        Ok((reader, fault))
+        let (over, shared) = (false, fault.clone());
+        Ok((Unpacked { progress, source, piece, at: 0, end: 0, zeroes: 0, over, fault: shared }, fault))
     }
 }
 
-impl Read for Unpacked {
+impl Read for Unpacked<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.at == self.end && self.zeroes == 0 && !self.over {
             match self.source.next(&mut self.piece) {
-                Ok(Piece::Data(n)) => (self.at, self.end) = (0, n),
-                Ok(Piece::Zero(n)) => self.zeroes = n,
+                Ok(Piece::Data(n)) => {
+                    self.progress.advance(n as u64);
+                    (self.at, self.end) = (0, n);
+                }
+                Ok(Piece::Zero(n)) => {
+                    self.progress.advance(n);
+                    self.zeroes = n;
+                }
                 Ok(Piece::End) => self.over = true,
                 Err(e) => {
                     *self.fault.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
@@ -301,7 +318,7 @@ struct Members {
 }
 
 impl Members {
-    fn read(source: Unpacked, limit: &Limit, files: &[PathBuf]) -> Check<Members> {
+    fn read(source: Unpacked<'_>, limit: &Limit, files: &[PathBuf]) -> Check<Members> {
         let mut members = Members {
             files: files.to_owned(),
             keeps: limit.left_to_keep.get().is_some(),

@@ -22,7 +22,7 @@ mod text;
 use journal::{Journal, JournalEntry};
 pub use streams::{draw, stderr};
 use text::Text;
-pub(crate) use text::printable;
+pub(crate) use text::{printable, printable_json, printable_lines, shown};
 
 /// Sets the level: `error`, `warn`, `info` or `debug`.
 pub const LEVEL_VARIABLE: &str = "COPAL_LOG";

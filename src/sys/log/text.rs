@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::fmt;
+use std::path::Path;
 
 use tracing::Event;
 use tracing::field::{Field, Visit};
@@ -51,22 +52,56 @@ fn is_of_the_journal(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Escapes control characters: names, labels and serial numbers come from images, media and devices, and must not control a
-/// terminal or forge a log line.
+/// Escapes control characters and invisible ones: names, labels and serial numbers come from images, media and devices, and must not control a
+/// terminal, forge a line, or look like another name.
 #[must_use]
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
+    escaped(text, is_hidden, |c, out| out.extend(c.escape_default()))
+}
+
+/// [`printable`] of a path.
+#[must_use]
+pub(crate) fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).into_owned()
+}
+
+/// [`printable`] of each line.
+#[must_use]
+pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c != '\n' && is_hidden(c), |c, out| out.extend(c.escape_default()))
+}
+
+/// The same JSON for a terminal: JSON itself escapes control characters up to U+001F only.
+#[must_use]
+pub(crate) fn printable_json(json: &str) -> Cow<'_, str> {
+    escaped(
+        json,
+        |c| c != '\n' && is_hidden(c),
+        |c, out| {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        },
+    )
+}
+
+fn escaped(text: &str, is_hidden: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    if !text.chars().any(&is_hidden) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
+        if is_hidden(c) { escape(c, &mut out) } else { out.push(c) }
     }
     Cow::Owned(out)
+}
+
+/// Control characters, line separators, and what Unicode has in its category "format": joiners without width, directions of text, tags.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -83,6 +118,11 @@ mod tests {
     fn control_characters_of_others_are_escaped() {
         assert_eq!(printable("Käse /dev/sda"), "Käse /dev/sda");
         assert_eq!(printable("a\x1b[2Jb\nc\u{9b}1m"), "a\\u{1b}[2Jb\\nc\\u{9b}1m");
+        assert_eq!(printable("gnp\u{202e}.exe a\u{200b}b"), "gnp\\u{202e}.exe a\\u{200b}b");
+        assert_eq!(printable_lines("a\nb\r"), "a\nb\\r");
+        let json = printable_json("{\"a\":\"\u{9b}\u{e0001}\"}").into_owned();
+        assert_eq!(json, "{\"a\":\"\\u009b\\udb40\\udc01\"}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["a"], "\u{9b}\u{e0001}");
     }
 
     #[test]
