@@ -111,6 +111,7 @@ pub struct Prepared {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Compared {
     pub kind: StorageKind,
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub device: PathBuf,
     /// First byte of the image on the device.
     pub offset: u64,
@@ -125,6 +126,7 @@ pub struct Compared {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     pub kind: StorageKind,
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub device: PathBuf,
     /// First byte of the image on the device.
     pub offset: u64,

@@ -170,7 +170,7 @@ fn show_plan(plan: &Plan, ui: &Ui) {
 
 fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
     let signals = hold_signals()?;
-    let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
+    let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref())?;
     let prepared = install::prepare_image(request, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     watch.started(&prepared.plan);
@@ -185,7 +185,7 @@ fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> 
 
 /// The whole installation, then the power off.
 fn install(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
-    let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref());
+    let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref())?;
     let place = args.receipt.as_deref();
     let file = RefCell::new(None);
     let installed = install::run(request, &watch, &|plan| {
@@ -205,7 +205,7 @@ fn install(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
 /// Into its file, or else to stdout: nothing mounts the boot partition of a plain file, and that of a disk which got the image alone is
 /// left as it is. A person gets four lines.
 fn show_receipt(receipt: &Receipt, file: Option<&ReceiptFile>, ui: &Ui) -> Result<()> {
-    let text = receipt.to_text();
+    let text = receipt.to_text()?;
     let text = text.trim_end();
     match file {
         Some(file) => {

@@ -2,15 +2,16 @@
 
 use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use tempfile::NamedTempFile;
 
 use crate::error::{Code, Error, Result};
 use crate::flash::plan::Plan;
+use crate::image::companions;
 use crate::sys::block::sync_name;
-use crate::sys::file::Place;
+use crate::sys::file::{Place, is_same};
 
 /// A receipt's file. That it can be written is checked before anything is flashed.
 pub(super) struct ReceiptFile {
@@ -29,12 +30,12 @@ impl ReceiptFile {
                 .object(path.display())
                 .with_hint("name a plain file, in a folder that may be written, for the receipt")
         };
-        for (taken, why) in
-            [(&plan.image.stored.path, "it is the image"), (&plan.target.node, "it is the target")]
-        {
-            if is_same(path, taken) {
-                return Err(refused(why));
-            }
+        let image = &plan.image.stored.path;
+        let beside = companions(image);
+        let mut taken = vec![(image, "it is the image"), (&plan.target.node, "it is the target")];
+        taken.extend(beside.iter().map(|path| (path, "it belongs to the image")));
+        if let Some((_, why)) = taken.into_iter().find(|(taken, _)| is_same(path, taken)) {
+            return Err(refused(why));
         }
         // A link stays: the file that it leads to is replaced.
         let place = Place::of(path).map_err(|e| refused("it leads to no place for a file").because(e))?;
@@ -72,20 +73,5 @@ impl ReceiptFile {
         temporary.as_file().sync_all()?;
         temporary.persist(self.place.handle())?;
         sync_name(&self.place.handle())
-    }
-}
-
-/// The same file, by whatever name; or the same name, where there is none yet.
-fn is_same(a: &Path, b: &Path) -> bool {
-    match (std::fs::metadata(a), std::fs::metadata(b)) {
-        (Ok(x), Ok(y)) => (x.dev(), x.ino()) == (y.dev(), y.ino()) || (x.rdev() != 0 && x.rdev() == y.rdev()),
-        (Err(_), Err(_)) => {
-            let absolute = |p: &Path| {
-                let path = std::path::absolute(p).ok()?;
-                Some((path.parent()?.canonicalize().ok()?, path.file_name()?.to_owned()))
-            };
-            absolute(a).is_some_and(|x| Some(x) == absolute(b))
-        }
-        _ => false,
     }
 }

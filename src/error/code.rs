@@ -93,8 +93,8 @@ codes! {
     TargetNoMedium = "target-no-medium", "insert a medium";
     /// The target is the disk that holds the running system, or a part of it.
     TargetIsMedium = "target-is-medium", "name another disk: this one holds the running system";
-    /// The target is the image file itself, under this or another name.
-    TargetIsImage = "target-is-image", "name another target: this one is the image itself";
+    /// The target is the image file itself, under this or another name, or one of the files beside it: its `.bmap`, `.sha256` or `.sig`.
+    TargetIsImage = "target-is-image", "name another target: this one is the image itself, or belongs to it";
     /// The uncompressed image is larger than the target.
     TargetTooSmall = "target-too-small", "use a larger disk or a smaller image";
     /// The kernel reports that the target cannot be written.
@@ -103,7 +103,8 @@ codes! {
     TargetMounted = "target-mounted", "unmount it first";
     /// The target or a partition of it is in use as swap.
     TargetSwap = "target-swap", "run `swapoff` on it first";
-    /// Something is stacked on the target or on one of its partitions: LVM, device-mapper, RAID, a loop device, btrfs.
+    /// Something is stacked on the target or on one of its partitions: LVM, device-mapper, RAID, a loop device, btrfs. Or copal itself has it open, as its
+    /// standard output for example.
     TargetInUse = "target-in-use", "first deactivate what is stacked on it (LVM, device-mapper, RAID)";
     /// The target is a member of an MD array; writing to it would damage the array.
     TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";

@@ -20,6 +20,7 @@ use crate::image::{self, Checks, Image, Signer};
 use crate::progress::{Progress, Stage, Work};
 use crate::sys::block::{self, Access, Device, Medium, sync_name};
 use crate::sys::buffer::Buffer;
+use crate::sys::file::is_same;
 use crate::sys::signal::SignalGuard;
 
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
     let first = choose(&Facts::gather(paths)?, None)?;
+    refuse_companion(&image, &first)?;
     check_free(&first)?;
     progress.plan(&[Stage::Check, Stage::Write, Stage::Verify].map(|stage| Work {
         stage,
@@ -79,6 +81,15 @@ pub(crate) fn prepare(
     let mut plan = Plan::new((&image).into(), inspection, target, old.as_ref().map(|d| d as &dyn Medium))?;
     plan.image.zeroes = image::estimate_zeroes(&image, plan.image.chunks.as_deref());
     Ok(Prepared { plan, checked, image })
+}
+
+/// The image's own file is refused with the choice of the target.
+fn refuse_companion(image: &Image, target: &Target) -> Result<()> {
+    let beside = image::companions(&image.path).into_iter().find(|beside| is_same(beside, &target.node));
+    let Some(beside) = beside else { return Ok(()) };
+    let (name, beside) = (target.name.display(), beside.display());
+    let message = format!("cannot write {name}: it is {beside}, which belongs to the image");
+    Err(Error::new(Code::TargetIsImage, message).object(name))
 }
 
 /// Reads and digests a little of what the target holds, as the verification will, so that the time left is known before that begins. Without

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -7,6 +8,7 @@ use super::write::Outcome;
 use crate::disk::select::Target;
 use crate::image::digest::Digest256;
 use crate::image::{Format, Signed};
+use crate::sys::path_text;
 
 /// Raised when a field changes its meaning or is removed.
 const RECEIPT_VERSION: u32 = 1;
@@ -103,7 +105,7 @@ impl Receipt {
             started: time(started),
             finished: time(SystemTime::now()),
             image: ImageRecord {
-                name: name.to_string_lossy().into_owned(),
+                name: path_text::text(Path::new(name)),
                 format: plan.image.stored.format,
                 stored_size: plan.image.stored.stored_size,
                 size,

@@ -8,7 +8,7 @@ use super::events;
 use super::plan::Plan;
 use super::receipt::Receipt;
 use crate::config::paths::Paths;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
 use crate::progress::cloud::{self, Cloud};
 use crate::progress::led::{Led, Pattern};
 use crate::progress::status::Status;
@@ -28,14 +28,16 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Adds systemd's status line and an LED, `led` or the configured one, to `shown`.
-    #[must_use]
-    pub fn new(shown: &'a Shown, paths: &Paths, led: Option<&Path>) -> Self {
+    /// Adds systemd's status line and an LED, `led` or the configured one, to `shown`. Fails if `led` is none.
+    pub fn new(shown: &'a Shown, paths: &Paths, led: Option<&Path>) -> Result<Self> {
+        let led = match led {
+            Some(file) => Led::at(file, paths)?,
+            None => Led::configured(paths),
+        };
         events::requested();
-        let led = led.map_or_else(|| Led::configured(paths), Led::at);
         shown.also(Box::new(Status::new(notify::status)));
         shown.also(led.sink());
-        Watch { shown, led, cloud: Mutex::new(None) }
+        Ok(Watch { shown, led, cloud: Mutex::new(None) })
     }
 
     #[must_use]

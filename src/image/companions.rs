@@ -47,6 +47,13 @@ impl Companions {
     }
 }
 
+/// All files that belong to an image if they are there. None of them may be written.
+pub(crate) fn companions(image: &Path) -> Vec<PathBuf> {
+    let mut paths = bmap_paths(image);
+    paths.extend([appended(image, ".sha256"), signature_of(image)]);
+    paths
+}
+
 /// Where the signature of an image is.
 pub(super) fn signature_of(image: &Path) -> PathBuf {
     appended(&uncompressed_name(image), ".sig")

@@ -35,7 +35,9 @@ pub struct Info {
     pub sha256: Option<Digest256>,
     pub block_map: Option<BlockMap>,
     /// With the SHA-256 of the stored file.
+    #[serde(serialize_with = "crate::sys::path_text::option")]
     pub checksum_file: Option<PathBuf>,
+    #[serde(serialize_with = "crate::sys::path_text::option")]
     pub signature_file: Option<PathBuf>,
     /// Where a certificate was given.
     pub signed: Option<Signed>,
@@ -44,6 +46,7 @@ pub struct Info {
 /// A `.bmap` whose ranges the image agrees with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BlockMap {
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub file: PathBuf,
     pub version: String,
     /// Bytes of the blocks that hold data.

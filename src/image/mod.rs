@@ -25,6 +25,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) use companions::companions;
 pub(crate) use info::row;
 pub use info::{BlockMap, Info, info};
 pub use inspect::{check_sector_size, inspect};
@@ -83,6 +84,7 @@ pub struct Image {
 /// As plans and descriptions have it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct StoredImage {
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub path: PathBuf,
     pub format: Format,
     pub stored_size: u64,

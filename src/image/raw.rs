@@ -17,6 +17,9 @@ use crate::image::digest::CHUNK;
 /// medium would stand still while a chunk is processed.
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
+/// The longest hole that is given at once: what digests or skips it obeys a signal and shows progress between two of them.
+const MOST_HOLE: u64 = 64 << 20;
+
 pub(super) struct Raw {
     image: Image,
     size: u64,
@@ -44,6 +47,7 @@ impl Raw {
         } else {
             (data - self.position) / CHUNK * CHUNK
         };
+        let len = len.min(MOST_HOLE);
         if len == 0 {
             let hole = self.seek(data, Whence::SeekHole)?;
             // The chunk in which data ends is read in any case.

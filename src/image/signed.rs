@@ -28,6 +28,7 @@ pub struct Signer {
 /// A signature that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Signed {
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub certificate: PathBuf,
     /// SHA-1 of its key, by which the kernel names it.
     pub key: String,

@@ -234,7 +234,7 @@ impl FinalSteps<'_> {
         let _held = hold_off_shutdown();
         let Some(boot) = mounted.as_ref() else { return Ok(()) };
         let dest = Destination::open(boot.point(), None).map_err(Error::after_write)?;
-        install::put(&dest, OsStr::new(RECEIPT), receipt.to_text().as_bytes())?;
+        install::put(&dest, OsStr::new(RECEIPT), receipt.to_text()?.as_bytes())?;
         if let Some((log, _)) = log_file() {
             let name = format!("migration_{}", minute());
             let kept = match std::fs::read(&log) {

@@ -81,7 +81,7 @@ pub(crate) fn resin_init_flasher(args: &[OsString]) -> Result<()> {
     signal::ignore_hangup().map_err(job::cannot_hold_signals)?;
     let request = FlashRequest::of_environment(Paths::default());
     let shown = progress::for_service();
-    let watch = Watch::new(&shown, &request.paths, None);
+    let watch = Watch::new(&shown, &request.paths, None)?;
     // An operator who started it on a terminal sees it there.
     let screen = if terminal::stderr_is_terminal() { Screen::none() } else { Screen::open(&request.paths) };
     shown.also(Box::new(screen.clone()));

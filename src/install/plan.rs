@@ -39,6 +39,7 @@ pub struct PlannedBootloader {
     pub kind: StorageKind,
     /// As the configuration names it.
     pub device: String,
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub image: PathBuf,
     /// Its start on the device, in bytes.
     pub offset: u64,
@@ -52,6 +53,7 @@ pub struct Installation {
     /// Named by the owner.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device_trees: Vec<Tree>,
+    #[serde(serialize_with = "crate::sys::path_text::option")]
     pub board_program: Option<PathBuf>,
     pub ending: Shutdown,
     /// On a board with secure-boot plug-ins that could encrypt: they decide, and only an installation asks them.

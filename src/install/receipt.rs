@@ -8,11 +8,13 @@ use super::device_trees::Carried;
 use super::encryption;
 use crate::boot_files::Deployed;
 use crate::bootloader::Written;
+use crate::error::{Code, Error, Result};
 use crate::flash;
 use crate::sys::log::printable_json;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BootPartitionRecord {
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub device: PathBuf,
     #[serde(flatten)]
     pub deployed: Deployed,
@@ -53,8 +55,14 @@ impl Receipt {
         Receipt { timeline, ..self }
     }
 
-    #[must_use]
-    pub(crate) fn to_text(&self) -> String {
-        printable_json(&serde_json::to_string_pretty(self).unwrap_or_default()).into_owned() + "\n"
+    pub(crate) fn to_text(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self).map_err(|e| {
+            let message = "the image was written and verified, but its receipt cannot be written as JSON";
+            Error::new(Code::OutputFailed, message)
+                .because(e)
+                .with_hint("report this as a defect of copal")
+                .after_success()
+        })?;
+        Ok(printable_json(&json).into_owned() + "\n")
     }
 }

@@ -9,17 +9,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
+use nix::sys::statfs::{SYSFS_MAGIC, statfs};
 
 use super::Stage;
 use super::sink::{Due, Sink, Snapshot};
 use crate::config::flasher_conf::RawConf;
 use crate::config::paths::Paths;
+use crate::error::{Code, Error, Result};
 
 const SUPERVISOR_CONF: &str = "/etc/balena-supervisor/supervisor.conf";
 const LED_KEY: &str = "LED_FILE";
 
 const SLOW_BLINK: Duration = Duration::from_secs(1);
 const FAST_BLINK: Duration = Duration::from_millis(100);
+
+/// A directory whose files count as LEDs, for tests.
+const DIRECTORY_VARIABLE: &str = "COPAL_LED_DIRECTORY";
 
 /// Limit for the last write. Only an LED whose bus hangs takes longer.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,6 +60,7 @@ pub struct Led {
 
 struct Shared {
     file: PathBuf,
+    places: Places,
     state: Mutex<LedState>,
     changed: Condvar,
 }
@@ -78,22 +84,35 @@ impl Led {
         };
         match file.as_str() {
             "" | "/dev/null" => Led::default(),
-            file => Led::at(&paths.at(file)),
+            file => Led::at(&paths.at(file), paths).unwrap_or_else(|e| {
+                tracing::warn!("{SUPERVISOR_CONF} names no LED: {e}");
+                Led::default()
+            }),
         }
     }
 
-    /// `file` takes `1` and `0`.
-    #[must_use]
-    pub fn at(file: &Path) -> Self {
+    /// `file` takes `1` and `0`. It may be missing: some drivers come late.
+    ///
+    /// # Errors
+    /// It is there, and is no file of sysfs: what is written to it would damage a disk, an image or a document.
+    pub fn at(file: &Path, paths: &Paths) -> Result<Self> {
         if file == Path::new("/dev/null") {
-            return Led::default();
+            return Ok(Led::default());
+        }
+        let places = Places::of(paths);
+        if let Err(e) = places.check(file)
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            let message = format!("cannot use {} as an LED", file.display());
+            let error = Error::new(Code::Usage, message).object(file.display()).because(e);
+            return Err(error.with_hint("name the file `brightness` of an LED below /sys/class/leds"));
         }
         let state = Mutex::new(LedState { pattern: Pattern::Untouched, shown: Pattern::Untouched });
-        let shared = Arc::new(Shared { file: file.to_owned(), state, changed: Condvar::new() });
+        let shared = Arc::new(Shared { file: file.to_owned(), places, state, changed: Condvar::new() });
         let worker = shared.clone();
         match thread::Builder::new().name("led".to_owned()).spawn(move || worker.work()) {
-            Ok(_) => Led { shared: Some(shared) },
-            Err(_) => Led::default(),
+            Ok(_) => Ok(Led { shared: Some(shared) }),
+            Err(_) => Ok(Led::default()),
         }
     }
 
@@ -172,10 +191,35 @@ impl Shared {
     }
 
     fn switch(&self, on: bool) -> io::Result<()> {
+        self.places.check(&self.file)?;
         // The file is never created. A FIFO without a reader must not block.
         let mut file =
             OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.file)?;
         file.write_all(if on { b"1" } else { b"0" })
+    }
+}
+
+/// Where an LED may be: in sysfs, and for tests below another root or in a directory that they name.
+struct Places {
+    others: Vec<PathBuf>,
+}
+
+impl Places {
+    fn of(paths: &Paths) -> Places {
+        let root = Some(paths.root().to_owned()).filter(|root| root != Path::new("/"));
+        let named = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from);
+        Places { others: [root, named].into_iter().flatten().collect() }
+    }
+
+    /// Before the file is opened, which may have an effect of its own.
+    fn check(&self, file: &Path) -> io::Result<()> {
+        let real = file.canonicalize()?;
+        let is_for_tests =
+            self.others.iter().any(|top| top.canonicalize().is_ok_and(|top| real.starts_with(top)));
+        if is_for_tests || (real.is_file() && statfs(&real)?.filesystem_type() == SYSFS_MAGIC) {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file of sysfs"))
     }
 }
 

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod mtd;
 pub mod notify;
 pub mod output;
+pub(crate) mod path_text;
 pub mod power;
 pub mod random;
 pub mod shutdown;

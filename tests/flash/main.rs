@@ -18,6 +18,7 @@ mod changes;
 mod faults;
 mod images;
 mod kill;
+mod outputs;
 mod plain_files;
 mod refusals;
 mod signals;

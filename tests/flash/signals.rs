@@ -204,3 +204,23 @@ fn each_signal_ends_a_verb_that_reads() {
         assert_eq!(wait(child).status.code(), Some(0), "{verb:?}");
     }
 }
+
+/// Zeroes that are not read are digested nevertheless: many of them take minutes.
+#[test]
+fn a_signal_within_the_check_of_a_hole_is_obeyed() {
+    let dir = folder();
+    let (image, target) = (dir.path().join("os.img"), dir.path().join("disk"));
+    std::fs::copy(os_image(), &image).unwrap();
+    File::options().write(true).open(&image).unwrap().set_len(300 << 30).unwrap();
+    std::fs::write(dir.path().join("os.img.sha256"), format!("{}  os.img\n", "0".repeat(64))).unwrap();
+    let mut flash = copal();
+    flash.args(["flash", "--json", "--force-raw"]).args([&image, &target]);
+    let child = flash.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("it is prepared for signals", || is_prepared(&child));
+    send(&child, Signal::SIGTERM);
+    let out = wait(child);
+    let line = last_line(&out);
+    assert_eq!((out.status.code(), &line["code"]), (Some(3), &"interrupted".into()), "{line}");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(!target.exists() && !text.contains("digest-mismatch"), "{text}");
+}

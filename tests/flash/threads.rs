@@ -19,6 +19,7 @@ fn a_flash_needs_no_thread_but_its_own() {
         group.limit(most);
         let mut flash = group.command(env!("CARGO_BIN_EXE_copal"));
         flash.arg("flash").arg("--image").arg(&image).arg("--target").arg(&target).arg("--led").arg(&led);
+        flash.env("COPAL_LED_DIRECTORY", dir.path());
         let out = flash.output().unwrap();
         assert!(out.status.success(), "{most}: {:?}: {}", out.status, stderr(&out));
         assert_equal(os_image(), &target);

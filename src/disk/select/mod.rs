@@ -40,8 +40,10 @@ pub enum ImageSize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Target {
     /// As matched or as given. Board programs get this name.
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub name: PathBuf,
     /// The device node after all symbolic links; for files the same as `name`, unless that is a symbolic link.
+    #[serde(serialize_with = "crate::sys::path_text::path")]
     pub node: PathBuf,
     pub kind: TargetKind,
     pub dev: Option<(u32, u32)>,
@@ -49,6 +51,7 @@ pub struct Target {
     pub size: u64,
     /// Logical, in bytes; 512 for files unless the image has another.
     pub block_size: u32,
+    #[serde(serialize_with = "crate::sys::path_text::option")]
     pub by_id: Option<PathBuf>,
     pub model: Option<String>,
     pub serial: Option<String>,

@@ -107,6 +107,21 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
+/// The same file, by whatever name; or the same name, where there is none yet.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(x), Ok(y)) => (x.dev(), x.ino()) == (y.dev(), y.ino()) || (x.rdev() != 0 && x.rdev() == y.rdev()),
+        (Err(_), Err(_)) => {
+            let absolute = |p: &Path| {
+                let path = std::path::absolute(p).ok()?;
+                Some((path.parent()?.canonicalize().ok()?, path.file_name()?.to_owned()))
+            };
+            absolute(a).is_some_and(|x| Some(x) == absolute(b))
+        }
+        _ => false,
+    }
+}
+
 /// A folder for this user alone, even if another program made it with other permissions.
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     if let Some(parent) = folder.parent() {

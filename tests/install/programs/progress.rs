@@ -206,7 +206,7 @@ fn pause(ms: u64) {
 fn slow_fast_solid_and_hands_off() {
     let root = Root::new();
     let mut file = Recorded::new(&root);
-    let led = Led::at(&root.at("led"));
+    let led = Led::at(&root.at("led"), &Paths::new(root.path())).unwrap();
     pause(50);
     assert_eq!(file.take(), "");
     led.show(Pattern::Slow);
@@ -235,7 +235,7 @@ fn slow_fast_solid_and_hands_off() {
 fn it_blinks_from_the_first_write_on() {
     let root = Root::new();
     let mut file = Recorded::new(&root);
-    let led = Led::at(&root.at("led"));
+    let led = Led::at(&root.at("led"), &Paths::new(root.path())).unwrap();
     let ((), _) = logged(|| {
         let meter = progress::for_journal();
         meter.also(led.sink());
@@ -260,7 +260,7 @@ fn the_configured_led_is_used_and_a_broken_one_is_nothing() {
         conf(off).show(Pattern::Solid);
     }
     Led::configured(&Paths::new("/no/such/root")).show(Pattern::Solid);
-    Led::at(std::path::Path::new("/dev/null")).show(Pattern::Solid);
+    Led::at(std::path::Path::new("/dev/null"), &Paths::default()).unwrap().show(Pattern::Solid);
     pause(100);
     assert_eq!(value(), "-");
     conf("SUPERVISOR_IMAGE=a/b\nLED_FILE=/led\n").show(Pattern::Solid);
@@ -268,7 +268,7 @@ fn the_configured_led_is_used_and_a_broken_one_is_nothing() {
     assert_eq!(value(), "1");
 
     // Never made where it is not.
-    let led = Led::at(&root.at("none"));
+    let led = Led::at(&root.at("none"), &Paths::new(root.path())).unwrap();
     led.show(Pattern::Fast);
     pause(300);
     led.show(Pattern::HandsOff);
@@ -284,6 +284,7 @@ fn the_command_line_names_an_led() {
         let began = Instant::now();
         let status = std::process::Command::new(env!("CARGO_BIN_EXE_copal"))
             .args(["flash", "--force-raw", "--image"])
+            .env("COPAL_LED_DIRECTORY", root.path())
             .arg(root.at("image"))
             .arg("--target")
             .arg(target)
