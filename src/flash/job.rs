@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
@@ -18,9 +19,10 @@ use crate::image::chunks::{Source, side_by_side, workers};
 use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, is_zero};
 use crate::image::{self, Checks, Image, Signer};
 use crate::progress::{Progress, Stage, Work};
-use crate::sys::block::{self, Access, Device, Medium, sync_name};
+use crate::sys::block::{Access, Device, Medium, sync_name};
 use crate::sys::buffer::Buffer;
 use crate::sys::file::is_same;
+use crate::sys::hold::{Hold, lock_holder};
 use crate::sys::signal::SignalGuard;
 
 #[derive(Debug)]
@@ -29,6 +31,10 @@ pub struct Prepared {
     /// How long the check of the image took, where it was read as a whole.
     pub(super) checked: Option<Duration>,
     image: Image,
+    /// The target's lock, until it is opened.
+    hold: Mutex<Option<Hold>>,
+    /// Whether the target is a file that has to be made.
+    is_new: bool,
 }
 
 /// How long another program, mostly udev, may keep the disk busy, before it is opened and after it was written.
@@ -48,7 +54,7 @@ pub(crate) fn prepare(
     // Quick refusals come first: decoding a large image takes minutes. Then again, with its size, on fresh facts.
     let first = choose(&Facts::gather(paths)?, None)?;
     refuse_companion(&image, &first)?;
-    check_free(&first)?;
+    let hold = hold(&first)?;
     progress.plan(&[Stage::Check, Stage::Write, Stage::Verify].map(|stage| Work {
         stage,
         total: None,
@@ -80,7 +86,8 @@ pub(crate) fn prepare(
     };
     let mut plan = Plan::new((&image).into(), inspection, target, old.as_ref().map(|d| d as &dyn Medium))?;
     plan.image.zeroes = image::estimate_zeroes(&image, plan.image.chunks.as_deref());
-    Ok(Prepared { plan, checked, image })
+    let is_new = hold.is_none();
+    Ok(Prepared { plan, checked, image, hold: Mutex::new(hold), is_new })
 }
 
 /// The image's own file is refused with the choice of the target.
@@ -159,7 +166,19 @@ impl Prepared {
     pub(crate) fn open_target(&self, paths: &Paths) -> Result<Device> {
         self.image.refuse_changed()?;
         let target = &self.plan.target;
-        let device = open_exclusively(target, &|| heed(target))?;
+        let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let device = match hold {
+            Some(hold) => {
+                let open = || Device::open_held(&target.node, exclusive(target.kind), Some(&hold));
+                opened(target, when_free(&|| heed(target), &open)?)?.keep(hold)
+            }
+            None if self.is_new && target.node.exists() => {
+                let name = target.name.display();
+                let message = format!("{name} was made by another program while the image was checked");
+                return Err(Error::new(Code::TargetChanged, message).object(name));
+            }
+            None => open_exclusively(target, &|| heed(target))?,
+        };
         check_identity(target, &device, paths)?;
         Ok(device)
     }
@@ -184,7 +203,7 @@ impl Prepared {
     }
 
     pub fn run(&self, paths: &Paths, progress: &dyn Progress) -> Result<Receipt> {
-        let Prepared { plan, checked, image } = self;
+        let Prepared { plan, checked, image, .. } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
         let device = self.open_target(paths)?;
@@ -295,17 +314,22 @@ fn exclusive(kind: TargetKind) -> Access {
     }
 }
 
-/// So that a target in use is refused before the image is read, which takes minutes.
-fn check_free(target: &Target) -> Result<()> {
+/// Before the image is read, which takes minutes: a target in use is refused, and a second flash of the same target too. `None` for a file that
+/// has to be made.
+fn hold(target: &Target) -> Result<Option<Hold>> {
     if target.kind == TargetKind::File && !target.node.exists() {
-        return Ok(());
+        return Ok(None);
     }
-    let free = when_free(&|| heed(target), &|| block::check_free(&target.node, exclusive(target.kind)))?;
-    free.map_err(|e| cannot_open(&target.name, e))
+    let hold = when_free(&|| heed(target), &|| Hold::take(&target.node, target.kind == TargetKind::Block))?;
+    hold.map(Some).map_err(|e| cannot_open(&target.name, e))
 }
 
 fn open_exclusively(target: &Target, go_on: &dyn Fn() -> Result<()>) -> Result<Device> {
-    match when_free(go_on, &|| Device::open(&target.node, exclusive(target.kind)))? {
+    opened(target, when_free(go_on, &|| Device::open(&target.node, exclusive(target.kind)))?)
+}
+
+fn opened(target: &Target, device: std::io::Result<Device>) -> Result<Device> {
+    match device {
         Err(e) if target.kind == TargetKind::Block && is_gone(&e) => {
             let name = target.name.display();
             let message = format!("cannot open {name}: it was removed after the check");
@@ -361,7 +385,11 @@ fn cannot_open(target: &Path, cause: std::io::Error) -> Error {
         ErrorKind::ReadOnlyFilesystem => Code::TargetReadOnly,
         _ => Code::Io,
     };
-    Error::new(code, format!("cannot open {name}")).object(name).because(cause)
+    let error = Error::new(code, format!("cannot open {name}")).object(name).because(cause);
+    match lock_holder(target).filter(|_| code == Code::Busy) {
+        Some((pid, program)) => error.and_also(&format!("process {pid} ({program}) holds it")),
+        None => error,
+    }
 }
 
 /// The open disk must be the checked one: names change when hardware comes and goes.

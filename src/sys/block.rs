@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, FcntlArg, FlockArg, OFlag, PosixFadviseAdvice};
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, PosixFadviseAdvice};
 
 use super::buffer::ALIGN;
+use super::hold::{Hold, lock};
 
 /// The write engine's interface to a disk; tests implement it to inject failures.
 ///
@@ -108,12 +109,19 @@ pub struct Device {
     direct: AtomicBool,
     can_zero: bool,
     dev: Option<(u32, u32)>,
+    /// The lock, where it was taken before the device was opened.
+    _hold: Option<Hold>,
 }
 
 impl Device {
     /// Opens a block device or a regular file. Only [`Access::ExclusiveFile`] creates a file: the node of a disk that was just
     /// removed must not become one.
     pub fn open(path: &Path, access: Access) -> io::Result<Device> {
+        Device::open_held(path, access, None)
+    }
+
+    /// Under a lock that was taken before. [`Device::keep`] makes it the device's.
+    pub(crate) fn open_held(path: &Path, access: Access, hold: Option<&Hold>) -> io::Result<Device> {
         let is_block = match std::fs::metadata(path) {
             Ok(m) if m.file_type().is_block_device() => true,
             Ok(m) if m.is_file() => false,
@@ -137,14 +145,17 @@ impl Device {
         if meta.file_type().is_block_device() != is_block {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "changed while it was opened"));
         }
-        if access.writes() {
+        match hold {
+            Some(hold) if hold.is_of(&meta)? => {}
+            Some(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "replaced after it was locked"));
+            }
             // udev does not probe (and hold) a locked device.
-            #[allow(deprecated)] // nix's replacement takes ownership of the file
-            let locked = nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock);
-            match locked {
+            None if access.writes() => match lock(&file) {
                 Err(e) if access == Access::Undo => tracing::warn!("{} is locked: {e}", path.display()),
                 locked => locked?,
-            }
+            },
+            None => {}
         }
         let buffered = if is_block {
             None
@@ -161,7 +172,13 @@ impl Device {
         let dev = is_block.then(|| major_minor(rdev));
         // Before 4.12, punching a hole into a block device could end in a discard, which guarantees nothing.
         let can_zero = access.writes() && (!is_block || kernel_at_least(4, 12));
-        Ok(Device { file, buffered, is_block, block_size, direct: AtomicBool::new(direct), can_zero, dev })
+        let direct = AtomicBool::new(direct);
+        Ok(Device { file, buffered, is_block, block_size, direct, can_zero, dev, _hold: None })
+    }
+
+    /// The lock ends with the device.
+    pub(crate) fn keep(self, hold: Hold) -> Device {
+        Device { _hold: Some(hold), ..self }
     }
 
     #[must_use]
@@ -363,15 +380,6 @@ fn open_direct(path: &Path, access: Access) -> io::Result<(File, bool)> {
         }
         Err(e) => Err(e),
     }
-}
-
-/// Fails as an exclusive [`Device::open`] would while another program holds the disk or file, and holds nothing itself. Opens for reading
-/// only: udev probes a disk again after it was open for writing.
-pub(crate) fn check_free(path: &Path, access: Access) -> io::Result<()> {
-    let flags = if access == Access::ExclusiveDisk { OFlag::O_EXCL } else { OFlag::empty() };
-    let file = OpenOptions::new().read(true).custom_flags((flags | OFlag::O_CLOEXEC).bits()).open(path)?;
-    #[allow(deprecated)] // nix's replacement takes ownership of the file
-    Ok(nix::fcntl::flock(file.as_raw_fd(), FlockArg::LockExclusiveNonblock)?)
 }
 
 /// Makes the name of a file durable: flushes its folder.

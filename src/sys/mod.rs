@@ -6,6 +6,7 @@ pub mod command;
 pub mod crash_point;
 pub(crate) mod device_mapper;
 pub mod file;
+pub(crate) mod hold;
 pub(crate) mod keyboard;
 pub(crate) mod limits;
 pub mod log;

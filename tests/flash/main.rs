@@ -16,6 +16,7 @@ mod kit {
 
 mod changes;
 mod faults;
+mod hold;
 mod images;
 mod kill;
 mod outputs;
